@@ -1,0 +1,153 @@
+"""Orders the steps from a bare Python to a running program; each step is a file beside this one."""
+
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from launcher import checks, display, environment, install, interpreter, marker, requirements
+from launcher.environment import Environment
+from launcher.mending import START, Machine
+from launcher.messages import Failure, Sentence
+from launcher.progress import Progress
+
+USAGE = f"""{START}             opens the window
+{START} test ...    runs the tests; what follows goes to pytest
+{START} VERB ...    python -m trainer VERB ... : train, resume, check, sample, cache and more; no display needed
+"""
+DEBUG = "DARKROOM_DEBUG"
+_ENTERED = "DARKROOM_LAUNCHER_ENTERED"
+
+
+class Task(NamedTuple):
+    """What was asked for: the module to hand over to, and what it needs."""
+
+    module: str
+    arguments: list[str]
+    extras: tuple[str, ...]
+    opens_windows: bool
+
+    @property
+    def is_test(self) -> bool:
+        """Whether the windows are opened by tests, which bring their own display where there is Xvfb."""
+        return self.module == "pytest"
+
+
+def task(arguments: Sequence[str]) -> Task:
+    """No word: the window. `test`: pytest. Any other word: a verb of the trainer."""
+    if not arguments or arguments[0].startswith("-"):
+        return Task("ui", list(arguments), ("ui",), True)
+    if arguments[0] == "test":
+        return Task("pytest", list(arguments[1:]), ("ui", "dev"), True)
+    return Task("trainer", list(arguments), (), False)
+
+
+def start(arguments: Sequence[str], environ: Mapping[str, str], root: Path) -> NoReturn:
+    """Do everything and hand over; comes back only by `Failure` or `SystemExit`."""
+    wanted, machine = task(arguments), Machine.here()
+    if wanted.is_test:
+        display.refuse_untestable(environ, machine)
+    elif wanted.opens_windows:
+        display.refuse_without_display(environ)
+    env = environment.choose(root, environ)
+    if env.kind == "project":
+        _make_usable(env, wanted, machine)
+    _enter(env, arguments, environ)
+    if wanted.is_test:
+        display.refuse_without_tkinter(env, machine)
+    elif wanted.opens_windows:
+        display.refuse_without_window(env, machine)
+    job = install.Job(root, env, requirements.wanted(root, wanted.extras), environ)
+    checks.refuse_broken_torchvision(env, install.ensure(job))
+    _execute([str(env.python), "-s", "-m", wanted.module, *wanted.arguments], _program_environ(env, environ))
+
+
+def main() -> int:
+    """Run the launcher; every failure ends as one sentence on stderr."""
+    root = Path(__file__).resolve().parent.parent
+    if sys.argv[1:2] in (["-h"], ["--help"]):
+        print(USAGE, end="")
+        return 0
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    try:
+        start(sys.argv[1:], os.environ, root)
+    except Failure as failure:
+        return _tell(failure)
+    except KeyboardInterrupt:
+        return _tell(Failure(Sentence.INTERRUPTED, exit_code=130, command=START))
+    except Exception as error:  # the outer edge: a person gets a sentence
+        if os.environ.get(DEBUG):
+            raise
+        reason = f"{type(error).__name__}: {error}"
+        return _tell(Failure(Sentence.UNEXPECTED, reason=reason, command=f"{DEBUG}=1 {START}"))
+
+
+def _make_usable(env: Environment, wanted: Task, machine: Machine) -> None:
+    """Make the project's environment where there is none, or none that works."""
+    if environment.why_unusable(env) is None:
+        return
+    progress = Progress()
+    needs_tkinter = wanted.opens_windows
+    base = interpreter.find(interpreter.candidates(), needs_tkinter=needs_tkinter, machine=machine)
+    with (
+        environment.write_errors_told(env),
+        marker.locked(env.prefix, install.WAIT_SECONDS, lambda: progress.show("Another start is at work")),
+    ):
+        progress.close()
+        reason = environment.why_unusable(env)
+        if reason is None:
+            return
+        anew = f" anew, since {reason}" if reason else ""
+        progress.say(f"Making the environment {env.prefix}{anew}, with Python {base.dotted} ({base.python})")
+        environment.create(env, base)
+
+
+def _enter(env: Environment, arguments: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Go on in the environment's own Python, when this is another one."""
+    if Path(sys.prefix).resolve() == env.prefix.resolve():
+        return
+    if environ.get(_ENTERED) == str(env.prefix):
+        raise Failure(
+            Sentence.ACTIVE_NOT_ITSELF,
+            kind=env.kind,
+            prefix=env.prefix,
+            actual=sys.prefix,
+            command=env.leave_command,
+        )
+    if env.kind != "project":
+        environment.check_active(env, interpreter.ask([str(env.python)]))
+    command_line = [str(env.python), "-s", "-m", "launcher", *arguments]
+    _execute(command_line, {**environ, _ENTERED: str(env.prefix)})
+
+
+def _program_environ(env: Environment, environ: Mapping[str, str]) -> dict[str, str]:
+    """The program's environment: what an activated one would look like, without the user's own packages."""
+    given = {name: value for name, value in environ.items() if name != _ENTERED}
+    given["PYTHONNOUSERSITE"] = "1"
+    if env.kind == "project":
+        given["VIRTUAL_ENV"] = str(env.prefix)
+        given["PATH"] = f"{env.python.parent}{os.pathsep}{environ.get('PATH', '')}"
+    return given
+
+
+def _execute(command: list[str], environ: Mapping[str, str]) -> NoReturn:
+    """Become another program; on Windows, which cannot, wait for it and end as it does."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if sys.platform == "win32":
+        raise SystemExit(subprocess.call(command, env=dict(environ)))
+    os.execve(command[0], command, dict(environ))
+
+
+def _tell(failure: Failure) -> int:
+    print(failure, file=sys.stderr)
+    return failure.exit_code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,170 @@
+"""Which environment the program runs in: the active one, else `.venv` in the project's folder."""
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from launcher import marker
+from launcher.interpreter import NEWEST, OLDEST, Interpreter, ask
+from launcher.mending import START, quote
+from launcher.messages import Failure, Sentence
+
+FOLDER = ".venv"
+CONDA_NEW = "conda create -n darkroom python=3.12 tk && conda activate darkroom"
+_VENV_BYTES = 60_000_000
+
+Kind = Literal["venv", "conda", "project"]
+
+
+class Environment(NamedTuple):
+    """A place packages are installed into."""
+
+    kind: Kind
+    prefix: Path
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter, whether or not it is there."""
+        if sys.platform == "win32":
+            folder = self.prefix if self.kind == "conda" else self.prefix / "Scripts"
+            return folder / "python.exe"
+        return self.prefix / "bin" / "python"
+
+    @property
+    def leave_command(self) -> str:
+        """How a person gets out of it and lets Darkroom make its own."""
+        return f"{'conda deactivate' if self.kind == 'conda' else 'deactivate'} && {START}"
+
+
+def choose(root: Path, environ: Mapping[str, str]) -> Environment:
+    """The active environment (the first on PATH when both kinds are active), else the project's own."""
+    active: list[Environment] = []
+    if environ.get("VIRTUAL_ENV"):
+        active.append(Environment("venv", Path(environ["VIRTUAL_ENV"])))
+    if environ.get("CONDA_PREFIX"):
+        active.append(Environment("conda", Path(environ["CONDA_PREFIX"])))
+    own = Environment("project", root / FOLDER)
+    if not active:
+        return own
+    search = environ.get("PATH", "").split(os.pathsep)
+    places = [search.index(folder) if (folder := str(env.python.parent)) in search else len(search) for env in active]
+    first = active[places.index(min(places))]
+    return own if first.prefix.resolve() == own.prefix.resolve() else first
+
+
+def check_active(env: Environment, found: Interpreter | None) -> None:
+    """Raise `Failure` when the active environment has no Python, or one that Darkroom does not run on."""
+    if found is None:
+        conda = f"conda install -p {quote(env.prefix)} python=3.12 tk"
+        command = conda if env.kind == "conda" else env.leave_command
+        raise Failure(Sentence.ACTIVE_WITHOUT_PYTHON, kind=env.kind, prefix=env.prefix, command=command)
+    if not found.fits:
+        raise Failure(
+            Sentence.ACTIVE_WRONG_VERSION,
+            kind=env.kind,
+            prefix=env.prefix,
+            version=found.dotted,
+            command=CONDA_NEW if env.kind == "conda" else env.leave_command,
+        )
+
+
+def why_unusable(env: Environment) -> str | None:
+    """What is wrong with the project's own environment; None when it can be used.
+
+    "" when there is none yet.
+    """
+    config = env.prefix / "pyvenv.cfg"
+    if not env.prefix.exists() or not any(child.name != marker.LOCK for child in env.prefix.iterdir()):
+        return ""
+    if marker.stage(env.prefix) == "creating":
+        return "it was left unfinished"
+    if not config.is_file():
+        raise Failure(
+            Sentence.FOLDER_NOT_OURS,
+            prefix=env.prefix,
+            command=f"mv {quote(env.prefix)} {quote(f'{env.prefix}-old')}",
+        )
+    runs_itself = Path(sys.prefix) == env.prefix
+    version = sys.version_info[:2] if runs_itself else _version(env)
+    if version is None:
+        return "its Python is gone"
+    if not OLDEST <= version <= NEWEST:
+        return f"it runs Python {version[0]}.{version[1]}"
+    made_for = _made_for(config)
+    if made_for is not None and made_for != version:
+        return f"it was made for Python {made_for[0]}.{made_for[1]}, and Python is {version[0]}.{version[1]} now"
+    return None
+
+
+def create(env: Environment, base: Interpreter) -> None:
+    """Make the project's environment anew; everything but the lock in an older one is removed."""
+    if shutil.disk_usage(env.prefix).free < _VENV_BYTES:
+        raise disk_full(env.prefix)
+    marker.write(env.prefix, "creating")
+    for child in env.prefix.iterdir():
+        if child.name not in (marker.LOCK, marker.MARKER):
+            shutil.rmtree(child) if child.is_dir() and not child.is_symlink() else child.unlink()
+    command = [*base.command, "-I", "-m", "venv", str(env.prefix)]
+    made = subprocess.run(command, capture_output=True, text=True, errors="replace", close_fds=False)
+    if made.returncode != 0:
+        said = (made.stdout + made.stderr).strip()
+        by_hand = " ".join(map(quote, command))
+        reason = said.splitlines()[-1] if said else f"exit code {made.returncode}"
+        raise Failure(Sentence.VENV_FAILED, prefix=env.prefix, reason=reason, command=by_hand)
+    marker.write(env.prefix, "installing")
+
+
+def disk_full(path: Path) -> Failure:
+    """The sentence for a full disk."""
+    temporary = tempfile.gettempdir()
+    return Failure(Sentence.DISK_FULL, path=path, temporary=temporary, command=purge_command())
+
+
+def purge_command() -> str:
+    """Empties pip's cache of downloads."""
+    return f"{quote(sys.executable)} -m pip cache purge"
+
+
+def read_only(env: Environment) -> Failure:
+    """The sentence for an environment that may not be written to."""
+    if env.kind != "project":
+        command = env.leave_command
+        return Failure(Sentence.ACTIVE_READ_ONLY, kind=env.kind, prefix=env.prefix, command=command)
+    root = env.prefix.parent
+    command = f"cp -r {quote(root)} ~/darkroom && ~/darkroom/start-ui.sh"
+    return Failure(Sentence.READ_ONLY, path=root, command=command)
+
+
+@contextmanager
+def write_errors_told(env: Environment) -> Iterator[None]:
+    """Turn what the system says when it will not write into the sentence for it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)):
+            raise disk_full(env.prefix) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise read_only(env) from error
+        raise
+
+
+def _version(env: Environment) -> tuple[int, int] | None:
+    found = ask([str(env.python)])
+    return found.version[:2] if found else None
+
+
+def _made_for(config: Path) -> tuple[int, int] | None:
+    for line in config.read_text(encoding="utf-8", errors="replace").splitlines():
+        key, _, value = line.partition("=")
+        if key.strip() in ("version", "version_info"):
+            numbers = value.strip().split(".")
+            if len(numbers) >= 2 and numbers[0].isdigit() and numbers[1].isdigit():
+                return int(numbers[0]), int(numbers[1])
+    return None

@@ -1,0 +1,223 @@
+"""Brings an environment to what the project asks for, and touches nothing in it that is good enough."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from launcher import checks, marker, requirements, torch_build
+from launcher.environment import CONDA_NEW, Environment, disk_full, purge_command, read_only, write_errors_told
+from launcher.mending import START, quote
+from launcher.messages import Failure, Sentence
+from launcher.pip_run import PipError, installed_count, run_pip
+from launcher.progress import Progress
+from launcher.requirements import Installed, Package, Unmet
+
+LOG = "darkroom-install.log"
+CONSTRAINTS = ".darkroom-constraints.txt"
+WAIT_SECONDS = 60.0
+
+
+class Job(NamedTuple):
+    """What is to be installed where."""
+
+    root: Path
+    env: Environment
+    wanted: list[str]
+    environ: Mapping[str, str]
+    source: Callable[..., torch_build.Source] = torch_build.source
+
+    @property
+    def log(self) -> Path:
+        """Where pip's output goes."""
+        return self.env.prefix / LOG
+
+    @property
+    def constraints(self) -> Path:
+        """The versions pip is held to."""
+        return self.env.prefix / CONSTRAINTS
+
+
+def ensure(job: Job) -> dict[Package, Installed]:
+    """Install what is missing and return all that is installed. Runs inside the environment's own Python."""
+    prefix = job.env.prefix
+    present = requirements.installed()
+    if marker.stage(prefix) is None and not requirements.unmet(job.wanted, present):
+        return present
+    if not os.access(prefix, os.W_OK):
+        raise read_only(job.env)
+    progress = Progress()
+    with (
+        write_errors_told(job.env),
+        marker.locked(prefix, WAIT_SECONDS, lambda: progress.show("Another start is installing; waiting")),
+    ):
+        progress.close()
+        if marker.stage(prefix) is not None:
+            _repair(job, progress)
+        present = requirements.installed()
+        missing = requirements.unmet(job.wanted, present)
+        if missing:
+            _install(job, missing, present, progress)
+        marker.clear(prefix)
+    return requirements.installed()
+
+
+def _repair(job: Job, progress: Progress) -> None:
+    """Forget the packages an interrupted installation left in pieces, so that pip installs them again."""
+    prefix = job.env.prefix
+    present = requirements.installed()
+    before = marker.before(prefix)
+    suspects = {name: package for name, package in present.items() if name not in before and name != "pip"}
+    pieces = requirements.damaged(suspects)
+    for name in pieces:
+        shutil.rmtree(present[name].folder)
+    marker.add_ours(prefix, suspects)
+    if job.env.kind == "project":
+        for left_over in Path(sysconfig.get_path("purelib")).glob("~*"):
+            shutil.rmtree(left_over, ignore_errors=True)
+    if pieces:
+        progress.say(f"The last installation was interrupted; installing again: {', '.join(sorted(pieces))}")
+
+
+def _install(job: Job, missing: list[Unmet], present: dict[Package, Installed], progress: Progress) -> None:
+    prefix = job.env.prefix
+    _refuse_locked(job)
+    changeable = marker.ours(prefix) if job.env.kind != "project" else frozenset(present)
+    _refuse_conflicts(job, missing, changeable)
+    if marker.stage(prefix) is None:
+        marker.write(prefix, "installing", before=present)
+    with job.log.open("w", encoding="utf-8") as log:
+        progress.say(f"Installing what is missing into {prefix} (log: {job.log})")
+        _ensure_pip(job, present, log)
+        num_packages = _install_packages(job, present, changeable, log, progress)
+    after = requirements.installed()
+    still = requirements.unmet(job.wanted, after)
+    if still:
+        names = ", ".join(sorted(entry.requirement for entry in still))
+        raise Failure(Sentence.STILL_MISSING, names=names, log=job.log, command=START)
+    marker.add_ours(prefix, set(after) - set(present))
+    progress.say(f"Installed {num_packages} packages in {progress.elapsed()}.")
+
+
+def _install_packages(
+    job: Job,
+    present: dict[Package, Installed],
+    changeable: frozenset[Package],
+    log: IO[str],
+    progress: Progress,
+) -> int:
+    tested = requirements.tested_versions(job.root)
+    unmet_now = {entry.package for entry in requirements.unmet(job.wanted, present)}
+    kept = set(present) - changeable - unmet_now
+    num_packages = 0
+    if "torch" in map(requirements.name_of, job.wanted):
+        if "torch" in present and "torch" not in unmet_now:
+            checks.refuse_broken_torch(job.env, present["torch"].version, progress)
+        else:
+            num_packages += _install_torch(job, tested, present, kept, log, progress)
+            present = requirements.installed()
+        kept.add("torch")
+    return num_packages + _pip(job, job.wanted, requirements.pins(tested, present, kept), log, progress)
+
+
+def _install_torch(
+    job: Job,
+    tested: dict[Package, str],
+    present: dict[Package, Installed],
+    kept: set[Package],
+    log: IO[str],
+    progress: Progress,
+) -> int:
+    progress.show("Looking for the build of torch that suits this machine")
+    build, gpu = torch_build.detect()
+    needed_gb = torch_build.disk_gb(build)
+    free_gb = shutil.disk_usage(job.env.prefix).free / 1e9
+    if free_gb < needed_gb:
+        path, command = job.env.prefix, purge_command()
+        raise Failure(Sentence.DISK_TOO_SMALL, path=path, free_gb=free_gb, needed_gb=needed_gb, command=command)
+    source = job.source(build, gpu, tested["torch"], job.environ)
+    index = source.index_url or "pip's usual index"
+    remark = f" ({source.remark})" if source.remark else ""
+    progress.say(f"torch {tested['torch']}, for {build} hardware, from {index}{remark}")
+    pins = requirements.pins({**tested, "torch": source.requirement.partition("==")[2]}, present, kept)
+    extra = ["--extra-index-url", source.index_url] if source.index_url else []
+    return _pip(job, [*extra, source.requirement], pins, log, progress)
+
+
+def _pip(job: Job, arguments: list[str], pins: list[str], log: IO[str], progress: Progress) -> int:
+    job.constraints.write_text("\n".join(pins) + "\n", encoding="utf-8")
+    pip = requirements.installed().get("pip")
+    can_tell_bytes = pip is not None and tuple(map(int, pip.version.split(".")[:2])) >= (24, 1)
+    command = [sys.executable, "-s", "-m", "pip", "install", "--no-input", "--no-color", "--prefer-binary"]
+    command += ["--disable-pip-version-check", "--progress-bar", "raw" if can_tell_bytes else "off"]
+    command += ["--constraint", str(job.constraints), *arguments]
+    folder = Path(sysconfig.get_path("purelib"))
+    try:
+        return run_pip(
+            command,
+            log=log,
+            progress=progress,
+            count_packages=lambda: installed_count(folder),
+            environ=job.environ,
+        )
+    except PipError as error:
+        raise _told(job, error) from error
+
+
+def _told(job: Job, error: PipError) -> Failure:
+    """The sentence for a failed run of pip."""
+    env = job.env
+    if error.cause == "disk":
+        return disk_full(env.prefix)
+    if error.cause == "read-only":
+        return read_only(env)
+    if error.cause == "network":
+        return Failure(Sentence.NO_NETWORK, log=job.log, command=START)
+    if error.cause == "conflict" and env.kind != "project":
+        return Failure(
+            Sentence.ACTIVE_RESOLUTION,
+            kind=env.kind,
+            prefix=env.prefix,
+            log=job.log,
+            command=env.leave_command,
+        )
+    return Failure(Sentence.PIP_FAILED, reason=error.reason, log=job.log, command=START)
+
+
+def _refuse_conflicts(job: Job, missing: list[Unmet], changeable: frozenset[Package]) -> None:
+    """What somebody else put into the active environment is not changed behind their back."""
+    in_the_way = [entry for entry in missing if entry.held is not None and entry.package not in changeable]
+    if in_the_way:
+        env = job.env
+        needed = sorted({entry.requirement.partition(";")[0].strip() for entry in in_the_way})
+        install = " ".join(f'"{requirement}"' for requirement in needed)
+        raise Failure(
+            Sentence.ACTIVE_CONFLICT,
+            kind=env.kind,
+            prefix=env.prefix,
+            held=", ".join(sorted({f"{entry.package} {entry.held}" for entry in in_the_way})),
+            needed=", ".join(needed),
+            leave=env.leave_command,
+            command=f"{quote(sys.executable)} -m pip install {install}",
+        )
+
+
+def _refuse_locked(job: Job) -> None:
+    if (Path(sysconfig.get_path("stdlib")) / "EXTERNALLY-MANAGED").exists() and job.env.kind == "conda":
+        raise Failure(Sentence.ACTIVE_MANAGED, kind="conda", prefix=job.env.prefix, command=CONDA_NEW)
+
+
+def _ensure_pip(job: Job, present: dict[Package, Installed], log: IO[str]) -> None:
+    if "pip" in present:
+        return
+    made = subprocess.run([sys.executable, "-m", "ensurepip"], capture_output=True, text=True, errors="replace")
+    log.write(made.stdout + made.stderr)
+    if made.returncode != 0:
+        command = f"conda install -p {quote(job.env.prefix)} pip"
+        if job.env.kind != "conda":
+            command = f"{quote(sys.executable)} -m ensurepip"
+        raise Failure(Sentence.NO_PIP, prefix=job.env.prefix, command=command)

@@ -1,0 +1,107 @@
+"""What the launcher leaves in an environment: a lock, a note of unfinished work, a list of what it installed."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal, get_args
+
+from launcher.mending import START
+from launcher.messages import Failure, Sentence
+
+MARKER = ".darkroom-unfinished"
+LOCK = ".darkroom-lock"
+RECORD = ".darkroom-packages"
+
+Stage = Literal["creating", "installing"]
+
+
+def stage(prefix: Path) -> Stage | None:
+    """The work that was under way here and has not ended; None when there is none."""
+    if not (prefix / MARKER).exists():
+        return None
+    known: Stage
+    for known in get_args(Stage):
+        if _read(prefix / MARKER).get("stage") == known:
+            return known
+    return "creating"  # the note itself was cut off: the earliest stage is the safe one
+
+
+def before(prefix: Path) -> frozenset[str]:
+    """The packages that were there before the unfinished installation."""
+    return _names(_read(prefix / MARKER).get("before"))
+
+
+def write(prefix: Path, stage: Stage, before: Iterable[str] = ()) -> None:
+    """Note that work is under way."""
+    _write(prefix / MARKER, {"stage": stage, "before": sorted(before)})
+
+
+def clear(prefix: Path) -> None:
+    """The work has ended."""
+    (prefix / MARKER).unlink(missing_ok=True)
+
+
+def ours(prefix: Path) -> frozenset[str]:
+    """The packages the launcher itself installed here, which it may therefore change."""
+    return _names(_read(prefix / RECORD).get("packages"))
+
+
+def add_ours(prefix: Path, names: Iterable[str]) -> None:
+    """Remember further packages as installed by the launcher."""
+    _write(prefix / RECORD, {"packages": sorted(ours(prefix) | set(names))})
+
+
+@contextmanager
+def locked(prefix: Path, wait_seconds: float, waiting: Callable[[], None]) -> Iterator[None]:
+    """Hold the environment alone; the system frees the lock when we and the children we started are gone.
+
+    The children inherit it (those started with `close_fds=False`), so that a pip that outlives a killed
+    launcher is waited for.
+    """
+    prefix.mkdir(exist_ok=True)
+    with (prefix / LOCK).open("w") as file:
+        deadline = time.monotonic() + wait_seconds
+        while not _try_lock(file.fileno()):
+            if time.monotonic() >= deadline:
+                raise Failure(Sentence.BUSY, prefix=prefix, command=START)
+            waiting()
+            time.sleep(0.2)
+        os.set_inheritable(file.fileno(), True)
+        yield
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+def _read(path: Path) -> dict[str, object]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _names(value: object) -> frozenset[str]:
+    return frozenset(map(str, value)) if isinstance(value, list) else frozenset()
+
+
+def _write(path: Path, content: dict[str, object]) -> None:
+    temporary = path.with_name(f"{path.name}-new")
+    temporary.write_text(json.dumps(content), encoding="utf-8")
+    temporary.replace(path)

@@ -1,0 +1,170 @@
+"""Runs pip: its noise goes into a log, a line of progress onto the terminal, and its errors become sentences."""
+
+import os
+import queue
+import re
+import subprocess
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from launcher.progress import Progress
+from launcher.requirements import Package, normalised
+
+_TICK_SECONDS = 0.3
+
+# What a failed run says somewhere in its output, the most telling first.
+_CAUSES = {
+    "disk": r"No space left on device|\[Errno 28\]|not enough space on the disk",
+    "read-only": r"\[Errno 13\]|\[Errno 30\]|Permission denied|Read-only file system",
+    "managed": r"externally-managed-environment",
+    "network": r"NewConnectionError|NameResolutionError|Temporary failure in name resolution|getaddrinfo failed|"
+    r"Network is unreachable|ConnectTimeout|ReadTimeout|Connection refused|Connection reset|ProxyError|"
+    r"Max retries exceeded",
+    "conflict": r"ResolutionImpossible|conflicting dependencies",
+}
+
+
+class PipError(Exception):
+    """pip failed; `cause` is a key of the known causes or "" and `reason` its last line of error."""
+
+    def __init__(self, cause: str, reason: str) -> None:
+        super().__init__(reason)
+        self.cause = cause
+        self.reason = reason
+
+
+class Reading:
+    """Turns pip's lines into one sentence about where it is."""
+
+    def __init__(self) -> None:
+        self._collected: set[Package] = set()
+        self._now = ""
+        self._amount = ""
+        self._to_install: list[Package] = []
+
+    def take(self, line: str) -> bool:
+        """Read one line; False when it is not worth a place in the log."""
+        raw = re.match(r"Progress (\d+) of (\d+)", line)
+        if raw:
+            self._amount = f"{_megabytes(raw[1])} of {_megabytes(raw[2])}"
+            return False
+        collecting = re.match(r"Collecting ([\w.-]+)", line)
+        fetching = re.match(r"\s*(?:Downloading|Using cached|Processing) (\S+?)(?:\s\(([^)]+)\))?\s*$", line)
+        installing = re.match(r"Installing collected packages: (.+)", line)
+        if collecting:
+            self._now, self._amount = normalised(collecting[1]), ""
+            self._collected.add(self._now)
+        elif fetching and not fetching[1].endswith(".metadata"):
+            self._now = re.split(r"-\d", fetching[1].rsplit("/", 1)[-1])[0]
+            self._amount = fetching[2] if re.fullmatch(r"[\d.]+ \w+", fetching[2] or "") else ""
+        elif installing:
+            self._to_install = [normalised(name) for name in installing[1].strip().split(", ")]
+        elif "Retrying (" in line:
+            self._amount = "the network does not answer, trying again"
+        return True
+
+    def state(self, num_installed: int) -> str:
+        """Where pip is, given how many packages have appeared since it began."""
+        if self._to_install:
+            done = min(num_installed, len(self._to_install) - 1)
+            return f"Installing package {done + 1} of {len(self._to_install)}: {self._to_install[done]}"
+        if not self._now:
+            return "Looking for packages"
+        amount = f" ({self._amount})" if self._amount else ""
+        return f"Fetching package {max(len(self._collected), 1)}: {self._now}{amount}"
+
+    @property
+    def num_to_install(self) -> int:
+        """How many packages pip set out to install."""
+        return len(self._to_install)
+
+
+def run_pip(
+    command: Sequence[str],
+    *,
+    log: IO[str],
+    progress: Progress,
+    count_packages: Callable[[], int],
+    environ: Mapping[str, str] = os.environ,
+) -> int:
+    """Run `pip install` to its end and return how many packages it installed; raises `PipError`."""
+    log.write(f"$ {' '.join(command)}\n")
+    log.flush()
+    reading, had, errors = Reading(), count_packages(), []
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=_environment(environ),
+        encoding="utf-8",
+        errors="replace",
+        close_fds=False,  # it holds the environment's lock with us
+    ) as process:
+        assert process.stdout is not None
+        lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        threading.Thread(target=_pass_on, args=(process.stdout, lines), daemon=True).start()
+        try:
+            for line in _with_ticks(lines):
+                if line is not None and reading.take(line):
+                    log.write(line)
+                    if re.match(r"\s*(ERROR|error|OSError|WARNING: Retrying)", line):
+                        errors.append(line.strip())
+                progress.show(reading.state(count_packages() - had))
+        except BaseException:
+            process.terminate()
+            raise
+    log.flush()
+    progress.close()
+    if process.returncode != 0:
+        raise _error(errors, process.returncode)
+    return reading.num_to_install
+
+
+def installed_count(folder: Path) -> int:
+    """How many packages lie in a site-packages folder."""
+    try:
+        with os.scandir(folder) as entries:
+            return sum(entry.name.endswith(".dist-info") for entry in entries)
+    except OSError:
+        return 0
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """pip's environment: the user's own settings, but for those that would install somewhere else."""
+    elsewhere = {"PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE_VIRTUALENV", "PIP_LOG"}
+    kept = {name: value for name, value in environ.items() if name not in elsewhere}
+    retries = {} if "PIP_RETRIES" in environ else {"PIP_RETRIES": "2"}
+    return {**kept, **retries, "PIP_USER": "0", "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"}
+
+
+def _pass_on(stream: IO[str], lines: "queue.SimpleQueue[str | None]") -> None:
+    for line in stream:
+        lines.put(line)
+    lines.put(None)
+
+
+def _with_ticks(lines: "queue.SimpleQueue[str | None]") -> Iterable[str | None]:
+    """The lines as they come, and None whenever nothing came for a moment."""
+    while True:
+        try:
+            line = lines.get(timeout=_TICK_SECONDS)
+        except queue.Empty:
+            yield None
+            continue
+        if line is None:
+            return
+        yield line
+
+
+def _error(errors: list[str], exit_code: int) -> PipError:
+    said = "\n".join(errors)
+    cause = next((cause for cause, pattern in _CAUSES.items() if re.search(pattern, said)), "")
+    own = [line for line in errors if line.startswith(("ERROR", "error", "OSError"))]
+    return PipError(cause, own[-1] if own else f"exit code {exit_code}")
+
+
+def _megabytes(num_bytes: str) -> str:
+    return f"{int(num_bytes) / 1e6:.0f} MB"

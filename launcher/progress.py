@@ -1,0 +1,56 @@
+"""One line on the terminal that tells what goes on and for how long; plain lines where there is none."""
+
+import os
+import sys
+import time
+from typing import TextIO
+
+_PLAIN_INTERVAL_SECONDS = 10.0
+
+
+class Progress:
+    """Shows the latest state of one job; `show` may be called as often as one likes."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._started = time.monotonic()
+        self._plain_shown = -_PLAIN_INTERVAL_SECONDS
+        self._is_terminal = self._stream.isatty()
+        self._open_line = ""
+
+    def elapsed(self) -> str:
+        """Minutes and seconds since the job began, as in 3:07."""
+        minutes, seconds = divmod(int(time.monotonic() - self._started), 60)
+        return f"{minutes}:{seconds:02}"
+
+    def show(self, text: str) -> None:
+        """Replace the line on a terminal; elsewhere print one, at most every ten seconds."""
+        if self._is_terminal:
+            line = _cut(f"{text} · {self.elapsed()}")
+            if line != self._open_line:
+                self._stream.write(f"\r\033[K{line}")
+                self._stream.flush()
+                self._open_line = line
+        elif time.monotonic() - self._plain_shown >= _PLAIN_INTERVAL_SECONDS:
+            self._plain_shown = time.monotonic()
+            self.say(f"{text} · {self.elapsed()}")
+
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+        self.close()
+        print(text, file=self._stream, flush=True)
+
+    def close(self) -> None:
+        """Clear the changing line."""
+        if self._open_line:
+            self._stream.write("\r\033[K")
+            self._stream.flush()
+            self._open_line = ""
+
+
+def _cut(text: str) -> str:
+    try:
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):
+        columns = 80
+    return text if columns <= 1 or len(text) < columns else text[: columns - 2] + "…"

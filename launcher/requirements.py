@@ -1,0 +1,174 @@
+"""What pyproject.toml asks for, what is installed, and what is therefore missing.
+
+Reads the installed metadata itself: importlib.metadata takes five times as long for the hundred packages of
+a full environment, and this runs at every start.
+"""
+
+import csv
+import importlib
+import os
+import re
+import sys
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from launcher.messages import Failure, Sentence
+
+_VERSION = re.compile(r"(\d+!)?\d+(\.\d+)*((a|b|rc|\.post|\.dev)\d+)*(\+[a-z0-9.]+)?")
+
+Package = str
+"""A package's normalised name: lower case, words joined by hyphens."""
+
+
+class Installed(NamedTuple):
+    """One installed package, as its metadata tell."""
+
+    version: str
+    requires: tuple[str, ...]
+    folder: Path
+
+
+class Unmet(NamedTuple):
+    """A requirement that the environment does not meet; `held` is the version that is there instead."""
+
+    requirement: str
+    package: Package
+    held: str | None
+
+
+def normalised(name: str) -> Package:
+    """The one spelling of a package's name."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def name_of(requirement: str) -> Package:
+    """The package a requirement's line is about."""
+    return normalised(re.split(r"[^\w.-]", requirement.strip(), maxsplit=1)[0])
+
+
+def wanted(root: Path, extras: Iterable[str]) -> list[str]:
+    """The dependencies in the project's file, with those of some extras."""
+    path = root / "pyproject.toml"
+    try:
+        project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
+        optional = project.get("optional-dependencies", {})
+        return [*project["dependencies"], *(line for extra in extras for line in optional.get(extra, []))]
+    except (OSError, ValueError, KeyError) as error:
+        raise Failure(Sentence.INCOMPLETE, path=path, reason=error, command="git checkout .") from error
+
+
+def tested_versions(root: Path) -> dict[Package, str]:
+    """The exact versions in constraints.txt."""
+    path = root / "constraints.txt"
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise Failure(Sentence.INCOMPLETE, path=path, reason=error, command="git checkout .") from error
+    pairs = (line.partition("==") for line in lines if "==" in line and not line.startswith("#"))
+    return {normalised(name.strip()): version.strip() for name, _, version in pairs}
+
+
+def installed(paths: Sequence[str] | None = None) -> dict[Package, Installed]:
+    """Every package on these import paths (this process' own by default)."""
+    packages: dict[Package, Installed] = {}
+    for folder in sys.path if paths is None else paths:
+        for entry in _metadata_folders(folder):
+            head = _head(entry)
+            if head is not None and head.get("Name") and head.get("Version"):
+                package = Installed(head["Version"][0], tuple(head.get("Requires-Dist", ())), entry)
+                packages.setdefault(normalised(head["Name"][0]), package)
+    return packages
+
+
+def unmet(requirements: Iterable[str], present: Mapping[Package, Installed]) -> list[Unmet]:
+    """Every requirement that is not met, followed through the metadata of what is installed."""
+    parse = _parser()
+    if parse is None:  # no pip in this environment yet, so nothing can be told: ask for everything
+        return [Unmet(line, name_of(line), None) for line in requirements]
+    missing: dict[str, Unmet] = {}
+    followed: set[tuple[Package, str]] = set()
+    own = list(requirements)
+    to_do = [(line, "") for line in own]
+    while to_do:
+        line, extra = to_do.pop()
+        if not extra and re.search(r"\bextra\s*==", line):
+            continue  # most of them; the marker would say so too, a hundred times slower
+        try:
+            requirement = parse(line)
+        except ValueError:
+            if line in own:
+                raise
+            continue  # old packages hold lines that nobody can read any more; pip ignores them too
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        package = normalised(requirement.name)
+        there = present.get(package)
+        if there is None or not requirement.specifier.contains(there.version, prereleases=True):
+            missing[line] = Unmet(line, package, there.version if there else None)
+            continue
+        for name in ("", *requirement.extras):
+            if (package, name) not in followed:
+                followed.add((package, name))
+                to_do += [(further, name) for further in there.requires]
+    return list(missing.values())
+
+
+def damaged(present: Mapping[Package, Installed]) -> list[Package]:
+    """The packages whose files are not all there, as an installation killed half-way leaves them."""
+    return [name for name, package in present.items() if not _is_whole(package.folder)]
+
+
+def pins(tested: Mapping[Package, str], present: Mapping[Package, Installed], kept: Iterable[Package]) -> list[str]:
+    """The lines of a constraints file: tested versions, but for packages that stay what they are."""
+    stay = {name: present[name].version for name in kept if name in present}
+    versions = dict(tested) | {name: version for name, version in stay.items() if _VERSION.fullmatch(version)}
+    return [f"{name}=={version}" for name, version in sorted(versions.items())]
+
+
+def _parser() -> Any:
+    for place in ("pip._vendor.packaging.requirements", "packaging.requirements"):
+        try:
+            return importlib.import_module(place).Requirement
+        except ImportError:
+            continue
+    return None
+
+
+def _metadata_folders(folder: str) -> list[Path]:
+    try:
+        with os.scandir(folder or ".") as entries:
+            names = [entry.path for entry in entries if entry.name.endswith((".dist-info", ".egg-info"))]
+    except OSError:
+        return []
+    return [Path(name) for name in names]
+
+
+def _head(folder: Path) -> dict[str, list[str]] | None:
+    """The header lines of a package's metadata: up to the empty line before its description."""
+    path = folder / ("METADATA" if folder.suffix == ".dist-info" else "PKG-INFO")
+    fields: dict[str, list[str]] = {}
+    try:
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if not line.strip():
+                    break
+                key, _, value = line.partition(":")
+                fields.setdefault(key, []).append(value.strip())
+    except OSError:
+        return None
+    return fields
+
+
+def _is_whole(folder: Path) -> bool:
+    if folder.suffix != ".dist-info":
+        return True
+    if not (folder / "INSTALLER").is_file():  # the last but one that pip writes
+        return False
+    try:
+        with (folder / "RECORD").open(encoding="utf-8", newline="") as rows:
+            sizes = [(row[0], int(row[2])) for row in csv.reader(rows) if len(row) == 3 and row[2].isdigit()]
+        return all((folder.parent / name).stat().st_size == size for name, size in sizes)
+    except OSError:
+        return False

@@ -1,0 +1,145 @@
+"""Which build of torch suits this machine, and which index holds it."""
+
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from launcher.mending import START
+from launcher.messages import Failure, Sentence
+
+OVERRIDE = "DARKROOM_TORCH_INDEX"
+PROBE_SECONDS = 4.0
+
+Build = Literal["cpu", "nvidia", "rocm"]
+
+
+class Gpu(NamedTuple):
+    """An NVIDIA driver and the weakest GPU it drives; None where it does not tell."""
+
+    driver: float | None = None
+    compute: float | None = None
+
+
+class Source(NamedTuple):
+    """What to ask pip for: a requirement, and an index beside pip's own (None: pip's own alone)."""
+
+    requirement: str
+    index_url: str | None
+    remark: str | None = None
+
+
+def detect(system: Path = Path("/"), run: Callable[[list[str]], str | None] | None = None) -> tuple[Build, Gpu]:
+    """The build for the hardware of this machine; `system` is the root of its file tree."""
+    run = run or _output
+    listed = run(["nvidia-smi", "--query-gpu=driver_version,compute_cap", "--format=csv,noheader"])
+    if listed:
+        rows = [[_number(cell) for cell in line.split(",")] for line in listed.splitlines()]
+        computes = [row[1] for row in rows if len(row) > 1 and row[1] is not None]
+        return "nvidia", Gpu(rows[0][0], min(computes, default=None))
+    version = system / "proc/driver/nvidia/version"
+    if version.is_file():
+        found = re.search(r"\s(\d+\.\d+)", version.read_text(errors="replace"))
+        return "nvidia", Gpu(float(found[1]) if found else None)
+    has_tools = (system / "opt/rocm").is_dir() or run(["rocminfo"]) is not None
+    return ("rocm" if (system / "dev/kfd").exists() and has_tools else "cpu"), Gpu()
+
+
+def disk_gb(build: Build) -> int:
+    """How much room the whole environment takes with this build, with some to spare."""
+    return int(_table()[build]["disk_gb"])
+
+
+def source(
+    build: Build,
+    gpu: Gpu,
+    version: str,
+    environ: Mapping[str, str],
+    page: Callable[[str], str | None] | None = None,
+) -> Source:
+    """Where to get this version from; `page` fetches an index's page for torch (None: cannot be reached)."""
+    page = page or fetch
+    default = Source(f"torch=={version}", None)
+    override = environ.get(OVERRIDE, "")
+    if override == "default":
+        return default
+    if override and override not in _table():
+        listed = _listed(page(f"{override.rstrip('/')}/torch/"), version)
+        if listed is None:
+            raise Failure(Sentence.NO_TORCH_INDEX, index=override, version=version, command=START)
+        return Source(f"torch=={listed}", override)
+    if sys.platform == "darwin":
+        return default
+    remark = None
+    urls = _suitable(override or build, gpu)
+    if not urls:
+        remark = f"this NVIDIA driver or GPU is too old for torch {version}, so it is the build for the CPU"
+        urls = _suitable("cpu", Gpu())
+    for url in urls:
+        text = page(f"{url}/torch/")
+        if text is None:
+            return default._replace(remark="PyTorch's own index cannot be reached")
+        listed = _listed(text, version)
+        if listed is not None:
+            return Source(f"torch=={listed}", url, remark)
+    return default._replace(remark=f"PyTorch's own index has no {override or build} build that suits")
+
+
+def fetch(url: str) -> str | None:
+    """The text of a page, None when it cannot be had within a few seconds; "" when it does not exist."""
+    import urllib.error
+    import urllib.request
+
+    if url.startswith("file:"):
+        url += "index.html"
+    try:
+        with urllib.request.urlopen(url, timeout=PROBE_SECONDS) as answer:
+            return str(answer.read().decode("utf-8", errors="replace"))
+    except urllib.error.HTTPError as error:
+        return "" if error.code in (403, 404) else None
+    except (OSError, ValueError):
+        return None
+
+
+def _table() -> dict[str, Any]:
+    return tomllib.loads(Path(__file__).with_name("torch_builds.toml").read_text(encoding="utf-8"))
+
+
+def _suitable(build: str, gpu: Gpu) -> list[str]:
+    def suits(entry: dict[str, Any]) -> bool:
+        return (gpu.driver is None or gpu.driver >= entry.get("min_driver", 0)) and (
+            gpu.compute is None or entry.get("min_compute", 0) <= gpu.compute <= entry.get("max_compute", 99)
+        )
+
+    return [entry["url"] for entry in _table()[build]["index"] if suits(entry)]
+
+
+def _listed(page: str | None, version: str) -> str | None:
+    """The full version, with its build's suffix, of a wheel on this page that fits this Python and machine."""
+    tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    system, _, machine = sysconfig.get_platform().rpartition("-")
+    platform = rf"{'win' if system == 'win' else 'linux'}[\w.]*_{re.escape(machine)}"
+    wheel = rf"torch-({re.escape(version)}(?:(?:%2B|\+)[\w.]+)?)-{tag}-{tag}-[\w.]*{platform}"
+    found = re.search(wheel, page or "")
+    return found[1].replace("%2B", "+") if found else None
+
+
+def _number(cell: str) -> float | None:
+    found = re.match(r"\s*(\d+(?:\.\d+)?)", cell)
+    return float(found[1]) if found else None
+
+
+def _output(command: list[str]) -> str | None:
+    """What a program prints, None when it is not there or fails."""
+    if shutil.which(command[0]) is None:
+        return None
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip() if answer.returncode == 0 else None

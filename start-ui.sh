@@ -1,0 +1,54 @@
+#!/bin/sh
+# Finds a Python that can run launcher/, which does the rest (launcher/README.md tells the order).
+#   ./start-ui.sh              opens the window
+#   ./start-ui.sh test ...     runs the tests
+#   ./start-ui.sh VERB ...     python -m trainer VERB ...
+
+self=$0
+while [ -L "$self" ]; do
+    target=$(readlink "$self")
+    case $target in
+        /*) self=$target ;;
+        *) self=$(dirname "$self")/$target ;;
+    esac
+done
+DARKROOM_CALLER_DIR=$(pwd)
+unset CDPATH
+cd "$(dirname "$self")" || exit 1
+export DARKROOM_CALLER_DIR
+unset PYTHONHOME PYTHONSAFEPATH PYTHONSTARTUP
+
+found=
+for python in "${VIRTUAL_ENV:+$VIRTUAL_ENV/bin/python}" "${CONDA_PREFIX:+$CONDA_PREFIX/bin/python}" \
+    .venv/bin/python python3 python3.14 python3.13 python3.12 python3.11 python; do
+    command -v "${python:-no such program}" >/dev/null 2>&1 || continue
+    if "$python" -I -S -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null; then
+        exec "$python" -s -m launcher "$@"
+    fi
+    version=$("$python" --version 2>&1) && [ -z "$found" ] && found="$version ($python)"
+done
+
+# No Python here can run the launcher: one sentence, with the command for this machine.
+sudo=
+[ "$(id -u)" = 0 ] || sudo="sudo "
+if command -v conda >/dev/null 2>&1; then
+    command="conda create -n darkroom python=3.12 tk && conda activate darkroom"
+elif command -v apt-get >/dev/null 2>&1; then
+    command="${sudo}apt-get install python3 python3-venv python3-tk"
+    for minor in 11 14 13 12; do # the last one that apt knows is named; without one, python3 has to do
+        [ -n "$found" ] && apt-cache show "python3.$minor-venv" >/dev/null 2>&1 &&
+            command="${sudo}apt-get install python3.$minor-venv python3.$minor-tk"
+    done
+elif command -v dnf >/dev/null 2>&1; then
+    command="${sudo}dnf install python3.12 python3.12-tkinter"
+elif command -v pacman >/dev/null 2>&1; then
+    command="${sudo}pacman -S python tk"
+elif command -v zypper >/dev/null 2>&1; then
+    command="${sudo}zypper install python312 python312-tk"
+elif command -v brew >/dev/null 2>&1; then
+    command="brew install python@3.12 python-tk@3.12"
+else
+    command="(get Python 3.12 from https://www.python.org/downloads/ and start again)"
+fi
+echo "Darkroom needs Python 3.11 to 3.14, and this machine has ${found:-none}; get it with: $command" >&2
+exit 1
