@@ -1,0 +1,1 @@
+"""Nouns and mathematics: configs, families, data, noise, losses, adapters, formats."""

@@ -1,0 +1,1 @@
+"""Adapters: small trainable layers, and where they attach."""

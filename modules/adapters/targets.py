@@ -1,0 +1,35 @@
+"""Which layers of a part get an adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+
+from modules.errors import DarkroomError
+from modules.families.spec import Role
+
+# Parts of diffusers' layer names; the presets mean what OneTrainer's of like name mean.
+_PRESETS = {"attention_mlp": ("attentions",), "attention": ("attn",), "all": ("",)}
+
+
+def target_layers(
+    module: nn.Module, role: Role, *, layers: str, custom_layers: str, reaches: Callable[[str], bool]
+) -> list[str]:
+    """Return the dotted names of the layers that get an adapter, in the module's own order.
+
+    Linear and convolution layers whose name contains one of the filter's entries; a text encoder has no filter. What
+    no gradient can reach (layers left out by clip skip) is never taken. Raises DarkroomError where an entry of the
+    filter matches no layer, for it is then a slip of the pen.
+    """
+    candidates = [n for n, m in module.named_modules() if isinstance(m, nn.Linear | nn.Conv2d) and reaches(n)]
+    if role == "text_encoder":
+        return candidates
+    entries = _PRESETS.get(layers) or tuple(e.strip() for e in custom_layers.split(",") if e.strip())
+    for entry in entries:
+        if not any(entry in name for name in candidates):
+            raise DarkroomError(
+                f"No layer's name contains {entry!r}, which the LoRA's layer names ask for.",
+                advice="Correct it on the Training page, as in attn1, attn2, ff.",
+            )
+    return [name for name in candidates if any(entry in name for entry in entries)]

@@ -1,0 +1,44 @@
+"""How two configs differ, and whether a run may go on with the difference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from modules.config.codec import encode
+from modules.config.field import records_of
+from modules.config.schema import Config
+
+
+def differing_paths(one: Config, other: Config) -> list[str]:
+    """Return the dotted paths of all values that differ, sorted; a list that differs counts as one value."""
+    left, right = dict(_leaves(encode(one))), dict(_leaves(encode(other)))
+    both = left.keys() & right.keys()
+    return sorted((left.keys() ^ right.keys()) | {path for path in both if left[path] != right[path]})
+
+
+def fixed_on_resume(one: Config, other: Config) -> list[str]:
+    """Return the paths that differ and that a resumed run may not change.
+
+    A part of the model that one of them says nothing of has its defaults there.
+    """
+    names = {*one.parts, *other.parts}
+    one, other = (c.model_copy(update={"parts": {n: c.part(n) for n in names}}) for c in (one, other))
+    free = {r.path for r in records_of(Config) if r.setting.changeable_on_resume}
+    free |= {
+        f"{record.path}.{key}.{inner.name}"
+        for record in records_of(Config)
+        if record.kind == "map" and record.item
+        for key in names
+        for inner in records_of(record.item)
+        if inner.setting.changeable_on_resume
+    }
+    return [p for p in differing_paths(one, other) if not any(p == f or p.startswith(f + ".") for f in free)]
+
+
+def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(tree, dict) and tree:
+        for key, value in tree.items():
+            yield from _leaves(value, f"{path}.{key}" if path else key)
+    else:
+        yield path, tree

@@ -1,0 +1,69 @@
+"""`Every`: how often something happens, a number with its unit. The one place that knows when a thing is due."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Ge
+from pydantic import BaseModel, ConfigDict
+
+Unit = Literal["epoch", "step", "second", "minute", "hour", "never"]
+
+_SECONDS_PER_UNIT = {"second": 1.0, "minute": 60.0, "hour": 3600.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A point in a run: optimizer steps and epochs completed, and seconds spent training."""
+
+    step: int
+    epoch: int
+    seconds: float
+
+
+class Every(BaseModel):
+    """A period or a span: 10 steps, 1 epoch, 30 minutes, never. A step is an optimizer update."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    n: Annotated[float, Ge(0)] = 1
+    unit: Unit = "never"
+
+    @property
+    def is_never(self) -> bool:
+        """Whether it never happens: the unit says so, or the number is zero."""
+        return self.unit == "never" or self.n <= 0
+
+    def is_due(self, before: Moment, now: Moment) -> bool:
+        """Return whether a multiple of the period lies in (before, now]: a function of both ends alone.
+
+        Due-ness has no memory, so a resumed run does at step 40 what the uninterrupted one did.
+        """
+        if self.is_never:
+            return False
+        return self._count(now) > self._count(before)
+
+    def is_over(self, now: Moment) -> bool:
+        """Return whether a span that began with the run has passed (for "stop training after")."""
+        return not self.is_never and self._position(now) >= self.n
+
+    def _count(self, moment: Moment) -> int:
+        return int(min(self._position(moment) / self.n + 1e-9, 1e300))  # a period near zero gives infinity
+
+    def _position(self, moment: Moment) -> float:
+        match self.unit:
+            case "step":
+                return float(moment.step)
+            case "epoch":
+                return float(moment.epoch)
+            case "never":
+                return 0.0
+            case unit:
+                return moment.seconds / _SECONDS_PER_UNIT[unit]
+
+    def __str__(self) -> str:
+        if self.is_never:
+            return "never"
+        number = f"{int(self.n):,}" if self.n == int(self.n) else f"{self.n:g}"
+        return f"every {self.unit}" if number == "1" else f"every {number} {self.unit}s"

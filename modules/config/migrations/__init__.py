@@ -1,0 +1,1 @@
+"""Migrations: one small pure function per version step, each total on any JSON object."""

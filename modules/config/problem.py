@@ -1,0 +1,45 @@
+"""What is wrong, odd or changed about a config: a value for lists in the window, the CLI and JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+Severity = Literal["info", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One finding: the field's dotted path (empty for the file as a whole), a sentence, and what to do."""
+
+    path: str
+    message: str
+    severity: Severity = "error"
+    advice: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        """Return the problem as JSON-safe data."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        where = f"{self.path}: " if self.path else ""
+        return f"{where}{self.message} {self.advice}".strip()
+
+
+def shown(value: object, *, max_chars: int = 60) -> str:
+    """Return a value as messages quote it: as Python writes it, cut short."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not write out an integer of thousands of digits
+        text = "a number of thousands of digits"
+    return cut(text, max_chars=max_chars)
+
+
+def cut(text: str, *, max_chars: int) -> str:
+    """Return a text, the end left out where it is too long for a message."""
+    return text if len(text) <= max_chars else text[: max_chars - 3] + "..."
+
+
+def errors_in(problems: list[Problem]) -> list[Problem]:
+    """Return the problems that forbid a start."""
+    return [p for p in problems if p.severity == "error"]

@@ -1,0 +1,114 @@
+"""Where a run works, on what, and from which seed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from annotated_types import Ge, Le
+
+from modules.config.field import Section, Setting
+
+
+class General(Section):
+    """Folders, devices and switches that concern the run as a whole."""
+
+    workspace_dir: Annotated[
+        str,
+        Setting(
+            "Workspace folder",
+            "Everything a run leaves behind goes here: each run gets its own sub-folder under runs/ with its "
+            "samples, backups, logs and the config it ran with.",
+            group="Folders",
+            path_kind="folder",
+        ),
+    ] = "workspace/run"
+    cache_dir: Annotated[
+        str,
+        Setting(
+            "Cache folder",
+            "Encoded pictures and captions are kept here and used again by later runs. Nothing in it is ever "
+            "wrong to delete; it is rebuilt when needed.",
+            group="Folders",
+            path_kind="folder",
+        ),
+    ] = "workspace-cache"
+    notes: Annotated[
+        str,
+        Setting(
+            "Notes",
+            "Free text about this config, kept in its file. Presets say here what they are for.",
+            group="Run",
+            multiline=True,
+            changeable_on_resume=True,
+        ),
+    ] = ""
+    seed: Annotated[
+        int,
+        Ge(0),
+        Le(2**32 - 1),
+        Setting(
+            "Seed",
+            "Every random draw of the run follows from this number. The same seed, data and settings give the "
+            "same result on the same machine.",
+            group="Run",
+        ),
+    ] = 42
+    tensorboard: Annotated[
+        bool,
+        Setting(
+            "Write TensorBoard logs",
+            "Writes losses, learning rates and samples to the run's tensorboard folder.",
+            group="Run",
+            changeable_on_resume=True,
+        ),
+    ] = True
+    train_device: Annotated[
+        str,
+        Setting(
+            "Training device",
+            "Where training happens: auto takes the first GPU, else the processor. Also cuda:1, mps, cpu.",
+            group="Devices",
+        ),
+    ] = "auto"
+    temp_device: Annotated[
+        str,
+        Setting(
+            "Resting device",
+            "Where the parts of the model wait while they are not needed. The processor's memory is the usual "
+            "place; name the training device to keep everything there.",
+            group="Devices",
+            level="advanced",
+        ),
+    ] = "cpu"
+    num_threads: Annotated[
+        int,
+        Ge(0),
+        Le(256),
+        Setting(
+            "Processor threads",
+            "How many processor threads the mathematics may use; 0 lets a short measurement at the start "
+            "decide. The number is kept with the run, since another one changes the last bits.",
+            group="Devices",
+            level="advanced",
+        ),
+    ] = 0
+    deterministic: Annotated[
+        bool,
+        Setting(
+            "Deterministic mode",
+            "Makes GPU runs repeat bit for bit, at some cost in speed. Processor runs always do.",
+            group="Devices",
+            level="advanced",
+        ),
+    ] = False
+    debug_checks: Annotated[
+        bool,
+        Setting(
+            "Debug checks",
+            "Watches every operation for tensors on the wrong device and for parts used while parked. Slow; "
+            "for hunting faults.",
+            group="Devices",
+            level="advanced",
+            changeable_on_resume=True,
+        ),
+    ] = False

@@ -1,0 +1,175 @@
+"""What is trained, part by part, and the file it becomes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Le
+
+from modules.config.every import Every
+from modules.config.field import Section, Setting, When, one_of
+from modules.families.registry import family_labels
+
+DTypeName = Literal["float32", "bfloat16", "float16"]
+_DTYPE_LABELS = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"}
+
+
+class Model(Section):
+    """The model a run starts from."""
+
+    family: Annotated[
+        str,
+        *one_of(family_labels),
+        Setting("Model family", "Which kind of model the base model is.", group="Base model"),
+    ] = "sd"
+    base_model: Annotated[
+        str,
+        Setting(
+            "Base model",
+            "The model to start from: a folder in diffusers layout, or the name of a Hugging Face repository "
+            "(it is downloaded once and then used offline).",
+            group="Base model",
+            path_kind="model",
+        ),
+    ] = "stable-diffusion-v1-5/stable-diffusion-v1-5"
+    clip_skip: Annotated[
+        int,
+        Ge(0),
+        Le(11),
+        Setting(
+            "Clip skip",
+            "How many of the text encoder's last layers are left out: 0 for most models, 1 for many anime "
+            "models (other programs call that clip skip 2).",
+            group="Base model",
+            unit="layers",
+            level="advanced",
+        ),
+    ] = 0
+    offline: Annotated[
+        bool,
+        Setting(
+            "Offline",
+            "Never ask the network for anything; a repository must then already be in the local cache.",
+            group="Base model",
+            level="advanced",
+            changeable_on_resume=True,
+        ),
+    ] = False
+    hub_cache_dir: Annotated[
+        str,
+        Setting(
+            "Download folder",
+            "Where downloaded models are kept.",
+            group="Base model",
+            level="advanced",
+            path_kind="folder",
+            empty_means="the usual Hugging Face cache",
+            changeable_on_resume=True,
+        ),
+    ] = ""
+
+
+class Part(Section):
+    """One part of the model: whether it learns, how fast, for how long, and how it is kept in memory."""
+
+    train: Annotated[bool, Setting("Train", "Whether this part learns.", only_if_trainable=True)] = True
+    learning_rate: Annotated[
+        float | None,
+        Ge(0),
+        Le(100),
+        Setting(
+            "Learning rate",
+            "This part's own learning rate.",
+            empty_means="the general one",
+            applies_when=When("train", (True,)),
+            only_if_trainable=True,
+        ),
+    ] = None
+    stop_after: Annotated[
+        Every,
+        Setting(
+            "Stop training after",
+            "This part stops learning once this much of the run has passed, and stays as it is from then on.",
+            applies_when=When("train", (True,)),
+            only_if_trainable=True,
+            changeable_on_resume=True,
+        ),
+    ] = Every()
+    checkpointing: Annotated[
+        Literal["off", "block", "whole"],
+        Setting(
+            "Gradient checkpointing",
+            "Saves memory by computing parts of the forward pass twice. Per block saves most of what there is "
+            "to save; the result is the same bit for bit.",
+            choice_labels={"off": "Off", "block": "Per block", "whole": "Whole part at once"},
+            level="advanced",
+            only_if_trainable=True,
+        ),
+    ] = "off"
+    offload_activations: Annotated[
+        bool,
+        Setting(
+            "Offload what checkpointing keeps",
+            "What is kept between the forward and the backward pass waits on the resting device. Saves memory on "
+            "a GPU at some cost in speed.",
+            level="advanced",
+            applies_when=When("checkpointing", ("block", "whole")),
+        ),
+    ] = False
+    dtype: Annotated[
+        DTypeName,
+        Setting(
+            "Weight type",
+            "The number format the frozen weights are kept in. float32 is exact; the others halve the memory.",
+            choice_labels=_DTYPE_LABELS,
+            level="advanced",
+        ),
+    ] = "float32"
+
+
+class Output(Section):
+    """The file that a finished run writes."""
+
+    destination: Annotated[
+        str,
+        Setting(
+            "Save to",
+            "The finished file. It is written when the run ends well; a failed run never replaces it.",
+            group="Result",
+            path_kind="save",
+            changeable_on_resume=True,
+        ),
+    ] = "models/lora.safetensors"
+    format: Annotated[
+        Literal["kohya", "diffusers"],
+        Setting(
+            "Format",
+            "The kohya form loads in ComfyUI, A1111, Forge and diffusers. The diffusers form is for programs "
+            "built on diffusers and PEFT.",
+            group="Result",
+            choice_labels={"kohya": "kohya (loads everywhere)", "diffusers": "diffusers / PEFT"},
+            changeable_on_resume=True,
+        ),
+    ] = "kohya"
+    dtype: Annotated[
+        DTypeName,
+        Setting(
+            "Number format",
+            "float16 is what most shared files use and half the size of float32.",
+            group="Result",
+            choice_labels=_DTYPE_LABELS,
+            changeable_on_resume=True,
+        ),
+    ] = "float16"
+    embed_config: Annotated[
+        Literal["none", "settings", "all"],
+        Setting(
+            "Settings inside the file",
+            "Whether the file carries the settings it was made with; all also includes the concepts and the "
+            "sample prompts, with their folder names.",
+            group="Result",
+            level="advanced",
+            choice_labels={"none": "None", "settings": "Settings", "all": "Settings, concepts and samples"},
+            changeable_on_resume=True,
+        ),
+    ] = "settings"

@@ -1,0 +1,205 @@
+"""How the run learns: method, length, rate, precision, loss, average."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Le
+from pydantic import Field
+
+from modules.config.field import Section, Setting, When
+from modules.config.sections.optimizer import OPTIMIZER_LABELS, AdamW, OptimizerSettings
+from modules.config.sections.schedule import SCHEDULE_LABELS, Constant, ScheduleSettings
+
+
+class Loss(Section):
+    """How the distance between prediction and target is weighed."""
+
+    weighting: Annotated[
+        Literal["none", "min_snr"],
+        Setting(
+            "Loss weighting",
+            "Min-SNR keeps the nearly clean timesteps from dominating; many runs converge faster with it.",
+            group="Loss",
+            choice_labels={"none": "None", "min_snr": "Min-SNR"},
+        ),
+    ] = "none"
+    gamma: Annotated[
+        float,
+        Gt(0),
+        Le(100),
+        Setting(
+            "Gamma",
+            "The limit of min-SNR; 5 is usual.",
+            group="Loss",
+            applies_when=When("weighting", ("min_snr",)),
+        ),
+    ] = 5.0
+
+
+class Ema(Section):
+    """A running average of the trained weights, often better than the weights themselves."""
+
+    mode: Annotated[
+        Literal["off", "train_device", "temp_device"],
+        Setting(
+            "Average of weights (EMA)",
+            "Keeps a slowly following average of what is trained and uses it for samples, validation and the "
+            "saved file.",
+            group="Averaging",
+            choice_labels={
+                "off": "Off",
+                "train_device": "On the training device",
+                "temp_device": "On the resting device",
+            },
+        ),
+    ] = "off"
+    decay: Annotated[
+        float,
+        Ge(0),
+        Le(0.99999),
+        Setting(
+            "EMA decay",
+            "How slowly the average follows: 0.999 looks back about a thousand steps.",
+            group="Averaging",
+            applies_when=When("mode", ("train_device", "temp_device")),
+        ),
+    ] = 0.999
+    update_every_steps: Annotated[
+        int,
+        Ge(1),
+        Le(1000),
+        Setting(
+            "EMA update every",
+            "How often the average is brought up to date.",
+            unit="steps",
+            group="Averaging",
+            level="advanced",
+            applies_when=When("mode", ("train_device", "temp_device")),
+        ),
+    ] = 1
+
+
+class Training(Section):
+    """Method, length, rate and precision."""
+
+    method: Annotated[
+        Literal["denoise"],
+        Setting(
+            "Method",
+            "What is learned from. Denoising is the ordinary way: the model learns to remove noise from your pictures.",
+            group="What is trained",
+            choice_labels={"denoise": "Denoising"},
+        ),
+    ] = "denoise"
+    trains: Annotated[
+        Literal["adapter", "full", "embedding", "vae"],
+        Setting(
+            "What is trained",
+            "A LoRA is a small file on top of the model. A fine-tune changes the model itself. An embedding is a "
+            "new word.",
+            group="What is trained",
+            choice_labels={
+                "adapter": "LoRA",
+                "full": "Fine-tune",
+                "embedding": "Embedding",
+                "vae": "Picture encoder (VAE)",
+            },
+        ),
+    ] = "adapter"
+    epochs: Annotated[
+        int,
+        Ge(1),
+        Le(1_000_000),
+        Setting(
+            "Epochs",
+            "How often the run goes through all pictures.",
+            group="Length",
+            changeable_on_resume=True,
+        ),
+    ] = 10
+    batch_size: Annotated[
+        int,
+        Ge(1),
+        Le(4096),
+        Setting("Batch size", "How many pictures are learned from at once.", unit="pictures", group="Length"),
+    ] = 1
+    accumulation_steps: Annotated[
+        int,
+        Ge(1),
+        Le(4096),
+        Setting(
+            "Accumulation",
+            "Adds up this many batches before the weights move: a larger batch without its memory.",
+            unit="batches",
+            group="Length",
+        ),
+    ] = 1
+    learning_rate: Annotated[
+        float,
+        Ge(0),
+        Le(100),
+        Setting("Learning rate", "How far each step moves the weights.", group="Learning"),
+    ] = 1e-4
+    optimizer: Annotated[
+        OptimizerSettings,
+        Field(discriminator="name"),
+        Setting(
+            "Optimizer",
+            "The rule that turns gradients into steps.",
+            group="Learning",
+            choice_labels=OPTIMIZER_LABELS,
+        ),
+    ] = AdamW()
+    schedule: Annotated[
+        ScheduleSettings,
+        Field(discriminator="name"),
+        Setting(
+            "Schedule",
+            "How the learning rate moves over the run.",
+            group="Learning",
+            choice_labels=SCHEDULE_LABELS,
+        ),
+    ] = Constant()
+    clip_norm: Annotated[
+        float | None,
+        Gt(0),
+        Le(10_000),
+        Setting(
+            "Clip gradients at",
+            "Scales unusually large gradients down to this norm.",
+            group="Learning",
+            level="advanced",
+            empty_means="no clipping",
+        ),
+    ] = 1.0
+    max_skipped_steps: Annotated[
+        int,
+        Ge(0),
+        Le(10_000),
+        Setting(
+            "Broken steps in a row",
+            "A step whose loss or gradient is not a number is left out; after this many in a row the run stops.",
+            unit="steps",
+            group="Learning",
+            level="advanced",
+            changeable_on_resume=True,
+        ),
+    ] = 8
+    precision: Annotated[
+        Literal["float32", "tfloat32", "bfloat16", "float16"],
+        Setting(
+            "Precision",
+            "The number format of the mathematics. bfloat16 on recent GPUs, float16 on older ones, float32 on "
+            "the processor.",
+            group="Learning",
+            choice_labels={
+                "float32": "float32",
+                "tfloat32": "float32 with TF32",
+                "bfloat16": "bfloat16 (mixed)",
+                "float16": "float16 (mixed)",
+            },
+        ),
+    ] = "float32"
+    loss: Loss = Loss()
+    ema: Ema = Ema()

@@ -1,0 +1,39 @@
+"""A batch: what a method learns from in one forward pass. Everything in it is on the training device already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # the window's side of the program knows the type and not torch
+    import torch
+
+    from modules.data.order import Showing
+    from modules.families.protocol import Conditioning
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """A micro-batch of one size. B pictures; shapes: latents (B, C, H, W), loss weights (B,).
+
+    `conditioning` is None where the captions are encoded while training, because their encoder learns.
+    `window_samples` is the number of pictures in the whole optimizer step, by which the step's gradient is divided;
+    `ends_window` marks the step's last micro-batch. `step` and `micro_batch` count from 0 and name the random draws.
+    """
+
+    latents_BCHW: torch.Tensor
+    captions: tuple[str, ...]
+    conditioning: Conditioning | None
+    loss_weights_B: torch.Tensor
+    showings: Sequence[Showing]
+    epoch: int
+    step: int
+    micro_batch: int
+    window_samples: int
+    ends_window: bool
+
+    @property
+    def num_samples(self) -> int:
+        """How many pictures are in it."""
+        return len(self.captions)

@@ -1,0 +1,96 @@
+"""Building the caches: generators that encode one entry at a time, so that whoever drives them can stop anywhere.
+
+What is there already is not built again; a build that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import torch
+
+from modules.data.buckets import Placement
+from modules.data.cache.store import CacheStore
+from modules.data.transforms.fit import Pixels, load_pixels
+
+
+@dataclass(frozen=True, slots=True)
+class PictureJob:
+    """A picture to encode, under the key its latents will have."""
+
+    key: str
+    path: Path
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """One entry is done. `problem` says why it could not be; then there is no entry."""
+
+    key: str
+    problem: str = ""
+
+
+def missing_pictures(jobs: Iterable[PictureJob], store: CacheStore) -> list[PictureJob]:
+    """Return the jobs without an entry, each key once, in their order."""
+    return list({j.key: j for j in jobs if not store.has(j.key)}.values())
+
+
+def build_pictures(
+    jobs: Sequence[PictureJob],
+    store: CacheStore,
+    encode: Callable[[torch.Tensor], torch.Tensor],
+    *,
+    threads: int,
+) -> Iterator[Built]:
+    """Encode pictures and store their latents, yielding after each.
+
+    `encode` takes pictures (1, 3, P, P) in [-1, 1] and returns latents. Files are decoded `threads` at a time, a few
+    ahead of the encoder. A picture that cannot be decoded, or whose latents are not finite, is reported.
+    """
+    with ThreadPoolExecutor(threads, thread_name_prefix="darkroom-decode") as pool:
+        for job, pixels in _ahead(jobs, lambda j: pool.submit(load_pixels, j.path, j.placement), 2 * threads):
+            try:
+                latents_1CHW = encode(to_tensor(pixels.result())[None])
+            except (OSError, ValueError, SyntaxError) as error:
+                yield Built(job.key, f"{job.path} cannot be decoded ({error})")
+                continue
+            if not bool(latents_1CHW.isfinite().all()):
+                yield Built(job.key, f"{job.path} gives latents that are not numbers")
+                continue
+            store.write(job.key, {"latents": latents_1CHW[0]})
+            yield Built(job.key)
+
+
+def build_captions(
+    captions: Mapping[str, str], store: CacheStore, encode: Callable[[str], dict[str, torch.Tensor]]
+) -> Iterator[Built]:
+    """Encode captions (by key) that have no entry yet, one at a time, yielding after each."""
+    for key, caption in captions.items():
+        if not store.has(key):
+            store.write(key, encode(caption))
+        yield Built(key)
+
+
+def to_tensor(pixels_PP3: Pixels) -> torch.Tensor:
+    """Return pixels as a tensor in [-1, 1], float32 (3, P, P)."""
+    return torch.from_numpy(pixels_PP3.copy()).permute(2, 0, 1).float() / 127.5 - 1.0
+
+
+def _ahead(
+    jobs: Sequence[PictureJob], submit: Callable[[PictureJob], Future[Pixels]], count: int
+) -> Iterator[tuple[PictureJob, Future[Pixels]]]:
+    """Yield each job with its result under way, `count` of them submitted ahead."""
+    source = iter(jobs)
+    waiting = [(j, submit(j)) for j in islice(source, count)]
+    try:
+        while waiting:
+            yield waiting.pop(0)
+            waiting += [(j, submit(j)) for j in islice(source, 1)]
+    finally:
+        for _, future in waiting:
+            future.cancel()

@@ -1,0 +1,113 @@
+"""Cache keys: a hash over everything that decides an entry's content, and nothing else. Torch-free.
+
+Change one ingredient and exactly the entries that hang on it have another key; change anything else and none has.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import sqlite3
+import threading
+from contextlib import closing
+from pathlib import Path
+
+from modules.data.buckets import Placement
+from modules.data.transforms.fit import RESAMPLER
+
+CACHE_FORMAT = 1
+
+logger = logging.getLogger("darkroom.cache")
+
+
+def picture_key(*, digest: str, width_px: int, height_px: int, placement: Placement, encoder: str) -> str:
+    """Return the key of a picture's latents. `encoder` stands for the VAE's weights, dtype and tiling."""
+    return _hash(
+        "latents",
+        {
+            "digest": digest,
+            "size": [width_px, height_px],
+            "scaled": [placement.scaled.width_px, placement.scaled.height_px],
+            "crop": [placement.crop_left_px, placement.crop_top_px],
+            "bucket": [placement.bucket.width_px, placement.bucket.height_px],
+            "resampler": RESAMPLER,
+            "encoder": encoder,
+        },
+    )
+
+
+def caption_key(*, caption: str, encoder: str) -> str:
+    """Return the key of a caption's text states. `encoder` stands for weights, dtypes, tokenizer and clip skip."""
+    return _hash("text", {"caption": caption, "encoder": encoder})
+
+
+def _hash(kind: str, ingredients: dict[str, object]) -> str:
+    text = json.dumps([CACHE_FORMAT, kind, ingredients], sort_keys=True, ensure_ascii=True)
+    return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
+
+
+class DigestIndex:
+    """The digests of picture files, remembered by path, size and modification time, so that none is read twice.
+
+    Lives in one SQLite file of the cache folder; runs side by side may share it. It only saves time: where it cannot
+    be read it begins anew, and where it cannot be written the run goes on without.
+    """
+
+    def __init__(self, cache_dir: Path) -> None:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        self._file = cache_dir / "digests.sqlite"
+        self._lock = threading.Lock()
+        self._known = self._read()
+        self._fresh: dict[str, tuple[int, int, str]] = {}
+
+    def digest(self, path: Path, *, size_bytes: int, mtime_ns: int, verify: bool = False) -> str:
+        """Return the digest of a file's content; read it only if it is new, changed, or `verify` is set.
+
+        Raises OSError where it cannot be read.
+        """
+        name = os.fsencode(path).decode("utf-8", errors="backslashreplace")  # SQLite takes nothing but UTF-8
+        known = self._known.get(name)
+        if known is not None and not verify and known[:2] == (size_bytes, mtime_ns):
+            return known[2]
+        with path.open("rb") as handle:
+            digest = hashlib.file_digest(handle, lambda: hashlib.blake2b(digest_size=20)).hexdigest()
+        with self._lock:
+            self._known[name] = self._fresh[name] = (size_bytes, mtime_ns, digest)
+        return digest
+
+    def save(self) -> None:
+        """Write what was learned since the last save."""
+        with self._lock:
+            rows, self._fresh = [(name, *facts) for name, facts in self._fresh.items()], {}
+        if not rows:
+            return
+        try:
+            with closing(self._connect()) as database, database:
+                database.executemany("INSERT OR REPLACE INTO digests VALUES (?, ?, ?, ?)", rows)
+        except sqlite3.Error as error:
+            logger.warning("The digests of pictures cannot be kept in %s: %s", self._file, error)
+
+    def _read(self) -> dict[str, tuple[int, int, str]]:
+        try:
+            return self._rows()
+        except sqlite3.OperationalError as error:  # locked for long, or not to be written
+            logger.warning("The digests of pictures in %s cannot be used: %s", self._file, error)
+            return {}
+        except sqlite3.DatabaseError as error:  # no database, or a damaged one
+            logger.warning("%s is damaged and begins anew: %s", self._file, error)
+            self._file.unlink()
+            return self._rows()
+
+    def _rows(self) -> dict[str, tuple[int, int, str]]:
+        with closing(self._connect()) as database, database:
+            database.execute(
+                "CREATE TABLE IF NOT EXISTS digests "
+                "(path TEXT PRIMARY KEY, bytes INTEGER, mtime_ns INTEGER, digest TEXT)"
+            )
+            rows = database.execute("SELECT path, bytes, mtime_ns, digest FROM digests").fetchall()
+        return {path: (size_bytes, mtime_ns, digest) for path, size_bytes, mtime_ns, digest in rows}
+
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self._file, timeout=30)

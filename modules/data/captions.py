@@ -1,0 +1,48 @@
+"""Captions: where they come from, and which one a picture gets this time."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from typing import Literal
+
+from modules.system.seeds import derive_seed
+
+CaptionSource = Literal["text_file", "file_name"]
+
+
+def read_captions(picture: Path, source: CaptionSource) -> tuple[str, ...]:
+    """Return the captions of a picture, one or more where there are any, else an empty tuple.
+
+    A text file holds one caption per line; blank lines do not count. Text that is not UTF-8 is read as UTF-16 where
+    it says so by its first bytes, else as Windows-1252, which decodes what older tag editors wrote.
+    """
+    if source == "file_name":
+        name = _decode(os.fsencode(picture.stem)).replace("_", " ").strip()
+        return (name,) if name else ()
+    file = picture.with_suffix(".txt")
+    try:
+        content = file.read_bytes()
+    except OSError:
+        return ()
+    return tuple(line.strip() for line in _decode(content).splitlines() if line.strip())
+
+
+def choose_caption(
+    captions: tuple[str, ...], *, dropout: float, run_seed: int, epoch: int, example: int, repeat: int
+) -> str:
+    """Return the caption of one showing of a picture: one of its own by lot, or the empty one by `dropout`."""
+    draw = random.Random(derive_seed(run_seed, "caption", epoch, example, repeat))
+    if dropout > 0 and draw.random() < dropout:
+        return ""
+    return draw.choice(captions) if captions else ""
+
+
+def _decode(content: bytes) -> str:
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return content.decode("utf-16", errors="replace")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return content.decode("cp1252", errors="replace")

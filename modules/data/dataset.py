@@ -1,0 +1,163 @@
+"""The data set of a run: the pictures of all concepts that take part, their sizes, and the plan of every epoch."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from modules.config.sections.data import Concept
+from modules.data.buckets import Placement, Size, bucket_sizes, place
+from modules.data.order import Copies, Showing, Window, period_of_epochs, showings_of_epoch, windows_of_epoch
+from modules.data.scan import Picture, Skipped, scan_folder
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A picture of a concept, with its placement at each resolution."""
+
+    picture: Picture
+    concept: int
+    placements: tuple[Placement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConceptFacts:
+    """What of a concept matters once its pictures are known."""
+
+    name: str
+    repeats: float
+    loss_weight: float
+    first_example: int
+    num_examples: int
+
+
+@dataclass(frozen=True, slots=True)
+class BucketRules:
+    """How sizes are made."""
+
+    resolutions_px: tuple[int, ...]
+    step_px: int
+    max_aspect: float
+    is_bucketing: bool
+
+    def sizes(self) -> tuple[tuple[Size, ...], ...]:
+        """Return the sizes on offer at each resolution."""
+        return tuple(
+            bucket_sizes(r, step_px=self.step_px, max_aspect=self.max_aspect, is_bucketing=self.is_bucketing)
+            for r in self.resolutions_px
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """All examples of one kind of concept. Examples of a concept stand next to each other."""
+
+    examples: tuple[Example, ...]
+    concepts: tuple[ConceptFacts, ...]
+    num_resolutions: int
+    skipped: tuple[Skipped, ...] = ()
+    buckets: tuple[tuple[Size, ...], ...] = ()
+
+    @property
+    def bucket_counts(self) -> dict[Size, int]:
+        """How many examples fall into each size, over all resolutions, the fullest first."""
+        counts = Counter(p.bucket for e in self.examples for p in e.placements)
+        return dict(counts.most_common())
+
+    def without(self, broken: frozenset[int]) -> Dataset:
+        """Return the data set without the examples of these numbers, renumbered."""
+        kept = [e for i, e in enumerate(self.examples) if i not in broken]
+        return _assemble(kept, self.concepts, self.num_resolutions, self.skipped)
+
+
+def build_dataset(
+    concepts: Sequence[tuple[Concept, Path]], kind: Literal["training", "validation"], rules: BucketRules
+) -> Dataset:
+    """Scan the enabled concepts of one kind (each with its absolute folder) and place every picture.
+
+    Raises OSError where a folder cannot be listed.
+    """
+    sizes = rules.sizes()
+    examples: list[Example] = []
+    facts: list[ConceptFacts] = []
+    skipped: list[Skipped] = []
+    for concept, folder in concepts:
+        if not concept.enabled or concept.kind != kind:
+            continue
+        scan = scan_folder(folder, include_subfolders=concept.include_subfolders, caption_source=concept.caption_source)
+        skipped += scan.skipped
+        for picture in scan.pictures:
+            placements = tuple(place(picture.width_px, picture.height_px, s) for s in sizes)
+            examples.append(Example(picture, len(facts), placements))
+        facts.append(ConceptFacts(concept.name or folder.name, concept.repeats, concept.loss_weight, 0, 0))
+    return _assemble(examples, facts, len(sizes), tuple(skipped))
+
+
+def _assemble(
+    examples: Sequence[Example], facts: Sequence[ConceptFacts], num_resolutions: int, skipped: tuple[Skipped, ...]
+) -> Dataset:
+    counts = Counter(e.concept for e in examples)
+    numbered, first = [], 0
+    for index, fact in enumerate(facts):
+        numbered.append(ConceptFacts(fact.name, fact.repeats, fact.loss_weight, first, counts[index]))
+        first += counts[index]
+    buckets = tuple(tuple(p.bucket for p in e.placements) for e in examples)
+    return Dataset(tuple(examples), tuple(numbered), num_resolutions, skipped, buckets)
+
+
+class EpochPlans:
+    """The optimizer steps of every epoch of a run, worked out when asked for."""
+
+    def __init__(self, dataset: Dataset, *, batch_size: int, accumulation_steps: int, run_seed: int) -> None:
+        self._dataset = dataset
+        self._batch_size = batch_size
+        self._accumulation_steps = accumulation_steps
+        self._run_seed = run_seed
+        self._newest: tuple[int, tuple[Window, ...]] = (-1, ())
+
+    def windows(self, epoch: int) -> tuple[Window, ...]:
+        """Return the optimizer steps of an epoch (counted from 0)."""
+        if self._newest[0] != epoch:
+            self._newest = (
+                epoch,
+                windows_of_epoch(
+                    self._showings(epoch),
+                    self._dataset.buckets,
+                    batch_size=self._batch_size,
+                    accumulation_steps=self._accumulation_steps,
+                    run_seed=self._run_seed,
+                    epoch=epoch,
+                ),
+            )
+        return self._newest[1]
+
+    def num_steps(self, epoch: int) -> int:
+        """Return how many optimizer steps an epoch has, without working out its order."""
+        buckets = self._dataset.buckets
+        counts = Counter(buckets[s.example][s.resolution] for s in self._showings(epoch))
+        num_batches = sum(math.ceil(n / self._batch_size) for n in counts.values())
+        return math.ceil(num_batches / self._accumulation_steps)
+
+    def total_steps(self, epochs: int) -> int:
+        """Return how many optimizer steps that many epochs have."""
+        steps = self._steps_until_they_recur(epochs)
+        rounds, rest = divmod(epochs, len(steps) or 1)
+        return rounds * sum(steps) + sum(steps[:rest])
+
+    def has_empty_epoch(self, epochs: int) -> bool:
+        """Return whether one of that many epochs shows no picture: a few pictures, each seldom shown."""
+        return 0 in self._steps_until_they_recur(epochs)
+
+    def _steps_until_they_recur(self, epochs: int) -> list[int]:
+        period = period_of_epochs(self._copies(), num_resolutions=self._dataset.num_resolutions)
+        return [self.num_steps(e) for e in range(min(epochs, period))]
+
+    def _showings(self, epoch: int) -> list[Showing]:
+        return showings_of_epoch(self._copies(), num_resolutions=self._dataset.num_resolutions, epoch=epoch)
+
+    def _copies(self) -> list[Copies]:
+        return [Copies(c.first_example, c.num_examples, c.repeats) for c in self._dataset.concepts]

@@ -1,0 +1,94 @@
+"""The order of an epoch: which pictures are seen together and when, a function of the seed and the epoch alone."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from modules.data.buckets import Size
+from modules.system.seeds import derive_seed
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Showing:
+    """One picture shown once: the example's number, which of its repeats, and at which resolution."""
+
+    example: int
+    repeat: int
+    resolution: int
+
+
+MicroBatch = tuple[Showing, ...]
+Window = tuple[MicroBatch, ...]  # the micro-batches of one optimizer step
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """The examples of one concept, which stand next to each other, and how often an epoch shows each."""
+
+    first_example: int
+    num_examples: int
+    repeats: float
+
+    @property
+    def exact_repeats(self) -> Fraction:
+        """The repeats as they were meant: 0.1 is a tenth, not the binary number next to it."""
+        return Fraction(self.repeats).limit_denominator(10_000)
+
+
+def showings_of_epoch(concepts: Sequence[Copies], *, num_resolutions: int, epoch: int) -> list[Showing]:
+    """Return every showing of an epoch, in a fixed order.
+
+    The broken part of the repeats goes round: each epoch adds its share of extra showings, and the next one goes on
+    where it stopped, so that all examples come equally often, however few they are. An example's resolutions take
+    turns from one of its showings to the next.
+    """
+    showings = []
+    for concept in concepts:
+        count = concept.num_examples
+        whole, broken = divmod(concept.exact_repeats, 1)
+        first_extra, end_extra = math.ceil(epoch * broken * count), math.ceil((epoch + 1) * broken * count)
+        for index in range(count):
+            extra_before = (first_extra - index + count - 1) // count
+            extra = (end_extra - index + count - 1) // count - extra_before
+            shown_before = whole * epoch + extra_before
+            example = concept.first_example + index
+            for repeat in range(whole + extra):
+                showings.append(Showing(example, repeat, (example + shown_before + repeat) % num_resolutions))
+    return showings
+
+
+def period_of_epochs(concepts: Sequence[Copies], *, num_resolutions: int) -> int:
+    """Return after how many epochs the same numbers of showings of the same sizes come again."""
+    return num_resolutions * math.lcm(*(c.exact_repeats.denominator for c in concepts))
+
+
+def windows_of_epoch(
+    showings: Sequence[Showing],
+    buckets: Sequence[Sequence[Size]],
+    *,
+    batch_size: int,
+    accumulation_steps: int,
+    run_seed: int,
+    epoch: int,
+) -> tuple[Window, ...]:
+    """Return the optimizer steps of an epoch. `buckets[example][resolution]` is the size of a showing.
+
+    A micro-batch holds showings of one size. No showing is dropped: a bucket's last micro-batch may be smaller, and
+    so may the epoch's last window; a window never reaches into the next epoch.
+    """
+    draw = random.Random(derive_seed(run_seed, "order", epoch))
+    by_size: dict[Size, list[Showing]] = defaultdict(list)
+    for showing in showings:
+        by_size[buckets[showing.example][showing.resolution]].append(showing)
+    batches: list[MicroBatch] = []
+    for size in sorted(by_size):
+        group = by_size[size]
+        draw.shuffle(group)
+        batches += [tuple(group[i : i + batch_size]) for i in range(0, len(group), batch_size)]
+    draw.shuffle(batches)
+    return tuple(tuple(batches[i : i + accumulation_steps]) for i in range(0, len(batches), accumulation_steps))

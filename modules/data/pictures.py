@@ -1,0 +1,108 @@
+"""Opening pictures: turned as they are meant to be seen, and with one error for whatever a damaged file does.
+
+Pillow raises many kinds of errors for damaged files, and not all of them are OSError or ValueError.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from PIL import Image, ImageFile, UnidentifiedImageError
+
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    SyntaxError,
+    RuntimeError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    MemoryError,
+    struct.error,
+    Image.DecompressionBombError,
+)
+_ORIENTATION = 0x0112
+_METHODS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_SIDEWAYS = (5, 6, 7, 8)
+_PNG_TEXT = (b"eXIf", b"iTXt", b"tEXt", b"zTXt")
+
+
+class BrokenPictureError(OSError):
+    """A file that is no picture, or a damaged one; `reason` says it without the file's name."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path.name}: {reason}")
+        self.reason = reason
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[ImageFile.ImageFile]:
+    """Open a picture; whatever goes wrong with it inside of the block becomes a BrokenPictureError."""
+    try:
+        with Image.open(path) as image:
+            yield image
+    except UnidentifiedImageError as error:
+        raise BrokenPictureError(path, "no picture that can be read") from error
+    except _UNREADABLE as error:
+        raise BrokenPictureError(path, f"cannot be read ({error})") from error
+
+
+def seen_size(image: ImageFile.ImageFile) -> tuple[int, int]:
+    """Return the width and the height of an opened picture as it is seen, without decoding it.
+
+    A PNG that ends in the midst of its pixels is told by an OSError.
+    """
+    if image.format == "PNG" and image.fp is not None and _has_late_text(image.fp):
+        image.load()
+    width_px, height_px = image.size
+    is_sideways = image.format != "TIFF" and _orientation(image) in _SIDEWAYS  # Pillow turns TIFFs of itself
+    return (height_px, width_px) if is_sideways else (width_px, height_px)
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """Return an opened picture turned as its EXIF data, or XMP data, says."""
+    image.load()
+    method = _METHODS.get(_orientation(image))
+    return image if method is None else image.transpose(method)
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        # The base's, for that of a PNG decodes the whole picture to look behind its pixels.
+        orientation = Image.Image.getexif(image).get(_ORIENTATION, 1)
+    except _UNREADABLE:
+        return 1  # damaged EXIF data do no harm to the pixels
+    return orientation if orientation in _METHODS else 1
+
+
+def _has_late_text(file: IO[bytes]) -> bool:
+    """Walk over a PNG's chunks, by their headers, and return whether text, which may turn it, follows the pixels."""
+    here = file.tell()
+    size = file.seek(0, 2)
+    position, is_late, found = 8, False, False
+    while position + 8 <= size:
+        file.seek(position)
+        length, kind = struct.unpack(">I4s", file.read(8))
+        position += 12 + length
+        if kind == b"IDAT" and position > size:
+            raise OSError("the file ends in the midst of the picture")
+        is_late |= kind == b"IDAT"
+        found |= is_late and kind in _PNG_TEXT
+        if kind == b"IEND":
+            break
+    file.seek(here)
+    return found

@@ -1,0 +1,113 @@
+"""Scanning a folder: which pictures are there, how large, with which captions, and what is passed over and why."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from modules.data.captions import CaptionSource, read_captions
+from modules.data.pictures import BrokenPictureError, opened, seen_size
+
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".jfif", ".webp", ".avif", ".bmp", ".gif", ".tif", ".tiff"})
+# Files of other trainers' masks and conditioning pictures: never pictures to learn.
+_COMPANIONS = ("-masklabel", "-condlabel")
+_LONGEST = 64  # scaled to cover a bucket, a longer strip would take gigabytes
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture as it lies on disk; its size is the one it is seen at, after its EXIF orientation."""
+
+    path: Path
+    width_px: int
+    height_px: int
+    size_bytes: int
+    mtime_ns: int
+    captions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A file that looks like a picture and is none that can be used, with the reason in words."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What a folder holds, sorted by path."""
+
+    pictures: tuple[Picture, ...]
+    skipped: tuple[Skipped, ...]
+
+    @property
+    def num_without_caption(self) -> int:
+        """How many pictures have no caption at all; they are learned with the empty one."""
+        return sum(not p.captions for p in self.pictures)
+
+
+def scan_folder(folder: Path, *, include_subfolders: bool, caption_source: CaptionSource) -> Scan:
+    """Return what `folder` holds. Only headers are read. A folder that cannot be listed raises OSError."""
+    pictures: list[Picture] = []
+    skipped: list[Skipped] = []
+    for path in sorted(_files(folder, include_subfolders, skipped)):
+        if path.suffix.lower() not in SUFFIXES or path.stem.endswith(_COMPANIONS):
+            continue
+        if path.name.startswith("."):
+            skipped.append(Skipped(path, "a hidden file"))
+            continue
+        found = _look_at(path, caption_source)
+        (pictures if isinstance(found, Picture) else skipped).append(found)  # type: ignore[arg-type]
+    return Scan(tuple(pictures), tuple(sorted(skipped, key=lambda s: s.path)))
+
+
+def _files(folder: Path, include_subfolders: bool, skipped: list[Skipped]) -> Iterator[Path]:
+    """Yield the files of a folder. A folder that is reached again, through a link, is not entered again."""
+    entered: set[str] = set()
+    waiting = [folder]
+    while waiting:
+        here = waiting.pop()
+        real = os.path.realpath(here)
+        if real in entered:
+            continue
+        entered.add(real)
+        try:
+            with os.scandir(here) as entries:
+                found = list(entries)
+        except OSError as error:
+            if here == folder:
+                raise
+            skipped.append(Skipped(here, f"a folder that cannot be listed ({error.strerror})"))
+            continue
+        for entry in found:
+            if _holds(entry.is_file):
+                yield Path(entry.path)
+            elif include_subfolders and not entry.name.startswith(".") and _holds(entry.is_dir):
+                waiting.append(Path(entry.path))
+
+
+def _holds(test: Callable[[], bool]) -> bool:
+    try:
+        return test()
+    except OSError:  # a link that leads to itself
+        return False
+
+
+def _look_at(path: Path, caption_source: CaptionSource) -> Picture | Skipped:
+    try:
+        status = path.stat()
+        if status.st_size == 0:
+            return Skipped(path, "an empty file")
+        with opened(path) as image:
+            width_px, height_px = seen_size(image)
+    except BrokenPictureError as error:
+        return Skipped(path, error.reason)
+    except OSError as error:
+        return Skipped(path, f"cannot be read ({error.strerror})")
+    if max(width_px, height_px) > _LONGEST * min(width_px, height_px):
+        return Skipped(path, f"more than {_LONGEST} times as long as wide ({width_px}x{height_px})")
+    captions = read_captions(path, caption_source)
+    return Picture(path, width_px, height_px, status.st_size, status.st_mtime_ns, captions)

@@ -1,0 +1,1 @@
+"""From a file to pixels of the size that is trained at."""

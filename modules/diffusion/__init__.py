@@ -1,0 +1,1 @@
+"""Noise schedules, forward processes, loss weights and samplers."""

@@ -1,0 +1,1 @@
+"""Samplers: how noise is taken out step by step."""

@@ -1,0 +1,32 @@
+"""The samplers a person can choose, one line each. Torch-free: the classes are diffusers' and are named only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerSpec:
+    """A sampler: its label, the diffusers scheduler that does it, and that scheduler's options."""
+
+    label: str
+    scheduler: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+SAMPLERS: Mapping[str, SamplerSpec] = {
+    "ddim": SamplerSpec("DDIM", "DDIMScheduler"),
+    "euler": SamplerSpec("Euler", "EulerDiscreteScheduler"),
+    "euler_a": SamplerSpec("Euler a", "EulerAncestralDiscreteScheduler"),
+    "euler_karras": SamplerSpec("Euler Karras", "EulerDiscreteScheduler", {"use_karras_sigmas": True}),
+    "dpmpp": SamplerSpec("DPM++ 2M", "DPMSolverMultistepScheduler"),
+    "dpmpp_karras": SamplerSpec("DPM++ 2M Karras", "DPMSolverMultistepScheduler", {"use_karras_sigmas": True}),
+    "unipc": SamplerSpec("UniPC", "UniPCMultistepScheduler"),
+}
+
+
+def sampler_labels() -> Mapping[str, str]:
+    """Return the samplers' names with the labels people know them by."""
+    return {name: spec.label for name, spec in SAMPLERS.items()}

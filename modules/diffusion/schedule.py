@@ -1,0 +1,37 @@
+"""The noise schedule of a discrete-time diffusion model: from betas to cumulative alphas.
+
+Notation (Ho et al. 2020, "Denoising Diffusion Probabilistic Models", eq. 4): with `alpha_t = 1 - beta_t`
+and `abar_t = prod(alpha_1 .. alpha_t)`, a noisy sample is `x_t = sqrt(abar_t) x_0 + sqrt(1 - abar_t) eps`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+BetaSchedule = Literal["linear", "scaled_linear"]
+
+
+def cumulative_alphas(
+    *,
+    num_timesteps: int = 1000,
+    beta_start: float = 0.00085,
+    beta_end: float = 0.012,
+    beta_schedule: BetaSchedule = "scaled_linear",
+) -> torch.Tensor:
+    """Return `abar_T`, the cumulative products of `1 - beta`, float32 of shape (num_timesteps,).
+
+    The defaults are Stable Diffusion's own (Rombach et al. 2022): "scaled_linear" is linear in sqrt(beta).
+    Raises ValueError for another schedule name.
+    """
+    match beta_schedule:
+        case "linear":
+            betas_T = torch.linspace(beta_start, beta_end, num_timesteps, dtype=torch.float32)
+        case "scaled_linear":
+            betas_T = torch.linspace(beta_start**0.5, beta_end**0.5, num_timesteps, dtype=torch.float32) ** 2
+        case _:
+            raise ValueError(
+                f"The scheduler's beta_schedule is {beta_schedule!r}; only 'linear' and 'scaled_linear' are known."
+            )
+    return torch.cumprod(1.0 - betas_T, dim=0)

@@ -1,0 +1,1 @@
+"""The model families. One folder each, of same-named files: spec, load, text, forward, keys."""

@@ -1,0 +1,1 @@
+"""What families share, once: CLIP text, tokenizers, the VAE, the reading of folders."""

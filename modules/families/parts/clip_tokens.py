@@ -1,0 +1,82 @@
+"""Prompts to CLIP token ids, in chunks of 75 between a start and an end token. Torch-free.
+
+Prompts longer than CLIP's 77 tokens are cut into chunks, each encoded on its own, and their states stand one after
+the other; this is what A1111, Forge and kohya's trainers do, so what is learned here means the same there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from modules.families.parts.clip_vocabulary import END_TOKEN, START_TOKEN, build_clip_tokenizer
+
+CHUNK_TOKENS = 75
+
+
+@dataclass(frozen=True)
+class ClipTokenizer:
+    """A CLIP tokenizer with the ids it frames and fills chunks with."""
+
+    tokenizer: Tokenizer
+    start_id: int
+    end_id: int
+    pad_id: int
+
+    def chunks(self, prompt: str) -> list[list[int]]:
+        """Return the prompt's token ids in chunks of 77: start, up to 75 tokens, end, padding. At least one chunk."""
+        ids = self._ids(prompt)
+        pieces = [ids[i : i + CHUNK_TOKENS] for i in range(0, len(ids), CHUNK_TOKENS)] or [[]]
+        return [self._framed(piece) for piece in pieces]
+
+    def count(self, prompt: str) -> int:
+        """Return how many tokens a prompt has, without start, end and padding."""
+        return len(self._ids(prompt))
+
+    def identity(self) -> str:
+        """Return a fingerprint of everything that decides the ids of a prompt."""
+        facts = f"{self.tokenizer.to_str()}|{self.start_id}|{self.end_id}|{self.pad_id}|{CHUNK_TOKENS}"
+        return hashlib.blake2b(facts.encode(), digest_size=16).hexdigest()
+
+    def _ids(self, prompt: str) -> list[int]:
+        return list(self.tokenizer.encode(prompt, add_special_tokens=False).ids)
+
+    def _framed(self, piece: list[int]) -> list[int]:
+        return [self.start_id, *piece, self.end_id, *[self.pad_id] * (CHUNK_TOKENS - len(piece))]
+
+
+def load_clip_tokenizer(folder: Path | None) -> ClipTokenizer:
+    """Return the tokenizer of a model's tokenizer folder, or the shipped one where the folder brings none.
+
+    The padding token is the folder's own: the end token for SD 1.x, "!" for SD 2.x and SDXL's second encoder.
+    """
+    vocabulary, merges = (None, None) if folder is None else _read(folder)
+    tokenizer = build_clip_tokenizer(vocabulary, merges)
+    ids = tokenizer.get_vocab(with_added_tokens=True)
+    pad = END_TOKEN if folder is None else _pad_token(folder)
+    return ClipTokenizer(tokenizer, ids[START_TOKEN], ids[END_TOKEN], ids.get(pad, ids[END_TOKEN]))
+
+
+def _read(folder: Path) -> tuple[dict[str, int] | None, list[tuple[str, str]] | None]:
+    try:
+        vocabulary = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+        lines = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
+    except (OSError, ValueError):
+        return None, None
+    pairs = [line.split(" ") for line in lines if line and not line.startswith("#version")]
+    return vocabulary, [(p[0], p[1]) for p in pairs if len(p) == 2]
+
+
+def _pad_token(folder: Path) -> str:
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        try:
+            pad = json.loads((folder / name).read_text(encoding="utf-8")).get("pad_token")
+        except (OSError, ValueError):
+            continue
+        if pad:
+            return str(pad["content"] if isinstance(pad, dict) else pad)
+    return END_TOKEN

@@ -1,0 +1,52 @@
+"""The conditioning of families whose image model attends to a sequence of text states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+
+from modules.system.devices import Device, move
+
+
+@dataclass(frozen=True, eq=False)
+class TextConditioning:
+    """Text states (B, L, D): L is a multiple of 77, one chunk after the other."""
+
+    states_BLD: torch.Tensor
+
+    def __len__(self) -> int:
+        return int(self.states_BLD.shape[0])
+
+    def to(self, device: Device, dtype: torch.dtype | None = None) -> Self:
+        """Return it on a device, in a dtype where one is given."""
+        return type(self)(move(self.states_BLD, device, dtype=dtype))
+
+    def select(self, indices: Sequence[int]) -> Self:
+        """Return the states of some of the prompts, in that order."""
+        return type(self)(self.states_BLD[list(indices)])
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return the tensors by name, for a cache entry."""
+        return {"states": self.states_BLD}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> Self:
+        """Return what `tensors` gave. Raises KeyError where it is incomplete."""
+        return cls(tensors["states"])
+
+    @classmethod
+    def join(cls, parts: Sequence[Self], empty: Self) -> Self:
+        """Return all of them as one; shorter ones are filled up with whole chunks of the empty prompt's states."""
+        longest = max(p.states_BLD.shape[1] for p in parts)
+        return cls(torch.cat([_lengthened(p.states_BLD, longest, empty.states_BLD) for p in parts]))
+
+
+def _lengthened(states_BLD: torch.Tensor, length: int, empty_1LD: torch.Tensor) -> torch.Tensor:
+    missing_chunks = (length - states_BLD.shape[1]) // empty_1LD.shape[1]
+    if missing_chunks == 0:
+        return states_BLD
+    filler = empty_1LD.expand(states_BLD.shape[0], -1, -1)
+    return torch.cat([states_BLD, *[filler] * missing_chunks], dim=1)

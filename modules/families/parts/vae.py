@@ -1,0 +1,31 @@
+"""The variational autoencoder that SD and SDXL share: pictures to latents and back (Rombach et al. 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from diffusers.models.attention_processor import Attention
+from diffusers.models.resnet import ResnetBlock2D
+from torch import nn
+
+BLOCK_TYPES: tuple[type[nn.Module], ...] = (ResnetBlock2D, Attention)
+
+
+def encode_mean(vae: Any, pictures_B3PP: torch.Tensor) -> torch.Tensor:
+    """Return the scaled mean latents (B, C, H, W) of pictures in [-1, 1].
+
+    One picture at a time: the last bits of a convolution depend on the batch it runs in, and latents are to be a
+    function of their picture alone, whether they come from the cache or not.
+    """
+    first = next(vae.parameters())
+    latents = [vae.encode(picture[None].to(first.dtype)).latent_dist.mode() for picture in pictures_B3PP]
+    return torch.cat(latents) * float(vae.config.scaling_factor)
+
+
+def decode_latents(decode: Callable[[torch.Tensor], Any], vae: Any, latents_BCHW: torch.Tensor) -> torch.Tensor:
+    """Return the pictures (B, 3, P, P) of scaled latents, float32 in about [-1, 1]."""
+    first = next(vae.parameters())
+    pictures: torch.Tensor = decode((latents_BCHW / vae.config.scaling_factor).to(first.dtype)).sample
+    return pictures.float()

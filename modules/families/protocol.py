@@ -1,0 +1,119 @@
+"""What every model family offers to training, validation, sampling and every method alike.
+
+Nobody but a family calls the forward pass of a part. `predict` is the one forward pass of the image model: it takes
+no device, for everything it is given is on the training device already.
+
+Shapes: B batch, C H W of latents, P H W of pictures in pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import torch
+from torch import nn
+
+from modules.diffusion.process import NoiseProcess
+from modules.families.spec import FamilySpec, LoraNaming, PartSpec
+from modules.memory.checkpointing import CheckpointMode
+from modules.system.devices import Device
+
+
+class Conditioning(Protocol):
+    """What a family made of prompts; opaque to everyone else."""
+
+    def __len__(self) -> int:
+        """How many prompts it stands for."""
+        ...
+
+    def to(self, device: Device, dtype: torch.dtype | None = None) -> Self:
+        """Return it on a device, its floating tensors in a dtype."""
+        ...
+
+    def select(self, indices: Sequence[int]) -> Self:
+        """Return the conditioning of some of the prompts, in that order."""
+        ...
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return its tensors by name, for a cache entry."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a loaded model, with what a denoising loss can reach in it."""
+
+    spec: PartSpec
+    module: nn.Module
+    reaches: Callable[[str], bool]
+    """Whether a gradient can arrive at the module of this dotted name inside the part."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartMemory:
+    """How a part's forward pass saves memory."""
+
+    mode: CheckpointMode = "off"
+    offload_activations: bool = False
+
+
+class ModelFamily(Protocol):
+    """A loaded model of some family."""
+
+    @property
+    def spec(self) -> FamilySpec: ...
+
+    @property
+    def process(self) -> NoiseProcess: ...
+
+    @property
+    def parts(self) -> Mapping[str, Part]: ...
+
+    @property
+    def lora_naming(self) -> LoraNaming: ...
+
+    def set_memory(self, memory: Mapping[str, PartMemory], *, train_device: Device, temp_device: Device) -> None:
+        """Set up the checkpointed forward of every part."""
+        ...
+
+    def encode_images(self, pictures_B3PP: torch.Tensor) -> torch.Tensor:
+        """Return the latents of pictures in [-1, 1]: the VAE's mean, scaled, (B, C, H, W)."""
+        ...
+
+    def decode(self, latents_BCHW: torch.Tensor) -> torch.Tensor:
+        """Return the pictures of latents, float32 in [-1, 1], (B, 3, P, P)."""
+        ...
+
+    def encode_prompts(self, prompts: Sequence[str]) -> Conditioning:
+        """Return the conditioning of prompts, as long as the longest of them needs."""
+        ...
+
+    def conditioning_from(self, tensors: Mapping[str, torch.Tensor]) -> Conditioning:
+        """Return the conditioning that `Conditioning.tensors` gave."""
+        ...
+
+    def join(self, conditionings: Sequence[Conditioning], empty: Conditioning) -> Conditioning:
+        """Return one conditioning of several, the shorter ones filled up with the empty prompt's."""
+        ...
+
+    def predict(self, noisy_BCHW: torch.Tensor, timesteps_B: torch.Tensor, conditioning: Conditioning) -> torch.Tensor:
+        """Return the image model's output, (B, C, H, W)."""
+        ...
+
+    def scheduler_config(self) -> Mapping[str, Any]:
+        """Return the config from which diffusers' schedulers are made for this model."""
+        ...
+
+    def picture_identity(self) -> str:
+        """Return what, beside the VAE's weights, decides how a picture is encoded: for cache keys."""
+        ...
+
+    def text_identity(self) -> str:
+        """Return what, beside the encoders' weights, decides how a prompt is encoded: for cache keys."""
+        ...
+
+    def count_tokens(self, prompt: str) -> int:
+        """Return how many tokens a prompt has, without start and end."""
+        ...

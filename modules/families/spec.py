@@ -1,0 +1,54 @@
+"""The torch-free facts of a model family: what the window, preflight and the data pipeline need to know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+Role = Literal["denoiser", "text_encoder", "vae"]
+
+
+@dataclass(frozen=True, slots=True)
+class PartSpec:
+    """One part of a model: its name in configs and files, what people call it, and what it does."""
+
+    name: str
+    label: str
+    role: Role
+    trainable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FamilySpec:
+    """What is known of a family before any weight is read.
+
+    `factory` names the function that loads it, as "module:function"; it is imported inside the training
+    thread. `size_step_px` is what widths and heights must be multiples of; `latent_factor` is how many
+    pixels one latent stands for.
+    """
+
+    name: str
+    label: str
+    parts: tuple[PartSpec, ...]
+    factory: str
+    default_resolution_px: int
+    size_step_px: int
+    latent_factor: int
+    latent_channels: int
+    chunk_tokens: int
+
+    @property
+    def trainable_parts(self) -> tuple[PartSpec, ...]:
+        """The parts that a run may train, in the order the window shows them."""
+        return tuple(p for p in self.parts if p.trainable)
+
+
+@dataclass(frozen=True, slots=True)
+class LoraNaming:
+    """What a family's layers and models are called in LoRA files; both functions take a part and a dotted path."""
+
+    kohya_name: Callable[[str, str], str]
+    peft_name: Callable[[str, str], str]
+    base_version: str
+    architecture: str

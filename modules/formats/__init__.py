@@ -1,0 +1,1 @@
+"""Files that others read and write: safetensors, kohya and diffusers forms, metadata."""

@@ -1,0 +1,127 @@
+"""Models in diffusers' folder layout: where they are, and reading their parts."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers.utils.logging import disable_progress_bar
+
+from modules.errors import DarkroomError
+from modules.system.paths import from_root
+
+_WANTED = (
+    "model_index.json",
+    "*/config.json",
+    "*/scheduler_config.json",
+    "tokenizer*/*",
+    "unet/*.safetensors",
+    "vae/*.safetensors",
+    "text_encoder*/*.safetensors",
+)
+_UNWANTED = ("*.fp16.*", "*.non_ema.*", "*flax*", "*.onnx*", "safety_checker/*", "feature_extractor/*")
+
+
+OnBytes = Callable[[float, float], None]
+
+
+def locate(name: str, *, offline: bool, cache_dir: str, on_bytes: OnBytes | None = None) -> Path:
+    """Return the folder of a base model: the folder itself, or the local copy of a Hugging Face repository.
+
+    A repository is downloaded when it is not there yet; `on_bytes(done, total)` is then called now and then, from
+    several threads, and may raise to end it. What was downloaded by then is used the next time. Raises DarkroomError
+    where there is neither folder nor repository.
+    """
+    folder = from_root(name)
+    if folder.is_dir():
+        return folder
+    # Imported here: it takes a third of a second that a run from a folder need not spend.
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    try:
+        return Path(
+            snapshot_download(
+                name,
+                allow_patterns=list(_WANTED),
+                ignore_patterns=list(_UNWANTED),
+                local_files_only=offline,
+                cache_dir=cache_dir or None,
+                tqdm_class=_telling_bar(on_bytes or (lambda done, total: None)),
+            )
+        )
+    except RepositoryNotFoundError as error:
+        raise DarkroomError(
+            f"There is no folder {name!r} here, and no repository of that name at Hugging Face.",
+            advice="Correct the name of the base model; a private repository needs a token.",
+        ) from error
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
+        how = "the network may not be used" if offline else "it could not be downloaded"
+        raise DarkroomError(
+            f"The base model {name!r} is not on this machine, and {how}.",
+            advice="Check the name and the connection, or choose a folder in diffusers layout.",
+        ) from error
+
+
+def _telling_bar(on_bytes: OnBytes) -> type[Any]:
+    """Return a progress bar class that draws nothing and tells the bytes of the whole download."""
+    from tqdm import tqdm
+
+    class TellingBar(tqdm):  # type: ignore[misc]  # untyped library
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            options.pop("name", None)
+            super().__init__(*arguments, **{**options, "disable": False, "file": io.StringIO()})
+
+        def update(self, n: float | None = 1) -> bool | None:
+            result: bool | None = super().update(n)
+            if self.unit == "B" and self.total:
+                on_bytes(float(self.n), float(self.total))
+            return result
+
+    return TellingBar
+
+
+def read_json(folder: Path, *names: str) -> dict[str, Any]:
+    """Return a JSON file of a model's folder. Raises DarkroomError where it is missing or broken."""
+    file = folder.joinpath(*names)
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DarkroomError(
+            f"The model in {folder} is incomplete: {'/'.join(names)} cannot be read ({error}).",
+            advice="Download it again.",
+        ) from error
+    if not isinstance(data, dict):
+        raise DarkroomError(f"The model in {folder} is broken: {'/'.join(names)} holds no settings.")
+    return data
+
+
+def read_part(folder: Path, name: str, kind: Any, dtype: torch.dtype) -> Any:
+    """Return one part of a model, on the processor, in eval mode, frozen.
+
+    `kind` is the diffusers or transformers class. Only weights are read, never code. Raises DarkroomError where the
+    folder does not hold it.
+    """
+    disable_progress_bar()  # one bar per part would run through every log
+    is_diffusers = kind.__module__.startswith("diffusers")
+    options = {"torch_dtype": dtype} if is_diffusers else {"dtype": dtype}
+    try:
+        module, loading = kind.from_pretrained(
+            folder / name, local_files_only=True, use_safetensors=True, output_loading_info=True, **options
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise DarkroomError(
+            f"The {name} of the model in {folder} cannot be read: {str(error).splitlines()[0]}",
+            advice="The folder must hold it as .safetensors in diffusers layout; download it again if it is damaged.",
+        ) from error
+    missing = [*loading["missing_keys"], *loading["mismatched_keys"]]
+    if missing:  # the libraries would draw them at random and go on
+        raise DarkroomError(
+            f"The {name} of the model in {folder} lacks {len(missing)} of its weights; the first is {missing[0]}.",
+            advice="The download is damaged or belongs to another model; download it again.",
+        )
+    return module.eval().requires_grad_(False)

@@ -1,0 +1,79 @@
+"""The metadata of LoRA files that A1111, Forge, ComfyUI and ModelSpec readers look at. All values are texts.
+
+`ss_*` keys are kohya's (sd-scripts) and name what users see on the model's card; `modelspec.*` is Stability's
+ModelSpec 1.0.1.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True)
+class LoraFacts:
+    """What is told of a LoRA."""
+
+    title: str
+    base_model: str
+    base_version: str
+    architecture: str
+    rank: int
+    alpha: float
+    resolution_px: int
+    clip_skip: int
+    num_pictures: int
+    epochs: int
+    steps: int
+    seed: int
+    created: datetime
+    tag_frequency: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    config_json: str = ""
+
+
+def lora_metadata(facts: LoraFacts, *, payload_sha256: str) -> dict[str, str]:
+    """Return the metadata of a LoRA file; only `modelspec.date` differs between two saves of the same weights."""
+    metadata = {
+        "ss_base_model_version": facts.base_version,
+        "ss_v2": "False",
+        "ss_network_module": "networks.lora",
+        "ss_network_dim": str(facts.rank),
+        "ss_network_alpha": f"{facts.alpha:g}",
+        "ss_network_args": "{}",
+        "ss_output_name": facts.title,
+        "ss_sd_model_name": facts.base_model,
+        "ss_resolution": f"({facts.resolution_px}, {facts.resolution_px})",
+        "ss_clip_skip": str(facts.clip_skip + 1),
+        "ss_num_train_images": str(facts.num_pictures),
+        "ss_num_epochs": str(facts.epochs),
+        "ss_steps": str(facts.steps),
+        "ss_seed": str(facts.seed),
+        "ss_tag_frequency": json.dumps(facts.tag_frequency, ensure_ascii=False),
+        "sshs_model_hash": payload_sha256,
+        "modelspec.sai_model_spec": "1.0.1",
+        "modelspec.architecture": f"{facts.architecture}/lora",
+        "modelspec.implementation": "diffusers",
+        "modelspec.title": facts.title,
+        "modelspec.date": facts.created.isoformat(timespec="seconds"),
+        "modelspec.resolution": f"{facts.resolution_px}x{facts.resolution_px}",
+        "modelspec.prediction_type": "epsilon",
+        "modelspec.hash_sha256": f"0x{payload_sha256}",
+        "software": "Darkroom",
+    }
+    if facts.config_json:
+        metadata["darkroom_config"] = facts.config_json
+    return metadata
+
+
+def tag_frequency(captions_by_folder: Mapping[str, list[str]]) -> dict[str, dict[str, int]]:
+    """Return how often each comma-separated tag stands in a folder's captions, the most frequent first."""
+    counts: dict[str, dict[str, int]] = {}
+    for folder, captions in captions_by_folder.items():
+        tags: dict[str, int] = {}
+        for caption in captions:
+            for tag in filter(None, (t.strip() for t in caption.split(","))):
+                tags[tag] = tags.get(tag, 0) + 1
+        counts[folder] = dict(sorted(tags.items(), key=lambda item: (-item[1], item[0])))
+    return counts

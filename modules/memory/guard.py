@@ -1,0 +1,87 @@
+"""The device guard: catches on a processor what otherwise only a GPU would.
+
+Every storage carries a tag, the logical device it was moved to. Under the guard each operation is looked at as it is
+dispatched: inputs with different tags are an error, as they would be on real devices, and outputs inherit the tag.
+Tensors nobody ever moved (constants, freshly drawn noise) have no tag and may meet anything, and so may tensors
+without dimensions, as torch allows. Slow: for tests and the debug switch.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from modules.system.devices import Device, pop_retag, push_retag
+
+# Operations whose purpose is to go from one device to another.
+_CROSSING = frozenset({torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default})
+
+
+class DeviceMixError(RuntimeError):
+    """An operation met tensors of different devices."""
+
+
+class DeviceGuard(TorchDispatchMode):
+    """Tags storages with logical devices and refuses operations that mix them."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._tags: dict[int, tuple[StorageWeakRef, str]] = {}
+
+    def __enter__(self) -> Self:
+        push_retag(self.retag)
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+        pop_retag()
+
+    def retag(self, tensor: torch.Tensor, device: Device) -> torch.Tensor:
+        """Return the tensor with the tag of a device: itself where it has it, else a copy, as on real devices."""
+        if self.tag_of(tensor) == device.name:
+            return tensor
+        with torch.utils._python_dispatch._disable_current_modes():
+            copy = tensor.clone()
+        self._set(copy, device.name)
+        return copy
+
+    def retag_module(self, module: torch.nn.Module, device: Device) -> None:
+        """Give every parameter and buffer of a module the tag of a device, where they lie."""
+        for tensor in (*module.parameters(), *module.buffers()):
+            self._set(tensor, device.name)
+
+    def tag_of(self, tensor: torch.Tensor) -> str | None:
+        """Return the logical device of a tensor's storage, or None for one that was never moved."""
+        storage = tensor.untyped_storage()
+        found = self._tags.get(storage._cdata)
+        if found is None or found[0].expired():
+            return None
+        return found[1]
+
+    def _set(self, tensor: torch.Tensor, tag: str) -> None:
+        storage = tensor.untyped_storage()
+        self._tags[storage._cdata] = (StorageWeakRef(storage), tag)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        inputs = [t for t in tree_leaves((args, kwargs or {})) if isinstance(t, torch.Tensor)]
+        tags = {tag: t for t in inputs if t.dim() > 0 and (tag := self.tag_of(t)) is not None}
+        if len(tags) > 1 and func not in _CROSSING:
+            shapes = ", ".join(f"{tag}: {tuple(t.shape)}" for tag, t in sorted(tags.items()))
+            raise DeviceMixError(f"{func} met tensors of different devices ({shapes}).")
+        result = func(*args, **(kwargs or {}))
+        if len(tags) == 1:
+            tag = next(iter(tags))
+            for output in tree_leaves(result):
+                if isinstance(output, torch.Tensor) and self.tag_of(output) is None:
+                    self._set(output, tag)
+        return result

@@ -1,0 +1,113 @@
+"""Which part of the model is where. Code asks for a phase; nobody else moves a part.
+
+The table of phases belongs to the trainer (`trainer/phases.py`); here is the moving, and the check that a part which
+is parked does not run. That check is a hook on each part and always on: it costs nothing beside a forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from modules.memory.guard import DeviceGuard
+from modules.system.devices import Device
+
+
+class ParkedPartError(RuntimeError):
+    """A part was run while it was parked on the resting device: a fault of the program."""
+
+
+class Placement:
+    """Moves parts between the training and the resting device as phases come and go."""
+
+    def __init__(
+        self,
+        modules: Mapping[str, nn.Module],
+        *,
+        train_device: Device,
+        temp_device: Device,
+        needed_in: Callable[[str], frozenset[str]],
+        guard: DeviceGuard | None = None,
+    ) -> None:
+        """`needed_in(phase)` names the parts that must be on the training device; the others rest."""
+        self.train_device = train_device
+        self.temp_device = temp_device
+        self._modules = dict(modules)
+        self._needed_in = needed_in
+        self._guard = guard
+        self._phase = ""
+        self._devices = dict.fromkeys(self._modules, Device(""))
+        # The children too: a VAE is entered by its encoder or its decoder, not by its own forward.
+        self._hooks = [
+            entry.register_forward_pre_hook(self._refuse_parked(name))
+            for name, module in self._modules.items()
+            for entry in (module, *module.children())
+        ]
+        for name in self._modules:
+            self._move(name, temp_device)
+
+    @property
+    def current_phase(self) -> str:
+        """The phase the run is in; empty before the first."""
+        return self._phase
+
+    def device_of(self, part: str) -> Device:
+        """Return where a part is."""
+        return self._devices[part]
+
+    def enter(self, phase: str) -> None:
+        """Bring every part to where the phase wants it: first away what only takes room, then in what is needed."""
+        needed = self._needed_in(phase)
+        for name in self._modules:
+            if name not in needed:
+                self._move(name, self.temp_device)
+        for name in needed:
+            self._move(name, self.train_device)
+        self._phase = phase
+
+    @contextmanager
+    def phase(self, phase: str) -> Iterator[None]:
+        """Be in a phase for a while, then in the former one again, also after an exception."""
+        former = self._phase
+        self.enter(phase)
+        try:
+            yield
+        finally:
+            if former:
+                self.enter(former)
+
+    def close(self) -> None:
+        """Take the hooks off and forget the parts."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self._modules.clear()
+
+    def _move(self, name: str, device: Device) -> None:
+        if self._devices[name] == device:
+            return
+        module = self._modules[name]
+        if not device.is_cpu or any(t.device.type != "cpu" for t in module.parameters()):
+            module.to(device.torch)
+        if self._guard is not None:
+            self._guard.retag_module(module, device)
+        self._devices[name] = device
+
+    def _refuse_parked(self, name: str) -> Callable[[nn.Module, object], None]:
+        def check(_module: nn.Module, _inputs: object) -> None:
+            if self._devices[name] != self.train_device:
+                raise ParkedPartError(
+                    f"The part {name} was run in the phase {self._phase or 'none'!r} while parked on "
+                    f"{self._devices[name]}."
+                )
+
+        return check
+
+
+def free_cached_memory(device: Device) -> None:
+    """Give unused memory of a GPU back to the system, between phases."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()

@@ -1,0 +1,59 @@
+"""The exponential moving average of trained weights (Polyak averaging, with a warm-up of the decay)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import nn
+
+from modules.system.devices import Device, move
+
+
+class Ema:
+    """A running average, in float32, of named parameters; kept on a device of its own."""
+
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], *, decay: float, update_every_steps: int, device: Device
+    ) -> None:
+        self._parameters = dict(parameters)
+        self._decay = decay
+        self._update_every_steps = update_every_steps
+        self._device = device
+        self.averages = {n: move(p.detach().float().clone(), device) for n, p in self._parameters.items()}
+        self.num_updates = 0
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Follow the parameters after a step (counted from 1), if it is one of those that count.
+
+        The decay is `min(decay, (1 + n) / (10 + n))` at the n-th update, so that early averages forget the start.
+        """
+        if step % self._update_every_steps:
+            return
+        decay = min(self._decay, (1 + self.num_updates) / (10 + self.num_updates))
+        self.num_updates += 1
+        for name, parameter in self._parameters.items():
+            current = move(parameter.detach().float(), self._device)
+            self.averages[name].lerp_(current, 1.0 - decay)
+
+    @contextlib.contextmanager
+    def swapped_in(self) -> Iterator[None]:
+        """Let the parameters hold their averages for a while; their own values come back bit for bit."""
+        kept = {name: p.detach().clone() for name, p in self._parameters.items()}
+        try:
+            self._assign(self.averages)
+            yield
+        finally:
+            self._assign(kept)
+
+    def load(self, averages: Mapping[str, torch.Tensor], num_updates: int) -> None:
+        """Take over averages of a backup. Raises KeyError where one is missing."""
+        self.averages = {n: move(averages[n].float().clone(), self._device) for n in self._parameters}
+        self.num_updates = num_updates
+
+    @torch.no_grad()
+    def _assign(self, values: Mapping[str, torch.Tensor]) -> None:
+        for name, parameter in self._parameters.items():
+            parameter.copy_(values[name])

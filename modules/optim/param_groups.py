@@ -1,0 +1,77 @@
+"""Groups of trainable parameters, by the part of the model they belong to, and their freezing in mid-run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+
+@dataclass(eq=False)
+class TrainGroup:
+    """The trained parameters of one part, by full name, with their learning rate. A frozen group stays frozen."""
+
+    part: str
+    parameters: dict[str, nn.Parameter]
+    learning_rate: float
+    is_training: bool = True
+
+
+def optimizer_groups(groups: Iterable[TrainGroup]) -> list[dict[str, Any]]:
+    """Return the groups as torch's optimizers take them; the part's name is kept under "part"."""
+    return [
+        {"params": list(g.parameters.values()), "lr": g.learning_rate, "part": g.part} for g in groups if g.parameters
+    ]
+
+
+def freeze(group: TrainGroup, optimizer: torch.optim.Optimizer) -> None:
+    """End the training of a group: no more gradients, and its optimizer state is let go.
+
+    The parameters keep their values. What was built on them still runs, checkpointed or not: checkpointing is
+    non-reentrant and does not ask whether anything inside requires a gradient.
+    """
+    group.is_training = False
+    for parameter in group.parameters.values():
+        parameter.requires_grad_(False)
+        parameter.grad = None
+        optimizer.state.pop(parameter, None)
+    optimizer.param_groups[:] = [g for g in optimizer.param_groups if g.get("part") != group.part]
+
+
+def named_parameters(groups: Iterable[TrainGroup]) -> dict[str, nn.Parameter]:
+    """Return the parameters of all groups, frozen ones too, by full name."""
+    return {name: p for g in groups for name, p in g.parameters.items()}
+
+
+def optimizer_state(
+    optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Return the optimizer's state as tensors and as plain values, both keyed "parameter name|state name"."""
+    tensors: dict[str, torch.Tensor] = {}
+    values: dict[str, Any] = {}
+    for name, parameter in parameters.items():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            (tensors if isinstance(value, torch.Tensor) else values)[f"{name}|{key}"] = value
+    return tensors, values
+
+
+def restore_optimizer_state(
+    optimizer: torch.optim.Optimizer,
+    parameters: Mapping[str, nn.Parameter],
+    tensors: Mapping[str, torch.Tensor],
+    values: Mapping[str, Any],
+) -> None:
+    """Give the optimizer the state that `optimizer_state` returned; each tensor goes where its parameter is.
+
+    Raises KeyError where the state names a parameter that is not there.
+    """
+    for full, value in (*tensors.items(), *values.items()):
+        name, key = full.rsplit("|", 1)
+        parameter = parameters[name]
+        if isinstance(value, torch.Tensor):
+            # A step count stays on the processor, as torch keeps it there; the rest follows its parameter.
+            value = value.clone() if value.dim() == 0 else value.to(parameter.device)
+        optimizer.state.setdefault(parameter, {})[key] = value

@@ -1,0 +1,1 @@
+"""Devices, dtypes, seeds, atomic writes, paths, logging."""

@@ -1,0 +1,56 @@
+"""Where the program and its user's own files are."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import platformdirs
+
+PROGRAM_ROOT = Path(__file__).resolve().parents[2]
+_APP = "darkroom"
+_WINDOWS_DEVICES = {"CON", "PRN", "AUX", "NUL", *(f"{kind}{n}" for kind in ("COM", "LPT") for n in "0123456789")}
+
+
+def from_root(path: str | Path) -> Path:
+    """Return a config's path as an absolute one: relative paths count from the program's root."""
+    return (PROGRAM_ROOT / _expanded(path)).absolute()
+
+
+def from_caller(path: str | Path) -> Path:
+    """Return a command line's path as an absolute one: relative paths count from where the user stood.
+
+    The launcher changes into the program's root and leaves the caller's folder in DARKROOM_CALLER_DIR.
+    """
+    return (Path(os.environ.get("DARKROOM_CALLER_DIR") or Path.cwd()) / _expanded(path)).absolute()
+
+
+def user_presets_dir() -> Path:
+    """Return the folder of the user's own presets, in the platform's config folder."""
+    return platformdirs.user_config_path(_APP, appauthor=False) / "presets"
+
+
+def session_file() -> Path:
+    """Return the file in which the window keeps the last session."""
+    return platformdirs.user_state_path(_APP, appauthor=False) / "session.json"
+
+
+def log_dir() -> Path:
+    """Return the folder of the window's own logs."""
+    return platformdirs.user_log_path(_APP, appauthor=False)
+
+
+def _expanded(path: str | Path) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:  # nobody of that name has a home here: then "~name" is a name like any other
+        return Path(path)
+
+
+def safe_name(text: str, *, max_chars: int = 60) -> str:
+    """Return text as a file name that every system takes: letters, digits, space, `._-`, no dot at either end."""
+    cleaned = re.sub(r"[^\w .-]+", "_", text, flags=re.UNICODE).strip(" .")
+    if cleaned.partition(".")[0].strip().upper() in _WINDOWS_DEVICES:
+        cleaned = f"_{cleaned}"
+    return cleaned[:max_chars].strip(" .") or "unnamed"

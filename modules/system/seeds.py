@@ -1,0 +1,17 @@
+"""Randomness by name: every draw takes a seed derived from the run's seed, a purpose and counters.
+
+Nothing depends on how many numbers were drawn before, so a resumed run draws what the uninterrupted one drew
+(the idea of Karras et al. 2024, EDM2, who reseed every iteration from the number of images seen).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+
+
+def derive_seed(run_seed: int, purpose: str, *counters: int) -> int:
+    """Return a 63-bit seed that is a function of all arguments; equal arguments give equal seeds."""
+    digest = hashlib.blake2b(purpose.encode(), digest_size=8, person=b"darkroom")
+    digest.update(struct.pack(f"<{len(counters) + 1}q", run_seed, *counters))
+    return int.from_bytes(digest.digest(), "little") >> 1
