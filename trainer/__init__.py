@@ -1,0 +1,1 @@
+"""Verbs and time: runs, steps, schedules, backups, events."""

@@ -1,0 +1,50 @@
+"""The command line: `python -m trainer VERB ...`, the same configs and the same engine as the window.
+
+    python -m trainer train CONFIG          CONFIG is a file, or the name of a preset such as '#demo'
+    python -m trainer resume RUN            a run's folder, one of its backups, or a workspace
+    python -m trainer check CONFIG          what is wrong with it, and what it would do
+    python -m trainer sample CONFIG         paint its samples, with a LoRA if one is given
+    python -m trainer cache CONFIG          fill the caches and stop
+    python -m trainer make-demo-model       train the demo model from nothing
+    python -m trainer benchmark             measure the program on this machine
+
+Any setting can be changed for one run with --set, as in --set training.epochs=20.
+Exit codes: 0 done, 1 the run failed, 2 the command or the config is wrong, 130 stopped by the user.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from modules.errors import DarkroomError
+from trainer.cli import verbs
+
+OK, FAILED, WRONG, STOPPED = 0, 1, 2, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Carry out a command line and return its exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except DarkroomError as error:
+        print(f"{error.message}\n{error.advice}".strip(), file=sys.stderr)
+        return WRONG
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(metavar="VERB", required=True)
+    for name, add in verbs().items():
+        command = commands.add_parser(name, help=add.summary, description=add.summary)
+        add.arguments(command)
+        command.set_defaults(run=add.run)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Measuring the program on this machine, on purpose: ratios against bare code in the same process, never in a test."""

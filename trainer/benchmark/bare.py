@@ -1,0 +1,55 @@
+"""The loop one would write by hand: everything in memory, nothing watched, nothing saved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from modules.adapters.lora import LoraAdapter
+from modules.config.schema import Config
+from modules.data.batch import Batch
+from modules.families.protocol import ModelFamily
+from modules.optim.registry import build_optimizer
+from modules.system.devices import Device
+from trainer.assemble import LoadedModel
+from trainer.precision import Precision
+
+
+@dataclass(eq=False)
+class BareLoop:
+    """Noise, prediction, loss, backward, clip, step: with the same model, adapter, batches and optimizer as ours."""
+
+    family: ModelFamily
+    adapters: Sequence[LoraAdapter]
+    batches: Sequence[Batch]
+    optimizer: torch.optim.Optimizer
+    parameters: list[torch.nn.Parameter]
+    precision: Precision
+    clip_norm: float | None
+
+    @classmethod
+    def of(cls, config: Config, model: LoadedModel, batches: Sequence[Batch], precision: Precision) -> BareLoop:
+        """Return the loop over batches that lie ready on the device."""
+        groups = [{"params": list(g.parameters.values()), "lr": g.learning_rate} for g in model.groups]
+        parameters = [p for g in model.groups for p in g.parameters.values()]
+        optimizer = build_optimizer(groups, config.training.optimizer)
+        return cls(model.family, model.adapters, batches, optimizer, parameters, precision, config.training.clip_norm)
+
+    def run(self, device: Device) -> None:
+        """Go through the batches once."""
+        process = self.family.process
+        for batch in self.batches:
+            noise = torch.randn(batch.latents_BCHW.shape, device=device.torch)
+            timesteps = torch.randint(0, process.num_timesteps, (batch.num_samples,), device=device.torch)
+            with self.precision.autocast():
+                conditioning = batch.conditioning or self.family.encode_prompts(batch.captions)
+                noisy = process.add_noise(batch.latents_BCHW, noise, timesteps)
+                output = self.family.predict(noisy, timesteps, conditioning)
+                loss = torch.nn.functional.mse_loss(output.float(), noise.float())
+            loss.backward()
+            if self.clip_norm is not None:
+                torch.nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)

@@ -1,0 +1,64 @@
+"""Caching pictures against bare encoding of pictures that are decoded already."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
+from PIL import Image
+
+from modules.data.buckets import Size, place
+from modules.data.cache.build import PictureJob, build_pictures, to_tensor
+from modules.data.cache.store import CacheStore
+from modules.data.transforms.fit import load_pixels
+from modules.families.parts.vae import encode_mean
+from modules.system.devices import CPU, Device, move
+from trainer.benchmark.measure import Ratio, paired
+
+
+def sd_shaped_vae() -> AutoencoderKL:
+    """Return a VAE of SD 1.x's real shape with random weights: 84 million of them."""
+    return AutoencoderKL(
+        block_out_channels=(128, 256, 512, 512),
+        down_block_types=("DownEncoderBlock2D",) * 4,
+        up_block_types=("UpDecoderBlock2D",) * 4,
+        latent_channels=4,
+        layers_per_block=2,
+        sample_size=512,
+    ).eval()
+
+
+@torch.no_grad()
+def cache_against_bare(folder: Path, device: Device, *, num_pictures: int, side_px: int, rounds: int) -> Ratio:
+    """Return how fast pictures go from files into the cache, against the VAE alone on pixels that lie ready."""
+    vae = sd_shaped_vae().to(device.torch)
+    sizes = (Size(side_px, side_px),)
+    jobs = []
+    for index in range(num_pictures):
+        path = folder / f"{index}.jpg"
+        _draw(path, side_px * 3 // 2, index)
+        jobs.append(PictureJob(f"{index:02d}", path, place(side_px * 3 // 2, side_px * 3 // 2, sizes)))
+    ready = [move(to_tensor(load_pixels(j.path, j.placement))[None], device) for j in jobs]
+    store = CacheStore(folder / "cache")
+
+    def ours() -> None:
+        for job in jobs:
+            store.remove(job.key)
+        for _ in build_pictures(jobs, store, lambda p: move(encode_mean(vae, move(p, device)), CPU), threads=2):
+            pass
+
+    def bare() -> None:
+        for picture in ready:
+            vae.encode(picture).latent_dist.mode()
+
+    return paired(ours, bare, rounds=rounds, device=device)
+
+
+def _draw(path: Path, side_px: int, seed: int) -> None:
+    """Write a picture as a camera would: smooth, with some noise, as JPEG."""
+    draw = np.random.default_rng(seed)
+    coarse = Image.fromarray(draw.integers(0, 256, (12, 12, 3), dtype=np.uint8)).resize((side_px, side_px))
+    noisy = np.asarray(coarse, dtype=np.int16) + draw.integers(-8, 9, (side_px, side_px, 3))
+    Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(path, quality=92)

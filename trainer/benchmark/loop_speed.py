@@ -1,0 +1,81 @@
+"""The training loop against a bare one."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
+
+from modules.config.codec import decode, encode
+from modules.config.schema import Config
+from trainer.assemble import load_model, machine_of
+from trainer.backup import new_run_dir
+from trainer.benchmark.bare import BareLoop
+from trainer.benchmark.measure import Ratio, paired
+from trainer.commands import CommandDesk
+from trainer.event_log import EventLog
+from trainer.loop import train_epoch
+from trainer.precision import process_settings
+from trainer.run_setup import Clocks, RunSetup
+from trainer.training_run import prepare
+
+
+def loop_against_bare(config: Config, *, rounds: int, num_threads: int) -> Ratio:
+    """Return how fast our loop goes against a bare one; a round is an epoch of the config."""
+    machine = machine_of(config)
+    with process_settings(num_threads=num_threads, tf32=False, deterministic=False):
+        run = prepare(_setup(config, num_threads))
+        # A second copy of the model, so that neither loop trains what the other holds.
+        model = load_model(config, machine)
+        model.placement.enter("train")
+        batches = list(run.training.loader.batches(0, first_epoch_step=0, step=0))
+        bare = BareLoop.of(config, model, batches, machine.precision)
+        try:
+            return paired(
+                lambda: train_epoch(run.training),
+                lambda: bare.run(machine.train_device),
+                rounds=rounds,
+                device=machine.train_device,
+            )
+        finally:
+            run.close()
+            model.placement.close()
+
+
+def demo_config(preset: Config, folder: Path, *, epochs: int, **changes: Any) -> Config:
+    """Return the demo preset as a run for measuring: its own folders, nothing painted, nothing backed up."""
+    tree = encode(preset)
+    tree["general"] |= {"workspace_dir": str(folder / "workspace"), "cache_dir": str(folder / "cache")}
+    tree["training"] |= {"epochs": epochs, **changes}
+    tree["sampling"] |= {"every": {"unit": "never"}, "at_start": False, "at_end": False}
+    tree["validation"] |= {"every": {"unit": "never"}}
+    tree["backup"] |= {"every": {"unit": "never"}}
+    tree["output"] |= {"destination": str(folder / "lora.safetensors")}
+    return decode(tree).config
+
+
+def with_large_unet(config: Config, folder: Path) -> Config:
+    """Return the config with the demo's UNet exchanged for one of random weights whose step takes over a second."""
+    model = folder / "large-unet"
+    shutil.copytree(config.model.base_model, model, dirs_exist_ok=True)
+    small = UNet2DConditionModel.from_config(UNet2DConditionModel.load_config(model / "unet"))
+    large = UNet2DConditionModel.from_config(
+        {**small.config, "block_out_channels": (128, 256), "layers_per_block": 2, "sample_size": 32}
+    )
+    shutil.rmtree(model / "unet")
+    large.save_pretrained(model / "unet")
+    tree = encode(config)
+    tree["model"] |= {"base_model": str(model)}
+    tree["data"] |= {"resolution_px": [256]}
+    return decode(tree).config
+
+
+def _setup(config: Config, num_threads: int) -> RunSetup:
+    clocks = Clocks()
+    log = EventLog(lambda event: None, clocks.now)
+    run_dir = new_run_dir(Path(config.general.workspace_dir), now=datetime.now())
+    log.open(run_dir)
+    return RunSetup(config, machine_of(config), CommandDesk(), log, clocks, run_dir, num_threads, None, None)

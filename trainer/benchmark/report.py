@@ -1,0 +1,136 @@
+"""All measurements, as a table for people and as JSON for comparing."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from modules.config.presets import list_presets
+from modules.config.schema import Config
+from modules.errors import DarkroomError
+from modules.system.devices import Device, resolve_device
+from modules.system.paths import PROGRAM_ROOT
+from trainer.benchmark.cache_speed import cache_against_bare
+from trainer.benchmark.loop_speed import demo_config, loop_against_bare, with_large_unet
+from trainer.benchmark.measure import Ratio
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure of the table: what it is, its value in words, the goal, and the numbers behind it."""
+
+    name: str
+    value: str
+    goal: str = ""
+    numbers: dict[str, Any] = field(default_factory=dict)
+
+
+def measure_all(device_name: str, *, num_threads: int, wanted: frozenset[str]) -> Iterator[Row]:
+    """Yield the rows of the measurements asked for, as they come: loop, large-loop, cache, memory, window."""
+    device = resolve_device(device_name)
+    torch.set_num_threads(num_threads)
+    with tempfile.TemporaryDirectory(prefix="darkroom-benchmark-") as name:
+        folder = Path(name)
+        measurements: dict[str, Callable[[], Iterator[Row]]] = {
+            "loop": lambda: _loop(folder, device, num_threads),
+            "large-loop": lambda: _large_loop(folder, device, num_threads),
+            "cache": lambda: _cache(folder, device),
+            "memory": lambda: _memory(folder, device),
+            "window": _window,
+        }
+        for key, measure in measurements.items():
+            if key in wanted:
+                yield from measure()
+
+
+def machine_facts(device_name: str, num_threads: int) -> dict[str, Any]:
+    """Return what the figures were measured on."""
+    device = resolve_device(device_name)
+    return {
+        "device": torch.cuda.get_device_name(device.torch) if device.type == "cuda" else platform.processor() or "cpu",
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        "threads": num_threads,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _demo(folder: Path, device: Device, **changes: Any) -> Config:
+    preset = next((p for p in list_presets() if p.name == "#demo"), None)
+    if preset is None:
+        raise DarkroomError(
+            "The preset #demo is missing.", advice="Restore training_presets from the program's source."
+        )
+    config = demo_config(preset.load().config, folder, epochs=1_000_000, **changes)
+    general = config.general.model_copy(update={"train_device": device.name})
+    return config.model_copy(update={"general": general})
+
+
+def _loop(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
+    # Four pictures a step make a round of three steps of the preset's own size per picture.
+    config = _demo(folder, device, batch_size=4)
+    yield _ratio_row("training loop, demo model", loop_against_bare(config, rounds=15, num_threads=num_threads), 0.90)
+
+
+def _large_loop(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
+    config = with_large_unet(_demo(folder, device, batch_size=6), folder)
+    yield _ratio_row("training loop, large UNet", loop_against_bare(config, rounds=5, num_threads=num_threads), 0.97)
+
+
+def _cache(folder: Path, device: Device) -> Iterator[Row]:
+    on_gpu = device.type == "cuda"
+    result = cache_against_bare(
+        folder, device, num_pictures=32 if on_gpu else 3, side_px=512, rounds=5 if on_gpu else 3
+    )
+    yield _ratio_row("caching pictures, SD's VAE at 512 px", result, 0.90)
+
+
+def _memory(folder: Path, device: Device) -> Iterator[Row]:
+    """Train the demo for a moment in a process of its own and read its peak."""
+    command = [
+        sys.executable, "-m", "trainer", "train", "#demo",
+        "--set", f"general.workspace_dir={json.dumps(str(folder / 'memory'))}",
+        "--set", f"general.train_device={json.dumps(device.name)}",
+        "--set", "training.epochs=5",
+        "--set", f"output.destination={json.dumps(str(folder / 'memory.safetensors'))}",
+    ]  # fmt: skip
+    if sys.platform == "win32":
+        yield Row("peak memory, demo run", "not measured on Windows")
+        return
+    import resource
+
+    subprocess.run(command, cwd=PROGRAM_ROOT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    peak_gib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
+    yield Row("peak memory, demo run", f"{peak_gib:.2f} GiB", numbers={"peak_gib": peak_gib})
+
+
+def _window() -> Iterator[Row]:
+    """Let the window measure itself, in its own process."""
+    done = subprocess.run(
+        [sys.executable, "-m", "ui.benchmark", "--json"], cwd=PROGRAM_ROOT, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        yield Row("window", f"not measured: {reason}")
+        return
+    for row in json.loads(done.stdout.strip().splitlines()[-1])["rows"]:
+        yield Row(row["name"], row["value"], row.get("goal", ""), row.get("numbers", {}))
+
+
+def _ratio_row(name: str, result: Ratio, goal: float) -> Row:
+    value = (
+        f"{result.ratio:.3f} of the bare speed ({result.lowest:.3f} to {result.highest:.3f}), "
+        f"{result.ours_seconds:.2f} s against {result.bare_seconds:.2f} s"
+    )
+    return Row(name, value, f"at least {goal:.2f}", asdict(result))

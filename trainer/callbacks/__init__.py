@@ -1,0 +1,1 @@
+"""What is due now and then, one file each."""

@@ -1,0 +1,26 @@
+"""Backups when they are due or asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from modules.config.every import Every
+from trainer.backup import BackupInfo
+from trainer.callbacks.protocol import StepView
+from trainer.commands import BackupNow, CommandDesk
+from trainer.state import Counters
+
+
+class BackupCallback:
+    """Comes last after a step, so that a backup holds all that the step led to."""
+
+    def __init__(self, every: Every, *, write: Callable[[Counters], BackupInfo], desk: CommandDesk) -> None:
+        self._every = every
+        self._write = write
+        self._desk = desk
+
+    def after_step(self, view: StepView) -> None:
+        """Back up if it is due or asked for."""
+        is_due = self._every.is_due(view.before.moment, view.now.moment)
+        if self._desk.take(BackupNow) or is_due:
+            self._write(view.now)

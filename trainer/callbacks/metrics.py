@@ -1,0 +1,102 @@
+"""The numbers of every step: as events, and in TensorBoard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from trainer.callbacks.protocol import StepView
+from trainer.events import Event, StepFinished
+from trainer.state import Counters
+
+_SPEED_MEMORY = 0.9
+
+
+class TensorBoardLog:
+    """Writes scalars to a run's tensorboard folder; the library is imported when the first one comes."""
+
+    def __init__(self, folder: Path, *, first_step: int) -> None:
+        self._folder = folder
+        self._first_step = first_step
+        self._writer: Any = None
+
+    def scalar(self, tag: str, value: float, step: int) -> None:
+        """Write one number."""
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            # What an interrupted run wrote beyond the backup it is resumed from is taken back.
+            self._writer = SummaryWriter(str(self._folder), purge_step=self._first_step or None)
+        self._writer.add_scalar(tag, value, step)
+
+    def close(self) -> None:
+        """Flush and close."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
+class Metrics:
+    """Emits `StepFinished` after every step and keeps the speed that the time left is reckoned from."""
+
+    def __init__(
+        self, *, emit: Callable[[Event], None], epochs: int, total_steps: int, log: TensorBoardLog | None
+    ) -> None:
+        self._emit = emit
+        self._epochs = epochs
+        self._total_steps = total_steps
+        self._log = log
+        self._seconds_per_step: float | None = None
+        self._images_per_second = 0.0
+
+    def after_step(self, view: StepView) -> None:
+        """Tell the step."""
+        self._measure(view)
+        outcome, now = view.outcome, view.now
+        assert self._seconds_per_step is not None
+        self._emit(
+            StepFinished(
+                epoch=view.before.epoch + 1,
+                epochs=self._epochs,
+                epoch_step=view.before.epoch_step + 1,
+                epoch_steps=view.epoch_steps,
+                step=now.step,
+                total_steps=self._total_steps,
+                loss=outcome.loss,
+                smoothed_loss=now.smoothed_loss,
+                gradient_norm=outcome.gradient_norm,
+                images_per_second=self._images_per_second,
+                seconds_left=self._seconds_per_step * max(0, self._total_steps - now.step),
+                learning_rates=outcome.learning_rates,
+                training_parts=view.training_parts,
+                num_skipped=now.num_skipped,
+            )
+        )
+        if self._log is not None:
+            self._write(self._log, view)
+
+    def at_end(self, counters: Counters) -> None:
+        """Close the log."""
+        if self._log is not None:
+            self._log.close()
+
+    def _measure(self, view: StepView) -> None:
+        speed = view.outcome.num_images / max(view.seconds, 1e-9)
+        if self._seconds_per_step is None:
+            self._seconds_per_step, self._images_per_second = view.seconds, speed
+            return
+        keep = _SPEED_MEMORY
+        self._seconds_per_step = keep * self._seconds_per_step + (1 - keep) * view.seconds
+        self._images_per_second = keep * self._images_per_second + (1 - keep) * speed
+
+    def _write(self, log: TensorBoardLog, view: StepView) -> None:
+        step = view.now.step
+        if view.outcome.loss is not None:
+            log.scalar("loss/train_step", view.outcome.loss, step)
+        if view.now.smoothed_loss is not None:
+            log.scalar("smooth_loss/train_step", view.now.smoothed_loss, step)
+        if view.outcome.gradient_norm is not None:
+            log.scalar("gradient_norm", view.outcome.gradient_norm, step)
+        for part, rate in view.outcome.learning_rates.items():
+            log.scalar(f"lr/{part}", rate, step)

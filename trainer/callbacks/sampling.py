@@ -1,0 +1,104 @@
+"""Samples: pictures of the same prompts and seeds, painted as the training goes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from modules.config.sections.watching import SamplePrompt, Sampling
+from modules.system.atomic import atomic_file
+from modules.system.paths import safe_name
+from trainer.callbacks.protocol import StepView
+from trainer.commands import CommandDesk, SampleNow
+from trainer.evaluation import Evaluation
+from trainer.events import Event, PhaseChanged, SampleProgress, SampleReady, WarningRaised
+from trainer.painting import Painter
+from trainer.state import Counters
+
+
+class SamplingCallback:
+    """Paints the enabled prompts when they are due, asked for, at the start and at the end."""
+
+    def __init__(
+        self,
+        settings: Sampling,
+        *,
+        painter: Painter,
+        evaluation: Evaluation,
+        folder: Path,
+        desk: CommandDesk,
+        emit: Callable[[Event], None],
+    ) -> None:
+        self._settings = settings
+        self._painter = painter
+        self._evaluation = evaluation
+        self._folder = folder
+        self._desk = desk
+        self._emit = emit
+
+    def at_start(self, counters: Counters) -> None:
+        """Show what the model does before it learns."""
+        if self._settings.at_start:
+            self.paint_all(counters.step)
+
+    def after_step(self, view: StepView) -> None:
+        """Paint if it is due or asked for."""
+        is_due = self._settings.every.is_due(view.before.moment, view.now.moment)
+        if self._desk.take(SampleNow) or is_due:
+            self.paint_all(view.now.step)
+
+    def at_end(self, counters: Counters) -> None:
+        """Show what the finished model does, unless the last step was due anyway."""
+        if self._settings.at_end and not self._path(counters.step, 0, self._prompts()[:1]).exists():
+            self.paint_all(counters.step)
+
+    def paint_all(self, step: int) -> None:
+        """Paint every enabled prompt. A failure is told and does not end the run."""
+        prompts = self._prompts()
+        if not prompts:
+            return
+        self._emit(PhaseChanged("sampling", f"painting {len(prompts)} samples"))
+        progress = _Progress(sum(p.steps for _, p in prompts), self._desk, self._emit)
+        try:
+            with self._evaluation.active():
+                images = self._painter.paint([p for _, p in prompts], on_step=progress.next)
+        except (RuntimeError, ValueError) as error:
+            self._emit(
+                WarningRaised(
+                    f"The samples could not be painted: {str(error).splitlines()[0]}",
+                    "The training goes on. Smaller samples need less memory.",
+                )
+            )
+            return
+        for (index, prompt), image in zip(prompts, images, strict=True):
+            path = self._path(step, index, [(index, prompt)])
+            with atomic_file(path) as temporary:
+                image.save(temporary, format="PNG" if path.suffix == ".png" else "JPEG", quality=95)
+            self._emit(SampleReady(step, index, prompt.prompt, str(path)))
+
+    def _prompts(self) -> list[tuple[int, SamplePrompt]]:
+        return [(i, p) for i, p in enumerate(self._settings.prompts) if p.enabled]
+
+    def _path(self, step: int, index: int, prompts: list[tuple[int, SamplePrompt]]) -> Path:
+        text = prompts[0][1].prompt if prompts else ""
+        folder = self._folder / f"{index + 1:02d} {safe_name(text, max_chars=40)}"
+        return folder / f"step-{step:08d}.{self._settings.image_format}"
+
+
+class _Progress:
+    """Counts denoising steps, tells them, and lets a stop through."""
+
+    def __init__(self, total: int, desk: CommandDesk, emit: Callable[[Event], None]) -> None:
+        self._total, self._desk, self._emit = total, desk, emit
+        self._done = 0
+        self._start = time.monotonic()
+
+    def next(self) -> None:
+        """Called before each denoising step."""
+        self._desk.check()
+        left = None
+        if self._done:
+            left = (time.monotonic() - self._start) / self._done * (self._total - self._done)
+        self._emit(SampleProgress(self._done, self._total, left))
+        self._done += 1

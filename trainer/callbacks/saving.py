@@ -1,0 +1,62 @@
+"""Saves on the way: files that other programs can use, to compare and choose from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+
+import torch
+
+from modules.config.every import Every
+from trainer.callbacks.protocol import StepView
+from trainer.commands import CommandDesk, SaveNow
+from trainer.events import Event, ModelSaved, PhaseChanged
+from trainer.export import LoraExporter
+from trainer.state import Counters
+
+
+class SavingCallback:
+    """Writes `<run>/save/<name>-step-00000010.safetensors` when it is due or asked for."""
+
+    def __init__(
+        self,
+        every: Every,
+        *,
+        folder: Path,
+        name: str,
+        format_name: str,
+        exporter: LoraExporter,
+        values: Callable[[], Mapping[str, torch.Tensor]],
+        now: Callable[[], datetime],
+        desk: CommandDesk,
+        emit: Callable[[Event], None],
+    ) -> None:
+        """`values()` gives the weights to save, by full parameter name: averaged ones where they are kept."""
+        self._every = every
+        self._folder = folder
+        self._name = name
+        self._format_name = format_name
+        self._exporter = exporter
+        self._values = values
+        self._now = now
+        self._desk = desk
+        self._emit = emit
+
+    def after_step(self, view: StepView) -> None:
+        """Save if it is due or asked for."""
+        is_due = self._every.is_due(view.before.moment, view.now.moment)
+        if self._desk.take(SaveNow) or is_due:
+            self.save_on_the_way(view.now)
+
+    def save_on_the_way(self, counters: Counters) -> Path:
+        """Write a save under the name of its step and return its path."""
+        path = self._folder / f"{self._name}-step-{counters.step:08d}.safetensors"
+        self.save(path, counters, is_final=False)
+        return path
+
+    def save(self, path: Path, counters: Counters, *, is_final: bool) -> None:
+        """Write the model to a path and tell it. Raises DarkroomError where a weight is not finite, OSError."""
+        self._emit(PhaseChanged("saving", path.name))
+        self._exporter.save(path, self._values(), now=self._now(), step=counters.step, epoch=counters.epoch)
+        self._emit(ModelSaved(counters.step, str(path), self._format_name, is_final))

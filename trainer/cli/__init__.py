@@ -1,0 +1,31 @@
+"""The verbs of the command line, one file each; this is their list."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """A verb: a line about it, its arguments, and the function that does it and returns the exit code."""
+
+    summary: str
+    arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def verbs() -> Mapping[str, Verb]:
+    """Return all verbs by name."""
+    from trainer.cli import benchmark, check, demo, runs, sample
+
+    return {
+        "train": runs.TRAIN,
+        "resume": runs.RESUME,
+        "check": check.CHECK,
+        "sample": sample.SAMPLE,
+        "cache": runs.CACHE,
+        "make-demo-model": demo.MAKE_DEMO_MODEL,
+        "benchmark": benchmark.BENCHMARK,
+    }

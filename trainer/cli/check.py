@@ -1,0 +1,48 @@
+"""check: what is wrong with a config, and what it would do, without loading a model."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+
+from trainer.cli import Verb
+from trainer.cli.options import add_config_argument, describe, read_config
+from trainer.preflight import Report, check
+
+
+def _check(options: argparse.Namespace) -> int:
+    loaded = read_config(options.config, options.changes)
+    report = check(loaded.config)
+    if options.json:
+        data = {
+            "load": [p.to_json() for p in loaded.problems],
+            "problems": [p.to_json() for p in report.problems],
+            "preview": asdict(report.preview) if report.preview else None,
+        }
+        sys.stdout.write(json.dumps(data, indent=2) + "\n")
+    else:
+        for problem in (*loaded.problems, *report.problems):
+            sys.stdout.write(describe(problem) + "\n")
+        sys.stdout.write(_preview(report))
+    return 2 if report.errors else 0
+
+
+def _preview(report: Report) -> str:
+    preview = report.preview
+    if preview is None:
+        return ""
+    sizes = ", ".join(f"{count} at {size}" for size, count in preview.buckets)
+    return (
+        f"{preview.num_pictures} pictures ({sizes}), {preview.num_validation_pictures} for validation.\n"
+        f"{preview.steps_first_epoch} steps in the first epoch, {preview.total_steps} in all.\n"
+    )
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    add_config_argument(parser)
+    parser.add_argument("--json", action="store_true", help="as data")
+
+
+CHECK = Verb("say what is wrong with a config and what it would do", _arguments, _check)

@@ -1,0 +1,58 @@
+"""make-demo-model: train the tiny demo model from nothing."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+import time
+from types import FrameType
+
+from modules.system.paths import from_caller
+from trainer.cli import Verb
+from trainer.console import Meter
+from trainer.launch import import_engine
+
+
+def _make(options: argparse.Namespace) -> int:
+    import_engine(beside_window=False)
+    from trainer.demo.make import make_demo_model
+    from trainer.demo.progress import DemoModelStopped
+
+    stopping = threading.Event()
+    meter, started = Meter(), time.monotonic()
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        stopping.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    def report(stage: str, done: int, total: int, loss: float) -> None:
+        meter.progress(stage, done, total, f"loss {loss:.4f}" if loss else "")
+
+    signal.signal(signal.SIGINT, stop)
+    folder = from_caller(options.out)
+    try:
+        quality = make_demo_model(
+            folder,
+            report=report,
+            should_stop=stopping.is_set,
+            seed=options.seed,
+            num_threads=options.threads or None,
+        )
+    except DemoModelStopped:
+        meter.line("Stopped; nothing was written.")
+        return 130
+    minutes = (time.monotonic() - started) / 60
+    meter.line(f"{folder} was made in {minutes:.1f} minutes.")
+    sys.stdout.write(f"{quality}\n")
+    return 0
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", metavar="FOLDER", default="demo-model", help="where the model goes (demo-model)")
+    parser.add_argument("--seed", type=int, default=0, help="another seed makes another model of like quality (0)")
+    parser.add_argument("--threads", type=int, default=0, help="processor threads (0: measured)")
+
+
+MAKE_DEMO_MODEL = Verb("train the demo model from nothing", _arguments, _make)

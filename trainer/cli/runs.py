@@ -1,0 +1,115 @@
+"""train, resume, cache: the verbs that set the engine going."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+import threading
+from types import FrameType
+
+from modules.config.codec import load_file
+from modules.config.problem import Problem
+from modules.system.paths import from_caller
+from trainer import commands
+from trainer.backup import find_backup
+from trainer.cli import Verb
+from trainer.cli.options import add_config_argument, add_set_argument, changed, describe, read_config
+from trainer.console import Console, JsonLines
+from trainer.events import Event, RunFailed, RunFinished
+from trainer.launch import RunRequest, import_engine
+
+
+def _train(options: argparse.Namespace) -> int:
+    loaded = read_config(options.config, options.changes)
+    _tell(loaded.problems, options)
+    return _run(RunRequest(loaded.config, beside_window=False), options)
+
+
+def _cache(options: argparse.Namespace) -> int:
+    loaded = read_config(options.config, options.changes)
+    _tell(loaded.problems, options)
+    return _run(RunRequest(loaded.config, kind="cache", beside_window=False), options)
+
+
+def _resume(options: argparse.Namespace) -> int:
+    backup = find_backup(from_caller(options.run_path))
+    config = changed(load_file(backup.path / "config.json").config, options.changes)
+    return _run(RunRequest(config, kind="resume", resume_from=backup.path, beside_window=False), options)
+
+
+def _run(request: RunRequest, options: argparse.Namespace) -> int:
+    """Run in this thread; the first Ctrl-C stops in order, the second at once."""
+    desk = commands.CommandDesk()
+    ending: list[Event] = []
+    listener = JsonLines() if options.json_lines else Console()
+
+    def emit(event: Event) -> None:
+        listener.show(event)
+        if isinstance(event, RunFinished | RunFailed):
+            ending.append(event)
+
+    if options.json_lines:
+        threading.Thread(target=_read_commands, args=(desk,), name="darkroom-commands", daemon=True).start()
+    _stop_on_signals(desk)
+    import_engine(beside_window=False)
+    from trainer.run import execute_guarded
+
+    execute_guarded(request, emit=emit, desk=desk)
+    listener.close()
+    match ending[-1]:
+        case RunFinished(outcome="stopped"):
+            return 130
+        case RunFinished():
+            return 0
+        case _:
+            return 1
+
+
+def _stop_on_signals(desk: commands.CommandDesk) -> None:
+    def stop(number: int, _frame: FrameType | None) -> None:
+        desk.put(commands.Stop())
+        signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+
+
+def _read_commands(desk: commands.CommandDesk) -> None:
+    """Take commands from the parent process; when it is gone, stop in order."""
+    for line in sys.stdin:
+        command = commands.from_line(line)
+        if command is not None:
+            desk.put(command)
+    desk.put(commands.Stop())
+
+
+def _tell(problems: list[Problem], options: argparse.Namespace) -> None:
+    for problem in problems:
+        print(describe(problem), file=sys.stderr)  # noqa: T201 - the command line speaks
+    logging.captureWarnings(True)
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    add_config_argument(parser)
+    _add_json_lines(parser)
+
+
+def _resume_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_path", metavar="RUN", help="a run's folder, one of its backups, or a workspace")
+    add_set_argument(parser)
+    _add_json_lines(parser)
+
+
+def _add_json_lines(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--json-lines",
+        action="store_true",
+        help="for programs: events as lines of JSON on standard output, commands as lines on standard input",
+    )
+
+
+TRAIN = Verb("train a config", _arguments, _train)
+RESUME = Verb("go on with a run from its newest backup", _resume_arguments, _resume)
+CACHE = Verb("fill the caches of a config and stop", _arguments, _cache)

@@ -1,0 +1,132 @@
+"""What the user asks of a running training, and the desk where the trainer picks it up.
+
+The window (or a signal, or the parent process) puts commands on the desk from any thread. The training thread calls
+`check()` between micro-batches, between cached items and between denoising steps: it waits there while the run is
+paused and raises `StopRequested` once the run is to stop. What is to be done at the next full step (a sample, a
+validation, a backup, a save) is collected and taken by the callbacks.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End the run at the next possible moment, leaving a state to resume from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait at the next possible moment, everything kept in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Go on after a pause."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleNow:
+    """Paint the samples after the current step."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValidateNow:
+    """Validate after the current step."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackupNow:
+    """Write a backup after the current step."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaveNow:
+    """Save a usable model file after the current step."""
+
+
+Command = Stop | Pause | Resume | SampleNow | ValidateNow | BackupNow | SaveNow
+StepCommand = SampleNow | ValidateNow | BackupNow | SaveNow
+
+COMMAND_TYPES: Mapping[str, type[Command]] = {
+    kind.__name__: kind for kind in (Stop, Pause, Resume, SampleNow, ValidateNow, BackupNow, SaveNow)
+}
+
+
+class StopRequested(Exception):  # noqa: N818 - no error: the user asked for it
+    """Raised by `CommandDesk.check` once the run is to stop; unwinds to the loop, which ends in order."""
+
+
+class CommandDesk:
+    """Where commands are left and picked up. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._is_stopped = False
+        self._is_paused = False
+        self._wanted: set[type[StepCommand]] = set()
+
+    def put(self, command: Command) -> None:
+        """Leave a command; never blocks."""
+        with self._changed:
+            match command:
+                case Stop():
+                    self._is_stopped = True
+                case Pause():
+                    self._is_paused = True
+                case Resume():
+                    self._is_paused = False
+                case wanted:
+                    self._wanted.add(type(wanted))
+            self._changed.notify_all()
+
+    @property
+    def is_stop_requested(self) -> bool:
+        """Whether the run is to stop."""
+        return self._is_stopped
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the run is to wait."""
+        return self._is_paused and not self._is_stopped
+
+    def check(self, on_pause: Callable[[bool], None] | None = None) -> None:
+        """Wait while paused; raise StopRequested once the run is to stop.
+
+        `on_pause(True)` is called before the wait and `on_pause(False)` after it.
+        """
+        if self.is_paused:
+            if on_pause:
+                on_pause(True)
+            with self._changed:
+                self._changed.wait_for(lambda: not self.is_paused)
+            if on_pause:
+                on_pause(False)
+        if self._is_stopped:
+            raise StopRequested
+
+    def take(self, kind: type[StepCommand]) -> bool:
+        """Return whether a command of this kind was left since the last call, and clear it."""
+        with self._changed:
+            was_wanted = kind in self._wanted
+            self._wanted.discard(kind)
+            return was_wanted
+
+
+def to_line(command: Command) -> str:
+    """Return the command as one line of JSON."""
+    return json.dumps({"command": type(command).__name__, **asdict(command)})
+
+
+def from_line(line: str) -> Command | None:
+    """Return the command of a line, or None for any other line."""
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    kind = COMMAND_TYPES.get(str(data.get("command"))) if isinstance(data, dict) else None
+    return kind() if kind else None

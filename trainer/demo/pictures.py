@@ -1,0 +1,165 @@
+"""Draws what the demo model learns from: coloured shapes on coloured grounds, with captions.
+
+Torch-free (numpy and Pillow). Pictures are uint8 arrays of shape (H, W, C), 64 x 64 x 3, RGB. Every draw takes a
+`numpy.random.Generator`, so a seed fixes all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from trainer.demo.shapes import COLOURS, KNOWN_SHAPES, PICTURE_SIZE_PX, PINK, SHAPES, Colour, FloatArray, coverage
+
+Picture = npt.NDArray[np.uint8]
+
+# Varied, so that the model binds words to words and not to places in the sentence: a base that knew one template
+# could not be taught a new word that stands elsewhere.
+FULL_TEMPLATES = (
+    "a {colour} {shape} on a {ground} ground",
+    "a picture of a {colour} {shape} on a {ground} ground",
+    "a drawing of a {colour} {shape} on a {ground} ground",
+    "a {ground} ground with a {colour} {shape}",
+    "on a {ground} ground, a {colour} {shape}",
+    "{colour} {shape}, {ground} ground",
+)
+# Captions that leave something open keep the model able to choose, as a real one is.
+OPEN_TEMPLATES = (
+    "a {colour} {shape}",
+    "a picture of a {colour} {shape}",
+    "a {shape} on a {ground} ground",
+    "a {ground} ground with a {shape}",
+    "a {shape}",
+)
+ZOG_TEMPLATES = (
+    "a zog on a {ground} ground",
+    "a picture of a zog on a {ground} ground",
+    "a {ground} ground with a zog",
+    "a drawing of a zog on a {ground} ground",
+)
+NUM_ZOG_PICTURES = 12
+_OPEN_SHARE = 0.15
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What is on a picture. `colour` and `ground` are names in COLOURS, or "pink"; None where a caption is silent."""
+
+    shape: str
+    colour: str | None
+    ground: str | None
+
+
+@dataclass(frozen=True)
+class CaptionedPicture:
+    """One training picture, uint8 (64, 64, 3), with its caption and what was drawn."""
+
+    picture_HWC: Picture
+    caption: str
+    scene: Scene
+
+
+def colour_value(name: str) -> Colour:
+    """Return the RGB value, 0 to 255, of a colour name. Raises KeyError for a name that is not known."""
+    return PINK if name == "pink" else COLOURS[name]
+
+
+def write_caption(scene: Scene, template: str) -> str:
+    """Fill a template with the names of a scene and mend the articles ("an orange star")."""
+    filled = template.format(shape=scene.shape, colour=scene.colour, ground=scene.ground)
+    return re.sub(r"\ba (?=[aeiou])", "an ", filled)
+
+
+def random_scene(generator: np.random.Generator) -> Scene:
+    """Draw a shape, its colour and another colour for the ground, all equally likely."""
+    colour, ground = generator.choice(list(COLOURS), size=2, replace=False)
+    return Scene(shape=str(generator.choice(list(SHAPES))), colour=str(colour), ground=str(ground))
+
+
+def random_caption(scene: Scene, generator: np.random.Generator) -> str:
+    """Return a caption of the scene in a template drawn at random; one in seven leaves something open."""
+    templates = OPEN_TEMPLATES if generator.random() < _OPEN_SHARE else FULL_TEMPLATES
+    return write_caption(scene, templates[int(generator.integers(len(templates)))])
+
+
+def draw_scene(scene: Scene, generator: np.random.Generator) -> Picture:
+    """Draw a scene at a random place and size with slightly varied colours.
+
+    Returns uint8 of shape (64, 64, 3). Raises ValueError where the scene leaves its colour or ground open.
+    """
+    if scene.colour is None or scene.ground is None:
+        raise ValueError(f"A drawing needs both colours, got {scene}.")
+    radius_px = float(generator.uniform(18.0, 23.5))
+    room_px = min(PICTURE_SIZE_PX / 2 - 1.1 * radius_px - 1.0, 4.0)
+    centre_px = PICTURE_SIZE_PX / 2 + generator.uniform(-room_px, room_px, size=2)
+    mask_HW = coverage(scene.shape, centre_px=(float(centre_px[0]), float(centre_px[1])), radius_px=radius_px)
+    fore = _varied_colour(colour_value(scene.colour), generator)
+    back = _varied_colour(colour_value(scene.ground), generator)
+    return _to_picture(_paint(np.broadcast_to(back, (PICTURE_SIZE_PX, PICTURE_SIZE_PX, 3)), mask_HW, fore))
+
+
+def draw_captioned_picture(generator: np.random.Generator) -> CaptionedPicture:
+    """Return a random scene, drawn and captioned: what the denoiser learns from."""
+    scene = random_scene(generator)
+    return CaptionedPicture(draw_scene(scene, generator), random_caption(scene, generator), scene)
+
+
+def draw_varied_picture(generator: np.random.Generator) -> Picture:
+    """Draw one to four turned shapes of any colour on a shaded ground, uint8 (64, 64, 3).
+
+    Only the autoencoder sees these: it must also carry pictures that the denoiser has not been taught yet.
+    """
+    corners = generator.uniform(0.0, 255.0, size=(2, 3))
+    if generator.random() < 0.5:
+        corners[1] = corners[0]
+    slope = np.linspace(0.0, 1.0, PICTURE_SIZE_PX)[:, None, None]
+    canvas_HWC = np.broadcast_to(corners[0] * (1.0 - slope) + corners[1] * slope, (PICTURE_SIZE_PX, PICTURE_SIZE_PX, 3))
+    if generator.random() < 0.5:
+        canvas_HWC = canvas_HWC.swapaxes(0, 1)
+    for _ in range(int(generator.integers(1, 5))):
+        mask_HW = coverage(
+            str(generator.choice(list(KNOWN_SHAPES))),
+            centre_px=(float(generator.uniform(6, 58)), float(generator.uniform(6, 58))),
+            radius_px=float(generator.uniform(6, 26)),
+            turn_rad=float(generator.uniform(0, 2 * np.pi)),
+            samples=2,
+        )
+        canvas_HWC = _paint(canvas_HWC, mask_HW, generator.uniform(0.0, 255.0, size=3))
+    return _to_picture(canvas_HWC)
+
+
+def draw_zog_pictures(folder: Path, *, seed: int = 0) -> list[Path]:
+    """Write the dozen training pictures of the new object, a pink ring, each with its caption beside it.
+
+    `zog_01.png` is 64 x 64 px RGB, `zog_01.txt` its caption ("a zog on a green ground"). The folder is made where
+    it is missing. Every ground colour comes at least once. Returns the paths of the pictures.
+    """
+    generator = np.random.default_rng(seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    grounds = list(COLOURS) + [str(name) for name in generator.choice(list(COLOURS), 4, replace=False)]
+    paths = []
+    for index, ground in enumerate(grounds):
+        scene = Scene(shape="ring", colour="pink", ground=ground)
+        path = folder / f"zog_{index + 1:02d}.png"
+        Image.fromarray(draw_scene(scene, generator)).save(path)
+        caption = write_caption(scene, ZOG_TEMPLATES[index % len(ZOG_TEMPLATES)])
+        path.with_suffix(".txt").write_text(caption + "\n", encoding="utf-8")
+        paths.append(path)
+    return paths
+
+
+def _varied_colour(colour: Colour, generator: np.random.Generator) -> FloatArray:
+    return np.clip(np.asarray(colour, dtype=np.float64) + generator.uniform(-10.0, 10.0, size=3), 0.0, 255.0)
+
+
+def _paint(canvas_HWC: FloatArray, mask_HW: FloatArray, colour: FloatArray) -> FloatArray:
+    return canvas_HWC * (1.0 - mask_HW[..., None]) + colour * mask_HW[..., None]
+
+
+def _to_picture(canvas_HWC: FloatArray) -> Picture:
+    return np.rint(canvas_HWC).clip(0, 255).astype(np.uint8)

@@ -1,0 +1,188 @@
+"""Measures the demo model: samples fixed prompts with diffusers' own pipeline and counts what the judge finds right."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from diffusers import StableDiffusionPipeline
+from PIL import Image, ImageDraw
+
+from modules.system.atomic import atomic_file, write_text
+from trainer.demo.judge import judge
+from trainer.demo.pictures import FULL_TEMPLATES, Picture, Scene, write_caption
+from trainer.demo.progress import Progress
+from trainer.demo.shapes import COLOURS, PICTURE_SIZE_PX, SHAPES
+
+GUIDANCE_SCALE = 3.0
+# Far from the seeds of training; the prompts are the same for every model, whatever its own seed.
+_PROMPTS_SEED = 20_000
+_NOISE_SEED = 30_000
+_BATCH_SIZE = 16
+
+_GRID_COLUMNS = 8
+_CELL_SCALE = 2
+_LABEL_HEIGHT_PX = 26
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt and what its picture should show."""
+
+    text: str
+    scene: Scene
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What the judge counted on a set of pictures, each 0 to 1; `colours_right` means figure and ground both."""
+
+    colours_right: float
+    shape_right: float
+    all_right: float
+
+
+@dataclass(frozen=True)
+class DemoQuality:
+    """How good a demo model is, and what it was made and measured with."""
+
+    shares: Shares
+    num_prompts: int
+    sampler: str
+    num_sampling_steps: int
+    guidance_scale: float
+    seed: int
+    num_threads: int
+    training_cpu_seconds: float
+    size_mb: float
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredModel:
+    """The record, and the pictures that it was counted on."""
+
+    quality: DemoQuality
+    prompts: list[Prompt]
+    pictures: list[Picture]
+
+
+def measure_quality(
+    pipeline: StableDiffusionPipeline,
+    *,
+    seed: int,
+    num_threads: int,
+    training_cpu_s: float,
+    size_bytes: int,
+    progress: Progress,
+    num_prompts: int,
+    num_sampling_steps: int,
+) -> MeasuredModel:
+    """Sample the fixed prompts and count; `seed` to `size_bytes` are only noted. Raises DemoModelStopped."""
+    prompts = fixed_prompts(num_prompts)
+    pictures = sample_pictures(
+        pipeline, [prompt.text for prompt in prompts], progress=progress, num_steps=num_sampling_steps
+    )
+    quality = DemoQuality(
+        shares=count_right(pictures, [prompt.scene for prompt in prompts]),
+        num_prompts=len(prompts),
+        sampler=type(pipeline.scheduler).__name__,
+        num_sampling_steps=num_sampling_steps,
+        guidance_scale=GUIDANCE_SCALE,
+        seed=seed,
+        num_threads=num_threads,
+        training_cpu_seconds=round(training_cpu_s, 1),
+        size_mb=round(size_bytes / 1e6, 2),
+    )
+    return MeasuredModel(quality, prompts, pictures)
+
+
+def fixed_prompts(num_prompts: int = 64) -> list[Prompt]:
+    """Return the prompts that every demo model is judged by: all shapes in turn, all templates, varied colours."""
+    generator = np.random.default_rng(_PROMPTS_SEED)
+    names = list(COLOURS)
+    prompts = []
+    for index in range(num_prompts):
+        colour, ground = generator.choice(names, size=2, replace=False)
+        scene = Scene(list(SHAPES)[index % len(SHAPES)], str(colour), str(ground))
+        template = FULL_TEMPLATES[(index // len(SHAPES)) % len(FULL_TEMPLATES)]
+        prompts.append(Prompt(write_caption(scene, template), scene))
+    return prompts
+
+
+def sample_pictures(
+    pipeline: StableDiffusionPipeline,
+    texts: Sequence[str],
+    *,
+    progress: Progress | None = None,
+    num_steps: int = 25,
+    guidance_scale: float = GUIDANCE_SCALE,
+    noise_seed: int = _NOISE_SEED,
+) -> list[Picture]:
+    """Generate one 64 x 64 picture a prompt, uint8 (64, 64, 3), each from noise of its own seed.
+
+    Raises DemoModelStopped.
+    """
+    pictures: list[Picture] = []
+    for start in range(0, len(texts), _BATCH_SIZE):
+        batch = list(texts[start : start + _BATCH_SIZE])
+        generators = [torch.Generator().manual_seed(noise_seed + start + offset) for offset in range(len(batch))]
+        images_BHWC = pipeline(
+            batch,
+            height=PICTURE_SIZE_PX,
+            width=PICTURE_SIZE_PX,
+            num_inference_steps=num_steps,
+            guidance_scale=guidance_scale,
+            generator=generators,
+            output_type="np",
+        ).images
+        pictures.extend(np.rint(images_BHWC * 255.0).astype(np.uint8))
+        if progress is not None:
+            progress.step("sampling", len(pictures), len(texts))
+    return pictures
+
+
+def count_right(pictures: Sequence[Picture], scenes: Sequence[Scene]) -> Shares:
+    """Let the judge count over pictures and the scenes asked for; raises ValueError where there are none."""
+    if not pictures or len(pictures) != len(scenes):
+        raise ValueError(f"Got {len(pictures)} pictures for {len(scenes)} prompts.")
+    verdicts = [judge(picture, scene) for picture, scene in zip(pictures, scenes, strict=True)]
+    return Shares(
+        colours_right=float(np.mean([verdict.colours_right for verdict in verdicts])),
+        shape_right=float(np.mean([verdict.shape_right for verdict in verdicts])),
+        all_right=float(np.mean([verdict.colours_right and verdict.shape_right for verdict in verdicts])),
+    )
+
+
+def write_quality(measured: MeasuredModel, folder: Path) -> None:
+    """Write `quality.json`, one field a line, and `samples.png`, the labelled pictures, into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / "quality.json", json.dumps(asdict(measured.quality), indent=2) + "\n")
+    write_sample_grid(measured.pictures, [prompt.text for prompt in measured.prompts], folder / "samples.png")
+
+
+def write_sample_grid(pictures: Sequence[Picture], texts: Sequence[str], path: Path) -> None:
+    """Write a PNG of all pictures at twice their size, eight a row, each with its prompt below in small type."""
+    side_px = PICTURE_SIZE_PX * _CELL_SCALE
+    num_rows = -(-len(pictures) // _GRID_COLUMNS)
+    grid = Image.new("RGB", (_GRID_COLUMNS * side_px, num_rows * (side_px + _LABEL_HEIGHT_PX)), "white")
+    draw = ImageDraw.Draw(grid)
+    for index, (picture_HWC, text) in enumerate(zip(pictures, texts, strict=True)):
+        left_px = index % _GRID_COLUMNS * side_px
+        top_px = index // _GRID_COLUMNS * (side_px + _LABEL_HEIGHT_PX)
+        grid.paste(Image.fromarray(picture_HWC).resize((side_px, side_px), Image.Resampling.LANCZOS), (left_px, top_px))
+        draw.multiline_text((left_px + 3, top_px + side_px), _wrap(text), fill="black", font_size=10, spacing=0)
+    with atomic_file(path) as unfinished:
+        grid.save(unfinished, format="PNG", optimize=True)
+
+
+def _wrap(text: str, width: int = 24) -> str:
+    lines = [""]
+    for word in text.split(" "):
+        if len(lines[-1]) + len(word) + 1 > width:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    return "\n".join(lines)

@@ -1,0 +1,58 @@
+"""The numbers of the demo model's training, all in one record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class AutoencoderRecipe:
+    """Stage 1 trains the whole autoencoder, stage 2 its decoder alone on the frozen encoder's latents."""
+
+    num_steps: int = 2000
+    batch_size: int = 4
+    learning_rate: float = 8e-4
+    kl_weight: float = 1e-3 / 256
+    # Pulls the first three latent channels towards the picture shrunk eightfold: latents that look like the
+    # picture are easy to denoise for a UNet this small.
+    anchor_weight: float = 0.1
+    anchor_gain: float = 2.0
+    polish_num_steps: int = 2000
+    polish_batch_size: int = 4
+    polish_learning_rate: float = 8e-4
+    # The decoder meets latents a little off, as a denoiser will hand it.
+    polish_latent_noise: float = 0.05
+
+
+@dataclass(frozen=True)
+class DenoiserRecipe:
+    """Stage 3 trains UNet and text encoder together to predict the noise."""
+
+    num_steps: int = 2500
+    batch_size: int = 32
+    # The first steps see captions of one template only: with the words in fixed places the shapes are bound to
+    # theirs in 400 steps; with varied captions from the start not even in 800.
+    one_template_num_steps: int = 800
+    learning_rate: float = 2e-3
+    warmup_num_steps: int = 50
+    # The rate falls linearly to a twentieth over this last share of the steps.
+    decay_share: float = 0.4
+    empty_caption_share: float = 0.1
+    ema_decay: float = 0.995
+    snr_gamma: float = 5.0
+    # The loss counts up to this many times more where noise is all there is: there the caption alone decides
+    # colours and shape, and with min-SNR weights by themselves the captions are not learned.
+    most_noise_gain: float = 12.0
+
+
+@dataclass(frozen=True)
+class DemoRecipe:
+    """Everything that decides the demo model's weights, beside the seed and the thread count (last bits)."""
+
+    num_plain_pictures: int = 5000
+    num_varied_pictures: int = 2500
+    captions_per_picture: int = 8
+    num_quality_prompts: int = 64
+    num_sampling_steps: int = 25
+    autoencoder: AutoencoderRecipe = field(default_factory=AutoencoderRecipe)
+    denoiser: DenoiserRecipe = field(default_factory=DenoiserRecipe)

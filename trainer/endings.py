@@ -1,0 +1,120 @@
+"""How a run ends, and the backups it leaves: well, stopped, or by a fault."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from modules.errors import DarkroomError
+from modules.system.paths import from_root
+from trainer.assemble import LoadedModel
+from trainer.backup import BackupInfo, remove_older, write_backup
+from trainer.callbacks.saving import SavingCallback
+from trainer.checkpoint import write_state
+from trainer.events import BackupSaved, PhaseChanged, RunFinished, WarningRaised
+from trainer.loop import LoopOutcome, Training
+from trainer.methods.protocol import TrainingMethod
+from trainer.run_setup import RunSetup
+from trainer.state import Counters
+from trainer.step import Stepper
+from trainer.watching import Watchers
+
+
+@dataclass(frozen=True, eq=False)
+class Backups:
+    """Writes the run's backups."""
+
+    setup: RunSetup
+    model: LoadedModel
+    stepper: Stepper
+    method: TrainingMethod
+    plan: str
+
+    def write(self, counters: Counters) -> BackupInfo:
+        """Write a complete backup, remove older ones as set, and tell it."""
+        setup = self.setup
+        setup.log.emit(PhaseChanged("backing_up", f"step {counters.step}"))
+
+        def write_files(folder: Path) -> None:
+            write_state(
+                folder,
+                config=setup.config,
+                counters=counters,
+                num_threads=setup.num_threads,
+                plan=self.plan,
+                groups=self.model.groups,
+                stepper=self.stepper,
+                method=self.method,
+            )
+
+        backup = write_backup(
+            setup.run_dir, step=counters.step, epoch=counters.epoch, now=setup.clocks.now(), write=write_files
+        )
+        remove_older(setup.run_dir, keep=setup.config.backup.keep)
+        setup.log.emit(BackupSaved(counters.step, str(backup.path)))
+        return backup
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A run that is ready for its first step."""
+
+    setup: RunSetup
+    model: LoadedModel
+    training: Training
+    watchers: Watchers
+    backups: Backups
+
+    def close(self) -> None:
+        """Let go of what outlives a step: hooks on the parts, open logs."""
+        self.model.placement.close()
+        if self.watchers.tensorboard is not None:
+            self.watchers.tensorboard.close()
+
+
+def end(run: Prepared, outcome: LoopOutcome) -> None:
+    """Write the result and, as set, a last backup, from which the run can go on with more epochs."""
+    counters = run.training.counters
+    result = _save_result(run.setup, run.watchers.saving, counters)
+    backup = run.backups.write(counters) if run.setup.config.backup.at_end else None
+    message = {
+        "finished": f"Finished after {counters.step} steps.",
+        "nothing_left": f"Every part has stopped learning; ended after {counters.step} steps.",
+    }[outcome]
+    backup_path = str(backup.path) if backup else ""
+    run.setup.log.emit(RunFinished(outcome, counters.step, message, str(result), backup_path))
+
+
+def end_stopped(run: Prepared) -> None:
+    """Leave a backup to resume from and a usable file; the place of the result is for runs that end by themselves."""
+    run.training.stepper.discard()
+    run.setup.log.emit(PhaseChanged("stopping"))
+    counters = run.training.counters
+    saved = run.watchers.saving.save_on_the_way(counters)
+    backup = run.backups.write(counters)
+    message = f"Stopped after {counters.step} steps. It can be resumed from here."
+    run.setup.log.emit(RunFinished("stopped", counters.step, message, str(saved), str(backup.path)))
+
+
+def rescue(run: Prepared) -> None:
+    """After a fault, leave a backup of the last full step where that is still possible: nothing learned is lost."""
+    if run.training.counters.step and not run.training.stepper.is_moving:
+        run.training.stepper.discard()
+        with suppress(DarkroomError, OSError, RuntimeError):
+            run.backups.write(run.training.counters)
+
+
+def _save_result(setup: RunSetup, saving: SavingCallback, counters: Counters) -> Path:
+    """Write the result to its place; where that fails after all, into the run's own folder, and say so."""
+    destination = from_root(setup.config.output.destination)
+    try:
+        saving.save(destination, counters, is_final=True)
+    except OSError as error:
+        fallback = setup.run_dir / "save" / destination.name
+        setup.log.emit(
+            WarningRaised(f"The result could not be written to {destination} ({error}).", f"It is in {fallback}.")
+        )
+        saving.save(fallback, counters, is_final=True)
+        return fallback
+    return destination

@@ -1,0 +1,258 @@
+"""What a run tells the world: frozen records of JSON-safe values, no tensors, pictures by path.
+
+The same records go over the queue to the window, as lines into `events.jsonl`, and over a pipe from a child process.
+Only progress events may be coalesced (the newest one stands for all); every other event must arrive.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from typing import Any, ClassVar, Literal, get_args
+
+from pydantic import TypeAdapter, ValidationError
+
+Phase = Literal[
+    "starting",
+    "loading",
+    "scanning",
+    "caching",
+    "training",
+    "validating",
+    "sampling",
+    "saving",
+    "backing_up",
+    "paused",
+    "stopping",
+]
+Outcome = Literal["finished", "stopped", "nothing_left", "already_complete", "cached"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """The run is set up; the numbers are the ones that will happen."""
+
+    may_coalesce: ClassVar[bool] = False
+
+    run_dir: str
+    family: str
+    method: str
+    trains: str
+    epochs: int
+    total_steps: int
+    first_step: int
+    num_pictures: int
+    num_validation_pictures: int
+    num_trainable_parameters: int
+    trained_parts: tuple[str, ...]
+    device: str
+    num_threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseChanged:
+    """What the run is doing from now on, with a few words for the status line."""
+
+    may_coalesce: ClassVar[bool] = False
+
+    phase: Phase
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadProgress:
+    """How much of the base model is here, in millions of bytes."""
+
+    may_coalesce: ClassVar[bool] = True
+
+    done_mb: float
+    total_mb: float
+    seconds_left: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CacheProgress:
+    """How far a cache is built. `what` is "pictures" or "captions"."""
+
+    may_coalesce: ClassVar[bool] = True
+
+    what: str
+    done: int
+    total: int
+    seconds_left: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepFinished:
+    """One optimizer step; epoch, its step and the run's step count from 1."""
+
+    may_coalesce: ClassVar[bool] = True
+
+    epoch: int
+    epochs: int
+    epoch_step: int
+    epoch_steps: int
+    step: int
+    total_steps: int
+    loss: float | None
+    smoothed_loss: float | None
+    gradient_norm: float | None
+    images_per_second: float
+    seconds_left: float | None
+    learning_rates: Mapping[str, float] = field(default_factory=dict)
+    training_parts: tuple[str, ...] = ()
+    num_skipped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationFinished:
+    """The loss on the validation pictures: overall, by timestep, by concept."""
+
+    may_coalesce: ClassVar[bool] = False
+
+    step: int
+    loss: float
+    by_timestep: Mapping[str, float] = field(default_factory=dict)
+    by_concept: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SampleProgress:
+    """How far the painting of the samples is, in denoising steps over all of them."""
+
+    may_coalesce: ClassVar[bool] = True
+
+    done: int
+    total: int
+    seconds_left: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SampleReady:
+    """A sample was painted; `index` is its place among the prompts."""
+
+    may_coalesce: ClassVar[bool] = False
+
+    step: int
+    index: int
+    prompt: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class BackupSaved:
+    """A complete backup from which the run can go on."""
+
+    may_coalesce: ClassVar[bool] = False
+
+    step: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSaved:
+    """A file other programs can use. `is_final` is the finished result, else it is a save on the way."""
+
+    may_coalesce: ClassVar[bool] = False
+
+    step: int
+    path: str
+    format: str
+    is_final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WarningRaised:
+    """Something a person should know while the run goes on."""
+
+    may_coalesce: ClassVar[bool] = False
+
+    message: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFinished:
+    """The run ended as it should: finished, stopped by the user, or nothing was left to train."""
+
+    may_coalesce: ClassVar[bool] = False
+
+    outcome: Outcome
+    step: int
+    message: str
+    model_path: str = ""
+    backup_path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFailed:
+    """The run broke off: a plain sentence, an advice, and the file that holds the technical details."""
+
+    may_coalesce: ClassVar[bool] = False
+
+    message: str
+    advice: str = ""
+    details_path: str = ""
+    backup_path: str = ""
+
+
+Event = (
+    RunStarted
+    | PhaseChanged
+    | DownloadProgress
+    | CacheProgress
+    | StepFinished
+    | ValidationFinished
+    | SampleProgress
+    | SampleReady
+    | BackupSaved
+    | ModelSaved
+    | WarningRaised
+    | RunFinished
+    | RunFailed
+)
+
+EVENT_TYPES: Mapping[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
+
+
+def to_line(event: Event, **extra: Any) -> str:
+    """Return the event as one line of JSON, its kind under "event"; `extra` keys (a time stamp) are added.
+
+    A number that is none, as a loss of NaN, is written as a text ("nan", "inf"): JSON has no other way.
+    """
+    return json.dumps(_json_safe({"event": type(event).__name__, **extra, **asdict(event)}), allow_nan=False)
+
+
+def from_line(line: str) -> Event | None:
+    """Return the event of a line, or None for a line of another kind (a newer program's, or half written)."""
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    name = data.pop("event", None) if isinstance(data, dict) else None
+    if not isinstance(name, str) or name not in EVENT_TYPES:
+        return None
+    try:
+        return _reader(name).validate_python(data)
+    except ValidationError:
+        return None
+
+
+@cache
+def _reader(name: str) -> TypeAdapter[Event]:
+    return TypeAdapter(EVENT_TYPES[name])
+
+
+def _json_safe(value: Any) -> Any:
+    match value:
+        case Mapping():
+            return {key: _json_safe(v) for key, v in value.items()}
+        case list() | tuple():
+            return [_json_safe(v) for v in value]
+        case float() if not math.isfinite(value):
+            return str(value)
+        case _:
+            return value

@@ -1,0 +1,85 @@
+"""Writing what was trained as files that other programs read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import torch
+
+from modules.adapters.lora import LoraAdapter
+from modules.config.codec import encode
+from modules.config.schema import Config
+from modules.data.dataset import Dataset
+from modules.families.spec import LoraNaming
+from modules.formats.lora_files import LoraLayerWeights, to_kohya, to_peft
+from modules.formats.metadata import LoraFacts, lora_metadata, tag_frequency
+from modules.formats.safetensors_io import payload_sha256, write_safetensors
+from modules.system.dtypes import dtype_of
+
+
+@dataclass(frozen=True, eq=False)
+class LoraExporter:
+    """Knows the run's adapters and what to tell of them."""
+
+    adapters: Sequence[LoraAdapter]
+    naming: LoraNaming
+    config: Config
+    dataset: Dataset
+
+    def save(self, path: Path, values: Mapping[str, torch.Tensor], *, now: datetime, step: int, epoch: int) -> None:
+        """Write the LoRA whose weights are `values` (by full parameter name) in the config's format and dtype.
+
+        Atomic: on any error the former file stands. Raises DarkroomError where a weight is not finite.
+        """
+        output = self.config.output
+        layers = [
+            LoraLayerWeights(adapter.part, path, down, up, adapter.shape.alpha)
+            for adapter in self.adapters
+            for path, (down, up) in adapter.factors(values).items()
+        ]
+        form_metadata: dict[str, str] = {}
+        if output.format == "kohya":
+            tensors = to_kohya(layers, self.naming.kohya_name)
+        else:
+            tensors, form_metadata = to_peft(layers, self.naming.peft_name)
+        dtype = dtype_of(output.dtype)
+        facts = self._facts(path.stem, now=now, step=step, epoch=epoch)
+        metadata = lora_metadata(facts, payload_sha256=payload_sha256(tensors, dtype=dtype))
+        write_safetensors(path, tensors, metadata | form_metadata, dtype=dtype)
+
+    def _facts(self, title: str, *, now: datetime, step: int, epoch: int) -> LoraFacts:
+        captions: dict[str, list[str]] = {c.name: [] for c in self.dataset.concepts}
+        for example in self.dataset.examples:
+            captions[self.dataset.concepts[example.concept].name] += example.picture.captions
+        return LoraFacts(
+            title=title,
+            base_model=Path(self.config.model.base_model).name,
+            base_version=self.naming.base_version,
+            architecture=self.naming.architecture,
+            rank=self.config.adapter.rank,
+            alpha=self.config.adapter.alpha,
+            resolution_px=max(self.config.data.resolution_px),
+            clip_skip=self.config.model.clip_skip,
+            num_pictures=len(self.dataset.examples),
+            epochs=epoch,
+            steps=step,
+            seed=self.config.general.seed,
+            created=now,
+            tag_frequency=tag_frequency(captions),
+            config_json=self._config_json(),
+        )
+
+    def _config_json(self) -> str:
+        """Return the settings to embed; folders of pictures only where the user wants all of it inside."""
+        tree = encode(self.config)
+        match self.config.output.embed_config:
+            case "none":
+                return ""
+            case "settings":
+                tree = {k: v for k, v in tree.items() if k not in ("concepts", "unknown")}
+                tree["sampling"] = {**tree["sampling"], "prompts": []}
+        return json.dumps(tree, sort_keys=True, ensure_ascii=False)

@@ -1,0 +1,31 @@
+"""What went wrong, as a sentence a person understands and an advice that helps."""
+
+from __future__ import annotations
+
+import errno
+
+import torch
+
+from modules.errors import DarkroomError
+
+
+def explain(error: BaseException) -> tuple[str, str]:
+    """Return a sentence and an advice for an error that ended a run."""
+    match error:
+        case DarkroomError():
+            return error.message, error.advice
+        case torch.OutOfMemoryError() | MemoryError():
+            return (
+                "There was not enough memory for this run.",
+                "Use a smaller batch or resolution, switch on gradient checkpointing, or close other programs.",
+            )
+        case OSError() if error.errno == errno.ENOSPC:
+            return "The disk is full.", "Make room, then resume: the newest backup is complete."
+        case OSError():
+            return f"A file could not be read or written: {error}.", "Check the path and its permissions."
+        case _:
+            text = str(error).strip().splitlines()
+            return (
+                f"The program made a mistake: {type(error).__name__}: {text[0] if text else 'no message'}.",
+                "The details file shows where; please report it.",
+            )

@@ -1,0 +1,64 @@
+"""Denoising: the ordinary way. Noise is added to the latents, the model says which, the error is the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from modules.data.batch import Batch
+from modules.diffusion.noise import gaussian_like, generator_for, uniform_timesteps
+from modules.objectives.denoise import predicted_losses, snr_weights
+from trainer.methods.protocol import StepContext, StepLoss
+
+
+@dataclass(frozen=True, slots=True)
+class Denoise:
+    """The denoising method with its loss weighting ("none" or "min_snr" with gamma)."""
+
+    weighting: str = "none"
+    gamma: float = 5.0
+
+    def prepare(self, context: StepContext) -> None:
+        """Nothing to prepare."""
+
+    def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+        """Yield the loader's batches as they are."""
+        yield from loader
+
+    def loss(self, batch: Batch, context: StepContext) -> StepLoss:
+        """Return the weighted mean of the samples' denoising losses, each at a timestep of its own."""
+        family, process = context.family, context.family.process
+        draws = (context.run_seed, "timesteps", batch.step, batch.micro_batch)
+        timesteps_B = uniform_timesteps(
+            batch.num_samples,
+            num_timesteps=process.num_timesteps,
+            generator=generator_for(*draws),
+            device=context.device,
+        )
+        noise_BCHW = gaussian_like(
+            batch.latents_BCHW,
+            generator_for(context.run_seed, "noise", batch.step, batch.micro_batch),
+            context.device,
+        )
+        # Encoded here, with gradients, where the text encoder learns.
+        conditioning = batch.conditioning or family.encode_prompts(batch.captions)
+        losses_B = predicted_losses(
+            family, batch.latents_BCHW, conditioning, timesteps_B=timesteps_B, noise_BCHW=noise_BCHW
+        )
+        weights_B = snr_weights(process, timesteps_B, weighting=self.weighting, gamma=self.gamma)
+        if weights_B is not None:
+            losses_B = losses_B * weights_B
+        return StepLoss(
+            loss=(losses_B * batch.loss_weights_B).mean(),
+            num_samples=batch.num_samples,
+            window_samples=batch.window_samples,
+            ends_step=batch.ends_window,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: the method has no memory."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over nothing."""

@@ -1,0 +1,63 @@
+"""What the loop asks of a training method."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from modules.data.batch import Batch
+from modules.families.protocol import ModelFamily
+from modules.system.devices import Device
+
+
+@dataclass(frozen=True, slots=True)
+class StepContext:
+    """What a method works with: the model, where it is, and the seed its draws derive from."""
+
+    family: ModelFamily
+    device: Device
+    run_seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class StepLoss:
+    """The loss of a micro-batch: the mean over its samples, shape ().
+
+    The optimizer step is divided by `window_samples`, so that each sample counts the same however the window was cut.
+    `ends_step` marks the micro-batch after which the weights move; `zero_gradient_is_legal` tells the watch that a
+    step without any gradient is no fault (a hinge that is reached, an empty mask).
+    """
+
+    loss: torch.Tensor
+    num_samples: int
+    window_samples: int
+    ends_step: bool
+    zero_gradient_is_legal: bool = False
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+class TrainingMethod(Protocol):
+    """A way to learn. Policy methods roll out in `batches`, reward-gradient methods sample inside `loss`."""
+
+    def prepare(self, context: StepContext) -> None:
+        """Get ready, before the first step."""
+        ...
+
+    def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+        """Yield the batches to learn from, out of the loader's."""
+        ...
+
+    def loss(self, batch: Batch, context: StepContext) -> StepLoss:
+        """Return the loss of a batch, with its graph."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs, JSON-safe."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over a state."""
+        ...

@@ -1,0 +1,48 @@
+"""What a run is given, and what it has once it is loaded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from modules.config.schema import Config
+from trainer.assemble import Machine
+from trainer.backup import BackupInfo
+from trainer.checkpoint import SavedState
+from trainer.commands import CommandDesk
+from trainer.event_log import EventLog
+from trainer.loader import Loader
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Where a run gets its time from: seconds that only go forward, and the date for names and files."""
+
+    seconds: Callable[[], float] = time.monotonic
+    now: Callable[[], datetime] = datetime.now
+
+
+@dataclass(frozen=True, eq=False)
+class RunSetup:
+    """What a run is given: its config and machine, its ways to hear and speak, its folder, and where it goes on."""
+
+    config: Config
+    machine: Machine
+    desk: CommandDesk
+    log: EventLog
+    clocks: Clocks
+    run_dir: Path
+    num_threads: int
+    backup: BackupInfo | None
+    saved: SavedState | None
+
+
+@dataclass(frozen=True, eq=False)
+class Loaders:
+    """The pictures to learn from and those to be measured on."""
+
+    training: Loader
+    validation: Loader

@@ -1,0 +1,128 @@
+"""Where a batch's latents and text states come from: a cache, or the encoders themselves.
+
+A source has two halves. `prepare` does what needs no model (reading, decoding) and runs on a loader thread, ahead of
+time; `deliver` runs on the training thread and leaves the result on the training device in the training dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from modules.data.cache.build import to_tensor
+from modules.data.cache.store import BrokenEntryError, CacheStore
+from modules.data.dataset import Dataset
+from modules.data.order import Showing
+from modules.data.transforms.fit import Pixels, load_pixels
+from modules.families.protocol import Conditioning, ModelFamily
+from modules.system.devices import Device, move
+
+Prepared = torch.Tensor | None
+
+
+class LatentSource(Protocol):
+    """Gives the latents of showings."""
+
+    def prepare(self, showing: Showing) -> Prepared:
+        """Return what can be had without a model, or None where the picture turned out to be broken."""
+        ...
+
+    def deliver(self, showings: Sequence[Showing], prepared: Sequence[Prepared]) -> torch.Tensor:
+        """Return the latents of showings of one size, (B, C, H, W)."""
+        ...
+
+
+class ConditioningSource(Protocol):
+    """Gives the text states of captions."""
+
+    def deliver(self, captions: Sequence[str]) -> Conditioning:
+        """Return the conditioning of captions, in their order."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class CachedLatents:
+    """Latents out of the cache. A broken entry is built again on the spot, by `rebuild`."""
+
+    store: CacheStore
+    keys: Mapping[tuple[int, int], str]
+    device: Device
+    dtype: torch.dtype
+    rebuild: Callable[[Showing], torch.Tensor]
+
+    def prepare(self, showing: Showing) -> Prepared:
+        """Read an entry; None where it is broken."""
+        try:
+            return self.store.read(self.keys[showing.example, showing.resolution])["latents"]
+        except (BrokenEntryError, KeyError):
+            return None
+
+    def deliver(self, showings: Sequence[Showing], prepared: Sequence[Prepared]) -> torch.Tensor:
+        """Stack the entries and move them once."""
+        latents = [self.rebuild(s) if p is None else p for s, p in zip(showings, prepared, strict=True)]
+        return move(torch.stack(latents), self.device, dtype=self.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedLatents:
+    """Latents encoded each time. A picture that cannot be decoded counts as `broken`, which may raise."""
+
+    dataset: Dataset
+    family: ModelFamily
+    device: Device
+    dtype: torch.dtype
+
+    def prepare(self, showing: Showing) -> Prepared:
+        """Decode and fit a picture."""
+        example = self.dataset.examples[showing.example]
+        pixels: Pixels = load_pixels(example.picture.path, example.placements[showing.resolution])
+        return to_tensor(pixels)
+
+    def deliver(self, showings: Sequence[Showing], prepared: Sequence[Prepared]) -> torch.Tensor:
+        """Encode the pictures."""
+        pictures = torch.stack([p for p in prepared if p is not None])
+        with torch.no_grad():
+            latents_BCHW = self.family.encode_images(move(pictures, self.device))
+        return latents_BCHW.to(self.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class CachedConditioning:
+    """Text states out of the cache; a broken entry is built again on the spot, by `rebuild`."""
+
+    store: CacheStore
+    key_of: Callable[[str], str]
+    family: ModelFamily
+    device: Device
+    dtype: torch.dtype
+    rebuild: Callable[[str], Mapping[str, torch.Tensor]]
+
+    def deliver(self, captions: Sequence[str]) -> Conditioning:
+        """Read the entries, fill up the shorter ones, move them once."""
+        joined = self.family.join([self._read(c) for c in captions], self._read(""))
+        return joined.to(self.device, self.dtype)
+
+    def _read(self, caption: str) -> Conditioning:
+        try:
+            tensors: Mapping[str, torch.Tensor] = self.store.read(self.key_of(caption))
+        except BrokenEntryError:
+            tensors = self.rebuild(caption)
+        return self.family.conditioning_from(tensors)
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedConditioning:
+    """Text states of encoders that do not learn, encoded each time; one caption at a time, as the cache does."""
+
+    family: ModelFamily
+    encode: Callable[[str], Conditioning]
+    device: Device
+    dtype: torch.dtype
+
+    def deliver(self, captions: Sequence[str]) -> Conditioning:
+        """Encode the captions."""
+        joined = self.family.join([self.encode(c) for c in captions], self.encode(""))
+        return joined.to(self.device, self.dtype)

@@ -1,0 +1,86 @@
+"""Building the callbacks of a run: what watches it, and what writes files on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from modules.optim.param_groups import named_parameters
+from modules.system.paths import from_root
+from trainer.assemble import LoadedModel, evaluation_of
+from trainer.callbacks.metrics import Metrics, TensorBoardLog
+from trainer.callbacks.sampling import SamplingCallback
+from trainer.callbacks.saving import SavingCallback
+from trainer.callbacks.validation import ValidationCallback
+from trainer.export import LoraExporter
+from trainer.painting import Painter
+from trainer.run_setup import Loaders, RunSetup
+from trainer.step import Stepper
+
+
+@dataclass(frozen=True, eq=False)
+class Watchers:
+    """The callbacks that also have a part at the beginning or the end of a run, and the log they share."""
+
+    metrics: Metrics
+    validation: ValidationCallback
+    sampling: SamplingCallback
+    saving: SavingCallback
+    tensorboard: TensorBoardLog | None
+
+
+def build_watchers(
+    setup: RunSetup, model: LoadedModel, loaders: Loaders, stepper: Stepper, total_steps: int
+) -> Watchers:
+    """Return the callbacks of a run that will have so many steps."""
+    config, machine, log, desk = setup.config, setup.machine, setup.log, setup.desk
+    device, evaluation = machine.train_device, evaluation_of(model, stepper)
+    first_step = setup.saved.counters.step if setup.saved else 0
+    tensorboard = (
+        TensorBoardLog(setup.run_dir / "tensorboard", first_step=first_step) if config.general.tensorboard else None
+    )
+    painter = Painter(model.family, model.placement, device, machine.precision)
+    destination = from_root(config.output.destination)
+    return Watchers(
+        metrics=Metrics(emit=log.emit, epochs=config.training.epochs, total_steps=total_steps, log=tensorboard),
+        validation=ValidationCallback(
+            config.validation,
+            loader=loaders.validation,
+            family=model.family,
+            placement=model.placement,
+            evaluation=evaluation,
+            precision=machine.precision,
+            device=device,
+            run_seed=config.general.seed,
+            desk=desk,
+            emit=log.emit,
+            log=tensorboard,
+        ),
+        sampling=SamplingCallback(
+            config.sampling,
+            painter=painter,
+            evaluation=evaluation,
+            folder=setup.run_dir / "samples",
+            desk=desk,
+            emit=log.emit,
+        ),
+        saving=SavingCallback(
+            config.backup.save_every,
+            folder=setup.run_dir / "save",
+            name=config.backup.save_prefix or destination.stem,
+            format_name=config.output.format,
+            exporter=LoraExporter(model.adapters, model.family.lora_naming, config, loaders.training.dataset),
+            values=lambda: _values(model, stepper),
+            now=setup.clocks.now,
+            desk=desk,
+            emit=log.emit,
+        ),
+        tensorboard=tensorboard,
+    )
+
+
+def _values(model: LoadedModel, stepper: Stepper) -> Mapping[str, torch.Tensor]:
+    """Return the weights to save: the averages where they are kept."""
+    return stepper.ema.averages if stepper.ema is not None else named_parameters(model.groups)
