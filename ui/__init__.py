@@ -1,0 +1,1 @@
+"""Showing and asking: the window."""

@@ -1,0 +1,35 @@
+"""`python -m ui [CONFIG]`: opens the window. Torch and the engine are not imported here, ever."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tkinter as tk
+from collections.abc import Callable, Sequence
+
+from modules.system.paths import from_caller
+from ui.app import App
+
+
+def main(arguments: Sequence[str], *, on_visible: Callable[[], None] | None = None) -> int:
+    """Open the window, with the config file that is named or with the last session, and serve it until it closes."""
+    parser = argparse.ArgumentParser(prog="python -m ui", description="Opens Darkroom's window.")
+    parser.add_argument("config", nargs="?", help="a config file to open (default: the last session)")
+    config = parser.parse_args(arguments).config
+    try:
+        app = App(config_path=from_caller(config) if config else None)
+    except tk.TclError as error:
+        if "display" not in str(error):
+            raise
+        sys.stderr.write(
+            f"Darkroom cannot open its window: {error}. On a machine without a screen, train by "
+            "python -m trainer train CONFIG.\n"
+        )
+        return 1
+    app.show(on_visible)
+    app.run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,75 @@
+"""What a user can do, as named records: buttons, menus and shortcuts are made from the one table. No Tk."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+
+def _always() -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Something a user can do: its name in code, its words, its keys, when it is possible, and what it does."""
+
+    name: str
+    label: str
+    run: Callable[[], None]
+    shortcut: str = ""
+    is_enabled: Callable[[], bool] = _always
+    help: str = ""
+
+    @property
+    def tip(self) -> str:
+        """What a tooltip says of it."""
+        words = self.help or self.label.rstrip("…")
+        return f"{words} ({self.shortcut})" if self.shortcut else words
+
+
+class ActionTable:
+    """All actions of the window by name."""
+
+    def __init__(self) -> None:
+        self._actions: dict[str, Action] = {}
+
+    def add(self, *actions: Action) -> None:
+        """Add actions; a name or a shortcut that is taken is a fault of the program."""
+        for action in actions:
+            assert action.name not in self._actions, action.name
+            self._actions[action.name] = action
+        assert not self.clashes(), self.clashes()
+
+    def __getitem__(self, name: str) -> Action:
+        return self._actions[name]
+
+    def __iter__(self) -> Iterator[Action]:
+        return iter(self._actions.values())
+
+    def run(self, name: str) -> None:
+        """Do an action if it is possible now."""
+        action = self._actions[name]
+        if action.is_enabled():
+            action.run()
+
+    def clashes(self) -> list[str]:
+        """Return the shortcuts that more than one action claims."""
+        keys = Counter(sequences_of(a.shortcut)[0] for a in self if a.shortcut)
+        return [key for key, times in keys.items() if times > 1]
+
+
+def sequences_of(shortcut: str, *, platform: str = sys.platform) -> tuple[str, ...]:
+    """Return the Tk event sequences of a shortcut such as "Ctrl+Shift+S", with and without caps lock."""
+    *modifiers, key = shortcut.split("+")
+    control = "Command" if platform == "darwin" else "Control"
+    names = {"Ctrl": control, "Shift": "Shift", "Alt": "Alt"}
+    prefix = "".join(f"{names[m]}-" for m in modifiers)
+    if len(key) > 1:
+        return (f"<{prefix}{key}>",)
+    if key.isdigit():
+        return (f"<{prefix}Key-{key}>",)
+    first, second = (key.upper(), key.lower()) if "Shift" in modifiers else (key.lower(), key.upper())
+    return (f"<{prefix}{first}>", f"<{prefix}{second}>")

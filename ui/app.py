@@ -1,0 +1,264 @@
+"""The program's window: everything is created, handed to each other, shown, and in the end saved here."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from modules.system.paths import log_dir, session_file
+from trainer.launch import launch
+from ui.actions import ActionTable, sequences_of
+from ui.commands import add_actions
+from ui.context import Context
+from ui.diagnostics import Diagnostics
+from ui.documents import Documents, first_form
+from ui.findings import Findings
+from ui.interaction import Answer, Interaction
+from ui.navigation import Navigation
+from ui.preferences import Preferences
+from ui.run.pump import Pump
+from ui.run.session import Launch, RunSession
+from ui.run.starting import Starter, run_failure
+from ui.settings import load_session, save_session
+from ui.shell import Shell
+from ui.theme import Theme
+from ui.widgets.action_button import ActionButtons
+from ui.widgets.dialog import Dialog
+from ui.widgets.icon import set_icon
+from ui.widgets.scroll import bind_wheel
+from ui.widgets.tk_interaction import TkInteraction
+from ui.widgets.tooltip import Tooltips
+from ui.widgets.ttk_style import style_ttk
+from ui.widgets.window import bind_clicks, create_root, forget_window, switch_mode
+
+DEFAULT_SIZE = (1180, 780)
+MIN_SIZE = (1060, 640)
+
+
+class App:
+    """One window. Tests pass a launch of their own, an interaction that answers by script, and a temporary session."""
+
+    def __init__(
+        self,
+        *,
+        config_path: Path | None = None,
+        interaction: Interaction | None = None,
+        launch_run: Launch = launch,
+        root: tk.Tk | None = None,
+    ) -> None:
+        self.diagnostics = Diagnostics(log_dir())
+        self.diagnostics.install()
+        self._session_file = session_file()
+        self._last = load_session(self._session_file)
+        self.preferences = Preferences(self._last.settings)
+        self.theme = Theme(self.preferences.now.appearance)
+        self._owns_root = root is None
+        self._is_closing = False  # as soon as the run has ended
+        self._is_closed = False
+        self.root = root or create_root(self.theme, scale_percent=self.preferences.now.scale_percent)
+        self.root.report_callback_exception = self.diagnostics.on_exception
+        self.form = self._last.form or first_form()
+        self.context = self._make_context(interaction or TkInteraction(self.root, self.theme), launch_run)
+        self.diagnostics.show = self.context.interaction.show_failure
+        self.shell = self._make_shell()
+        self._connect()
+        self._first_page(config_path)
+
+    # -- life
+
+    def show(self, on_visible: Callable[[], None] | None = None) -> None:
+        """Put the window on the screen; work that can wait begins after it is drawn."""
+        self._place()
+        self.root.deiconify()
+        self.root.update()
+        self.context.pump.tick()
+        self.root.update()
+        if on_visible is not None:
+            on_visible()
+        set_icon(self.root)
+        self.context.pump.start()
+        self.context.starter.look_for_backup()
+
+    def run(self) -> None:
+        """Serve the window until it is closed."""
+        self.root.mainloop()
+
+    def save_session(self) -> None:
+        """Write down the config and how the window looks."""
+        self._session_writer()()
+
+    def save_session_soon(self) -> None:
+        """Write it down in the background: flushing to a busy disk takes a quarter of a second."""
+        self.context.pump.background.run(self._session_writer(), lambda _done: None)
+
+    def _prepare_start(self) -> None:
+        """Do what is wanted of the window before the training thread is there to share the interpreter with."""
+        self.save_session_soon()
+        self.context.navigation.open("run")
+
+    def _session_writer(self) -> Callable[[], None]:
+        self.preferences.change(geometry=self.root.geometry(), page=self.context.navigation.page)
+        return partial(save_session, self._session_file, self.form.document, self.preferences.now)
+
+    def ask_to_close(self) -> None:
+        """Close; while something is being trained, ask first."""
+        session = self.context.session
+        if not session.is_active:
+            self.close()
+            return
+        if self._is_closing:
+            return  # it will, as soon as the run has ended
+        answers = (
+            Answer("keep", "Keep training", is_default=True),
+            Answer("stop", "Stop and close"),
+        )
+        message = "Stopping leaves a state to resume from. The window closes when the run has ended."
+        if self.context.interaction.choose("A training is under way", message, answers, "warning") == "stop":
+            self._is_closing = True
+            session.changed.subscribe(self._close_when_over)
+            session.stop()
+            self._close_when_over()
+
+    def close(self) -> None:
+        """Save the session and end the program."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self.save_session()
+        self.context.pump.stop()
+        self.context.tips.close()
+        self.diagnostics.close()
+        if self._owns_root:
+            self.root.destroy()
+            forget_window(self.root)
+        else:
+            self.shell.destroy()
+
+    # -- making
+
+    def _make_context(self, interaction: Interaction, launch_run: Launch) -> Context:
+        pump = Pump(self.root.after)
+        session = RunSession(pump.background, launch_run=launch_run)
+        pump.add_source(session.drain)
+        findings = Findings()
+        navigation = Navigation(self.form, self.preferences.now.page)
+        tips = Tooltips(self.root, self.theme)
+        actions = ActionTable()
+        return Context(
+            root=self.root,
+            theme=self.theme,
+            form=self.form,
+            session=session,
+            pump=pump,
+            starter=Starter(
+                self.form,
+                session,
+                pump,
+                interaction,
+                findings,
+                before_start=self._prepare_start,
+            ),
+            documents=Documents(self.form, interaction, findings, self.preferences, self._say),
+            findings=findings,
+            navigation=navigation,
+            actions=actions,
+            interaction=interaction,
+            preferences=self.preferences,
+            tips=tips,
+            buttons=ActionButtons(actions, self.theme, tips),
+            say=self._say,
+        )
+
+    def _make_shell(self) -> Shell:
+        self.root.title("Darkroom")
+        style_ttk(self.root, self.theme)
+        add_actions(self.context, open_save_menu=lambda: self.shell.top_bar.open_save_menu(), close=self.ask_to_close)
+        shell = Shell(self.context)
+        shell.pack(fill="both", expand=True)
+        return shell
+
+    def _connect(self) -> None:
+        context = self.context
+        for action in context.actions:
+            for sequence in sequences_of(action.shortcut) if action.shortcut else ():
+                self.root.bind_all(sequence, partial(self._pressed, action.name))
+        bind_wheel(self.root)
+        bind_clicks(self.root)
+        self.root.protocol("WM_DELETE_WINDOW", self.ask_to_close)
+        context.preferences.changed.subscribe(self._apply_appearance)
+        context.form.changed.subscribe(self._refresh_soon)
+        context.session.changed.subscribe(self._refresh_soon)
+        context.starter.changed.subscribe(self._refresh_soon)
+        context.form.watch("general.workspace_dir", context.starter.look_for_backup)
+        context.session.changed.subscribe(self._run_may_be_over)
+        self._was_active = False
+
+    def _first_page(self, config_path: Path | None) -> None:
+        if self._last.problems:
+            self.context.findings.show("The last session, with notes", self._last.problems, self.form.config)
+        if config_path is not None:
+            self.context.documents.open_file(config_path)
+        self.context.navigation.open(self.context.navigation.page)
+
+    # -- following
+
+    def _say(self, text: str) -> None:
+        self.shell.bottom_bar.say(text)
+
+    def _pressed(self, name: str, event: tk.Event[Any]) -> str | None:
+        if isinstance(event.widget, tk.Misc) and isinstance(event.widget.winfo_toplevel(), Dialog):
+            return None  # it asks something first
+        self.context.actions.run(name)
+        return "break"
+
+    def _refresh_soon(self) -> None:
+        self.context.pump.redraw_soon("buttons", self.context.buttons.refresh)
+
+    def _apply_appearance(self) -> None:
+        mode = self.preferences.now.appearance
+        if mode != self.theme.mode:
+            switch_mode(self.root, self.theme, mode)
+
+    def _run_may_be_over(self) -> None:
+        is_active = self.context.session.is_active
+        if self._was_active and not is_active:
+            self.context.starter.look_for_backup()
+            if self.context.session.state.failed is not None and not self._is_closing:
+                self.root.after_idle(self._tell_of_failure)
+        self._was_active = is_active
+
+    def _tell_of_failure(self) -> None:
+        failed = self.context.session.state.failed
+        if failed is not None:
+            self.context.interaction.show_failure(run_failure(failed))
+
+    def _close_when_over(self) -> None:
+        """Close once the run has ended; the session tells of every change, the last of them is this one."""
+        if not self.context.session.is_active:
+            self.root.after_idle(self.close)
+
+    def _place(self) -> None:
+        """Give the window the size and place it was left at, if that is still on the screen; else a good one."""
+        px, root = self.theme.px, self.root
+        screen = (root.winfo_screenwidth(), root.winfo_screenheight())
+        root.minsize(*(min(px(want), have) for want, have in zip(MIN_SIZE, screen, strict=True)))
+        root.geometry(fitting_geometry(self.preferences.now.geometry, screen) or self._default_geometry(screen))
+
+    def _default_geometry(self, screen: tuple[int, int]) -> str:
+        width, height = (min(self.theme.px(want), have) for want, have in zip(DEFAULT_SIZE, screen, strict=True))
+        return f"{width}x{height}+{(screen[0] - width) // 2}+{(screen[1] - height) // 3}"
+
+
+def fitting_geometry(geometry: str, screen: tuple[int, int]) -> str:
+    """Return a remembered geometry if the window would be on the screen with it; else nothing."""
+    try:
+        size, x, y = geometry.split("+")
+        width, height = (int(n) for n in size.split("x"))
+        left, top = int(x), int(y)
+    except ValueError:
+        return ""
+    is_on_screen = 0 <= left < screen[0] - 100 and 0 <= top < screen[1] - 100
+    return geometry if is_on_screen and width <= screen[0] and height <= screen[1] else ""

@@ -1,0 +1,195 @@
+"""The bottom bar: what the training is doing, how far it is, its figures, and Start, Stop, Pause and Resume."""
+
+from __future__ import annotations
+
+from ui.context import Context
+from ui.run.run_state import RunState
+from ui.run.words import PHASE_WORDS, duration, loss
+from ui.theme import GAP, PAD
+from ui.widgets.controls import Button
+from ui.widgets.panel import Panel, Text
+from ui.widgets.progress import ThinBar
+
+FIGURES = ("Loss", "Smoothed", "Images/s", "Time left")
+_FIGURE_WIDTHS = {"Time left": 96}
+_FIGURE_WIDTH = 72
+_BAR_WIDTH = 132
+_MAX_DETAIL_CHARS = 60
+_START_WORDS = {"idle": "Start", "checking": "Checking…", "running": "Stop", "paused": "Stop", "stopping": "Stopping…"}
+
+
+class BottomBar(Panel):
+    """Follows the session; everything is empty while nothing runs."""
+
+    def __init__(self, master: Panel, context: Context) -> None:
+        super().__init__(master, context.theme, "bar")
+        self._context = context
+        self._message = ""
+        self._message_state: object = None
+        px = context.theme.px
+        inner = Panel(self, context.theme, "bar")
+        inner.pack(fill="x", padx=px(PAD + 4), pady=px(12))
+        inner.columnconfigure(0, weight=1)
+        self._add_phase(inner)
+        self.epoch_label, self.epoch_bar = self._add_progress(inner, 1)
+        self.step_label, self.step_bar = self._add_progress(inner, 2)
+        self.figures = {name: self._add_figure(inner, name, 3 + i) for i, name in enumerate(FIGURES)}
+        self._add_buttons(inner)
+        context.session.changed.subscribe(self._soon)
+        context.starter.changed.subscribe(self._soon)
+        self.refresh()
+
+    def say(self, text: str) -> None:
+        """Show a short message until something else happens."""
+        self._message = text
+        self._message_state = self._context.session.state
+        self._soon()
+
+    def refresh(self) -> None:
+        """Show what is known now."""
+        session, state = self._context.session, self._context.session.state
+        self._show_phase(session.stage, state)
+        is_active = session.is_active
+        self.phase_bar.set((state.phase_share or 0.0) if is_active else 0.0)
+        self.epoch_bar.set(state.run_share if is_active else 0.0)
+        self.step_bar.set(state.epoch_share if is_active else 0.0)
+        self._show_counts(state if is_active else RunState())
+        self._show_figures(state if is_active else RunState())
+        self._show_buttons()
+
+    def _soon(self) -> None:
+        self._context.pump.redraw_soon("bottom bar", self.refresh, at_most_every_seconds=0.1)
+
+    def _add_phase(self, inner: Panel) -> None:
+        box = Panel(inner, self._context.theme, "bar")
+        box.grid(row=0, column=0, sticky="ew")
+        box.columnconfigure(0, weight=1)
+        self.phase = Text(box, self._context.theme, "Ready", role="strong", on="bar")
+        self.phase.grid(row=0, column=0, sticky="w")
+        # A width of 1 keeps a long sentence from pushing the other columns: it gets the room that is left.
+        self.detail = Text(box, self._context.theme, "", role="small", colour="muted", on="bar", width=1)
+        self.detail.grid(row=1, column=0, sticky="ew", pady=(self._context.theme.px(2), 0))
+        self.phase_bar = ThinBar(box, self._context.theme, width_px=_BAR_WIDTH)
+        self.phase_bar.grid(row=2, column=0, sticky="w", pady=(self._context.theme.px(6), 0))
+
+    def _add_progress(self, inner: Panel, column: int) -> tuple[Text, ThinBar]:
+        px = self._context.theme.px
+        box = Panel(inner, self._context.theme, "bar")
+        box.grid(row=0, column=column, sticky="se", padx=(px(20), 0))
+        label = Text(box, self._context.theme, "", role="small", colour="muted", on="bar")
+        label.pack(anchor="w")
+        bar = ThinBar(box, self._context.theme, width_px=_BAR_WIDTH)
+        bar.pack(anchor="w", pady=(px(6), 0))
+        return label, bar
+
+    def _add_figure(self, inner: Panel, name: str, column: int) -> Text:
+        px = self._context.theme.px
+        box = Panel(inner, self._context.theme, "bar", width=px(_FIGURE_WIDTHS.get(name, _FIGURE_WIDTH)), height=px(38))
+        box.grid(row=0, column=column, sticky="s", padx=(px(18 if column == 3 else 4), 0))
+        box.pack_propagate(False)
+        Text(box, self._context.theme, name, role="caption", colour="muted", on="bar").pack(anchor="w")
+        value = Text(box, self._context.theme, "–", role="figure", on="bar")
+        value.pack(anchor="w")
+        return value
+
+    def _add_buttons(self, inner: Panel) -> None:
+        context = self._context
+        box = Panel(inner, context.theme, "bar")
+        box.grid(row=0, column=3 + len(FIGURES), sticky="e", padx=(context.theme.px(12), 0))
+        self.second = Button(box, context.theme, "Pause", self._press_second, on="bar", width=84, height=36)
+        self.second_name = ""
+        self.start = Button(
+            box, context.theme, "Start", self._press_start, style="primary", on="bar", width=104, height=36
+        )
+        self.start.pack(side="right", padx=(GAP, 0))
+        context.tips.attach(self.start, lambda: context.actions[self._start_name()].tip)
+        context.tips.attach(self.second, self._second_tip)
+
+    def _show_phase(self, stage: str, state: RunState) -> None:
+        words, detail, tone = _phase_words(stage, state)
+        if self._message and self._message_state is state and stage == "idle":
+            detail, tone = self._message, tone if state.failed is None else "text"
+            words = "Ready"
+        self.phase.say(words)
+        self.phase.recolour(tone)
+        self.detail.say(detail)
+
+    def _show_counts(self, state: RunState) -> None:
+        step = state.step
+        self.epoch_label.say(f"Epoch {step.epoch:,} of {step.epochs:,}" if step else "Epoch")
+        self.step_label.say(f"Step {step.epoch_step:,} of {step.epoch_steps:,}" if step else "Step")
+
+    def _show_figures(self, state: RunState) -> None:
+        step = state.step
+        values = (
+            loss(step.loss) if step else "–",
+            loss(step.smoothed_loss) if step else "–",
+            f"{step.images_per_second:.3g}" if step else "–",
+            duration(state.seconds_left),
+        )
+        for name, value in zip(FIGURES, values, strict=True):
+            self.figures[name].say(value)
+
+    def _show_buttons(self) -> None:
+        stage = self._context.session.stage
+        if self.start.cget("text") != _START_WORDS[stage]:
+            self.start.configure(text=_START_WORDS[stage])
+        self.start.restyle("danger" if stage in ("running", "paused", "stopping") else "primary")
+        self.start.set_enabled(stage in ("idle", "running", "paused"))
+        self._show_second(stage)
+
+    def _show_second(self, stage: str) -> None:
+        backup = self._context.starter.resumable
+        names = {"running": "pause", "paused": "go_on"}
+        name = names.get(stage, "resume" if backup and stage == "idle" else "")
+        if name == self.second_name:
+            return
+        self.second_name = name
+        self.second.pack_forget()
+        if name:
+            self.second.configure(text=self._context.actions[name].label)
+            self.second.pack(side="right")
+
+    def _press_start(self) -> None:
+        self._context.actions.run(self._start_name())
+
+    def _start_name(self) -> str:
+        return "stop" if self._context.session.is_active else "start"
+
+    def _press_second(self) -> None:
+        if self.second_name:
+            self._context.actions.run(self.second_name)
+
+    def _second_tip(self) -> str:
+        if not self.second_name:
+            return ""
+        tip = self._context.actions[self.second_name].tip
+        backup = self._context.starter.resumable
+        if self.second_name == "resume" and backup is not None:
+            return f"{tip}\nStep {backup.step:,}, from {backup.created.replace('T', ' ')}\n{backup.run_dir}"
+        return tip
+
+
+def _phase_words(stage: str, state: RunState) -> tuple[str, str, str]:
+    """Return the phase in words, its detail, and the colour of the words."""
+    if stage == "checking":
+        return PHASE_WORDS["checking"], "looking at settings and pictures", "text"
+    if stage == "idle":
+        return _outcome_words(state)
+    phase = stage if stage in ("paused", "stopping") else state.phase
+    detail = state.detail
+    if phase == "loading" and state.download is not None:
+        detail = f"downloading, {state.download.done_mb:,.0f} of {state.download.total_mb:,.0f} MB"
+    elif phase == "caching" and state.cache is not None:
+        detail = f"{state.cache.done:,} of {state.cache.total:,} {state.cache.what}"
+    elif phase == "sampling" and state.sampling is not None:
+        detail = f"{state.sampling.done:,} of {state.sampling.total:,} denoising steps"
+    return PHASE_WORDS.get(phase, phase), detail, "text"
+
+
+def _outcome_words(state: RunState) -> tuple[str, str, str]:
+    if state.failed is not None:
+        return "Broke off", f"{state.failed.message} {state.failed.advice}".strip(), "error"
+    if state.finished is not None:
+        return "Stopped" if state.finished.outcome == "stopped" else "Finished", state.finished.message, "good"
+    return PHASE_WORDS[""], "", "text"

@@ -1,0 +1,116 @@
+"""The top bar: which preset or file this is, loading and saving, and the three choices that decide the rest."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from itertools import groupby
+from pathlib import Path
+
+from modules.families.registry import family_labels
+from ui.context import Context
+from ui.forms.binding import ChoiceBinding
+from ui.forms.fields import tip_of
+from ui.theme import GAP, PAD
+from ui.widgets.controls import Button, Choice
+from ui.widgets.menu import make_menu
+from ui.widgets.panel import Panel, Text
+from ui.widgets.variables import TextVar
+
+CHOICES = (("model.family", 168), ("training.method", 112), ("training.trains", 124))
+_MAX_NAME_CHARS = 26
+
+
+class TopBar(Panel):
+    """Preset menu, load, save, save as; family, method, what is trained."""
+
+    def __init__(self, master: tk.Misc, context: Context) -> None:
+        super().__init__(master, context.theme, "bar")
+        self._context = context
+        px = context.theme.px
+        inner = Panel(self, context.theme, "bar")
+        inner.pack(fill="x", padx=px(PAD + 4), pady=(px(10), px(12)))
+        self._caption = Text(inner, context.theme, "", role="caption", colour="muted", on="bar")
+        self._caption.grid(row=0, column=0, columnspan=4, sticky="w")
+        self.preset_button = Button(inner, context.theme, "", self.open_menu, on="bar", width=220, anchor="w")
+        context.tips.attach(self.preset_button, self._where_from)
+        self.preset_button.grid(row=1, column=0)
+        for column, name in enumerate(("load", "save", "save_as"), start=1):
+            button = context.buttons.make(inner, name, on="bar")
+            button.grid(row=1, column=column, padx=(GAP, 0))
+        self.save_as_button = button
+        inner.columnconfigure(4, weight=1)
+        self.choices: dict[str, Choice] = {}
+        self._bindings = [self._add_choice(inner, *spec, column) for column, spec in enumerate(CHOICES, start=5)]
+        context.form.changed.subscribe(lambda: context.pump.redraw_soon("top bar", self.refresh))
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Show the name, and whether the config is another one than was loaded or saved."""
+        form = self._context.form
+        kinds = {"built_in": "Preset", "preset": "Your preset", "file": "Config", "none": "Config"}
+        changed = ", changed since" if form.is_changed else ""
+        self._caption.say(kinds[form.source.kind] + changed)
+        name = form.source.name
+        short = name if len(name) <= _MAX_NAME_CHARS else name[: _MAX_NAME_CHARS - 1] + "…"
+        text = f"{short}{' •' if form.is_changed else ''}  ▾"
+        if self.preset_button.cget("text") != text:
+            self.preset_button.configure(text=text)
+
+    def open_menu(self) -> None:
+        """Open the menu of presets below its button."""
+        button = self.preset_button
+        menu = self.make_menu()
+        menu.tk_popup(button.winfo_rootx(), button.winfo_rooty() + button.winfo_height())
+
+    def make_menu(self) -> tk.Menu:
+        """Return the menu: built-in presets by family, the user's own, recent files."""
+        for old in [c for c in self.winfo_children() if isinstance(c, tk.Menu)]:
+            old.destroy()
+        context = self._context
+        menu = make_menu(self, context.theme)
+        labels = {**family_labels(), "yours": "Your presets"}
+        for group, presets in groupby(context.documents.presets(), key=lambda p: p.group):
+            menu.add_command(label=labels.get(group, group), state="disabled")
+            for preset in presets:
+                menu.add_command(label=f"   {preset.name}", command=lambda p=preset: context.documents.open_preset(p))  # type: ignore[misc]
+        recent = [Path(name) for name in context.preferences.now.recent]
+        if recent:
+            menu.add_separator()
+            menu.add_command(label="Recent files", state="disabled")
+            for path in recent:
+                menu.add_command(label=f"   {path.name}", command=lambda p=path: context.documents.open_file(p))  # type: ignore[misc]
+        if menu.index("end") is None:
+            menu.add_command(label="There are no presets", state="disabled")
+        return menu
+
+    def open_save_menu(self) -> None:
+        """Open the choice between a preset and a file below "Save as"."""
+        button = self.save_as_button
+        self.make_save_menu().tk_popup(button.winfo_rootx(), button.winfo_rooty() + button.winfo_height())
+
+    def make_save_menu(self) -> tk.Menu:
+        """Return the menu of "Save as"."""
+        for old in [c for c in self.winfo_children() if isinstance(c, tk.Menu)]:
+            old.destroy()
+        menu = make_menu(self, self._context.theme)
+        menu.add_command(label="As a file…", command=self._context.documents.save_as_file)
+        menu.add_command(label="As a preset…", command=self._context.documents.save_as_preset)
+        return menu
+
+    def _add_choice(self, inner: Panel, path: str, width: int, column: int) -> ChoiceBinding:
+        context = self._context
+        record = context.form.record(path)
+        assert record is not None, path
+        caption = Text(inner, context.theme, record.label, role="caption", colour="muted", on="bar")
+        caption.grid(row=0, column=column, sticky="w", padx=(context.theme.px(GAP), 0))
+        variable = TextVar(master=inner)
+        choice = Choice(inner, context.theme, variable, record.choices, on="bar", width=width)
+        choice.grid(row=1, column=column, padx=(GAP, 0))
+        context.tips.attach(choice, lambda: tip_of(context, record))
+        self.choices[path] = choice
+        return ChoiceBinding(context.form, record, variable)
+
+    def _where_from(self) -> str:
+        source = self._context.form.source
+        notes = self._context.form.baseline.general.notes
+        return "\n".join(part for part in (source.name, notes, str(source.path or "not saved yet")) if part)

@@ -1,0 +1,90 @@
+"""The table of everything a user can do, with its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from trainer.commands import BackupNow, Command, SampleNow, SaveNow, ValidateNow
+from ui.actions import Action
+from ui.bars.finder import Finder
+from ui.context import Context
+from ui.pages.catalogue import PAGES
+
+
+def add_actions(context: Context, *, open_save_menu: Callable[[], None], close: Callable[[], None]) -> None:
+    """Fill the context's table."""
+    documents, starter, session = context.documents, context.starter, context.session
+    context.actions.add(
+        Action("load", "Load…", documents.open_file, "Ctrl+O", help="Load a config file; OneTrainer's load too"),
+        Action("save", "Save", documents.save, "Ctrl+S", help="Save to where the config came from"),
+        Action("save_as", "Save as ▾", open_save_menu, help="Save as a file or as a preset of your own"),
+        Action("save_as_file", "Save as a file…", documents.save_as_file, "Ctrl+Shift+S"),
+        Action("undo", "Undo", lambda: _undo(context), "Ctrl+Z"),
+        Action("redo", "Redo", lambda: _redo(context), "Ctrl+Shift+Z"),
+        Action("start", "Start", starter.start, "F5", lambda: starter.can_start, "Check the settings, then train"),
+        Action("stop", "Stop", session.stop, "Shift+F5", lambda: session.stage in ("running", "paused"), _STOP_HELP),
+        Action("resume", "Resume run", starter.resume, "F6", lambda: starter.can_resume, "Go on with the last run"),
+        Action("pause", "Pause", session.pause, "F7", lambda: session.stage == "running", "Wait; all stays in memory"),
+        Action("go_on", "Continue", session.go_on, "F8", lambda: session.stage == "paused", "End the pause"),
+        Action("find", "Find a setting…", lambda: _find(context), "Ctrl+F", help="Find a setting by its name"),
+        Action("quit", "Quit", close, "Ctrl+Q"),
+        Action(
+            "open_run_folder",
+            "Open folder",
+            lambda: _open_run_folder(context),
+            is_enabled=lambda: session.state.started is not None,
+            help="Open the folder that holds everything of this run",
+        ),
+        *(_while_running(context, *row) for row in _NOW),
+        *(_page_action(context, number, spec.key, spec.title) for number, spec in enumerate(PAGES, start=1)),
+    )
+
+
+_STOP_HELP = "End the run now, leaving a state to resume from"
+_NOW: tuple[tuple[str, str, Command, str], ...] = (
+    ("sample_now", "Sample now", SampleNow(), "Paint the samples after the present step"),
+    ("validate_now", "Validate now", ValidateNow(), "Measure the validation loss after the present step"),
+    ("backup_now", "Back up now", BackupNow(), "Write a backup after the present step"),
+    ("save_now", "Save now", SaveNow(), "Save a usable model file after the present step"),
+)
+
+
+def _while_running(context: Context, name: str, label: str, command: Command, help_text: str) -> Action:
+    session = context.session
+    return Action(
+        name,
+        label,
+        lambda: session.send(command),
+        is_enabled=lambda: session.stage in ("running", "paused"),
+        help=help_text,
+    )
+
+
+def _page_action(context: Context, number: int, key: str, title: str) -> Action:
+    return Action(f"page_{key}", title, lambda: context.navigation.open(key), f"Ctrl+{number}")
+
+
+def open_finder(context: Context) -> Finder:
+    """Open the window that finds settings; the one that is open already goes."""
+    for old in [w for w in context.root.winfo_children() if isinstance(w, Finder)]:
+        old.close()
+    return Finder(context)
+
+
+def _find(context: Context) -> None:
+    open_finder(context)
+
+
+def _undo(context: Context) -> None:
+    context.say("Undone." if context.form.undo() else "Nothing to undo.")
+
+
+def _redo(context: Context) -> None:
+    context.say("Done again." if context.form.redo() else "Nothing to do again.")
+
+
+def _open_run_folder(context: Context) -> None:
+    started = context.session.state.started
+    if started is not None:
+        context.interaction.open_path(Path(started.run_dir))

@@ -1,0 +1,42 @@
+"""What every page is handed: the models and services of this window, in one frozen record. There are no globals."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ui.actions import ActionTable
+from ui.documents import Documents
+from ui.findings import Findings
+from ui.forms.model import FormModel
+from ui.interaction import Interaction
+from ui.navigation import Navigation
+from ui.preferences import Preferences
+from ui.run.pump import Pump
+from ui.run.session import RunSession
+from ui.run.starting import Starter
+from ui.theme import Theme
+from ui.widgets.action_button import ActionButtons
+from ui.widgets.tooltip import Tooltips
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The window's parts that know each other only through this."""
+
+    root: tk.Tk
+    theme: Theme
+    form: FormModel
+    session: RunSession
+    pump: Pump
+    starter: Starter
+    documents: Documents
+    findings: Findings
+    navigation: Navigation
+    actions: ActionTable
+    interaction: Interaction
+    preferences: Preferences
+    tips: Tooltips
+    buttons: ActionButtons
+    say: Callable[[str], None]

@@ -1,0 +1,141 @@
+"""Where faults of the program go: a log file for each launch, the last lines in memory, and one plain dialog.
+
+Faults come from Tk callbacks, from threads and from the interpreter itself; `faulthandler` writes what is left of a
+crash in native code.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import platform
+import sys
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from ui.interaction import Failure
+
+_log = logging.getLogger(__name__)
+_MAX_LINES = 200
+_KEPT_LOGS = 10
+_PACKAGES = ("darkroom-trainer", "customtkinter", "pydantic", "pillow", "torch", "diffusers")
+_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class RingHandler(logging.Handler):
+    """Keeps the last lines of the log in memory, for reports."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: deque[str] = deque(maxlen=_MAX_LINES)
+        self.setFormatter(logging.Formatter(_FORMAT))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a record as text."""
+        self.lines.append(self.format(record))
+
+
+class Diagnostics:
+    """The log of this launch, and what is done with a fault."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ring = RingHandler()
+        self.log_file: Path | None = None
+        self.show: Callable[[Failure], None] | None = None
+        self._crash_file: IO[str] | None = None
+        self._is_showing = False
+        self._handlers: list[logging.Handler] = [self.ring]
+        self._open_files(folder)
+
+    def install(self) -> None:
+        """Take over the log and the hooks for faults outside of Tk."""
+        root = logging.getLogger()
+        root.setLevel(logging.INFO)
+        for handler in self._handlers:
+            root.addHandler(handler)
+        for line in system_facts():
+            _log.info("%s", line)
+        sys.excepthook = self.on_exception
+        threading.excepthook = self._on_thread_exception
+
+    def close(self) -> None:
+        """Give back what `install` took."""
+        for handler in self._handlers:
+            logging.getLogger().removeHandler(handler)
+            handler.close()
+        sys.excepthook = sys.__excepthook__
+        threading.excepthook = threading.__excepthook__
+        if self._crash_file is not None:
+            faulthandler.disable()
+            self._crash_file.close()
+
+    def on_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        """Log a fault of the program and tell of it; the signature is that of Tk's and the interpreter's hooks."""
+        if issubclass(kind, KeyboardInterrupt):
+            sys.__excepthook__(kind, error, trace)
+            return
+        _log.error("A fault of the program", exc_info=(kind, error, trace))
+        if self.show is None or self._is_showing:
+            return
+        self._is_showing = True
+        try:
+            self.show(self._failure("".join(traceback.format_exception(kind, error, trace))))
+        finally:
+            self._is_showing = False
+
+    def report(self, details: str) -> str:
+        """Return a text for a bug report: the fault, the machine, the last lines of the log."""
+        return "\n".join([details.rstrip(), "", *system_facts(), "", "The last lines of the log:", *self.ring.lines])
+
+    def _failure(self, details: str) -> Failure:
+        return Failure(
+            title="Something went wrong inside Darkroom",
+            message="This is a fault of the program, not of your settings.",
+            advice="What you were doing may not have happened; everything else goes on. "
+            "The details help whoever mends it.",
+            details=self.report(details),
+            details_file=self.log_file,
+        )
+
+    def _on_thread_exception(self, fault: threading.ExceptHookArgs) -> None:
+        # No dialog: this is not the Tk thread. A run's own thread tells of its end by an event.
+        if fault.exc_value is not None:
+            trace = (fault.exc_type, fault.exc_value, fault.exc_traceback)
+            _log.error("A fault in the thread %s", fault.thread.name if fault.thread else "?", exc_info=trace)
+
+    def _open_files(self, folder: Path) -> None:
+        """Open this launch's log and crash file; a folder that cannot be written leaves the log in memory."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _remove_old(folder)
+            self.log_file = folder / f"darkroom-{datetime.now():%Y-%m-%d_%H-%M-%S_%f}.log"
+            handler = logging.FileHandler(self.log_file, encoding="utf-8", delay=True)
+            self._crash_file = (folder / "crash.log").open("a", encoding="utf-8")
+        except OSError:
+            self.log_file = None
+            return
+        handler.setFormatter(logging.Formatter(_FORMAT))
+        self._handlers.append(handler)
+        faulthandler.enable(self._crash_file)
+
+
+def system_facts() -> Iterable[str]:
+    """Return what a report says of the machine: versions and platform, found without importing anything large."""
+    yield f"Python {platform.python_version()} on {platform.platform()}"
+    for package in _PACKAGES:
+        try:
+            yield f"{package} {version(package)}"
+        except PackageNotFoundError:
+            yield f"{package} is not installed as a package"
+
+
+def _remove_old(folder: Path) -> None:
+    for file in sorted(folder.glob("darkroom-*.log"))[: -_KEPT_LOGS + 1]:
+        file.unlink(missing_ok=True)

@@ -1,0 +1,111 @@
+"""The editor of a concept: all its fields, and beside them its pictures with their captions, and what is skipped."""
+
+from __future__ import annotations
+
+import tkinter as tk
+
+from modules.config.sections.data import Concept
+from modules.data.scan import Scan
+from ui.context import Context
+from ui.editors.pictures import PictureViewer
+from ui.forms.layout import FormView
+from ui.forms.records import Group, inner_records
+from ui.run.words import count
+from ui.scanning import Scans
+from ui.theme import PAD
+from ui.widgets.card import Card
+from ui.widgets.controls import Button
+from ui.widgets.dialog import Window
+from ui.widgets.image_grid import ImageGrid, Tile
+from ui.widgets.panel import Panel, Text
+from ui.widgets.scroll import ScrollFrame
+
+_SIZE = (980, 640)
+_FORM_WIDTH = 440
+_MAX_SKIPPED_LINES = 6
+
+
+class ConceptEditor(Window):
+    """Edits the concept at a path of the config, at once and without an OK: undo takes back what was not meant."""
+
+    def __init__(self, context: Context, scans: Scans, path: str) -> None:
+        super().__init__(context.root, context.theme, "Concept")
+        self.path = path
+        self._context = context
+        self._scans = scans
+        self._num_items = len(context.form.value(path.rpartition(".")[0]))
+        px = context.theme.px
+        self.columnconfigure(1, weight=1)
+        self.rowconfigure(0, weight=1)
+        scroll = ScrollFrame(self, context.theme)
+        scroll.configure(width=px(_FORM_WIDTH))
+        scroll.grid_propagate(False)
+        scroll.grid(row=0, column=0, sticky="nsew", padx=(px(PAD), 0), pady=px(PAD))
+        scroll.body.columnconfigure(0, weight=1)
+        group = Group(path, "Concept", inner_records(Concept, path))
+        self.form_view = FormView(scroll.body, context, lambda: (group,), max_columns=1)
+        self.form_view.grid(row=0, column=0, sticky="new")
+        self.form_view.build()
+        self._add_preview(px(PAD))
+        self._unwatch = context.form.watch(path.rpartition(".")[0], self._follow)
+        self._follow()
+        self.appear(*_SIZE)
+
+    def show_field(self, path: str) -> bool:
+        """Lead the user to a field."""
+        return self.form_view.reveal(path) is not None
+
+    def destroy(self) -> None:
+        """Let go of the models, too."""
+        self._unwatch()
+        self._context.pump.forget(self)
+        super().destroy()
+
+    def _add_preview(self, pad: int) -> None:
+        context = self._context
+        card = Card(self, context.theme, "Pictures")
+        tk.Grid.grid_configure(card, row=0, column=1, sticky="nsew", padx=(0, pad), pady=pad)
+        self.summary = Text(card.body, context.theme, colour="muted", on="card", wrap_px=440)
+        self.summary.pack(anchor="w", padx=(pad - 4, 0))
+        footer = Panel(card.body, context.theme, "card")
+        footer.pack(side="bottom", fill="x")
+        self.skipped = Text(footer, context.theme, role="small", colour="warning", on="card", wrap_px=440)
+        self.skipped.pack(side="left", anchor="w", padx=(pad - 4, 0))
+        Button(footer, context.theme, "Close", self.close, on="card").pack(side="right", anchor="s")
+        self.grid_view = ImageGrid(
+            card.body, context.theme, context.pump, empty_text="No pictures here.", on_open=self._open
+        )
+        self.grid_view.pack(fill="both", expand=True, padx=(pad - 4, 0), pady=pad // 2)
+
+    def _follow(self) -> None:
+        """Show the pictures of the folder as it is set now."""
+        form = self._context.form
+        if len(form.value(self.path.rpartition(".")[0])) != self._num_items:
+            self._context.root.after_idle(self.close)
+            return
+        concept = form.value(self.path)
+        self.title(f"Concept {concept.name or concept.path}")
+        self._scans.want(concept, lambda: self._context.pump.redraw_soon(self, self._follow))
+        match self._scans.of(concept):
+            case Scan() as scan:
+                self._show(scan)
+            case None:
+                self.summary.say("Looking…")
+            case reason:
+                self.summary.say(f"The folder: {reason}.")
+                self.grid_view.show(())
+                self.skipped.say("")
+
+    def _show(self, scan: Scan) -> None:
+        parts = [count(len(scan.pictures), "picture")]
+        if scan.num_without_caption:
+            parts.append(f"{scan.num_without_caption:,} without a caption")
+        self.summary.say(", ".join(parts))
+        self.grid_view.show([Tile(p.path, " | ".join(p.captions) or "(no caption)") for p in scan.pictures])
+        lines = [f"Skipped: {s.path.name}: {s.reason}" for s in scan.skipped[:_MAX_SKIPPED_LINES]]
+        more = len(scan.skipped) - _MAX_SKIPPED_LINES
+        self.skipped.say("\n".join([*lines, *([f"and {more} more"] if more > 0 else [])]))
+
+    def _open(self, index: int) -> None:
+        tiles = [Tile(t.path, f"{t.path.name}\n{t.caption}") for t in self.grid_view.tiles]
+        PictureViewer(self._context, tiles, index)

@@ -1,0 +1,49 @@
+"""The editor of a sample prompt: all its fields."""
+
+from __future__ import annotations
+
+from modules.config.sections.watching import SamplePrompt
+from ui.context import Context
+from ui.forms.layout import FormView
+from ui.forms.records import Group, inner_records
+from ui.theme import PAD
+from ui.widgets.controls import Button
+from ui.widgets.dialog import Window
+from ui.widgets.scroll import ScrollFrame
+
+_SIZE = (560, 620)
+
+
+class SampleEditor(Window):
+    """Edits the prompt at a path of the config, at once and without an OK: undo takes back what was not meant."""
+
+    def __init__(self, context: Context, path: str) -> None:
+        super().__init__(context.root, context.theme, "Sample")
+        self.path = path
+        self._context = context
+        self._list_path = path.rpartition(".")[0]
+        self._num_items = len(context.form.value(self._list_path))
+        px = context.theme.px
+        Button(self, context.theme, "Close", self.close).pack(side="bottom", anchor="e", padx=PAD, pady=(0, PAD))
+        scroll = ScrollFrame(self, context.theme)
+        scroll.pack(fill="both", expand=True, padx=(px(PAD), 0), pady=(px(PAD), 0))
+        scroll.body.columnconfigure(0, weight=1)
+        group = Group(path, "Sample", inner_records(SamplePrompt, path))
+        self.form_view = FormView(scroll.body, context, lambda: (group,), max_columns=1)
+        self.form_view.grid(row=0, column=0, sticky="new")
+        self.form_view.build()
+        self._unwatch = context.form.watch(self._list_path, self._follow)
+        self.appear(*_SIZE)
+
+    def show_field(self, path: str) -> bool:
+        """Lead the user to a field."""
+        return self.form_view.reveal(path) is not None
+
+    def destroy(self) -> None:
+        """Let go of the model, too."""
+        self._unwatch()
+        super().destroy()
+
+    def _follow(self) -> None:
+        if len(self._context.form.value(self._list_path)) != self._num_items:
+            self._context.root.after_idle(self.close)

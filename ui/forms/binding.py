@@ -1,0 +1,177 @@
+"""Tk variables bound to the fields of a form model. Works on `tk.Tcl()` too, so it is tested without a display."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from typing import Any, Protocol
+
+from modules.config.every import Every
+from modules.config.field import FieldRecord
+from modules.config.problem import Problem
+from ui.forms.model import FormModel
+from ui.forms.values import from_text, number, to_text
+
+
+class Binding(Protocol):
+    """A live connection between variables and a field; closed with the widgets it serves."""
+
+    def close(self) -> None:
+        """Let go of the variables and of the model."""
+
+
+class _Link:
+    """Variables that report what a person does to them, and a model that reports what became of its field."""
+
+    def __init__(self, model: FormModel, path: str, variables: tuple[tk.Variable, ...]) -> None:
+        self.model = model
+        self.path = path
+        self._is_refreshing = False
+        self._traces = [(v, v.trace_add("write", self._written)) for v in variables]
+        self._unsubscribe = model.watch(path, self.refresh)
+        self.refresh()
+
+    def close(self) -> None:
+        """Let go of the variables and of the model."""
+        self._unsubscribe()
+        for variable, trace in self._traces:
+            variable.trace_remove("write", trace)
+
+    def refresh(self) -> None:
+        """Show the model's value."""
+        self._is_refreshing = True
+        try:
+            self.show()
+        finally:
+            self._is_refreshing = False
+
+    def _written(self, *_names: str) -> None:
+        if not self._is_refreshing:
+            self.take()
+
+    def show(self) -> None:
+        """Set the variables to the model's value."""
+        raise NotImplementedError
+
+    def take(self) -> None:
+        """Give what the variables hold to the model."""
+        raise NotImplementedError
+
+
+class TextBinding(_Link):
+    """A text variable and a field whose value is typed: numbers, texts, lists of numbers."""
+
+    def __init__(self, model: FormModel, record: FieldRecord, variable: tk.StringVar) -> None:
+        self.record = record
+        self.variable = variable
+        super().__init__(model, record.path, (variable,))
+
+    def show(self) -> None:
+        """Show the value, but leave a text alone that says the same in other words ("1e-4")."""
+        draft = self.model.draft(self.path)
+        value = self.model.value(self.path)
+        shown = self.variable.get()
+        text = draft.text if draft else to_text(self.record, value)
+        if shown != text and (draft or not _says(self.record, shown, value)):
+            self.variable.set(text)
+
+    def take(self) -> None:
+        """Give what was typed to the model."""
+        self.model.edit_text(self.path, self.variable.get())
+
+    def tidy(self) -> None:
+        """Write the value the usual way, once the person is done typing."""
+        if self.model.draft(self.path) is None:
+            self._is_refreshing = True
+            self.variable.set(to_text(self.record, self.model.value(self.path)))
+            self._is_refreshing = False
+
+
+class FlagBinding(_Link):
+    """A switch and a field that is true or false."""
+
+    def __init__(self, model: FormModel, record: FieldRecord, variable: tk.BooleanVar) -> None:
+        self.variable = variable
+        super().__init__(model, record.path, (variable,))
+
+    def show(self) -> None:
+        """Show the value."""
+        self.variable.set(bool(self.model.value(self.path)))
+
+    def take(self) -> None:
+        """Give the position of the switch to the model."""
+        self.model.edit(self.path, self.variable.get())
+
+
+class ChoiceBinding(_Link):
+    """A name variable and a field that is one of several names."""
+
+    def __init__(self, model: FormModel, record: FieldRecord, variable: tk.StringVar) -> None:
+        self.variable = variable
+        super().__init__(model, record.path, (variable,))
+
+    def show(self) -> None:
+        """Show the value."""
+        self.variable.set(str(self.model.value(self.path)))
+
+    def take(self) -> None:
+        """Give the chosen name to the model."""
+        self.model.edit(self.path, self.variable.get())
+
+
+class VariantBinding(_Link):
+    """A name variable and a section that comes in variants: choosing a name switches the section."""
+
+    def __init__(self, model: FormModel, record: FieldRecord, variable: tk.StringVar) -> None:
+        self.variable = variable
+        super().__init__(model, record.path, (variable,))
+
+    def show(self) -> None:
+        """Show the present variant's name."""
+        self.variable.set(self.model.value(self.path).name)
+
+    def take(self) -> None:
+        """Switch to the chosen variant."""
+        self.model.choose_variant(self.path, self.variable.get())
+
+
+class EveryBinding(_Link):
+    """A number and a unit, and a field of the kind `Every`."""
+
+    def __init__(self, model: FormModel, record: FieldRecord, number_text: tk.StringVar, unit: tk.StringVar) -> None:
+        self.number_text = number_text
+        self.unit = unit
+        super().__init__(model, record.path, (number_text, unit))
+
+    def show(self) -> None:
+        """Show number and unit; a number that was typed in other words stays as it is."""
+        value: Any = self.model.value(self.path) or Every()
+        draft = self.model.draft(self.path)
+        self.unit.set(value.unit)
+        if draft is not None:
+            return
+        if _number_or_none(self.number_text.get()) != value.n:
+            self.number_text.set(f"{value.n:g}")
+
+    def take(self) -> None:
+        """Give number and unit to the model."""
+        try:
+            amount = number(self.number_text.get())
+        except ValueError as error:
+            self.model.reject(self.path, self.number_text.get(), Problem(self.path, str(error)))
+            return
+        self.model.edit(self.path, {"n": amount, "unit": self.unit.get()}, is_typing=True)
+
+
+def _says(record: FieldRecord, text: str, value: Any) -> bool:
+    """Return whether a text stands for a value, in whatever words."""
+    try:
+        return bool(from_text(record, text) == value)
+    except ValueError:
+        return False
+
+
+def _number_or_none(text: str) -> float | None:
+    try:
+        return number(text)
+    except ValueError:
+        return None

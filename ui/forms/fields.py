@@ -1,0 +1,274 @@
+"""One row of a form: label, control, unit and reason, made from a field's record and nothing else."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from modules.config.every import Unit
+from modules.config.field import FieldRecord
+from modules.system.paths import from_root
+from ui.context import Context
+from ui.documents import as_config_path
+from ui.forms.binding import Binding, ChoiceBinding, EveryBinding, FlagBinding, TextBinding, VariantBinding
+from ui.forms.values import display
+from ui.widgets.controls import Button, Choice, Switch
+from ui.widgets.entry import Entry
+from ui.widgets.panel import Panel, Text
+from ui.widgets.textarea import TextArea
+from ui.widgets.variables import FlagVar, TextVar
+
+NUMBER_WIDTH = 110
+_INDENT = 14
+_FLASH_MS = 1600
+_UNIT_LABELS = {unit: unit if unit == "never" else f"{unit}s" for unit in get_args(Unit)}
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """The widgets of a field's value, and how to reach them."""
+
+    frame: tk.Widget
+    binding: Binding
+    focus: Callable[[], None]
+    mark_invalid: Callable[[bool], None]
+    is_wide: bool = True
+
+
+Maker = Callable[[tk.Misc, Context, FieldRecord], Control]
+
+
+def make_control(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
+    """Return the control for a field, by its kind."""
+    if record.kind == "text" and record.setting.multiline:
+        return _text_area(master, context, record)
+    if record.kind == "text" and record.setting.path_kind:
+        return _path(master, context, record)
+    return _MAKERS[record.kind](master, context, record)
+
+
+def tip_of(context: Context, record: FieldRecord) -> str:
+    """Return all there is to know of a field for its tooltip, from its record, and why its entry does not fit."""
+    setting = record.setting
+    draft = context.form.draft(record.path)
+    lines = [record.label, setting.help]
+    if record.allowed and not record.choices:
+        lines.append(f"Range: {record.allowed}{f' {setting.unit}' if setting.unit else ''}")
+    lines.append(f"Default: {display(record, record.default)}")
+    if context.form.differs(record.path):
+        lines.append(f"As loaded: {display(record, context.form.loaded_value(record.path))}")
+    if setting.changeable_on_resume:
+        lines.append("May be changed when a run is resumed.")
+    if draft is not None:
+        lines.append(f"Not taken: {draft.problem.message}")
+    return "\n".join(lines)
+
+
+def _nothing(_is_invalid: bool) -> None:
+    """A control that cannot hold a wrong entry has nothing to mark."""
+
+
+def _number(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
+    frame = Panel(master, context.theme, "card")
+    variable = TextVar(master=frame)
+    hint = record.setting.empty_means if record.optional else ""
+    width = NUMBER_WIDTH + 60 if hint or record.kind == "int_list" else NUMBER_WIDTH
+    entry = Entry(frame, context.theme, variable, width=width, placeholder=hint)
+    entry.pack(side="left")
+    if record.setting.unit:
+        Text(frame, context.theme, record.setting.unit, role="small", colour="muted", on="card").pack(
+            side="left", padx=(context.theme.px(8), 0)
+        )
+    return _typed_control(frame, context, record, entry, variable, is_wide=False)
+
+
+def _line(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
+    variable = TextVar(master=master)
+    entry = Entry(master, context.theme, variable, placeholder=record.setting.empty_means)
+    return _typed_control(entry, context, record, entry, variable)
+
+
+def _typed_control(
+    frame: tk.Widget,
+    context: Context,
+    record: FieldRecord,
+    entry: Entry,
+    variable: tk.StringVar,
+    *,
+    is_wide: bool = True,
+) -> Control:
+    binding = TextBinding(context.form, record, variable)
+    tk.Misc.bind(entry.tk_entry, "<FocusOut>", lambda _e: binding.tidy(), add="+")
+    return Control(frame, binding, entry.tk_entry.focus_set, entry.mark_invalid, is_wide)
+
+
+def _path(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
+    frame = Panel(master, context.theme, "card")
+    variable = TextVar(master=frame)
+    entry = Entry(frame, context.theme, variable, placeholder=record.setting.empty_means)
+    browse = Button(frame, context.theme, "…", lambda: _browse(context, record), on="card", width=36)
+    entry.pack(side="left", fill="x", expand=True)
+    browse.pack(side="left", padx=(6, 0))
+    return _typed_control(frame, context, record, entry, variable)
+
+
+def _browse(context: Context, record: FieldRecord) -> None:
+    """Ask for the path a field wants, beginning where it points now."""
+    now = from_root(str(context.form.value(record.path) or "."))
+    start = next((p for p in (now, *now.parents) if p.is_dir()), Path.cwd())
+    chosen: Path | None
+    match record.setting.path_kind:
+        case "save":
+            chosen = context.interaction.ask_save_file(record.label, now, (("Model", f"*{now.suffix or '.*'}"),))
+        case "file":
+            chosen = context.interaction.ask_file(record.label, start, ())
+        case _:
+            chosen = context.interaction.ask_folder(record.label, start)
+    if chosen is not None:
+        context.form.edit(record.path, as_config_path(chosen))
+
+
+def _text_area(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
+    variable = TextVar(master=master)
+    area = TextArea(master, context.theme, variable)
+    binding = TextBinding(context.form, record, variable)
+    return Control(area, binding, area.text.focus_set, area.mark_invalid)
+
+
+def _switch(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
+    variable = FlagVar(master=master)
+    switch = Switch(master, context.theme, variable)
+    return Control(switch, FlagBinding(context.form, record, variable), switch.focus_ring, _nothing, is_wide=False)
+
+
+def _choice(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
+    variable = TextVar(master=master)
+    choice = Choice(master, context.theme, variable, record.choices)
+    return Control(choice, ChoiceBinding(context.form, record, variable), choice.focus_ring, _nothing)
+
+
+def _variant(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
+    variable = TextVar(master=master)
+    choice = Choice(master, context.theme, variable, record.choices)
+    return Control(choice, VariantBinding(context.form, record, variable), choice.focus_ring, _nothing)
+
+
+def _every(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
+    frame = Panel(master, context.theme, "card")
+    amount, unit = TextVar(master=frame), TextVar(master=frame)
+    entry = Entry(frame, context.theme, amount, width=64)
+    choice = Choice(frame, context.theme, unit, _UNIT_LABELS, width=112)
+
+    def enable_number(*_names: str) -> None:
+        entry.set_enabled(unit.get() != "never")
+
+    unit.trace_add("write", enable_number)
+    binding = EveryBinding(context.form, record, amount, unit)
+    entry.pack(side="left")
+    choice.pack(side="left", padx=(6, 0))
+    return Control(frame, binding, entry.tk_entry.focus_set, entry.mark_invalid, is_wide=False)
+
+
+_MAKERS: Mapping[str, Maker] = {
+    "int": _number,
+    "float": _number,
+    "int_list": _number,
+    "text": _line,
+    "bool": _switch,
+    "choice": _choice,
+    "section": _variant,
+    "every": _every,
+}
+
+
+class Row:
+    """A field in a card: its widgets, whether they are shown, and what they say about the value."""
+
+    def __init__(self, master: Panel, context: Context, record: FieldRecord, line: int, *, is_inner: bool) -> None:
+        theme = context.theme
+        self.record = record
+        self.is_shown = False
+        self._context = context
+        self._line = line * 2
+        self._indent = theme.px(_INDENT) if is_inner else 0  # the fields of a variant stand below the choice of it
+        self._mark = Panel(master, theme, "card", width=theme.px(3))
+        self._label = Text(master, theme, record.label, colour="label", on="card", wrap_px=150)
+        self.control = make_control(master, context, record)
+        self._reason: Text | None = None
+        self._master = master
+        self._unwatch = context.form.watch(record.path, self.refresh)
+        self.refresh()
+
+    @property
+    def tip_targets(self) -> tuple[tk.Misc, ...]:
+        """The widgets whose tooltip tells of the field."""
+        return (self._label, self.control.frame)
+
+    @property
+    def menu_target(self) -> tk.Misc:
+        """The widget whose context menu resets the field."""
+        return self._label
+
+    def tip(self) -> str:
+        """Return the tooltip's text."""
+        return tip_of(self._context, self.record)
+
+    def refresh(self) -> None:
+        """Show whether the value is another one than was loaded, and whether the entry fits."""
+        form, path = self._context.form, self.record.path
+        draft = form.draft(path)
+        self._mark.recolour("error" if draft else "accent" if form.differs(path) else "card")
+        self.control.mark_invalid(draft is not None)
+        self._say_reason(draft.problem.message if draft else "")
+
+    def set_shown(self, is_shown: bool) -> None:
+        """Show or hide the row."""
+        if is_shown == self.is_shown:
+            return
+        self.is_shown = is_shown
+        if is_shown:
+            self._place()
+            self.refresh()
+        else:
+            for widget in (self._mark, self._label, self.control.frame, *([self._reason] if self._reason else [])):
+                widget.grid_remove()
+
+    def flash(self) -> None:
+        """Colour the label for a moment, to lead the eye to the row."""
+        self._label.recolour("accent")
+        self._label.after(_FLASH_MS, self._end_flash)
+
+    def _end_flash(self) -> None:
+        if self._label.winfo_exists():
+            self._label.recolour("label")
+
+    def close(self) -> None:
+        """Destroy the widgets and let go of the model."""
+        self._unwatch()
+        self.control.binding.close()
+        for widget in (self._mark, self._label, self.control.frame, self._reason):
+            if widget is not None:
+                widget.destroy()
+
+    def _place(self) -> None:
+        px = self._context.theme.px
+        self._mark.grid(row=self._line, column=0, sticky="ns", pady=px(6), padx=(0, px(9)))
+        self._label.grid(row=self._line, column=1, sticky="w", pady=px(4), padx=(self._indent, px(12)))
+        sticky = "ew" if self.control.is_wide else "w"
+        # Not `frame.grid`: customtkinter's own would scale the distance a second time.
+        tk.Grid.grid_configure(self.control.frame, row=self._line, column=2, sticky=sticky, pady=px(4))
+
+    def _say_reason(self, text: str) -> None:
+        if not text:
+            if self._reason is not None:
+                self._reason.grid_remove()
+            return
+        theme = self._context.theme
+        if self._reason is None:
+            self._reason = Text(self._master, theme, role="small", colour="error", on="card", wrap_px=260)
+        self._reason.say(text)
+        if self.is_shown:
+            self._reason.grid(row=self._line + 1, column=2, sticky="w", pady=(0, theme.px(4)))

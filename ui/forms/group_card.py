@@ -1,0 +1,118 @@
+"""The card of one group of fields: its rows, and those of the variants chosen in it."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Iterator
+
+from modules.config.field import FieldRecord
+from ui.context import Context
+from ui.forms.fields import Row
+from ui.forms.records import Group, variant_records
+from ui.forms.reset_menu import attach_reset_menu
+from ui.forms.visibility import is_relevant, is_shown
+from ui.theme import PAD
+from ui.widgets.card import Card
+from ui.widgets.panel import Panel
+
+LABEL_WIDTH = 150
+_LINES_PER_RECORD = 40  # leaves room for the fields of a variant below the choice of it
+
+
+class GroupCard:
+    """A card and its rows by path."""
+
+    def __init__(self, master: tk.Misc, context: Context, group: Group) -> None:
+        self.group = group
+        self.rows: dict[str, Row] = {}
+        self.card = Card(master, context.theme, group.title)
+        self._context = context
+        self._kept: set[str] = set()  # shown since the level was last set; does not vanish under the hand that edits it
+        self._forced: set[str] = set()  # a person was led to it
+        body = self.card.body
+        body.columnconfigure(1, minsize=context.theme.px(LABEL_WIDTH))
+        body.columnconfigure(2, weight=1)
+
+    def build(self) -> Iterator[None]:
+        """Make the rows, one for each `next`."""
+        for index, record in enumerate(self.group.records):
+            self._add(record, index * _LINES_PER_RECORD)
+            yield
+            for line, inner in self._variant_lines(index, record):
+                self._add(inner, line, is_inner=True)
+                yield
+
+    def update(self) -> None:
+        """Show the rows that matter now, with the fields of the variants that are chosen now."""
+        for index, record in enumerate(self.group.records):
+            if record.kind == "section" and record.path in self.rows:
+                self._renew_variant(index, record)
+        for row in self.rows.values():
+            row.set_shown(self._is_shown(row.record))
+
+    def num_rows_shown(self) -> int:
+        """Return how many rows the card shows once it is built."""
+        return sum(self._is_shown(record) for record in self._records())
+
+    def force(self, path: str) -> Row | None:
+        """Show a field whatever its level; return its row, if the card has it."""
+        if path in self.rows:
+            self._forced.add(path)
+            self.update()
+        return self.rows.get(path)
+
+    def show_by_level(self) -> None:
+        """Forget which fields were shown beyond the level."""
+        self._kept.clear()
+        self._forced.clear()
+
+    def place_in(self, column: Panel) -> None:
+        """Stand at the end of a column."""
+        gap = self._context.theme.px(PAD)
+        tk.Pack.pack_configure(self.card, in_=column, fill="x", pady=(0, gap))
+        self.card.lift()
+
+    def close(self) -> None:
+        """Destroy the card and let go of the model."""
+        for row in self.rows.values():
+            row.close()
+        self.rows.clear()
+        self.card.destroy()
+
+    def _records(self) -> Iterator[FieldRecord]:
+        for index, record in enumerate(self.group.records):
+            yield record
+            for _, inner in self._variant_lines(index, record):
+                yield inner
+
+    def _variant_lines(self, index: int, record: FieldRecord) -> Iterator[tuple[int, FieldRecord]]:
+        """Yield the fields of the chosen variant with the lines they stand on, right below the choice."""
+        if record.kind == "section":
+            yield from enumerate(variant_records(self._context.form.config, record), index * _LINES_PER_RECORD + 1)
+
+    def _is_shown(self, record: FieldRecord) -> bool:
+        if record.path in self._forced or self._context.form.draft(record.path) is not None:
+            return True
+        config = self._context.form.config
+        if is_shown(config, record, show_advanced=self._context.preferences.now.show_advanced):
+            self._kept.add(record.path)
+            return True
+        return record.path in self._kept and is_relevant(config, record)
+
+    def _add(self, record: FieldRecord, line: int, *, is_inner: bool = False) -> None:
+        row = Row(self.card.body, self._context, record, line, is_inner=is_inner)
+        for target in row.tip_targets:
+            self._context.tips.attach(target, row.tip)
+        attach_reset_menu(row.menu_target, self._context, record)
+        self.rows[record.path] = row
+        row.set_shown(self._is_shown(record))
+
+    def _renew_variant(self, index: int, record: FieldRecord) -> None:
+        lines = list(self._variant_lines(index, record))
+        present = [row.record for path, row in self.rows.items() if path.startswith(record.path + ".")]
+        if present == [inner for _, inner in lines]:
+            return
+        for old in present:
+            self.rows.pop(old.path).close()
+        for line, inner in lines:
+            self._add(inner, line, is_inner=True)

@@ -1,0 +1,145 @@
+"""A form: cards for groups of fields, in as many columns as fit, built in slices so that nothing stalls."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ui.context import Context
+from ui.forms.fields import Row
+from ui.forms.group_card import GroupCard
+from ui.forms.records import Group
+from ui.theme import PAD
+from ui.widgets.panel import Panel
+
+MIN_COLUMN_WIDTH = 400
+MAX_COLUMNS = 3
+_HEADING_ROWS = 1.6  # the height of a card without rows, in rows
+
+
+class FormView(Panel):
+    """The cards of some groups of fields; `groups()` says which, anew after every change."""
+
+    def __init__(
+        self,
+        master: tk.Misc,
+        context: Context,
+        groups: Callable[[], tuple[Group, ...]],
+        *,
+        max_columns: int = MAX_COLUMNS,
+    ) -> None:
+        super().__init__(master, context.theme, "window")
+        self.cards: list[GroupCard] = []
+        self.is_complete = False
+        self._context = context
+        self._wanted_groups = groups
+        self._max_columns = max_columns
+        self._groups: tuple[Group, ...] = ()
+        self._columns: list[Panel] = []
+        self._shape: tuple[Any, ...] = ()
+        self._unsubscribe = (
+            context.form.changed.subscribe(self._changed),
+            context.preferences.changed.subscribe(self._level_changed),
+        )
+        # Not at once: Tk calls this while it places children, when none of them may be placed anew.
+        self.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "width"), self._arrange))
+
+    def build(self) -> None:
+        """Make the cards: the first rows now, the others over the next turns of the pump."""
+        self._context.pump.work_through(self, self._build())
+
+    def finish(self) -> None:
+        """Make now what is not made yet."""
+        self._context.pump.finish(self)
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the rows there are."""
+        for card in self.cards:
+            yield from card.rows.values()
+
+    def reveal(self, path: str) -> Row | None:
+        """Show the field at a path whatever its level, and give it the focus; return its row if the form has it."""
+        self.finish()
+        row = next((found for card in self.cards if (found := card.force(path)) is not None), None)
+        if row is not None:
+            self._arrange()
+            row.flash()
+            row.control.focus()
+        return row
+
+    def destroy(self) -> None:
+        """Let go of the models, too."""
+        for unsubscribe in self._unsubscribe:
+            unsubscribe()
+        self._context.pump.forget(self)
+        self._context.pump.forget((self, "width"))
+        for card in self.cards:
+            card.close()
+        self.cards.clear()
+        super().destroy()
+
+    def _build(self) -> Iterator[None]:
+        self._groups = self._wanted_groups()
+        for group in self._groups:
+            card = GroupCard(self, self._context, group)
+            self.cards.append(card)
+            self._arrange()
+            yield from card.build()
+        self.is_complete = True
+        self._arrange()
+
+    def _changed(self) -> None:
+        self._context.pump.redraw_soon(self, self._follow)
+
+    def _level_changed(self) -> None:
+        for card in self.cards:
+            card.show_by_level()
+        self._changed()
+
+    def _follow(self) -> None:
+        """Bring the form to what the config now is: other parts, other variants, other fields that matter."""
+        if not self.is_complete:
+            return
+        if self._wanted_groups() != self._groups:
+            for card in self.cards:
+                card.close()
+            self.cards.clear()
+            self.is_complete = False
+            self.build()
+            return
+        for card in self.cards:
+            card.update()
+        self._arrange()
+
+    def _arrange(self) -> None:
+        """Deal the cards to columns of about equal height; cards without a row that matters are left out."""
+        width = self.winfo_width()
+        fitting = width // self._context.theme.px(MIN_COLUMN_WIDTH)
+        num_columns = max(1, min(self._max_columns, fitting, len(self._groups)))
+        counts = tuple(card.num_rows_shown() for card in self.cards)
+        shape = (num_columns, counts, tuple(card.group.key for card in self.cards))
+        if shape == self._shape or width <= 1:
+            return
+        self._shape = shape
+        self._set_columns(num_columns)
+        heights = [0.0] * num_columns
+        for card, num_rows in zip(self.cards, counts, strict=True):
+            card.card.pack_forget()
+            if num_rows == 0:
+                continue
+            column = heights.index(min(heights))
+            heights[column] += num_rows + _HEADING_ROWS
+            card.place_in(self._columns[column])
+
+    def _set_columns(self, count: int) -> None:
+        while len(self._columns) < self._max_columns:
+            self._columns.append(Panel(self, self._context.theme, "window", height=1))
+        for index, column in enumerate(self._columns):
+            is_used = index < count
+            self.columnconfigure(2 * index, weight=1 if is_used else 0, uniform="form" if is_used else "")
+            self.columnconfigure(2 * index + 1, minsize=self._context.theme.px(PAD) if index + 1 < count else 0)
+            if is_used:
+                column.grid(row=0, column=2 * index, sticky="new")
+            else:
+                column.grid_remove()

@@ -1,0 +1,107 @@
+"""Which fields there are, and how a page groups them: from the config's own declarations. No Tk.
+
+Nothing about a particular field is written here or anywhere else under `ui/`: a field, an optimizer, a schedule or a
+family that is declared in `modules/` appears without an edit of the window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from pydantic import BaseModel
+
+from modules.config.edit import get_path
+from modules.config.field import FieldRecord, records_of
+from modules.config.schema import Config
+from modules.families.registry import FAMILIES
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Fields that stand together under a heading."""
+
+    key: str
+    title: str
+    records: tuple[FieldRecord, ...]
+
+
+@cache
+def top_records(config_type: type[Config]) -> Mapping[str, FieldRecord]:
+    """Return the records of a config type by path, nested sections flattened, lists and maps as one record each."""
+    return {record.path: record for record in records_of(config_type)}
+
+
+@cache
+def inner_records(section: type[BaseModel], prefix: str) -> tuple[FieldRecord, ...]:
+    """Return the records of a variant, of a map's or of a list's item, under the path it stands at."""
+    return records_of(section, prefix)
+
+
+def record_at(config: Config, path: str) -> FieldRecord | None:
+    """Return the record of the field at a path, inside variants, parts and lists too; None where there is none."""
+    top = top_records(type(config))
+    if path in top:
+        return top[path]
+    holder = next((top[head] for head in _heads(path) if head in top), None)
+    if holder is None:
+        return None
+    section, prefix = _item_type(config, holder), holder.path
+    if holder.kind in ("map", "list"):
+        prefix += "." + path[len(holder.path) + 1 :].partition(".")[0]
+    return next((r for r in inner_records(section, prefix) if r.path == path), None) if section else None
+
+
+def variant_records(config: Config, record: FieldRecord) -> tuple[FieldRecord, ...]:
+    """Return the fields that belong to the chosen variant of a section with variants (an optimizer's own, say)."""
+    variant: type[BaseModel] = type(get_path(config, record.path))
+    return inner_records(variant, record.path)
+
+
+def groups_of(config: Config, sections: Iterable[str]) -> tuple[Group, ...]:
+    """Return the groups of some top-level sections in the order of declaration; equal headings of one section join.
+
+    The parts of the model give one group each, named and ordered by the family's spec. Lists have editors of their
+    own and are left out.
+    """
+    groups: dict[str, Group] = {}
+    for section in sections:
+        for record in top_records(type(config)).values():
+            if record.path.partition(".")[0] != section or record.kind == "list":
+                continue
+            for group in _map_groups(config, record) if record.kind == "map" else (_plain_group(section, record),):
+                before = groups.get(group.key)
+                records = (*before.records, *group.records) if before else group.records
+                groups[group.key] = Group(group.key, group.title, records)
+    return tuple(groups.values())
+
+
+def claimed_sections(config_type: type[Config]) -> tuple[str, ...]:
+    """Return the names of the config's top-level sections that hold fields a person can set."""
+    return tuple(dict.fromkeys(path.partition(".")[0] for path in top_records(config_type)))
+
+
+def _plain_group(section: str, record: FieldRecord) -> Group:
+    title = record.setting.group or section.replace("_", " ").capitalize()
+    return Group(f"{section}/{title}", title, (record,))
+
+
+def _map_groups(config: Config, record: FieldRecord) -> Iterator[Group]:
+    if record.item is None:
+        return
+    for part in FAMILIES[config.model.family].parts:
+        fields = inner_records(record.item, f"{record.path}.{part.name}")
+        wanted = tuple(f for f in fields if part.trainable or not f.setting.only_if_trainable)
+        yield Group(f"{record.path}/{part.name}", part.label, wanted)
+
+
+def _item_type(config: Config, holder: FieldRecord) -> type[BaseModel] | None:
+    return type(get_path(config, holder.path)) if holder.kind == "section" else holder.item
+
+
+def _heads(path: str) -> Iterator[str]:
+    """Yield the beginnings of a dotted path, the longest first: a.b.c gives a.b, then a."""
+    names = path.split(".")
+    for count in range(len(names) - 1, 0, -1):
+        yield ".".join(names[:count])

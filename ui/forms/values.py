@@ -1,0 +1,106 @@
+"""Field values as the text a person reads and types, and back. No Tk.
+
+Only the form of the text is judged here; whether the value fits is for `modules.config.edit.set_path` to say.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from modules.config.every import Every
+from modules.config.field import FieldRecord
+
+
+def to_text(record: FieldRecord, value: Any) -> str:
+    """Return a value of the field as text; `from_text` makes the same value of it."""
+    match value:
+        case None:
+            return ""
+        case float():
+            return _float_text(value)
+        case Every():
+            return str(value)
+        case tuple():
+            return ", ".join(str(v) for v in value)
+        case _:
+            return str(value)
+
+
+def from_text(record: FieldRecord, text: str) -> Any:
+    """Return the value that a text stands for. Raises ValueError with a sentence for the user."""
+    stripped = text.strip()
+    match record.kind:
+        case "text":
+            return text
+        case _ if not stripped and record.optional:
+            return None
+        case "int":
+            return whole_number(stripped)
+        case "float":
+            return number(stripped)
+        case "int_list":
+            return tuple(whole_number(part) for part in stripped.replace(";", ",").split(",") if part.strip())
+        case _:
+            return stripped
+
+
+def number(text: str) -> float:
+    """Return a number typed with a point or a comma. Raises ValueError with a sentence for the user."""
+    plain = text.strip().replace(" ", "")
+    if "." not in plain and plain.count(",") == 1:
+        plain = plain.replace(",", ".")
+    try:
+        return float(plain)
+    except ValueError:
+        raise ValueError(_missing(text) or f"{text!r} is not a number.") from None
+
+
+def whole_number(text: str) -> int:
+    """Return a whole number. Raises ValueError with a sentence for the user."""
+    try:
+        return int(text.strip().replace(" ", ""))
+    except ValueError:
+        raise ValueError(_missing(text) or f"{text.strip()!r} is not a whole number.") from None
+
+
+def why_out_of_range(record: FieldRecord, value: Any) -> str:
+    """Return a sentence for a number outside of the field's range; empty for any other value."""
+    numbers = value if isinstance(value, tuple) else (value,)
+    for n in numbers:
+        if not isinstance(n, int | float) or isinstance(n, bool):
+            return ""
+        is_below = record.lo is not None and (n <= record.lo if record.lo_is_open else n < record.lo)
+        is_above = record.hi is not None and (n >= record.hi if record.hi_is_open else n > record.hi)
+        is_between_steps = record.step is not None and n % record.step != 0
+        if is_below or is_above or is_between_steps:
+            unit = f" {record.setting.unit}" if record.setting.unit else ""
+            return f"{to_text(record, n)} does not fit; allowed: {record.allowed}{unit}."
+    return ""
+
+
+def display(record: FieldRecord, value: Any) -> str:
+    """Return a value as tooltips and menus show it: labels for choices, on and off, and what empty means."""
+    match record.kind:
+        case "bool":
+            return "on" if value else "off"
+        case "choice":
+            return record.choices.get(str(value), str(value))
+        case "section":
+            name = str(getattr(value, "name", value))
+            return record.choices.get(name, name)
+        case "list" | "map":
+            return f"{len(value)} entries" if value else "none"
+        case _:
+            text = to_text(record, value)
+            unit = f" {record.setting.unit}" if record.setting.unit and text else ""
+            return f"{text}{unit}" or record.setting.empty_means or "empty"
+
+
+def _missing(text: str) -> str:
+    return "" if text.strip() else "A number is needed here."
+
+
+def _float_text(value: float) -> str:
+    if value == int(value) and abs(value) < 1e15:
+        return str(int(value))
+    return repr(value).replace("e-0", "e-")

@@ -1,0 +1,65 @@
+"""The verbs by which the window asks and tells. Injected: the program passes Tk dialogs, tests pass a recorder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from modules.config.problem import Problem
+from trainer.preflight import Preview
+
+FileKind = tuple[str, str]  # what people call it, and a pattern: ("Config", "*.json")
+Severity = Literal["plain", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A button of a question: what it stands for, what it says, and whether it is the one that Return presses."""
+
+    name: str
+    label: str
+    is_default: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A fault as it is told: a plain sentence, an advice, and the technical details one click away."""
+
+    title: str
+    message: str
+    advice: str = ""
+    details: str = ""
+    details_file: Path | None = None
+
+
+class Interaction(Protocol):
+    """What the window needs of a person, or of a test that plays one. None or an empty tuple means "cancelled"."""
+
+    def ask_folder(self, title: str, start: Path) -> Path | None:
+        """Ask for one folder."""
+
+    def ask_folders(self, title: str, start: Path) -> tuple[Path, ...]:
+        """Ask for any number of folders."""
+
+    def ask_file(self, title: str, start: Path, kinds: Sequence[FileKind]) -> Path | None:
+        """Ask for a file that exists."""
+
+    def ask_save_file(self, title: str, start: Path, kinds: Sequence[FileKind]) -> Path | None:
+        """Ask where to save; `start` is the proposed file."""
+
+    def ask_text(self, title: str, message: str, text: str) -> str | None:
+        """Ask for a line of text."""
+
+    def choose(self, title: str, message: str, answers: Sequence[Answer], severity: Severity = "plain") -> str | None:
+        """Ask a question with the given answers; return the name of the one chosen."""
+
+    def confirm_start(self, warnings: Sequence[Problem], preview: Preview | None) -> bool:
+        """Show what the check found and what the run will do; return whether to start."""
+
+    def show_failure(self, failure: Failure) -> None:
+        """Tell of a fault."""
+
+    def open_path(self, path: Path) -> None:
+        """Show a file or a folder in the system's own program for it."""

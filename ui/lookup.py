@@ -1,0 +1,54 @@
+"""Finding a setting by a few words of its label or its help. No Tk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from modules.config.field import FieldRecord
+from modules.config.schema import Config
+from ui.forms.records import Group, groups_of, variant_records
+from ui.pages.catalogue import PAGES, sections_of
+
+_NO_MATCH = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A field that was found, and where it is in words."""
+
+    path: str
+    label: str
+    place: str
+
+
+def find_fields(config: Config, text: str) -> list[Match]:
+    """Return the fields that have all words of `text` in label, heading, page, path or help; the likeliest first."""
+    words = text.lower().split()
+    ranked = [(_rank(record, match, words), match) for record, match in _all_fields(config)]
+    return [match for rank, match in sorted(ranked, key=lambda entry: entry[0]) if rank < _NO_MATCH]
+
+
+def _rank(record: FieldRecord, match: Match, words: list[str]) -> int:
+    """Return how far down a field stands in the list."""
+    label = record.label.lower()
+    everything = f"{label} {match.place.lower()} {record.path} {record.setting.help.lower()}"
+    if not all(word in everything for word in words):
+        return _NO_MATCH
+    if all(word in label for word in words):
+        return 0 if label.startswith(words[0] if words else "") else 1
+    return 2 if all(word in f"{label} {match.place.lower()}" for word in words) else 3
+
+
+def _all_fields(config: Config) -> Iterator[tuple[FieldRecord, Match]]:
+    for page in PAGES:
+        for group in groups_of(config, sections_of(page, type(config))):
+            for record in _records(config, group):
+                yield record, Match(record.path, record.label, f"{page.title} › {group.title}")
+
+
+def _records(config: Config, group: Group) -> Iterator[FieldRecord]:
+    for record in group.records:
+        yield record
+        if record.kind == "section":
+            yield from variant_records(config, record)

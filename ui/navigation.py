@@ -1,0 +1,31 @@
+"""Which page is open, and how anything in the window leads to a field. No Tk; the shell follows it."""
+
+from __future__ import annotations
+
+from ui.forms.model import FormModel
+from ui.pages.catalogue import page_named, page_of
+from ui.signal import Signal
+
+
+class Navigation:
+    """The open page, and the requests to show a page or a field."""
+
+    def __init__(self, form: FormModel, page: str) -> None:
+        self.page = page_named(page).key
+        self._form = form
+        self.page_wanted: Signal[[str]] = Signal()
+        self.field_wanted: Signal[[str, str]] = Signal()  # the page, which is open by then, and the path
+
+    def open(self, key: str) -> None:
+        """Show a page."""
+        self.page = page_named(key).key
+        self.page_wanted(self.page)
+
+    def go_to(self, path: str) -> bool:
+        """Show the field at a path; return whether there is a page that has it."""
+        page = page_of(type(self._form.config), path)
+        if page is None:
+            return False
+        self.open(page.key)
+        self.field_wanted(page.key, path)
+        return True

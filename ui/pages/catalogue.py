@@ -1,0 +1,89 @@
+"""The pages in the order of the side bar: which sections of the config each shows, and what else it offers.
+
+A section that no page claims is shown on the first one, so that a new section of the config is never out of sight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from modules.config.schema import Config
+from ui.forms.records import claimed_sections
+
+FORM_PAGE = "ui.pages.form_page:FormPage"
+
+
+@dataclass(frozen=True, slots=True)
+class PageSpec:
+    """A page: its name in code, its words, the sections it shows, its buttons, and the class that draws it."""
+
+    key: str
+    title: str
+    hint: str
+    sections: tuple[str, ...] = ()
+    actions: tuple[str, ...] = ()
+    view: str = FORM_PAGE
+
+
+PAGES: tuple[PageSpec, ...] = (
+    PageSpec("general", "General", "Where a run works, on what, and from which seed.", ("general",)),
+    PageSpec(
+        "model",
+        "Model",
+        "What to start from, which parts learn, and the file it becomes.",
+        ("model", "parts", "output"),
+    ),
+    PageSpec("data", "Data", "Sizes, captions and caches, for all concepts alike.", ("data",)),
+    PageSpec(
+        "concepts",
+        "Concepts",
+        "The folders of pictures to learn from.",
+        ("concepts",),
+        view="ui.pages.concepts:ConceptsPage",
+    ),
+    PageSpec("training", "Training", "How long, how fast and by which rule it learns.", ("training", "adapter")),
+    PageSpec(
+        "sampling",
+        "Sampling",
+        "What is painted and measured on the way, to see how it goes.",
+        ("validation", "sampling"),
+        ("sample_now", "validate_now"),
+        view="ui.pages.sampling:SamplingPage",
+    ),
+    PageSpec(
+        "backup",
+        "Backup",
+        "What is written on the way: backups to go on from, and files to try out.",
+        ("backup",),
+        ("backup_now", "save_now"),
+    ),
+    PageSpec(
+        "run",
+        "Run",
+        "What the training is doing.",
+        actions=("sample_now", "validate_now", "backup_now", "save_now", "open_run_folder"),
+        view="ui.pages.run:RunPage",
+    ),
+)
+
+
+def page_named(key: str) -> PageSpec:
+    """Return the page of a name; the first one for a name that no page has."""
+    return next((p for p in PAGES if p.key == key), PAGES[0])
+
+
+def page_of(config_type: type[Config], path: str) -> PageSpec | None:
+    """Return the page that shows the field at a path; None where no page does."""
+    section = path.partition(".")[0]
+    page = next((p for p in PAGES if section in p.sections), None)
+    if page is None and section in claimed_sections(config_type):
+        return PAGES[0]
+    return page
+
+
+def sections_of(page: PageSpec, config_type: type[Config]) -> tuple[str, ...]:
+    """Return the sections a page shows; the first page also those that no other claims."""
+    if page != PAGES[0]:
+        return page.sections
+    claimed = {s for p in PAGES for s in p.sections}
+    return (*page.sections, *(s for s in claimed_sections(config_type) if s not in claimed))

@@ -1,0 +1,180 @@
+"""The Concepts page: the folders of pictures, with what was found in each."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from PIL import Image, ImageTk
+
+from modules.config.sections.data import Concept
+from modules.data.scan import Scan
+from modules.system.paths import PROGRAM_ROOT, from_root
+from ui.context import Context
+from ui.documents import as_config_path
+from ui.editors.concept import ConceptEditor
+from ui.forms import items
+from ui.pages.catalogue import PageSpec
+from ui.pages.list_card import ENABLED_COLUMN, OFF, ON, ListCard
+from ui.pages.page import PageFrame
+from ui.run.words import count
+from ui.scanning import Scans
+from ui.theme import PAD
+from ui.thumbnails import load_square
+from ui.widgets.dropping import accept_folders
+from ui.widgets.panel import Text
+from ui.widgets.table import Column
+
+PATH = "concepts"
+_THUMBNAIL_PX = 52
+_COLUMNS = (
+    Column("#0", "Name", 250),
+    Column(ENABLED_COLUMN, "On", 44, "center"),
+    Column("kind", "Used for", 90),
+    Column("pictures", "Pictures", 110),
+    Column("path", "Folder", 260, is_stretched=True),
+)
+_NOTHING_YET = "Add the folders that hold your pictures.\nYou can choose several at once, or drop them here."
+
+
+class ConceptsPage:
+    """A table of the concepts; an editor window for each."""
+
+    def __init__(self, master: tk.Misc, context: Context, spec: PageSpec) -> None:
+        self.frame = PageFrame(master, context, spec)
+        self.scans = Scans(context.pump.background)
+        self.editor: ConceptEditor | None = None
+        self._context = context
+        self._photos: dict[Path, ImageTk.PhotoImage | None] = {}
+        side_px = context.theme.px(_THUMBNAIL_PX)
+        self._blank = tk.PhotoImage(master=self.frame, width=side_px, height=side_px)
+        self._summary = Text(self.frame.buttons, context.theme, colour="muted")
+        self._summary.pack(side="right")
+        self.list = ListCard(
+            self.frame,
+            context,
+            PATH,
+            _COLUMNS,
+            title="",
+            row_of=self._row_of,
+            edit=self.edit,
+            before_change=self._close_editor,
+            table_style="Pictures.Treeview",
+        )
+        px = context.theme.px
+        tk.Grid.grid_configure(self.list.card, row=1, column=0, sticky="nsew", padx=px(PAD + 4), pady=(0, px(PAD)))
+        self.list.add_button("add", "Add folders…", self.ask_folders, "Choose folders, several at once")
+        self.list.add_usual_buttons()
+        self._empty = Text(
+            self.list.table, context.theme, _NOTHING_YET, colour="faint", on="card", justify="center", anchor="center"
+        )
+        accept_folders(context.root, self.frame, self.add_folders)
+        context.form.watch(PATH, self._follow)
+        self._follow()
+
+    def shown(self) -> None:
+        """Look at the folders again: pictures may have come or gone."""
+        self.scans.forget()
+        self._follow()
+
+    def hidden(self) -> None:
+        """Nothing of the page goes on while it is out of sight."""
+
+    def show_field(self, path: str) -> bool:
+        """Select the concept that a path leads into, and open its editor at the field."""
+        names = path.split(".")
+        if len(names) < 3 or not names[1].isdigit() or int(names[1]) >= len(self.list.items):
+            return False
+        self.list.table.select([int(names[1])])
+        return self.edit(int(names[1])).show_field(path)
+
+    def ask_folders(self) -> None:
+        """Ask for folders and add a concept for each."""
+        present = [from_root(c.path).parent for c in self._concepts() if c.path]
+        start = next((p for p in reversed(present) if p.is_dir()), PROGRAM_ROOT)
+        self.add_folders(self._context.interaction.ask_folders("Add folders of pictures", start))
+
+    def add_folders(self, folders: Iterable[Path]) -> None:
+        """Add a concept for each folder; a file that was dropped stands for its folder."""
+        paths = dict.fromkeys(p if p.is_dir() else p.parent for p in folders)
+        new = [Concept(path=as_config_path(p)) for p in paths]
+        if new:
+            self.list.add(new)
+
+    def edit(self, index: int) -> ConceptEditor:
+        """Open the editor of a concept."""
+        self._close_editor()
+        self.editor = ConceptEditor(self._context, self.scans, f"{PATH}.{index}")
+        return self.editor
+
+    def _close_editor(self) -> None:
+        if self.editor is not None and self.editor.winfo_exists():
+            self.editor.close()
+        self.editor = None
+
+    def _concepts(self) -> tuple[Concept, ...]:
+        concepts: tuple[Any, ...] = items.items_of(self._context.form, PATH)
+        return concepts
+
+    def _follow(self) -> None:
+        """Show the concepts and have those looked at that were not yet."""
+        self.list.refresh()
+        concepts = self._concepts()
+        if concepts:
+            self._empty.place_forget()
+        else:
+            self._empty.place(relx=0.5, rely=0.45, anchor="center")
+        self._summary.say(self._summed(concepts))
+        for index, concept in enumerate(concepts):
+            self.scans.want(concept, partial(self._scanned, concept))
+            self._show_thumbnail(index, concept)
+
+    def _scanned(self, concept: Concept) -> None:
+        self._context.pump.redraw_soon(self, self._follow)
+
+    def _show_thumbnail(self, index: int, concept: Concept) -> None:
+        scan = self.scans.of(concept)
+        if not isinstance(scan, Scan) or not scan.pictures:
+            self.list.table.set_picture(index, self._blank)
+            return
+        path = scan.pictures[0].path
+        if path in self._photos:
+            self.list.table.set_picture(index, self._photos[path] or self._blank)
+            return
+        self._photos[path] = None
+        side_px = self._context.theme.px(_THUMBNAIL_PX)
+        self._context.pump.background.run(
+            lambda: load_square(path, side_px), partial(self._thumbnail_loaded, path), lambda _error: None
+        )
+
+    def _thumbnail_loaded(self, path: Path, image: Image.Image) -> None:
+        self._photos[path] = ImageTk.PhotoImage(image, master=self.frame)
+        self._context.pump.redraw_soon(self, self._follow)
+
+    def _row_of(self, index: int, concept: Concept) -> tuple[str, tuple[str, ...], str]:
+        kinds = self._context.form.record(f"{PATH}.{index}.kind")
+        kind = kinds.choices[concept.kind] if kinds else concept.kind
+        words, tag = self._found_words(concept)
+        name = concept.name or Path(concept.path).name or "no folder yet"
+        tag = tag if concept.enabled else "faint"
+        return f"  {name}", (ON if concept.enabled else OFF, kind, words, concept.path), tag
+
+    def _found_words(self, concept: Concept) -> tuple[str, str]:
+        """Return what was found of a concept's pictures, and the colour of its row."""
+        match self.scans.of(concept):
+            case Scan(pictures=pictures, skipped=skipped):
+                extra = f" ({len(skipped)} skipped)" if skipped else ""
+                return f"{len(pictures):,}{extra}", "" if pictures else "error"
+            case None:
+                return "…", ""
+            case error:
+                return str(error), "error"
+
+    def _summed(self, concepts: tuple[Concept, ...]) -> str:
+        scans = [s for c in concepts if c.enabled and isinstance(s := self.scans.of(c), Scan)]
+        if not concepts:
+            return ""
+        return f"{count(len(concepts), 'concept')}, {count(sum(len(s.pictures) for s in scans), 'picture')} in use"

@@ -1,0 +1,155 @@
+"""A list of the config in a card: a table of its entries with buttons and keys to add, edit, copy, move and remove."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from ui.context import Context
+from ui.forms import items
+from ui.theme import GAP
+from ui.widgets.card import Card
+from ui.widgets.controls import Button
+from ui.widgets.panel import Panel
+from ui.widgets.table import Column, Table
+
+ENABLED_COLUMN = "enabled"
+ON, OFF = "●", "○"
+RowOf = Callable[[int, Any], tuple[str, Sequence[str], str]]
+
+
+class ListCard:
+    """The entries of the list at a path; `row_of` says what the table shows of one, `edit` opens its editor."""
+
+    def __init__(
+        self,
+        master: tk.Misc,
+        context: Context,
+        path: str,
+        columns: Sequence[Column],
+        *,
+        title: str,
+        row_of: RowOf,
+        edit: Callable[[int], object],
+        before_change: Callable[[], object],
+        table_style: str = "Treeview",
+    ) -> None:
+        self.path = path
+        self.card = Card(master, context.theme, title)
+        self.buttons: dict[str, Button] = {}
+        self._context = context
+        self._row_of = row_of
+        self._edit = edit
+        self._before_change = before_change
+        self.toolbar = Panel(self.card.body, context.theme, "card")
+        self.toolbar.pack(fill="x", padx=(context.theme.px(12), 0), pady=(0, context.theme.px(8)))
+        self.table = Table(self.card.body, context.theme, columns, style=table_style)
+        self.table.pack(fill="both", expand=True, padx=(context.theme.px(12), 0))
+        self.table.on_events(
+            {
+                "<Return>": self.edit_selected,
+                "<Delete>": self.remove_selected,
+                "<space>": self.toggle_selected,
+                "<<TreeviewSelect>>": self._enable_buttons,
+            }
+        )
+        self.table.tree.bind("<Button-1>", self._clicked, add="+")
+        self.table.tree.bind("<Double-Button-1>", self._double_clicked, add="+")
+        self.table.tree.bind("<Control-a>", lambda _e: self.table.select(range(len(self.items))))
+        context.form.watch(path, self.refresh)
+
+    @property
+    def items(self) -> tuple[BaseModel, ...]:
+        """The entries."""
+        return items.items_of(self._context.form, self.path)
+
+    def add_button(self, name: str, label: str, command: Callable[[], object], tip: str) -> Button:
+        """Put a button into the tool bar."""
+        button = Button(self.toolbar, self._context.theme, label, command, on="card")
+        button.pack(side="left", padx=(0, GAP))
+        self._context.tips.attach(button, lambda: tip)
+        self.buttons[name] = button
+        return button
+
+    def add_usual_buttons(self) -> None:
+        """Put the buttons that every list has into the tool bar."""
+        self.add_button("edit", "Edit…", self.edit_selected, "Open the editor (Return, double click)")
+        self.add_button("duplicate", "Duplicate", self.duplicate_selected, "Put a copy behind each selected entry")
+        self.add_button("toggle", "On / off", self.toggle_selected, "Let the selected entries take part or not (Space)")
+        self.add_button("remove", "Remove", self.remove_selected, "Take the selected entries out (Delete)")
+        self.add_button("up", "↑", lambda: self.move_selected(-1), "Move up")
+        self.add_button("down", "↓", lambda: self.move_selected(1), "Move down")
+        self._enable_buttons()
+
+    def refresh(self) -> None:
+        """Show the entries as they are now."""
+        self.table.set_rows([self._row_of(index, item) for index, item in enumerate(self.items)])
+        self._enable_buttons()
+
+    def add(self, new: Sequence[BaseModel]) -> list[int]:
+        """Add entries, select them and return their places."""
+        places = items.add(self._context.form, self.path, new)
+        self.table.select(places)
+        return places
+
+    def edit_selected(self) -> None:
+        """Open the editor of the first selected entry."""
+        if self.table.selected:
+            self._edit(self.table.selected[0])
+
+    def duplicate_selected(self) -> None:
+        """Put a copy behind each selected entry and select the copies."""
+        if self.table.selected:
+            self._before_change()
+            self.table.select(items.duplicate(self._context.form, self.path, self.table.selected))
+
+    def remove_selected(self) -> None:
+        """Take the selected entries out; undo brings them back."""
+        chosen = self.table.selected
+        if chosen:
+            self._before_change()
+            items.remove(self._context.form, self.path, chosen)
+            self.table.select([min(chosen[0], len(self.items) - 1)])
+            self._context.say(f"Removed {len(chosen)}; Ctrl+Z brings back what was removed.")
+
+    def toggle_selected(self) -> None:
+        """Let the selected entries take part if the first of them does not, and the other way round."""
+        chosen = self.table.selected
+        if chosen:
+            self._toggle(chosen)
+
+    def move_selected(self, by: int) -> None:
+        """Move the first selected entry."""
+        if self.table.selected:
+            self._before_change()
+            self.table.select([items.move(self._context.form, self.path, self.table.selected[0], by)])
+
+    def _toggle(self, indices: Sequence[int]) -> None:
+        is_on = bool(getattr(self.items[indices[0]], ENABLED_COLUMN))
+        items.change(self._context.form, self.path, indices, **{ENABLED_COLUMN: not is_on})
+
+    def _clicked(self, event: tk.Event[Any]) -> str | None:
+        place = self.table.row_and_column_at(event)
+        if place is not None and place[1] == ENABLED_COLUMN:
+            self._toggle([place[0]])
+            return "break"
+        return None
+
+    def _double_clicked(self, event: tk.Event[Any]) -> str | None:
+        """Edit what was clicked; in the column that switches, two quick clicks are just two clicks."""
+        place = self.table.row_and_column_at(event)
+        if place is None:
+            return None
+        if place[1] == ENABLED_COLUMN:
+            return self._clicked(event)
+        self._edit(place[0])
+        return "break"
+
+    def _enable_buttons(self) -> None:
+        chosen = self.table.selected
+        for name in ("edit", "duplicate", "toggle", "remove", "up", "down"):
+            if name in self.buttons:
+                self.buttons[name].set_enabled(bool(chosen))

@@ -1,0 +1,166 @@
+"""The Run page: the course of the loss, the newest samples, what is learning now, and what has happened."""
+
+from __future__ import annotations
+
+import math
+import tkinter as tk
+from pathlib import Path
+
+from modules.families.registry import FAMILIES
+from trainer.events import SampleReady
+from ui.context import Context
+from ui.editors.pictures import PictureViewer
+from ui.pages.catalogue import PageSpec
+from ui.pages.page import PageFrame
+from ui.run.run_state import RunState
+from ui.run.words import count, preview_lines, rate
+from ui.theme import PAD
+from ui.widgets.card import Card
+from ui.widgets.chart import LossChart
+from ui.widgets.image_grid import ImageGrid, Tile
+from ui.widgets.log import LogView
+from ui.widgets.panel import Panel, Text
+
+_CHART_SECONDS = 0.25
+_NO_SAMPLES = "The samples appear here. What is painted, and when, is set on the Sampling page."
+
+
+class RunPage:
+    """Follows the session; before the first run it says what a start would do."""
+
+    def __init__(self, master: tk.Misc, context: Context, spec: PageSpec) -> None:
+        self.frame = PageFrame(master, context, spec)
+        self._context = context
+        self._is_shown = False
+        self._drawn = RunState()
+        px = context.theme.px
+        body = Panel(self.frame, context.theme)
+        body.grid(row=1, column=0, sticky="nsew", padx=px(PAD + 4), pady=(0, px(PAD)))
+        body.columnconfigure(0, weight=3, uniform="run")
+        body.columnconfigure(1, weight=2, uniform="run")
+        body.rowconfigure(0, weight=1)
+        left, right = Panel(body, context.theme), Panel(body, context.theme)
+        left.grid(row=0, column=0, sticky="nsew", padx=(0, px(PAD)))
+        right.grid(row=0, column=1, sticky="nsew")
+        for column, weights in ((left, (3, 2)), (right, (0, 1))):
+            column.columnconfigure(0, weight=1)
+            for row, weight in enumerate(weights):
+                column.rowconfigure(row, weight=weight)
+        self._fill_left(left)
+        self._fill_right(right)
+        context.session.changed.subscribe(self._soon)
+        context.starter.changed.subscribe(self._soon)
+        context.form.changed.subscribe(self._preview_soon)
+
+    def shown(self) -> None:
+        """Catch up with what has happened."""
+        self._is_shown = True
+        self._preview_soon()
+        self._soon()
+
+    def hidden(self) -> None:
+        """Draw nothing while out of sight."""
+        self._is_shown = False
+
+    def show_field(self, path: str) -> bool:
+        """There are no fields here."""
+        return False
+
+    def _fill_left(self, left: Panel) -> None:
+        context, px = self._context, self._context.theme.px
+        chart_card, log_card = Card(left, context.theme, "Loss"), Card(left, context.theme, "What has happened")
+        tk.Grid.grid_configure(chart_card, row=0, column=0, sticky="nsew", pady=(0, px(PAD)))
+        tk.Grid.grid_configure(log_card, row=1, column=0, sticky="nsew")
+        self.chart = LossChart(chart_card.body, context.theme)
+        self.chart.pack(fill="both", expand=True, padx=(px(4), 0))
+        self.log = LogView(log_card.body, context.theme)
+        self.log.pack(fill="both", expand=True, padx=(px(12), 0))
+
+    def _fill_right(self, right: Panel) -> None:
+        context, px = self._context, self._context.theme.px
+        self.facts_card = Card(right, context.theme, "This run")
+        samples_card = Card(right, context.theme, "Newest samples")
+        tk.Grid.grid_configure(self.facts_card, row=0, column=0, sticky="nsew", pady=(0, px(PAD)))
+        tk.Grid.grid_configure(samples_card, row=1, column=0, sticky="nsew")
+        self.facts = Text(self.facts_card.body, context.theme, colour="label", on="card", wrap_px=300)
+        self.facts.pack(anchor="w", padx=(px(12), 0))
+        self.facts.bind("<Configure>", lambda _e: self._fit_facts())
+        self.samples = ImageGrid(
+            samples_card.body, context.theme, context.pump, empty_text=_NO_SAMPLES, on_open=self._open_sample
+        )
+        self.samples.pack(fill="both", expand=True, padx=(px(12), 0))
+
+    def _fit_facts(self) -> None:
+        width = self.facts_card.body.winfo_width() - self._context.theme.px(2 * PAD)
+        if width > 1 and int(self.facts.cget("wraplength")) != width:
+            self.facts.configure(wraplength=width)
+
+    def _soon(self) -> None:
+        if self._is_shown:
+            self._context.pump.redraw_soon(self, self._follow, at_most_every_seconds=_CHART_SECONDS)
+
+    def _preview_soon(self) -> None:
+        if self._is_shown and self._context.session.stage == "idle":
+            self._context.pump.redraw_soon(
+                (self, "preview"), self._context.starter.refresh_preview, at_most_every_seconds=0.5
+            )
+
+    def _follow(self) -> None:
+        state, before = self._context.session.state, self._drawn
+        self._drawn = state
+        self._show_facts(state)
+        if state.curve is not before.curve or state.validations is not before.validations:
+            self.chart.show(state.curve.points, [v for v in state.validations if math.isfinite(v.loss)])
+        if state.samples is not before.samples:
+            self.samples.show([Tile(Path(s.path), f"step {s.step:,}: {s.prompt}") for s in newest_samples(state)])
+        if state.log is not before.log:
+            self.log.show(state.log)
+
+    def _show_facts(self, state: RunState) -> None:
+        if state.started is not None:
+            self.facts_card.heading.say("This run")
+            self.facts.say("\n".join(self._run_lines(state)))
+            return
+        self.facts_card.heading.say("What a start will do")
+        report = self._context.starter.report
+        if report is None:
+            self.facts.say("Looking at settings and pictures…")
+        elif report.preview is None:
+            self.facts.say("The pictures cannot be counted yet; Start tells what is missing.")
+        else:
+            self.facts.say("\n".join(preview_lines(report.preview)))
+
+    def _run_lines(self, state: RunState) -> list[str]:
+        started = state.started
+        assert started is not None
+        family = FAMILIES.get(started.family)
+        labels = {p.name: p.label for p in family.parts} if family else {}
+        parts = ", ".join(labels.get(p, p) for p in state.training_parts) or "nothing any more"
+        lines = [f"{'Learning now' if self._context.session.is_active else 'Learned'}: {parts}"]
+        if state.step is not None:
+            step = state.step
+            lines.append(f"Step {step.step:,} of {step.total_steps:,} in all")
+            rates = {labels.get(name, name): rate(value) for name, value in step.learning_rates.items()}
+            if rates:
+                is_one = len(set(rates.values())) == 1
+                shown = next(iter(rates.values())) if is_one else ", ".join(f"{n} {r}" for n, r in rates.items())
+                lines.append(f"Learning rate: {shown}")
+            if step.num_skipped:
+                lines.append(f"{count(step.num_skipped, 'broken step')} left out")
+        lines.append(f"{count(started.num_pictures, 'picture')} on {started.device}")
+        lines.append(f"Folder: {started.run_dir}")
+        return lines
+
+    def _open_sample(self, index: int) -> None:
+        """Show a sample large, with the earlier ones of its prompt behind the slider."""
+        state = self._context.session.state
+        chosen = newest_samples(state)[index]
+        history = [s for s in state.samples if s.index == chosen.index]
+        tiles = [Tile(Path(s.path), f"Step {s.step:,}\n{s.prompt}") for s in history]
+        PictureViewer(self._context, tiles, len(tiles) - 1, "Sample")
+
+
+def newest_samples(state: RunState) -> list[SampleReady]:
+    """Return the newest sample of each prompt, in the order of the prompts."""
+    newest = {sample.index: sample for sample in state.samples}
+    return [newest[index] for index in sorted(newest)]

@@ -1,0 +1,35 @@
+"""The settings of the window as they stand, and who wants to know when they change. No Tk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from modules.system.paths import PROGRAM_ROOT
+from ui.settings import UiSettings
+from ui.signal import Signal
+
+
+class Preferences:
+    """Holds the window's settings."""
+
+    def __init__(self, settings: UiSettings) -> None:
+        self.now = settings
+        self.changed: Signal[[]] = Signal()
+
+    def change(self, **updates: Any) -> None:
+        """Change some settings and tell; values that are the same already are no change."""
+        changed = self.now.model_copy(update=updates)
+        if changed != self.now:
+            self.now = changed
+            self.changed()
+
+    def note_file(self, path: Path) -> None:
+        """Remember a config file that was opened or saved."""
+        self.change(recent=self.now.with_recent(path).recent, last_folder=str(path.parent))
+
+    @property
+    def last_folder(self) -> Path:
+        """Where the last file dialog was left, if that folder is still there."""
+        folder = Path(self.now.last_folder)
+        return folder if self.now.last_folder and folder.is_dir() else PROGRAM_ROOT

@@ -1,0 +1,53 @@
+"""The arithmetic of the loss chart: ranges, readable ticks, the nearest point. No Tk."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from ui.run.run_state import LossPoint
+
+_OUTLIER_SHARE = 0.02
+_MARGIN = 0.08
+
+
+def ticks(low: float, high: float, max_count: int) -> list[float]:
+    """Return round numbers within a range, at most so many: multiples of 1, 2 or 5 times a power of ten."""
+    if not high > low or max_count < 1:
+        return []
+    raw = (high - low) / max_count
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(m * power for m in (1, 2, 5, 10) if m * power >= raw * (1 - 1e-9))
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    return [round(n * step, 12) for n in range(first, last + 1)]
+
+
+def tick_label(value: float) -> str:
+    """Return a tick's number, short: 1.2k for thousands of steps, no tail of zeros for losses."""
+    if abs(value) >= 10_000:
+        return f"{value / 1000:g}k"
+    return f"{value:g}"
+
+
+def loss_range(points: Sequence[LossPoint], validation_losses: Sequence[float]) -> tuple[float, float]:
+    """Return the losses the chart spans: all smoothed and validation ones, and the raw ones but for a few outliers."""
+    raw = sorted(p.loss for p in points if p.loss is not None)
+    cut = int(len(raw) * _OUTLIER_SHARE)
+    firm = [p.smoothed_loss for p in points if p.smoothed_loss is not None]
+    values = [*raw[cut : len(raw) - cut], *firm, *validation_losses]
+    if not values:
+        return 0.0, 1.0
+    low, high = min(values), max(values)
+    margin = (high - low) * _MARGIN or abs(high) * _MARGIN or 0.5
+    return (max(0.0, low - margin) if low >= 0 else low - margin), high + margin
+
+
+def nearest(points: Sequence[LossPoint], step: float) -> LossPoint | None:
+    """Return the point whose step is nearest; points are in the order of their steps."""
+    if not points:
+        return None
+    index = bisect_left(points, step, key=lambda p: p.step)
+    around = points[max(0, index - 1) : index + 1]
+    return min(around, key=lambda p: abs(p.step - step))

@@ -1,0 +1,114 @@
+"""The only `after` loop of the program. On every turn, within a budget, it drains what threads have left for the
+window, redraws what asked for it, and goes on with work that was cut into slices. No Tk: `after` is handed in.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+
+from ui.run.background import Background
+
+INTERVAL_MS = 20
+BUSY_INTERVAL_MS = 2
+BUDGET_SECONDS = 0.008
+FIRST_SLICE_SECONDS = 0.06
+
+Drain = Callable[[float], bool]
+
+
+@dataclass(slots=True)
+class _Redraw:
+    draw: Callable[[], None]
+    not_before: float
+
+
+class Pump:
+    """Drains, redraws, goes on: every 20 ms, for 8 ms at most unless a single step takes longer."""
+
+    def __init__(self, after: Callable[[int, Callable[[], None]], object]) -> None:
+        self.background = Background()
+        self._after = after
+        self._drains: list[Drain] = [self.background.drain]
+        self._redraws: dict[Hashable, _Redraw] = {}
+        self._last_drawn: dict[Hashable, float] = {}
+        self._tasks: dict[Hashable, Iterator[None]] = {}
+        self._is_stopped = False
+
+    def start(self) -> None:
+        """Begin to turn."""
+        self._after(INTERVAL_MS, self._turn)
+
+    def stop(self) -> None:
+        """Turn no more."""
+        self._is_stopped = True
+
+    def add_source(self, drain: Drain) -> None:
+        """Drain another source on every turn; `drain(deadline)` returns whether there was anything."""
+        self._drains.append(drain)
+
+    def redraw_soon(self, key: Hashable, draw: Callable[[], None], *, at_most_every_seconds: float = 0.0) -> None:
+        """Call `draw` once on a coming turn, however often it was asked for until then."""
+        earliest = self._last_drawn.get(key, float("-inf")) + at_most_every_seconds
+        self._redraws[key] = _Redraw(draw, earliest)
+
+    def forget(self, key: Hashable) -> None:
+        """Drop the redraw and the task of a key."""
+        self._redraws.pop(key, None)
+        self._last_drawn.pop(key, None)
+        self._tasks.pop(key, None)
+
+    def work_through(self, key: Hashable, task: Iterator[None]) -> None:
+        """Begin `task` now and go on, one `next` after the other, over many turns; it replaces one of that key."""
+        self._tasks[key] = task
+        self._go_on(time.perf_counter() + FIRST_SLICE_SECONDS, only=key)
+
+    def finish(self, key: Hashable) -> None:
+        """Do now what is left of a task."""
+        for _ in self._tasks.pop(key, iter(())):
+            pass
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no sliced work and no redraw waits."""
+        return not self._tasks and not self._redraws
+
+    def tick(self, budget_seconds: float = BUDGET_SECONDS) -> None:
+        """Do one turn's work now."""
+        deadline = time.perf_counter() + budget_seconds
+        for drain in self._drains:
+            drain(deadline)
+        self._draw(deadline)
+        self._go_on(deadline)
+
+    def _turn(self) -> None:
+        if self._is_stopped:
+            return
+        # The next turn is asked for first: a dialog that opens below has an event loop of its own, and so goes on.
+        self._after(BUSY_INTERVAL_MS if self._tasks else INTERVAL_MS, self._turn)
+        self.tick()
+
+    def _draw(self, deadline: float) -> None:
+        for key, redraw in list(self._redraws.items()):
+            now = time.perf_counter()
+            if now > deadline:
+                return
+            if now >= redraw.not_before and self._redraws.pop(key, None) is not None:
+                self._last_drawn[key] = now
+                redraw.draw()
+
+    def _go_on(self, deadline: float, *, only: Hashable = None) -> None:
+        while self._tasks and time.perf_counter() < deadline:
+            key, task = (only, self._tasks.get(only)) if only is not None else next(iter(self._tasks.items()))
+            if task is None:
+                return
+            is_over = True  # also when it fails: a broken task is not tried again
+            try:
+                next(task)
+                is_over = False
+            except StopIteration:
+                pass
+            finally:
+                if is_over and self._tasks.get(key) is task:
+                    del self._tasks[key]

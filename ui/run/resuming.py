@@ -1,0 +1,37 @@
+"""Which config a run goes on with: its own, but for what may change on the way. No Tk."""
+
+from __future__ import annotations
+
+from modules.config.edit import get_path, set_path
+from modules.config.field import FieldRecord
+from modules.config.schema import Config
+from ui.forms.records import inner_records, top_records
+
+
+def resumed_config(of_run: Config, now: Config) -> Config:
+    """Return the run's config with what may change on resume (epochs, samples, backups, ...) as it is set now."""
+    result = of_run
+    for path in _changeable_paths(of_run, now):
+        result, _ = set_path(result, path, get_path(now, path))
+    return result
+
+
+def _changeable_paths(of_run: Config, now: Config) -> list[str]:
+    found: list[str] = []
+    for record in top_records(type(now)).values():
+        if record.kind == "map":
+            found += _changeable_inside(record, {**get_path(of_run, record.path), **get_path(now, record.path)})
+        elif record.setting.changeable_on_resume:
+            found.append(record.path)
+    return found
+
+
+def _changeable_inside(record: FieldRecord, entries: dict[str, object]) -> list[str]:
+    if record.item is None:
+        return []
+    return [
+        field.path
+        for name in entries
+        for field in inner_records(record.item, f"{record.path}.{name}")
+        if field.setting.changeable_on_resume
+    ]

@@ -1,0 +1,172 @@
+"""What the window knows of a run: a frozen record, and the pure function that folds an event into it. No Tk."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+from trainer.events import (
+    BackupSaved,
+    CacheProgress,
+    DownloadProgress,
+    Event,
+    ModelSaved,
+    PhaseChanged,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    SampleProgress,
+    SampleReady,
+    StepFinished,
+    ValidationFinished,
+)
+from ui.run.words import LogLine, line_of
+
+MAX_CURVE_POINTS = 2048
+MAX_LOG_LINES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class LossPoint:
+    """The losses at one step; None where the step was broken."""
+
+    step: int
+    loss: float | None
+    smoothed_loss: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The losses of a run, thinned: when it is full every second point goes, and from then on every second comes."""
+
+    points: tuple[LossPoint, ...] = ()
+    stride: int = 1
+
+    def add(self, point: LossPoint) -> Curve:
+        """Return the curve with a point more; the newest point is always its end."""
+        points = self.points
+        if points and (points[-1].step % self.stride or point.step <= points[-1].step):
+            points = points[:-1]
+        points = (*points, point)
+        if len(points) <= MAX_CURVE_POINTS:
+            return Curve(points, self.stride)
+        stride = self.stride * 2
+        return Curve((*(p for p in points[:-1] if p.step % stride == 0), point), stride)
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """Everything the window shows of a run."""
+
+    phase: str = ""
+    detail: str = ""
+    started: RunStarted | None = None
+    step: StepFinished | None = None
+    curve: Curve = field(default_factory=Curve)
+    validations: tuple[ValidationFinished, ...] = ()
+    samples: tuple[SampleReady, ...] = ()
+    download: DownloadProgress | None = None
+    cache: CacheProgress | None = None
+    sampling: SampleProgress | None = None
+    backup: BackupSaved | None = None
+    saves: tuple[ModelSaved, ...] = ()
+    log: tuple[LogLine, ...] = ()
+    finished: RunFinished | None = None
+    failed: RunFailed | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has said its last word."""
+        return self.finished is not None or self.failed is not None
+
+    @property
+    def run_share(self) -> float:
+        """How much of the run's steps is done, 0 to 1."""
+        if self.step is not None:
+            return _share(self.step.step, self.step.total_steps)
+        return _share(self.started.first_step, self.started.total_steps) if self.started else 0.0
+
+    @property
+    def epoch_share(self) -> float:
+        """How much of the epoch's steps is done, 0 to 1."""
+        return _share(self.step.epoch_step, self.step.epoch_steps) if self.step else 0.0
+
+    @property
+    def phase_share(self) -> float | None:
+        """How much of the present phase is done, where it can be counted."""
+        match self.phase:
+            case "loading" if self.download:
+                return _share(self.download.done_mb, self.download.total_mb)
+            case "caching" if self.cache:
+                return _share(self.cache.done, self.cache.total)
+            case "sampling" if self.sampling:
+                return _share(self.sampling.done, self.sampling.total)
+            case _:
+                return None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long the present phase (downloading, caching, sampling) or the training will take."""
+        match self.phase:
+            case "loading":
+                return self.download.seconds_left if self.download else None
+            case "caching":
+                return self.cache.seconds_left if self.cache else None
+            case "sampling" if self.sampling and self.sampling.seconds_left is not None:
+                return self.sampling.seconds_left
+            case _:
+                return self.step.seconds_left if self.step and not self.is_over else None
+
+    @property
+    def training_parts(self) -> tuple[str, ...]:
+        """The parts of the model that learn at this moment."""
+        if self.step is not None and self.step.training_parts:
+            return self.step.training_parts
+        return self.started.trained_parts if self.started else ()
+
+
+def fold(state: RunState, event: Event, at_seconds: float) -> RunState:
+    """Return the state after an event that arrived at a time of the wall clock (seconds since 1970)."""
+    line = line_of(event, at_seconds)
+    log = (*state.log[-MAX_LOG_LINES + 1 :], line) if line else state.log
+    return replace(_folded(state, event), log=log)
+
+
+def _folded(state: RunState, event: Event) -> RunState:  # noqa: C901 - one arm for each kind of event
+    match event:
+        case RunStarted():
+            return replace(state, started=event)
+        case PhaseChanged():
+            return replace(state, phase=event.phase, detail=event.detail, download=None, cache=None, sampling=None)
+        case DownloadProgress():
+            return replace(state, download=event)
+        case CacheProgress():
+            return replace(state, cache=event)
+        case StepFinished():
+            point = LossPoint(event.step, _finite(event.loss), _finite(event.smoothed_loss))
+            return replace(state, step=event, curve=state.curve.add(point))
+        case ValidationFinished():
+            return replace(state, validations=(*state.validations, event))
+        case SampleProgress():
+            return replace(state, sampling=event)
+        case SampleReady():
+            return replace(state, samples=(*state.samples, event))
+        case BackupSaved():
+            return replace(state, backup=event)
+        case ModelSaved():
+            return replace(state, saves=(*state.saves, event))
+        case RunFinished():
+            return replace(state, finished=event, phase="", detail="")
+        case RunFailed():
+            return replace(state, failed=event, phase="", detail="")
+        case _:
+            return state
+
+
+def _finite(value: float | None) -> float | None:
+    """Return a number that can be drawn, else None: a loss may come out as no number."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _share(done: float, total: float) -> float:
+    return min(1.0, max(0.0, done / total)) if total > 0 else 0.0

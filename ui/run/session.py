@@ -1,0 +1,191 @@
+"""The one run of a window: it owns the handle of the training thread and the state folded from its events. No Tk.
+
+idle -> checking -> idle            the check found errors
+idle -> running -> stopping -> idle
+        running <-> paused
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal
+
+from modules.config.schema import Config
+from trainer.commands import Command, Pause, Resume, Stop
+from trainer.events import Event, PhaseChanged, RunFailed, RunFinished
+from trainer.launch import RunHandle, RunRequest, launch
+from trainer.preflight import Report, check
+from ui.run.background import Background
+from ui.run.run_state import RunState, fold
+from ui.signal import Signal
+
+MAX_BACKLOG = 200
+
+Stage = Literal["idle", "checking", "running", "paused", "stopping"]
+Launch = Callable[[RunRequest], RunHandle]
+
+_GONE = RunFailed(
+    "The training broke off without a word.",
+    advice="The log of the window may tell why; start again, or resume from the newest backup.",
+)
+
+
+class RunSession:
+    """Starts, steers and follows one run after the other."""
+
+    def __init__(
+        self,
+        background: Background,
+        *,
+        launch_run: Launch = launch,
+        check_config: Callable[[Config], Report] = check,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._background = background
+        self._launch = launch_run
+        self._check = check_config
+        self._wall_clock = wall_clock
+        self._handle: RunHandle | None = None
+        self._stage: Stage = "idle"
+        self._state = RunState()
+        self.changed: Signal[[]] = Signal()  # stage or state, at most once for each drain
+
+    @property
+    def stage(self) -> Stage:
+        """What the session is doing."""
+        return self._stage
+
+    @property
+    def state(self) -> RunState:
+        """What is known of the run under way, or of the last one."""
+        return self._state
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a run is under way."""
+        return self._handle is not None
+
+    def check(
+        self, config: Config, done: Callable[[Report], None], failed: Callable[[Exception], None] | None = None
+    ) -> None:
+        """Check a config in the background; `done(report)` comes on the Tk thread, the session being idle again."""
+        assert self._stage == "idle", self._stage
+        self._enter("checking")
+
+        def finished(report: Report) -> None:
+            self._enter("idle")
+            done(report)
+
+        def broken(error: Exception) -> None:
+            self._enter("idle")
+            if failed is None:
+                raise error
+            failed(error)
+
+        self._background.run(lambda: self._check(config), finished, broken)
+
+    def look_at(self, config: Config) -> Report:
+        """Check a config here and now, whatever the session is doing; for a background thread."""
+        return self._check(config)
+
+    def begin(self, request: RunRequest) -> None:
+        """Start a run; what was known of the last one is forgotten."""
+        assert self._stage == "idle", self._stage
+        self._state = RunState(phase="starting")
+        self._handle = self._launch(request)
+        self._enter("running")
+
+    def stop(self) -> None:
+        """Ask the run to end; the stage stays "stopping" until it has."""
+        if self._send(Stop()):
+            self._enter("stopping")
+
+    def pause(self) -> None:
+        """Ask the run to wait."""
+        if self._stage == "running" and self._send(Pause()):
+            self._enter("paused")
+
+    def go_on(self) -> None:
+        """End a pause."""
+        if self._stage == "paused" and self._send(Resume()):
+            self._enter("running")
+
+    def send(self, command: Command) -> None:
+        """Leave a command (a sample, a validation, a backup, a save) for the run."""
+        self._send(command)
+
+    def drain(self, deadline: float) -> bool:
+        """Fold waiting events until a deadline of `time.perf_counter`; return whether there were any.
+
+        Of progress events that stand directly behind each other only the newest is folded.
+        """
+        handle = self._handle
+        if handle is None:
+            return False
+        was_alive = handle.is_alive  # asked before the queue is emptied: nothing can come after its last event
+        num_events = 0
+        waiting = _waiting(handle, deadline)
+        # Every step is a point of the curve, so nothing is passed over unless the window has fallen far behind.
+        for event in newest_of_each(waiting) if handle.events.qsize() > MAX_BACKLOG else waiting:
+            self._fold(event)
+            num_events += 1
+        if not was_alive and handle.events.empty():
+            self._end()
+        elif num_events:
+            self.changed()
+        return num_events > 0
+
+    def _fold(self, event: Event) -> None:
+        self._state = fold(self._state, event, self._wall_clock())
+        match event:
+            case PhaseChanged(phase="paused") if self._stage == "running":
+                self._stage = "paused"
+            case PhaseChanged(phase="stopping"):
+                self._stage = "stopping"
+            case _:
+                pass
+
+    def _end(self) -> None:
+        """Let go of everything of the run but what it told."""
+        if not self._state.is_over:
+            self._fold(_GONE)
+        self._handle = None
+        self._enter("idle")
+
+    def _send(self, command: Command) -> bool:
+        if self._handle is None:
+            return False
+        self._handle.send(command)
+        return True
+
+    def _enter(self, stage: Stage) -> None:
+        self._stage = stage
+        self.changed()
+
+
+def newest_of_each(events: Iterable[Event]) -> Iterator[Event]:
+    """Yield the events; of progress events of one kind that follow each other directly, only the last."""
+    held: Event | None = None
+    for event in events:
+        if held is not None and type(held) is not type(event):
+            yield held
+        held = event if event.may_coalesce else None
+        if held is None:
+            yield event
+    if held is not None:
+        yield held
+
+
+def _waiting(handle: RunHandle, deadline: float) -> Iterator[Event]:
+    while time.perf_counter() < deadline:
+        try:
+            yield handle.events.get_nowait()
+        except queue.Empty:
+            return
+
+
+def outcome(state: RunState) -> RunFinished | RunFailed | None:
+    """Return how the last run ended, if it has."""
+    return state.failed or state.finished

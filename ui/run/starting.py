@@ -1,0 +1,158 @@
+"""From pressing Start to a running training: check, say what is wrong, confirm what is odd, launch. No Tk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from modules.config.codec import Loaded, load_file
+from modules.config.compare import fixed_on_resume
+from modules.config.problem import Problem, errors_in
+from modules.config.schema import Config
+from modules.system.paths import from_root
+from trainer.backup import BackupInfo, newest_resumable
+from trainer.events import RunFailed
+from trainer.launch import RunRequest
+from trainer.preflight import Report
+from ui.findings import Findings, locate
+from ui.forms.model import FormModel
+from ui.interaction import Answer, Failure, Interaction
+from ui.run.background import Job
+from ui.run.pump import Pump
+from ui.run.resuming import resumed_config
+from ui.run.session import RunSession
+from ui.signal import Signal
+
+_MAX_DETAILS_CHARS = 50_000
+
+
+class Starter:
+    """Starts and resumes runs, and keeps at hand what a start would do and what could be resumed."""
+
+    def __init__(
+        self,
+        form: FormModel,
+        session: RunSession,
+        pump: Pump,
+        interaction: Interaction,
+        findings: Findings,
+        *,
+        before_start: Callable[[], None],
+    ) -> None:
+        self.report: Report | None = None
+        self.resumable: BackupInfo | None = None
+        self._form = form
+        self._session = session
+        self._pump = pump
+        self._interaction = interaction
+        self._findings = findings
+        self._before_start = before_start
+        self.changed: Signal[[]] = Signal()  # the report, or the backup that could be resumed
+        self._checked: Config | None = None
+        self._preview_job: Job | None = None
+        self._backup_job: Job | None = None
+
+    @property
+    def can_start(self) -> bool:
+        """Whether a run may be asked for now."""
+        return self._session.stage == "idle"
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether an earlier run can go on."""
+        return self.can_start and self.resumable is not None
+
+    def start(self) -> None:
+        """Check the config in the background and start a fresh run, if nothing forbids it and the user agrees."""
+        self._check_then(RunRequest(self._form.config))
+
+    def resume(self) -> None:
+        """Go on with the newest backup of the workspace, with the settings that its run was begun with."""
+        backup = self.resumable
+        if backup is not None and self.can_start:
+            file = backup.path / "config.json"
+            self._pump.background.run(
+                lambda: load_file(file) if file.is_file() else None, partial(self._resume_with, backup)
+            )
+
+    def refresh_preview(self) -> None:
+        """Find out in the background what a start would do, unless that is known."""
+        config = self._form.config
+        if config == self._checked:
+            return
+        self._checked = config
+        if self._preview_job is not None:
+            self._preview_job.cancel()
+        self._preview_job = self._pump.background.run(lambda: self._session.look_at(config), self._keep_report)
+
+    def look_for_backup(self) -> None:
+        """Find out in the background whether the workspace holds a run that can go on."""
+        workspace = from_root(self._form.config.general.workspace_dir)
+        if self._backup_job is not None:
+            self._backup_job.cancel()
+        self._backup_job = self._pump.background.run(lambda: newest_resumable(workspace), self._keep_backup)
+
+    def _resume_with(self, backup: BackupInfo, loaded: Loaded | None) -> None:
+        now = self._form.config
+        changed = fixed_on_resume(loaded.config, now) if loaded else []
+        if loaded and changed:
+            if not self._may_set_back(changed):
+                return
+            self._form.replace(resumed_config(loaded.config, now))
+        self._check_then(RunRequest(self._form.config, "resume", backup.path))
+
+    def _may_set_back(self, changed: list[str]) -> bool:
+        places = dict.fromkeys(locate(Problem(path, ""), self._form.config).place for path in changed)
+        message = (
+            f"Since this run was begun, other settings were made: {'; '.join(places)}. A run goes on with those it was "
+            "begun with. Epochs, samples, backups and the place of the result stay as they are now."
+        )
+        answers = (Answer("cancel", "Cancel"), Answer("set_back", "Set back and resume", is_default=True))
+        return self._interaction.choose("Resume with the run's settings?", message, answers) == "set_back"
+
+    def _check_then(self, request: RunRequest) -> None:
+        if not self.can_start:
+            return
+        self._findings.dismiss()
+        self._session.check(request.config, lambda report: self._judge(request, report), self._check_broke)
+
+    def _judge(self, request: RunRequest, report: Report) -> None:
+        self._checked = request.config
+        self._keep_report(report)
+        problems = [*self._form.problems(), *report.problems]
+        if errors_in(problems):
+            self._findings.show("This cannot start yet", problems, self._form.config)
+            return
+        warnings = [p for p in problems if p.severity == "warning"]
+        if warnings and not self._interaction.confirm_start(warnings, report.preview):
+            self._findings.show("Before the start", problems, self._form.config)
+            return
+        self._before_start()
+        self._session.begin(request)
+
+    def _check_broke(self, error: Exception) -> None:
+        problem = Problem("", f"The check broke off: {error}", advice="The log of the window has the details.")
+        self._findings.show("This cannot start yet", [problem], self._form.config)
+        self._interaction.show_failure(Failure("The check broke off", str(error), "Please report this."))
+
+    def _keep_report(self, report: Report) -> None:
+        self.report = report
+        self.changed()
+
+    def _keep_backup(self, backup: BackupInfo | None) -> None:
+        self.resumable = backup
+        self.changed()
+
+
+def run_failure(failed: RunFailed) -> Failure:
+    """Return how a run that broke off is told of: its sentence, its advice, its file of details."""
+    file = Path(failed.details_path) if failed.details_path else None
+    try:
+        details = file.read_text(encoding="utf-8", errors="replace")[-_MAX_DETAILS_CHARS:] if file else ""
+    except OSError:
+        file, details = None, ""
+    advice = failed.advice
+    if failed.backup_path:
+        advice = f"{advice} The newest backup is {failed.backup_path}.".strip()
+    return Failure("The training broke off", failed.message, advice, details, file)

@@ -1,0 +1,144 @@
+"""Events, durations and numbers in the words and digits a person reads. No Tk."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+from trainer.events import (
+    BackupSaved,
+    Event,
+    ModelSaved,
+    PhaseChanged,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    ValidationFinished,
+    WarningRaised,
+)
+from trainer.preflight import Preview
+
+_MAX_BUCKETS = 6
+
+Tone = Literal["plain", "good", "warning", "error"]
+
+PHASE_WORDS: Mapping[str, str] = {
+    "": "Ready",
+    "checking": "Checking",
+    "starting": "Starting",
+    "loading": "Loading the model",
+    "scanning": "Looking at the pictures",
+    "caching": "Caching",
+    "training": "Training",
+    "validating": "Validating",
+    "sampling": "Painting samples",
+    "saving": "Saving",
+    "backing_up": "Backing up",
+    "paused": "Paused",
+    "stopping": "Stopping",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line of the run's log: when, what, and how good or bad it is."""
+
+    at_seconds: float
+    text: str
+    tone: Tone = "plain"
+
+
+def line_of(event: Event, at_seconds: float) -> LogLine | None:
+    """Return the log line of an event; progress gives none."""
+    found = _words(event)
+    return LogLine(at_seconds, *found) if found else None
+
+
+def _words(event: Event) -> tuple[str, Tone] | None:
+    match event:
+        case RunStarted():
+            return _started(event), "plain"
+        case PhaseChanged(phase=phase, detail=detail):
+            words = PHASE_WORDS.get(phase, phase)
+            return f"{words}: {detail}" if detail else words, "plain"
+        case ValidationFinished():
+            return f"Validation loss {loss(event.loss)} at step {event.step:,}", "plain"
+        case BackupSaved():
+            return f"Backup at step {event.step:,}: {Path(event.path).name}", "plain"
+        case ModelSaved(is_final=True):
+            return f"The result is saved: {event.path}", "good"
+        case ModelSaved():
+            return f"Saved at step {event.step:,}: {Path(event.path).name}", "plain"
+        case _:
+            return _closing_words(event)
+
+
+def _closing_words(event: Event) -> tuple[str, Tone] | None:
+    match event:
+        case WarningRaised():
+            return f"{event.message} {event.advice}".strip(), "warning"
+        case RunFinished():
+            return event.message, "good"
+        case RunFailed():
+            return f"{event.message} {event.advice}".strip(), "error"
+        case _:
+            return None
+
+
+def _started(event: RunStarted) -> str:
+    pictures = count(event.num_pictures, "picture")
+    start = f", going on at step {event.first_step:,}" if event.first_step else ""
+    weights = f"{event.num_trainable_parameters:,} trained weights"
+    return f"{count(event.total_steps, 'step')} over {pictures}{start}; {weights} on {event.device}"
+
+
+def preview_lines(preview: Preview) -> list[str]:
+    """Return what a run will do, one fact per line."""
+    if not preview.num_pictures:
+        return ["No pictures to learn from yet."]
+    lines = [f"{count(preview.num_pictures, 'picture')}, {count(preview.total_steps, 'step')} in all"]
+    if preview.num_validation_pictures:
+        lines.append(f"{count(preview.num_validation_pictures, 'validation picture')}")
+    if preview.buckets:
+        sizes = ", ".join(f"{size} ({number:,})" for size, number in preview.buckets[:_MAX_BUCKETS])
+        more = len(preview.buckets) - _MAX_BUCKETS
+        lines.append(f"Sizes: {sizes}{f' and {more} more' if more > 0 else ''}")
+    if preview.num_without_caption:
+        lines.append(f"{count(preview.num_without_caption, 'picture')} without a caption")
+    if preview.skipped:
+        lines.append(f"{count(len(preview.skipped), 'file')} passed over")
+    return lines
+
+
+def count(number: int, thing: str) -> str:
+    """Return a number with its noun: 1 step, 1,200 steps."""
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
+
+
+def loss(value: float | None) -> str:
+    """Return a loss in four digits; a dash where there is none."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    return f"{value:.4f}" if 0.001 <= abs(value) < 1000 else rate(value)
+
+
+def rate(value: float) -> str:
+    """Return a learning rate or another small number without a tail of digits."""
+    return f"{value:.3g}".replace("e-0", "e-")
+
+
+def duration(seconds: float | None) -> str:
+    """Return a span in its two largest units: 45 s, 4 min 10 s, 2 h 5 min, 3 d 4 h; a dash for none."""
+    if seconds is None:
+        return "–"
+    whole = max(0, round(seconds))
+    units = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+    for (size, name), (next_size, next_name) in pairwise(units):
+        if whole >= size:
+            rest = (whole % size) // next_size
+            return f"{whole // size} {name}" + (f" {rest} {next_name}" if rest else "")
+    return f"{whole} s"

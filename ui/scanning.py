@@ -1,0 +1,67 @@
+"""What is in the folders of the concepts, found out in the background and kept while the settings stay. No Tk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from modules.config.sections.data import Concept
+from modules.data.scan import Scan, scan_folder
+from modules.system.paths import from_root
+from ui.run.background import Background
+
+Key = tuple[str, bool, str]
+Result = Scan | str  # a scan, or the reason why there is none
+
+
+class Scans:
+    """Scans by folder, depth and source of captions."""
+
+    def __init__(self, background: Background) -> None:
+        self._background = background
+        self._results: dict[Key, Result] = {}
+        self._waiting: dict[Key, list[Callable[[], None]]] = {}
+
+    def of(self, concept: Concept) -> Result | None:
+        """Return what was found for a concept, or None as long as that is not known."""
+        return self._results.get(_key(concept))
+
+    def want(self, concept: Concept, done: Callable[[], None]) -> None:
+        """Have a concept's folder looked at, unless it was; `done` is called when the result is there."""
+        key = _key(concept)
+        if key in self._results:
+            return
+        if key in self._waiting:
+            self._waiting[key].append(done)
+            return
+        self._waiting[key] = [done]
+        self._background.run(partial(_scan, key), partial(self._keep, key))
+
+    def forget(self) -> None:
+        """Look again when asked again."""
+        self._results.clear()
+
+    def _keep(self, key: Key, result: Result) -> None:
+        self._results[key] = result
+        for done in self._waiting.pop(key, ()):
+            done()
+
+
+def _key(concept: Concept) -> Key:
+    return concept.path.strip(), concept.include_subfolders, concept.caption_source
+
+
+def _scan(key: Key) -> Result:
+    path, include_subfolders, caption_source = key
+    if not path:
+        return "no folder yet"
+    try:
+        return scan_folder(
+            from_root(path),
+            include_subfolders=include_subfolders,
+            caption_source=caption_source,  # type: ignore[arg-type]  # from a concept, where it was checked
+        )
+    except FileNotFoundError:
+        return "not found"
+    except OSError as error:
+        return error.strerror or "cannot be read"

@@ -1,0 +1,109 @@
+"""What the window remembers from one session to the next: the config and how the window looked. No Tk."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Le
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from modules.config.codec import decode, encode
+from modules.config.problem import Problem
+from modules.system.atomic import write_text
+from ui.forms.model import Document, FormModel, Source
+
+_log = logging.getLogger(__name__)
+_FORMAT = 1
+_MAX_RECENT = 8
+
+
+class UiSettings(BaseModel):
+    """How the window looks and what it offers first. Keys of a newer program are kept."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    geometry: str = ""
+    page: str = "general"
+    show_advanced: bool = False
+    appearance: Literal["dark", "light"] = "dark"
+    scale_percent: Annotated[int, Ge(0), Le(400)] = 0  # 0: as the screen says
+    recent: tuple[str, ...] = ()
+    last_folder: str = ""
+
+    def with_recent(self, path: Path) -> UiSettings:
+        """Return the settings with a file at the head of the recent ones."""
+        names = (str(path), *(r for r in self.recent if r != str(path)))
+        return self.model_copy(update={"recent": names[:_MAX_RECENT]})
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A session as it was left: the settings, the config with its origin, and what was odd about the file."""
+
+    settings: UiSettings
+    form: FormModel | None = None
+    problems: tuple[Problem, ...] = ()
+
+
+def load_session(file: Path) -> Session:
+    """Return the last session. A file that cannot be read is set aside, said, and the defaults stand."""
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Session(UiSettings())
+    except (OSError, ValueError, RecursionError) as error:
+        return Session(UiSettings(), problems=(_set_aside(file, str(error)),))
+    if not isinstance(data, dict) or not isinstance(data.get("config"), dict):
+        return Session(UiSettings(), problems=(_set_aside(file, "it holds no session"),))
+    loaded, baseline = decode(data["config"]), decode(data.get("baseline", data["config"]))
+    form = FormModel(loaded.config, baseline=baseline.config, source=_source(data.get("source")))
+    return Session(_settings(data.get("ui")), form, tuple(loaded.problems))
+
+
+def save_session(file: Path, document: Document, settings: UiSettings) -> None:
+    """Write the session atomically. A failure is logged: a full disk must not keep the window from closing."""
+    source = document.source
+    data = {
+        "darkroom_session": _FORMAT,
+        "source": {"name": source.name, "path": str(source.path or ""), "kind": source.kind},
+        "ui": settings.model_dump(mode="json"),
+        "config": encode(document.config),
+        "baseline": encode(document.baseline),
+    }
+    try:
+        write_text(file, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+    except OSError:
+        _log.warning("The session could not be saved to %s", file, exc_info=True)
+
+
+def _set_aside(file: Path, reason: str) -> Problem:
+    aside = file.with_name(f"{file.stem}.corrupt-{datetime.now():%Y%m%d-%H%M%S}{file.suffix}")
+    try:
+        file.replace(aside)
+        kept = f"It was kept as {aside}."
+    except OSError:
+        kept = "It could not be set aside."
+    return Problem("", f"The last session could not be read ({reason}). {kept}", "warning")
+
+
+def _source(data: object) -> Source:
+    match data:
+        case {"name": str(name), "path": str(path), "kind": "built_in" | "preset" | "file" | "none" as kind}:
+            return Source(name, Path(path) if path else None, kind)
+        case _:
+            return Source()
+
+
+def _settings(data: object) -> UiSettings:
+    """Return the settings of a file; a value that does not fit gives way to its default."""
+    known: dict[str, Any] = dict(data) if isinstance(data, dict) else {}
+    while True:
+        try:
+            return UiSettings.model_validate(known)
+        except ValidationError as error:
+            known.pop(str(error.errors()[0]["loc"][0]), None)

@@ -1,0 +1,78 @@
+"""The frame of the window: side bar, top bar, the open page, the list of findings, bottom bar."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import time
+import tkinter as tk
+
+from ui.bars.bottom_bar import BottomBar
+from ui.bars.findings_bar import FindingsBar
+from ui.bars.side_bar import SideBar
+from ui.bars.top_bar import TopBar
+from ui.context import Context
+from ui.pages.catalogue import PageSpec, page_named
+from ui.pages.page import Page
+from ui.widgets.panel import Panel
+
+_log = logging.getLogger(__name__)
+
+
+class Shell(Panel):
+    """Builds each page when it is first opened, keeps it, and hides it while another is shown."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context.root, context.theme)
+        self.pages: dict[str, Page] = {}
+        self.build_seconds: dict[str, float] = {}
+        self._context = context
+        self._open = ""
+        self.columnconfigure(1, weight=1)
+        self.rowconfigure(1, weight=1)
+        self.side_bar = SideBar(self, context)
+        self.side_bar.grid(row=0, column=0, rowspan=3, sticky="ns")
+        self.top_bar = TopBar(self, context)
+        self.top_bar.grid(row=0, column=1, sticky="ew")
+        self.host = Panel(self, context.theme)
+        self.host.grid(row=1, column=1, sticky="nsew")
+        self.host.columnconfigure(0, weight=1)
+        self.host.rowconfigure(0, weight=1)
+        self.findings_bar = FindingsBar(self, context)
+        self.findings_bar.grid(row=2, column=1, sticky="ew")
+        self.findings_bar.refresh()
+        self.bottom_bar = BottomBar(self, context)
+        self.bottom_bar.grid(row=3, column=0, columnspan=2, sticky="ew")
+        context.navigation.page_wanted.subscribe(self.show_page)
+        context.navigation.field_wanted.subscribe(self._show_field)
+
+    def show_page(self, key: str) -> None:
+        """Bring a page to the front, built if need be."""
+        if key == self._open:
+            return
+        page = self.page(key)
+        if self._open:
+            self.pages[self._open].frame.grid_remove()
+            self.pages[self._open].hidden()
+        self._open = key
+        page.frame.grid(row=0, column=0, sticky="nsew")
+        page.shown()
+
+    def page(self, key: str) -> Page:
+        """Return a page, built if need be."""
+        if key not in self.pages:
+            begun = time.perf_counter()
+            self.pages[key] = _build(self.host, self._context, page_named(key))
+            self.build_seconds[key] = time.perf_counter() - begun
+            _log.info("Built the page %s in %.0f ms", key, 1000 * self.build_seconds[key])
+        return self.pages[key]
+
+    def _show_field(self, key: str, path: str) -> None:
+        self.page(key).show_field(path)
+
+
+def _build(host: tk.Misc, context: Context, spec: PageSpec) -> Page:
+    """Import a page's class by name, so that the window starts without those that are not opened."""
+    module, _, name = spec.view.partition(":")
+    page: Page = getattr(importlib.import_module(module), name)(host, context, spec)
+    return page

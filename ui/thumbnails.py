@@ -1,0 +1,35 @@
+"""Small and fitted versions of pictures, made on background threads. No Tk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from PIL import Image, ImageOps
+
+Enlarge = Literal["no", "smooth", "pixels"]
+_PIXELS = Image.Resampling.NEAREST
+
+
+def load_fitted(path: Path, width_px: int, height_px: int, *, enlarge: Enlarge = "no") -> Image.Image:
+    """Return a picture, upright, as large as fits a box; a smaller one is enlarged smoothly, in whole pixels, or not.
+
+    Raises OSError (or ValueError for nonsense inside the file) where it cannot be read.
+    """
+    with Image.open(path) as image:
+        image.draft("RGB", (width_px * 2, height_px * 2))
+        upright = ImageOps.exif_transpose(image).convert("RGB")
+    factor = min(width_px / upright.width, height_px / upright.height)
+    if factor <= 1 or enlarge == "no":
+        upright.thumbnail((width_px, height_px))
+        return upright
+    factor, method = (factor, Image.Resampling.BICUBIC) if enlarge == "smooth" else (int(factor), _PIXELS)
+    return upright.resize((round(upright.width * factor), round(upright.height * factor)), method)
+
+
+def load_square(path: Path, side_px: int) -> Image.Image:
+    """Return the middle of a picture as a square of the given side, for lists. Raises as `load_fitted` does."""
+    with Image.open(path) as image:
+        image.draft("RGB", (side_px * 2, side_px * 2))
+        upright = ImageOps.exif_transpose(image).convert("RGB")
+    return ImageOps.fit(upright, (side_px, side_px))

@@ -1,0 +1,35 @@
+"""Buttons made from actions: they say what the action says, and can be pressed whenever it is possible."""
+
+from __future__ import annotations
+
+import tkinter as tk
+
+from ui.actions import Action, ActionTable
+from ui.theme import Theme
+from ui.widgets.controls import Button, ButtonStyle
+from ui.widgets.tooltip import Tooltips
+
+
+class ActionButtons:
+    """Makes the buttons, and enables and disables them after changes of anything."""
+
+    def __init__(self, actions: ActionTable, theme: Theme, tips: Tooltips) -> None:
+        self._actions = actions
+        self._theme = theme
+        self._tips = tips
+        self._buttons: list[tuple[Button, Action]] = []
+
+    def make(self, master: tk.Misc, name: str, *, style: ButtonStyle = "plain", on: str = "window") -> Button:
+        """Return a button for the action of a name."""
+        action = self._actions[name]
+        button = Button(master, self._theme, action.label, lambda: self._actions.run(name), style=style, on=on)
+        button.set_enabled(action.is_enabled())
+        self._tips.attach(button, lambda: action.tip)
+        self._buttons.append((button, action))
+        return button
+
+    def refresh(self) -> None:
+        """Bring every button to what is possible now."""
+        self._buttons = [(b, a) for b, a in self._buttons if b.winfo_exists()]
+        for button, action in self._buttons:
+            button.set_enabled(action.is_enabled())

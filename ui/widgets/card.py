@@ -1,0 +1,26 @@
+"""A rounded card with a heading, in which rows stand."""
+
+from __future__ import annotations
+
+import tkinter as tk
+
+import customtkinter as ctk
+
+from ui.theme import GAP, PAD, RADIUS, Theme
+from ui.widgets.panel import Panel, Text
+
+
+class Card(ctk.CTkFrame):  # type: ignore[misc]
+    """Put rows into `body`."""
+
+    def __init__(self, master: tk.Misc, theme: Theme, title: str = "", *, on: str = "window") -> None:
+        super().__init__(
+            master, corner_radius=RADIUS, border_width=0, bg_color=theme.pair(on), fg_color=theme.pair("card")
+        )
+        self.heading = Text(self, theme, title, role="heading", on="card")
+        if title:
+            self.heading.pack(anchor="w", padx=theme.px(PAD), pady=(theme.px(12), theme.px(4)))
+        top = theme.px(2 if title else PAD)
+        self.body = Panel(self, theme, "card")
+        # The rows begin with a mark that stands left of what the heading is aligned with.
+        self.body.pack(fill="both", expand=True, padx=(theme.px(GAP // 2), theme.px(PAD)), pady=(top, theme.px(10)))

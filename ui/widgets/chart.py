@@ -1,0 +1,128 @@
+"""The loss chart on a plain canvas: the loss faint, its smoothed course strong, validation as points."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Sequence
+from typing import Any
+
+from trainer.events import ValidationFinished
+from ui.run.plotting import loss_range, nearest, tick_label, ticks
+from ui.run.run_state import LossPoint
+from ui.run.words import loss as loss_words
+from ui.theme import Theme
+
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 28, 26
+_TICK_SPACING_PX = 70
+_NOTHING_YET = "The loss appears here once training has begun."
+
+
+class LossChart(tk.Canvas):
+    """Call `show` with the points; it redraws itself when its size changes."""
+
+    def __init__(self, master: tk.Misc, theme: Theme, *, on: str = "card") -> None:
+        super().__init__(master, highlightthickness=0, borderwidth=0, width=theme.px(300), height=theme.px(180))
+        self.theme = theme
+        self._on = on
+        self._points: Sequence[LossPoint] = ()
+        self._validations: Sequence[ValidationFinished] = ()
+        self._steps = (0.0, 1.0)
+        self._losses = (0.0, 1.0)
+        self.bind("<Configure>", lambda _e: self.draw())
+        self.bind("<Motion>", self._point_at)
+        self.bind("<Leave>", lambda _e: self.delete("pointer"))
+        self.apply_theme()
+
+    def apply_theme(self) -> None:
+        """Take the colours of the theme's present mode."""
+        self.configure(background=self.theme.colour(self._on))
+        self.draw()
+
+    def show(self, points: Sequence[LossPoint], validations: Sequence[ValidationFinished]) -> None:
+        """Draw another course."""
+        self._points, self._validations = points, validations
+        self.draw()
+
+    def draw(self) -> None:
+        """Draw everything anew: some milliseconds for thousands of points."""
+        self.delete("all")
+        if not self._points and not self._validations:
+            self._write(self.winfo_width() / 2, self.winfo_height() / 2, _NOTHING_YET, "faint", anchor="center")
+            return
+        steps = [p.step for p in self._points] + [v.step for v in self._validations]
+        self._steps = (float(min(steps)), float(max(max(steps), min(steps) + 1)))
+        self._losses = loss_range(self._points, [v.loss for v in self._validations])
+        self._draw_grid()
+        self._draw_line([(p.step, p.loss) for p in self._points if p.loss is not None], "chart_raw", 1)
+        smooth = [(p.step, p.smoothed_loss) for p in self._points if p.smoothed_loss is not None]
+        self._draw_line(smooth, "chart_smooth", 2)
+        self._draw_validations()
+        self._draw_legend()
+
+    def _draw_grid(self) -> None:
+        px, width, height = self.theme.px, self.winfo_width(), self.winfo_height()
+        left, right, top, bottom = px(_LEFT), width - px(_RIGHT), px(_TOP), height - px(_BOTTOM)
+        for value in ticks(*self._losses, max(2, (bottom - top) // px(_TICK_SPACING_PX // 2))):
+            y = self._y(value)
+            self.create_line(left, y, right, y, fill=self.theme.colour("chart_grid"))
+            self._write(left - px(8), y, tick_label(value), "muted", anchor="e")
+        for value in ticks(*self._steps, max(2, (right - left) // px(_TICK_SPACING_PX))):
+            if value == int(value):
+                self._write(self._x(value), bottom + px(6), tick_label(value), "muted", anchor="n")
+
+    def _draw_line(self, points: Sequence[tuple[int, float]], token: str, width_px: int) -> None:
+        if len(points) == 1:
+            self._draw_dot(*points[0], token)
+        elif points:
+            low, high = self._losses
+            coordinates = [c for step, value in points for c in (self._x(step), self._y(min(high, max(low, value))))]
+            self.create_line(coordinates, fill=self.theme.colour(token), width=self.theme.px(width_px))
+
+    def _draw_validations(self) -> None:
+        self._draw_line([(v.step, v.loss) for v in self._validations], "chart_validation", 1)
+        for validation in self._validations:
+            self._draw_dot(validation.step, validation.loss, "chart_validation")
+
+    def _draw_dot(self, step: int, value: float, token: str) -> None:
+        x, y, radius = self._x(step), self._y(value), self.theme.px(3)
+        self.create_oval(x - radius, y - radius, x + radius, y + radius, fill=self.theme.colour(token), width=0)
+
+    def _draw_legend(self) -> None:
+        px = self.theme.px
+        x = px(_LEFT)
+        entries = [("loss", "chart_raw"), ("smoothed", "chart_smooth")]
+        for text, token in [*entries, *([("validation", "chart_validation")] if self._validations else [])]:
+            self.create_line(x, px(12), x + px(14), px(12), fill=self.theme.colour(token), width=px(2))
+            item = self._write(x + px(20), px(12), text, "muted", anchor="w")
+            x = self.bbox(item)[2] + px(16)
+
+    def _point_at(self, event: tk.Event[Any]) -> None:
+        """Show the numbers at the step under the pointer."""
+        self.delete("pointer")
+        px = self.theme.px
+        span = self.winfo_width() - px(_LEFT) - px(_RIGHT)
+        if not self._points or span <= 0:
+            return
+        low, high = self._steps
+        found = nearest(self._points, low + (event.x - px(_LEFT)) / span * (high - low))
+        if found is None:
+            return
+        x = self._x(found.step)
+        bottom = self.winfo_height() - px(_BOTTOM)
+        self.create_line(x, px(_TOP), x, bottom, fill=self.theme.colour("faint"), tags="pointer")
+        text = f"step {found.step:,}   {loss_words(found.loss)}   smoothed {loss_words(found.smoothed_loss)}"
+        self._write(self.winfo_width() - px(_RIGHT), px(12), text, "text", anchor="e", tags="pointer")
+
+    def _write(self, x: float, y: float, text: str, token: str, *, anchor: Any, tags: str = "") -> int:
+        colour, font = self.theme.colour(token), self.theme.font("caption")
+        return self.create_text(x, y, text=text, fill=colour, font=font, anchor=anchor, tags=tags)
+
+    def _x(self, step: float) -> float:
+        left, right = self.theme.px(_LEFT), self.winfo_width() - self.theme.px(_RIGHT)
+        low, high = self._steps
+        return left + (step - low) / (high - low) * (right - left)
+
+    def _y(self, value: float) -> float:
+        top, bottom = self.theme.px(_TOP), self.winfo_height() - self.theme.px(_BOTTOM)
+        low, high = self._losses
+        return bottom - (value - low) / (high - low) * (bottom - top)

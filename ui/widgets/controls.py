@@ -1,0 +1,246 @@
+"""Buttons, switches and choices: customtkinter's, in our colours, reachable by keyboard, bound to Tk variables."""
+
+from __future__ import annotations
+
+import tkinter as tk
+import tkinter.font as tkfont
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import customtkinter as ctk
+
+from ui.theme import CONTROL_HEIGHT, Theme
+
+ButtonStyle = Literal["primary", "plain", "ghost", "danger"]
+
+_BUTTON_COLOURS: Mapping[str, tuple[str, str, str]] = {
+    "primary": ("accent", "accent_hover", "on_accent"),
+    "plain": ("field", "field_hover", "text"),
+    "danger": ("field", "field_hover", "error"),
+}
+
+
+class Button(ctk.CTkButton):  # type: ignore[misc]
+    """A push button; Space and Return press it too."""
+
+    def __init__(
+        self,
+        master: tk.Misc,
+        theme: Theme,
+        text: str,
+        command: Callable[[], object],
+        *,
+        style: ButtonStyle = "plain",
+        on: str = "window",
+        width: int = 0,
+        height: int = CONTROL_HEIGHT,
+        **options: Any,
+    ) -> None:
+        self.style = style
+        self._theme_tokens = theme
+        fill, hover, ink = _BUTTON_COLOURS.get(style, (on, "field_hover", "text"))
+        super().__init__(
+            master,
+            text=text,
+            command=command,
+            width=width,
+            height=height,
+            corner_radius=6,
+            border_width=1,
+            border_spacing=1,
+            bg_color=theme.pair(on),
+            fg_color=theme.pair(fill),
+            border_color=theme.pair(fill),
+            hover_color=theme.pair(hover),
+            text_color=theme.pair(ink),
+            text_color_disabled=theme.pair("faint"),
+            font=theme.unscaled_font("strong" if style == "primary" else "body"),
+            **options,
+        )
+        self._border = theme.pair(fill)
+        _make_focusable(self, self._canvas, theme, press=self.invoke, show_ring=self._show_ring)
+
+    def _show_ring(self, colour: tuple[str, str] | None) -> None:
+        self.configure(border_color=colour or self._border)
+
+    def restyle(self, style: ButtonStyle) -> None:
+        """Take another style, as Start does when it becomes Stop."""
+        if style == self.style:
+            return
+        self.style = style
+        fill, hover, ink = (self._theme_tokens.pair(t) for t in _BUTTON_COLOURS[style])
+        self._border = fill
+        self.configure(fg_color=fill, hover_color=hover, text_color=ink, border_color=fill)
+
+    def set_enabled(self, is_enabled: bool) -> None:
+        """Allow or forbid pressing."""
+        state = "normal" if is_enabled else "disabled"
+        if self.cget("state") != state:
+            self.configure(state=state)
+
+
+class Switch(ctk.CTkSwitch):  # type: ignore[misc]
+    """On or off, bound to a variable; Space and Return toggle it too."""
+
+    def __init__(
+        self,
+        master: tk.Misc,
+        theme: Theme,
+        variable: tk.BooleanVar,
+        *,
+        on: str = "card",
+        text: str = "",
+        command: Callable[[], object] | None = None,
+    ) -> None:
+        super().__init__(
+            master,
+            text=text,
+            variable=variable,
+            command=command,
+            onvalue=True,
+            offvalue=False,
+            width=40 if not text else 100,
+            height=CONTROL_HEIGHT,
+            switch_width=36,
+            switch_height=18,
+            border_width=3,
+            bg_color=theme.pair(on),
+            fg_color=theme.pair("track"),
+            progress_color=theme.pair("accent"),
+            button_color=theme.pair("knob"),
+            button_hover_color=theme.pair("knob_hover"),
+            text_color=theme.pair("text"),
+            text_color_disabled=theme.pair("faint"),
+            font=theme.unscaled_font("body"),
+        )
+        _make_focusable(self, self._canvas, theme, press=self.toggle, show_ring=self._show_ring)
+
+    def focus_ring(self) -> None:
+        """Take the keyboard's focus."""
+        self._canvas.focus_set()
+
+    def _show_ring(self, colour: tuple[str, str] | None) -> None:
+        self.configure(border_color=colour or "transparent")
+
+    def set_enabled(self, is_enabled: bool) -> None:
+        """Allow or forbid toggling."""
+        self.configure(state="normal" if is_enabled else "disabled")
+
+
+class Choice(ctk.CTkOptionMenu):  # type: ignore[misc]
+    """One of several, shown by label; the variable holds the name. Space, Return and Down open the list."""
+
+    def __init__(
+        self,
+        master: tk.Misc,
+        theme: Theme,
+        variable: tk.StringVar,
+        choices: Mapping[str, str],
+        *,
+        on: str = "card",
+        width: int = 160,
+        command: Callable[[str], object] | None = None,
+    ) -> None:
+        self._name_variable = variable
+        self._choices = dict(choices)
+        self._chosen = command
+        super().__init__(
+            master,
+            values=list(self._choices.values()),
+            command=self._on_label,
+            width=width,
+            height=CONTROL_HEIGHT,
+            corner_radius=6,
+            bg_color=theme.pair(on),
+            fg_color=theme.pair("field"),
+            button_color=theme.pair("field"),
+            button_hover_color=theme.pair("field_hover"),
+            text_color=theme.pair("text"),
+            text_color_disabled=theme.pair("faint"),
+            dropdown_fg_color=theme.pair("field"),
+            dropdown_hover_color=theme.pair("selection"),
+            dropdown_text_color=theme.pair("text"),
+            font=theme.unscaled_font("body"),
+            dropdown_font=theme.unscaled_font("body"),
+            dynamic_resizing=False,
+        )
+        self._ring = theme.pair("field")
+        self._name_trace = variable.trace_add("write", lambda *_: self._show_name())
+        self._show_name()
+        _make_focusable(self, self._canvas, theme, press=self._clicked, show_ring=self._show_ring)
+        tk.Misc.bind(self._canvas, "<Down>", lambda _e: self._clicked(), add="+")
+
+    @property
+    def menu(self) -> tk.Menu:
+        """The list that opens; its entries can be invoked by index."""
+        inner: tk.Menu = self._dropdown_menu
+        return inner
+
+    @property
+    def choices(self) -> Mapping[str, str]:
+        """The names with their labels."""
+        return self._choices
+
+    def set_choices(self, choices: Mapping[str, str]) -> None:
+        """Offer others."""
+        if dict(choices) != self._choices:
+            self._choices = dict(choices)
+            self.configure(values=list(self._choices.values()))
+        self._show_name()
+
+    def set_enabled(self, is_enabled: bool) -> None:
+        """Allow or forbid choosing."""
+        self.configure(state="normal" if is_enabled else "disabled")
+
+    def destroy(self) -> None:
+        """Let go of the variable, too."""
+        self._name_variable.trace_remove("write", self._name_trace)
+        super().destroy()
+
+    def focus_ring(self) -> None:
+        """Take the keyboard's focus."""
+        self._canvas.focus_set()
+
+    def _open_dropdown_menu(self) -> None:
+        """Open the list, as wide as the control."""
+        font = tkfont.Font(self, font=self._text_label.cget("font"))
+        space, width = font.measure(" "), self.winfo_width()
+        for index, label in enumerate(self._choices.values()):
+            padding = " " * max(0, (width - font.measure(label)) // space - 8)
+            self.menu.entryconfigure(index, label=f"  {label}{padding}")
+        super()._open_dropdown_menu()
+
+    def _show_ring(self, colour: tuple[str, str] | None) -> None:
+        self.configure(button_color=colour or self._ring)
+
+    def _on_label(self, label: str) -> None:
+        name = next(n for n, text in self._choices.items() if text == label)
+        self._name_variable.set(name)
+        if self._chosen is not None:
+            self._chosen(name)
+
+    def _show_name(self) -> None:
+        name = self._name_variable.get()
+        self.set(self._choices.get(name, name))
+
+
+def _make_focusable(
+    widget: Any,
+    canvas: tk.Canvas,
+    theme: Theme,
+    *,
+    press: Callable[[], object],
+    show_ring: Callable[[tuple[str, str] | None], None],
+) -> None:
+    """Let Tab reach a control that customtkinter made for the mouse alone, and show where the focus is."""
+    canvas.configure(takefocus=True)
+
+    def pressed(_event: object) -> str:
+        if widget.cget("state") == "normal":
+            press()
+        return "break"
+
+    for key in ("<Return>", "<space>", "<KP_Enter>"):
+        tk.Misc.bind(canvas, key, pressed)
+    tk.Misc.bind(canvas, "<FocusIn>", lambda _e: show_ring(theme.pair("accent")), add="+")
+    tk.Misc.bind(canvas, "<FocusOut>", lambda _e: show_ring(None), add="+")

@@ -1,0 +1,123 @@
+"""Modal windows in our own look: a sentence, what to do, and a row of buttons."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Sequence
+from functools import partial
+
+from ui.interaction import Answer, Severity
+from ui.theme import GAP, PAD, Theme
+from ui.widgets.controls import Button
+from ui.widgets.panel import Panel, Text, restyle
+from ui.widgets.window import forget_window
+
+_WRAP_PX = 460
+_TOKENS = {"plain": "accent", "warning": "warning", "error": "error"}
+
+
+class Window(tk.Toplevel):
+    """A window beside the main one: themed, closed by Escape, forgotten by customtkinter when it goes."""
+
+    def __init__(self, root: tk.Misc, theme: Theme, title: str) -> None:
+        super().__init__(root)
+        self.withdraw()
+        self.title(title)
+        self.theme = theme
+        self.apply_theme()
+        self.transient(root.winfo_toplevel())
+        self.bind("<Escape>", lambda _e: self.close())
+        self.protocol("WM_DELETE_WINDOW", self.close)
+
+    def apply_theme(self) -> None:
+        """Take the colour of the theme's present mode."""
+        self.configure(background=self.theme.colour("window"))
+
+    def close(self) -> None:
+        """Destroy the window."""
+        self.destroy()
+
+    def destroy(self) -> None:
+        """Leave nothing of the window behind."""
+        super().destroy()
+        forget_window(self)
+
+    def appear(self, width_px: int = 0, height_px: int = 0) -> None:
+        """Show the window over the middle of the main one, wholly on the screen."""
+        self.update_idletasks()
+        main = self.master.winfo_toplevel()
+        width = self.theme.px(width_px) or self.winfo_reqwidth()
+        height = self.theme.px(height_px) or self.winfo_reqheight()
+        width, height = min(width, self.winfo_screenwidth()), min(height, self.winfo_screenheight())
+        x = main.winfo_rootx() + (main.winfo_width() - width) // 2
+        y = main.winfo_rooty() + (main.winfo_height() - height) // 3
+        x = min(max(0, x), self.winfo_screenwidth() - width)
+        y = min(max(0, y), self.winfo_screenheight() - height)
+        self.geometry(f"{width}x{height}+{x}+{y}")
+        restyle(self)
+        self.deiconify()
+        self.lift()
+
+
+class Dialog(Window):
+    """Asks, and waits for the answer."""
+
+    def __init__(
+        self,
+        root: tk.Misc,
+        theme: Theme,
+        title: str,
+        message: str,
+        answers: Sequence[Answer],
+        *,
+        severity: Severity = "plain",
+    ) -> None:
+        super().__init__(root, theme, title)
+        self.answer: str | None = None
+        self.buttons: dict[str, Button] = {}
+        px = theme.px
+        Panel(self, theme, _TOKENS[severity], height=px(3)).pack(fill="x")
+        self.content = Panel(self, theme)
+        self.content.pack(fill="both", expand=True, padx=px(PAD + 8), pady=(px(PAD + 4), px(PAD)))
+        Text(self.content, theme, title, role="heading", wrap_px=_WRAP_PX).pack(anchor="w")
+        if message:
+            Text(self.content, theme, message, wrap_px=_WRAP_PX).pack(anchor="w", pady=(px(8), 0))
+        self._add_buttons(answers)
+
+    def ask(self) -> str | None:
+        """Show the dialog and return the name of the answer; None where it was closed without one."""
+        self.resizable(False, False)
+        self.appear()
+        self.wait_visibility()
+        self.grab_set()
+        default = next((b for b in self.buttons.values() if b.style == "primary"), None)
+        if default is not None:
+            self.focus_first(default)
+        self.wait_window()
+        return self.answer
+
+    def focus_first(self, default: Button) -> None:
+        """Give the focus to what the user wants first: the default button, unless a dialog has an entry."""
+        self.focus_set()
+        self.bind("<Return>", lambda _e: default.invoke())
+
+    def choose(self, name: str) -> None:
+        """Take an answer and close."""
+        self.answer = name
+        self.close()
+
+    def _add_buttons(self, answers: Sequence[Answer]) -> None:
+        px = self.theme.px
+        row = Panel(self, self.theme)
+        row.pack(side="bottom", fill="x", padx=px(PAD + 8), pady=(0, px(PAD + 4)))
+        for answer in reversed(answers):
+            button = Button(
+                row,
+                self.theme,
+                answer.label,
+                partial(self.choose, answer.name),
+                style="primary" if answer.is_default else "plain",
+                width=92,
+            )
+            button.pack(side="right", padx=(GAP, 0))
+            self.buttons[answer.name] = button

@@ -1,0 +1,31 @@
+"""Folders dropped on the window from a file manager, where tkinterdnd2 is installed."""
+
+from __future__ import annotations
+
+import logging
+import tkinter as tk
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+_log = logging.getLogger(__name__)
+
+
+def accept_folders(root: tk.Tk, widget: tk.Misc, on_drop: Callable[[Sequence[Path]], None]) -> bool:
+    """Call `on_drop` with the paths dropped on a widget; return whether dropping works here."""
+    try:
+        from tkinterdnd2 import DND_FILES, TkinterDnD  # an optional package
+
+        TkinterDnD._require(root)
+    except (ImportError, RuntimeError, tk.TclError):
+        _log.info("Dropping folders on the window is not possible here")
+        return False
+
+    def dropped(event: Any) -> str:
+        on_drop([Path(name) for name in root.tk.splitlist(event.data)])
+        return str(event.action)
+
+    target: Any = widget
+    target.drop_target_register(DND_FILES)
+    target.dnd_bind("<<Drop>>", dropped)
+    return True

@@ -1,0 +1,121 @@
+"""The line one types into, bound to a variable."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from typing import Any
+
+import customtkinter as ctk
+
+from ui.theme import CONTROL_HEIGHT, Theme
+from ui.widgets.panel import Text
+
+
+class Entry(ctk.CTkEntry):  # type: ignore[misc]
+    """A line of text bound to a variable, with words that say what empty means and a border that says "wrong"."""
+
+    def __init__(
+        self,
+        master: tk.Misc,
+        theme: Theme,
+        variable: tk.StringVar,
+        *,
+        on: str = "card",
+        width: int = 120,
+        placeholder: str = "",
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            master,
+            textvariable=variable,
+            width=width,
+            height=CONTROL_HEIGHT,
+            corner_radius=6,
+            border_width=1,
+            bg_color=theme.pair(on),
+            fg_color=theme.pair("field"),
+            border_color=theme.pair("field_border"),
+            text_color=theme.pair("text"),
+            font=theme.unscaled_font("body"),
+            **options,
+        )
+        self._theme_tokens = theme
+        self._is_invalid = False
+        self._has_focus = False
+        self._hint: Text | None = None
+        self._hint_variable = variable
+        self._hint_trace = ""
+        self._entry.configure(selectbackground=theme.colour("accent"), selectforeground=theme.colour("on_accent"))
+        edit_as_usual(self._entry)
+        tk.Misc.bind(self._entry, "<FocusIn>", lambda _e: self._focus_changed(True), add="+")
+        tk.Misc.bind(self._entry, "<FocusOut>", lambda _e: self._focus_changed(False), add="+")
+        if placeholder:
+            self._add_hint(theme, variable, placeholder)
+
+    @property
+    def tk_entry(self) -> tk.Entry:
+        """The Tk entry inside, which has the focus and receives the keys."""
+        inner: tk.Entry = self._entry
+        return inner
+
+    def mark_invalid(self, is_invalid: bool) -> None:
+        """Show by the border whether the entry fits."""
+        if is_invalid != self._is_invalid:
+            self._is_invalid = is_invalid
+            self._draw_border()
+
+    def set_enabled(self, is_enabled: bool) -> None:
+        """Allow or forbid typing."""
+        ink = "text" if is_enabled else "faint"
+        self.configure(state="normal" if is_enabled else "disabled", text_color=self._theme_tokens.pair(ink))
+
+    def destroy(self) -> None:
+        """Let go of the variable, too."""
+        if self._hint_trace:
+            self._hint_variable.trace_remove("write", self._hint_trace)
+        super().destroy()
+
+    def _focus_changed(self, has_focus: bool) -> None:
+        self._has_focus = has_focus
+        self._draw_border()
+        self._place_hint()
+
+    def _draw_border(self) -> None:
+        token = "error" if self._is_invalid else "accent" if self._has_focus else "field_border"
+        self.configure(border_color=self._theme_tokens.pair(token))
+
+    def _add_hint(self, theme: Theme, variable: tk.StringVar, text: str) -> None:
+        self._hint = Text(self, theme, text, colour="faint", on="field")
+        self._hint.bind("<Button-1>", lambda _e: self._entry.focus_set())
+        self._hint_trace = variable.trace_add("write", lambda *_: self._place_hint())
+        self._place_hint()
+
+    def _place_hint(self) -> None:
+        if self._hint is None:
+            return
+        if self._hint_variable.get() == "" and not self._has_focus:
+            self._hint.place(x=self._theme_tokens.px(8), rely=0.5, anchor="w")
+            self._hint.lift()
+        else:
+            self._hint.place_forget()
+
+
+def edit_as_usual(widget: tk.Entry | tk.Text) -> None:
+    """Let Ctrl+A select everything and a paste replace what is selected, as everywhere but in Tk on X11."""
+
+    def select_all(_event: object) -> str:
+        if isinstance(widget, tk.Entry):
+            widget.select_range(0, "end")
+            widget.icursor("end")
+        else:
+            widget.tag_add("sel", "1.0", "end-1c")
+        return "break"
+
+    def paste(_event: object) -> None:
+        has_selection = widget.select_present() if isinstance(widget, tk.Entry) else bool(widget.tag_ranges("sel"))
+        if has_selection:
+            widget.delete("sel.first", "sel.last")
+
+    for sequence in ("<Control-a>", "<Control-A>"):
+        widget.bind(sequence, select_all)
+    widget.bind("<<Paste>>", paste)

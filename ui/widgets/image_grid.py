@@ -1,0 +1,227 @@
+"""A grid of pictures on a plain canvas: only those in sight are loaded, in the background."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from PIL import Image, ImageTk
+
+from ui.run.background import Job
+from ui.run.pump import Pump
+from ui.theme import Theme
+from ui.thumbnails import load_fitted
+from ui.widgets.auto_bar import AutoBar
+from ui.widgets.panel import Panel
+
+_GAP_PX = 10
+_CAPTION_PX = 34
+_MAX_KEPT = 300
+_CHARS_PER_PX = 2 / 6.4  # two lines of text of about this many pixels a letter
+_WHEEL_PX = 60
+_TILE_STEP_PX = 16
+
+
+Key = tuple[Path, int]  # a picture at a tile's size
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A picture of the grid and the words below it."""
+
+    path: Path
+    caption: str = ""
+
+
+class ImageGrid(Panel):
+    """Call `show` with tiles; a click on one calls `on_open(index)`."""
+
+    def __init__(
+        self,
+        master: tk.Misc,
+        theme: Theme,
+        pump: Pump,
+        *,
+        tile_px: int = 120,
+        on: str = "card",
+        empty_text: str = "",
+        on_open: Callable[[int], object] | None = None,
+    ) -> None:
+        super().__init__(master, theme, on)
+        self.tiles: Sequence[Tile] = ()
+        self.canvas = tk.Canvas(self, highlightthickness=0, borderwidth=0, width=theme.px(200), height=theme.px(120))
+        self._pump = pump
+        self._min_tile_px = theme.px(tile_px)
+        self._tile_px = self._min_tile_px
+        self._empty_text = empty_text
+        self._on_open = on_open
+        self._top = 0
+        self._photos: OrderedDict[Key, ImageTk.PhotoImage | None] = OrderedDict()
+        self._jobs: dict[Key, Job] = {}
+        self._bar = AutoBar(self, theme, self._scroll_by_bar, on=on)
+        self.columnconfigure(0, weight=1)
+        self.rowconfigure(0, weight=1)
+        self.canvas.grid(row=0, column=0, sticky="nsew")
+        self._bar.grid(row=0, column=1, sticky="ns")
+        # Not at once: Tk calls this while it places children, when none of them may leave (the bar does).
+        self.canvas.bind("<Configure>", lambda _e: pump.redraw_soon(self, self.draw))
+        self.canvas.bind("<Button-1>", self._clicked)
+        for sequence in ("<MouseWheel>", "<Button-4>", "<Button-5>"):
+            self.canvas.bind(sequence, self._wheel)
+        self.apply_theme()
+
+    def apply_theme(self) -> None:
+        """Take the colours of the theme's present mode."""
+        super().apply_theme()
+        if hasattr(self, "canvas"):
+            self.canvas.configure(background=self.theme.colour(self.token))
+            self.draw()
+
+    def show(self, tiles: Sequence[Tile]) -> None:
+        """Show other tiles; pictures that were loaded before are kept."""
+        self.tiles = tuple(tiles)
+        wanted = {tile.path for tile in self.tiles}
+        for key in [k for k in self._jobs if k[0] not in wanted]:
+            self._jobs.pop(key).cancel()
+        self.draw()
+
+    def destroy(self) -> None:
+        """Forget the pictures that are still being loaded, too."""
+        for job in self._jobs.values():
+            job.cancel()
+        self._jobs.clear()
+        self._photos.clear()  # here, on the Tk thread, and not wherever the collector happens to run
+        self._pump.forget(self)
+        super().destroy()
+
+    def draw(self) -> None:
+        """Draw the tiles in sight."""
+        canvas = self.canvas
+        canvas.delete("all")
+        if canvas.winfo_width() <= 1:
+            return  # not on the screen yet
+        if not self.tiles:
+            self._draw_empty()
+            return
+        self._tile_px = self._fitting_tile_px()
+        self._top = max(0, min(self._top, self._height() - canvas.winfo_height()))
+        self._show_bar()
+        for index in self._indices_in_sight():
+            self._draw_tile(index)
+
+    def _draw_empty(self) -> None:
+        self._bar.set(0, 1)
+        self.canvas.create_text(
+            self.canvas.winfo_width() / 2,
+            self.canvas.winfo_height() / 2,
+            text=self._empty_text,
+            width=max(80, self.canvas.winfo_width() - 40),
+            justify="center",
+            fill=self.theme.colour("faint"),
+            font=self.theme.font("small"),
+        )
+
+    def _draw_tile(self, index: int) -> None:
+        tile, (x, y) = self.tiles[index], self._corner(index)
+        middle_x, middle_y = x + self._tile_px / 2, y + self._tile_px / 2
+        key = (tile.path, self._tile_px)
+        photo = self._photos.get(key)
+        if photo is not None:
+            self._photos.move_to_end(key)
+            self.canvas.create_image(middle_x, middle_y, image=photo)
+        else:
+            self.canvas.create_rectangle(
+                x, y, x + self._tile_px, y + self._tile_px, fill=self.theme.colour("field"), width=0
+            )
+            if key not in self._photos:
+                self._load(key)
+        if tile.caption:
+            self.canvas.create_text(
+                x,
+                y + self._tile_px + self.theme.px(3),
+                text=_shortened(tile.caption, int(self._tile_px * _CHARS_PER_PX)),
+                width=self._tile_px,
+                anchor="nw",
+                fill=self.theme.colour("muted"),
+                font=self.theme.font("caption"),
+            )
+
+    def _load(self, key: Key) -> None:
+        if key not in self._jobs:
+            path, side_px = key
+            work = partial(load_fitted, path, side_px, side_px, enlarge="smooth")
+            self._jobs[key] = self._pump.background.run(
+                work, partial(self._loaded, key), partial(self._could_not_load, key)
+            )
+
+    def _loaded(self, key: Key, image: Image.Image) -> None:
+        self._keep(key, ImageTk.PhotoImage(image, master=self.canvas))
+
+    def _could_not_load(self, key: Key, _error: Exception) -> None:
+        self._keep(key, None)
+
+    def _keep(self, key: Key, photo: ImageTk.PhotoImage | None) -> None:
+        self._jobs.pop(key, None)
+        self._photos[key] = photo
+        while len(self._photos) > _MAX_KEPT:
+            self._photos.popitem(last=False)
+        self._pump.redraw_soon(self, self.draw)
+
+    def _num_columns(self) -> int:
+        gap = self.theme.px(_GAP_PX)
+        return max(1, (self.canvas.winfo_width() + gap) // (self._min_tile_px + gap))
+
+    def _fitting_tile_px(self) -> int:
+        """Return the side of a tile that fills the width, in coarse steps so that resizing loads little anew."""
+        gap, columns = self.theme.px(_GAP_PX), self._num_columns()
+        side = (self.canvas.winfo_width() - gap * (columns - 1)) // columns
+        return max(self._min_tile_px, side // _TILE_STEP_PX * _TILE_STEP_PX)
+
+    def _row_px(self) -> int:
+        has_captions = any(tile.caption for tile in self.tiles)
+        return self._tile_px + self.theme.px(_GAP_PX + (_CAPTION_PX if has_captions else 0))
+
+    def _height(self) -> int:
+        return -(-len(self.tiles) // self._num_columns()) * self._row_px()
+
+    def _corner(self, index: int) -> tuple[int, int]:
+        row, column = divmod(index, self._num_columns())
+        return column * (self._tile_px + self.theme.px(_GAP_PX)), row * self._row_px() - self._top
+
+    def _indices_in_sight(self) -> range:
+        columns, row_px = self._num_columns(), self._row_px()
+        first = self._top // row_px * columns
+        last = ((self._top + self.canvas.winfo_height()) // row_px + 1) * columns
+        return range(first, min(len(self.tiles), last))
+
+    def _show_bar(self) -> None:
+        height, needed = self.canvas.winfo_height(), self._height()
+        self._bar.set(self._top / needed, min(1.0, (self._top + height) / needed))
+
+    def _scroll_by_bar(self, kind: str, amount: Any, _unit: str = "") -> None:
+        target = float(amount) * self._height() if kind == "moveto" else self._top + float(amount) * _WHEEL_PX
+        self._top = int(target)
+        self.draw()
+
+    def _wheel(self, event: tk.Event[Any]) -> str:
+        is_up = event.num == 4 or event.delta > 0
+        self._top += -_WHEEL_PX if is_up else _WHEEL_PX
+        self.draw()
+        return "break"
+
+    def _clicked(self, event: tk.Event[Any]) -> None:
+        for index in self._indices_in_sight():
+            x, y = self._corner(index)
+            if x <= event.x < x + self._tile_px and y <= event.y < y + self._tile_px and self._on_open is not None:
+                self._on_open(index)
+                return
+
+
+def _shortened(text: str, max_chars: int) -> str:
+    plain = " ".join(text.split())
+    return plain if len(plain) <= max_chars else plain[: max_chars - 1] + "…"

@@ -1,0 +1,88 @@
+"""A list of log lines: appended to, scrolled along while its end is in sight, coloured by tone."""
+
+from __future__ import annotations
+
+import time
+import tkinter as tk
+from collections.abc import Sequence
+
+from ui.run.words import LogLine
+from ui.theme import Theme
+from ui.widgets.auto_bar import AutoBar
+from ui.widgets.panel import Panel
+
+_TONES = {"plain": "text", "good": "good", "warning": "warning", "error": "error"}
+
+
+class LogView(Panel):
+    """Call `show` with all lines; only new ones are added."""
+
+    def __init__(self, master: tk.Misc, theme: Theme, *, on: str = "card") -> None:
+        super().__init__(master, theme, on)
+        self._lines: tuple[LogLine, ...] = ()
+        self._is_following = True
+        self.text = tk.Text(
+            self,
+            wrap="word",
+            borderwidth=0,
+            highlightthickness=0,
+            font=theme.font("small"),
+            state="disabled",
+            cursor="arrow",
+            height=4,
+            width=20,
+            spacing1=theme.px(2),
+            spacing3=theme.px(2),
+        )
+        bar = AutoBar(self, theme, self.text.yview, on=on)
+        self.text.configure(yscrollcommand=bar.set)
+        self.columnconfigure(0, weight=1)
+        self.rowconfigure(0, weight=1)
+        self.text.grid(row=0, column=0, sticky="nsew")
+        bar.grid(row=0, column=1, sticky="ns")
+        self.text.bind("<Configure>", lambda _e: self._follow(), add="+")
+        self.apply_theme()
+
+    def apply_theme(self) -> None:
+        """Take the colours of the theme's present mode."""
+        super().apply_theme()
+        if not hasattr(self, "text"):
+            return
+        colour, indent = self.theme.colour, self.theme.px(58)
+        self.text.configure(background=colour(self.token), foreground=colour("text"), tabs=(indent,))
+        self.text.tag_configure("time", foreground=colour("faint"), lmargin2=indent)
+        for tone, token in _TONES.items():
+            self.text.tag_configure(tone, foreground=colour(token), lmargin2=indent)
+
+    def show(self, lines: Sequence[LogLine]) -> None:
+        """Show these lines; where they go on from those that are there, only the new ones are added."""
+        lines = tuple(lines)
+        if lines == self._lines:
+            return
+        new = lines_after(self._lines, lines)
+        is_continued = len(new) < len(lines) or not self._lines
+        self._is_following = not is_continued or self.text.yview()[1] >= 0.999 or not self._lines
+        self.text.configure(state="normal")
+        if not is_continued:
+            self.text.delete("1.0", "end")
+        for line in new:
+            begin = "\n" if self.text.index("end-1c") != "1.0" else ""
+            clock = time.strftime("%H:%M:%S", time.localtime(line.at_seconds))
+            self.text.insert("end", f"{begin}{clock}\t", ("time",), line.text, (line.tone,))
+        self.text.configure(state="disabled")
+        self._lines = lines
+        self._follow()
+
+    def _follow(self) -> None:
+        if self._is_following:
+            self.text.see("end")
+
+
+def lines_after(before: tuple[LogLine, ...], now: tuple[LogLine, ...]) -> tuple[LogLine, ...]:
+    """Return the lines that came since; the oldest ones may have been dropped. All, where it is another log."""
+    if not before:
+        return now
+    for index in range(len(now) - 1, -1, -1):
+        if now[index] is before[-1]:
+            return now[index + 1 :]
+    return now

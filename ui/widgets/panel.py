@@ -1,0 +1,101 @@
+"""Plain Tk building blocks that know their colours by token: they cost a tenth of customtkinter's."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from typing import Any, Protocol, runtime_checkable
+
+from ui.theme import Theme
+
+
+@runtime_checkable
+class Styled(Protocol):
+    """A widget that takes its colours anew when the mode changes."""
+
+    def apply_theme(self) -> None:
+        """Take the colours of the theme's present mode."""
+
+
+def restyle(widget: tk.Misc) -> None:
+    """Bring a widget and everything below it to the theme's present mode."""
+    if isinstance(widget, Styled):
+        widget.apply_theme()
+    for child in widget.winfo_children():
+        restyle(child)
+
+
+class Panel(tk.Frame):
+    """A frame in the colour of a token."""
+
+    def __init__(self, master: tk.Misc, theme: Theme, colour: str = "window", **options: Any) -> None:
+        super().__init__(master, background=theme.colour(colour), borderwidth=0, highlightthickness=0, **options)
+        self.theme = theme
+        self.token = colour
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # customtkinter replaces `configure` of a plain frame by a closure for each child put into it, which keeps
+        # destroyed children alive; our colours change through `apply_theme`, so it is not needed.
+        if name not in ("config", "configure"):
+            super().__setattr__(name, value)
+
+    def apply_theme(self) -> None:
+        """Take the colour of the theme's present mode."""
+        self.configure(background=self.theme.colour(self.token))
+
+    def recolour(self, token: str) -> None:
+        """Show another token from now on."""
+        self.token = token
+        self.apply_theme()
+
+
+class Text(tk.Label):
+    """A line or a paragraph: its role gives the font, its token the colour."""
+
+    def __init__(
+        self,
+        master: tk.Misc,
+        theme: Theme,
+        text: str = "",
+        *,
+        role: str = "body",
+        colour: str = "text",
+        on: str = "window",
+        wrap_px: int = 0,
+        **options: Any,
+    ) -> None:
+        options = {"anchor": "w", "justify": "left", "padx": 0, "pady": 0, **options}
+        super().__init__(
+            master,
+            text=text,
+            font=theme.font(role),
+            foreground=theme.colour(colour),
+            background=theme.colour(on),
+            borderwidth=0,
+            highlightthickness=0,
+            wraplength=theme.px(wrap_px),
+            **options,
+        )
+        self.theme = theme
+        self.token = colour
+        self.on = on
+
+    def apply_theme(self) -> None:
+        """Take the colours of the theme's present mode."""
+        self.configure(foreground=self.theme.colour(self.token), background=self.theme.colour(self.on))
+
+    def recolour(self, token: str, on: str | None = None) -> None:
+        """Show another token from now on."""
+        if (token, on or self.on) != (self.token, self.on):
+            self.token, self.on = token, on or self.on
+            self.apply_theme()
+
+    def say(self, text: str) -> None:
+        """Show another text."""
+        if self.cget("text") != text:
+            self.configure(text=text)
+
+
+def rule(master: tk.Misc, theme: Theme, *, vertical: bool = False) -> Panel:
+    """Return a thin line."""
+    size = {"width": 1} if vertical else {"height": 1}
+    return Panel(master, theme, "line", **size)

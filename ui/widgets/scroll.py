@@ -1,0 +1,114 @@
+"""A frame that scrolls, by wheel, by bar and by the keyboard's focus."""
+
+from __future__ import annotations
+
+import sys
+import tkinter as tk
+from typing import Any
+
+from ui.theme import Theme
+from ui.widgets.auto_bar import AutoBar
+from ui.widgets.panel import Panel
+
+_WHEEL_PX = 56
+_GUTTER_PX = 16
+_OWN_WHEEL = ("Text", "Treeview", "Listbox")
+
+
+class ScrollFrame(Panel):
+    """Put children into `body`; the bar shows only when they need more height than there is."""
+
+    def __init__(self, master: tk.Misc, theme: Theme, colour: str = "window") -> None:
+        super().__init__(master, theme, colour)
+        self.canvas = tk.Canvas(
+            self, background=theme.colour(colour), highlightthickness=0, borderwidth=0, yscrollincrement=1
+        )
+        self.body = Panel(self.canvas, theme, colour)
+        bar = AutoBar(self, theme, self.canvas.yview, on=colour)
+        self._window = self.canvas.create_window(0, 0, anchor="nw", window=self.body)
+        self.canvas.configure(yscrollcommand=bar.set)
+        self.columnconfigure(0, weight=1)
+        self.columnconfigure(1, minsize=theme.px(_GUTTER_PX))  # there also without a bar, so that nothing moves
+        self.rowconfigure(0, weight=1)
+        self.canvas.grid(row=0, column=0, sticky="nsew")
+        bar.grid(row=0, column=1, sticky="nse")
+        self.body.bind("<Configure>", self._body_changed)
+        self.canvas.bind("<Configure>", self._canvas_changed)
+
+    def apply_theme(self) -> None:
+        """Take the colour of the theme's present mode."""
+        super().apply_theme()
+        self.canvas.configure(background=self.theme.colour(self.token))
+
+    def scroll_px(self, distance_px: int) -> None:
+        """Move the view down, or up for a negative distance; not beyond what there is."""
+        if self.body.winfo_reqheight() > self.canvas.winfo_height():
+            self.canvas.yview_scroll(distance_px, "units")
+
+    def see(self, widget: tk.Misc, *, margin_px: int = 24) -> None:
+        """Scroll as little as needed to bring a widget into view."""
+        self.update_idletasks()
+        top = widget.winfo_rooty() - self.body.winfo_rooty()
+        bottom = top + widget.winfo_height()
+        margin = self.theme.px(margin_px)
+        view_top = self.canvas.canvasy(0)
+        view_bottom = view_top + self.canvas.winfo_height()
+        if top - margin < view_top:
+            self._scroll_to(top - margin)
+        elif bottom + margin > view_bottom:
+            self._scroll_to(bottom + margin - self.canvas.winfo_height())
+
+    def to_top(self) -> None:
+        """Show the beginning."""
+        self.canvas.yview_moveto(0)
+
+    def _scroll_to(self, y: float) -> None:
+        height = max(1, self.body.winfo_reqheight())
+        self.canvas.yview_moveto(max(0.0, y / height))
+
+    def _body_changed(self, _event: object) -> None:
+        self._fit()
+
+    def _canvas_changed(self, event: tk.Event[Any]) -> None:
+        self.canvas.itemconfigure(self._window, width=event.width)
+        self._fit()
+
+    def _fit(self) -> None:
+        needed, height = self.body.winfo_reqheight(), self.canvas.winfo_height()
+        self.canvas.configure(scrollregion=(0, 0, 0, max(needed, height)))
+
+
+def bind_wheel(root: tk.Tk) -> None:
+    """Let the wheel scroll the frame under the pointer, and Tab bring what it reaches into view."""
+
+    def on_wheel(event: tk.Event[Any]) -> None:
+        frame = _frame_around(event.widget)
+        if frame is not None:
+            frame.scroll_px(frame.theme.px(_wheel_clicks(event) * _WHEEL_PX))
+
+    def on_focus(event: tk.Event[Any]) -> None:
+        if isinstance(event.widget, tk.Misc):
+            frame = _frame_around(event.widget, is_for_wheel=False)
+            if frame is not None and event.widget is not frame.canvas:
+                frame.see(event.widget)
+
+    for sequence in ("<MouseWheel>", "<Button-4>", "<Button-5>"):
+        root.bind_all(sequence, on_wheel, add=True)
+    root.bind_all("<FocusIn>", on_focus, add=True)
+
+
+def _wheel_clicks(event: tk.Event[Any]) -> float:
+    if event.num in (4, 5):
+        return -1 if event.num == 4 else 1
+    return -event.delta if sys.platform == "darwin" else -event.delta / 120
+
+
+def _frame_around(widget: object, *, is_for_wheel: bool = True) -> ScrollFrame | None:
+    """Return the nearest scroll frame around a widget, unless something nearer scrolls by itself."""
+    while isinstance(widget, tk.Misc):
+        if isinstance(widget, ScrollFrame):
+            return widget
+        if is_for_wheel and widget.winfo_class() in _OWN_WHEEL:
+            return None
+        widget = widget.master
+    return None

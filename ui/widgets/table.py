@@ -1,0 +1,140 @@
+"""A dense list: ttk's tree as a flat table, with pictures in the rows where wanted."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from tkinter import ttk
+from typing import Any
+
+from ui.theme import Theme
+from ui.widgets.auto_bar import AutoBar
+from ui.widgets.panel import Panel
+from ui.widgets.ttk_style import style_ttk
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table: its name in code, its heading, its width and how its text stands."""
+
+    name: str
+    heading: str
+    width_px: int
+    anchor: str = "w"
+    is_stretched: bool = False
+
+
+class Table(Panel):
+    """Rows by number; the first column may carry a picture. Thousands of rows cost nothing until they are seen."""
+
+    def __init__(
+        self,
+        master: tk.Misc,
+        theme: Theme,
+        columns: Sequence[Column],
+        *,
+        style: str = "Treeview",
+        on: str = "card",
+        num_rows: int = 5,
+    ) -> None:
+        super().__init__(master, theme, on)
+        style_ttk(self, theme)
+        first, *others = columns
+        self.tree = ttk.Treeview(
+            self,
+            style=style,
+            columns=[c.name for c in others],
+            selectmode="extended",
+            show="tree headings",
+            height=num_rows,
+        )
+        self._add_column("#0", first)
+        for column in others:
+            self._add_column(column.name, column)
+        self._images: dict[int, Any] = {}
+        bar = AutoBar(self, theme, self.tree.yview, on=on)
+        self.tree.configure(yscrollcommand=bar.set)
+        self.columnconfigure(0, weight=1)
+        self.rowconfigure(0, weight=1)
+        self.tree.grid(row=0, column=0, sticky="nsew")
+        bar.grid(row=0, column=1, sticky="ns")
+        self.apply_theme()
+
+    def apply_theme(self) -> None:
+        """Take the colours of the theme's present mode."""
+        super().apply_theme()
+        if hasattr(self, "tree"):
+            style_ttk(self, self.theme)
+            for tag in ("muted", "error", "warning", "faint"):
+                self.tree.tag_configure(tag, foreground=self.theme.colour(tag))
+
+    def set_rows(self, rows: Sequence[tuple[str, Sequence[str], str]]) -> None:
+        """Show rows: the first column's text, the others', and a tag for the colour ("" for the usual one).
+
+        Rows that are there already are changed in place, so that the selection stays.
+        """
+        present = len(self.tree.get_children())
+        for index, (text, values, tag) in enumerate(rows):
+            options: dict[str, Any] = {"text": text, "values": list(values), "tags": (tag,) if tag else ()}
+            if index < present:
+                self.tree.item(str(index), **options)
+            else:
+                self.tree.insert("", "end", iid=str(index), **options)
+        for index in range(len(rows), present):
+            self.tree.delete(str(index))
+            self._images.pop(index, None)
+
+    def set_cell(self, index: int, column: str, text: str) -> None:
+        """Change one cell."""
+        if self.tree.exists(str(index)):
+            self.tree.set(str(index), column, text)
+
+    def set_picture(self, index: int, picture: Any) -> None:
+        """Show a picture in the first column; None takes it away."""
+        if self.tree.exists(str(index)):
+            self._images[index] = picture  # Tk keeps no reference of its own
+            self.tree.item(str(index), image=picture or "")
+
+    @property
+    def selected(self) -> list[int]:
+        """The numbers of the selected rows, in their order."""
+        return sorted(int(iid) for iid in self.tree.selection())
+
+    def select(self, indices: Sequence[int]) -> None:
+        """Select rows and bring the first of them into view."""
+        known = [str(i) for i in indices if self.tree.exists(str(i))]
+        self.tree.selection_set(known)
+        if known:
+            self.tree.focus(known[0])
+            self.tree.see(known[0])
+
+    def on_events(self, handlers: Mapping[str, Callable[[], object]]) -> None:
+        """Call back on keys and clicks in the list, by Tk sequence."""
+        for sequence, handler in handlers.items():
+            self._bind(sequence, handler)
+
+    def row_and_column_at(self, event: tk.Event[Any]) -> tuple[int, str] | None:
+        """Return the row's number and the column's name under a mouse event; None outside of the rows."""
+        iid = self.tree.identify_row(event.y)
+        if not iid:
+            return None
+        column = self.tree.identify_column(event.x)
+        return int(iid), column if column == "#0" else str(self.tree.column(column, "id"))
+
+    def _bind(self, sequence: str, handler: Callable[[], object]) -> None:
+        def called(_event: object) -> None:
+            handler()
+
+        self.tree.bind(sequence, called, add="+")
+
+    def _add_column(self, name: str, column: Column) -> None:
+        anchor: Any = column.anchor
+        self.tree.heading(name, text=column.heading, anchor=anchor)
+        self.tree.column(
+            name,
+            width=self.theme.px(column.width_px),
+            minwidth=self.theme.px(min(60, column.width_px)),
+            anchor=anchor,
+            stretch=column.is_stretched,
+        )

@@ -1,0 +1,87 @@
+"""A few lines of text bound to a variable."""
+
+from __future__ import annotations
+
+import tkinter as tk
+
+from ui.theme import Theme
+from ui.widgets.entry import edit_as_usual
+
+
+class TextArea(tk.Frame):
+    """A bordered text of several lines; the variable always holds what it shows."""
+
+    def __init__(self, master: tk.Misc, theme: Theme, variable: tk.StringVar, *, lines: int = 3) -> None:
+        super().__init__(master, borderwidth=0, padx=1, pady=1)
+        self.theme = theme
+        self._variable = variable
+        self._is_invalid = False
+        self.text = tk.Text(
+            self,
+            height=lines,
+            width=20,
+            wrap="word",
+            borderwidth=0,
+            highlightthickness=0,
+            font=theme.font("body"),
+            padx=theme.px(8),
+            pady=theme.px(6),
+            undo=False,
+        )
+        self.text.pack(fill="both", expand=True)
+        self.text.bind("<<Modified>>", self._typed)
+        edit_as_usual(self.text)
+        self.text.bind("<Tab>", self._next)
+        self.text.bind("<FocusIn>", lambda _e: self._draw_border(has_focus=True))
+        self.text.bind("<FocusOut>", lambda _e: self._draw_border(has_focus=False))
+        self._trace = variable.trace_add("write", lambda *_: self._show())
+        self.apply_theme()
+        self._show()
+
+    def apply_theme(self) -> None:
+        """Take the colours of the theme's present mode."""
+        colour = self.theme.colour
+        self.text.configure(
+            background=colour("field"),
+            foreground=colour("text"),
+            insertbackground=colour("text"),
+            selectbackground=colour("accent"),
+            selectforeground=colour("on_accent"),
+        )
+        self._draw_border(has_focus=False)
+
+    def mark_invalid(self, is_invalid: bool) -> None:
+        """Show by the border whether the text fits."""
+        self._is_invalid = is_invalid
+        self._draw_border(has_focus=self.focus_get() is self.text)
+
+    def destroy(self) -> None:
+        """Let go of the variable, too."""
+        self._variable.trace_remove("write", self._trace)
+        super().destroy()
+
+    def _draw_border(self, *, has_focus: bool) -> None:
+        token = "error" if self._is_invalid else "accent" if has_focus else "field_border"
+        self.configure(background=self.theme.colour(token))
+
+    def _typed(self, _event: object) -> None:
+        if self.text.edit_modified():
+            self.text.edit_modified(False)
+            content = self._content()
+            if content != self._variable.get():
+                self._variable.set(content)
+
+    def _show(self) -> None:
+        if self._content() != self._variable.get():
+            self.text.delete("1.0", "end")
+            self.text.insert("1.0", self._variable.get())
+            self.text.edit_modified(False)
+
+    def _content(self) -> str:
+        return self.text.get("1.0", "end-1c")
+
+    def _next(self, _event: object) -> str:
+        following = self.text.tk_focusNext()
+        if following is not None:
+            following.focus_set()
+        return "break"

@@ -1,0 +1,134 @@
+"""The verbs of `Interaction` as Tk dialogs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tkinter as tk
+from collections.abc import Sequence
+from pathlib import Path
+from tkinter import filedialog
+
+from modules.config.problem import Problem
+from trainer.preflight import Preview
+from ui.interaction import Answer, Failure, FileKind, Severity
+from ui.run.words import preview_lines
+from ui.theme import Theme
+from ui.widgets.dialog import Dialog
+from ui.widgets.entry import Entry
+from ui.widgets.folder_picker import FolderPicker
+from ui.widgets.panel import Panel, Text
+from ui.widgets.ttk_style import style_ttk
+from ui.widgets.variables import TextVar
+
+_MAX_WARNINGS = 8
+
+
+class TkInteraction:
+    """Asks and tells on the screen."""
+
+    def __init__(self, root: tk.Tk, theme: Theme) -> None:
+        self._root = root
+        self._theme = theme
+
+    def ask_folder(self, title: str, start: Path) -> Path | None:
+        """Ask for one folder."""
+        return next(iter(FolderPicker(self._root, self._theme, title, start, is_multiple=False).ask()), None)
+
+    def ask_folders(self, title: str, start: Path) -> tuple[Path, ...]:
+        """Ask for any number of folders."""
+        return FolderPicker(self._root, self._theme, title, start, is_multiple=True).ask()
+
+    def ask_file(self, title: str, start: Path, kinds: Sequence[FileKind]) -> Path | None:
+        """Ask for a file that exists."""
+        style_ttk(self._root, self._theme)
+        name = filedialog.askopenfilename(
+            parent=self._root, title=title, initialdir=str(start), filetypes=[*kinds, ("All files", "*")]
+        )
+        return Path(name) if name else None
+
+    def ask_save_file(self, title: str, start: Path, kinds: Sequence[FileKind]) -> Path | None:
+        """Ask where to save; `start` is the proposed file."""
+        style_ttk(self._root, self._theme)
+        folder = next((p for p in start.parents if p.is_dir()), Path.home())
+        name = filedialog.asksaveasfilename(
+            parent=self._root,
+            title=title,
+            initialdir=str(folder),
+            initialfile=start.name,
+            defaultextension=start.suffix,
+            filetypes=[*kinds, ("All files", "*")],
+        )
+        return Path(name) if name else None
+
+    def ask_text(self, title: str, message: str, text: str) -> str | None:
+        """Ask for a line of text."""
+        answers = (Answer("cancel", "Cancel"), Answer("ok", "OK", is_default=True))
+        dialog = Dialog(self._root, self._theme, title, message, answers)
+        variable = TextVar(master=dialog, value=text)
+        entry = Entry(dialog.content, self._theme, variable, on="window", width=320)
+        entry.pack(fill="x", pady=(10, 0))
+        entry.tk_entry.select_range(0, "end")
+        dialog.after_idle(entry.tk_entry.focus_set)
+        return variable.get() if dialog.ask() == "ok" else None
+
+    def choose(self, title: str, message: str, answers: Sequence[Answer], severity: Severity = "plain") -> str | None:
+        """Ask a question with the given answers; return the name of the one chosen."""
+        return Dialog(self._root, self._theme, title, message, answers, severity=severity).ask()
+
+    def confirm_start(self, warnings: Sequence[Problem], preview: Preview | None) -> bool:
+        """Show what the check found and what the run will do; return whether to start."""
+        answers = (Answer("back", "Back"), Answer("start", "Start", is_default=True))
+        dialog = Dialog(self._root, self._theme, "Before the start", "", answers, severity="warning")
+        theme, px = self._theme, self._theme.px
+        for problem in warnings[:_MAX_WARNINGS]:
+            text = f"{problem.message} {problem.advice}".strip()
+            Text(dialog.content, theme, f"▲  {text}", wrap_px=460).pack(anchor="w", pady=(px(8), 0))
+        if len(warnings) > _MAX_WARNINGS:
+            rest = f"and {len(warnings) - _MAX_WARNINGS} more"
+            Text(dialog.content, theme, rest, colour="muted").pack(anchor="w", pady=(px(8), 0))
+        if preview is not None:
+            lines = "\n".join(preview_lines(preview))
+            Text(dialog.content, theme, lines, colour="muted", wrap_px=460).pack(anchor="w", pady=(px(14), 0))
+        return dialog.ask() == "start"
+
+    def show_failure(self, failure: Failure) -> None:
+        """Tell of a fault: the sentence, the advice; the details on request."""
+        answers = [Answer("close", "Close", is_default=True)]
+        if failure.details:
+            answers.insert(0, Answer("copy", "Copy details"))
+        if failure.details_file is not None:
+            answers.insert(0, Answer("open", "Open details"))
+        while True:
+            dialog = Dialog(self._root, self._theme, failure.title, failure.message, answers, severity="error")
+            if failure.advice:
+                Text(dialog.content, self._theme, failure.advice, colour="muted", wrap_px=460).pack(anchor="w", pady=8)
+            match dialog.ask():
+                case "copy":
+                    self._root.clipboard_clear()
+                    self._root.clipboard_append(failure.details)
+                case "open" if failure.details_file is not None:
+                    self.open_path(failure.details_file)
+                case _:
+                    return
+
+    def open_path(self, path: Path) -> None:
+        """Show a file or a folder in the system's own program for it."""
+        try:
+            if sys.platform == "win32":
+                os.startfile(path)
+                return
+            opener = "open" if sys.platform == "darwin" else "xdg-open"
+            subprocess.Popen([opener, str(path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        except OSError:
+            self._show_path(path)
+
+    def _show_path(self, path: Path) -> None:
+        """Show a path to copy, where the system has no program to open it."""
+        dialog = Dialog(self._root, self._theme, "It lies here", "", (Answer("ok", "Close", is_default=True),))
+        box = Panel(dialog.content, self._theme)
+        box.pack(fill="x", pady=(10, 0))
+        variable = TextVar(master=dialog, value=str(path))
+        Entry(box, self._theme, variable, on="window", width=420).pack(fill="x")
+        dialog.ask()

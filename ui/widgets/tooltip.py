@@ -1,0 +1,99 @@
+"""One tip window for the whole program: it appears beside the pointer after a while and stays on the screen."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from typing import Any
+
+from ui.theme import Theme
+
+_DELAY_MS = 500
+_WRAP_PX = 340
+
+
+class Tooltips:
+    """Shows the tip of the widget under the pointer."""
+
+    def __init__(self, root: tk.Tk, theme: Theme) -> None:
+        self._root = root
+        self._theme = theme
+        self._window: tk.Toplevel | None = None
+        self._label: tk.Label | None = None
+        self._waiting = ""
+        self._is_closed = False
+        root.bind_all("<KeyPress>", self._leave, add=True)
+        root.bind_all("<Button>", self._leave, add=True)
+
+    def attach(self, widget: tk.Misc, text: Callable[[], str]) -> None:
+        """Show `text()` when the pointer rests on a widget or on what it is made of; an empty text shows nothing."""
+        for part in (widget, *widget.winfo_children()):
+            # tk.Misc.bind: customtkinter's own `bind` reaches only some of its parts.
+            tk.Misc.bind(part, "<Enter>", lambda event: self._enter(event, text), add="+")
+            tk.Misc.bind(part, "<Leave>", self._leave, add="+")
+
+    def show(self, text: str, x: int, y: int) -> None:
+        """Show a tip now, near a point of the screen and wholly on it."""
+        window, label = self._ready_window()
+        label.configure(text=text)
+        window.update_idletasks()
+        width, height = label.winfo_reqwidth(), label.winfo_reqheight()
+        left = min(x + self._theme.px(14), self._root.winfo_screenwidth() - width - 4)
+        below = y + self._theme.px(18)
+        top = below if below + height < self._root.winfo_screenheight() else y - height - self._theme.px(8)
+        window.geometry(f"+{max(0, left)}+{max(0, top)}")
+        window.deiconify()
+        window.lift()
+
+    def close(self) -> None:
+        """Show nothing any more."""
+        self._leave()
+        self._is_closed = True
+
+    @property
+    def shown_text(self) -> str:
+        """The tip on the screen; empty when there is none."""
+        if self._window is None or self._label is None or not self._window.winfo_viewable():
+            return ""
+        return str(self._label.cget("text"))
+
+    def _enter(self, event: tk.Event[Any], text: Callable[[], str]) -> None:
+        self._leave()
+        if self._is_closed:
+            return
+        x, y = event.x_root, event.y_root
+        self._waiting = self._root.after(_DELAY_MS, lambda: self._due(text, x, y))
+
+    def _due(self, text: Callable[[], str], x: int, y: int) -> None:
+        self._waiting = ""
+        words = text()
+        if words:
+            self.show(words, x, y)
+
+    def _leave(self, _event: object = None) -> None:
+        if self._waiting:
+            self._root.after_cancel(self._waiting)
+            self._waiting = ""
+        if self._window is not None:
+            self._window.withdraw()
+
+    def _ready_window(self) -> tuple[tk.Toplevel, tk.Label]:
+        if self._window is None or self._label is None:
+            self._window = tk.Toplevel(self._root)
+            self._window.withdraw()
+            self._window.overrideredirect(True)
+            theme = self._theme
+            self._label = tk.Label(
+                self._window,
+                font=theme.font("small"),
+                justify="left",
+                anchor="w",
+                wraplength=theme.px(_WRAP_PX),
+                padx=theme.px(10),
+                pady=theme.px(8),
+                borderwidth=0,
+            )
+            self._label.pack()
+        colours = {"background": self._theme.colour("tip"), "foreground": self._theme.colour("on_tip")}
+        self._label.configure(**colours)
+        return self._window, self._label

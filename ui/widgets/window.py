@@ -1,0 +1,103 @@
+"""The root window, and the one place that sets customtkinter up."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+import tkinter as tk
+from typing import Any
+
+import customtkinter as ctk
+from customtkinter.windows.widgets.appearance_mode import AppearanceModeTracker
+from customtkinter.windows.widgets.scaling import ScalingTracker
+
+from ui.theme import Mode, Theme
+from ui.widgets.panel import restyle
+
+_DESIGN_DPI = 96
+_MAX_SCALE = 3.0
+
+
+def create_root(theme: Theme, *, scale_percent: int = 0) -> tk.Tk:
+    """Create the hidden root window and bring theme and customtkinter to its screen's scale; 0 % means measured."""
+    _become_dpi_aware()
+    # Both trackers poll ten to thirty times a second for what cannot change here: mode and scale are set below.
+    AppearanceModeTracker.update_loop_running = True
+    ScalingTracker.update_loop_running = True
+    ctk.deactivate_automatic_dpi_awareness()
+    ctk.set_appearance_mode(theme.mode)
+    root = tk.Tk(className="Darkroom")
+    root.withdraw()
+    theme.scale = scale_percent / 100 if scale_percent else screen_scale(root)
+    ctk.set_widget_scaling(theme.scale)
+    root.configure(background=theme.colour("window"))
+    return root
+
+
+def switch_mode(root: tk.Tk, theme: Theme, mode: Mode) -> None:
+    """Change between dark and light, in every widget there is."""
+    theme.mode = mode
+    root.configure(background=theme.colour("window"))
+    restyle(root)
+    ctk.set_appearance_mode(mode)
+
+
+def screen_scale(root: tk.Tk) -> float:
+    """Return how many screen pixels a design pixel takes, in quarters."""
+    if sys.platform == "darwin":
+        return 1.0  # points, not pixels
+    dpi = max(root.winfo_fpixels("1i"), _xft_dpi())
+    scale = max(dpi / _DESIGN_DPI, _number(os.environ.get("GDK_SCALE", "")))
+    return min(_MAX_SCALE, max(1.0, round(scale * 4) / 4))
+
+
+def forget_window(window: tk.Tk | tk.Toplevel) -> None:
+    """Drop what customtkinter keeps of a window that was destroyed; its own Toplevel does this, ours are plain."""
+    ScalingTracker.window_widgets_dict.pop(window, None)
+    ScalingTracker.window_dpi_scaling_dict.pop(window, None)
+
+
+def bind_clicks(root: tk.Tk) -> None:
+    """Take the focus from an entry when something beside it is clicked."""
+
+    def clicked(event: tk.Event[Any]) -> None:
+        is_beside = isinstance(event.widget, tk.Frame | tk.Label)
+        if is_beside and isinstance(_focused(root), tk.Entry | tk.Text):
+            event.widget.winfo_toplevel().focus_set()
+
+    root.bind_all("<Button-1>", clicked, add=True)
+
+
+def _focused(root: tk.Tk) -> tk.Misc | None:
+    """Return the widget that has the focus; None for one that tkinter does not know (a posted menu's clone)."""
+    try:
+        return root.focus_get()
+    except KeyError:
+        return None
+
+
+def _xft_dpi() -> float:
+    """Return the resolution the desktop asks for on X11, which the screen's millimetres do not tell; else 0."""
+    xrdb = shutil.which("xrdb") if sys.platform.startswith("linux") else None
+    if xrdb is None:
+        return 0.0
+    try:
+        answer = subprocess.run([xrdb, "-query"], capture_output=True, text=True, timeout=1, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return 0.0
+    return next((_number(line.split(":")[1]) for line in answer.splitlines() if line.startswith("Xft.dpi:")), 0.0)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
+def _become_dpi_aware() -> None:
+    if sys.platform == "win32":
+        ctypes.windll.shcore.SetProcessDpiAwareness(1)
