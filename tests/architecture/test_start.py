@@ -1,0 +1,52 @@
+"""The window's side of the program starts without torch, and quickly for that reason."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from modules.system.paths import PROGRAM_ROOT
+
+HEAVY = ("torch", "diffusers", "transformers", "peft", "accelerate", "tensorboard", "scipy")
+WINDOW_SIDE = (
+    "modules.config.presets",
+    "modules.config.rules",
+    "modules.data.dataset",
+    "modules.data.batch",
+    "modules.data.transforms.fit",
+    "modules.families.registry",
+    "modules.families.parts.clip_tokens",
+    "modules.diffusion.samplers.registry",
+    "trainer.preflight",
+    "trainer.events",
+    "trainer.commands",
+    "trainer.launch",
+    "trainer.backup",
+    "trainer.state",
+    "trainer.console",
+    "trainer.__main__",
+)
+
+
+@pytest.mark.parametrize("module", WINDOW_SIDE)
+def test_it_needs_no_torch(module: str) -> None:
+    code = f"import sys, {module}; print(*[m for m in {HEAVY!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=PROGRAM_ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_help_and_check_need_no_torch() -> None:
+    for arguments in (["--help"], ["train", "--help"], ["check", "no-such-preset"]):
+        code = (
+            "import sys, runpy, contextlib\n"
+            f"sys.argv = ['trainer', *{arguments!r}]\n"
+            "with contextlib.suppress(SystemExit):\n"
+            "    runpy.run_module('trainer', run_name='__main__')\n"
+            "print('heavy:', *[m for m in ('torch', 'transformers') if m in sys.modules])"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=PROGRAM_ROOT, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.splitlines()[-1] == "heavy:"

@@ -1,0 +1,1 @@
+"""Tiny random-weight models, drawn pictures and configs for the tests."""

@@ -1,0 +1,51 @@
+"""Configs of small runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from modules.config.codec import decode, encode
+from modules.config.schema import Config
+
+
+def small_config(folder: Path, *, model: Path, pictures: Path, **changes: Any) -> Config:
+    """Return the config of a run of a few seconds; `changes` are nested sections laid over it."""
+    tree: dict[str, Any] = {
+        "darkroom_version": 1,
+        "general": {
+            "workspace_dir": str(folder / "workspace"),
+            "cache_dir": str(folder / "cache"),
+            "train_device": "cpu",
+            "num_threads": 1,
+            "tensorboard": False,
+        },
+        "model": {"base_model": str(model)},
+        "data": {"resolution_px": [64], "bucket_step_px": 16, "loader_threads": 1},
+        "concepts": [{"path": str(pictures)}],
+        "training": {"epochs": 2, "batch_size": 2, "learning_rate": 1e-3},
+        "adapter": {"rank": 2, "alpha": 2.0},
+        "sampling": {"every": {"unit": "never"}, "at_start": False, "at_end": False},
+        "backup": {"every": {"unit": "never"}},
+        "output": {"destination": str(folder / "out" / "lora.safetensors")},
+    }
+    return _decoded(_laid_over(tree, changes))
+
+
+def laid_over(config: Config, changes: dict[str, Any]) -> Config:
+    """Return a config with nested sections laid over it."""
+    return _decoded(_laid_over(encode(config), changes))
+
+
+def _decoded(tree: dict[str, Any]) -> Config:
+    loaded = decode(tree)
+    assert not loaded.problems, loaded.problems
+    return loaded.config
+
+
+def _laid_over(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    result = dict(tree)
+    for key, value in changes.items():
+        mergeable = isinstance(value, dict) and isinstance(result.get(key), dict)
+        result[key] = _laid_over(result[key], value) if mergeable else value
+    return result

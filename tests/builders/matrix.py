@@ -1,0 +1,30 @@
+"""Large test matrices: a pairwise cover for every day, the whole of it with `pytest -m full`."""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+from typing import Any
+
+import pytest
+
+
+def matrix(*axes: list[Any]) -> list[Any]:
+    """Return the product of the axes as parameters; those outside a pairwise cover are marked `full`."""
+    daily = set(pairwise(*axes))
+    return [row if row in daily else pytest.param(*row, marks=pytest.mark.full) for row in product(*axes)]
+
+
+def pairwise(*axes: list[Any]) -> list[tuple[Any, ...]]:
+    """Return rows that together hold every pair of values of every two axes; greedy and deterministic."""
+    rows = list(product(*axes))
+    open_pairs = {pair for row in rows for pair in _pairs(row)}
+    chosen = []
+    while open_pairs:
+        best = max(rows, key=lambda row: len(open_pairs & _pairs(row)))
+        chosen.append(best)
+        open_pairs -= _pairs(best)
+    return chosen
+
+
+def _pairs(row: tuple[Any, ...]) -> set[tuple[int, Any, int, Any]]:
+    return {(i, a, j, b) for (i, a), (j, b) in combinations(enumerate(row), 2)}

@@ -1,0 +1,46 @@
+"""What all tests share: one thread, no network, the user's own folders out of reach, tiny models built once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.builders.pictures import draw_folder
+
+
+@pytest.fixture(autouse=True)
+def isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Keep tests off the network and away from the user's configs, presets and logs."""
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
+        monkeypatch.setenv(name, "1")
+    for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "home" / name.lower()))
+    monkeypatch.delenv("DARKROOM_CALLER_DIR", raising=False)
+
+
+@pytest.fixture(scope="session")
+def one_thread() -> Iterator[None]:
+    """One torch thread: tiny models are many times slower with two on a busy machine, and last bits depend on it."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def tiny_sd(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
+    """A tiny random SD 1.x as a diffusers folder; nobody may write to it."""
+    from tests.builders.models import write_sd_folder
+
+    return write_sd_folder(tmp_path_factory.mktemp("models") / "tiny-sd")
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five drawn pictures of two shapes, with captions; nobody may write to it."""
+    sizes = [(64, 64), (64, 64), (64, 64), (96, 64), (96, 64)]
+    return draw_folder(tmp_path_factory.mktemp("pictures"), sizes=sizes)

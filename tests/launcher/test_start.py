@@ -1,0 +1,238 @@
+"""Whole starts of start-ui.sh: what is installed, into what, and what takes over."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher.messages import Sentence
+from tests.launcher import fake_pip
+from tests.launcher.conftest import Project
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="start-ui.sh is for POSIX systems")
+
+
+def site_packages(prefix: Path) -> Path:
+    return next(prefix.glob("lib/python*/site-packages"))
+
+
+def test_first_start_makes_the_environment_and_second_installs_nothing(project: Project) -> None:
+    first = project.start("train", "a b", "--set", "x=ü")
+    assert first.exit_code == 0, first.said
+    assert "Making the environment" in first.said
+    assert "Installed 2 packages" in first.said
+    assert first.report["arguments"] == ["train", "a b", "--set", "x=ü"]
+    assert first.report["module"] == "trainer"
+    assert Path(first.report["prefix"]) == project.root / ".venv"
+
+    second = project.start("train")
+    assert (second.exit_code, second.said, len(project.pip_calls)) == (0, "", 1)
+
+
+def test_pip_is_held_to_the_tested_versions_and_to_the_environment(project: Project) -> None:
+    assert project.start("check", PIP_TARGET="/elsewhere", PIP_USER="1").exit_code == 0
+    (call,) = project.pip_calls
+    assert {"alpha==1.5", "beta==2.5"} <= set(call["constraints"])
+    assert {"alpha>=1,<2", "beta>=2"} <= set(call["arguments"])
+    assert not [word for word in call["arguments"] if word.startswith("gamma")]
+    assert call["variables"].get("PIP_TARGET") is None
+    assert call["variables"]["PIP_USER"] == "0"
+
+
+def test_works_from_any_folder_and_through_a_link(project: Project, tmp_path: Path) -> None:
+    project.make_environment()
+    link = tmp_path / "darkroom"
+    link.symlink_to(project.root / "start-ui.sh")
+    elsewhere = tmp_path / "ein anderer Ört"
+    elsewhere.mkdir()
+    answer = subprocess.run(
+        [link, "cache"],
+        cwd=elsewhere,
+        env=project.variables(None, {}),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    report = json.loads(answer.stdout)
+    assert report["caller"] == str(elsewhere)
+    assert report["folder"] == str(project.root)
+    assert report["path"].split(os.pathsep)[0] == str(project.root / ".venv" / "bin")
+
+
+def test_exit_code_is_the_programs(project: Project) -> None:
+    project.make_environment()
+    assert project.start("train", STUB_EXIT="7").exit_code == 7
+
+
+def test_test_verb_installs_what_tests_need_and_runs_pytest(project: Project) -> None:
+    project.tool("Xvfb", "exit 1")
+    started = project.start("test", "-k", "a or b", STUB_EXIT="5")
+    assert started.report["module"] == "pytest"
+    assert started.report["arguments"] == ["-k", "a or b"]
+    assert started.exit_code == 5
+    assert {"gamma>=1", "delta>=1"} <= set(project.pip_calls[0]["arguments"])
+
+
+def test_window_starts_on_a_real_display(project: Project) -> None:
+    started = project.start(DISPLAY=os.environ.get("DISPLAY", ""))
+    assert started.exit_code == 0, started.said
+    assert started.report["module"] == "ui"
+    assert "gamma>=1" in project.pip_calls[0]["arguments"]
+
+
+def test_help_needs_nothing(project: Project) -> None:
+    answer = subprocess.run(
+        [project.root / "start-ui.sh", "--help"], env=project.variables(None, {}), capture_output=True, text=True
+    )
+    assert answer.returncode == 0
+    assert "python -m trainer VERB" in answer.stdout
+    assert not (project.root / ".venv").exists()
+
+
+def test_what_is_missing_is_told_from_metadata(project: Project) -> None:
+    env = project.make_environment()
+    for name, version in (("alpha", "1.1"), ("beta", "1.0")):
+        fake_pip.install(name, version, folder=site_packages(env.prefix))
+    assert project.start("check").exit_code == 0
+    assert len(project.pip_calls) == 1  # beta 1.0 is too old
+    shutil.rmtree(site_packages(env.prefix) / "alpha-1.5.dist-info")
+    assert project.start("check").exit_code == 0
+    assert len(project.pip_calls) == 2
+
+
+@pytest.mark.parametrize("kind", ["venv", "conda"])
+def test_the_active_environment_is_used(project: Project, kind: str) -> None:
+    env = project.make_environment("conda" if kind == "conda" else "venv")
+    started = project.start("check", active=env)
+    assert Path(started.report["prefix"]) == env.prefix
+    assert not (project.root / ".venv").exists()
+
+
+def test_a_working_torch_stays(project: Project) -> None:
+    project.write("pyproject.toml", '[project]\ndependencies = ["torch>=2.9,<3", "alpha>=1"]\n')
+    env = project.make_environment("conda")
+    fake_pip.install("torch", "2.10.0+cu128", folder=site_packages(env.prefix))
+    assert project.start("check", active=env).exit_code == 0
+    (call,) = project.pip_calls
+    assert "torch==2.10.0+cu128" in call["constraints"]
+    assert not [word for word in call["arguments"] if word.startswith("torch==")]
+
+
+def test_torch_comes_first_and_from_the_index_that_lists_it(project: Project, tmp_path: Path) -> None:
+    import sysconfig
+
+    project.write("pyproject.toml", '[project]\ndependencies = ["torch>=2.9,<3", "alpha>=1"]\n')
+    tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    platform = sysconfig.get_platform().replace("-", "_")
+    (tmp_path / "index" / "torch").mkdir(parents=True)
+    page = f'<a href="torch-2.13.0%2Bcpu-{tag}-{tag}-{platform}.whl">torch</a>'
+    (tmp_path / "index" / "torch" / "index.html").write_text(page)
+    index = (tmp_path / "index").as_uri()
+    started = project.start("check", DARKROOM_TORCH_INDEX=index)
+    assert started.exit_code == 0, started.said
+    torch_call, rest = project.pip_calls
+    assert torch_call["arguments"][-3:] == ["--extra-index-url", index, "torch==2.13.0+cpu"]
+    assert "torch==2.13.0+cpu" in torch_call["constraints"]
+    assert "torch==2.13.0+cpu" in rest["constraints"]
+    assert "--extra-index-url" not in rest["arguments"]
+
+
+def test_packages_of_others_in_an_active_environment_are_pinned(project: Project) -> None:
+    env = project.make_environment("venv")
+    fake_pip.install("alpha", "1.1", folder=site_packages(env.prefix))
+    fake_pip.install("theirs", "0.3", folder=site_packages(env.prefix))
+    assert project.start("check", active=env).exit_code == 0
+    assert {"alpha==1.1", "theirs==0.3", "beta==2.5"} <= set(project.pip_calls[0]["constraints"])
+
+    # What Darkroom installed there itself, a later Darkroom may change.
+    project.write("pyproject.toml", '[project]\ndependencies = ["alpha>=1,<2", "beta>=3"]\n')
+    project.write("constraints.txt", "alpha==1.5\nbeta==3.0\n")
+    fake_pip.install("beta", "2.6", folder=site_packages(env.prefix))
+    project.start("check", active=env)
+    assert {"alpha==1.1", "beta==3.0"} <= set(project.pip_calls[1]["constraints"])
+
+
+def test_a_killed_installation_is_repaired(project: Project) -> None:
+    project.pip_behaves("hang")
+    running = subprocess.Popen(
+        [project.root / "start-ui.sh", "check"],
+        env=project.variables(None, {}),
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    wait_for(project.pip / "hanging")
+    os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
+
+    project.pip_behaves("good")
+    again = project.start("check")
+    assert again.exit_code == 0, again.said
+    assert "installing again: alpha" in again.said
+    assert project.start("check").said == ""
+
+
+def test_an_interrupted_installation_says_so(project: Project) -> None:
+    project.pip_behaves("hang")
+    running = subprocess.Popen(
+        [project.root / "start-ui.sh", "check"],
+        env=project.variables(None, {}),
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    wait_for(project.pip / "hanging")
+    os.killpg(running.pid, signal.SIGINT)
+    _, said = running.communicate(timeout=30)
+    assert running.returncode == 130
+    assert said.strip().splitlines()[-1] == Sentence.INTERRUPTED.value.format(command="./start-ui.sh")
+
+
+def test_an_unfinished_environment_is_made_anew(project: Project) -> None:
+    project.write(".venv/.darkroom-unfinished", '{"stage": "creating"}')
+    started = project.start("check")
+    assert "anew, since it was left unfinished" in started.said
+    assert started.exit_code == 0
+
+
+def test_an_old_environment_is_made_anew(project: Project) -> None:
+    env = project.make_environment()
+    env.python.unlink()
+    env.python.symlink_to("/nowhere/python3.11")
+    started = project.start("check")
+    assert "anew, since its Python is gone" in started.said
+    assert started.exit_code == 0
+
+    config = env.prefix / "pyvenv.cfg"
+    config.write_text(config.read_text().replace("version = 3.", "version = 2."))
+    started = project.start("check")
+    assert "anew, since it was made for Python 2." in started.said
+    assert started.exit_code == 0
+
+
+def test_verbs_need_neither_tkinter_nor_a_display(project: Project) -> None:
+    project.python(without=("tkinter",))
+    started = project.start("sample")
+    assert started.exit_code == 0, started.said
+
+
+def test_a_python_that_has_everything_is_preferred(project: Project) -> None:
+    project.python(without=("tkinter",))
+    project.python("python3.13")
+    assert project.start("sample").exit_code == 0
+    project.python("python3", without=("ensurepip",))
+    shutil.rmtree(project.root / ".venv")
+    assert project.start("sample").exit_code == 0
+
+
+def wait_for(path: Path) -> None:
+    """Until another process has written a file."""
+    deadline = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -1,0 +1,128 @@
+"""The cache rebuilds exactly what a change touches, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from modules.config.schema import Config
+from tests.builders.configs import laid_over, small_config
+from tests.builders.models import write_sd_folder
+from tests.builders.pictures import draw_folder
+from tests.builders.runs import Ran
+from trainer.commands import CommandDesk
+from trainer.events import CacheProgress
+from trainer.launch import RunRequest
+from trainer.run import execute_guarded
+
+NUM_PICTURES = 5
+NUM_CAPTIONS = NUM_PICTURES + 1  # and the empty one
+
+
+@pytest.fixture
+def config(tiny_sd: Path, tmp_path: Path) -> Config:
+    pictures = draw_folder(tmp_path / "pictures", sizes=[(64, 64)] * 3 + [(96, 64)] * 2)
+    return small_config(tmp_path, model=tiny_sd, pictures=pictures, parts={"text_encoder": {"train": False}})
+
+
+def built(config: Config) -> dict[str, int]:
+    """Fill the caches and return how many entries of each kind that took."""
+    ran = Ran()
+    execute_guarded(RunRequest(config, kind="cache", beside_window=False), emit=ran.events.append, desk=CommandDesk())
+    assert ran.finished.outcome == "cached"
+    progress = ran.of(CacheProgress)
+    return {what: sum(p.what == what for p in progress) for what in ("pictures", "captions")}
+
+
+def both(pictures: int, captions: int) -> dict[str, int]:
+    return {"pictures": pictures, "captions": captions}
+
+
+ALL = both(NUM_PICTURES, NUM_CAPTIONS)
+NONE = both(0, 0)
+
+
+def test_a_second_time_nothing_is_built(config: Config) -> None:
+    assert built(config) == ALL
+    assert built(config) == NONE
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"data": {"resolution_px": [96]}}, both(NUM_PICTURES, 0)),
+        ({"data": {"aspect_buckets": False}}, both(2, 0)),  # the two wide ones are now cut to squares
+        ({"data": {"resolution_px": [64, 96]}}, both(NUM_PICTURES, 0)),  # the smaller ones are there
+        ({"model": {"clip_skip": 1}}, both(0, NUM_CAPTIONS)),
+        ({"training": {"precision": "bfloat16"}}, both(0, NUM_CAPTIONS)),
+        ({"parts": {"vae": {"dtype": "bfloat16"}}}, both(NUM_PICTURES, 0)),
+        ({"parts": {"text_encoder": {"dtype": "bfloat16"}}}, both(0, NUM_CAPTIONS)),
+        ({"training": {"learning_rate": 0.5, "epochs": 7, "batch_size": 3}}, NONE),
+        ({"general": {"seed": 7}}, NONE),
+        ({"adapter": {"rank": 5, "layers": "all"}}, NONE),
+        ({"data": {"caption_dropout": 0.5, "loader_threads": 3, "verify_cache": True}}, NONE),
+        ({"parts": {"unet": {"dtype": "bfloat16", "checkpointing": "block"}}}, NONE),
+    ],
+    ids=str,
+)
+def test_a_setting_rebuilds_what_hangs_on_it(config: Config, change: dict[str, Any], expected: dict[str, int]) -> None:
+    built(config)
+    assert built(laid_over(config, change)) == expected
+    assert built(config) == NONE, "what was there before is still there"
+
+
+def test_other_weights_rebuild_all(config: Config, tmp_path: Path) -> None:
+    built(config)
+    other = write_sd_folder(tmp_path / "other", seed=1)
+    assert built(laid_over(config, {"model": {"base_model": str(other)}})) == ALL
+
+
+def test_the_same_weights_elsewhere_rebuild_nothing(config: Config, tiny_sd: Path, tmp_path: Path) -> None:
+    built(config)
+    shutil.copytree(tiny_sd, tmp_path / "copy")
+    assert built(laid_over(config, {"model": {"base_model": str(tmp_path / "copy")}})) == NONE
+
+
+def test_a_caption_a_picture_a_new_file_and_a_renamed_one(config: Config, tmp_path: Path) -> None:
+    built(config)
+    folder = tmp_path / "pictures"
+    (folder / "000.txt").write_text("something else")
+    assert built(config) == both(0, 1)
+    with Image.open(folder / "001.png") as image:
+        changed = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    changed.save(folder / "001.png")
+    assert built(config) == both(1, 0)
+    shutil.copy(folder / "002.png", folder / "copy of 002.png")  # the same picture under another name
+    (folder / "copy of 002.txt").write_text("something else")
+    assert built(config) == NONE
+    (folder / "003.png").rename(folder / "moved.png")
+    (folder / "003.txt").rename(folder / "moved.txt")
+    assert built(config) == NONE
+
+
+def test_a_touched_file_is_read_again_and_found_the_same(config: Config, tmp_path: Path) -> None:
+    built(config)
+    os.utime(tmp_path / "pictures" / "000.png", ns=(1, 1))
+    assert built(config) == NONE
+
+
+def test_content_changed_behind_the_same_date_is_found_by_verify(config: Config, tmp_path: Path) -> None:
+    built(config)
+    path = tmp_path / "pictures" / "000.png"
+    status = path.stat()
+    content = bytearray(path.read_bytes())
+    content[-20] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert built(config) == NONE
+    changed = built(laid_over(config, {"data": {"verify_cache": True}}))
+    assert changed["pictures"] <= 1  # PNG's own checksum may show it to be broken; either way it is looked at
+
+
+def test_trained_encoders_are_never_cached(config: Config) -> None:
+    assert built(laid_over(config, {"parts": {"text_encoder": {"train": True}}})) == both(NUM_PICTURES, 0)

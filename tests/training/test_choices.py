@@ -1,0 +1,203 @@
+"""Every choice a form offers does something: it changes what a run leaves behind, or is refused by name.
+
+What is exact by design (checkpointing, where an average lies, TF32 on a processor) is listed with what shows it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from modules.config.edit import get_path, set_path
+from modules.config.field import FieldRecord, records_of
+from modules.config.schema import Config
+from modules.formats.safetensors_io import read_safetensors
+from modules.optim.ema import Ema
+from modules.system.devices import Device
+from tests.builders.configs import small_config
+from tests.builders.pictures import draw_folder
+from tests.builders.runs import Ran, run
+from trainer import checkpoint
+from trainer.events import RunStarted, SampleReady
+from trainer.preflight import check
+from trainer.run_setup import Clocks
+
+SAMPLE = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 3, "guidance": 2.0}
+
+
+@pytest.fixture(scope="module")
+def base(tiny_sd: Path, tmp_path_factory: pytest.TempPathFactory) -> Config:
+    """A run in which every choice has something to work on."""
+    folder = tmp_path_factory.mktemp("choices")
+    pictures = draw_folder(folder / "named discs", sizes=[(64, 64)] * 2 + [(96, 64)])
+    return small_config(
+        folder,
+        model=tiny_sd,
+        pictures=pictures,
+        concepts=[{"path": str(pictures)}, {"path": str(pictures), "kind": "validation"}],
+        parts={"unet": {"train": True}, "text_encoder": {"train": True}, "vae": {"train": True}},
+        training={"epochs": 2, "batch_size": 1, "ema": {"mode": "train_device", "decay": 0.5}, "learning_rate": 0.02},
+        adapter={"custom_layers": "attn2"},
+        sampling={"at_end": True, "prompts": [SAMPLE]},
+        validation={"every": {"n": 1, "unit": "epoch"}},
+    )
+
+
+def offered(config: Config) -> Iterator[tuple[str, str, FieldRecord]]:
+    """Yield the path, the value and the record of every choice that some form offers."""
+    yield from _choices(records_of(Config), "")
+    for record in records_of(Config):
+        if record.kind == "list" and record.item:
+            yield from _choices(records_of(record.item), f"{record.path}.0.")
+        if record.kind == "map" and record.item:
+            for key in get_path(config, record.path):
+                yield from _choices(records_of(record.item), f"{record.path}.{key}.")
+
+
+def _choices(records: tuple[FieldRecord, ...], prefix: str) -> Iterator[tuple[str, str, FieldRecord]]:
+    for record in records:
+        for value in record.choices:
+            yield prefix + record.path, value, record
+
+
+def with_choice(config: Config, path: str, value: str, record: FieldRecord) -> Config:
+    if "." in path and path.split(".")[0] in ("concepts", "sampling") and ".0." in path:
+        list_path, name = path.split(".0.")
+        items = [i.model_dump() for i in get_path(config, list_path)]
+        items[0][name] = value
+        changed, problems = set_path(config, list_path, items)
+    else:
+        new = {"name": value} if record.kind == "section" else value
+        changed, problems = set_path(config, path, new)
+    assert not problems, problems
+    return changed
+
+
+def left_behind(ran: Ran) -> str:
+    """A hash of what a run leaves: the result's tensors, which settings it embeds, the samples, the weights."""
+    digest = hashlib.sha256()
+    result, metadata = read_safetensors(Path(ran.finished.model_path))
+    embedded = json.loads(metadata.get("darkroom_config", "{}"))
+    digest.update(json.dumps([sorted(embedded), bool(embedded.get("concepts"))]).encode())
+    for name, tensor in sorted(result.items()):
+        digest.update(f"{name} {tensor.dtype}".encode() + tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    for sample in ran.of(SampleReady):
+        digest.update(sample.path.split(".")[-1].encode() + Path(sample.path).read_bytes())
+    for name, tensor in sorted(load_file(Path(ran.finished.backup_path) / "weights.safetensors").items()):
+        digest.update(name.encode() + tensor.view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+CLOCKS = Clocks(now=lambda: datetime(2026, 1, 1))
+NOT_YET = {("training.trains", "full"), ("training.trains", "embedding"), ("training.trains", "vae")}
+EXACT = {
+    ("training.precision", "tfloat32"),  # a GPU's; see test_tf32_is_switched_on
+    ("training.ema.mode", "temp_device"),  # see test_the_average_lies_where_it_is_asked_to
+    *((f"parts.{part}.checkpointing", mode) for part in ("unet", "text_encoder", "vae") for mode in ("block", "whole")),
+    ("training.schedule", "constant"),
+}
+ALONE = {("concepts.0.kind", "validation")}  # leaves nothing to train: refused
+
+
+def is_chosen(config: Config, path: str, value: str, record: FieldRecord) -> bool:
+    chosen = get_path(config, path)
+    return (chosen.name if record.kind == "section" else chosen) == value
+
+
+@pytest.fixture(scope="module")
+def plain(base: Config) -> str:
+    return left_behind(run(base, clocks=CLOCKS))
+
+
+def test_the_same_run_leaves_the_same_behind(base: Config, plain: str) -> None:
+    assert left_behind(run(base, clocks=CLOCKS)) == plain
+
+
+def test_every_choice_does_something_or_is_refused(base: Config, plain: str) -> None:
+    silent = []
+    for path, value, record in offered(base):
+        if is_chosen(base, path, value, record) or (path, value) in EXACT:
+            continue
+        changed = with_choice(base, path, value, record)
+        if (path, value) in NOT_YET | ALONE:
+            assert [e.path.split(".")[0] for e in check(changed).errors] == [path.split(".")[0]]
+            continue
+        if left_behind(run(changed, clocks=CLOCKS)) == plain:
+            silent.append((path, value))
+    assert not silent
+
+
+def test_what_is_called_exact_is_offered_and_exact(base: Config, plain: str) -> None:
+    choices = {(path, value): record for path, value, record in offered(base)}
+    assert choices.keys() >= EXACT | NOT_YET | ALONE
+    for path, value in sorted(EXACT):
+        assert left_behind(run(with_choice(base, path, value, choices[path, value]), clocks=CLOCKS)) == plain
+
+
+def test_tf32_is_switched_on(base: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    plain_write = checkpoint.write_state
+    monkeypatch.setattr(
+        "trainer.endings.write_state",
+        lambda *a, **k: (seen.append(torch.get_float32_matmul_precision()), plain_write(*a, **k)),
+    )
+    for precision in ("float32", "tfloat32"):
+        run(set_path(base, "training.precision", precision)[0])
+    assert seen == ["highest", "high"]
+
+
+def test_the_average_lies_where_it_is_asked_to(base: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    devices: list[str] = []
+    plain_init = Ema.__init__
+
+    def init(self: Ema, *arguments: Any, device: Device, **options: Any) -> None:
+        devices.append(device.name)
+        plain_init(self, *arguments, device=device, **options)
+
+    monkeypatch.setattr(Ema, "__init__", init)
+    elsewhere, _ = set_path(base, "general.temp_device", "cpu:1")
+    for mode in ("train_device", "temp_device"):
+        run(set_path(elsewhere, "training.ema.mode", mode)[0])
+    assert devices == ["cpu", "cpu:1"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("data.caption_dropout", 0.9),
+        ("adapter.alpha", 7.0),
+        ("adapter.dropout", 0.4),
+        ("training.clip_norm", 1e-4),
+        ("training.accumulation_steps", 2),
+        ("training.ema.decay", 0.1),
+        ("training.ema.update_every_steps", 3),
+        ("general.seed", 7),
+        ("model.clip_skip", 1),
+        ("data.max_aspect", 1.2),
+        ("concepts.0.repeats", 2.0),
+        ("concepts.0.loss_weight", 3.0),
+        ("parts.unet.learning_rate", 0.5),
+        ("parts.text_encoder.stop_after", {"n": 1, "unit": "epoch"}),
+        ("training.schedule.warmup_steps", 4),
+        ("training.schedule.warmup_share", 0.5),
+    ],
+)
+def test_a_number_that_is_set_is_used(base: Config, plain: str, path: str, value: object) -> None:
+    if ".0." in path:
+        list_path, name = path.split(".0.")
+        items = [i.model_dump() for i in get_path(base, list_path)]
+        items[0][name] = value
+        path, value = list_path, items
+    changed, problems = set_path(base, path, value)
+    assert not problems
+    ran = run(changed, clocks=CLOCKS)
+    assert ran.of(RunStarted)
+    assert left_behind(ran) != plain

@@ -1,0 +1,154 @@
+"""The command line: configs, changes, exit codes, a run started and stopped as a user would."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from modules.config.codec import save_file
+from modules.config.schema import Config
+from modules.system.paths import PROGRAM_ROOT
+from tests.builders.configs import small_config
+from trainer.__main__ import main
+
+
+@pytest.fixture
+def config_file(tiny_sd: Path, pictures: Path, tmp_path: Path) -> Path:
+    save_file(small_config(tmp_path, model=tiny_sd, pictures=pictures), tmp_path / "config.json")
+    return tmp_path / "config.json"
+
+
+def process(*arguments: str, cwd: Path = PROGRAM_ROOT) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(PROGRAM_ROOT)}
+    return subprocess.Popen(
+        [sys.executable, "-m", "trainer", *arguments],
+        cwd=cwd,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_train_trains_and_tells_it_in_plain_lines(config_file: Path, tmp_path: Path) -> None:
+    with process("train", "config.json", "--set", "training.epochs=1", cwd=tmp_path) as child:
+        _, told = child.communicate(timeout=120)
+    assert child.returncode == 0, told
+    assert (tmp_path / "out" / "lora.safetensors").is_file()
+    assert "training 3/3" in told
+    assert "Finished after 3 steps." in told
+    assert "\r" not in told
+
+
+def test_ctrl_c_stops_in_order_and_resume_goes_on(config_file: Path, tmp_path: Path) -> None:
+    with process("train", str(config_file), "--set", "training.epochs=500") as child:
+        assert child.stderr is not None
+        for line in child.stderr:
+            if line.startswith("training"):
+                child.send_signal(signal.SIGINT)
+                break
+        rest = child.stderr.read()
+        child.wait(timeout=60)
+    assert child.returncode == 130
+    assert "It can be resumed from here." in rest
+    [run_dir] = (tmp_path / "workspace" / "runs").iterdir()
+    steps = int(rest.split("Stopped after ")[1].split()[0])
+    with process("resume", str(run_dir), "--set", f"training.epochs={steps // 3 + 2}") as child:
+        _, told = child.communicate(timeout=120)
+    assert child.returncode == 0, told
+    assert f"Finished after {3 * (steps // 3 + 2)} steps." in told
+
+
+def test_check_says_what_is_wrong_and_what_would_happen(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(config_file)]) == 0
+    told = capsys.readouterr().out
+    assert "5 pictures (3 at 64x64, 2 at 80x48), 0 for validation." in told
+    assert "3 steps in the first epoch, 6 in all." in told
+    assert main(["check", str(config_file), "--set", "model.base_model=nowhere", "--json"]) == 2
+    data = json.loads(capsys.readouterr().out)
+    assert [p["path"] for p in data["problems"] if p["severity"] == "error"] == ["model.base_model"]
+    assert data["preview"]["total_steps"] == 6
+
+
+def test_a_failed_run_has_its_exit_code(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (config_file.parent / "empty").mkdir()
+    broken = config_file.parent / "empty" / "model_index.json"
+    broken.write_text('{"_class_name": "StableDiffusionPipeline"}')
+    with process("train", str(config_file), "--set", f"model.base_model={broken.parent}") as child:
+        _, told = child.communicate(timeout=60)
+    assert child.returncode == 1
+    assert "unet/config.json is missing" in told
+    assert "Traceback" not in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["train", "no such file.json"], "There is no file"),
+        (["train", "{config}", "--set", "training.epochs=0"], "training.epochs"),
+        (["train", "{config}", "--set", "training.nonsense=1"], "nonsense"),
+        (["train", "{config}", "--set", "training.epochs"], "has no value"),
+        (["resume", "{folder}"], "no complete backup"),
+        (["sample", "{config}"], "no sample prompts"),
+    ],
+)
+def test_a_wrong_command_gets_a_sentence(
+    config_file: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+) -> None:
+    filled = [a.format(config=config_file, folder=config_file.parent) for a in arguments]
+    assert main(filled) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_paths_are_resolved_against_where_the_user_stood(
+    config_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The launcher changes into the program's folder and leaves the caller's in DARKROOM_CALLER_DIR."""
+    monkeypatch.setenv("DARKROOM_CALLER_DIR", str(config_file.parent))
+    assert main(["check", "config.json"]) == 0
+
+
+def test_sample_paints_with_and_without_a_lora(config_file: Path, tmp_path: Path) -> None:
+    prompt = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 3}
+    prompts = ["--set", f"sampling.prompts={json.dumps([prompt])}"]
+    with process("train", str(config_file), "--set", "training.learning_rate=0.05") as child:
+        child.communicate(timeout=120)
+    lora = str(tmp_path / "out" / "lora.safetensors")
+    pictures = []
+    for name, extra in (("plain", []), ("with", ["--lora", lora])):
+        with process("sample", str(config_file), "--out", str(tmp_path / name), *prompts, *extra) as child:
+            told, errors = child.communicate(timeout=60)
+        assert child.returncode == 0, errors
+        pictures.append(Path(told.strip()).read_bytes())
+    assert pictures[0] != pictures[1]
+
+
+def test_a_parent_that_is_gone_stops_the_child(config_file: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "trainer", "train", str(config_file), "--json-lines", "--set", "training.epochs=500"],
+        cwd=PROGRAM_ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdin is not None
+        for line in child.stdout:
+            if json.loads(line)["event"] == "StepFinished":
+                child.stdin.close()
+                break
+        ending = json.loads(child.stdout.read().splitlines()[-1])
+        child.wait(timeout=60)
+    assert (ending["event"], ending["outcome"]) == ("RunFinished", "stopped")
+    assert child.returncode == 130
+
+
+def test_the_defaults_are_a_config() -> None:
+    assert Config().training.epochs > 0

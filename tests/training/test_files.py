@@ -1,0 +1,206 @@
+"""Safetensors files and cache entries: readable by the library, the same each time, whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+from modules.data.buckets import Size, place
+from modules.data.cache.build import PictureJob, build_captions, build_pictures, missing_pictures, to_tensor
+from modules.data.cache.store import BrokenEntryError, CacheStore, weights_fingerprint
+from modules.errors import DarkroomError
+from modules.formats.safetensors_io import payload_sha256, read_safetensors, write_safetensors
+from tests.builders.pictures import draw_folder
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.uint8, torch.bool]
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    st.dictionaries(
+        st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1, max_size=20).filter(
+            lambda n: n != "__metadata__"
+        ),
+        st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 3), max_size=3)),
+        max_size=6,
+    ),
+    st.dictionaries(st.text(max_size=8), st.text(max_size=20), max_size=4),
+)
+def test_what_is_written_the_library_reads(
+    tmp_path_factory: pytest.TempPathFactory, shapes: dict[str, tuple[torch.dtype, list[int]]], metadata: dict[str, str]
+) -> None:
+    tensors = {n: torch.ones(shape).to(dtype) for n, (dtype, shape) in shapes.items()}
+    path = tmp_path_factory.mktemp("st") / "file.safetensors"
+    write_safetensors(path, tensors, metadata)
+    read, read_metadata = read_safetensors(path)
+    assert read_metadata == metadata
+    assert read.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert read[name].dtype == tensor.dtype
+        assert torch.equal(read[name], tensor)
+
+
+def test_equal_content_gives_an_equal_file(tmp_path: Path) -> None:
+    tensors = {"b": torch.randn(3, 5), "a": torch.randn(7).half(), "c": torch.tensor(2.0)}
+    metadata = {f"key {i}": str(i) for i in range(20)}
+    write_safetensors(tmp_path / "1", tensors, metadata)
+    write_safetensors(tmp_path / "2", dict(reversed(tensors.items())), dict(reversed(metadata.items())))
+    assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
+    content = (tmp_path / "1").read_bytes()
+    header = int.from_bytes(content[:8], "little")
+    import hashlib
+
+    assert payload_sha256(tensors) == hashlib.sha256(content[8 + header :]).hexdigest()
+
+
+def test_floats_are_cast_and_others_are_not(tmp_path: Path) -> None:
+    write_safetensors(tmp_path / "f", {"w": torch.randn(3), "n": torch.arange(3)}, {}, dtype=torch.float16)
+    read = load_file(tmp_path / "f")
+    assert (read["w"].dtype, read["n"].dtype) == (torch.float16, torch.int64)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e6])
+def test_what_is_no_number_in_the_wanted_dtype_is_not_written(tmp_path: Path, value: float) -> None:
+    path = tmp_path / "file.safetensors"
+    write_safetensors(path, {"w": torch.ones(3)}, {})
+    with pytest.raises(DarkroomError, match="not numbers"):
+        write_safetensors(path, {"w": torch.tensor([1.0, value])}, {}, dtype=torch.float16)
+    assert load_file(path)["w"].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("content", [b"", b"<!DOCTYPE html><html>", b"\x10\x00\x00\x00\x00\x00\x00\x00{}"])
+def test_what_is_no_safetensors_file_gets_a_sentence(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(DarkroomError, match="no complete safetensors file"):
+        read_safetensors(tmp_path / "file")
+
+
+def test_an_entry_is_read_as_it_was_written(tmp_path: Path) -> None:
+    store = CacheStore(tmp_path)
+    tensors = {"latents": torch.randn(4, 8, 8), "half": torch.randn(3).bfloat16()}
+    assert not store.has("ab12")
+    store.write("ab12", tensors)
+    assert store.has("ab12")
+    assert store.path("ab12").parent.name == "ab"
+    read = store.read("ab12")
+    assert all(torch.equal(read[n], tensors[n]) for n in tensors)
+    assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == ["ab12.safetensors"]
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "empty", "remove", "other"])
+def test_a_damaged_entry_is_never_read(tmp_path: Path, damage: str) -> None:
+    store = CacheStore(tmp_path)
+    store.write("ab12", {"latents": torch.randn(4, 8, 8)})
+    path = store.path("ab12")
+    content = path.read_bytes()
+    match damage:
+        case "flip":
+            path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        case "truncate":
+            path.write_bytes(content[: len(content) // 2])
+        case "empty":
+            path.write_bytes(b"")
+        case "remove":
+            path.unlink()
+        case "other":
+            write_safetensors(path, {"latents": torch.randn(4, 8, 8)}, {})
+    with pytest.raises(BrokenEntryError):
+        store.read("ab12")
+
+
+def test_a_write_that_breaks_off_leaves_no_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = CacheStore(tmp_path)
+
+    def break_off(_self: Path, _target: Path) -> None:
+        raise OSError("planted")
+
+    monkeypatch.setattr(Path, "replace", break_off)
+    with pytest.raises(OSError, match="planted"):
+        store.write("ab12", {"latents": torch.ones(1)})
+    assert not store.has("ab12")
+    assert not [p for p in tmp_path.rglob("*") if p.is_file()]
+
+
+def test_the_fingerprint_is_of_weights_names_and_dtypes() -> None:
+    def module() -> torch.nn.Module:
+        torch.manual_seed(0)
+        return torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))
+
+    plain = weights_fingerprint(module())
+    assert weights_fingerprint(module()) == plain
+    changed = module()
+    with torch.no_grad():
+        next(changed.parameters())[0, 0] += 1e-7
+    assert weights_fingerprint(changed) != plain
+    assert weights_fingerprint(module().half()) != plain
+    assert weights_fingerprint(torch.nn.Sequential(*module(), torch.nn.Identity())) == plain
+
+
+def jobs_in(folder: Path) -> list[PictureJob]:
+    sizes = (Size(64, 64),)
+    return [PictureJob(f"{i:02d}aa", p, place(64, 64, sizes)) for i, p in enumerate(sorted(folder.glob("*.png")))]
+
+
+def test_a_build_can_stop_anywhere_and_goes_on(tmp_path: Path) -> None:
+    jobs = jobs_in(draw_folder(tmp_path / "pictures", sizes=[(64, 64)] * 7))
+    store, encoded = CacheStore(tmp_path / "cache"), []
+
+    def encode(picture_13PP: torch.Tensor) -> torch.Tensor:
+        encoded.append(picture_13PP)
+        return picture_13PP[:, :, ::8, ::8]
+
+    build = build_pictures(missing_pictures(jobs, store), store, encode, threads=2)
+    for _ in range(3):
+        next(build)
+    build.close()
+    assert len(encoded) == 3
+    assert len(missing_pictures(jobs, store)) == 4
+    built = list(build_pictures(missing_pictures(jobs, store), store, encode, threads=2))
+    assert [b.key for b in built] == [j.key for j in jobs[3:]]
+    assert len(encoded) == 7
+    assert not missing_pictures(jobs, store)
+
+
+def test_equal_keys_are_built_once_and_broken_pictures_are_reported(tmp_path: Path) -> None:
+    folder = draw_folder(tmp_path / "pictures", sizes=[(64, 64)] * 3)
+    (folder / "001.png").write_bytes(b"no picture")
+    jobs = jobs_in(folder)
+    doubled = [*jobs, PictureJob(jobs[0].key, jobs[2].path, jobs[2].placement)]
+    store = CacheStore(tmp_path / "cache")
+    assert len(missing_pictures(doubled, store)) == 3
+    built = list(build_pictures(missing_pictures(doubled, store), store, lambda p: p, threads=1))
+    assert [bool(b.problem) for b in built] == [False, True, False]
+    assert "001.png" in built[1].problem
+    assert not store.has(jobs[1].key)
+
+
+def test_latents_that_are_no_numbers_are_reported_and_not_kept(tmp_path: Path) -> None:
+    [job] = jobs_in(draw_folder(tmp_path / "pictures", sizes=[(64, 64)]))
+    store = CacheStore(tmp_path / "cache")
+    [built] = build_pictures([job], store, lambda p: p * float("nan"), threads=1)
+    assert "not numbers" in built.problem
+    assert not store.has(job.key)
+
+
+def test_captions_are_built_once_each(tmp_path: Path) -> None:
+    store, asked = CacheStore(tmp_path), []
+
+    def encode(caption: str) -> dict[str, torch.Tensor]:
+        asked.append(caption)
+        return {"states": torch.ones(1)}
+
+    captions = {"k1": "a", "k2": "b"}
+    assert len(list(build_captions(captions, store, encode))) == 2
+    assert len(list(build_captions(captions | {"k3": "c"}, store, encode))) == 3
+    assert asked == ["a", "b", "c"]
+
+
+def test_pixels_become_minus_one_to_one() -> None:
+    pixels = np.array([[[0, 127, 255]]], dtype=np.uint8)
+    assert to_tensor(pixels).flatten().tolist() == pytest.approx([-1.0, -0.00392, 1.0], abs=1e-4)

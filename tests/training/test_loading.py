@@ -1,0 +1,145 @@
+"""What is missing or wrong about a model is a sentence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from modules.errors import DarkroomError
+from modules.families.sd.load import load
+from modules.formats.diffusers_folder import locate
+from tests.builders.configs import small_config
+from tests.builders.runs import run
+from trainer.commands import Command, Stop
+from trainer.events import DownloadProgress
+
+
+@pytest.fixture
+def model(tiny_sd: Path, tmp_path: Path) -> Path:
+    shutil.copytree(tiny_sd, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_parts_come_frozen_in_eval_mode_in_their_dtypes(tiny_sd: Path) -> None:
+    family = load(str(tiny_sd), dtypes={"unet": torch.bfloat16})
+    for name, part in family.parts.items():
+        assert not part.module.training
+        assert not any(p.requires_grad for p in part.module.parameters())
+        dtype = torch.bfloat16 if name == "unet" else torch.float32
+        assert {p.dtype for p in part.module.parameters()} == {dtype}
+
+
+@pytest.mark.parametrize(
+    ("file", "part"),
+    [
+        ("unet/diffusion_pytorch_model.safetensors", "unet"),
+        ("text_encoder/model.safetensors", "text_encoder"),
+        ("vae/config.json", "vae"),
+        ("scheduler/scheduler_config.json", "scheduler"),
+    ],
+)
+def test_a_missing_file_is_named(model: Path, file: str, part: str) -> None:
+    (model / file).unlink()
+    with pytest.raises(DarkroomError, match=part):
+        load(str(model), dtypes={})
+
+
+@pytest.mark.parametrize("content", [b"", b"<!DOCTYPE html>", b"\x08\x00\x00\x00\x00\x00\x00\x00{}      "])
+def test_a_broken_file_is_a_sentence(model: Path, content: bytes) -> None:
+    (model / "unet" / "diffusion_pytorch_model.safetensors").write_bytes(content)
+    with pytest.raises(DarkroomError, match="unet"):
+        load(str(model), dtypes={})
+
+
+def test_a_model_that_predicts_velocity_is_refused(model: Path) -> None:
+    file = model / "scheduler" / "scheduler_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"prediction_type": "v_prediction"}))
+    with pytest.raises(DarkroomError, match="v_prediction"):
+        load(str(model), dtypes={})
+
+
+def test_weights_that_could_hold_code_are_not_read(model: Path) -> None:
+    file = model / "unet" / "diffusion_pytorch_model.safetensors"
+    file.unlink()
+    torch.save({}, model / "unet" / "diffusion_pytorch_model.bin")
+    with pytest.raises(DarkroomError, match="safetensors"):
+        load(str(model), dtypes={})
+
+
+@pytest.mark.parametrize("offline", [True, False])
+def test_a_repository_that_cannot_be_had_is_a_sentence(offline: bool, tmp_path: Path) -> None:
+    with pytest.raises(DarkroomError, match="not on this machine"):
+        locate("somebody/something", offline=offline, cache_dir=str(tmp_path))
+
+
+def test_a_repository_in_the_cache_is_used_offline(tiny_sd: Path, tmp_path: Path) -> None:
+    """As huggingface_hub lays it out: blobs apart, a revision that `refs/main` names."""
+    repository = tmp_path / "models--somebody--tiny"
+    shutil.copytree(tiny_sd, repository / "snapshots" / "abc123")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("abc123")
+    folder = locate("somebody/tiny", offline=True, cache_dir=str(tmp_path))
+    assert load(str(folder), dtypes={}).count_tokens("a cat") == 2
+
+
+def test_the_models_own_tokenizer_wins(model: Path) -> None:
+    from transformers import CLIPTokenizer
+
+    from modules.families.parts.clip_vocabulary import clip_merges, clip_vocabulary
+
+    vocabulary = clip_vocabulary()
+    cat, dog = vocabulary["cat</w>"], vocabulary["dog</w>"]
+    vocabulary["cat</w>"], vocabulary["dog</w>"] = dog, cat
+    (model / "tokenizer").mkdir()
+    (model / "tokenizer" / "vocab.json").write_text(json.dumps(vocabulary))
+    merges = "\n".join(["#version: 0.2", *(f"{a} {b}" for a, b in clip_merges())])
+    (model / "tokenizer" / "merges.txt").write_text(merges)
+    (model / "tokenizer" / "tokenizer_config.json").write_text(json.dumps({"pad_token": "!"}))
+    family = load(str(model), dtypes={})
+    theirs = CLIPTokenizer(vocab=vocabulary, merges=clip_merges())("a cat").input_ids
+    ids = family.tokenizer.chunks("a cat")[0]
+    assert ids[: len(theirs)] == theirs
+    assert set(ids[len(theirs) :]) == {0}
+
+
+class Hub:
+    """What stands in for a download: huggingface_hub's own bars, driven as its snapshot_download drives them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.chunks = 0
+
+    def snapshot_download(self, _name: str, *, tqdm_class: Any, **_: Any) -> str:
+        with tqdm_class(total=0, unit="B", desc="Reconstructing", name="huggingface_hub.snapshot_download") as bar:
+            bar.total = 4_000_000
+            for _chunk in range(4):
+                self.chunks += 1
+                bar.update(1_000_000)
+        return str(self.folder)
+
+
+def test_a_download_tells_its_progress_and_lets_a_stop_through(
+    tiny_sd: Path, tmp_path: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    hub = Hub(tiny_sd)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", hub.snapshot_download)
+    config = small_config(tmp_path, model=Path("somebody/something"), pictures=pictures)
+    ran = run(config)
+    assert ran.finished.outcome == "finished"
+    assert [(e.done_mb, e.total_mb) for e in ran.of(DownloadProgress)][-1] == (4.0, 4.0)
+    assert "Reconstructing" not in capfd.readouterr().err
+
+    def stop(event: object, send: Callable[[Command], None]) -> None:
+        if isinstance(event, DownloadProgress):
+            send(Stop())
+
+    hub.chunks = 0
+    stopped = run(config, on_event=stop)
+    assert stopped.finished.outcome == "stopped"
+    assert hub.chunks < 4

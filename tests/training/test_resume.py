@@ -1,0 +1,211 @@
+"""A run that is killed and resumed, twice, ends bit for bit like the uninterrupted one: real processes, SIGKILL."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from modules.config.codec import save_file
+from modules.config.schema import Config
+from modules.system.paths import PROGRAM_ROOT
+from tests.builders.configs import laid_over, small_config
+from tests.builders.pictures import draw_folder
+from tests.builders.runs import assert_equal_tensors, run
+from trainer.commands import CommandDesk, Stop
+from trainer.events import RunFailed, StepFinished, WarningRaised
+from trainer.methods.protocol import StepLoss
+from trainer.preflight import check
+from trainer.step import Stepper
+
+# 20 steps in 4 epochs: two sizes, 13 micro-batches in windows of three, the last shorter, and each picture twice.
+SIZES = [(64, 64)] * 7 + [(96, 64)] * 6
+HARD: dict[str, Any] = {
+    "data": {"caption_dropout": 0.2},
+    "training": {
+        "epochs": 4,
+        "batch_size": 2,
+        "accumulation_steps": 3,
+        "learning_rate": 3e-3,
+        "schedule": {"name": "cosine", "warmup_steps": 3},
+        "ema": {"mode": "train_device", "decay": 0.9},
+    },
+    "adapter": {"dropout": 0.2},
+    "parts": {"unet": {"checkpointing": "block"}, "text_encoder": {"learning_rate": 1e-3}},
+    "backup": {"every": {"n": 5, "unit": "step"}, "keep": 0},
+}
+
+
+@pytest.fixture(scope="module")
+def hard_config(tiny_sd: Path, tmp_path_factory: pytest.TempPathFactory) -> Config:
+    folder = tmp_path_factory.mktemp("resume")
+    pictures = draw_folder(folder / "pictures", sizes=SIZES, captions=["a disc", "a red disc, small", "nothing"])
+    return small_config(
+        folder, model=tiny_sd, pictures=pictures, **HARD, concepts=[{"path": str(pictures), "repeats": 2}]
+    )
+
+
+def process(*arguments: str, kill_after_step: int | None = None) -> tuple[int, list[dict[str, Any]]]:
+    """Run the command line; kill it with SIGKILL as soon as it tells of a step. Returns exit code and events."""
+    command = [sys.executable, "-m", "trainer", *arguments, "--json-lines"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    events = []
+    with subprocess.Popen(
+        command, cwd=PROGRAM_ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            event = json.loads(line)
+            events.append(event)
+            if event["event"] == "StepFinished" and event["step"] == kill_after_step:
+                child.send_signal(signal.SIGKILL)
+                break
+        child.wait()
+    return child.returncode, events
+
+
+def run_dir_of(config: Config) -> Path:
+    [run_dir] = (Path(config.general.workspace_dir) / "runs").iterdir()
+    return run_dir
+
+
+def steps_of(events: list[dict[str, Any]]) -> dict[int, tuple[object, ...]]:
+    """What each step told, apart from how fast it was."""
+    told = ("epoch", "epoch_step", "epoch_steps", "loss", "smoothed_loss", "gradient_norm", "num_skipped")
+    return {
+        e["step"]: (*(e[name] for name in told), tuple(e["learning_rates"].items()))
+        for e in events
+        if e["event"] == "StepFinished"
+    }
+
+
+def test_killed_twice_and_resumed_ends_bit_equal(hard_config: Config, tmp_path: Path) -> None:
+    preview = check(hard_config).preview
+    assert preview is not None
+    assert dict(preview.buckets) == {"64x64": 7, "80x48": 6}
+    straight, killed = (
+        laid_over(
+            hard_config,
+            {
+                "general": {"workspace_dir": str(tmp_path / name)},
+                "output": {"destination": str(tmp_path / name / "lora.safetensors")},
+            },
+        )
+        for name in ("straight", "killed")
+    )
+    for config, name in ((straight, "straight"), (killed, "killed")):
+        save_file(config, tmp_path / f"{name}.json")
+
+    code, events = process("train", str(tmp_path / "straight.json"))
+    assert code == 0
+    expected = steps_of(events)
+    assert len(expected) == 20
+
+    first = process("train", str(tmp_path / "killed.json"), kill_after_step=12)
+    run_dir = run_dir_of(killed)
+    second = process("resume", str(run_dir), kill_after_step=17)
+    third = process("resume", str(run_dir))
+    assert (first[0], second[0], third[0]) == (-signal.SIGKILL, -signal.SIGKILL, 0)
+    assert min(steps_of(second[1])) == 11
+    assert min(steps_of(third[1])) == 16
+    assert steps_of(first[1]) | steps_of(second[1]) | steps_of(third[1]) == expected
+
+    ours, theirs = (run_dir_of(c) / "backup" / "step-00000020" for c in (straight, killed))
+    for name in ("weights", "ema", "optimizer"):
+        assert_equal_tensors(load_file(ours / f"{name}.safetensors"), load_file(theirs / f"{name}.safetensors"))
+    assert counters_of(ours) == counters_of(theirs)
+    assert_equal_tensors(
+        load_file(tmp_path / "straight" / "lora.safetensors"), load_file(tmp_path / "killed" / "lora.safetensors")
+    )
+
+
+def counters_of(backup: Path) -> dict[str, object]:
+    counters = json.loads((backup / "state.json").read_text())["counters"]
+    del counters["training_seconds"]
+    return dict(counters)
+
+
+def test_stopped_in_mid_window_and_resumed_ends_bit_equal(
+    hard_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The window under way is forgotten and replayed."""
+    configs = [
+        laid_over(hard_config, {"general": {"workspace_dir": str(tmp_path / name)}}) for name in ("straight", "stopped")
+    ]
+    straight = run(configs[0])
+    desks: list[CommandDesk] = []
+    plain_check, plain_backward = CommandDesk.check, Stepper.backward
+    num_backwards = 0
+
+    def check(desk: CommandDesk, *arguments: Any) -> None:
+        desks[:] = [desk]
+        plain_check(desk, *arguments)
+
+    def backward(stepper: Stepper, step_loss: StepLoss) -> None:
+        nonlocal num_backwards
+        num_backwards += 1
+        plain_backward(stepper, step_loss)
+        if num_backwards == 20:  # 13 micro-batches in the five steps of the first epoch, then two steps of three: 19
+            assert not step_loss.ends_step
+            desks[0].put(Stop())
+
+    monkeypatch.setattr(CommandDesk, "check", check)
+    monkeypatch.setattr(Stepper, "backward", backward)
+    stopped = run(configs[1])
+    monkeypatch.undo()
+    assert (stopped.finished.outcome, stopped.finished.step) == ("stopped", 7)
+    assert Path(stopped.finished.model_path).is_file()
+    resumed = run(configs[1], resume_from=Path(stopped.finished.backup_path))
+    assert_equal_tensors(straight.weights, resumed.weights)
+
+
+def test_a_finished_run_says_so_and_goes_on_with_more_epochs(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
+    config = small_config(tmp_path, model=tiny_sd, pictures=pictures)
+    finished = run(config).finished
+    again = run(config, resume_from=Path(finished.backup_path))
+    assert again.finished.outcome == "already_complete"
+    assert "complete already" in again.finished.message
+    assert not again.of(StepFinished)
+    longer = laid_over(config, {"training": {"epochs": 3}})
+    resumed = run(longer, resume_from=Path(finished.backup_path))
+    assert resumed.finished.outcome == "finished"
+    straight = run(laid_over(longer, {"general": {"workspace_dir": str(tmp_path / "straight")}}))
+    assert_equal_tensors(straight.weights, resumed.weights)
+
+
+def test_a_run_may_not_be_resumed_with_another_learning_rate(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
+    config = small_config(tmp_path, model=tiny_sd, pictures=pictures)
+    finished = run(config).finished
+    changed = laid_over(config, {"training": {"learning_rate": 5e-4, "epochs": 4}})
+    ending = run(changed, resume_from=Path(finished.backup_path)).ending
+    assert isinstance(ending, RunFailed)
+    assert "training.learning_rate" in ending.message
+    assert "training.epochs" not in ending.message
+
+
+def test_a_damaged_backup_is_refused(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
+    config = small_config(tmp_path, model=tiny_sd, pictures=pictures)
+    backup = Path(run(config).finished.backup_path)
+    content = bytearray((backup / "weights.safetensors").read_bytes())
+    content[-1] ^= 1
+    (backup / "weights.safetensors").write_bytes(content)
+    ending = run(laid_over(config, {"training": {"epochs": 3}}), resume_from=backup).ending
+    assert isinstance(ending, RunFailed)
+    assert "weights.safetensors" in ending.message
+
+
+def test_pictures_that_changed_since_the_backup_are_told(tiny_sd: Path, tmp_path: Path) -> None:
+    folder = draw_folder(tmp_path / "pictures", sizes=[(64, 64)] * 4)
+    config = small_config(tmp_path, model=tiny_sd, pictures=folder)
+    finished = run(config).finished
+    draw_folder(folder, sizes=[(64, 64)] * 6)
+    resumed = run(laid_over(config, {"training": {"epochs": 3}}), resume_from=Path(finished.backup_path))
+    assert resumed.finished.outcome == "finished"
+    assert any("changed since the backup" in w.message for w in resumed.of(WarningRaised))

@@ -1,0 +1,130 @@
+"""How tests work a form: by the widgets that a row is made of, as a person would."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from modules.config.every import Every
+from modules.config.field import FieldRecord
+from ui.forms.fields import Row
+from ui.forms.values import to_text
+from ui.widgets.controls import Choice, Switch
+from ui.widgets.entry import Entry
+from ui.widgets.textarea import TextArea
+
+W = TypeVar("W", bound=tk.Misc)
+
+
+def inside(widget: tk.Misc, kind: type[W]) -> W:
+    """Return the first widget of a kind in a widget, itself included."""
+    return next(w for w in walk(widget) if isinstance(w, kind))
+
+
+def walk(widget: tk.Misc) -> Iterator[tk.Misc]:
+    """Yield a widget and everything in it."""
+    yield widget
+    for child in widget.winfo_children():
+        yield from walk(child)
+
+
+def type_into(entry: Entry, text: str) -> None:
+    """Replace an entry's text key by key."""
+    inner = entry.tk_entry
+    inner.focus_force()
+    inner.update()
+    inner.delete(0, "end")
+    keysyms = {".": "period", "-": "minus", ",": "comma", " ": "space", "/": "slash", "_": "underscore"}
+    for char in text:
+        inner.event_generate("<KeyPress>", keysym=keysyms.get(char, char))
+    inner.update()
+
+
+def fill(entry: Entry, text: str) -> None:
+    """Replace an entry's text at once."""
+    entry.tk_entry.delete(0, "end")
+    entry.tk_entry.insert(0, text)
+
+
+def pick(choice: Choice, name: str) -> None:
+    """Choose from the list that opens."""
+    choice.menu.invoke(list(choice.choices).index(name))
+
+
+def flip(switch: Switch) -> None:
+    """Click a switch."""
+    switch._canvas.event_generate("<Button-1>")
+
+
+def shown_by(row: Row) -> str:
+    """Return what the widgets of a row show, in the form of `expected`."""
+    frame, record = row.control.frame, row.record
+    match record.kind:
+        case "bool":
+            return str(bool(inside(frame, Switch).get()))
+        case "choice" | "section":
+            return str(inside(frame, Choice).get())
+        case "every":
+            return f"{inside(frame, Entry).tk_entry.get()} {inside(frame, Choice).get()}"
+        case "text" if record.setting.multiline:
+            return inside(frame, TextArea).text.get("1.0", "end-1c")
+        case _:
+            return inside(frame, Entry).tk_entry.get()
+
+
+def expected(record: FieldRecord, value: Any) -> str:
+    """Return what a row should show for a value."""
+    match record.kind:
+        case "bool":
+            return str(value)
+        case "choice":
+            return str(record.choices[str(value)])
+        case "section":
+            return str(record.choices[value.name])
+        case "every":
+            return f"{value.n:g} {value.unit if value.unit == 'never' else value.unit + 's'}"
+        case _:
+            return to_text(record, value)
+
+
+def change(row: Row) -> Any:
+    """Give the field of a row another value through its widgets; return the value it should now have."""
+    frame, record = row.control.frame, row.record
+    match record.kind:
+        case "bool":
+            flip(inside(frame, Switch))
+            return not record.default
+        case "choice" | "section":
+            other = next((n for n in record.choices if record.choices[n] != shown_by(row)), None)
+            if other is not None:
+                pick(inside(frame, Choice), other)
+            return other
+        case "every":
+            pick(inside(frame, Choice), "minute")
+            fill(inside(frame, Entry), "7")
+            return Every(n=7, unit="minute")
+        case "text":
+            if record.setting.multiline:
+                inside(frame, TextArea).text.insert("end", "more\nlines")
+                frame.update()
+                return f"{record.default}more\nlines"
+            fill(inside(frame, Entry), "something else")
+            return "something else"
+        case "int_list":
+            fill(inside(frame, Entry), "64, 128")
+            return (64, 128)
+        case _:
+            value = other_number(record)
+            fill(inside(frame, Entry), to_text(record, value))
+            return value
+
+
+def other_number(record: FieldRecord) -> float:
+    """Return a number in a field's range that is not its default."""
+    step = record.step or (1 if record.kind == "int" else 0.25)
+    default = record.default or 0
+    up = default + step
+    is_possible = record.hi is None or up < record.hi or (up == record.hi and not record.hi_is_open)
+    value = up if is_possible else default - step
+    return int(value) if record.kind == "int" else float(value)

@@ -1,0 +1,201 @@
+"""Loading and saving configs and presets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from modules.config.codec import load_file, save_file
+from modules.config.presets import Preset, list_presets, save_preset
+from modules.config.schema import Config
+from modules.config.sections.data import Concept
+from modules.config.sections.watching import SamplePrompt
+from modules.system.paths import PROGRAM_ROOT
+from tests.ui.recorder import Recorder
+from ui.documents import Documents, as_config_path, first_form
+from ui.findings import Findings, entry_name, locate
+from ui.forms import items
+from ui.forms.model import FormModel, Source
+from ui.preferences import Preferences
+from ui.settings import UiSettings
+
+
+class Desk:
+    """Documents with everything around them."""
+
+    def __init__(self) -> None:
+        self.form, self.asked, self.findings = FormModel(), Recorder(), Findings()
+        self.preferences = Preferences(UiSettings())
+        self.said: list[str] = []
+        self.documents = Documents(self.form, self.asked, self.findings, self.preferences, self.said.append)
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def built_in(tmp_path: Path, name: str = "#one", **tree: object) -> Preset:
+    path = tmp_path / f"{name}.json"
+    path.write_text(json.dumps({"darkroom_version": 1, **tree}), encoding="utf-8")
+    return Preset(name, "sd", path)
+
+
+def test_save_as_and_load_bring_the_same_config_back(desk: Desk, tmp_path: Path) -> None:
+    desk.form.edit_text("training.epochs", "3")
+    desk.asked.answers["ask_save_file"] = tmp_path / "mine.json"
+    desk.documents.save_as_file()
+    saved = desk.form.config
+    assert not desk.form.is_changed
+    assert desk.form.source == Source("mine", tmp_path / "mine.json", "file")
+    desk.form.edit_text("training.epochs", "4")
+    desk.documents.save()
+    assert load_file(tmp_path / "mine.json").config.training.epochs == 4
+    desk.asked.answers["ask_file"] = tmp_path / "mine.json"
+    desk.form.load(Config(), Source())
+    desk.documents.open_file()
+    assert desk.form.config.training.epochs == 4
+    assert desk.form.config != saved
+    assert desk.preferences.now.recent == (str(tmp_path / "mine.json"),)
+    assert desk.preferences.last_folder == tmp_path
+
+
+def test_a_name_without_an_ending_gets_one(desk: Desk, tmp_path: Path) -> None:
+    desk.asked.answers["ask_save_file"] = tmp_path / "mine"
+    desk.documents.save_as_file()
+    assert (tmp_path / "mine.json").is_file()
+
+
+def test_cancelled_dialogs_change_nothing(desk: Desk) -> None:
+    before = desk.form.config
+    desk.documents.open_file()
+    desk.documents.save()  # nothing was loaded, so it asks where to
+    desk.documents.save_as_preset()
+    assert desk.form.config is before
+    assert [verb for verb, _ in desk.asked.calls] == ["ask_file", "ask_save_file", "ask_text"]
+
+
+def test_a_built_in_preset_is_never_overwritten(desk: Desk, tmp_path: Path) -> None:
+    preset = built_in(tmp_path)
+    before = preset.path.read_bytes()
+    desk.documents.open_preset(preset)
+    desk.form.edit_text("training.epochs", "3")
+    desk.documents.save()
+    assert preset.path.read_bytes() == before
+    (_title, proposed, _kinds) = desk.asked.asked("ask_save_file")[0]
+    assert proposed.name == "one.json"
+
+
+def test_a_preset_of_ones_own(desk: Desk) -> None:
+    desk.form.edit_text("training.epochs", "3")
+    desk.asked.answers["ask_text"] = "# my faces"
+    desk.documents.save_as_preset()
+    (mine,) = (p for p in list_presets() if not p.is_built_in)
+    assert (mine.name, mine.load().config.training.epochs) == ("my faces", 3)
+    assert desk.form.source == Source("my faces", mine.path, "preset")
+    desk.form.edit_text("training.epochs", "4")
+    desk.documents.save()
+    assert mine.load().config.training.epochs == 4
+
+
+def test_another_preset_of_that_name_is_replaced_only_when_wanted(desk: Desk) -> None:
+    save_preset(Config(), "taken")
+    desk.asked.answers["ask_text"] = "taken"
+    desk.form.edit_text("training.epochs", "3")
+    desk.documents.save_as_preset()
+    assert desk.form.is_changed
+    desk.asked.answers["choose"] = "replace"
+    desk.documents.save_as_preset()
+    assert not desk.form.is_changed
+
+
+def test_a_preset_needs_a_name(desk: Desk) -> None:
+    desk.asked.answers["ask_text"] = " # "
+    desk.documents.save_as_preset()
+    assert "needs a name" in desk.asked.asked("show_failure")[0][0].message
+
+
+def test_what_cannot_be_written_is_told(desk: Desk, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    desk.asked.answers["ask_save_file"] = tmp_path / "file" / "below.json"
+    desk.form.edit_text("training.epochs", "3")
+    desk.documents.save_as_file()
+    assert desk.asked.asked("show_failure")
+    assert desk.form.is_changed
+
+
+def test_a_file_that_is_no_config_leaves_everything_as_it_is(desk: Desk, tmp_path: Path) -> None:
+    (tmp_path / "broken.json").write_text("{", encoding="utf-8")
+    desk.form.edit_text("training.epochs", "3")
+    desk.documents.open_file(tmp_path / "broken.json")
+    assert desk.form.config.training.epochs == 3
+    assert desk.findings.title == "broken.json could not be loaded"
+
+
+def test_the_problems_of_a_file_are_listed_with_their_places(desk: Desk, tmp_path: Path) -> None:
+    path = tmp_path / "odd.json"
+    path.write_text(
+        json.dumps({"darkroom_version": 1, "training": {"epochs": "many", "what": 1}}), encoding="utf-8"
+    )  # fmt: skip
+    desk.documents.open_file(path)
+    places = {f.problem.path: (f.place, f.page) for f in desk.findings.items}
+    assert places["training.epochs"] == ("Training › Epochs", "training")
+    assert places["training.what"] == ("Training", "training")
+    desk.findings.dismiss()
+    assert desk.findings.items == ()
+
+
+def test_a_preset_without_concepts_leaves_those_of_the_user(desk: Desk, tmp_path: Path) -> None:
+    items.add(desk.form, "concepts", [Concept(path="cats")])
+    items.add(desk.form, "sampling.prompts", [SamplePrompt(prompt="a cat")])
+    desk.documents.open_preset(built_in(tmp_path, training={"epochs": 77}))
+    assert [c.path for c in desk.form.config.concepts] == ["cats"]
+    assert [p.prompt for p in desk.form.config.sampling.prompts] == ["a cat"]
+    assert desk.form.config.training.epochs == 77
+    assert "your concepts and sample prompts stay" in desk.said[-1]
+
+
+def test_the_concepts_of_a_preset_go_with_it(desk: Desk, tmp_path: Path) -> None:
+    desk.documents.open_preset(built_in(tmp_path, "#demo", concepts=[{"path": "demo/zog"}]))
+    desk.documents.open_preset(built_in(tmp_path, "#real"))
+    assert desk.form.config.concepts == ()
+    desk.documents.open_preset(built_in(tmp_path, "#demo", concepts=[{"path": "demo/zog"}]))
+    items.add(desk.form, "concepts", [Concept(path="mine")])
+    desk.documents.open_preset(built_in(tmp_path, "#real"))
+    assert [c.path for c in desk.form.config.concepts] == ["demo/zog", "mine"]
+
+
+def test_a_first_start_opens_the_demo_or_the_defaults() -> None:
+    form = first_form()
+    names = {p.name for p in list_presets()}
+    assert form.source.name == ("#demo" if "#demo" in names else "Untitled")
+
+
+def test_chosen_paths_are_written_relative_where_they_lie_in_the_program() -> None:
+    assert as_config_path(PROGRAM_ROOT / "demo" / "zog") == "demo/zog"
+    assert as_config_path(Path("/elsewhere/x")) == str(Path("/elsewhere/x").absolute())
+    assert as_config_path(PROGRAM_ROOT) == str(PROGRAM_ROOT)
+
+
+def test_entries_of_lists_are_called_by_their_names() -> None:
+    form = FormModel()
+    items.add(form, "concepts", [Concept(name="cats"), Concept()])
+    assert entry_name("concepts.0.path", form.config) == "cats"
+    assert entry_name("concepts.1.path", form.config) == "number 2"
+    assert entry_name("training.epochs", form.config) == ""
+
+
+def test_every_built_in_preset_is_saved_and_loaded_as_it_is(tmp_path: Path) -> None:
+    for preset in list_presets():
+        config = preset.load().config
+        save_file(config, tmp_path / "copy.json")
+        assert load_file(tmp_path / "copy.json").config == config
+
+
+def test_a_problem_without_a_place_leads_nowhere() -> None:
+    from modules.config.problem import Problem
+
+    assert locate(Problem("", "The file is odd."), Config()).page == ""
+    assert locate(Problem("onetrainer.cloud", "Kept."), Config()).place == "onetrainer.cloud"

@@ -1,0 +1,185 @@
+"""The real engine beside the real window: start, stop, resume, finish, start again, by the buttons a user presses."""
+
+from __future__ import annotations
+
+import gc
+import tkinter as tk
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modules.config.presets import Preset, list_presets
+from modules.config.schema import Config
+from tests.ui.conftest import Window
+from tests.ui.recorder import Recorder
+from trainer.launch import RunHandle, RunRequest, launch
+from ui.app import App
+from ui.documents import FIRST_PRESET
+from ui.forms.model import Source
+
+MANY_EPOCHS = 500
+
+
+class Watched:
+    """The real launch, which leaves a weak trace of every thread it started."""
+
+    def __init__(self) -> None:
+        self.traces: list[weakref.ref[Any]] = []
+
+    def launch(self, request: RunRequest) -> RunHandle:
+        handle = launch(request)
+        self.traces += [weakref.ref(handle.thread), weakref.ref(handle.desk)]
+        return handle
+
+
+@pytest.fixture
+def real(root: tk.Tk, tiny_sd: Path, pictures: Path, tmp_path: Path) -> Iterator[Window]:
+    """A window with the real engine and a config that trains a tiny model on five pictures."""
+    watched, asked = Watched(), Recorder()
+    app = App(interaction=asked, launch_run=watched.launch, root=root)
+    config = Config.model_validate(
+        {
+            "general": {"workspace_dir": str(tmp_path / "workspace"), "cache_dir": str(tmp_path / "cache")},
+            "model": {"base_model": str(tiny_sd)},
+            "concepts": [{"path": str(pictures)}],
+            "data": {"resolution_px": [64]},
+            "training": {"epochs": MANY_EPOCHS},
+            "output": {"destination": str(tmp_path / "lora.safetensors")},
+            "sampling": {"prompts": [{"prompt": "a picture", "width_px": 64, "height_px": 64, "steps": 2}]},
+        }
+    )
+    app.form.load(config, Source("tiny"))
+    app.show()
+    window = Window(app, watched, asked)  # type: ignore[arg-type]  # the engine is the real one here
+    window.settle()
+    yield window
+    if not app._is_closed:
+        app.context.session.stop()
+        window.wait_until(lambda: app.context.session.stage == "idle", "the end", patience_seconds=120)
+        app.close()
+
+
+def wait(window: Window, condition: Any, what: str) -> None:
+    """Serve the window while the engine works; importing it alone takes seconds."""
+    window.wait_until(condition, what, patience_seconds=120)
+    assert window.app.context.session.state.failed is None, window.app.context.session.state.failed
+
+
+@pytest.mark.slow
+def test_start_stop_resume_finish_and_start_again(real: Window, tmp_path: Path) -> None:
+    app, bar, session = real.app, real.app.shell.bottom_bar, real.app.context.session
+    bar.start.invoke()
+    wait(real, lambda: session.state.step is not None and session.state.step.step >= 3, "the third step")
+    page: Any = app.shell.pages["run"]
+    assert app.context.navigation.page == "run"
+    real.settle()
+    assert bar.start.cget("text") == "Stop"
+    assert bar.second.cget("text") == "Pause"
+    bar.second.invoke()
+    wait(real, lambda: session.stage == "paused", "the pause")
+    real.settle()
+    assert bar.second.cget("text") == "Continue"
+    paused_at = session.state.step.step
+    bar.second.invoke()
+    wait(real, lambda: session.stage == "running" and session.state.step.step > paused_at + 2, "the run to go on")
+    bar.start.invoke()
+    wait(real, lambda: session.stage == "idle", "the stop")
+    assert session.state.finished is not None
+    assert session.state.finished.outcome == "stopped"
+    assert not (tmp_path / "lora.safetensors").exists()
+    first_run = session.state.started
+    assert first_run is not None
+    assert page.samples.tiles
+
+    wait(real, bar.second.winfo_ismapped, "the offer to resume")
+    assert bar.second.cget("text") == "Resume run"
+    stopped_at = session.state.finished.step
+    epochs = stopped_at // 5 + 2
+    app.form.edit_text("training.epochs", str(epochs))
+    bar.second.invoke()
+    wait(real, lambda: session.is_active, "the second run")
+    wait(real, lambda: session.stage == "idle", "the end")
+    assert session.state.finished is not None
+    assert session.state.finished.outcome == "finished"
+    assert session.state.started is not None
+    assert (session.state.started.first_step, session.state.started.run_dir) == (stopped_at, first_run.run_dir)
+    assert (tmp_path / "lora.safetensors").is_file()
+    real.settle()
+    assert bar.phase.cget("text") == "Finished"
+
+    app.form.edit_text("training.epochs", "1")
+    bar.start.invoke()
+    wait(real, lambda: session.is_active, "the third run")
+    wait(real, lambda: session.stage == "idle", "its end")
+    assert session.state.started.run_dir != first_run.run_dir
+    gc.collect()
+    watched: Any = real.engine
+    assert [trace() for trace in watched.traces] == [None] * 6
+    assert real.asked.asked("show_failure") == []
+
+
+@pytest.mark.slow
+def test_closing_while_the_engine_trains_stops_it_and_then_closes(real: Window) -> None:
+    session = real.app.context.session
+    real.app.shell.bottom_bar.start.invoke()
+    wait(real, lambda: session.state.step is not None, "the first step")
+    real.asked.answers["choose"] = "stop"
+    real.app.ask_to_close()
+    wait(real, lambda: real.app._is_closed, "the close")
+    assert session.state.finished is not None
+    assert session.state.finished.outcome == "stopped"
+
+
+@pytest.mark.slow
+def test_a_model_that_is_broken_is_told_in_a_sentence(real: Window, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "model_index.json").write_text('{"_class_name": "StableDiffusionPipeline"}', encoding="utf-8")
+    for part in ("unet", "vae", "text_encoder"):
+        (broken / part).mkdir()
+        (broken / part / "config.json").write_text("{}", encoding="utf-8")
+    real.app.form.edit("model.base_model", str(broken))
+    real.app.shell.bottom_bar.start.invoke()
+    real.wait_until(
+        lambda: real.asked.asked("show_failure") or real.app.context.findings.items, "a failure", patience_seconds=120
+    )
+    told = real.asked.asked("show_failure")
+    if told:
+        ((failure,),) = told
+        assert failure.message.endswith(".")
+        assert "Traceback" not in failure.message
+    real.wait_until(lambda: real.app.context.session.stage == "idle", "idle", patience_seconds=60)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("preset", [p for p in list_presets() if p.name == FIRST_PRESET], ids=lambda p: p.name)
+def test_the_demo_is_started_stopped_resumed_and_finished(real: Window, tmp_path: Path, preset: Preset) -> None:
+    app, bar, session = real.app, real.app.shell.bottom_bar, real.app.context.session
+    app.context.documents.open_preset(preset)
+    for path, name in (
+        ("general.workspace_dir", "demo-workspace"), ("general.cache_dir", "demo-cache"),
+        ("output.destination", "zog.safetensors"),
+    ):  # fmt: skip
+        app.form.edit(path, str(tmp_path / name))
+    real.settle()
+    bar.start.invoke()
+    wait(real, lambda: session.state.step is not None and session.state.step.step >= 5, "the fifth step")
+    real.settle()
+    bar.start.invoke()
+    wait(real, lambda: session.stage == "idle", "the stop")
+    stopped = session.state.finished
+    assert stopped is not None
+    assert stopped.outcome == "stopped"
+    wait(real, lambda: bar.second.winfo_ismapped() and bar.second_name == "resume", "the offer to resume")
+    bar.second.invoke()
+    wait(real, lambda: session.is_active, "the run to go on")
+    real.wait_until(lambda: session.stage == "idle", "the end", patience_seconds=600)
+    assert session.state.finished is not None, session.state.failed
+    assert session.state.finished.outcome == "finished"
+    assert session.state.started is not None
+    assert session.state.started.first_step == stopped.step
+    assert (tmp_path / "zog.safetensors").is_file()

@@ -1,0 +1,216 @@
+"""The form model: edits, drafts, undo, what differs, who is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from modules.config.edit import set_path
+from modules.config.schema import Config
+from modules.config.sections.data import Concept
+from modules.config.sections.watching import SamplePrompt
+from tests.ui.made_up import TeaConfig
+from ui.forms import items
+from ui.forms.model import FormModel, Source
+
+
+def test_an_edit_reaches_the_config() -> None:
+    form = FormModel()
+    assert form.edit_text("training.learning_rate", "1e-3") is None
+    assert form.config.training.learning_rate == 1e-3
+    assert form.is_changed
+    assert form.differs("training.learning_rate")
+    assert not form.differs("training.epochs")
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "words"),
+    [
+        ("training.learning_rate", "fast", "not a number"),
+        ("training.learning_rate", "", "needed"),
+        ("training.learning_rate", "-1", "allowed: from 0 to 100"),
+        ("training.learning_rate", "nan", "does not fit"),
+        ("training.batch_size", "0", "allowed: from 1"),
+        ("training.batch_size", "2.5", "not a whole number"),
+        ("data.resolution_px", "512, big", "not a whole number"),
+        ("data.resolution_px", "", "does not fit"),
+        ("data.resolution_px", "512, 7", "does not fit"),
+        ("adapter.dropout", "1", "does not fit"),
+    ],
+)
+def test_an_entry_that_does_not_fit_is_kept_beside_the_config(path: str, text: str, words: str) -> None:
+    form = FormModel()
+    before = form.config
+    problem = form.edit_text(path, text)
+    assert problem is not None
+    assert words in problem.message
+    assert form.config is before
+    draft = form.draft(path)
+    assert draft is not None
+    assert (draft.text, draft.problem) == (text, problem)
+    assert form.problems() == [problem]
+    assert form.is_changed
+
+
+def test_a_good_entry_takes_the_place_of_the_draft() -> None:
+    form = FormModel()
+    form.edit_text("training.batch_size", "0")
+    assert form.edit_text("training.batch_size", "4") is None
+    assert form.draft("training.batch_size") is None
+    assert form.config.training.batch_size == 4
+
+
+def test_typing_the_old_value_again_ends_the_draft_too() -> None:
+    form = FormModel()
+    form.edit_text("training.batch_size", "")
+    told: list[str] = []
+    form.watch("training.batch_size", lambda: told.append("told"))
+    form.edit_text("training.batch_size", "1")
+    assert form.draft("training.batch_size") is None
+    assert told == ["told"]
+
+
+def test_only_those_who_watch_a_changed_value_are_told() -> None:
+    form = FormModel()
+    told: list[str] = []
+    form.watch("training.epochs", lambda: told.append("epochs"))
+    unsubscribe = form.watch("training.batch_size", lambda: told.append("batch"))
+    form.watch("parts.unet.train", lambda: told.append("part"))
+    form.changed.subscribe(lambda: told.append("any"))
+    form.edit_text("training.epochs", "3")
+    assert told == ["epochs", "any"]
+    told.clear()
+    form.edit("parts.unet.train", False)
+    assert told == ["part", "any"]
+    told.clear()
+    unsubscribe()
+    form.load(Config(training={"batch_size": 9}), Source("other"))  # type: ignore[arg-type]
+    assert told == ["epochs", "part", "any"]
+
+
+def test_undo_and_redo_go_step_by_step() -> None:
+    form = FormModel()
+    for text in ("2", "20", "200"):
+        form.edit_text("training.epochs", text)
+    form.edit_text("training.batch_size", "7")
+    assert form.undo()
+    assert (form.config.training.epochs, form.config.training.batch_size) == (200, 1)
+    assert form.undo()
+    assert form.config.training.epochs == 10  # typing in one field is one step
+    assert not form.undo()
+    assert form.redo()
+    assert form.redo()
+    assert (form.config.training.epochs, form.config.training.batch_size) == (200, 7)
+    assert not form.redo()
+
+
+def test_loading_can_be_undone() -> None:
+    form = FormModel(source=Source("mine"))
+    form.edit_text("training.epochs", "3")
+    form.load(Config(), Source("#preset", kind="built_in"))
+    assert not form.is_changed
+    assert form.source.name == "#preset"
+    form.undo()
+    assert (form.source.name, form.config.training.epochs, form.is_changed) == ("mine", 3, True)
+
+
+def test_loading_forgets_drafts_and_tells_their_fields() -> None:
+    form = FormModel()
+    form.edit_text("training.epochs", "many")
+    told: list[str] = []
+    form.watch("training.epochs", lambda: told.append("epochs"))
+    form.load(Config(), Source())
+    assert form.drafts == {}
+    assert told == ["epochs"]
+
+
+def test_saving_makes_the_present_config_the_loaded_one() -> None:
+    form = FormModel()
+    form.edit_text("training.epochs", "3")
+    form.mark_saved(Source("here", Path("here.json"), "file"))
+    assert not form.is_changed
+    assert not form.differs("training.epochs")
+
+
+def test_a_part_with_all_its_defaults_is_no_change() -> None:
+    form = FormModel()
+    form.edit("parts.unet.train", False)
+    assert form.is_changed
+    form.edit("parts.unet.train", True)
+    assert not form.is_changed
+
+
+def test_a_variant_comes_back_as_it_was_left() -> None:
+    form = FormModel()
+    form.edit_text("training.optimizer.beta1", "0.8")
+    form.choose_variant("training.optimizer", "adafactor")
+    assert form.value("training.optimizer.beta1") is None
+    form.choose_variant("training.optimizer", "adamw")
+    assert form.value("training.optimizer.beta1") == 0.8
+
+
+def test_a_draft_inside_a_variant_goes_with_it() -> None:
+    form = FormModel()
+    form.edit_text("training.optimizer.beta1", "nine")
+    form.choose_variant("training.optimizer", "adafactor")
+    assert form.drafts == {}
+
+
+def test_back_to_the_loaded_value_and_to_the_default() -> None:
+    loaded, _ = set_path(Config(), "training.epochs", 7)
+    form = FormModel(loaded)
+    form.edit_text("training.epochs", "x")
+    form.reset("training.epochs", to="baseline")
+    assert form.config.training.epochs == 7
+    assert form.draft("training.epochs") is None
+    form.reset("training.epochs", to="default")
+    assert form.config.training.epochs == 10
+
+
+def test_a_made_up_config_is_edited_like_ours() -> None:
+    form = FormModel(TeaConfig())
+    assert form.edit_text("tea.strength", "9") is None
+    assert form.edit_text("tea.strength", "11") is not None
+    assert form.value("tea.strength") == 9
+    assert isinstance(form.config, TeaConfig)
+
+
+@pytest.fixture
+def three() -> FormModel:
+    form = FormModel()
+    items.add(form, "concepts", [Concept(name=n) for n in "abc"])
+    return form
+
+
+def names(form: FormModel) -> str:
+    return "".join(c.name for c in form.config.concepts)
+
+
+def test_lists_are_edited_as_a_whole(three: FormModel) -> None:
+    assert items.add(three, "concepts", [Concept(name="d")]) == [3]
+    assert items.duplicate(three, "concepts", [0, 2]) == [1, 4]
+    assert names(three) == "aabccd"
+    items.remove(three, "concepts", [0, 5])
+    assert names(three) == "abcc"
+    assert items.move(three, "concepts", 0, 2) == 2
+    assert names(three) == "bcac"
+    assert items.move(three, "concepts", 0, -1) == 0
+    items.change(three, "concepts", [1, 2], enabled=False)
+    assert [c.enabled for c in three.config.concepts] == [True, False, False, True]
+    three.undo()
+    assert all(c.enabled for c in three.config.concepts)
+
+
+def test_a_draft_in_a_list_that_changes_is_forgotten(three: FormModel) -> None:
+    three.edit_text("concepts.1.repeats", "often")
+    items.remove(three, "concepts", [0])
+    assert three.drafts == {}
+
+
+def test_an_entry_of_a_list_is_edited_by_its_path() -> None:
+    form = FormModel()
+    items.add(form, "sampling.prompts", [SamplePrompt(prompt="a cat")])
+    assert form.edit_text("sampling.prompts.0.width_px", "100") is not None  # no multiple of 8
+    assert form.edit_text("sampling.prompts.0.width_px", "128") is None
+    assert form.config.sampling.prompts[0].width_px == 128

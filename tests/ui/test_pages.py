@@ -1,0 +1,342 @@
+"""Every page with every field, on the screen: what is shown, what an edit does, what does not fit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modules.config.codec import load_file, save_file
+from modules.config.field import records_of
+from modules.config.presets import Preset, list_presets
+from modules.config.schema import Config
+from tests.ui.conftest import Window
+from tests.ui.driving import change, expected, fill, flip, inside, pick, shown_by, type_into, walk
+from tests.ui.made_up import TeaConfig
+from ui.forms.layout import FormView
+from ui.forms.model import Source
+from ui.forms.reset_menu import reset_menu
+from ui.pages.catalogue import PAGES
+from ui.widgets.controls import Choice, Switch
+from ui.widgets.entry import Entry
+from ui.widgets.panel import Text
+
+FORM_PAGES = ("general", "model", "data", "training", "sampling", "backup")
+PRESETS = list_presets()
+
+
+def form_of(window: Window, key: str) -> FormView:
+    page: Any = window.open_page(key)
+    form_view: FormView = page.form_view
+    return form_view
+
+
+@pytest.fixture
+def advanced(window: Window) -> Window:
+    flip(window.app.shell.side_bar.advanced_switch)
+    window.settle()
+    return window
+
+
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda p: p.name)
+def test_each_preset_on_every_page_saved_and_loaded(window: Window, tmp_path: Path, preset: Preset) -> None:
+    window.app.context.documents.open_preset(preset)
+    for page in PAGES:
+        window.open_page(page.key)
+        if page.key in FORM_PAGES:
+            for row in form_of(window, page.key).rows():
+                assert shown_by(row) == expected(row.record, window.app.form.value(row.record.path)), row.record.path
+    config = window.app.form.config
+    assert config == preset.load().config
+    save_file(config, tmp_path / "copy.json")
+    assert load_file(tmp_path / "copy.json").config == config
+
+
+@pytest.mark.parametrize("key", FORM_PAGES)
+def test_every_field_shows_its_value_and_takes_an_edit(advanced: Window, key: str) -> None:
+    form, view = advanced.app.form, form_of(advanced, key)
+    paths = [row.record.path for row in view.rows()]
+    assert paths
+    for path in paths:
+        row = view.reveal(path)
+        assert row is not None
+        advanced.app.root.update()
+        before = form.config
+        assert shown_by(row) == expected(row.record, form.value(path)), path
+        wanted = change(row)
+        if wanted is None:  # a choice of one
+            continue
+        now = form.value(path)
+        assert (now.name if row.record.kind == "section" else now) == wanted, path
+        assert form.draft(path) is None, path
+        advanced.settle()
+        form.undo()
+        while form.config != before:
+            assert form.undo(), path
+        advanced.settle()
+
+
+def test_every_field_of_the_config_has_a_row_somewhere(advanced: Window) -> None:
+    rows = {row.record.path for key in FORM_PAGES for row in form_of(advanced, key).rows()}
+    wanted = {r.path for r in records_of(Config) if r.kind not in ("list", "map")}
+    assert wanted <= rows
+    assert {"parts.unet.train", "parts.text_encoder.learning_rate", "parts.vae.dtype"} <= rows
+    assert "training.optimizer.weight_decay" in rows
+
+
+def test_typing_with_real_keys_reaches_the_config(window: Window) -> None:
+    row = form_of(window, "training").reveal("training.learning_rate")
+    assert row is not None
+    type_into(inside(row.control.frame, Entry), "0.0003")
+    assert window.app.form.config.training.learning_rate == 0.0003
+    assert window.app.form.is_changed
+    window.settle()
+    assert "changed" in window.app.shell.top_bar._caption.cget("text")
+
+
+def test_an_entry_that_does_not_fit_is_marked_and_explained(window: Window) -> None:
+    row = form_of(window, "training").reveal("training.batch_size")
+    assert row is not None
+    entry = inside(row.control.frame, Entry)
+    border = entry.cget("border_color")
+    fill(entry, "0")
+    window.settle()
+    theme = window.app.theme
+    assert entry.cget("border_color") == theme.pair("error") != border
+    assert entry.tk_entry.get() == "0"
+    assert window.app.form.config.training.batch_size == 1
+    reasons = [w.cget("text") for w in walk(row.control.frame.master) if isinstance(w, Text)]
+    assert "0 does not fit; allowed: from 1 to 4,096 pictures." in reasons
+    assert "Not taken: 0 does not fit" in row.tip()
+    assert window.app.shell.side_bar.entries["training"]._dot.cget("text") == "!"
+    fill(entry, "2")
+    window.settle()
+    assert entry.cget("border_color") != theme.pair("error")
+    assert window.app.shell.side_bar.entries["training"]._dot.cget("text") == ""
+    assert window.app.form.config.training.batch_size == 2
+
+
+def test_switching_the_optimizer_shows_its_own_fields(advanced: Window) -> None:
+    view = form_of(advanced, "training")
+    paths = {row.record.path for row in view.rows()}
+    assert "training.optimizer.beta1" in paths
+    row = next(r for r in view.rows() if r.record.path == "training.optimizer")
+    pick(inside(row.control.frame, Choice), "adafactor")
+    advanced.settle()
+    paths = {row.record.path for row in view.rows()}
+    assert "training.optimizer.beta1" not in paths
+    assert {"training.optimizer.beta2_decay", "training.optimizer.weight_decay"} <= paths
+    advanced.app.form.undo()
+    advanced.settle()
+    assert "training.optimizer.beta1" in {row.record.path for row in view.rows()}
+
+
+def test_the_schedule_too(advanced: Window) -> None:
+    view = form_of(advanced, "training")
+    row = next(r for r in view.rows() if r.record.path == "training.schedule")
+    pick(inside(row.control.frame, Choice), "cosine")
+    advanced.settle()
+    assert "training.schedule.min_factor" in {row.record.path for row in view.rows() if row.is_shown}
+
+
+def test_a_field_that_does_not_matter_is_hidden(window: Window) -> None:
+    view = form_of(window, "training")
+    rows = {row.record.path: row for row in view.rows()}
+    assert not rows["training.loss.gamma"].is_shown
+    pick(inside(rows["training.loss.weighting"].control.frame, Choice), "min_snr")
+    window.settle()
+    assert rows["training.loss.gamma"].is_shown
+    assert rows["training.loss.gamma"].control.frame.winfo_ismapped()
+    pick(inside(rows["training.loss.weighting"].control.frame, Choice), "none")
+    window.settle()
+    assert not rows["training.loss.gamma"].control.frame.winfo_ismapped()
+
+
+def test_the_switch_shows_the_advanced_fields(window: Window) -> None:
+    view = form_of(window, "general")
+    shown = {row.record.path for row in view.rows() if row.is_shown}
+    assert "general.deterministic" not in shown
+    flip(window.app.shell.side_bar.advanced_switch)
+    window.settle()
+    assert "general.deterministic" in {row.record.path for row in view.rows() if row.is_shown}
+    flip(window.app.shell.side_bar.advanced_switch)
+    window.settle()
+    assert {row.record.path for row in view.rows() if row.is_shown} == shown
+
+
+def test_an_advanced_field_that_was_changed_is_not_hidden(window: Window) -> None:
+    window.app.form.edit("general.deterministic", True)
+    view = form_of(window, "general")
+    row = next(r for r in view.rows() if r.record.path == "general.deterministic")
+    assert row.is_shown
+    flip(inside(row.control.frame, Switch))
+    window.settle()
+    assert row.is_shown  # not under the hand that edits it
+
+
+def test_going_to_a_field_opens_its_page_shows_it_and_gives_it_the_focus(window: Window) -> None:
+    window.app.root.focus_force()
+    assert window.app.context.navigation.go_to("general.num_threads")
+    window.settle()
+    page: Any = window.app.shell.pages["general"]
+    row = next(r for r in page.form_view.rows() if r.record.path == "general.num_threads")
+    assert row.is_shown
+    assert window.app.root.focus_get() is inside(row.control.frame, Entry).tk_entry
+    frame = row.control.frame
+    top = frame.winfo_rooty() - page.scroll.canvas.winfo_rooty()
+    assert 0 <= top <= page.scroll.canvas.winfo_height() - frame.winfo_height()
+    assert not window.app.context.navigation.go_to("nowhere.at.all")
+
+
+def test_the_label_leads_back_to_the_loaded_value_and_to_the_default(window: Window) -> None:
+    form = window.app.form
+    form.load(Config(training={"epochs": 5}), Source("five"))  # type: ignore[arg-type]
+    row = form_of(window, "training").reveal("training.epochs")
+    assert row is not None
+    fill(inside(row.control.frame, Entry), "9")
+    menu = reset_menu(row.menu_target, window.app.context, row.record)
+    assert "as loaded: 5" in menu.entrycget(0, "label")
+    menu.invoke(0)
+    assert form.config.training.epochs == 5
+    reset_menu(row.menu_target, window.app.context, row.record).invoke(1)
+    assert form.config.training.epochs == 10
+    assert shown_by(row) == "10"
+
+
+def test_a_tooltip_says_all_that_is_known(window: Window) -> None:
+    row = form_of(window, "training").reveal("training.batch_size")
+    assert row is not None
+    tip = row.tip()
+    for words in ("Batch size", "learned from at once", "Range: from 1 to 4,096 pictures", "Default: 1 pictures"):
+        assert words in tip
+    fill(inside(row.control.frame, Entry), "3")
+    assert "As loaded: 1 pictures" in row.tip()
+
+
+def test_an_empty_entry_says_what_empty_means(window: Window) -> None:
+    row = form_of(window, "model").reveal("parts.unet.learning_rate")
+    assert row is not None
+    window.app.root.focus_force()
+    window.settle()
+    words = [w for w in walk(row.control.frame) if isinstance(w, Text) and w.cget("text") == "the general one"]
+    assert words[0].winfo_ismapped()
+    fill(inside(row.control.frame, Entry), "0.5")
+    window.settle()
+    assert not words[0].winfo_ismapped()
+    fill(inside(row.control.frame, Entry), "")
+    assert window.app.form.value("parts.unet.learning_rate") is None
+
+
+def test_a_path_is_browsed_for(window: Window, tmp_path: Path) -> None:
+    row = form_of(window, "general").reveal("general.workspace_dir")
+    assert row is not None
+    window.asked.answers["ask_folder"] = tmp_path
+    button = next(w for w in walk(row.control.frame) if type(w).__name__ == "Button")
+    button.invoke()  # type: ignore[attr-defined]
+    assert window.app.form.config.general.workspace_dir == str(tmp_path)
+    assert shown_by(row) == str(tmp_path)
+
+
+def test_the_form_of_a_section_no_one_has_heard_of(open_window: Callable[..., Window]) -> None:
+    window = open_window()
+    window.app.form.load(TeaConfig(), Source("tea"))
+    flip(window.app.shell.side_bar.advanced_switch)
+    view = form_of(window, "general")
+    tea = [row for row in view.rows() if row.record.path.startswith("tea.")]
+    assert {r.record.kind for r in tea} == {"int", "float", "bool", "text", "choice", "int_list", "every", "section"}
+    for row in tea:
+        if row.record.path.count(".") == 1:
+            assert shown_by(row) == expected(row.record, window.app.form.value(row.record.path))
+            assert change(row) is not None
+            window.settle()
+    config: Any = window.app.form.config
+    assert (config.tea.strength, config.tea.has_milk, config.tea.flavour) == (5, True, "sour")
+    assert config.tea.brewing.name == "fast"
+    assert "tea.brewing.hurry" in {row.record.path for row in view.rows()}
+    titles = [card.group.title for card in view.cards]
+    assert titles[-2:] == ["Pot", "Cup"]
+
+
+def test_all_columns_at_any_width_and_nothing_is_clipped(window: Window) -> None:
+    root = window.app.root
+    for width, columns in ((1100, 2), (1600, 3), (1060, 2)):
+        root.geometry(f"{width}x740+0+0")
+        window.wait_until(lambda width=width: root.winfo_width() == width)  # type: ignore[misc]
+        view = form_of(window, "training")
+        window.settle()
+        lefts = {card.card.winfo_x() for card in view.cards if card.card.winfo_ismapped()}
+        assert len(lefts) == columns, width
+        for row in view.rows():
+            if row.is_shown:
+                for widget in row.tip_targets:
+                    assert widget.winfo_width() >= min(widget.winfo_reqwidth(), 60)
+                    right = widget.winfo_rootx() + widget.winfo_width()
+                    assert right <= view.winfo_rootx() + view.winfo_width(), row.record.path
+
+
+def test_dark_and_light(window: Window) -> None:
+    for page in PAGES:
+        window.open_page(page.key)
+    for mode in ("light", "dark"):
+        flip(window.app.shell.side_bar.dark_switch)
+        window.settle()
+        assert window.app.theme.mode == mode
+        assert window.app.shell.cget("background") == window.app.theme.colour("window")
+        assert window.app.preferences.now.appearance == mode
+
+
+def test_the_wheel_scrolls_and_tab_brings_into_view(advanced: Window) -> None:
+    advanced.app.root.geometry("1060x640+0+0")
+    page: Any = advanced.open_page("training")
+    advanced.settle()
+    canvas = page.scroll.canvas
+    assert canvas.yview() != (0.0, 1.0)
+    page.form_view.event_generate("<Button-5>")
+    advanced.settle()
+    assert canvas.yview()[0] > 0
+    for _ in range(3):
+        page.form_view.event_generate("<Button-4>")
+    assert canvas.yview()[0] == 0
+    last = [row for row in page.form_view.rows() if row.is_shown][-1]
+    last.control.focus()
+    advanced.app.root.focus_force()
+    last.control.focus()
+    advanced.settle()
+    bottom = last.control.frame.winfo_rooty() + last.control.frame.winfo_height()
+    assert bottom <= canvas.winfo_rooty() + canvas.winfo_height()
+
+
+def test_pages_are_built_once_and_kept(window: Window) -> None:
+    first = window.open_page("training")
+    window.open_page("model")
+    assert window.open_page("training") is first
+    assert not window.app.shell.pages["model"].frame.winfo_ismapped()
+
+
+def test_changing_the_family_shows_its_parts(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    from modules.families.registry import FAMILIES
+    from ui.forms import records
+
+    view = form_of(window, "model")
+    assert "parts/text_encoder" in {card.group.key for card in view.cards}
+    other = replace(FAMILIES["sd"], parts=FAMILIES["sd"].parts[:1])
+    monkeypatch.setattr(records, "FAMILIES", {"sd": other})
+    window.app.form.edit_text("training.epochs", "3")
+    window.settle()
+    assert "parts/text_encoder" not in {card.group.key for card in view.cards}
+    assert "parts.unet.train" in {row.record.path for row in view.rows()}
+
+
+def test_unknown_settings_survive_the_window(open_window: Callable[..., Window], tmp_path: Path) -> None:
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps({"darkroom_version": 1, "from_the_future": {"a": 1}}), encoding="utf-8")
+    window = open_window(path)
+    assert window.app.form.source.name == "old"
+    window.app.form.edit_text("training.epochs", "3")
+    window.app.context.documents.save()
+    assert load_file(path).config.unknown == {"from_the_future": {"a": 1}}

@@ -1,0 +1,46 @@
+"""The arithmetic of the chart."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ui.run.plotting import loss_range, nearest, tick_label, ticks
+from ui.run.run_state import LossPoint
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6), st.integers(1, 20))
+def test_ticks_lie_inside_and_are_not_too_many(low: float, span: float, max_count: int) -> None:
+    found = ticks(low, low + span, max_count)
+    assert len(found) <= max_count + 1
+    assert all(low - span * 1e-6 <= t <= low + span * (1 + 1e-6) for t in found)
+    assert found == sorted(found)
+
+
+def test_ticks_are_round() -> None:
+    assert ticks(0.0, 0.5, 5) == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
+    assert ticks(1, 400, 5) == [100, 200, 300, 400]
+    assert ticks(1, 1, 5) == []
+
+
+def test_tick_labels_are_short() -> None:
+    assert [tick_label(v) for v in (0.05, 100.0, 20_000.0, 0.0)] == ["0.05", "100", "20k", "0"]
+
+
+def test_a_few_outliers_do_not_flatten_the_curve() -> None:
+    points = [LossPoint(n, 0.1 if n % 100 else 50.0, 0.1) for n in range(1, 1001)]
+    low, high = loss_range(points, [])
+    assert 0 <= low < 0.1 < high < 1
+
+
+@pytest.mark.parametrize("points", [[], [LossPoint(1, None, None)], [LossPoint(1, 0.0, 0.0)], [LossPoint(1, 0.5, 0.5)]])
+def test_the_range_is_never_empty(points: list[LossPoint]) -> None:
+    low, high = loss_range(points, [])
+    assert high > low
+
+
+def test_the_nearest_point() -> None:
+    points = [LossPoint(n, 0.1, 0.1) for n in (1, 10, 20)]
+    assert [nearest(points, s).step for s in (-5, 4, 6, 14, 16, 99)] == [1, 1, 10, 10, 20, 20]  # type: ignore[union-attr]
+    assert nearest([], 3) is None

@@ -1,0 +1,204 @@
+"""The pump and the background threads behind it."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from ui.run.background import Background
+from ui.run.pump import Pump
+
+
+class Clockwork:
+    """Stands where Tk's `after` stands: keeps what is to be called."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], None]] = []
+
+    def after(self, _ms: int, callback: Callable[[], None]) -> None:
+        self.waiting.append(callback)
+
+    def turn(self) -> None:
+        due, self.waiting = self.waiting, []
+        for callback in due:
+            callback()
+
+
+def turn_until(pump: Pump, condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        pump.tick()
+        assert time.monotonic() < deadline
+
+
+def test_results_come_on_the_thread_that_turns() -> None:
+    pump = Pump(Clockwork().after)
+    seen: list[tuple[str, threading.Thread]] = []
+    worked: list[threading.Thread] = []
+    pump.background.run(lambda: worked.append(threading.current_thread()), lambda _: seen.append(("done", threading.current_thread())))  # fmt: skip  # noqa: E501
+    turn_until(pump, lambda: seen)
+    assert seen == [("done", threading.main_thread())]
+    assert worked[0] is not threading.main_thread()
+
+
+def test_a_job_that_fails_tells_who_asked() -> None:
+    pump, failures = Pump(Clockwork().after), []
+
+    def broken() -> None:
+        raise ValueError("no")
+
+    pump.background.run(broken, lambda _: None, failures.append)
+    turn_until(pump, lambda: failures)
+    assert isinstance(failures[0], ValueError)
+
+
+def test_a_job_that_fails_unheard_is_logged(logged_errors: list[str]) -> None:
+    pump = Pump(Clockwork().after)
+    pump.background.run(lambda: 1 / 0, lambda _: None)
+    turn_until(pump, lambda: logged_errors)
+    assert "background job failed" in logged_errors[0]
+    logged_errors.clear()
+
+
+def test_a_cancelled_job_is_not_handed_over() -> None:
+    pump, seen = Pump(Clockwork().after), []
+    gate = threading.Event()
+    job = pump.background.run(gate.wait, lambda _: seen.append("cancelled"))
+    job.cancel()
+    gate.set()
+    pump.background.run(lambda: None, lambda _: seen.append("other"))
+    turn_until(pump, lambda: "other" in seen)
+    assert seen == ["other"]
+
+
+def test_a_thread_that_waits_keeps_nothing_of_its_last_job_alive() -> None:
+    class Big:
+        pass
+
+    background, big, seen = Background(), Big(), []
+    gone = weakref.ref(big)
+    background.run(lambda kept=big: None, lambda _: seen.append(1))  # type: ignore[misc]
+    del big
+    deadline = time.monotonic() + 10
+    while not seen and time.monotonic() < deadline:
+        background.drain(time.perf_counter() + 1)
+    while gone() is not None and time.monotonic() < deadline:
+        gc.collect()
+    assert gone() is None
+
+
+def test_redraws_asked_for_many_times_happen_once() -> None:
+    pump, drawn = Pump(Clockwork().after), []
+    for n in range(5):
+        pump.redraw_soon("chart", lambda n=n: drawn.append(n))  # type: ignore[misc]
+    pump.redraw_soon("log", lambda: drawn.append("log"))
+    assert not pump.is_idle
+    pump.tick()
+    assert drawn == [4, "log"]
+    pump.tick()
+    assert drawn == [4, "log"]
+
+
+def test_a_redraw_waits_for_its_turn_and_is_not_lost() -> None:
+    pump, drawn = Pump(Clockwork().after), []
+    pump.redraw_soon("chart", lambda: drawn.append(1), at_most_every_seconds=1000)
+    pump.tick()
+    pump.redraw_soon("chart", lambda: drawn.append(2), at_most_every_seconds=1000)
+    pump.tick()
+    assert drawn == [1]
+    assert not pump.is_idle
+    pump.redraw_soon("chart", lambda: drawn.append(3))
+    pump.tick()
+    assert drawn == [1, 3]
+    pump.redraw_soon("chart", lambda: drawn.append(4))
+    pump.forget("chart")
+    pump.tick()
+    assert drawn == [1, 3]
+
+
+def test_no_budget_no_redraw_yet() -> None:
+    pump, drawn = Pump(Clockwork().after), []
+    pump.redraw_soon("a", lambda: drawn.append("a"))
+    pump.tick(budget_seconds=-1.0)
+    assert drawn == []
+    pump.tick()
+    assert drawn == ["a"]
+
+
+def slices(done: list[int], count: int) -> Iterator[None]:
+    for n in range(count):
+        done.append(n)
+        yield
+
+
+def test_sliced_work_is_done_over_many_turns() -> None:
+    pump, done = Pump(Clockwork().after), []
+
+    def slow() -> Iterator[None]:
+        for n in range(8):
+            time_is_up.set()
+            done.append(n)
+            yield
+
+    time_is_up = threading.Event()
+    pump.work_through("page", slow())
+    turn_until(pump, lambda: pump.is_idle)
+    assert done == list(range(8))
+
+
+def test_finishing_does_the_rest_now() -> None:
+    pump, done = Pump(Clockwork().after), []
+    pump._tasks["page"] = slices(done, 5)
+    pump.finish("page")
+    assert done == [0, 1, 2, 3, 4]
+    assert pump.is_idle
+    pump.finish("page")
+
+
+def test_a_new_task_replaces_the_old_one_of_its_key() -> None:
+    pump, old, new = Pump(Clockwork().after), [], []
+    pump._tasks["page"] = slices(old, 3)
+    pump.work_through("page", slices(new, 2))
+    turn_until(pump, lambda: pump.is_idle)
+    assert (old, new) == ([], [0, 1])
+
+
+def test_work_that_breaks_is_not_tried_again() -> None:
+    pump = Pump(Clockwork().after)
+
+    def broken() -> Iterator[None]:
+        raise ValueError("no")
+        yield
+
+    with pytest.raises(ValueError, match="no"):
+        pump.work_through("page", broken())
+    assert pump.is_idle
+
+
+def test_it_turns_until_it_is_stopped_and_goes_on_after_a_fault() -> None:
+    clock = Clockwork()
+    pump, turns = Pump(clock.after), []
+
+    def drain(_deadline: float) -> bool:
+        turns.append(1)
+        if len(turns) == 2:
+            raise ValueError("once")
+        return False
+
+    pump.add_source(drain)
+    pump.start()
+    clock.turn()
+    with pytest.raises(ValueError, match="once"):
+        clock.turn()
+    clock.turn()
+    assert len(turns) == 3
+    pump.stop()
+    clock.turn()
+    clock.turn()
+    assert len(turns) == 3
+    assert clock.waiting == []

@@ -1,0 +1,67 @@
+"""The window under a real pointer and real keys, sent to the X server: what synthetic events cannot show."""
+
+from __future__ import annotations
+
+import subprocess
+import tkinter as tk
+from typing import Any
+
+from tests.ui.conftest import Window
+from tests.ui.driving import inside
+from ui.widgets.controls import Choice
+from ui.widgets.entry import Entry
+
+
+def xdotool(*arguments: str) -> None:
+    subprocess.run(["xdotool", *arguments], check=True, timeout=20)
+
+
+def click(window: Window, widget: tk.Misc, button: int = 1) -> None:
+    """Move the pointer onto a widget and click."""
+    window.settle()
+    x = widget.winfo_rootx() + min(40, widget.winfo_width() // 2)
+    y = widget.winfo_rooty() + widget.winfo_height() // 2
+    xdotool("mousemove", str(x), str(y))
+    window.settle()
+    xdotool("click", str(button))
+    window.settle()
+
+
+def keys(window: Window, *names: str) -> None:
+    for name in names:
+        xdotool("key", name)
+        window.settle()
+
+
+def test_a_list_is_opened_by_the_pointer_and_chosen_from_by_keys(window: Window) -> None:
+    page: Any = window.open_page("training")
+    row = next(r for r in page.form_view.rows() if r.record.path == "training.optimizer")
+    choice = inside(row.control.frame, Choice)
+    click(window, choice)
+    window.wait_until(choice.menu.winfo_viewable, "the list")
+    keys(window, "Down", "Down", "Return")
+    window.wait_until(lambda: window.app.form.config.training.optimizer.name == "adafactor", "the choice")
+
+
+def test_typing_replaces_what_is_selected(window: Window) -> None:
+    page: Any = window.open_page("training")
+    row = next(r for r in page.form_view.rows() if r.record.path == "training.learning_rate")
+    entry = inside(row.control.frame, Entry).tk_entry
+    click(window, entry)
+    window.wait_until(lambda: window.app.root.focus_get() is entry, "the focus")
+    keys(window, "ctrl+a", "3", "e", "minus", "4")
+    window.wait_until(lambda: window.app.form.config.training.learning_rate == 3e-4, "the number")
+    assert entry.get() == "3e-4"
+    click(window, page.frame)
+    window.wait_until(lambda: entry.get() == "0.0003", "the usual way to write it")
+    keys(window, "ctrl+z")
+    window.wait_until(lambda: window.app.form.config.training.learning_rate == 1e-4, "the undo")
+
+
+def test_the_wheel_scrolls_the_page_under_the_pointer(window: Window) -> None:
+    window.app.preferences.change(show_advanced=True)
+    page: Any = window.open_page("training")
+    row = next(r for r in page.form_view.rows() if r.record.path == "training.epochs")
+    click(window, row.control.frame, button=5)
+    window.wait_until(lambda: page.scroll.canvas.canvasy(0) > 0, "the page to move")
+    assert window.app.form.config.training.epochs == 10

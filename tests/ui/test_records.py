@@ -1,0 +1,138 @@
+"""Which fields there are, how they are grouped, and which are shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from modules.config.edit import set_path
+from modules.config.field import records_of
+from modules.config.schema import Config
+from modules.config.sections.data import Concept
+from modules.families.registry import FAMILIES
+from modules.families.spec import FamilySpec
+from tests.ui.made_up import Fast, TeaConfig
+from ui.forms.records import claimed_sections, groups_of, record_at, variant_records
+from ui.forms.visibility import is_relevant, is_shown
+from ui.pages.catalogue import PAGES, page_of, sections_of
+
+
+def edited(config: Config, **values: object) -> Config:
+    for path, value in values.items():
+        config, problems = set_path(config, path.replace("__", "."), value)
+        assert not problems
+    return config
+
+
+@pytest.mark.parametrize(
+    ("path", "label"),
+    [
+        ("training.learning_rate", "Learning rate"),
+        ("training.optimizer", "Optimizer"),
+        ("training.optimizer.beta1", "Beta 1"),
+        ("parts.unet.train", "Train"),
+        ("concepts.0.path", "Folder"),
+        ("sampling.prompts.0.seed", "Seed"),
+        ("training.loss.gamma", "Gamma"),
+    ],
+)
+def test_every_path_leads_to_its_record(path: str, label: str) -> None:
+    config = edited(Config(), concepts=[{"path": "x"}], sampling__prompts=[{"prompt": "y"}])
+    record = record_at(config, path)
+    assert record is not None
+    assert (record.path, record.label) == (path, label)
+
+
+@pytest.mark.parametrize(
+    "path", ["", "nonsense", "training.nonsense", "training.optimizer.beta2_decay", "concepts.0.x"]
+)
+def test_no_record_for_what_is_not_there(path: str) -> None:
+    assert record_at(edited(Config(), concepts=[{"path": "x"}]), path) is None
+
+
+def test_groups_keep_the_order_of_declaration_and_join_equal_headings() -> None:
+    groups = groups_of(Config(), ("training", "adapter"))
+    assert [g.title for g in groups] == ["What is trained", "Length", "Learning", "Loss", "Averaging", "LoRA"]
+    assert [r.name for r in groups[1].records] == ["epochs", "batch_size", "accumulation_steps"]
+
+
+def test_each_part_of_the_family_is_a_group_of_its_own() -> None:
+    groups = {g.key: g for g in groups_of(Config(), ("parts",))}
+    assert list(groups) == ["parts/unet", "parts/text_encoder", "parts/vae"]
+    assert groups["parts/unet"].title == "Image model (UNet)"
+    assert "parts.unet.train" in {r.path for r in groups["parts/unet"].records}
+    names = {r.name for r in groups["parts/vae"].records}  # it is never trained
+    assert "dtype" in names
+    assert not names & {"train", "learning_rate", "stop_after", "checkpointing"}
+
+
+def test_a_new_family_brings_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    sd = FAMILIES["sd"]
+    other = FamilySpec(
+        "other", "Other", sd.parts[:1], sd.factory, 512, 8, 8, 4, 75,
+    )  # fmt: skip
+    monkeypatch.setattr("ui.forms.records.FAMILIES", {"sd": other})
+    assert [g.key for g in groups_of(Config(), ("parts",))] == ["parts/unet"]
+
+
+def test_lists_are_left_to_their_editors() -> None:
+    assert groups_of(Config(), ("concepts",)) == ()
+    assert all(r.kind != "list" for g in groups_of(Config(), ("sampling",)) for r in g.records)
+
+
+def test_a_section_that_no_page_claims_is_on_the_first_page() -> None:
+    assert "tea" in claimed_sections(TeaConfig)
+    assert "tea" in sections_of(PAGES[0], TeaConfig)
+    page = page_of(TeaConfig, "tea.strength")
+    assert page is not None
+    assert page.key == "general"
+    assert [g.title for g in groups_of(TeaConfig(), ("tea",))] == ["Pot", "Cup"]
+
+
+def test_every_field_of_the_config_is_on_exactly_one_page() -> None:
+    shown = [s for page in PAGES for s in sections_of(page, Config)]
+    assert sorted(shown) == sorted(claimed_sections(Config))
+    assert all(page_of(Config, r.path) is not None for r in records_of(Config))
+    assert page_of(Config, "") is None
+    assert page_of(Config, "unknown.onetrainer") is None
+
+
+def test_the_fields_of_a_variant_are_its_own() -> None:
+    config = TeaConfig()
+    brewing = record_at(config, "tea.brewing")
+    assert brewing is not None
+    assert [r.path for r in variant_records(config, brewing)] == ["tea.brewing.patience"]
+    config = edited(config, tea__brewing=Fast())  # type: ignore[assignment]
+    assert [r.name for r in variant_records(config, brewing)] == ["hurry", "is_rash"]
+
+
+def test_a_field_matters_as_its_condition_says() -> None:
+    config = TeaConfig()
+    milk = record_at(config, "tea.milk_ml")
+    assert milk is not None
+    assert not is_relevant(config, milk)
+    assert is_relevant(edited(config, tea__has_milk=True), milk)
+    assert is_relevant(config, record_at(config, "tea.strength"))  # type: ignore[arg-type]
+
+
+def test_a_condition_is_about_a_sibling_inside_a_part() -> None:
+    config = edited(Config(), parts__unet__train=False)
+    rate, other = (record_at(config, f"parts.{p}.learning_rate") for p in ("unet", "text_encoder"))
+    assert rate is not None
+    assert other is not None
+    assert not is_relevant(config, rate)
+    assert is_relevant(config, other)
+
+
+def test_advanced_fields_wait_unless_they_were_changed() -> None:
+    config = TeaConfig()
+    secret = record_at(config, "tea.secret")
+    assert secret is not None
+    assert not is_shown(config, secret, show_advanced=False)
+    assert is_shown(config, secret, show_advanced=True)
+    assert is_shown(edited(config, tea__secret="x"), secret, show_advanced=False)
+
+
+def test_the_fields_of_a_concept_have_records() -> None:
+    assert {r.name for r in records_of(Concept, "concepts.0")} == {
+        name for name, info in Concept.model_fields.items() if info.metadata
+    }

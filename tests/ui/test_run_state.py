@@ -1,0 +1,167 @@
+"""The reducer: what the window knows of a run, event by event."""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import pairwise
+
+import pytest
+
+from tests.ui.fake_engine import started, step
+from trainer.events import (
+    BackupSaved,
+    CacheProgress,
+    DownloadProgress,
+    Event,
+    ModelSaved,
+    PhaseChanged,
+    RunFailed,
+    RunFinished,
+    SampleProgress,
+    SampleReady,
+    ValidationFinished,
+    WarningRaised,
+)
+from ui.run.run_state import MAX_CURVE_POINTS, MAX_LOG_LINES, Curve, LossPoint, RunState, fold
+from ui.run.words import count, duration, line_of, loss, rate
+
+
+def folded(*events: Event, state: RunState | None = None) -> RunState:
+    state = state or RunState()
+    for at_seconds, event in enumerate(events):
+        state = fold(state, event, float(at_seconds))
+    return state
+
+
+def test_nothing_is_shown_at_first() -> None:
+    state = RunState()
+    assert (state.run_share, state.epoch_share, state.phase_share, state.seconds_left) == (0, 0, None, None)
+    assert state.log == ()
+    assert not state.is_over
+
+
+def test_steps_move_both_bars() -> None:
+    state = folded(started(), PhaseChanged("training"), step(100))
+    assert state.run_share == 0.25
+    assert state.epoch_share == 0.5
+    assert state.seconds_left == 75.0
+    assert state.training_parts == ("unet", "text_encoder")
+
+
+def test_a_resumed_run_begins_where_it_was() -> None:
+    assert folded(started(first_step=200)).run_share == 0.5
+
+
+def test_caching_and_sampling_have_shares_of_their_own() -> None:
+    state = folded(started(), PhaseChanged("caching"), CacheProgress("pictures", 3, 12, 9.0))
+    assert (state.phase_share, state.seconds_left) == (0.25, 9.0)
+    state = folded(step(1), PhaseChanged("sampling"), SampleProgress(5, 50, 2.0), state=state)
+    assert (state.phase_share, state.seconds_left) == (0.1, 2.0)
+    assert folded(PhaseChanged("training"), state=state).phase_share is None
+
+
+def test_a_download_has_a_share_too() -> None:
+    state = folded(PhaseChanged("loading"), DownloadProgress(500.0, 2000.0, 30.0))
+    assert (state.phase_share, state.seconds_left) == (0.25, 30.0)
+    assert folded(PhaseChanged("scanning"), state=state).phase_share is None
+
+
+def test_a_loss_that_is_no_number_is_a_gap_in_the_curve() -> None:
+    state = folded(step(1, loss=math.nan), step(2, loss=None, smoothed_loss=math.inf), step(3))
+    assert [p.loss is None for p in state.curve.points] == [True, True, False]
+    assert loss(math.nan) == "–"
+
+
+def test_samples_validations_saves_and_backups_are_kept() -> None:
+    state = folded(
+        SampleReady(0, 0, "a cat", "/a.png"), SampleReady(5, 0, "a cat", "/b.png"), ValidationFinished(5, 0.5),
+        BackupSaved(5, "/backup/step-5"), ModelSaved(5, "/m.safetensors", "kohya", is_final=False),
+    )  # fmt: skip
+    assert [s.path for s in state.samples] == ["/a.png", "/b.png"]
+    assert [v.loss for v in state.validations] == [0.5]
+    assert state.backup is not None
+    assert len(state.saves) == 1
+
+
+@pytest.mark.parametrize("last", [RunFinished("finished", 400, "Done."), RunFailed("It broke.", "Mend it.")])
+def test_the_last_word_ends_the_run(last: Event) -> None:
+    state = folded(started(), PhaseChanged("training"), step(3), last)
+    assert state.is_over
+    assert state.phase == ""
+    assert state.seconds_left is None
+
+
+def test_the_log_speaks_in_plain_words() -> None:
+    state = folded(
+        started(), PhaseChanged("loading", "from disk"), CacheProgress("pictures", 1, 2), step(1),
+        WarningRaised("A picture is broken.", "Remove it."), RunFailed("It broke.", "Mend it."),
+    )  # fmt: skip
+    assert [(line.text, line.tone) for line in state.log[1:]] == [
+        ("Loading the model: from disk", "plain"),
+        ("A picture is broken. Remove it.", "warning"),
+        ("It broke. Mend it.", "error"),
+    ]
+    assert state.log[0].text == "400 steps over 12 pictures; 123,456 trained weights on cpu"
+    assert line_of(step(1), 0.0) is None
+
+
+def test_the_log_is_bounded() -> None:
+    state = folded(*(WarningRaised(str(n)) for n in range(MAX_LOG_LINES + 50)))
+    assert len(state.log) == MAX_LOG_LINES
+    assert state.log[-1].text == str(MAX_LOG_LINES + 49)
+
+
+def test_a_state_is_never_changed_in_place() -> None:
+    before = folded(started(), step(1))
+    after = folded(step(2), state=before)
+    assert before.step is not None
+    assert after.step is not None
+    assert (before.step.step, after.step.step) == (1, 2)
+    assert len(before.curve.points) == 1
+
+
+def test_a_long_curve_is_thinned_and_keeps_its_ends() -> None:
+    curve, last = Curve(), 50_000
+    for number in range(1, last + 1):
+        curve = curve.add(LossPoint(number, 1.0, 1.0))
+    steps = [p.step for p in curve.points]
+    assert MAX_CURVE_POINTS // 2 <= len(steps) <= MAX_CURVE_POINTS
+    assert steps[-1] == last
+    assert steps[0] <= curve.stride
+    assert steps == sorted(set(steps))
+    gaps = {b - a for a, b in pairwise(steps[:-1])}
+    assert gaps == {curve.stride}
+
+
+def test_a_curve_whose_steps_skip_stays_in_order() -> None:
+    draw, curve, number = random.Random(1), Curve(), 0
+    for _ in range(6000):
+        number += draw.randint(1, 5)
+        curve = curve.add(LossPoint(number, 1.0, 1.0))
+    steps = [p.step for p in curve.points]
+    assert steps == sorted(set(steps))
+    assert steps[-1] == number
+    assert len(steps) <= MAX_CURVE_POINTS
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (None, "–"),
+        (0, "0 s"),
+        (59.6, "1 min"),
+        (61, "1 min 1 s"),
+        (3600, "1 h"),
+        (3725, "1 h 2 min"),
+        (100_000, "1 d 3 h"),
+    ],
+)
+def test_durations(seconds: float | None, words: str) -> None:
+    assert duration(seconds) == words
+
+
+def test_numbers_in_words() -> None:
+    assert (count(1, "step"), count(1200, "step")) == ("1 step", "1,200 steps")
+    assert (loss(None), loss(0.12345), loss(1e-5), loss(12345.0)) == ("–", "0.1235", "1e-5", "1.23e+04")
+    assert (rate(1e-4), rate(3e-6)) == ("0.0001", "3e-6")

@@ -1,0 +1,396 @@
+"""A run as the window shows and steers it, played by a scripted engine."""
+
+from __future__ import annotations
+
+import gc
+import json
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from modules.config.schema import Config
+from modules.system.paths import session_file
+from tests.ui.conftest import Window
+from tests.ui.fake_engine import FakeRun, started, step
+from trainer.commands import BackupNow, SampleNow, SaveNow, ValidateNow
+from trainer.events import (
+    BackupSaved,
+    CacheProgress,
+    DownloadProgress,
+    PhaseChanged,
+    RunFailed,
+    RunFinished,
+    SampleProgress,
+    SampleReady,
+    ValidationFinished,
+    WarningRaised,
+)
+from ui.editors.pictures import PictureViewer
+from ui.forms.model import Source
+
+
+@pytest.fixture
+def ready(window: Window, tmp_path: Path) -> Window:
+    """A window with a config that preflight has nothing against."""
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    for n in range(4):
+        Image.new("RGB", (64, 64), (60 * n, 0, 0)).save(pictures / f"{n}.png")
+        (pictures / f"{n}.txt").write_text(f"number {n}", encoding="utf-8")
+    config = Config.model_validate(
+        {
+            "general": {"workspace_dir": str(tmp_path / "workspace"), "cache_dir": str(tmp_path / "cache")},
+            "concepts": [{"path": str(pictures)}],
+            "data": {"resolution_px": [64]},
+            "output": {"destination": str(tmp_path / "lora.safetensors")},
+            "sampling": {"prompts": [{"prompt": "a number"}]},
+        }
+    )
+    window.app.form.load(config, Source("ready"))
+    window.settle()
+    return window
+
+
+def press_start(window: Window) -> FakeRun:
+    """Press Start as a user does and return the run."""
+    num_runs = len(window.engine.requests)
+    window.app.shell.bottom_bar.start.invoke()
+    window.wait_until(lambda: len(window.engine.requests) > num_runs, "a run")
+    window.settle()
+    assert window.engine.run is not None
+    return window.engine.run
+
+
+def end(window: Window, run: FakeRun, *events: Any) -> None:
+    run.end(*(events or (RunFinished("finished", 400, "All done."),)))
+    window.wait_until(lambda: window.app.context.session.stage == "idle", "the end")
+    window.settle()
+
+
+def test_at_idle_every_bar_is_empty(window: Window) -> None:
+    bar = window.app.shell.bottom_bar
+    assert (bar.phase_bar.share, bar.epoch_bar.share, bar.step_bar.share) == (0, 0, 0)
+    assert {figure.cget("text") for figure in bar.figures.values()} == {"–"}
+    assert bar.phase.cget("text") == "Ready"
+    assert bar.start.cget("text") == "Start"
+
+
+def test_a_start_saves_the_session_and_opens_the_run_page(ready: Window) -> None:
+    session_file().unlink(missing_ok=True)
+    run = press_start(ready)
+    assert ready.app.context.navigation.page == "run"
+    ready.wait_until(session_file().is_file)
+    assert json.loads(session_file().read_text(encoding="utf-8"))["source"]["name"] == "ready"
+    assert run.request.config == ready.app.form.config
+    assert ready.asked.calls == []
+    end(ready, run)
+
+
+def test_the_bars_and_figures_follow(ready: Window) -> None:
+    run, bar = press_start(ready), ready.app.shell.bottom_bar
+    run.emit(PhaseChanged("loading", "owner/model"), DownloadProgress(1500.0, 4000.0, 60.0))
+    ready.wait_until(lambda: bar.detail.cget("text") == "downloading, 1,500 of 4,000 MB")
+    run.emit(started(), PhaseChanged("caching"), CacheProgress("pictures", 3, 12, 9.0))
+    ready.wait_until(lambda: bar.detail.cget("text") == "3 of 12 pictures")
+    ready.settle()
+    assert (bar.phase.cget("text"), bar.phase_bar.share) == ("Caching", 0.25)
+    run.emit(PhaseChanged("training"), step(100))
+    ready.wait_until(lambda: bar.epoch_label.cget("text") == "Epoch 3 of 10")
+    assert bar.step_label.cget("text") == "Step 20 of 40"
+    assert (bar.epoch_bar.share, bar.step_bar.share, bar.phase_bar.share) == (0.25, 0.5, 0)
+    shown = {name: figure.cget("text") for name, figure in bar.figures.items()}
+    assert shown == {"Loss": "0.1050", "Smoothed": "0.1040", "Images/s": "3.5", "Time left": "1 min 15 s"}
+    run.emit(PhaseChanged("sampling"), SampleProgress(5, 50, 3.0))
+    ready.wait_until(lambda: bar.detail.cget("text") == "5 of 50 denoising steps")
+    end(ready, run)
+    assert (bar.epoch_bar.share, bar.step_bar.share) == (0, 0)
+    assert bar.phase.cget("text") == "Finished"
+    assert bar.detail.cget("text") == "All done."
+
+
+def test_stop_pause_and_continue(ready: Window) -> None:
+    run, bar = press_start(ready), ready.app.shell.bottom_bar
+    run.emit(started(), PhaseChanged("training"), step(1))
+    ready.wait_until(lambda: bar.epoch_label.cget("text") == "Epoch 1 of 10")
+    assert (bar.start.cget("text"), bar.second.cget("text")) == ("Stop", "Pause")
+    bar.second.invoke()
+    ready.settle()
+    assert run.desk.is_paused
+    assert (bar.phase.cget("text"), bar.second.cget("text")) == ("Paused", "Continue")
+    bar.second.invoke()
+    ready.settle()
+    assert not run.desk.is_paused
+    bar.start.invoke()
+    ready.settle()
+    assert run.desk.is_stop_requested
+    assert (bar.start.cget("text"), bar.start.cget("state")) == ("Stopping…", "disabled")
+    assert not bar.second.winfo_ismapped()
+    end(ready, run, RunFinished("stopped", 1, "Stopped at step 1."))
+    assert (bar.start.cget("text"), bar.start.cget("state")) == ("Start", "normal")
+    assert bar.phase.cget("text") == "Stopped"
+
+
+def test_the_keys_start_and_stop(ready: Window) -> None:
+    root = ready.app.root
+    root.focus_force()
+    root.update()
+    root.event_generate("<F5>")
+    ready.wait_until(lambda: ready.engine.requests)
+    assert ready.engine.run is not None
+    root.event_generate("<F5>")  # a run is under way
+    root.event_generate("<F7>")
+    assert ready.engine.run.desk.is_paused
+    root.event_generate("<F8>")
+    root.event_generate("<Shift-F5>")
+    assert ready.engine.run.desk.is_stop_requested
+    end(ready, ready.engine.run)
+    assert len(ready.engine.requests) == 1
+
+
+def test_the_buttons_for_now(ready: Window) -> None:
+    run = press_start(ready)
+    page: Any = ready.app.shell.pages["run"]
+    buttons = {b.cget("text"): b for b in page.frame.buttons.winfo_children()}
+    for label, command in (
+        ("Sample now", SampleNow), ("Validate now", ValidateNow), ("Back up now", BackupNow), ("Save now", SaveNow),
+    ):  # fmt: skip
+        assert buttons[label].cget("state") == "normal"
+        buttons[label].invoke()
+        assert run.desk.take(command), label
+    assert buttons["Open folder"].cget("state") == "disabled"
+    run.emit(started("/tmp/runs/one"))
+    ready.wait_until(lambda: buttons["Open folder"].cget("state") == "normal")
+    buttons["Open folder"].invoke()
+    assert ready.asked.asked("open_path") == [(Path("/tmp/runs/one"),)]
+    end(ready, run)
+    assert buttons["Sample now"].cget("state") == "disabled"
+
+
+def test_the_run_page_shows_the_course(ready: Window, tmp_path: Path) -> None:
+    for n in range(4):
+        Image.new("RGB", (32, 32), (0, 60 * n, 0)).save(tmp_path / f"sample{n}.png")
+    run = press_start(ready)
+    page: Any = ready.app.shell.pages["run"]
+    run.emit(
+        started(), PhaseChanged("training"), *(step(n) for n in range(1, 61)), ValidationFinished(40, 0.2),
+        ValidationFinished(45, float("nan")),
+        *(SampleReady(0, i, p, str(tmp_path / f"sample{i}.png")) for i, p in enumerate(("a number", "a zog"))),
+        SampleReady(40, 0, "a number", str(tmp_path / "sample2.png")),
+        SampleReady(40, 1, "a zog", str(tmp_path / "gone.png")),
+        BackupSaved(50, "/tmp/runs/one/backup/step-50"), WarningRaised("A picture is broken."),
+    )  # fmt: skip
+    ready.wait_until(lambda: len(page.samples.tiles) == 2, "samples")
+    ready.wait_until(lambda: len(page.samples._photos) == 2, "pictures")
+    ready.settle()
+    assert [t.path.name for t in page.samples.tiles] == ["sample2.png", "gone.png"]
+    assert len(page.chart._points) == 60
+    assert len(page.chart.find_all()) > 8
+    assert "Learning now: Image model (UNet), Text encoder" in page.facts.cget("text")
+    log = page.log.text.get("1.0", "end")
+    assert "A picture is broken." in log
+    assert "Backup at step 50" in log
+    page.samples.canvas.event_generate("<Button-1>", x=20, y=20)
+    viewer = next(w for w in ready.app.root.winfo_children() if isinstance(w, PictureViewer))
+    ready.wait_until(lambda: viewer._photo is not None)
+    assert (len(viewer.tiles), viewer.index) == (2, 1)
+    viewer.show(0)
+    assert "Step 0" in viewer.caption.cget("text")
+    viewer.close()
+    page.chart.event_generate("<Motion>", x=100, y=60)
+    assert page.chart.find_withtag("pointer")
+    end(ready, run)
+    assert "Learned: " in page.facts.cget("text")
+
+
+def test_what_learns_now_is_named_part_by_part(ready: Window) -> None:
+    run = press_start(ready)
+    page: Any = ready.app.shell.pages["run"]
+    run.emit(started(), PhaseChanged("training"), step(50, training_parts=("unet",), num_skipped=2))
+    ready.wait_until(lambda: "Learning now: Image model (UNet)\n" in page.facts.cget("text"))
+    assert "2 broken steps left out" in page.facts.cget("text")
+    end(ready, run)
+
+
+def test_before_a_start_the_page_says_what_it_will_do(ready: Window) -> None:
+    page: Any = ready.open_page("run")
+    ready.wait_until(lambda: "4 pictures, 40 steps in all" in page.facts.cget("text"), "the preview")
+    assert page.facts_card.heading.cget("text") == "What a start will do"
+    assert "Sizes: 64x64 (4)" in page.facts.cget("text")
+    ready.app.form.edit_text("training.epochs", "3")
+    ready.wait_until(lambda: "12 steps in all" in page.facts.cget("text"), "the new preview")
+
+
+def test_errors_are_listed_and_lead_to_their_fields(ready: Window) -> None:
+    ready.app.form.edit("concepts", ())
+    ready.app.form.edit("output.destination", "models/lora.txt")
+    ready.app.shell.bottom_bar.start.invoke()
+    ready.wait_until(lambda: ready.app.context.findings.items, "findings")
+    ready.settle()
+    assert ready.engine.requests == []
+    assert ready.app.shell.findings_bar.winfo_ismapped()
+    places = [f.place for f in ready.app.context.findings.items]
+    assert "Model › Save to" in places
+    assert "Concepts › Concepts" in places
+    ready.app.context.navigation.go_to("output.destination")
+    ready.settle()
+    assert ready.app.context.navigation.page == "model"
+    assert ready.app.shell.bottom_bar.start.cget("text") == "Start"
+
+
+@pytest.mark.parametrize("is_confirmed", [True, False])
+def test_warnings_are_confirmed_with_the_preview(ready: Window, is_confirmed: bool) -> None:
+    ready.app.form.edit("training.learning_rate", 1.0)
+    ready.asked.answers["confirm_start"] = is_confirmed
+    ready.app.shell.bottom_bar.start.invoke()
+    ready.wait_until(lambda: ready.asked.calls)
+    ((warnings, preview),) = ready.asked.asked("confirm_start")
+    assert "learning rate of 1" in warnings[0].message
+    assert preview.total_steps == 40
+    ready.settle()
+    assert len(ready.engine.requests) == is_confirmed
+    if is_confirmed:
+        assert ready.engine.run is not None
+        end(ready, ready.engine.run)
+
+
+def test_a_second_start_in_the_same_window(ready: Window) -> None:
+    for number in (1, 2):
+        run = press_start(ready)
+        run.emit(started(f"/tmp/runs/{number}"), PhaseChanged("training"), *(step(n) for n in range(1, 6)))
+        page: Any = ready.app.shell.pages["run"]
+        ready.wait_until(lambda: len(page.chart._points) == 5)  # noqa: B023 - the same page every time
+        assert f"/tmp/runs/{number}" in page.facts.cget("text")
+        end(ready, run)
+        assert len(ready.engine.requests) == number
+
+
+def test_nothing_of_the_first_run_stays_alive(ready: Window) -> None:
+    run = press_start(ready)
+    traces = [weakref.ref(run), weakref.ref(run.handle.thread), weakref.ref(run.desk)]
+    run.emit(started(), PhaseChanged("training"), step(1))
+    end(ready, run)
+    ready.engine.run = None
+    del run
+    gc.collect()
+    assert [trace() for trace in traces] == [None, None, None]
+
+
+def test_a_failure_is_told_in_a_sentence_with_the_details_a_click_away(ready: Window, tmp_path: Path) -> None:
+    details = tmp_path / "details.txt"
+    details.write_text("Traceback: all of it", encoding="utf-8")
+    run = press_start(ready)
+    end(ready, run, RunFailed("The memory ran out.", "Lower the batch size.", str(details)))
+    ready.wait_until(lambda: ready.asked.asked("show_failure"))
+    ((failure,),) = ready.asked.asked("show_failure")
+    assert (failure.message, failure.advice) == ("The memory ran out.", "Lower the batch size.")
+    assert (failure.details, failure.details_file) == ("Traceback: all of it", details)
+    bar = ready.app.shell.bottom_bar
+    assert (bar.phase.cget("text"), bar.detail.cget("text")) == (
+        "Broke off",
+        "The memory ran out. Lower the batch size.",
+    )
+    end(ready, press_start(ready))
+    assert bar.phase.cget("text") == "Finished"
+
+
+def test_a_thread_that_dies_leaves_no_frozen_bar(ready: Window) -> None:
+    run, bar = press_start(ready), ready.app.shell.bottom_bar
+    run.emit(started(), PhaseChanged("training"), step(200))
+    ready.wait_until(lambda: bar.epoch_bar.share == 0.5)
+    run.end()
+    ready.wait_until(lambda: ready.asked.asked("show_failure"))
+    ready.settle()
+    assert bar.epoch_bar.share == 0
+    assert bar.start.cget("text") == "Start"
+
+
+def test_an_earlier_run_is_offered_and_resumed(ready: Window) -> None:
+    from datetime import datetime
+
+    from modules.system.paths import from_root
+    from trainer.backup import new_run_dir, write_backup
+
+    bar = ready.app.shell.bottom_bar
+    assert not bar.second.winfo_ismapped()
+    run_dir = new_run_dir(from_root(ready.app.form.config.general.workspace_dir), now=datetime(2026, 1, 1))
+    backup = write_backup(
+        run_dir, step=12, epoch=2, now=datetime(2026, 1, 1), write=lambda f: (f / "x").write_text("x") and None
+    )
+    ready.app.context.starter.look_for_backup()
+    ready.wait_until(bar.second.winfo_ismapped)
+    assert bar.second.cget("text") == "Resume run"
+    assert "Step 12" in bar._second_tip()
+    bar.second.invoke()
+    ready.wait_until(lambda: ready.engine.requests)
+    assert (ready.engine.requests[0].kind, ready.engine.requests[0].resume_from) == ("resume", backup.path)
+    assert ready.engine.run is not None
+    end(ready, ready.engine.run)
+
+
+def test_closing_while_training_asks(ready: Window) -> None:
+    run = press_start(ready)
+    ready.app.ask_to_close()
+    (asked,) = ready.asked.asked("choose")
+    assert asked[0] == "A training is under way"
+    assert asked[2] == ["keep", "stop"]
+    assert not run.desk.is_stop_requested
+    assert not ready.app._is_closed
+    end(ready, run)
+
+
+def test_stop_and_close_waits_for_the_end(ready: Window) -> None:
+    run = press_start(ready)
+    ready.asked.answers["choose"] = "stop"
+    ready.app.ask_to_close()
+    ready.settle()
+    assert run.desk.is_stop_requested
+    assert not ready.app._is_closed
+    ready.app.ask_to_close()  # impatience
+    assert len(ready.asked.asked("choose")) == 1
+    run.end(RunFinished("stopped", 3, "Stopped."))
+    ready.wait_until(lambda: ready.app._is_closed)
+
+
+def test_closing_at_idle_does_not_ask(window: Window) -> None:
+    window.app.context.actions.run("quit")
+    assert window.app._is_closed
+    assert window.asked.calls == []
+
+
+def test_the_last_session_is_restored(open_window: Callable[..., Window]) -> None:
+    first = open_window()
+    first.open_page("sampling")
+    first.app.form.edit_text("training.epochs", "77")
+    first.app.preferences.change(show_advanced=True)
+    config, source = first.app.form.config, first.app.form.source
+    second = open_window()
+    assert second.app.form.config == config
+    assert second.app.form.source == source
+    assert second.app.form.is_changed
+    assert second.app.context.navigation.page == "sampling"
+    assert second.app.shell.side_bar.show_advanced.get() is True
+
+
+def test_a_broken_session_is_said_and_the_defaults_open(open_window: Callable[..., Window]) -> None:
+    session_file().parent.mkdir(parents=True)
+    session_file().write_text("{ broken", encoding="utf-8")
+    window = open_window()
+    assert "could not be read" in window.app.context.findings.items[0].problem.message
+    assert window.app.shell.findings_bar.winfo_ismapped()
+    assert list(session_file().parent.glob("session.corrupt-*"))
+
+
+def test_a_fault_in_a_callback_is_logged_and_told(window: Window, logged_errors: list[str]) -> None:
+    def broken() -> None:
+        raise RuntimeError("a wheel came off")
+
+    window.app.root.after_idle(broken)
+    window.wait_until(lambda: window.asked.asked("show_failure"))
+    ((failure,),) = window.asked.asked("show_failure")
+    assert "a wheel came off" in failure.details
+    assert logged_errors
+    logged_errors.clear()

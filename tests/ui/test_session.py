@@ -1,0 +1,210 @@
+"""The session: one run after the other, and nothing of the last one left."""
+
+from __future__ import annotations
+
+import gc
+import time
+import weakref
+from collections.abc import Callable
+
+import pytest
+
+from modules.config.schema import Config
+from tests.ui.fake_engine import FakeEngine, started, step
+from trainer.commands import BackupNow, SampleNow
+from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, SampleProgress, SampleReady
+from trainer.launch import RunRequest
+from trainer.preflight import Report
+from ui.run.background import Background
+from ui.run.session import MAX_BACKLOG, RunSession, newest_of_each
+
+
+def soon() -> float:
+    return time.perf_counter() + 5.0
+
+
+class Desk:
+    """A session with an engine that plays runs, and a check that says what it is told to."""
+
+    def __init__(self) -> None:
+        self.engine = FakeEngine()
+        self.background = Background()
+        self.report = Report((), None)
+        self.session = RunSession(
+            self.background,
+            launch_run=self.engine.launch,
+            check_config=lambda _config: self.report,
+            wall_clock=lambda: 0.0,
+        )
+        self.stages: list[str] = []
+        self.session.changed.subscribe(lambda: self.stages.append(self.session.stage))
+
+    def drain(self) -> None:
+        self.session.drain(soon())
+
+    def wait_until(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 10
+        while not condition():
+            self.background.drain(soon())
+            self.drain()
+            assert time.monotonic() < deadline
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def test_a_run_from_start_to_end(desk: Desk) -> None:
+    desk.session.begin(RunRequest(Config()))
+    assert desk.session.stage == "running"
+    run = desk.engine.run
+    assert run is not None
+    run.emit(started(), PhaseChanged("training"), step(1))
+    desk.drain()
+    assert desk.session.state.step is not None
+    run.end(RunFinished("finished", 400, "All done."))
+    desk.drain()
+    assert desk.session.stage == "idle"
+    assert not desk.session.is_active
+    assert desk.session.state.finished is not None
+
+
+def test_events_that_wait_after_the_thread_ended_are_not_lost(desk: Desk) -> None:
+    desk.session.begin(RunRequest(Config()))
+    assert desk.engine.run is not None
+    desk.engine.run.end(started(), *(step(n) for n in range(1, 50)), RunFinished("finished", 49, "Done."))
+    desk.drain()
+    assert len(desk.session.state.curve.points) == 49
+    assert desk.session.stage == "idle"
+
+
+def test_a_thread_that_dies_without_a_word_is_a_failure(desk: Desk) -> None:
+    desk.session.begin(RunRequest(Config()))
+    assert desk.engine.run is not None
+    desk.engine.run.end(started())
+    desk.drain()
+    assert desk.session.stage == "idle"
+    assert desk.session.state.failed is not None
+
+
+def test_stop_pause_and_go_on_reach_the_desk(desk: Desk) -> None:
+    session = desk.session
+    session.begin(RunRequest(Config()))
+    run = desk.engine.run
+    assert run is not None
+    session.pause()
+    assert (session.stage, run.desk.is_paused) == ("paused", True)
+    session.go_on()
+    assert (session.stage, run.desk.is_paused) == ("running", False)
+    session.send(SampleNow())
+    assert run.desk.take(SampleNow)
+    session.stop()
+    assert (session.stage, run.desk.is_stop_requested) == ("stopping", True)
+    session.pause()
+    assert session.stage == "stopping"
+    run.end(RunFinished("stopped", 3, "Stopped."))
+    desk.drain()
+    assert session.stage == "idle"
+    assert desk.stages == ["running", "paused", "running", "stopping", "idle"]
+
+
+def test_commands_without_a_run_do_nothing(desk: Desk) -> None:
+    for command in (desk.session.stop, desk.session.pause, desk.session.go_on):
+        command()
+    desk.session.send(BackupNow())
+    assert desk.session.stage == "idle"
+
+
+def test_a_second_run_begins_afresh(desk: Desk) -> None:
+    for total in (400, 80):
+        desk.session.begin(RunRequest(Config()))
+        assert desk.engine.run is not None
+        desk.engine.run.emit(started(total_steps=total), step(1))
+        desk.drain()
+        assert desk.session.state.started is not None
+        assert desk.session.state.started.total_steps == total
+        assert len(desk.session.state.curve.points) == 1
+        desk.engine.run.end(RunFinished("finished", 1, "Done."))
+        desk.drain()
+    assert len(desk.engine.requests) == 2
+
+
+def test_nothing_of_a_finished_run_stays_alive(desk: Desk) -> None:
+    desk.session.begin(RunRequest(Config()))
+    run = desk.engine.run
+    assert run is not None
+    traces = [weakref.ref(run.handle.thread), weakref.ref(run.desk), weakref.ref(run)]
+    run.emit(started(), step(1))
+    desk.drain()
+    run.end(RunFinished("finished", 1, "Done."))
+    desk.engine.run = None
+    del run
+    desk.drain()
+    gc.collect()
+    assert [trace() for trace in traces] == [None, None, None]
+
+
+def test_a_check_comes_back_with_its_report(desk: Desk) -> None:
+    reports: list[Report] = []
+    desk.session.check(Config(), reports.append)
+    assert desk.session.stage == "checking"
+    desk.wait_until(lambda: reports)
+    assert reports == [desk.report]
+    assert desk.session.stage == "idle"
+
+
+def test_a_check_that_breaks_leaves_the_session_idle(desk: Desk) -> None:
+    def broken(_config: Config) -> Report:
+        raise OSError("disk on fire")
+
+    session = RunSession(desk.background, check_config=broken)
+    failures: list[Exception] = []
+    session.check(Config(), lambda _report: None, failures.append)
+    desk.wait_until(lambda: failures)
+    assert session.stage == "idle"
+
+
+def test_every_step_is_a_point_of_the_curve(desk: Desk) -> None:
+    desk.session.begin(RunRequest(Config()))
+    assert desk.engine.run is not None
+    desk.engine.run.emit(*(step(n) for n in range(1, 101)))
+    desk.drain()
+    assert len(desk.session.state.curve.points) == 100
+
+
+def test_a_flood_of_progress_is_coalesced(desk: Desk) -> None:
+    desk.session.begin(RunRequest(Config()))
+    assert desk.engine.run is not None
+    last = MAX_BACKLOG * 10
+    desk.engine.run.emit(*(step(n, epoch_steps=last) for n in range(1, last + 1)), SampleReady(last, 0, "x", "y"))
+    desk.drain()
+    assert desk.session.state.step is not None
+    assert desk.session.state.step.step == last
+    assert len(desk.session.state.curve.points) == 1
+    assert len(desk.session.state.samples) == 1
+
+
+def test_only_neighbours_of_one_kind_are_coalesced() -> None:
+    ready, progress = SampleReady(1, 0, "x", "y"), SampleProgress(1, 2)
+    events: list[Event] = [step(1), step(2), ready, ready, step(3), progress, SampleProgress(2, 2), step(4)]
+    assert list(newest_of_each(events)) == [step(2), ready, ready, step(3), SampleProgress(2, 2), step(4)]
+
+
+def test_a_drain_stops_when_its_time_is_up(desk: Desk) -> None:
+    desk.session.begin(RunRequest(Config()))
+    assert desk.engine.run is not None
+    desk.engine.run.emit(step(1))
+    assert not desk.session.drain(time.perf_counter() - 1)
+    assert desk.session.drain(soon())
+
+
+def test_the_engine_itself_may_say_that_it_stops(desk: Desk) -> None:
+    desk.session.begin(RunRequest(Config()))
+    assert desk.engine.run is not None
+    desk.engine.run.emit(PhaseChanged("stopping"))
+    desk.drain()
+    assert desk.session.stage == "stopping"
+    desk.engine.run.end(RunFailed("It broke."))
+    desk.drain()
+    assert desk.session.stage == "idle"

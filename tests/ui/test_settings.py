@@ -1,0 +1,100 @@
+"""The last session, whole, in part and broken."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from modules.config.schema import Config
+from ui.app import fitting_geometry
+from ui.forms.model import FormModel, Source
+from ui.preferences import Preferences
+from ui.settings import UiSettings, load_session, save_session
+
+
+def test_a_session_comes_back(tmp_path: Path) -> None:
+    file = tmp_path / "session.json"
+    form = FormModel(Config(), source=Source("#demo", tmp_path / "#demo.json", "built_in"))
+    form.edit_text("training.epochs", "3")
+    settings = UiSettings(page="model", show_advanced=True, appearance="light", geometry="1x1+0+0")
+    save_session(file, form.document, settings)
+    session = load_session(file)
+    assert session.form is not None
+    assert (session.form.config, session.form.baseline) == (form.config, form.baseline)
+    assert session.form.source == form.source
+    assert session.form.is_changed
+    assert session.settings == settings
+    assert session.problems == ()
+
+
+def test_without_a_file_the_defaults_open(tmp_path: Path) -> None:
+    session = load_session(tmp_path / "session.json")
+    assert (session.form, session.settings, session.problems) == (None, UiSettings(), ())
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"config": 3}', "\udcff", "[" * 100_000])
+def test_a_broken_file_is_set_aside_and_said(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "session.json"
+    file.write_bytes(content.encode("utf-8", "surrogateescape"))
+    session = load_session(file)
+    assert session.form is None
+    assert "could not be read" in session.problems[0].message
+    assert not file.exists()
+    assert len(list(tmp_path.glob("session.corrupt-*.json"))) == 1
+
+
+def test_settings_that_do_not_fit_give_way_and_unknown_ones_stay(tmp_path: Path) -> None:
+    file = tmp_path / "session.json"
+    ui = {"page": "model", "scale_percent": "huge", "appearance": "pink", "from_the_future": 1}
+    file.write_text(json.dumps({"config": {"darkroom_version": 1}, "ui": ui}), encoding="utf-8")
+    settings = load_session(file).settings
+    assert (settings.page, settings.scale_percent, settings.appearance) == ("model", 0, "dark")
+    save_session(file, FormModel().document, settings)
+    assert json.loads(file.read_text(encoding="utf-8"))["ui"]["from_the_future"] == 1
+
+
+def test_what_was_odd_about_the_config_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "session.json"
+    file.write_text(json.dumps({"config": {"darkroom_version": 1, "training": {"epochs": -1}}}), encoding="utf-8")
+    session = load_session(file)
+    assert session.form is not None
+    assert session.problems[0].path == "training.epochs"
+
+
+def test_a_session_that_cannot_be_written_is_no_fault(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    save_session(tmp_path / "file" / "session.json", FormModel().document, UiSettings())
+
+
+def test_recent_files_are_few_and_the_newest_comes_first() -> None:
+    settings = UiSettings()
+    for n in range(20):
+        settings = settings.with_recent(Path(f"/{n}.json"))
+    settings = settings.with_recent(Path("/15.json"))
+    assert len(settings.recent) == 8
+    assert settings.recent[:2] == (str(Path("/15.json")), str(Path("/19.json")))
+
+
+def test_preferences_tell_of_changes_only() -> None:
+    preferences, told = Preferences(UiSettings()), []
+    preferences.changed.subscribe(lambda: told.append(1))
+    preferences.change(show_advanced=True)
+    preferences.change(show_advanced=True)
+    assert told == [1]
+
+
+@pytest.mark.parametrize(
+    ("geometry", "is_kept"),
+    [
+        ("1100x740+10+20", True),
+        ("", False),
+        ("nonsense", False),
+        ("1100x740+5000+20", False),
+        ("1100x740+-2000+20", False),
+        ("9000x740+0+0", False),
+    ],
+)
+def test_a_window_is_never_placed_off_the_screen(geometry: str, is_kept: bool) -> None:
+    assert bool(fitting_geometry(geometry, (1920, 1080))) is is_kept

@@ -1,0 +1,106 @@
+"""What the window loads and what it does not, and where customtkinter may be."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+_BUILD_EVERYTHING = """
+import sys
+from ui.app import App
+from ui.pages.catalogue import PAGES
+app = App()
+app.show()
+for page in PAGES:
+    app.context.navigation.open(page.key)
+    while not app.context.pump.is_idle:
+        app.context.pump.tick()
+        app.root.update()
+app.close()
+heavy = sorted({"torch", "diffusers", "transformers", "peft", "torchvision"} & set(sys.modules))
+print("heavy:", heavy)
+"""
+
+
+def test_the_window_with_all_its_pages_never_loads_the_engine(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _BUILD_EVERYTHING], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout.strip().endswith("heavy: []"), done.stderr
+    assert done.stderr == ""
+
+
+def test_without_a_screen_it_says_so_in_a_sentence() -> None:
+    environment = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "WAYLAND_DISPLAY")}
+    done = subprocess.run(
+        [sys.executable, "-m", "ui"], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("Darkroom cannot open its window: ")
+    assert "python -m trainer train" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def _imports(file: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def test_customtkinter_stays_in_the_widgets() -> None:
+    outside = [f for f in (ROOT / "ui").rglob("*.py") if f.parent.name != "widgets"]
+    assert [f.name for f in outside if "customtkinter" in _imports(f)] == []
+    assert any("customtkinter" in _imports(f) for f in (ROOT / "ui" / "widgets").glob("*.py"))
+
+
+NO_TK = (
+    "actions", "diagnostics", "documents", "findings", "interaction", "navigation", "preferences", "scanning",
+    "settings", "signal", "theme", "thumbnails", "forms/items", "forms/model", "forms/records", "forms/values",
+    "forms/visibility", "pages/catalogue", "run/background", "run/plotting", "run/pump", "run/run_state",
+    "run/session", "run/starting", "run/words",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NO_TK)
+def test_models_do_without_tk(name: str) -> None:
+    code = f"import sys, {'ui.' + name.replace('/', '.')} as m; sys.exit('tkinter' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr or f"ui.{name} imports tkinter"
+
+
+def test_widgets_name_no_colour_themselves() -> None:
+    for file in (ROOT / "ui").rglob("*.py"):
+        if file.name == "theme.py":
+            continue
+        texts = [n.value for n in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(n, ast.Constant)]
+        named = [t for t in texts if isinstance(t, str) and len(t) == 7 and t[0] == "#" and t[1:].isalnum()]
+        assert named == [], file
+
+
+def test_only_the_pump_loops() -> None:
+    """`after` with a delay stands in few places: the pump's loop, and single shots for tips and flashes."""
+    users = set()
+    for file in (ROOT / "ui").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "after":
+                users.add(file.relative_to(ROOT / "ui").as_posix())
+    assert users <= {"widgets/tooltip.py", "forms/fields.py", "benchmark_gaps.py"}, users
+
+
+def test_no_thread_but_the_background_ones_is_started_here() -> None:
+    users = {
+        file.relative_to(ROOT / "ui").as_posix()
+        for file in (ROOT / "ui").rglob("*.py")
+        if "threading.Thread(" in file.read_text(encoding="utf-8")
+    }
+    assert users == {"run/background.py"}

@@ -1,0 +1,217 @@
+"""From pressing Start to a run: what forbids it, what is asked, what is kept at hand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from modules.config.codec import save_file
+from modules.config.problem import Problem
+from modules.config.schema import Config
+from tests.ui.fake_engine import FakeEngine
+from tests.ui.recorder import Recorder
+from trainer.backup import BackupInfo, new_run_dir, write_backup
+from trainer.events import RunFailed, RunFinished
+from trainer.preflight import Preview, Report
+from ui.findings import Findings
+from ui.forms.model import FormModel
+from ui.run.pump import Pump
+from ui.run.session import RunSession
+from ui.run.starting import Starter, run_failure
+
+PREVIEW = Preview(12, 4, 1, (("64x64", 12),), (("x/a.png", "an empty file"),), 12, 120)
+WARNING = Problem("training.learning_rate", "That is a lot.", "warning")
+ERROR = Problem("concepts", "No pictures.")
+
+
+class Bench:
+    """A starter with everything around it, and a check that says what it is told to."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.form = FormModel(Config(general={"workspace_dir": str(tmp_path / "workspace")}))  # type: ignore[arg-type]
+        self.workspace = tmp_path / "workspace"
+        self.engine, self.asked, self.findings = FakeEngine(), Recorder(), Findings()
+        self.pump = Pump(lambda _ms, _callback: None)
+        self.problems: list[Problem] = []
+        self.num_checks = 0
+        self.session = RunSession(self.pump.background, launch_run=self.engine.launch, check_config=self.check)
+        self.pump.add_source(self.session.drain)
+        self.happened: list[str] = []
+        self.starter = Starter(
+            self.form,
+            self.session,
+            self.pump,
+            self.asked,
+            self.findings,
+            before_start=lambda: self.happened.append("before"),
+        )
+
+    def check(self, _config: Config) -> Report:
+        self.num_checks += 1
+        return Report(tuple(self.problems), PREVIEW)
+
+    def wait_until(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 10
+        while not condition():
+            self.pump.tick()
+            assert time.monotonic() < deadline
+
+    def backup(self, step: int) -> BackupInfo:
+        from datetime import datetime
+
+        run_dir = new_run_dir(self.workspace, now=datetime(2026, 1, 1, 12, 0, step))
+        return write_backup(
+            run_dir,
+            step=step,
+            epoch=1,
+            now=datetime(2026, 1, 1, 13),
+            write=lambda f: (f / "x").write_text("x") and None,
+        )
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_a_clean_config_starts_without_a_question(bench: Bench) -> None:
+    bench.problems = [Problem("output.destination", "It will be replaced.", "info")]
+    bench.starter.start()
+    bench.wait_until(lambda: bench.engine.requests)
+    assert bench.happened == ["before"]
+    assert bench.asked.calls == []
+    request = bench.engine.requests[0]
+    assert (request.kind, request.config) == ("train", bench.form.config)
+
+
+def test_errors_are_listed_and_nothing_starts(bench: Bench) -> None:
+    bench.problems = [WARNING, ERROR]
+    bench.starter.start()
+    bench.wait_until(lambda: bench.findings.items)
+    assert [f.problem for f in bench.findings.items] == [ERROR, WARNING]
+    assert bench.findings.items[1].place == "Training › Learning rate"
+    assert bench.engine.requests == []
+    assert bench.session.stage == "idle"
+
+
+def test_an_entry_that_does_not_fit_forbids_a_start(bench: Bench) -> None:
+    bench.form.edit_text("training.epochs", "many")
+    bench.starter.start()
+    bench.wait_until(lambda: bench.findings.items)
+    assert "not a whole number" in bench.findings.items[0].problem.message
+    assert bench.engine.requests == []
+
+
+@pytest.mark.parametrize("is_confirmed", [True, False])
+def test_warnings_are_confirmed(bench: Bench, is_confirmed: bool) -> None:
+    bench.problems = [WARNING]
+    bench.asked.answers["confirm_start"] = is_confirmed
+    bench.starter.start()
+    bench.wait_until(lambda: bench.asked.calls)
+    assert bench.asked.calls == [("confirm_start", ([WARNING], PREVIEW))]
+    assert len(bench.engine.requests) == is_confirmed
+    assert bool(bench.findings.items) is not is_confirmed
+
+
+def test_a_check_that_breaks_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench.session, "_check", lambda _config: 1 / 0)
+    bench.starter.start()
+    bench.wait_until(lambda: bench.asked.asked("show_failure"))
+    assert bench.findings.items[0].problem.severity == "error"
+    assert bench.starter.can_start
+
+
+def test_start_twice_is_start_once(bench: Bench) -> None:
+    bench.starter.start()
+    bench.starter.start()
+    bench.wait_until(lambda: bench.engine.requests)
+    bench.starter.start()
+    bench.pump.tick()
+    assert len(bench.engine.requests) == 1
+
+
+def test_an_earlier_run_can_go_on(bench: Bench) -> None:
+    assert not bench.starter.can_resume
+    bench.backup(3)
+    newest = bench.backup(7)
+    bench.starter.look_for_backup()
+    bench.wait_until(lambda: bench.starter.resumable)
+    assert bench.starter.resumable == newest
+    bench.starter.resume()
+    bench.wait_until(lambda: bench.engine.requests)
+    assert (bench.engine.requests[0].kind, bench.engine.requests[0].resume_from) == ("resume", newest.path)
+    assert not bench.starter.can_resume
+
+
+@pytest.mark.parametrize("is_agreed", [True, False])
+def test_a_run_goes_on_with_the_settings_it_was_begun_with(bench: Bench, is_agreed: bool) -> None:
+    backup = bench.backup(3)
+    save_file(bench.form.config, backup.path / "config.json")
+    bench.form.edit_text("training.learning_rate", "0.5")
+    bench.form.edit_text("training.epochs", "77")  # may change
+    bench.form.edit("parts.unet.stop_after", {"n": 5, "unit": "epoch"})  # so may this
+    bench.form.edit("parts.unet.train", False)
+    changed = bench.form.config
+    bench.starter.look_for_backup()
+    bench.wait_until(lambda: bench.starter.resumable)
+    bench.asked.answers["choose"] = "set_back" if is_agreed else None
+    bench.starter.resume()
+    bench.wait_until(lambda: bench.asked.calls)
+    ((_title, message, _answers),) = bench.asked.asked("choose")
+    assert "Training › Learning rate" in message
+    assert "Model › Train" in message
+    assert "Epochs;" not in message
+    if not is_agreed:
+        assert bench.form.config is changed
+        return
+    bench.wait_until(lambda: bench.engine.requests)
+    config = bench.engine.requests[0].config
+    assert (config.training.learning_rate, config.training.epochs) == (1e-4, 77)
+    assert (config.part("unet").train, config.part("unet").stop_after.n) == (True, 5)
+    bench.form.undo()
+    assert bench.form.config == changed
+
+
+def test_a_run_whose_settings_stand_goes_on_without_a_question(bench: Bench) -> None:
+    backup = bench.backup(3)
+    save_file(bench.form.config, backup.path / "config.json")
+    bench.form.edit_text("training.epochs", "77")
+    bench.starter.look_for_backup()
+    bench.wait_until(lambda: bench.starter.resumable)
+    bench.starter.resume()
+    bench.wait_until(lambda: bench.engine.requests)
+    assert bench.asked.calls == []
+
+
+def test_the_preview_is_found_out_once_for_each_config(bench: Bench) -> None:
+    bench.starter.refresh_preview()
+    bench.starter.refresh_preview()
+    bench.wait_until(lambda: bench.starter.report)
+    assert bench.num_checks == 1
+    assert bench.starter.report is not None
+    assert bench.starter.report.preview == PREVIEW
+    bench.form.edit_text("training.epochs", "3")
+    bench.starter.refresh_preview()
+    bench.wait_until(lambda: bench.num_checks == 2)
+
+
+def test_a_start_after_a_run_works(bench: Bench) -> None:
+    for number in (1, 2):
+        bench.starter.start()
+        bench.wait_until(lambda number=number: len(bench.engine.requests) == number)  # type: ignore[misc]
+        assert bench.engine.run is not None
+        bench.engine.run.end(RunFinished("finished", 1, "Done."))
+        bench.wait_until(lambda: bench.session.stage == "idle")
+
+
+def test_a_failure_is_told_with_the_file_of_its_details(tmp_path: Path) -> None:
+    file = tmp_path / "details.txt"
+    file.write_text("Traceback ...", encoding="utf-8")
+    told = run_failure(RunFailed("It broke.", "Mend it.", str(file), "/backup/step-5"))
+    assert (told.message, told.details, told.details_file) == ("It broke.", "Traceback ...", file)
+    assert told.advice == "Mend it. The newest backup is /backup/step-5."
+    told = run_failure(RunFailed("It broke.", details_path=str(tmp_path / "gone.txt")))
+    assert (told.details, told.details_file) == ("", None)

@@ -1,0 +1,141 @@
+"""The top bar: what this is, presets, loading and saving, the three choices."""
+
+from __future__ import annotations
+
+import json
+import tkinter as tk
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from modules.config import presets
+from modules.config.presets import save_preset
+from modules.config.schema import Config
+from tests.ui.conftest import Window
+from tests.ui.driving import pick
+
+
+@pytest.fixture
+def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of built-in presets in two families, one of which has no label."""
+    folder = tmp_path / "training_presets"
+    for family, name, epochs in (("sd", "#one", 11), ("sd", "#two", 12), ("zz", "#three", 13)):
+        (folder / family).mkdir(parents=True, exist_ok=True)
+        tree = {"darkroom_version": 1, "general": {"notes": f"About {name}."}, "training": {"epochs": epochs}}
+        (folder / family / f"{name}.json").write_text(json.dumps(tree), encoding="utf-8")
+    monkeypatch.setattr(presets, "BUILT_IN_DIR", folder)
+    return folder
+
+
+def entries(menu: tk.Menu) -> list[str]:
+    last = menu.index("end")
+    return [
+        "---" if menu.type(i) == "separator" else str(menu.entrycget(i, "label")).strip()
+        for i in range(0 if last is None else last + 1)
+    ]
+
+
+def test_the_menu_lists_presets_by_family_then_the_users_then_recent_files(
+    shipped: Path, open_window: Callable[..., Window], tmp_path: Path
+) -> None:
+    window = open_window()
+    save_preset(Config(), "mine")
+    window.app.preferences.note_file(tmp_path / "last.json")
+    menu = window.app.shell.top_bar.make_menu()
+    assert entries(menu) == [
+        "Stable Diffusion 1.x", "#one", "#two", "zz", "#three", "Your presets", "mine",
+        "---", "Recent files", "last.json",
+    ]  # fmt: skip
+    menu.invoke(2)
+    window.settle()
+    assert window.app.form.config.training.epochs == 12
+    bar = window.app.shell.top_bar
+    assert bar.preset_button.cget("text").startswith("#two  ")
+    assert bar._caption.cget("text") == "Preset"
+    assert "About #two." in bar._where_from()
+
+
+def test_an_empty_menu_says_so(window: Window, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(presets, "BUILT_IN_DIR", tmp_path)
+    assert entries(window.app.shell.top_bar.make_menu()) == ["There are no presets"]
+
+
+def test_the_name_and_whether_it_was_changed_are_in_sight(window: Window, tmp_path: Path) -> None:
+    bar, form = window.app.shell.top_bar, window.app.form
+    form.edit_text("training.epochs", "77")
+    window.settle()
+    assert "•" in bar.preset_button.cget("text")
+    assert bar._caption.cget("text").endswith(", changed since")
+    window.asked.answers["ask_save_file"] = tmp_path / "a-rather-long-name-for-a-config-file.json"
+    window.app.context.actions.run("save_as_file")
+    window.settle()
+    assert bar._caption.cget("text") == "Config"
+    assert bar.preset_button.cget("text").startswith("a-rather-long-name-for-a-…")
+    form.undo()
+    window.settle()
+    assert "•" in bar.preset_button.cget("text")
+
+
+def test_the_buttons_load_and_save(window: Window, tmp_path: Path) -> None:
+    buttons = {b.cget("text"): b for b, _ in window.app.context.buttons._buttons}
+    window.asked.answers["ask_save_file"] = tmp_path / "mine.json"
+    buttons["Save"].invoke()
+    assert (tmp_path / "mine.json").is_file()
+    window.app.form.edit_text("training.epochs", "77")
+    window.asked.answers["ask_file"] = tmp_path / "mine.json"
+    buttons["Load…"].invoke()
+    window.settle()
+    assert window.app.form.config.training.epochs != 77
+    assert window.app.shell.bottom_bar.detail.cget("text") == "Loaded mine.json."
+
+
+def test_save_as_offers_a_file_and_a_preset(window: Window) -> None:
+    menu = window.app.shell.top_bar.make_save_menu()
+    assert entries(menu) == ["As a file…", "As a preset…"]
+    menu.invoke(0)
+    menu.invoke(1)
+    assert [verb for verb, _ in window.asked.calls] == ["ask_save_file", "ask_text"]
+
+
+def test_the_three_choices_follow_the_config_and_lead_it(window: Window) -> None:
+    choices = window.app.shell.top_bar.choices
+    assert list(choices) == ["model.family", "training.method", "training.trains"]
+    pick(choices["training.trains"], "full")
+    assert window.app.form.config.training.trains == "full"
+    window.app.form.undo()
+    assert choices["training.trains"].get() == "LoRA"
+
+
+def test_what_was_odd_about_a_file_is_listed_and_leads_to_its_field(window: Window, tmp_path: Path) -> None:
+    path = tmp_path / "odd.json"
+    tree = {"darkroom_version": 1, "training": {"epochs": "many"}, "what": 1, "adapter": {"rank": 0}}
+    path.write_text(json.dumps(tree), encoding="utf-8")
+    window.app.context.documents.open_file(path)
+    window.settle()
+    bar = window.app.shell.findings_bar
+    assert bar.winfo_ismapped()
+    assert bar.title.cget("text") == "Loaded odd, with notes"
+    assert bar.counts.cget("text") == "2 warnings, 1 note"
+    text = bar.list.get("1.0", "end")
+    assert "Training › Epochs" in text
+    index = next(i for i, f in enumerate(window.app.context.findings.items) if f.problem.path == "adapter.rank")
+    bar.list.see(f"{index + 1}.0")
+    window.settle()
+    x, y, width, height = bar.list.bbox(f"{index + 1}.6")
+    bar.list.event_generate("<Motion>", x=x + width // 2, y=y + height // 2)
+    bar.list.event_generate("<Button-1>", x=x + width // 2, y=y + height // 2)
+    window.settle()
+    assert window.app.context.navigation.page == "training"
+    bar.close_button.invoke()
+    window.settle()
+    assert not bar.winfo_ismapped()
+
+
+def test_an_onetrainer_file_opens_with_its_report(window: Window, tmp_path: Path) -> None:
+    path = tmp_path / "onetrainer.json"
+    tree = {"__version": 11, "training_method": "LORA", "model_type": "STABLE_DIFFUSION_15", "epochs": 7}
+    path.write_text(json.dumps(tree), encoding="utf-8")
+    window.app.context.documents.open_file(path)
+    window.settle()
+    assert window.app.form.config.training.epochs == 7

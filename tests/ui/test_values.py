@@ -1,0 +1,103 @@
+"""Values as text and back."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modules.config.field import FieldRecord, records_of
+from modules.config.schema import Config
+from tests.ui.made_up import TeaConfig
+from ui.forms.values import display, from_text, number, to_text, why_out_of_range
+
+RECORDS = {r.path: r for r in records_of(TeaConfig)}
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_every_float_survives_the_way_through_text(value: float) -> None:
+    record = RECORDS["training.learning_rate"]
+    assert from_text(record, to_text(record, value)) == value
+
+
+@given(st.integers())
+def test_every_whole_number_survives_the_way_through_text(value: int) -> None:
+    record = RECORDS["training.batch_size"]
+    assert from_text(record, to_text(record, value)) == value
+
+
+@given(st.lists(st.integers(1, 9999), min_size=1).map(tuple))
+def test_every_list_of_numbers_survives_the_way_through_text(value: tuple[int, ...]) -> None:
+    record = RECORDS["data.resolution_px"]
+    assert from_text(record, to_text(record, value)) == value
+
+
+@given(st.text())
+def test_a_text_is_taken_as_it_is(value: str) -> None:
+    record = RECORDS["general.notes"]
+    assert from_text(record, to_text(record, value)) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1e-4, "0.0001"), (3e-6, "3e-6"), (16.0, "16"), (0.5, "0.5"), (0.0, "0"), (1e20, "1e+20")]
+)
+def test_floats_are_written_the_short_way(value: float, text: str) -> None:
+    assert to_text(RECORDS["training.learning_rate"], value) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1e-4", 1e-4), ("0,5", 0.5), (" 7 ", 7.0), ("1 000", 1000.0), ("inf", math.inf)]
+)
+def test_numbers_are_read_in_many_ways(text: str, value: float) -> None:
+    assert number(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "fast", "1,2,3", "0x10"])
+def test_what_is_no_number_is_said_in_words(text: str) -> None:
+    with pytest.raises(ValueError, match=r"not a number|needed"):
+        number(text)
+
+
+def test_an_empty_entry_is_none_where_the_field_is_optional() -> None:
+    assert from_text(RECORDS["tea.warmth"], "  ") is None
+    assert to_text(RECORDS["tea.warmth"], None) == ""
+
+
+def test_half_a_picture_is_no_batch() -> None:
+    with pytest.raises(ValueError, match=r"'1\.5' is not a whole number"):
+        from_text(RECORDS["training.batch_size"], "1.5")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("tea.strength", 11, "11 does not fit; allowed: from 0 to 10 leaves."),
+        ("tea.strength", -1, "-1 does not fit; allowed: from 0 to 10 leaves."),
+        ("adapter.alpha", 0.0, "0 does not fit; allowed: above 0 to 4,096."),
+        ("data.resolution_px", (512, 16), "16 does not fit; allowed: from 32 to 8,192 px."),
+        ("tea.strength", 10, ""),
+        ("tea.warmth", None, ""),
+        ("tea.has_milk", True, ""),
+    ],
+)
+def test_a_number_out_of_range_is_told_with_the_range(path: str, value: object, words: str) -> None:
+    assert why_out_of_range(RECORDS[path], value) == words
+
+
+def test_values_are_displayed_as_a_person_says_them() -> None:
+    shown = {path: display(record, record.default) for path, record in RECORDS.items()}
+    assert shown["tea.has_milk"] == "off"
+    assert shown["tea.flavour"] == "Sweet"
+    assert shown["tea.brewing"] == "Slowly"
+    assert shown["tea.warmth"] == "as it comes"
+    assert shown["tea.strength"] == "4 leaves"
+    assert shown["tea.refill"] == "every 2 hours"
+    assert shown["concepts"] == "none"
+
+
+@pytest.mark.parametrize("record", records_of(Config), ids=lambda r: r.path)
+def test_every_default_of_the_real_config_can_be_typed(record: FieldRecord) -> None:
+    if record.kind in ("int", "float", "text", "int_list"):
+        assert from_text(record, to_text(record, record.default)) == record.default

@@ -1,0 +1,342 @@
+"""The widgets that have a mind of their own: dialogs, the folder picker, tips, the chart, the log, the grid."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from modules.config.problem import Problem
+from tests.ui.conftest import Window
+from tests.ui.driving import walk
+from trainer.preflight import Preview
+from ui.interaction import Answer, Failure
+from ui.run.run_state import LossPoint
+from ui.run.words import LogLine
+from ui.theme import Theme
+from ui.thumbnails import load_fitted, load_square
+from ui.widgets.auto_bar import AutoBar
+from ui.widgets.chart import LossChart
+from ui.widgets.controls import Button, Choice, Switch
+from ui.widgets.dialog import Dialog
+from ui.widgets.entry import Entry
+from ui.widgets.folder_picker import FolderPicker
+from ui.widgets.image_grid import ImageGrid, Tile
+from ui.widgets.log import LogView, lines_after
+from ui.widgets.panel import Text
+from ui.widgets.textarea import TextArea
+from ui.widgets.tk_interaction import TkInteraction
+from ui.widgets.tooltip import Tooltips
+
+
+@pytest.fixture
+def theme() -> Theme:
+    return Theme("dark")
+
+
+@pytest.fixture
+def screen(root: tk.Tk) -> tk.Tk:
+    root.geometry("900x640+0+0")
+    root.deiconify()
+    root.update()
+    return root
+
+
+def when_open(root: tk.Tk, act: Callable[[Any], object]) -> None:
+    """Do something with the next dialog as soon as it is on the screen."""
+
+    def look() -> None:
+        dialogs = [w for w in root.winfo_children() if isinstance(w, Dialog) and w.winfo_viewable()]
+        if dialogs:
+            act(dialogs[0])
+        else:
+            root.after(5, look)
+
+    root.after(5, look)
+
+
+def texts_in(widget: tk.Misc) -> str:
+    return "\n".join(str(w.cget("text")) for w in walk(widget) if isinstance(w, Text))
+
+
+def test_a_question_is_answered_by_its_buttons(screen: tk.Tk, theme: Theme) -> None:
+    ask = TkInteraction(screen, theme)
+    answers = (Answer("no", "No"), Answer("yes", "Yes", is_default=True))
+    when_open(screen, lambda d: d.buttons["no"].invoke())
+    assert ask.choose("Really?", "It matters.", answers, "warning") == "no"
+    when_open(screen, lambda d: (d.focus_force(), d.update(), d.event_generate("<Return>")))
+    assert ask.choose("Really?", "", answers) == "yes"
+    when_open(screen, lambda d: (d.focus_force(), d.update(), d.event_generate("<Escape>")))
+    assert ask.choose("Really?", "", answers) is None
+    assert [w for w in screen.winfo_children() if isinstance(w, tk.Toplevel)] == []
+
+
+def test_a_line_of_text(screen: tk.Tk, theme: Theme) -> None:
+    def answer(dialog: Any) -> None:
+        entry = next(w for w in walk(dialog) if isinstance(w, Entry))
+        assert entry.tk_entry.get() == "old"
+        entry.tk_entry.delete(0, "end")
+        entry.tk_entry.insert(0, "new")
+        dialog.buttons["ok"].invoke()
+
+    when_open(screen, answer)
+    assert TkInteraction(screen, theme).ask_text("Name", "Which?", "old") == "new"
+    when_open(screen, lambda d: d.buttons["cancel"].invoke())
+    assert TkInteraction(screen, theme).ask_text("Name", "Which?", "old") is None
+
+
+def test_the_start_is_confirmed_in_sight_of_warnings_and_preview(screen: tk.Tk, theme: Theme) -> None:
+    warnings = [Problem("x", f"Warning {n}.", "warning", "Mind it.") for n in range(10)]
+    preview = Preview(12, 4, 1, (("64x64", 12),), (("a.png", "broken"),), 12, 120)
+    seen: list[str] = []
+    when_open(screen, lambda d: (seen.append(texts_in(d)), d.buttons["start"].invoke()))
+    assert TkInteraction(screen, theme).confirm_start(warnings, preview)
+    for words in ("Warning 0. Mind it.", "and 2 more", "12 pictures, 120 steps in all", "4 validation pictures"):
+        assert words in seen[0]
+    when_open(screen, lambda d: d.buttons["back"].invoke())
+    assert not TkInteraction(screen, theme).confirm_start(warnings, None)
+
+
+def test_a_failure_offers_its_details(screen: tk.Tk, theme: Theme, tmp_path: Path, monkeypatch: Any) -> None:
+    ask = TkInteraction(screen, theme)
+    opened: list[Path] = []
+    monkeypatch.setattr(ask, "open_path", opened.append)
+    failure = Failure("It broke", "The memory ran out.", "Lower the batch size.", "all the details", tmp_path / "log")
+    steps = iter(["copy", "open", "close"])
+
+    def answer(dialog: Any) -> None:
+        assert "The memory ran out." in texts_in(dialog)
+        name = next(steps)
+        if name != "close":
+            when_open(screen, answer)
+        dialog.buttons[name].invoke()
+
+    when_open(screen, answer)
+    ask.show_failure(failure)
+    assert screen.clipboard_get() == "all the details"
+    assert opened == [tmp_path / "log"]
+
+
+def test_a_path_is_shown_where_nothing_can_open_it(screen: tk.Tk, theme: Theme, monkeypatch: Any) -> None:
+    monkeypatch.setenv("PATH", "")
+    seen: list[str] = []
+
+    def answer(dialog: Any) -> None:
+        seen.append(next(w for w in walk(dialog) if isinstance(w, Entry)).tk_entry.get())
+        dialog.buttons["ok"].invoke()
+
+    when_open(screen, answer)
+    TkInteraction(screen, theme).open_path(Path("/runs/one"))
+    assert seen == [str(Path("/runs/one"))]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name in ("b", "a", ".hidden", "a/deep"):
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+    for n in range(3):
+        (tmp_path / "a" / f"{n}.png").write_bytes(b"x")
+    return tmp_path
+
+
+def test_several_folders_are_picked(screen: tk.Tk, theme: Theme, tree: Path) -> None:
+    def answer(picker: Any) -> None:
+        assert [p.name for p in picker._folders] == ["a", "b"]
+        assert picker.table.tree.item("0", "values") == (3,) or picker.table.tree.item("0", "values") == ("3",)
+        picker.table.select([0, 1])
+        picker.buttons["ok"].invoke()
+
+    when_open(screen, answer)
+    assert TkInteraction(screen, theme).ask_folders("Folders", tree) == (tree / "a", tree / "b")
+
+
+def test_the_picker_goes_in_and_up_and_where_one_types(screen: tk.Tk, theme: Theme, tree: Path) -> None:
+    def answer(picker: Any) -> None:
+        picker.table.select([0])
+        picker._enter_selected()
+        assert picker.folder == tree / "a"
+        picker.up_button.invoke()
+        assert picker.folder == tree
+        picker.path.set(str(tree / "nowhere"))
+        picker._typed(None)
+        assert picker.folder == tree
+        picker.path.set(str(tree / "b"))
+        picker._typed(None)
+        picker.buttons["ok"].invoke()
+
+    when_open(screen, answer)
+    assert TkInteraction(screen, theme).ask_folder("Folder", tree) == tree / "b"
+    when_open(screen, lambda d: d.buttons["cancel"].invoke())
+    assert FolderPicker(screen, theme, "Folders", tree, is_multiple=True).ask() == ()
+
+
+def test_a_tip_appears_after_a_while_and_leaves_with_the_pointer(screen: tk.Tk, theme: Theme) -> None:
+    tips = Tooltips(screen, theme)
+    button = Button(screen, theme, "Press", lambda: None)
+    button.pack()
+    tips.attach(button, lambda: "What it does")
+    screen.update()
+    button._canvas.event_generate("<Enter>", rootx=20, rooty=20)
+    waited = tk.BooleanVar(master=screen)
+    screen.after(700, lambda: waited.set(True))
+    screen.wait_variable(waited)
+    screen.update()
+    assert tips.shown_text == "What it does"
+    button._canvas.event_generate("<Leave>")
+    screen.update()
+    assert tips.shown_text == ""
+    tips.show("At the edge " * 20, screen.winfo_screenwidth() - 5, screen.winfo_screenheight() - 5)
+    screen.update()
+    assert tips._window is not None
+    assert tips._window.winfo_rootx() + tips._window.winfo_width() <= screen.winfo_screenwidth()
+    assert tips._window.winfo_rooty() + tips._window.winfo_height() <= screen.winfo_screenheight()
+
+
+def test_controls_are_reached_and_worked_by_keys(screen: tk.Tk, theme: Theme) -> None:
+    pressed: list[str] = []
+    flag, name = tk.BooleanVar(master=screen), tk.StringVar(master=screen, value="a")
+    button = Button(screen, theme, "Press", lambda: pressed.append("button"))
+    switch = Switch(screen, theme, flag)
+    choice = Choice(screen, theme, name, {"a": "First", "b": "Second"})
+    for widget in (button, switch, choice):
+        widget.pack()
+    screen.update()
+    for widget in (button, switch):
+        widget._canvas.focus_force()
+        screen.update()
+        widget._canvas.event_generate("<space>")
+    assert pressed == ["button"]
+    assert flag.get() is True
+    button.set_enabled(False)
+    button._canvas.event_generate("<Return>")
+    assert pressed == ["button"]
+    choice.menu.invoke(1)
+    assert (name.get(), choice.get()) == ("b", "Second")
+    name.set("a")
+    assert choice.get() == "First"
+    choice.set_choices({"a": "One", "c": "Three"})
+    assert choice.get() == "One"
+
+
+def test_destroyed_controls_let_go_of_their_variables(screen: tk.Tk, theme: Theme) -> None:
+    flag, name = tk.BooleanVar(master=screen), tk.StringVar(master=screen, value="a")
+    widgets = [
+        Switch(screen, theme, flag), Choice(screen, theme, name, {"a": "First"}),
+        Entry(screen, theme, name, placeholder="empty"), TextArea(screen, theme, name),
+    ]  # fmt: skip
+    assert name.trace_info()
+    for widget in widgets:
+        widget.destroy()
+    assert (flag.trace_info(), name.trace_info()) == ([], [])
+    name.set("b")
+
+
+def test_the_chart_draws_any_course(screen: tk.Tk, theme: Theme) -> None:
+    chart = LossChart(screen, theme)
+    chart.pack(fill="both", expand=True)
+    screen.update()
+    chart.draw()
+    assert chart.itemcget(chart.find_all()[0], "text").startswith("The loss appears")
+    for count in (1, 2, 2000):
+        chart.show([LossPoint(n, 1 / n if n % 7 else None, 1 / n) for n in range(1, count + 1)], [])
+        assert len(chart.find_all()) > 4
+    chart.show([LossPoint(5, None, None)], [])
+    chart.event_generate("<Motion>", x=100, y=50)
+    chart.event_generate("<Leave>")
+    assert not chart.find_withtag("pointer")
+
+
+def test_the_log_grows_and_follows(screen: tk.Tk, theme: Theme) -> None:
+    log = LogView(screen, theme)
+    log.pack(fill="both", expand=True)
+    screen.update()
+    lines = tuple(LogLine(float(n), f"line {n}", "warning" if n % 2 else "plain") for n in range(200))
+    log.show(lines[:100])
+    log.show(lines)
+    screen.update()
+    assert log.text.get("1.0", "end").count("\n") == 200
+    assert log.text.yview()[1] > 0.99
+    log.text.yview_moveto(0)
+    log.show((*lines, LogLine(0.0, "one more")))
+    screen.update()
+    assert log.text.yview()[0] == 0  # who reads further up is left there
+    log.show(lines[:2])
+    assert log.text.get("1.0", "end").count("\n") == 2
+    assert lines_after(lines[:3], lines[1:5]) == lines[3:5]
+    assert lines_after((), lines) == lines
+    assert lines_after(lines[:2], lines[100:]) == lines[100:]
+
+
+def test_no_width_makes_the_log_and_its_bar_quarrel(screen: tk.Tk, theme: Theme) -> None:
+    log = LogView(screen, theme)
+    log.place(x=0, y=0, width=200, height=100)
+    for width in range(120, 400, 7):
+        log.place_configure(width=width)
+        log.show([LogLine(0.0, "a line that is long enough to wrap " * n) for n in range(1, 4)])
+        screen.update()
+        inner = log.text.winfo_width()
+        log.show([LogLine(0.0, "short")])
+        screen.update()
+        assert log.text.winfo_width() == inner
+
+
+def test_the_bar_is_seen_when_needed_and_can_be_dragged(screen: tk.Tk, theme: Theme) -> None:
+    moved: list[tuple[Any, ...]] = []
+    bar = AutoBar(screen, theme, lambda *arguments: moved.append(arguments), on="card")
+    bar.place(x=0, y=0, width=12, height=200)
+    screen.update()
+    bar.set(0, 1)
+    assert not bar.is_needed
+    assert bar.itemcget(bar._thumb, "state") == "hidden"
+    bar.set("0.0", "0.5")
+    assert bar.itemcget(bar._thumb, "state") == "normal"
+    bar.event_generate("<Button-1>", x=6, y=50)
+    bar.event_generate("<B1-Motion>", x=6, y=100)
+    assert moved[-1] == ("moveto", 0.25)
+    bar.event_generate("<Button-1>", x=6, y=199)
+    assert moved[-1] == ("moveto", 0.5)
+    bar.set(0, 0.001)
+    top, bottom = bar._ends()
+    assert bottom - top == 24
+
+
+def test_the_grid_loads_only_what_is_in_sight(window: Window, tmp_path: Path) -> None:
+    for n in range(60):
+        Image.new("RGB", (16, 16), (4 * n, 0, 0)).save(tmp_path / f"{n:02}.png")
+    top = tk.Toplevel(window.app.root)
+    top.geometry("400x300+0+0")
+    opened: list[int] = []
+    grid = ImageGrid(top, window.app.theme, window.app.context.pump, on_open=opened.append)
+    grid.pack(fill="both", expand=True)
+    window.settle()
+    grid.show([Tile(tmp_path / f"{n:02}.png", f"number {n} with a caption that is far too long") for n in range(60)])
+    window.wait_until(lambda: grid._photos and not grid._jobs, "pictures")
+    window.settle()
+    assert 0 < len(grid._photos) < 20
+    grid.canvas.event_generate("<Button-1>", x=10, y=10)
+    assert opened == [0]
+    for _ in range(5):
+        grid.canvas.event_generate("<Button-5>")
+    grid._scroll_by_bar("moveto", "0.5")
+    window.wait_until(lambda: not grid._jobs)
+    assert grid._top > 0
+    grid.canvas.event_generate("<Button-1>", x=10, y=10)
+    assert opened[1] > 10
+    grid.show(())
+    grid.destroy()
+
+
+def test_pictures_are_fitted(tmp_path: Path) -> None:
+    Image.new("RGB", (200, 100), "red").save(tmp_path / "wide.png")
+    Image.new("RGBA", (10, 20)).save(tmp_path / "small.png")
+    assert load_fitted(tmp_path / "wide.png", 100, 100).size == (100, 50)
+    assert load_fitted(tmp_path / "small.png", 100, 100).size == (10, 20)
+    assert load_fitted(tmp_path / "small.png", 100, 110, enlarge="smooth").size == (55, 110)
+    assert load_fitted(tmp_path / "small.png", 100, 110, enlarge="pixels").size == (50, 100)
+    assert load_square(tmp_path / "wide.png", 48).size == (48, 48)
+    with pytest.raises(OSError, match=r"cannot identify|No such"):
+        load_square(tmp_path / "none.png", 48)

@@ -1,0 +1,245 @@
+"""Writes that leave the old or the new, whatever happens in between."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from modules.system.atomic import TEMPORARY_MARK, atomic_file, atomic_folder, flush_folder, write_bytes, write_text
+
+CHANGING = ("mkdir", "fsync", "replace", "rename")
+REMOVING = ("unlink", "rmdir")
+
+
+class Dead(BaseException):
+    """The process is gone: nothing after it happens either."""
+
+
+class Calls:
+    """Counts the calls that change the disk, and fails at one of them; a dead one fails at all that follow."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, fail_at: int = -1, is_dead: bool = False) -> None:
+        self.count = 0
+        self.has_failed = False
+        self._fail_at = fail_at
+        self._is_dead = is_dead
+        for name in CHANGING + (REMOVING if is_dead else ()):
+            monkeypatch.setattr(os, name, self._counted(getattr(os, name)))
+
+    def _counted(self, real: Callable[..., object]) -> Callable[..., object]:
+        def call(*args: object, **kwargs: object) -> object:
+            if self._is_dead and self.has_failed:
+                raise Dead
+            self.count += 1
+            if self.count == self._fail_at:
+                self.has_failed = True
+                raise Dead if self._is_dead else OSError(errno.EIO, "Input/output error")
+            return real(*args, **kwargs)
+
+        return call
+
+
+def write_file(destination: Path, content: str) -> None:
+    with atomic_file(destination) as temporary:
+        temporary.write_text(content)
+
+
+def write_folder(destination: Path, content: str) -> None:
+    with atomic_folder(destination) as folder:
+        (folder / "one.txt").write_text(content)
+        (folder / "deep").mkdir()
+        (folder / "deep" / "two.txt").write_text(content)
+
+
+def fail_in(
+    writer: Callable[[Path], AbstractContextManager[Path]], destination: Path, error: type[BaseException]
+) -> None:
+    with writer(destination) as temporary:
+        (temporary / "one.txt" if temporary.is_dir() else temporary).write_text("half")
+        raise error
+
+
+def read(destination: Path) -> str | None:
+    """What is there: nothing, a content, or the word "torn"."""
+    if destination.is_dir():
+        files = {f.relative_to(destination).as_posix(): f.read_text() for f in destination.rglob("*") if f.is_file()}
+        contents = set(files.values())
+        return contents.pop() if files.keys() == {"one.txt", "deep/two.txt"} and len(contents) == 1 else "torn"
+    return destination.read_text() if destination.exists() else None
+
+
+def leftovers(folder: Path) -> list[str]:
+    return [p.name for p in folder.rglob("*") if TEMPORARY_MARK in p.name]
+
+
+KINDS = {"file": write_file, "folder": write_folder}
+
+
+@pytest.mark.parametrize("write", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("has_old", [True, False])
+def test_an_error_at_any_call_leaves_the_old_or_the_new_and_nothing_else(
+    tmp_path: Path, write: Callable[[Path, str], None], has_old: bool
+) -> None:
+    for fail_at in range(1, 100):
+        home = tmp_path / str(fail_at)
+        destination = home / "thing"
+        if has_old:
+            write(destination, "old")
+        raised = False
+        with pytest.MonkeyPatch.context() as patch:
+            calls = Calls(patch, fail_at=fail_at)
+            try:
+                write(destination, "new")
+            except OSError:
+                raised = True
+        assert read(destination) in ("old" if has_old else None, "new"), fail_at
+        assert raised or read(destination) == "new"
+        assert leftovers(tmp_path) == []
+        if not calls.has_failed:
+            assert fail_at > 3, "the calls were not counted"
+            return
+    raise AssertionError("it never came through")
+
+
+@pytest.mark.parametrize("write", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("has_old", [True, False])
+def test_a_death_at_any_call_leaves_the_old_or_the_new(
+    tmp_path: Path, write: Callable[[Path, str], None], has_old: bool
+) -> None:
+    for fail_at in range(1, 200):
+        destination = tmp_path / str(fail_at) / "thing"
+        if has_old:
+            write(destination, "old")
+        with pytest.MonkeyPatch.context() as patch:
+            calls = Calls(patch, fail_at=fail_at, is_dead=True)
+            with contextlib.suppress(Dead):
+                write(destination, "new")
+        found = read(destination)
+        assert found != "torn"
+        if found is None and has_old:
+            # Dead between the two renames of a folder: the old one lies aside, and comes back with the next write,
+            # even with one that fails.
+            with pytest.raises(ZeroDivisionError):
+                fail_in(atomic_folder, destination, ZeroDivisionError)
+            found = read(destination)
+        assert found in ("old" if has_old else None, "new"), fail_at
+        write(destination, "newer")
+        assert read(destination) == "newer"
+        if not calls.has_failed:
+            assert found == "new"
+            return
+    raise AssertionError("it never came through")
+
+
+@pytest.mark.parametrize("write", KINDS.values(), ids=KINDS)
+def test_an_old_one_is_replaced(tmp_path: Path, write: Callable[[Path, str], None]) -> None:
+    destination = tmp_path / "a" / "b" / "thing"
+    write(destination, "old")
+    write(destination, "new")
+    assert read(destination) == "new"
+    assert [p.name for p in destination.parent.iterdir()] == ["thing"]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_an_error_of_the_writer_leaves_no_trace(tmp_path: Path, error: type[BaseException]) -> None:
+    write_file(tmp_path / "file", "old")
+    write_folder(tmp_path / "folder", "old")
+    with pytest.raises(error):
+        fail_in(atomic_file, tmp_path / "file", error)
+    with pytest.raises(error):
+        fail_in(atomic_folder, tmp_path / "folder", error)
+    assert read(tmp_path / "file") == "old"
+    assert read(tmp_path / "folder") == "old"
+    assert leftovers(tmp_path) == []
+
+
+def test_an_interruption_between_the_two_renames_puts_the_old_one_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only errors of the system used to; a Ctrl-C lost the folder."""
+    write_folder(tmp_path / "thing", "old")
+    real_rename = os.rename
+
+    def interrupted(source: Path, target: Path) -> None:
+        if Path(target).name == "thing" and "old-" not in Path(source).name:
+            raise KeyboardInterrupt
+        real_rename(source, target)
+
+    monkeypatch.setattr(os, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_folder(tmp_path / "thing", "new")
+    assert read(tmp_path / "thing") == "old"
+    assert leftovers(tmp_path) == []
+
+
+def test_what_a_neighbour_left_is_not_touched(tmp_path: Path) -> None:
+    neighbour = tmp_path / f".thing-2{TEMPORARY_MARK}old-0"
+    neighbour.mkdir()
+    write_folder(tmp_path / "thing", "new")
+    assert neighbour.exists()
+
+
+def test_a_writer_that_writes_nothing_is_an_error(tmp_path: Path) -> None:
+    write_file(tmp_path / "thing", "old")
+    with pytest.raises(FileNotFoundError), atomic_file(tmp_path / "thing"):
+        pass
+    assert read(tmp_path / "thing") == "old"
+
+
+def test_a_folder_in_the_way_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "thing").mkdir()
+    with pytest.raises(OSError, match="thing"):
+        write_file(tmp_path / "thing", "new")
+    assert leftovers(tmp_path) == []
+
+
+def test_a_file_in_the_way_of_a_parent_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(OSError, match="file"):
+        write_text(tmp_path / "file" / "thing", "new")
+
+
+def test_texts_and_bytes(tmp_path: Path) -> None:
+    write_text(tmp_path / "text", "zwei\nZeilen: ä猫\n")
+    assert (tmp_path / "text").read_bytes() == "zwei\nZeilen: ä猫\n".encode()
+    write_bytes(tmp_path / "bytes", bytes(range(256)))
+    assert (tmp_path / "bytes").read_bytes() == bytes(range(256))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="folders are not flushed there")
+@pytest.mark.parametrize(("number", "is_told"), [(errno.EINVAL, False), (errno.ENOTSUP, False), (errno.EIO, True)])
+def test_a_drive_that_cannot_flush_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_told: bool
+) -> None:
+    """A file saved to such a drive was there, and an error was raised all the same."""
+
+    def fail(handle: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    if is_told:
+        with pytest.raises(OSError, match=os.strerror(number)):
+            flush_folder(tmp_path)
+    else:
+        flush_folder(tmp_path)
+
+
+def test_the_new_content_is_flushed_before_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+    for name in ("fsync", "replace", "rename"):
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *a, real=real, name=name: (events.append(name), real(*a))[1])
+    write_file(tmp_path / "file", "new")
+    assert events[:2] == ["fsync", "replace"]
+    events.clear()
+    write_folder(tmp_path / "folder", "new")
+    assert events.index("rename") >= 4  # two files and two folders
+    shutil.rmtree(tmp_path / "folder")

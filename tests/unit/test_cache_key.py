@@ -1,0 +1,250 @@
+"""Cache keys change with each of their ingredients; digests are read once, and again when a file has changed."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modules.data.buckets import Placement, Size
+from modules.data.cache import key as module
+from modules.data.cache.key import DigestIndex, caption_key, picture_key
+from tests.unit.strategies import steady
+
+PICTURE: dict[str, Any] = {
+    "digest": "d1",
+    "width_px": 600,
+    "height_px": 400,
+    "placement": Placement(Size(512, 320), Size(512, 341), 0, 10),
+    "encoder": "vae 1",
+}
+
+
+# -- keys
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"digest": "d2"},
+        {"width_px": 601},
+        {"height_px": 401},
+        {"placement": Placement(Size(512, 328), Size(512, 341), 0, 10)},
+        {"placement": Placement(Size(504, 320), Size(512, 341), 0, 10)},
+        {"placement": Placement(Size(512, 320), Size(513, 341), 0, 10)},
+        {"placement": Placement(Size(512, 320), Size(512, 342), 0, 10)},
+        {"placement": Placement(Size(512, 320), Size(512, 341), 1, 10)},
+        {"placement": Placement(Size(512, 320), Size(512, 341), 0, 11)},
+        {"encoder": "vae 2"},
+    ],
+)
+def test_each_ingredient_of_a_picture_changes_its_key(change: dict[str, Any]) -> None:
+    assert picture_key(**{**PICTURE, **change}) != picture_key(**PICTURE)
+
+
+def test_swapped_sides_are_another_picture() -> None:
+    swapped = {**PICTURE, "width_px": PICTURE["height_px"], "height_px": PICTURE["width_px"]}
+    assert picture_key(**swapped) != picture_key(**PICTURE)
+
+
+@pytest.mark.parametrize("name", ["RESAMPLER", "CACHE_FORMAT"])
+def test_another_resampler_or_format_changes_all_keys(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    picture, caption = picture_key(**PICTURE), caption_key(caption="a cat", encoder="clip")
+    monkeypatch.setattr(module, name, "another")
+    assert picture_key(**PICTURE) != picture
+    assert (caption_key(caption="a cat", encoder="clip") != caption) == (name == "CACHE_FORMAT")
+
+
+def test_captions() -> None:
+    base = caption_key(caption="a cat", encoder="clip")
+    assert caption_key(caption="a cat ", encoder="clip") != base
+    assert caption_key(caption="a cat", encoder="clip 2") != base
+    assert caption_key(caption="", encoder="clip") != caption_key(caption="", encoder="")
+    assert caption_key(caption="clip", encoder="a cat") != base
+    assert caption_key(caption="\ud800", encoder="clip") != base
+
+
+@steady
+@given(captions=st.sets(st.text(), min_size=2, max_size=20))
+def test_different_captions_have_different_keys(captions: set[str]) -> None:
+    assert len({caption_key(caption=c, encoder="x") for c in captions}) == len(captions)
+
+
+def test_keys_are_the_same_in_every_process() -> None:
+    """They name files that later runs look for."""
+    assert picture_key(**PICTURE) == "3ea397069d7d34eae6de499f1792771e6c22c7e2"
+    assert caption_key(caption="a cat", encoder="clip") == "9cb89a0b122c4d1a30157477621d52c6cee5c26f"
+
+
+# -- digests
+
+
+def stat_of(path: Path) -> dict[str, int]:
+    status = path.stat()
+    return {"size_bytes": status.st_size, "mtime_ns": status.st_mtime_ns}
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Path:
+    path = tmp_path / "a.png"
+    path.write_bytes(b"one")
+    return path
+
+
+@pytest.fixture
+def cache_dir(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def test_the_digest_is_that_of_the_content(picture: Path, cache_dir: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.png"
+    other.write_bytes(b"one")
+    index = DigestIndex(cache_dir)
+    digest = index.digest(picture, **stat_of(picture))
+    assert index.digest(other, **stat_of(other)) == digest
+    other.write_bytes(b"two")
+    assert index.digest(other, **stat_of(other)) != digest
+
+
+def test_an_unchanged_file_is_not_read_again(picture: Path, cache_dir: Path) -> None:
+    facts = stat_of(picture)
+    index = DigestIndex(cache_dir)
+    digest = index.digest(picture, **facts)
+    index.save()
+    picture.unlink()
+    assert index.digest(picture, **facts) == digest
+    assert DigestIndex(cache_dir).digest(picture, **facts) == digest
+
+
+@pytest.mark.parametrize("change", [{"size_bytes": 4}, {"mtime_ns": 5}])
+def test_another_size_or_date_reads_again(picture: Path, cache_dir: Path, change: dict[str, int]) -> None:
+    facts = stat_of(picture)
+    index = DigestIndex(cache_dir)
+    first = index.digest(picture, **facts)
+    picture.write_bytes(b"two")
+    assert index.digest(picture, **facts) == first, "the file is not looked at while its stat is the same"
+    second = index.digest(picture, **{**facts, **change})
+    assert second != first
+    index.save()
+    assert DigestIndex(cache_dir).digest(picture, **{**facts, **change}) == second
+    picture.unlink()
+    with pytest.raises(OSError, match=r"a\.png"):
+        index.digest(picture, **facts)
+
+
+def test_verify_reads_in_any_case(picture: Path, cache_dir: Path) -> None:
+    """A change that leaves size and date alone is found only so."""
+    facts = stat_of(picture)
+    index = DigestIndex(cache_dir)
+    first = index.digest(picture, **facts)
+    picture.write_bytes(b"two")
+    second = index.digest(picture, **facts, verify=True)
+    assert second != first
+    assert index.digest(picture, **facts) == second
+
+
+def test_what_is_not_saved_is_forgotten(picture: Path, cache_dir: Path) -> None:
+    DigestIndex(cache_dir).digest(picture, **stat_of(picture))
+    facts = stat_of(picture)
+    picture.unlink()
+    with pytest.raises(OSError, match=r"a\.png"):
+        DigestIndex(cache_dir).digest(picture, **facts)
+
+
+def test_two_indexes_on_one_folder_keep_what_either_learned(picture: Path, cache_dir: Path, tmp_path: Path) -> None:
+    other = tmp_path / "b.png"
+    other.write_bytes(b"two")
+    one, two = DigestIndex(cache_dir), DigestIndex(cache_dir)
+    facts = {p: stat_of(p) for p in (picture, other)}
+    expected = {picture: one.digest(picture, **facts[picture]), other: two.digest(other, **facts[other])}
+    two.digest(picture, **facts[picture])
+    one.save()
+    two.save()
+    one.save()
+    for path in facts:
+        path.unlink()
+    third = DigestIndex(cache_dir)
+    assert {p: third.digest(p, **facts[p]) for p in facts} == expected
+
+
+def test_threads_may_share_an_index(cache_dir: Path, tmp_path: Path) -> None:
+    paths = [tmp_path / f"{i}.png" for i in range(40)]
+    for i, path in enumerate(paths):
+        path.write_bytes(b"x" * i)
+    index = DigestIndex(cache_dir)
+    barrier = threading.Barrier(4)
+
+    def work() -> None:
+        barrier.wait()
+        for path in paths:
+            index.digest(path, **stat_of(path))
+            index.save()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    facts = {p: stat_of(p) for p in paths}
+    digests = [index.digest(p, **facts[p]) for p in paths]
+    for path in paths:
+        path.unlink()
+    assert [DigestIndex(cache_dir).digest(p, **facts[p]) for p in paths] == digests
+    assert len(set(digests)) == 40
+
+
+@pytest.mark.parametrize("content", [b"not a database, but long enough" * 9, b"SQLite format 3\x00" + b"\xff" * 500])
+def test_a_damaged_index_begins_anew(picture: Path, cache_dir: Path, content: bytes) -> None:
+    """It used to end every run until somebody deleted it by hand."""
+    cache_dir.mkdir()
+    (cache_dir / "digests.sqlite").write_bytes(content)
+    facts = stat_of(picture)
+    index = DigestIndex(cache_dir)
+    digest = index.digest(picture, **facts)
+    index.save()
+    picture.unlink()
+    assert DigestIndex(cache_dir).digest(picture, **facts) == digest
+
+
+def locked(*args: object, **kwargs: object) -> sqlite3.Connection:
+    raise sqlite3.OperationalError("database is locked")
+
+
+def test_an_index_that_cannot_be_used_only_costs_time(
+    picture: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    index = DigestIndex(cache_dir)
+    digest = index.digest(picture, **stat_of(picture))
+    content = (cache_dir / "digests.sqlite").read_bytes()
+    monkeypatch.setattr(module.sqlite3, "connect", locked)
+    index.save()
+    assert DigestIndex(cache_dir).digest(picture, **stat_of(picture)) == digest
+    assert (cache_dir / "digests.sqlite").read_bytes() == content, "a locked index belongs to somebody"
+    assert len(caplog.records) == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere file names are text")
+def test_a_file_name_that_is_no_text(cache_dir: Path, tmp_path: Path) -> None:
+    """It used to end the run when the index was written."""
+    path = tmp_path / os.fsdecode(b"\xe9t\xe9.png")
+    path.write_bytes(b"one")
+    facts = stat_of(path)
+    index = DigestIndex(cache_dir)
+    digest = index.digest(path, **facts)
+    index.save()
+    path.unlink()
+    assert DigestIndex(cache_dir).digest(path, **facts) == digest
+
+
+def test_a_missing_file_is_an_error(cache_dir: Path, tmp_path: Path) -> None:
+    reading: Callable[..., str] = DigestIndex(cache_dir).digest
+    with pytest.raises(FileNotFoundError):
+        reading(tmp_path / "gone.png", size_bytes=1, mtime_ns=1)

@@ -1,0 +1,411 @@
+"""Configs to and from files: nothing in a file raises, nothing is lost in silence."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modules.config.codec import Loaded, decode, encode, load_file, save_file
+from modules.config.every import Every
+from modules.config.schema import Config
+from modules.config.sections.optimizer import Adafactor
+from tests.unit.strategies import few, garbage, json_values, steady, valid_configs
+
+OURS = {"darkroom_version": 1}
+
+
+def full_tree() -> dict[str, Any]:
+    """Every key there is, with two entries in each list."""
+    config = Config.model_validate(
+        {
+            "parts": {"unet": {}, "text_encoder": {}},
+            "concepts": [{"path": "a"}, {"path": "b"}],
+            "sampling": {"prompts": [{"prompt": "a"}, {"prompt": "b"}]},
+            "training": {"schedule": {"name": "cosine"}},
+        }
+    )
+    return encode(config)
+
+
+def places(tree: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where there is a value in a tree, objects and lists included."""
+    keys = tree.keys() if isinstance(tree, dict) else range(len(tree)) if isinstance(tree, list) else ()
+    return [*([place] if place else []), *(p for key in keys for p in places(tree[key], (*place, key)))]
+
+
+def holder_of(tree: Any, place: tuple[Any, ...]) -> Any:
+    for key in place[:-1]:
+        tree = tree[key]
+    return tree
+
+
+PLACES = places(full_tree())
+
+
+def assert_sound(loaded: Loaded) -> None:
+    """The config is valid and comes back from a file, whatever it was made from."""
+    assert isinstance(loaded.config, Config)
+    again = decode(encode(loaded.config))
+    assert encode(again.config) == encode(loaded.config)
+    assert again.problems == []
+    for problem in loaded.problems:
+        assert problem.message
+        assert len(problem.message) < 500
+        assert problem.severity in ("info", "warning", "error")
+
+
+def write(folder: Path, content: bytes) -> Path:
+    file = folder / "config.json"
+    file.write_bytes(content)
+    return file
+
+
+# -- there and back
+
+
+@few
+@given(config=valid_configs())
+def test_what_is_saved_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, config: Config) -> None:
+    file = tmp_path_factory.mktemp("saved") / "config.json"
+    save_file(config, file)
+    loaded = load_file(file)
+    assert loaded.config == config
+    assert loaded.problems == []
+    assert not loaded.was_migrated
+
+
+def test_every_field_is_written_and_only_then_unknown_ones() -> None:
+    assert encode(Config()).keys() == Config.model_fields.keys() - {"unknown"}
+    assert json.loads(json.dumps(encode(Config()))) == encode(Config())
+
+
+def test_half_a_surrogate_pair_can_be_saved(tmp_path: Path) -> None:
+    """JSON may hold one, UTF-8 may not; saving used to raise."""
+    file = write(
+        tmp_path, b'{"darkroom_version": 1, "general": {"notes": "\\ud83d!"}, "odd": ["\\udc00", "\\ud83c\\udfa8"]}'
+    )
+    config = load_file(file).config
+    save_file(config, file)
+    assert load_file(file).config == config
+    assert config.general.notes == "\ud83d!"
+
+
+# -- garbage
+
+
+@steady
+@given(raw=garbage)
+def test_any_json_value_gives_a_config(raw: Any) -> None:
+    assert_sound(decode(raw))
+
+
+@steady
+@given(place=st.sampled_from(PLACES), value=garbage)
+def test_any_value_at_any_known_path(place: tuple[Any, ...], value: Any) -> None:
+    tree = full_tree()
+    holder_of(tree, place)[place[-1]] = value
+    assert_sound(decode(tree))
+
+
+@steady
+@given(changes=st.lists(st.tuples(st.sampled_from(PLACES), garbage), min_size=2, max_size=8))
+def test_many_wrong_values_at_once(changes: list[tuple[tuple[Any, ...], Any]]) -> None:
+    tree = full_tree()
+    for place, value in sorted(changes, key=lambda change: -len(change[0])):
+        holder_of(tree, place)[place[-1]] = copy.deepcopy(value)
+    assert_sound(decode(tree))
+
+
+@steady
+@given(gone=st.sets(st.sampled_from([p for p in PLACES if p[-1] != "name" or p[0] == "concepts"]), max_size=30))
+def test_any_missing_keys_are_ordinary(gone: set[tuple[Any, ...]]) -> None:
+    """Any but a variant's name, which says what its siblings mean."""
+    tree = full_tree()
+    for place in sorted(gone, key=lambda p: (-len(p), [str(k) for k in p])):
+        if isinstance(holder_of(tree, place), dict):
+            del holder_of(tree, place)[place[-1]]
+    loaded = decode(tree)
+    assert_sound(loaded)
+    assert loaded.problems == []
+
+
+@pytest.mark.parametrize("place", [p for p in PLACES if isinstance(p[-1], str)], ids=lambda p: ".".join(map(str, p)))
+def test_null_is_no_reason_to_fail(place: tuple[Any, ...]) -> None:
+    tree = full_tree()
+    holder_of(tree, place)[place[-1]] = None
+    assert_sound(decode(tree))
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), float("nan"), float("inf"), "9" * 5000, [[]], {"a": {}}, True])
+def test_odd_numbers_at_every_place(value: Any) -> None:
+    for place in PLACES:
+        tree = full_tree()
+        holder_of(tree, place)[place[-1]] = value
+        assert_sound(decode(tree))
+
+
+@pytest.mark.parametrize("depth", [50, 150, 450, 900, 100_000])
+def test_deep_nesting(tmp_path: Path, depth: int) -> None:
+    """Between what the parser takes and what a copy survives there used to be a RecursionError."""
+    for opening, closing in (('{"a":', "}"), ("[", "]")):
+        text = f'{{"darkroom_version": 1, "training": {{"epochs": 7}}, "odd": {opening * depth}1{closing * depth}}}'
+        loaded = load_file(write(tmp_path, text.encode()))
+        assert_sound(loaded)
+        assert loaded.config.training.epochs == (7 if depth == 50 else 10)
+        assert [p.severity for p in loaded.problems] == ["info" if depth == 50 else "error"]
+
+
+@pytest.mark.parametrize("version", [0, -1, 2, 99, 10**400, "1", None, True, 1.5, [], {"a": 1}])
+def test_any_version_of_ours(version: Any) -> None:
+    """Version 0 used to raise KeyError."""
+    loaded = decode({"darkroom_version": version, "training": {"epochs": 3}})
+    assert_sound(loaded)
+    assert loaded.config.training.epochs == 3
+
+
+def test_a_newer_version_is_said_and_its_settings_are_kept() -> None:
+    loaded = decode({"darkroom_version": 7, "training": {"epochs": 3, "telepathy": 0.5}})
+    assert "newer Darkroom" in loaded.problems[0].message
+    assert loaded.config.training.epochs == 3
+    assert loaded.config.unknown == {"training.telepathy": 0.5}
+
+
+# -- files that are none
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b" ",
+        b"null",
+        b"[]",
+        b"3",
+        b'"text"',
+        b'{"darkroom_version": 1, "training": {"epo',
+        b"\xff\xfe{\x00}\x00",
+        b"\x80\x81\x82",
+        b"<html>",
+        b"PK\x03\x04",
+        b"\x00" * 100,
+        b'{"a": 1} trailing',
+        b"{'darkroom_version': 1}",
+    ],
+)
+def test_a_file_that_holds_no_config_gives_the_defaults_and_an_error(tmp_path: Path, content: bytes) -> None:
+    loaded = load_file(write(tmp_path, content))
+    assert loaded.config == Config()
+    assert [p.severity for p in loaded.problems] == ["error"]
+    assert loaded.problems[0].path == ""
+
+
+def test_a_missing_file_a_folder_and_an_impossible_name(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.json", tmp_path, tmp_path / ("x" * 300), tmp_path / "a\x00b"):
+        loaded = load_file(path)
+        assert loaded.config == Config()
+        assert [p.severity for p in loaded.problems] == ["error"]
+
+
+@steady
+@given(text=st.text() | garbage.map(lambda v: json.dumps(v)), cut=st.integers(0, 200))
+def test_any_text_and_any_piece_of_it(tmp_path_factory: pytest.TempPathFactory, text: str, cut: int) -> None:
+    file = tmp_path_factory.getbasetemp() / "any.json"
+    file.write_bytes(text.encode("utf-8", errors="surrogatepass")[:cut])
+    assert_sound(load_file(file))
+
+
+@few
+@given(data=st.data())
+def test_a_truncated_config_never_raises(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    whole = json.dumps(full_tree()).encode()
+    file = tmp_path_factory.getbasetemp() / "truncated.json"
+    file.write_bytes(whole[: data.draw(st.integers(0, len(whole) - 1))])
+    loaded = load_file(file)
+    assert loaded.config == Config()
+    assert [p.severity for p in loaded.problems] == ["error"]
+
+
+def test_a_byte_order_mark_is_no_matter(tmp_path: Path) -> None:
+    file = write(tmp_path, b'\xef\xbb\xbf{"darkroom_version": 1, "training": {"epochs": 3}}')
+    assert load_file(file) == Loaded(Config.model_validate({"training": {"epochs": 3}}))
+
+
+def test_of_a_doubled_key_the_last_one_counts(tmp_path: Path) -> None:
+    file = write(
+        tmp_path, b'{"darkroom_version": 1, "training": {"epochs": 3}, "training": {"epochs": 4, "epochs": 5}}'
+    )
+    assert load_file(file).config.training.epochs == 5
+
+
+def test_a_number_of_thousands_of_digits_costs_only_itself(tmp_path: Path) -> None:
+    """Python refuses to read it, and the whole file with it."""
+    file = write(tmp_path, b'{"darkroom_version": 1, "training": {"epochs": 7, "batch_size": ' + b"9" * 5000 + b"}}")
+    loaded = load_file(file)
+    assert loaded.config.training.epochs == 7
+    assert [p.path for p in loaded.problems] == ["training.batch_size"]
+
+
+# -- what is wrong is told, what is not known is kept
+
+
+def test_a_bad_value_gives_way_to_its_default_and_is_told() -> None:
+    loaded = decode({**OURS, "training": {"epochs": -3, "batch_size": 4}, "adapter": {"rank": "big"}})
+    assert loaded.config.training.epochs == 10
+    assert loaded.config.training.batch_size == 4
+    assert loaded.config.adapter.rank == 16
+    assert [(p.path, p.severity) for p in loaded.problems] == [
+        ("training.epochs", "warning"),
+        ("adapter.rank", "warning"),
+    ]
+    assert "-3 does not fit" in loaded.problems[0].message
+
+
+def test_of_a_list_only_the_bad_entries_go() -> None:
+    loaded = decode(
+        {
+            **OURS,
+            "concepts": [{"path": "a"}, 5, {"path": "b", "repeats": -1}, None, {"path": "c"}],
+            "data": {"resolution_px": [512, "x", 768, 7]},
+        }
+    )
+    assert [c.path for c in loaded.config.concepts] == ["a", "b", "c"]
+    assert loaded.config.concepts[1].repeats == 1.0
+    assert loaded.config.data.resolution_px == (512, 768)
+    assert [p.path for p in loaded.problems] == [
+        "data.resolution_px.1", "data.resolution_px.3", "concepts.1", "concepts.2.repeats", "concepts.3",
+    ]  # fmt: skip
+
+
+def test_a_list_of_which_nothing_is_left_is_the_default() -> None:
+    assert decode({**OURS, "data": {"resolution_px": ["x", None]}}).config.data.resolution_px == (512,)
+    assert decode({**OURS, "data": {"resolution_px": []}}).config.data.resolution_px == (512,)
+
+
+def test_thousands_of_bad_values_are_told_one_by_one() -> None:
+    """One validation for each of them used to take minutes."""
+    loaded = decode(
+        {**OURS, "concepts": [{"repeats": -1, "kind": 3, "path": str(i)} for i in range(3000)] + [5] * 3000}
+    )
+    assert len(loaded.problems) == 9000
+    assert len(loaded.config.concepts) == 3000
+
+
+@pytest.mark.parametrize(
+    "bad", [{"n": 5, "unit": "weeks"}, {"n": -1, "unit": "epoch"}, {"n": None, "unit": 3}, "never", 5]
+)
+def test_a_number_and_its_unit_stand_or_fall_together(bad: Any) -> None:
+    """A backup every 5 "weeks" used to become no backup at all, though "the default stands" was said."""
+    loaded = decode({**OURS, "backup": {"every": bad, "keep": 9}})
+    assert loaded.config.backup.every == Every(n=30, unit="minute")
+    assert loaded.config.backup.keep == 9
+    assert [p.path for p in loaded.problems] == ["backup.every"]
+
+
+def test_no_field_but_a_period_has_its_keys() -> None:
+    """What the test above rests on."""
+    named = {str(p[-1]) for p in PLACES if isinstance(p[-1], str) and p[-1] in Every.model_fields}
+    holders = [holder_of(full_tree(), p) for p in PLACES if p[-1] in named]
+    assert all(holder.keys() == Every.model_fields.keys() for holder in holders)
+
+
+def test_variants() -> None:
+    assert decode(
+        {**OURS, "training": {"optimizer": {"name": "adafactor", "weight_decay": 0.5}}}
+    ).config.training.optimizer == Adafactor(weight_decay=0.5)
+    partial = decode({**OURS, "training": {"optimizer": {"beta1": 0.5}}})
+    assert partial.config.training.optimizer.name == "adamw"
+    assert partial.problems == []
+    unknown = decode({**OURS, "training": {"optimizer": {"name": "lion", "beta1": 0.5}, "epochs": 3}})
+    assert unknown.config.training.optimizer.name == "adamw"
+    assert [p.path for p in unknown.problems] == ["training.optimizer"]
+    assert unknown.config.training.epochs == 3
+
+
+UNKNOWN_PLACES = [
+    (),
+    ("general",),
+    ("training",),
+    ("training", "loss"),
+    ("training", "optimizer"),
+    ("training", "schedule"),
+    ("parts", "unet"),
+    ("parts", "unet", "stop_after"),
+    ("concepts", 1),
+    ("sampling", "prompts", 0),
+    ("sampling", "every"),
+]
+
+
+@pytest.mark.parametrize("place", UNKNOWN_PLACES, ids=lambda p: ".".join(map(str, p)) or "top")
+def test_an_unknown_key_is_kept_by_its_path_and_told_once(tmp_path: Path, place: tuple[Any, ...]) -> None:
+    tree = full_tree()
+    holder_of(tree, (*place, "x"))["telepathy"] = {"range": [1, 2]}
+    path = ".".join(map(str, (*place, "telepathy")))
+    loaded = decode(tree)
+    assert loaded.config.unknown == {path: {"range": [1, 2]}}
+    assert [(p.path, p.severity) for p in loaded.problems] == [(path, "info")]
+    assert loaded.config.model_copy(update={"unknown": {}}) == decode(full_tree()).config
+    file = tmp_path / "saved.json"
+    save_file(loaded.config, file)
+    assert load_file(file) == Loaded(loaded.config)
+
+
+@steady
+@given(place=st.sampled_from(UNKNOWN_PLACES), key=st.text(max_size=8), value=json_values)
+def test_any_unknown_key_with_any_value(place: tuple[Any, ...], key: str, value: Any) -> None:
+    tree = full_tree()
+    holder = holder_of(tree, (*place, key))
+    is_known = key in holder or (not place and key in ("unknown", "darkroom_version"))
+    holder.setdefault(key, value)
+    loaded = decode(tree)
+    assert_sound(loaded)
+    if not is_known:
+        assert loaded.config.unknown[".".join(map(str, (*place, key)))] == value
+
+
+def test_unknown_itself_may_be_nonsense() -> None:
+    loaded = decode({**OURS, "unknown": [1, 2]})
+    assert loaded.config.unknown == {}
+    assert [p.path for p in loaded.problems] == ["unknown"]
+
+
+# -- files that are replaced
+
+
+def test_an_older_file_is_kept_and_ours_is_not(tmp_path: Path) -> None:
+    file = write(tmp_path, b'{"__version": 11, "training_method": "LORA", "epochs": 3}')
+    original = file.read_bytes()
+    save_file(load_file(file).config, file)
+    assert (tmp_path / "config.json.bak").read_bytes() == original
+    save_file(Config(), file)
+    assert (tmp_path / "config.json.bak").read_bytes() == original
+    assert sorted(p.name for p in tmp_path.iterdir() if p.is_file()) == ["config.json", "config.json.bak"]
+
+
+def test_a_second_original_does_not_replace_the_first(tmp_path: Path) -> None:
+    first = b'{"__version": 11, "epochs": 3}'
+    second = b'{"__version": 11, "epochs": 4}'
+    for content in (first, second, first):
+        save_file(Config(), write(tmp_path, content))
+    assert (tmp_path / "config.json.bak").read_bytes() == first
+    assert (tmp_path / "config.json.bak2").read_bytes() == second
+    assert not (tmp_path / "config.json.bak3").exists()
+
+
+@pytest.mark.parametrize("content", [b"not JSON", b"[]", b'{"darkroom_version": 2}', b"\xff\xfe"])
+def test_whatever_is_not_of_our_version_is_kept(tmp_path: Path, content: bytes) -> None:
+    """The config of a newer Darkroom used to be overwritten without a trace."""
+    save_file(Config(), write(tmp_path, content))
+    assert (tmp_path / "config.json.bak").read_bytes() == content
+    assert load_file(tmp_path / "config.json") == Loaded(Config())
+
+
+def test_saving_into_a_folder_that_is_not_there_makes_it(tmp_path: Path) -> None:
+    save_file(Config(), tmp_path / "a" / "b" / "config.json")
+    assert load_file(tmp_path / "a" / "b" / "config.json").problems == []

@@ -1,0 +1,187 @@
+"""Commands: left on the desk by any thread, picked up by the training thread."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.strategies import garbage, steady
+from trainer.commands import (
+    COMMAND_TYPES,
+    BackupNow,
+    CommandDesk,
+    Pause,
+    Resume,
+    SampleNow,
+    SaveNow,
+    Stop,
+    StopRequested,
+    ValidateNow,
+    from_line,
+    to_line,
+)
+
+STEP_COMMANDS = (SampleNow, ValidateNow, BackupNow, SaveNow)
+
+
+# -- lines
+
+
+@pytest.mark.parametrize("kind", COMMAND_TYPES.values())
+def test_every_command_comes_back_as_it_was(kind: type) -> None:
+    assert from_line(to_line(kind())) == kind()
+    assert from_line(to_line(kind()) + "\n") == kind()
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", "stop", "null", "[]", "3", "{}", '{"command": "Explode"}', '{"command": null}', '{"command": ["Stop"]}',
+     '{"command": "Stop"', '{"Stop": 1}', "[" * 100_000, "9" * 5000],
+    ids=lambda line: line[:30],
+)  # fmt: skip
+def test_any_other_line_is_none(line: str) -> None:
+    assert from_line(line) is None
+
+
+@steady
+@given(whole=garbage, text=st.text())
+def test_garbage_never_raises(whole: object, text: str) -> None:
+    assert from_line(text) is None
+    from_line(json.dumps(whole))
+    assert from_line(json.dumps({"command": "Stop", "extra": whole})) == Stop()
+
+
+# -- the desk
+
+
+def test_an_empty_desk_lets_pass() -> None:
+    desk = CommandDesk()
+    desk.check()
+    assert not desk.is_paused
+    assert not desk.is_stop_requested
+    assert not any(desk.take(kind) for kind in STEP_COMMANDS)
+
+
+def test_a_stop_is_raised_again_and_again_and_nothing_takes_it_back() -> None:
+    desk = CommandDesk()
+    desk.put(Stop())
+    for command in (Resume(), Pause(), SampleNow()):
+        with pytest.raises(StopRequested):
+            desk.check()
+        desk.put(command)
+    with pytest.raises(StopRequested):
+        desk.check()
+    assert desk.is_stop_requested
+    assert not desk.is_paused, "a run that is to stop does not wait"
+
+
+@pytest.mark.parametrize("kind", STEP_COMMANDS)
+def test_what_is_taken_is_gone(kind: type) -> None:
+    desk = CommandDesk()
+    desk.put(kind())
+    desk.put(kind())
+    others = [k for k in STEP_COMMANDS if k is not kind]
+    assert not any(desk.take(other) for other in others)
+    assert desk.take(kind)
+    assert not desk.take(kind)
+
+
+def test_a_pause_taken_back_at_once_is_none() -> None:
+    desk = CommandDesk()
+    desk.put(Pause())
+    assert desk.is_paused
+    desk.put(Resume())
+    desk.check(lambda waits: pytest.fail("it did not wait"))
+
+
+class Waiter:
+    """A thread that is waiting at the desk, told by events and not by the clock."""
+
+    def __init__(self, desk: CommandDesk) -> None:
+        self.told: list[bool] = []
+        self.outcome: object = None
+        self._waits = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(desk,), daemon=True)
+        self._thread.start()
+        assert self._waits.wait(30)
+
+    def _run(self, desk: CommandDesk) -> None:
+        try:
+            desk.check(self._tell)
+        except StopRequested:
+            self.outcome = "stopped"
+        else:
+            self.outcome = "went on"
+
+    def _tell(self, waits: bool) -> None:
+        self.told.append(waits)
+        self._waits.set()
+
+    def join(self) -> object:
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+        return self.outcome
+
+    @property
+    def is_waiting(self) -> bool:
+        return self._thread.is_alive()
+
+
+@pytest.mark.parametrize(("command", "outcome"), [(Resume(), "went on"), (Stop(), "stopped")])
+def test_a_paused_run_is_woken(command: Resume | Stop, outcome: str) -> None:
+    desk = CommandDesk()
+    desk.put(Pause())
+    waiter = Waiter(desk)
+    for other in (SampleNow(), Pause()):
+        desk.put(other)
+        assert waiter.is_waiting
+    desk.put(command)
+    assert waiter.join() == outcome
+    assert waiter.told == [True, False]
+    assert desk.take(SampleNow), "what was asked for in the pause is done after it"
+
+
+def test_all_who_wait_are_woken() -> None:
+    desk = CommandDesk()
+    desk.put(Pause())
+    waiters = [Waiter(desk) for _ in range(3)]
+    desk.put(Stop())
+    assert [w.join() for w in waiters] == ["stopped"] * 3
+
+
+def test_a_command_can_be_left_by_a_signal_that_interrupts_the_desk_itself() -> None:
+    """A signal handler runs on the very thread that holds the desk."""
+    desk = CommandDesk()
+    with desk._changed:
+        desk.put(Stop())
+    assert desk.is_stop_requested
+
+
+def test_no_command_of_many_threads_is_lost() -> None:
+    desk, count = CommandDesk(), 200
+    barrier = threading.Barrier(5)
+    taken: list[int] = []
+
+    def put(kind: Callable[[], SampleNow | SaveNow]) -> None:
+        barrier.wait()
+        for _ in range(count):
+            desk.put(kind())
+
+    def take() -> None:
+        barrier.wait()
+        taken.append(sum(desk.take(SampleNow) for _ in range(count)))
+
+    threads = [threading.Thread(target=put, args=(k,)) for k in (SampleNow, SampleNow, SaveNow)]
+    threads += [threading.Thread(target=take) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    left = desk.take(SampleNow)
+    assert 1 <= sum(taken) + left <= 2 * count
+    assert desk.take(SaveNow)

@@ -1,0 +1,132 @@
+"""What differs between two configs, and what of it a resumed run may not change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modules.config.compare import differing_paths, fixed_on_resume
+from modules.config.edit import get_path, set_path
+from modules.config.field import FieldRecord, records_of
+from modules.config.schema import Config
+from modules.config.sections.data import Concept
+from modules.config.sections.model import Part
+from tests.unit.strategies import few, valid_configs
+
+PARTS = [r for name in ("unet", "text_encoder") for r in records_of(Part, f"parts.{name}")]
+RECORDS = [r for r in (*records_of(Config), *PARTS) if r.kind != "map" and len(r.choices) != 1]
+
+
+def another(record: FieldRecord) -> Any:
+    """A value that fits and is not the default."""
+    match record.kind:
+        case "bool":
+            return not record.default
+        case "choice":
+            return next(c for c in record.choices if c != record.default)
+        case "text":
+            return record.default + "x"
+        case "int":
+            return next(v for v in (record.lo, record.hi) if v != record.default)
+        case "float":
+            assert record.lo is not None
+            assert record.hi is not None
+            return (record.lo + record.hi) / 2
+        case "every":
+            return {"n": 123, "unit": "second"}
+        case "int_list":
+            return [640]
+        case "section":
+            return {"name": next(n for n in record.variants if n != record.default.name)}
+        case "list":
+            return [{}]
+        case _:
+            raise AssertionError(record)
+
+
+def changed(config: Config, record: FieldRecord) -> Config:
+    edited, problems = set_path(config, record.path, another(record))
+    assert problems == []
+    assert get_path(edited, record.path) != get_path(config, record.path)
+    return edited
+
+
+@pytest.mark.parametrize("record", [r for r in RECORDS if r.setting.changeable_on_resume], ids=lambda r: r.path)
+def test_what_may_change_on_resume_is_not_named(record: FieldRecord) -> None:
+    """Setting when a part stops used to name the whole of that part, where the config said nothing of it before."""
+    edited = changed(Config(), record)
+    assert differing_paths(Config(), edited) != []
+    assert fixed_on_resume(Config(), edited) == []
+    assert fixed_on_resume(edited, Config()) == []
+
+
+@pytest.mark.parametrize("record", [r for r in RECORDS if not r.setting.changeable_on_resume], ids=lambda r: r.path)
+def test_anything_else_is_named(record: FieldRecord) -> None:
+    edited = changed(Config(), record)
+    for named in (fixed_on_resume(Config(), edited), fixed_on_resume(edited, Config())):
+        assert named
+        assert all(path == record.path or path.startswith(f"{record.path}.") for path in named)
+
+
+def test_all_changes_are_named_at_once_and_sorted() -> None:
+    edited = Config.model_validate(
+        {
+            "training": {"epochs": 99, "learning_rate": 0.5},
+            "adapter": {"rank": 3},
+            "parts": {"unet": {"train": False, "stop_after": {"n": 3, "unit": "epoch"}}},
+            "sampling": {"prompts": [{"prompt": "x"}]},
+            "concepts": [{"path": "x"}],
+        }
+    )
+    assert fixed_on_resume(Config(), edited) == [
+        "adapter.rank",
+        "concepts",
+        "parts.unet.train",
+        "training.learning_rate",
+    ]
+
+
+def test_a_part_with_all_its_defaults_is_like_none() -> None:
+    explicit = Config(parts={"unet": Part(), "vae": Part()})
+    assert fixed_on_resume(Config(), explicit) == []
+    assert fixed_on_resume(explicit, Config(parts={"text_encoder": Part()})) == []
+
+
+def test_a_list_counts_as_one_value() -> None:
+    one, other = (Config(concepts=(Concept(path=p), Concept(path="b"))) for p in ("a", "c"))
+    assert differing_paths(one, other) == ["concepts"]
+
+
+def test_nothing_is_another_value_than_none_at_all() -> None:
+    assert differing_paths(Config(unknown={"x": 1}), Config(unknown={"x": 1, "y": None})) == ["unknown.y"]
+
+
+def test_equal_configs_do_not_differ() -> None:
+    assert differing_paths(Config(), Config()) == []
+
+
+@few
+@given(one=valid_configs(), other=valid_configs())
+def test_differences_are_mutual_and_the_fixed_ones_among_them(one: Config, other: Config) -> None:
+    assert differing_paths(one, one) == []
+    assert fixed_on_resume(one, one) == []
+    assert differing_paths(one, other) == differing_paths(other, one)
+    assert fixed_on_resume(one, other) == fixed_on_resume(other, one)
+    if one != other:
+        assert differing_paths(one, other)
+
+
+def test_unit_strategies_make_more_than_defaults() -> None:
+    """The properties above say nothing if the configs drawn are all alike."""
+    drawn = []
+
+    @few
+    @given(config=valid_configs(), _=st.none())
+    def draw(config: Config, _: None) -> None:
+        drawn.append(tuple(differing_paths(Config(), config)))
+
+    draw()
+    assert len(set(drawn)) > 20

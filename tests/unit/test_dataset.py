@@ -1,0 +1,204 @@
+"""The data set of a run: concepts in, examples with placements out, and a plan whose numbers hold."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modules.config.sections.data import Concept
+from modules.data.buckets import Size, bucket_sizes, place
+from modules.data.dataset import BucketRules, ConceptFacts, Dataset, EpochPlans, Example, build_dataset
+from modules.data.scan import Picture
+from tests.builders.pictures import draw_folder
+from tests.unit.strategies import steady
+
+RULES = BucketRules((64,), step_px=16, max_aspect=2.0, is_bucketing=True)
+Kind = Literal["training", "validation"]
+
+
+def build(concepts: list[tuple[Concept, Path]], kind: Kind = "training", rules: BucketRules = RULES) -> Dataset:
+    return build_dataset(concepts, kind, rules)
+
+
+# -- from folders
+
+
+def test_a_concept_s_pictures_with_their_placements(pictures: Path) -> None:
+    dataset = build([(Concept(name="cat", repeats=2.0, loss_weight=0.5), pictures)])
+    assert [e.picture.path.name for e in dataset.examples] == [f"{i:03d}.png" for i in range(5)]
+    assert dataset.concepts == (ConceptFacts("cat", 2.0, 0.5, 0, 5),)
+    sizes = bucket_sizes(64, step_px=16, max_aspect=2.0, is_bucketing=True)
+    assert [e.placements for e in dataset.examples] == [
+        (place(e.picture.width_px, e.picture.height_px, sizes),) for e in dataset.examples
+    ]
+    assert dataset.buckets == tuple((e.placements[0].bucket,) for e in dataset.examples)
+    assert dataset.num_resolutions == 1
+
+
+def test_only_enabled_concepts_of_the_kind_take_part(pictures: Path, tmp_path: Path) -> None:
+    concepts = [
+        (Concept(kind="validation"), pictures),
+        (Concept(enabled=False), tmp_path / "not there"),
+        (Concept(name="second"), pictures),
+    ]
+    assert [c.name for c in build(concepts).concepts] == ["second"]
+    validation = build(concepts, "validation")
+    assert [c.name for c in validation.concepts] == [pictures.name]  # the folder's name, where it has none
+    assert len(validation.examples) == 5
+    assert build([]).examples == ()
+
+
+def test_concepts_stand_one_after_the_other(pictures: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    more = draw_folder(tmp_path / "more", sizes=[(64, 64)] * 3)
+    dataset = build([(Concept(name=n), f) for n, f in (("a", pictures), ("none", empty), ("b", more))])
+    facts = [(c.name, c.first_example, c.num_examples) for c in dataset.concepts]
+    assert facts == [("a", 0, 5), ("none", 5, 0), ("b", 5, 3)]
+    assert [e.concept for e in dataset.examples] == [0] * 5 + [2] * 3
+
+
+def test_each_concept_has_its_own_captions_and_sub_folders(tmp_path: Path) -> None:
+    draw_folder(tmp_path / "a", sizes=[(64, 64)])
+    draw_folder(tmp_path / "a" / "deep", sizes=[(64, 64)])
+    dataset = build(
+        [(Concept(include_subfolders=True), tmp_path / "a"), (Concept(caption_source="file_name"), tmp_path / "a")]
+    )
+    assert [c.num_examples for c in dataset.concepts] == [2, 1]
+    assert dataset.examples[2].picture.captions == ("000",)
+    assert dataset.examples[0].picture.captions == ("picture number 0",)
+
+
+def test_what_was_passed_over_is_told(tmp_path: Path, pictures: Path) -> None:
+    folder = draw_folder(tmp_path / "a", sizes=[(64, 64)])
+    (folder / "empty.png").write_bytes(b"")
+    dataset = build([(Concept(), folder), (Concept(), pictures)])
+    assert [s.path.name for s in dataset.skipped] == ["empty.png"]
+    assert dataset.without(frozenset({0})).skipped == dataset.skipped
+
+
+def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="nowhere"):
+        build([(Concept(), tmp_path / "nowhere")])
+
+
+def test_several_resolutions_and_no_buckets(pictures: Path) -> None:
+    rules = BucketRules((64, 128), step_px=32, max_aspect=2.0, is_bucketing=False)
+    dataset = build([(Concept(), pictures)], rules=rules)
+    assert dataset.num_resolutions == 2
+    assert {e.placements[0].bucket for e in dataset.examples} == {Size(64, 64)}
+    assert {e.placements[1].bucket for e in dataset.examples} == {Size(128, 128)}
+    assert dataset.bucket_counts == {Size(64, 64): 5, Size(128, 128): 5}
+
+
+def test_the_fullest_buckets_first(pictures: Path) -> None:
+    assert list(build([(Concept(), pictures)]).bucket_counts.values()) == [3, 2]
+
+
+def test_without_broken_ones_the_others_are_renumbered(pictures: Path, tmp_path: Path) -> None:
+    more = draw_folder(tmp_path / "more", sizes=[(64, 64)] * 3)
+    dataset = build([(Concept(name="a", repeats=2.0), pictures), (Concept(name="b"), more)])
+    rest = dataset.without(frozenset({0, 2, 7}))
+    assert [e.picture.path.name for e in rest.examples] == ["001.png", "003.png", "004.png", "000.png", "001.png"]
+    assert [(c.name, c.repeats, c.first_example, c.num_examples) for c in rest.concepts] == [
+        ("a", 2.0, 0, 3),
+        ("b", 1.0, 3, 2),
+    ]
+    assert rest.buckets == tuple(tuple(p.bucket for p in e.placements) for e in rest.examples)
+    assert dataset.without(frozenset()) == dataset
+    nothing = dataset.without(frozenset(range(8)))
+    assert nothing.examples == ()
+    assert plans(nothing).windows(0) == ()
+
+
+# -- the plan
+
+
+def plans(dataset: Dataset, *, batch_size: int = 2, accumulation_steps: int = 2, run_seed: int = 1) -> EpochPlans:
+    return EpochPlans(dataset, batch_size=batch_size, accumulation_steps=accumulation_steps, run_seed=run_seed)
+
+
+@st.composite
+def datasets(draw: st.DrawFn) -> Dataset:
+    """Data sets of any shapes, with no file behind them."""
+    resolutions = draw(st.sampled_from([(64,), (64, 96), (64, 96, 128)]))
+    sizes = BucketRules(resolutions, step_px=32, max_aspect=2.0, is_bucketing=True).sizes()
+    examples: list[Example] = []
+    facts: list[ConceptFacts] = []
+    for concept in range(draw(st.integers(1, 3))):
+        shapes = draw(st.lists(st.sampled_from([(64, 64), (96, 64), (64, 96), (200, 100)]), max_size=6))
+        facts.append(
+            ConceptFacts(
+                str(concept),
+                draw(st.sampled_from([0.0, 0.5, 0.1, 1.0, 1.5, 2.0, 3.0])),
+                1.0,
+                len(examples),
+                len(shapes),
+            )
+        )
+        for width, height in shapes:
+            picture = Picture(Path(f"{len(examples)}.png"), width, height, 1, 1, ())
+            examples.append(Example(picture, concept, tuple(place(width, height, s) for s in sizes)))
+    buckets = tuple(tuple(p.bucket for p in e.placements) for e in examples)
+    return Dataset(tuple(examples), tuple(facts), len(resolutions), (), buckets)
+
+
+shapes_of_runs = st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(0, 2**32 - 1))
+
+
+@steady
+@given(dataset=datasets(), shape=shapes_of_runs, epochs=st.integers(0, 30))
+def test_the_numbers_of_steps_are_those_that_happen(dataset: Dataset, shape: tuple[int, int, int], epochs: int) -> None:
+    plan = plans(dataset, batch_size=shape[0], accumulation_steps=shape[1], run_seed=shape[2])
+    steps = [len(plan.windows(e)) for e in range(epochs)]
+    assert [plan.num_steps(e) for e in range(epochs)] == steps
+    assert plan.total_steps(epochs) == sum(steps)
+    assert plan.has_empty_epoch(epochs) == (0 in steps)
+
+
+@steady
+@given(dataset=datasets(), shape=shapes_of_runs, epochs=st.integers(1, 20))
+def test_over_a_run_every_picture_comes_as_often_as_promised(
+    dataset: Dataset, shape: tuple[int, int, int], epochs: int
+) -> None:
+    plan = plans(dataset, batch_size=shape[0], accumulation_steps=shape[1], run_seed=shape[2])
+    times: Counter[int] = Counter()
+    for epoch in range(epochs):
+        for window in plan.windows(epoch):
+            assert 1 <= len(window) <= shape[1]
+            for batch in window:
+                assert 1 <= len(batch) <= shape[0]
+                assert len({dataset.buckets[s.example][s.resolution] for s in batch}) == 1
+                times.update(s.example for s in batch)
+    for number, example in enumerate(dataset.examples):
+        assert abs(times[number] - dataset.concepts[example.concept].repeats * epochs) < 1
+
+
+@steady
+@given(dataset=datasets(), epochs=st.permutations(range(5)))
+def test_an_epoch_is_planned_alike_whenever_it_is_asked_for(dataset: Dataset, epochs: list[int]) -> None:
+    """A resumed run begins in the middle."""
+    straight = plans(dataset)
+    expected = [straight.windows(e) for e in range(5)]
+    jumping = plans(dataset)
+    assert {e: jumping.windows(e) for e in epochs} == dict(enumerate(expected))
+
+
+def test_a_million_epochs_are_counted_without_planning_them(pictures: Path) -> None:
+    """A broken repeat used to make the check of a long run plan every epoch of it."""
+    dataset = build([(Concept(repeats=1.5), pictures)], rules=BucketRules((64, 96), 32, 2.0, True))
+    plan = plans(dataset, batch_size=1, accumulation_steps=1)
+    assert plan.total_steps(1_000_000) == 7_500_000
+
+
+def test_epochs_without_a_picture_are_noticed(pictures: Path) -> None:
+    dataset = build([(Concept(repeats=0.1), pictures)])
+    plan = plans(dataset)
+    assert [len(plan.windows(e)) for e in range(4)] == [1, 0, 1, 0]
+    assert plan.has_empty_epoch(2)
+    assert not plan.has_empty_epoch(1)

@@ -1,0 +1,129 @@
+"""Events as lines of JSON, there and back."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import FrozenInstanceError, asdict, fields
+from typing import Any, get_origin, get_type_hints
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.strategies import garbage, steady
+from trainer.events import (
+    EVENT_TYPES,
+    BackupSaved,
+    CacheProgress,
+    DownloadProgress,
+    Event,
+    PhaseChanged,
+    RunFinished,
+    SampleProgress,
+    StepFinished,
+    ValidationFinished,
+    from_line,
+    to_line,
+)
+
+STEP = StepFinished(1, 2, 3, 4, 5, 6, 0.5, 0.4, 1.0, 2.0, 3.0, {"unet": 1e-4}, ("unet",), 1)
+
+
+def same(one: Event, other: Event | None) -> bool:
+    """Equal, with one NaN like another."""
+    return type(one) is type(other) and repr(one) == repr(other)
+
+
+def values_of(kind: type[Event]) -> dict[str, st.SearchStrategy[Any]]:
+    hints = get_type_hints(kind)
+    numbers = st.dictionaries(st.text(max_size=8), st.floats(), max_size=3)
+    return {
+        f.name: numbers if get_origin(hints[f.name]) is Mapping else st.from_type(hints[f.name]) for f in fields(kind)
+    }
+
+
+@steady
+@given(data=st.data(), kind=st.sampled_from(sorted(EVENT_TYPES)))
+def test_every_event_comes_back_as_it_was(data: st.DataObject, kind: str) -> None:
+    event = data.draw(st.builds(EVENT_TYPES[kind], **values_of(EVENT_TYPES[kind])))
+    line = to_line(event, time="2026-03-04T05:06:07.000")
+    assert "\n" not in line
+    assert json.loads(line)["event"] == kind
+    assert json.loads(line)["time"] == "2026-03-04T05:06:07.000"
+    assert same(event, from_line(line))
+
+
+@pytest.mark.parametrize("kind", sorted(EVENT_TYPES))
+def test_every_event_is_a_frozen_record_that_says_whether_it_may_be_coalesced(kind: str) -> None:
+    cls = EVENT_TYPES[kind]
+    assert cls.may_coalesce == (cls in (DownloadProgress, CacheProgress, StepFinished, SampleProgress))
+    assert cls.__doc__
+    with pytest.raises((FrozenInstanceError, TypeError)):
+        PhaseChanged("training").detail = "x"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_a_number_that_is_none_does_not_end_the_run(loss: float) -> None:
+    """A validation that gave NaN used to raise in the midst of telling so."""
+    event = ValidationFinished(5, loss, {"100": loss}, {"cat": 0.5})
+    line = to_line(event)
+    json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert same(event, from_line(line))
+
+
+def test_what_is_missing_has_its_default_and_what_is_new_is_left_out() -> None:
+    assert from_line('{"event": "PhaseChanged", "phase": "training", "mood": "good"}') == PhaseChanged("training")
+    assert from_line('{"event": "BackupSaved", "path": "x"}') is None
+
+
+def test_half_a_line_is_none() -> None:
+    line = to_line(STEP)
+    assert [n for n in range(len(line)) if from_line(line[:n]) is not None] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "", "\n", "null", "[]", "3", '"text"', "{}", "Traceback (most recent call last):", '{"event": "Telepathy"}',
+        '{"event": null}', '{"event": []}', '{"event": {}}', '{"event": 5}', '{"event": ["StepFinished"]}',
+        '{"event": "PhaseChanged", "phase": 5}', '{"event": "PhaseChanged", "phase": "dreaming"}',
+        '{"event": "BackupSaved", "step": "x", "path": "y"}', '{"event": "BackupSaved", "step": 5, "path": null}',
+        "[" * 100_000, "9" * 5000, '{"event": "PhaseChanged", "phase": "training"} x',
+    ],
+    ids=lambda line: line[:40],
+)  # fmt: skip
+def test_any_other_line_is_none(line: str) -> None:
+    """A line whose kind was a list used to raise."""
+    assert from_line(line) is None
+
+
+@steady
+@given(kind=st.sampled_from(sorted(EVENT_TYPES)), place=st.integers(0, 20), value=garbage, whole=garbage)
+def test_garbage_never_raises(kind: str, place: int, value: Any, whole: Any) -> None:
+    from_line(json.dumps(whole))
+    if isinstance(whole, dict):
+        from_line(json.dumps({**whole, "event": kind}))
+    data = json.loads(to_line(STEP))
+    data[sorted(data)[place % len(data)]] = value
+    read = from_line(json.dumps(data))
+    assert read is None or isinstance(read, StepFinished)
+
+
+def test_values_have_their_types_again() -> None:
+    event = from_line(to_line(STEP))
+    assert event == STEP
+    assert isinstance(event, StepFinished)
+    assert isinstance(event.training_parts, tuple)
+    assert asdict(event) == asdict(STEP)
+    whole = from_line('{"event": "ValidationFinished", "step": 1, "loss": 2}')
+    assert isinstance(whole, ValidationFinished)
+    assert isinstance(whole.loss, float)
+
+
+def test_texts_of_any_kind() -> None:
+    event = RunFinished("finished", 3, "čau 猫 \u2028 \x00 \ud800 \n", "C:\\models\\x.safetensors")
+    assert from_line(to_line(event)) == event
+    assert to_line(event).isascii()
+    assert from_line(to_line(BackupSaved(2**70, "x"))) == BackupSaved(2**70, "x")

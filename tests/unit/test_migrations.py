@@ -1,0 +1,489 @@
+"""OneTrainer's configs: what they say is what we do, and what we cannot do is said."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modules.config.codec import Loaded, decode, encode, load_file
+from modules.config.every import Every
+from modules.config.migrations.chain import is_onetrainer
+from modules.config.migrations.onetrainer_10 import to_11
+from modules.config.migrations.onetrainer_11 import to_darkroom_1
+from modules.config.rules import problems_of
+from modules.config.schema import Config
+from tests.unit.strategies import garbage, steady
+from tests.unit.test_codec import assert_sound, holder_of, places
+
+FIXTURES = Path(__file__).parent / "fixtures"
+EVERYTHING: dict[str, Any] = json.loads((FIXTURES / "onetrainer_11.json").read_text())
+OLDER: dict[str, Any] = json.loads((FIXTURES / "onetrainer_10.json").read_text())
+READ_INSIDE = {"unet", "text_encoder", "vae", "optimizer", "concepts", "samples", "cloud"}
+PLACES = {v: [p for p in places(t) if len(p) == 1 or p[0] in READ_INSIDE] for v, t in ((11, EVERYTHING), (10, OLDER))}
+OPTIMIZER_KEYS = {"optimizer", "beta1", "eps", "decay_rate", "amsgrad"}
+SHORT = {k: v for k, v in EVERYTHING.items() if not isinstance(v, dict) or k in READ_INSIDE}
+
+
+def sparse(**keys: Any) -> dict[str, Any]:
+    """A file that holds little: what it does not say has OneTrainer's defaults."""
+    return {"training_method": "LORA", "learning_rate_warmup_steps": 0, **keys}
+
+
+def loaded(**keys: Any) -> Loaded:
+    return decode(sparse(**keys))
+
+
+def warnings_of(result: Loaded) -> list[str]:
+    return [str(p) for p in result.problems if p.severity == "warning"]
+
+
+# -- whole files
+
+
+@pytest.mark.parametrize("version", [11, 10])
+def test_a_whole_file_gives_the_expected_config(version: int) -> None:
+    expected = json.loads((FIXTURES / f"onetrainer_{version}.expected.json").read_text())
+    result = load_file(FIXTURES / f"onetrainer_{version}.json") if version == 11 else decode(OLDER)
+    tree = encode(result.config)
+    del tree["unknown"]
+    assert tree == expected["config"]
+    assert [[p.severity, str(p)] for p in result.problems] == expected["problems"]
+    assert result.was_migrated
+
+
+# What is understood completely, or is without meaning here.
+UNDERSTOOD = {
+    "__version", "aspect_ratio_bucketing", "backup_after", "backup_after_unit", "backup_before_save", "base_model_name",
+    "batch_size", "cache_dir", "clear_cache_before_training", "clip_grad_norm", "continue_last_backup",
+    "dataloader_threads", "dropout_probability", "ema", "ema_decay", "ema_update_step_interval", "epochs",
+    "gradient_accumulation_steps", "huggingface_cache_dir", "include_train_config", "latent_caching", "layer_filter",
+    "layer_filter_preset", "learning_rate", "learning_rate_min_factor", "learning_rate_scheduler",
+    "learning_rate_warmup_steps", "lora_alpha", "lora_rank", "lora_weight_dtype", "loss_weight_fn",
+    "loss_weight_strength", "model_type", "offline_mode", "output_dtype", "output_model_destination",
+    "output_model_format", "resolution", "rolling_backup", "rolling_backup_count", "sample_after", "sample_after_unit",
+    "sample_image_format", "save_every", "save_every_unit", "save_filename_prefix", "secrets", "temp_device",
+    "tensorboard", "text_encoder_layer_skip", "train_device", "train_dtype", "training_method", "validate_after",
+    "validate_after_unit", "validation", "workspace_dir",
+}  # fmt: skip
+
+
+def test_whatever_is_not_understood_is_kept_with_its_value() -> None:
+    kept = decode(EVERYTHING).config.unknown["onetrainer"]
+    assert EVERYTHING.keys() - kept.keys() == UNDERSTOOD
+    whole = kept.keys() - {"unet", "text_encoder", "vae", "optimizer", "concepts", "samples"}
+    assert {key: kept[key] for key in whole} == {key: EVERYTHING[key] for key in whole}
+
+
+def test_what_is_not_understood_inside_of_objects_and_lists_is_kept_too() -> None:
+    """The rest of the parts, the optimizer, the concepts and the samples used to vanish."""
+    kept = decode(EVERYTHING).config.unknown["onetrainer"]
+    assert kept["unet"]["guidance_scale"] == 1.0
+    assert kept["optimizer"]["fused"] is True
+    assert kept["concepts"][0]["text"] == EVERYTHING["concepts"][0]["text"]
+    assert [concept["seed"] for concept in kept["concepts"]] == [-714360451, 12, 13]
+    assert kept["samples"][1]["base_image_path"] == ""
+    assert "learning_rate" not in kept["unet"]
+    assert "beta1" not in kept["optimizer"]
+    assert "path" not in kept["concepts"][0]
+    assert "prompt" not in kept["samples"][0]
+
+
+def test_secrets_leave_no_trace() -> None:
+    text = json.dumps(encode(decode(EVERYTHING).config))
+    assert "hf_not_a_token" not in text
+    assert "not a key" not in text
+    assert "secrets" not in text
+
+
+def test_a_migrated_config_is_saved_and_loaded_without_a_word() -> None:
+    first = decode(EVERYTHING).config
+    again = decode(json.loads(json.dumps(encode(first))))
+    assert again == Loaded(first)
+
+
+@pytest.mark.parametrize("tree", [EVERYTHING, OLDER], ids=["11", "10"])
+def test_the_steps_are_pure(tree: dict[str, Any]) -> None:
+    before = copy.deepcopy(tree)
+    to_darkroom_1(to_11(tree, []) if tree is OLDER else tree, [])
+    decode(tree)
+    assert tree == before
+
+
+# -- any part of a file, any nonsense in it
+
+
+@steady
+@given(gone=st.sets(st.sampled_from(sorted(EVERYTHING)), max_size=len(EVERYTHING)), version=st.sampled_from([10, 11]))
+def test_any_keys_may_be_missing(gone: set[str], version: int) -> None:
+    tree = {k: v for k, v in (EVERYTHING if version == 11 else OLDER).items() if k not in gone}
+    assert_sound(decode(tree))
+
+
+@pytest.mark.parametrize("version", [10, 11])
+def test_each_single_key_may_be_missing(version: int) -> None:
+    whole = EVERYTHING if version == 11 else OLDER
+    for place in PLACES[version]:
+        if isinstance(place[-1], str):
+            tree = copy.deepcopy(whole)
+            del holder_of(tree, place)[place[-1]]
+            assert isinstance(decode(tree).config, Config)
+
+
+@steady
+@given(data=st.data(), version=st.sampled_from([10, 11]))
+def test_any_value_may_be_nonsense(data: st.DataObject, version: int) -> None:
+    tree = copy.deepcopy(EVERYTHING if version == 11 else OLDER)
+    changes = data.draw(st.lists(st.tuples(st.sampled_from(PLACES[version]), garbage), min_size=1, max_size=5))
+    for place, value in sorted(changes, key=lambda change: -len(change[0])):
+        holder_of(tree, place)[place[-1]] = copy.deepcopy(value)
+    assert_sound(decode(tree))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, [], {}, "", "x", -1, True, 0.5, float("nan"), pytest.param(10**400, id="huge"), ["a"], {"a": 1}],
+    ids=repr,
+)
+def test_one_kind_of_nonsense_everywhere(value: Any) -> None:
+    """An unhashable kind of concept, and a number beyond floats, used to raise."""
+    for place in PLACES[11]:
+        if place[0] == "optimizer" and place[-1] not in OPTIMIZER_KEYS:
+            continue
+        tree = copy.deepcopy(SHORT)
+        holder_of(tree, place)[place[-1]] = copy.deepcopy(value)
+        assert isinstance(decode(tree).config, Config)
+    assert_sound(decode({key: copy.deepcopy(value) for key in EVERYTHING}))
+
+
+def test_a_value_of_a_wrong_kind_is_told() -> None:
+    for key, value in {
+        "unet": 5,
+        "optimizer": "ADAMW",
+        "concepts": {"path": "x"},
+        "samples": 3,
+        "resolution": None,
+        "sample_after": "often",
+        "learning_rate_warmup_steps": "some",
+        "model_type": 15,
+        "batch_size": "two",
+        "ema": ["GPU"],
+    }.items():
+        assert len(warnings_of(loaded(**{key: value}))) == 1, key
+
+
+# -- which file is which
+
+
+def test_how_a_file_of_theirs_is_told() -> None:
+    assert is_onetrainer({"__version": 3})
+    assert is_onetrainer({"base_model_name": "x"})  # the shape of a built-in preset
+    assert not is_onetrainer({"darkroom_version": 1, "__version": 11})
+    assert not is_onetrainer({"training": {"epochs": 3}})
+    assert not is_onetrainer({})
+
+
+@pytest.mark.parametrize("version", [12, 99, 10**400])
+def test_a_newer_onetrainer(version: int) -> None:
+    result = decode({**EVERYTHING, "__version": version, "brand_new": 5})
+    assert "newer OneTrainer" in result.problems[0].message
+    assert result.config.unknown["onetrainer"]["brand_new"] == 5
+    assert result.config.training == decode(EVERYTHING).config.training
+
+
+@pytest.mark.parametrize("version", [0, 3, 9])
+def test_an_older_onetrainer_is_said(version: int) -> None:
+    assert any(f"version {version}" in w for w in warnings_of(decode({**OLDER, "__version": version})))
+
+
+@pytest.mark.parametrize("version", ["11", None, -1, True, 3.5, [], {}])
+def test_a_version_that_is_none_is_taken_for_the_newest(version: Any) -> None:
+    assert decode({**EVERYTHING, "__version": version}).config == decode(EVERYTHING).config
+
+
+# -- version 10
+
+
+@pytest.mark.parametrize(
+    ("method", "checkpointing", "offloads"),
+    [("ON", "block", False), ("OFF", "off", False), ("CPU_OFFLOADED", "block", True), (True, "block", False),
+     (False, "off", False)],
+)  # fmt: skip
+def test_checkpointing_of_10_speaks_for_all_parts(method: Any, checkpointing: str, offloads: bool) -> None:
+    for version in ({"__version": 10}, {}, {"__version": 11}):  # written without a bump in July 2026
+        result = loaded(gradient_checkpointing=method, unet={"train": True}, **version)
+        for name in ("unet", "text_encoder"):  # in a sparse file that does not name it, too
+            part = result.config.part(name)
+            assert (part.checkpointing, part.offload_activations) == (checkpointing, offloads), (version, name)
+
+
+def test_in_11_each_part_speaks_for_itself() -> None:
+    result = loaded(__version=11, unet={"gradient_checkpointing": False, "activation_offloading": True})
+    assert result.config.part("unet").checkpointing == "off"
+    assert result.config.part("unet").offload_activations
+    assert result.config.part("text_encoder").checkpointing == "block"
+
+
+def test_a_preset_of_an_older_onetrainer_has_its_format_understood() -> None:
+    result = loaded(output_model_format="SAFETENSORS")
+    assert result.config.output.format == "kohya"
+    assert warnings_of(result) == []
+
+
+def test_layers_that_were_offloaded_are_named_once() -> None:
+    result = loaded(gradient_checkpointing="CPU_OFFLOADED", layer_offload_fraction=0.5, vae={})
+    assert len([w for w in warnings_of(result) if "Offloading of layers" in w]) == 1
+
+
+# -- defaults
+
+
+def test_where_the_file_is_silent_their_defaults_stand() -> None:
+    """A file without a learning rate meant 0.000003; ours is thirty times that."""
+    config = decode({"__version": 11}).config
+    assert config.training.trains == "full"
+    assert config.training.learning_rate == 3e-6
+    assert config.training.epochs == 100
+    assert config.training.precision == "float16"
+    assert config.training.schedule.warmup_steps == 200
+    assert config.training.ema.update_every_steps == 5
+    assert config.adapter.alpha == 1.0
+    assert config.adapter.layers == "all"
+    assert config.general.cache_dir == "workspace-cache/run"
+    assert config.sampling.every == Every(n=10, unit="minute")
+    assert config.sampling.image_format == "jpg"
+    assert config.backup.every == Every(n=30, unit="minute")
+    assert config.backup.save_every.is_never
+    assert config.backup.keep == 0
+    assert config.validation.every.is_never
+    assert config.output.dtype == "float32"
+    assert config.output.embed_config == "none"
+    assert config.output.destination == "models/model.safetensors"
+    assert config.part("unet").stop_after.is_never
+    assert config.part("unet").checkpointing == "block"
+    assert config.part("text_encoder").stop_after == Every(n=30, unit="epoch")
+    assert config.data.max_aspect == 4.0
+    assert config.data.bucket_step_px == 8
+
+
+# -- steps
+
+
+@pytest.mark.parametrize(
+    ("batches", "accumulation", "steps"),
+    [(100, 1, 100), (100, 4, 25), (10, 4, 3), (1, 4, 1), (100, "4", 25), (9, 2.0, 5)],
+)
+def test_their_step_is_a_batch_ours_an_update(batches: int, accumulation: Any, steps: int) -> None:
+    result = loaded(
+        gradient_accumulation_steps=accumulation,
+        sample_after=batches,
+        sample_after_unit="STEP",
+        backup_after=batches,
+        backup_after_unit="STEP",
+        save_every=batches,
+        save_every_unit="STEP",
+        validation=True,
+        validate_after=batches,
+        validate_after_unit="STEP",
+        text_encoder={"stop_training_after": batches, "stop_training_after_unit": "STEP"},
+    )
+    config, every = result.config, Every(n=steps, unit="step")
+    assert config.training.accumulation_steps == int(accumulation)
+    assert config.sampling.every == every
+    assert config.backup.every == every
+    assert config.backup.save_every == every
+    assert config.validation.every == every
+    assert config.part("text_encoder").stop_after == every
+
+
+@pytest.mark.parametrize(
+    ("given", "unit", "expected"),
+    [
+        (3, "EPOCH", Every(n=3, unit="epoch")),
+        (90, "SECOND", Every(n=90, unit="second")),
+        (1.5, "MINUTE", Every(n=1.5, unit="minute")),
+        ("2", "HOUR", Every(n=2, unit="hour")),
+        (7, "NEVER", Every()),
+        (7, "ALWAYS", Every(n=1, unit="step")),
+        (0, "EPOCH", Every()),
+        (-4, "STEP", Every()),
+        (7, "FORTNIGHT", Every(n=10, unit="minute")),
+        (7, None, Every(n=10, unit="minute")),
+        ("soon", "STEP", Every(n=10, unit="minute")),
+        (None, "STEP", Every(n=10, unit="minute")),
+    ],
+)
+def test_units_of_time(given: Any, unit: Any, expected: Every) -> None:
+    result = loaded(gradient_accumulation_steps=4, sample_after=given, sample_after_unit=unit)
+    assert result.config.sampling.every == expected
+
+
+def test_a_part_without_an_end_has_none() -> None:
+    result = loaded(text_encoder={"stop_training_after": None, "stop_training_after_unit": "EPOCH"})
+    assert result.config.part("text_encoder").stop_after.is_never
+    assert warnings_of(result) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "steps", "share"),
+    [
+        (200, 50, 0.0),
+        (201, 51, 0.0),
+        (1.5, 1, 0.0),
+        (1, 0, 1.0),
+        (0.25, 0, 0.25),
+        (0, 0, 0.0),
+        (-3, 0, 0.0),
+        ("8", 2, 0.0),
+    ],
+)
+def test_warm_up_above_one_counts_batches_up_to_one_it_is_a_share(given: Any, steps: int, share: float) -> None:
+    result = loaded(gradient_accumulation_steps=4, learning_rate_warmup_steps=given)
+    schedule = result.config.training.schedule
+    assert (schedule.warmup_steps, schedule.warmup_share) == (steps, share)
+    assert warnings_of(result) == []
+
+
+# -- single settings
+
+
+@pytest.mark.parametrize(
+    ("given", "sides", "warns"),
+    [
+        ("512", (512,), False),
+        (" 512, 768 ", (512, 768), False),
+        ("512,768,", (512, 768), False),
+        (640, (640,), False),
+        (512.0, (512,), False),  # used to become 512 and 0
+        ([512, "768"], (512, 768), False),
+        ("1024x768", (887,), True),
+        ("1024 X 768", (887,), True),
+        ("512,1024x768", (512,), True),
+        ("123456", (512,), True),  # used to become 12345 and 6
+        ("large", (512,), True),
+        ("", (512,), True),
+        (None, (512,), True),
+        ({}, (512,), True),
+    ],
+)
+def test_resolution(given: Any, sides: tuple[int, ...], warns: bool) -> None:
+    result = loaded(resolution=given)
+    assert result.config.data.resolution_px == sides
+    assert bool(warnings_of(result)) == warns
+
+
+@pytest.mark.parametrize(
+    ("name", "cycles", "ours", "warns"),
+    [
+        ("CONSTANT", 1.0, "constant", False),
+        ("LINEAR", 1.0, "linear", False),
+        ("COSINE", 3.0, "cosine", False),
+        ("COSINE_WITH_RESTARTS", 1.0, "cosine", False),
+        ("COSINE_WITH_RESTARTS", 3.0, "cosine", True),
+        ("COSINE_WITH_HARD_RESTARTS", 2.0, "cosine", True),
+        ("REX", 1.0, "linear", True),
+        ("ADAFACTOR", 1.0, "constant", True),
+        ("CUSTOM", 1.0, "constant", True),
+    ],
+)
+def test_another_curve_of_the_learning_rate_is_said(name: str, cycles: float, ours: str, warns: bool) -> None:
+    result = loaded(learning_rate_scheduler=name, learning_rate_cycles=cycles, learning_rate_min_factor=0.1)
+    assert result.config.training.schedule.name == ours
+    assert bool(warnings_of(result)) == warns
+
+
+def test_optimizers() -> None:
+    unknown = loaded(optimizer={"optimizer": "PRODIGY", "d_coef": 2.0, "beta1": 0.5})
+    assert unknown.config.training.optimizer.name == "adamw"
+    assert unknown.config.training.optimizer == Config().training.optimizer
+    assert "PRODIGY" in warnings_of(unknown)[0]
+    assert unknown.config.unknown["onetrainer"]["optimizer"] == {"optimizer": "PRODIGY", "d_coef": 2.0, "beta1": 0.5}
+    amsgrad = loaded(optimizer={"optimizer": "ADAMW", "amsgrad": True, "beta1": None})
+    assert "amsgrad" in warnings_of(amsgrad)[0]
+    assert amsgrad.config.training.optimizer == Config().training.optimizer
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("masked_training", True), ("offset_noise_weight", 0.1), ("force_v_prediction", True), ("mae_strength", 1.0),
+        ("timestep_distribution", "SIGMOID"), ("peft_type", "LOHA"), ("lora_decompose", True),
+        ("lora_model_name", "old.safetensors"), ("loss_scaler", "BATCH"), ("only_cache", True), ("multi_gpu", True),
+        ("additional_embeddings", [{"placeholder": "<x>"}]), ("align_prop", True), ("prevent_overwrites", True),
+        ("layer_filter_preset", "blocks"), ("output_model_format", "COMFY_LORA"), ("train_dtype", "FLOAT_8"),
+        ("loss_weight_fn", "P2"), ("cloud", {"enabled": True}),
+    ],
+)  # fmt: skip
+def test_what_would_have_changed_the_training_is_named(key: str, value: Any) -> None:
+    result = loaded(**{key: value})
+    assert len(warnings_of(result)) == 1
+    assert key in warnings_of(result)[0]
+
+
+def test_what_changes_nothing_is_not() -> None:
+    quiet = {k: v for k, v in EVERYTHING.items() if k in decode(EVERYTHING).config.unknown["onetrainer"]}
+    for key in ("offset_noise_weight", "timestep_distribution", "additional_embeddings", "prevent_overwrites",
+                "concepts", "samples"):  # fmt: skip
+        del quiet[key]
+    assert warnings_of(loaded(**quiet)) == []
+
+
+@pytest.mark.parametrize("model_type", ["STABLE_DIFFUSION_XL_10_BASE", "FLUX_DEV_1", "STABLE_DIFFUSION_21"])
+def test_another_model_is_an_error_until_it_is_supported(model_type: str) -> None:
+    result = loaded(model_type=model_type, concepts=[{"path": "x"}])
+    assert [p.severity for p in result.problems if p.path == "model.family"] == ["error"]
+    for config in (result.config, decode(encode(result.config)).config):  # saved and loaded it still is
+        errors = [p for p in problems_of(config) if p.severity == "error"]
+        assert [p.path for p in errors] == ["model.family"]
+        assert model_type in errors[0].message
+
+
+@pytest.mark.parametrize("method", ["FINE_TUNE", "EMBEDDING", "FINE_TUNE_VAE"])
+def test_another_method_is_an_error_until_it_is_supported(method: str) -> None:
+    config = loaded(training_method=method, concepts=[{"path": "x"}]).config
+    assert [p.path for p in problems_of(config) if p.severity == "error"] == ["training.trains"]
+
+
+# -- concepts and samples
+
+
+def test_concepts() -> None:
+    result = decode(EVERYTHING)
+    cat, held_out, prior = result.config.concepts
+    assert (cat.name, cat.path, cat.repeats, cat.loss_weight) == ("cat", "datasets/cat", 2.5, 0.5)
+    assert (cat.include_subfolders, cat.kind, cat.enabled) == (True, "training", True)
+    assert held_out.kind == "validation"
+    assert not prior.enabled, "pictures of a prior must not be learned from like others"
+    assert prior.caption_source == "file_name"
+    text = " ".join(warnings_of(result))
+    for name in ("enable_random_flip", "enable_tag_shuffling", "SAMPLES", "PRIOR_PREDICTION"):
+        assert name in text
+
+
+def test_concepts_of_older_versions() -> None:
+    result = loaded(concepts=[{"path": "a", "repeats": 3}, {"path": "b", "validation_concept": True}])
+    assert [(c.repeats, c.kind) for c in result.config.concepts] == [(3.0, "training"), (1.0, "validation")]
+    assert result.config.unknown.get("onetrainer", {}).get("concepts") is None
+
+
+def test_what_is_no_concept_is_left_out_and_said() -> None:
+    result = loaded(concepts=[5, {"path": "a", "type": []}, None, {"path": "b", "text": "x", "image": 3}])
+    assert [c.path for c in result.config.concepts] == ["a", "b"]
+    assert not result.config.concepts[0].enabled
+    assert len(warnings_of(result)) == 3
+
+
+def test_samples() -> None:
+    result = decode(EVERYTHING)
+    first, second = result.config.sampling.prompts
+    assert (first.prompt, first.negative_prompt, first.seed) == ("a photo of sks cat", "blurry", 7)
+    assert (first.steps, first.guidance, first.sampler) == (20, 6.0, "dpmpp_karras")
+    assert (second.width_px, second.height_px, second.enabled) == (512, 768, False)
+    problems = {p.path: p.severity for p in result.problems}
+    assert problems["sampling.prompts.1.sampler"] == "warning"  # was an error, though DDIM stands in
+    assert problems["sampling.prompts.1.seed"] == "info"

@@ -1,0 +1,81 @@
+"""Where things are, and names that every system takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modules.system.paths import (
+    PROGRAM_ROOT,
+    from_caller,
+    from_root,
+    log_dir,
+    safe_name,
+    session_file,
+    user_presets_dir,
+)
+from tests.unit.strategies import odd_texts, steady
+
+
+def test_a_config_s_paths_count_from_the_program() -> None:
+    assert from_root("models/x.safetensors") == PROGRAM_ROOT / "models" / "x.safetensors"
+    assert from_root("/data/x") == Path("/data/x").absolute()
+    assert (PROGRAM_ROOT / "modules" / "system" / "paths.py").is_file()
+
+
+def test_a_command_line_s_paths_count_from_the_caller(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert from_caller("x") == Path.cwd() / "x"
+    monkeypatch.setenv("DARKROOM_CALLER_DIR", str(tmp_path))
+    assert from_caller("x") == tmp_path / "x"
+    assert from_caller(tmp_path / "y") == tmp_path / "y"
+
+
+def test_the_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    assert from_root("~/pictures") == tmp_path / "pictures"
+    assert from_caller("~/pictures") == tmp_path / "pictures"
+
+
+def test_the_home_of_nobody_is_a_name_like_any_other() -> None:
+    """It used to raise RuntimeError in the middle of a check."""
+    assert from_root("~no such user/x") == PROGRAM_ROOT / "~no such user" / "x"
+    assert from_caller("~no such user/x") == Path.cwd() / "~no such user" / "x"
+
+
+def test_the_user_s_folders_are_the_user_s(tmp_path: Path) -> None:
+    for path in (user_presets_dir(), session_file(), log_dir()):
+        assert tmp_path in path.parents
+
+
+@steady
+@given(text=st.text(max_size=80) | odd_texts, max_chars=st.integers(8, 60))
+def test_a_safe_name_is_one(text: str, max_chars: int) -> None:
+    name = safe_name(text, max_chars=max_chars)
+    assert name
+    assert len(name) <= max_chars
+    assert not set(name) & set('/\\:*?"<>|#\x00\n\r\t')
+    assert name.strip(" .") == name
+    assert safe_name(name, max_chars=max_chars) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("a photo of a cat", "a photo of a cat"),
+        ("a/b\\c:d", "a_b_c_d"),
+        ("..", "unnamed"),
+        ("", "unnamed"),
+        (" .hidden. ", "hidden"),
+        ("čistý 猫", "čistý 猫"),
+        ("con", "_con"),
+        ("NUL.txt", "_NUL.txt"),
+        ("lpt1", "_lpt1"),
+        ("console", "console"),
+    ],
+)
+def test_safe_names(text: str, name: str) -> None:
+    assert safe_name(text) == name
