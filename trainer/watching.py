@@ -10,7 +10,7 @@ import torch
 from modules.optim.param_groups import named_parameters
 from modules.system.paths import from_root
 from trainer.assemble import LoadedModel, evaluation_of
-from trainer.callbacks.metrics import Metrics, TensorBoardLog
+from trainer.callbacks.metrics import Metrics
 from trainer.callbacks.sampling import SamplingCallback
 from trainer.callbacks.saving import SavingCallback
 from trainer.callbacks.validation import ValidationCallback
@@ -18,6 +18,7 @@ from trainer.export import LoraExporter
 from trainer.painting import Painter
 from trainer.run_setup import Loaders, RunSetup
 from trainer.step import Stepper
+from trainer.tensorboard_log import TensorBoardLog
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +66,7 @@ def build_watchers(
             folder=setup.run_dir / "samples",
             desk=desk,
             emit=log.emit,
+            log=tensorboard,
         ),
         saving=SavingCallback(
             config.backup.save_every,

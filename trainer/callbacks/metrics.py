@@ -3,38 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 from trainer.callbacks.protocol import StepView
 from trainer.events import Event, StepFinished
-from trainer.state import Counters
+from trainer.tensorboard_log import TensorBoardLog
 
 _SPEED_MEMORY = 0.9
-
-
-class TensorBoardLog:
-    """Writes scalars to a run's tensorboard folder; the library is imported when the first one comes."""
-
-    def __init__(self, folder: Path, *, first_step: int) -> None:
-        self._folder = folder
-        self._first_step = first_step
-        self._writer: Any = None
-
-    def scalar(self, tag: str, value: float, step: int) -> None:
-        """Write one number."""
-        if self._writer is None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            # What an interrupted run wrote beyond the backup it is resumed from is taken back.
-            self._writer = SummaryWriter(str(self._folder), purge_step=self._first_step or None)
-        self._writer.add_scalar(tag, value, step)
-
-    def close(self) -> None:
-        """Flush and close."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
 
 
 class Metrics:
@@ -75,11 +49,6 @@ class Metrics:
         )
         if self._log is not None:
             self._write(self._log, view)
-
-    def at_end(self, counters: Counters) -> None:
-        """Close the log."""
-        if self._log is not None:
-            self._log.close()
 
     def _measure(self, view: StepView) -> None:
         speed = view.outcome.num_images / max(view.seconds, 1e-9)

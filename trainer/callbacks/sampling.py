@@ -15,6 +15,7 @@ from trainer.evaluation import Evaluation
 from trainer.events import Event, PhaseChanged, SampleProgress, SampleReady, WarningRaised
 from trainer.painting import Painter
 from trainer.state import Counters
+from trainer.tensorboard_log import TensorBoardLog
 
 
 class SamplingCallback:
@@ -29,6 +30,7 @@ class SamplingCallback:
         folder: Path,
         desk: CommandDesk,
         emit: Callable[[Event], None],
+        log: TensorBoardLog | None,
     ) -> None:
         self._settings = settings
         self._painter = painter
@@ -36,6 +38,7 @@ class SamplingCallback:
         self._folder = folder
         self._desk = desk
         self._emit = emit
+        self._log = log
 
     def at_start(self, counters: Counters) -> None:
         """Show what the model does before it learns."""
@@ -75,6 +78,8 @@ class SamplingCallback:
             path = self._path(step, index, [(index, prompt)])
             with atomic_file(path) as temporary:
                 image.save(temporary, format="PNG" if path.suffix == ".png" else "JPEG", quality=95)
+            if self._log is not None:
+                self._log.image(f"samples/{path.parent.name}", image, step)
             self._emit(SampleReady(step, index, prompt.prompt, str(path)))
 
     def _prompts(self) -> list[tuple[int, SamplePrompt]]:

@@ -15,7 +15,6 @@ from modules.memory.placement import Placement
 from modules.objectives.denoise import predicted_losses
 from modules.system.devices import Device, move
 from trainer import phases
-from trainer.callbacks.metrics import TensorBoardLog
 from trainer.callbacks.protocol import StepView
 from trainer.commands import CommandDesk, ValidateNow
 from trainer.evaluation import Evaluation
@@ -23,6 +22,7 @@ from trainer.events import Event, PhaseChanged, ValidationFinished
 from trainer.loader import Loader
 from trainer.precision import Precision
 from trainer.state import Counters
+from trainer.tensorboard_log import TensorBoardLog
 
 Losses = dict[tuple[str, int], list[float]]  # by concept and timestep
 

@@ -133,17 +133,19 @@ def draw_varied_picture(generator: np.random.Generator) -> Picture:
     return _to_picture(canvas_HWC)
 
 
-def draw_zog_pictures(folder: Path, *, seed: int = 0) -> list[Path]:
-    """Write the dozen training pictures of the new object, a pink ring, each with its caption beside it.
+def draw_zog_pictures(folder: Path, *, seed: int = 0, num_pictures: int = NUM_ZOG_PICTURES) -> list[Path]:
+    """Write up to a dozen pictures of the new object, a pink ring, each with its caption beside it.
 
     `zog_01.png` is 64 x 64 px RGB, `zog_01.txt` its caption ("a zog on a green ground"). The folder is made where
-    it is missing. Every ground colour comes at least once. Returns the paths of the pictures.
+    it is missing. The first eight have a ground of each colour. Returns the paths of the pictures.
+
+    `demo/zog` was written with seed 0, `demo/zog_unseen` (for validation) with seed 1 and 8 pictures.
     """
     generator = np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)
     grounds = list(COLOURS) + [str(name) for name in generator.choice(list(COLOURS), 4, replace=False)]
     paths = []
-    for index, ground in enumerate(grounds):
+    for index, ground in enumerate(grounds[:num_pictures]):
         scene = Scene(shape="ring", colour="pink", ground=ground)
         path = folder / f"zog_{index + 1:02d}.png"
         Image.fromarray(draw_scene(scene, generator)).save(path)

@@ -1,0 +1,69 @@
+"""What TensorBoard itself reads back of a run."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import IMAGES, SCALARS, EventAccumulator
+
+from modules.config.schema import Config
+from tests.builders.configs import laid_over, small_config
+from tests.builders.runs import Ran, run
+from trainer.events import SampleReady, StepFinished, ValidationFinished
+
+
+@pytest.fixture
+def config(tiny_sd: Path, pictures: Path, tmp_path: Path) -> Config:
+    sample = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 2, "guidance": 1.0}
+    return laid_over(
+        small_config(tmp_path, model=tiny_sd, pictures=pictures),
+        {
+            "general": {"tensorboard": True},
+            "concepts": [{"path": str(pictures)}, {"path": str(pictures), "kind": "validation", "name": "seen"}],
+            "training": {"epochs": 1},
+            "validation": {"every": {"n": 1, "unit": "epoch"}, "num_timesteps": 2},
+            "sampling": {"at_start": True, "at_end": True, "prompts": [sample]},
+        },
+    )
+
+
+def read(ran: Ran) -> EventAccumulator:
+    run_dir = Path(ran.finished.backup_path).parents[1]
+    return EventAccumulator(str(run_dir / "tensorboard"), size_guidance={SCALARS: 0, IMAGES: 0}).Reload()
+
+
+def test_numbers_and_samples_are_there(config: Config) -> None:
+    ran = run(config)
+    log, steps = read(ran), ran.of(StepFinished)
+    for tag, told in (
+        ("loss/train_step", [s.loss for s in steps]),
+        ("smooth_loss/train_step", [s.smoothed_loss for s in steps]),
+        ("gradient_norm", [s.gradient_norm for s in steps]),
+        ("lr/unet", [s.learning_rates["unet"] for s in steps]),
+    ):
+        kept = log.Scalars(tag)
+        assert [k.step for k in kept] == [s.step for s in steps]
+        np.testing.assert_allclose([k.value for k in kept], told, rtol=1e-6)
+    validations = ran.of(ValidationFinished)
+    assert len(validations) > 0
+    np.testing.assert_allclose([k.value for k in log.Scalars("loss/validation")], [v.loss for v in validations], 1e-6)
+    assert "loss/validation/seen" in log.Tags()["scalars"]
+    painted = ran.of(SampleReady)
+    (tag,) = log.Tags()["images"]
+    assert tag == f"samples/{Path(painted[0].path).parent.name}"
+    for kept, sample in zip(log.Images(tag), painted, strict=True):
+        assert kept.step == sample.step
+        with Image.open(BytesIO(kept.encoded_image_string)) as seen, Image.open(sample.path) as file:
+            np.testing.assert_array_equal(np.asarray(seen), np.asarray(file))
+
+
+def test_a_resumed_run_goes_on_in_the_same_charts(config: Config) -> None:
+    first = run(config)
+    longer = laid_over(config, {"training": {"epochs": 2}})
+    second = run(longer, resume_from=Path(first.finished.backup_path))
+    told = [s.step for s in (*first.of(StepFinished), *second.of(StepFinished))]
+    assert [k.step for k in read(second).Scalars("loss/train_step")] == told == list(range(1, len(told) + 1))

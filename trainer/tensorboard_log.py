@@ -1,0 +1,42 @@
+"""What TensorBoard shows of a run: its numbers and its samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+
+class TensorBoardLog:
+    """Writes to a run's tensorboard folder; the library is imported when there is something to write."""
+
+    def __init__(self, folder: Path, *, first_step: int) -> None:
+        self._folder = folder
+        self._first_step = first_step
+        self._writer: Any = None
+
+    def scalar(self, tag: str, value: float, step: int) -> None:
+        """Write one number."""
+        self._open().add_scalar(tag, value, step)
+
+    def image(self, tag: str, image: Image.Image, step: int) -> None:
+        """Write one picture."""
+        self._open().add_image(tag, np.asarray(image.convert("RGB")), step, dataformats="HWC")
+
+    def close(self) -> None:
+        """Flush and close."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _open(self) -> Any:
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            # What an interrupted run wrote beyond its backup is taken back; the step of the backup itself stays.
+            self._writer = SummaryWriter(
+                str(self._folder), purge_step=self._first_step + 1 if self._first_step else None
+            )
+        return self._writer
