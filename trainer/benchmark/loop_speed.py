@@ -11,6 +11,7 @@ from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 
 from modules.config.codec import decode, encode
 from modules.config.schema import Config
+from modules.system.paths import from_root
 from trainer.assemble import load_model, machine_of
 from trainer.backup import new_run_dir
 from trainer.benchmark.bare import BareLoop
@@ -45,10 +46,11 @@ def loop_against_bare(config: Config, *, rounds: int, num_threads: int) -> Ratio
             model.placement.close()
 
 
-def demo_config(preset: Config, folder: Path, *, epochs: int, **changes: Any) -> Config:
+def demo_config(preset: Config, folder: Path, *, repeats: int, epochs: int, **changes: Any) -> Config:
     """Return the demo preset as a run for measuring: its own folders, nothing painted, nothing backed up."""
     tree = encode(preset)
     tree["general"] |= {"workspace_dir": str(folder / "workspace"), "cache_dir": str(folder / "cache")}
+    tree["concepts"] = [concept | {"repeats": repeats} for concept in tree["concepts"]]
     tree["training"] |= {"epochs": epochs, **changes}
     tree["sampling"] |= {"every": {"unit": "never"}, "at_start": False, "at_end": False}
     tree["validation"] |= {"every": {"unit": "never"}}
@@ -60,7 +62,7 @@ def demo_config(preset: Config, folder: Path, *, epochs: int, **changes: Any) ->
 def with_large_unet(config: Config, folder: Path) -> Config:
     """Return the config with the demo's UNet exchanged for one of random weights whose step takes over a second."""
     model = folder / "large-unet"
-    shutil.copytree(config.model.base_model, model, dirs_exist_ok=True)
+    shutil.copytree(from_root(config.model.base_model), model, dirs_exist_ok=True)
     small = UNet2DConditionModel.from_config(UNet2DConditionModel.load_config(model / "unet"))
     large = UNet2DConditionModel.from_config(
         {**small.config, "block_out_channels": (128, 256), "layers_per_block": 2, "sample_size": 32}
