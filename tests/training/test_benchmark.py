@@ -1,0 +1,75 @@
+"""The benchmark measures what it says: the same work in both loops, pair by pair. No time is asserted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from modules.system.devices import CPU
+from tests.builders.configs import small_config
+from trainer.benchmark import measure, report
+from trainer.benchmark.loop_speed import demo_config, loop_against_bare
+from trainer.benchmark.measure import paired
+
+
+def test_pairs_take_turns_and_the_first_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, order = [0.0], []
+
+    def work(name: str, seconds: list[float]) -> None:
+        order.append(name)
+        now[0] += seconds[order.count(name) - 1]
+
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: now[0])
+    ratio = paired(
+        lambda: work("ours", [100.0, 2.0, 4.0, 1.0]), lambda: work("bare", [50.0, 1.0, 3.0, 1.0]), rounds=3, device=CPU
+    )
+    assert order == ["ours", "bare", "ours", "bare", "bare", "ours", "ours", "bare"]
+    assert (ratio.ratio, ratio.lowest, ratio.highest) == (0.75, 0.5, 1.0)
+    assert (ratio.ours_seconds, ratio.bare_seconds, ratio.rounds) == (2.0, 1.0, 3)
+
+
+def test_both_loops_do_the_same_steps(
+    tiny_sd: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[int] = []
+    step = torch.optim.AdamW.step
+
+    def counted(self: torch.optim.AdamW, *arguments: object) -> object:
+        steps.append(sum(len(g["params"]) for g in self.param_groups))
+        return step(self, *arguments)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", counted)
+    base = small_config(tmp_path, model=tiny_sd, pictures=pictures)
+    ratio = loop_against_bare(demo_config(base, tmp_path, repeats=1, epochs=1000), rounds=1, num_threads=1)
+    assert ratio.ratio > 0
+    # Two rounds (one does not count) of each loop, all of them over the same parameters.
+    per_round = len(steps) // 4
+    assert per_round >= 2
+    assert len(steps) == 4 * per_round
+    assert len(set(steps)) == 1
+
+
+def test_the_windows_own_figures_become_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {
+        "start_seconds": [1.0, 1.2, 1.1],
+        "start_median_seconds": 1.1,
+        "gaps": [
+            {"phase": "training", "seconds": 30.0, "num_beats": 3, "p50_ms": 10.0, "p99_ms": 21.4, "max_ms": 40.0}
+        ],
+    }
+    done = subprocess.CompletedProcess([], 0, json.dumps(told, indent=1), "")
+    monkeypatch.setattr(report.subprocess, "run", lambda *a, **k: done)
+    start, gaps = report._window()
+    assert start.value == "1.10 s (1.00 to 1.20)"
+    assert (gaps.name, gaps.value) == ("window gaps, training", "p99 21 ms, max 40 ms over 30 s")
+
+
+def test_a_window_that_does_not_open_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = subprocess.CompletedProcess([], 1, "", "Traceback\nRuntimeError: there is no display\n")
+    monkeypatch.setattr(report.subprocess, "run", lambda *a, **k: done)
+    (row,) = report._window()
+    assert row.value == "not measured: RuntimeError: there is no display"
