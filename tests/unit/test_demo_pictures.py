@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ from trainer.demo.pictures import (
     Scene,
     colour_value,
     draw_captioned_picture,
+    draw_known_pictures,
     draw_scene,
     draw_varied_picture,
     draw_zog_pictures,
@@ -142,9 +145,19 @@ def test_zog_pictures(tmp_path: Path) -> None:
     assert len(ZOG_TEMPLATES) >= 3
 
 
-def test_committed_zog_pictures_are_the_drawn_ones(tmp_path: Path) -> None:
-    for path in draw_zog_pictures(tmp_path):
-        committed = ROOT / "demo" / "zog" / path.name
+@pytest.mark.parametrize(
+    ("folder", "draw"),
+    [
+        ("zog", draw_zog_pictures),
+        ("zog_unseen", partial(draw_zog_pictures, seed=1, num_pictures=8)),
+        ("shapes", draw_known_pictures),
+    ],
+)
+def test_committed_pictures_are_the_drawn_ones(tmp_path: Path, folder: str, draw: Callable[[Path], list[Path]]) -> None:
+    drawn_ones = draw(tmp_path)
+    assert {p.name for p in drawn_ones} == {p.name for p in (ROOT / "demo" / folder).glob("*.png")}
+    for path in drawn_ones:
+        committed = ROOT / "demo" / folder / path.name
         with Image.open(path) as drawn, Image.open(committed) as kept:
             np.testing.assert_array_equal(np.asarray(drawn), np.asarray(kept))
         assert path.with_suffix(".txt").read_text("utf-8") == committed.with_suffix(".txt").read_text("utf-8")

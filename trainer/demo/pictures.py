@@ -147,12 +147,33 @@ def draw_zog_pictures(folder: Path, *, seed: int = 0, num_pictures: int = NUM_ZO
     paths = []
     for index, ground in enumerate(grounds[:num_pictures]):
         scene = Scene(shape="ring", colour="pink", ground=ground)
-        path = folder / f"zog_{index + 1:02d}.png"
-        Image.fromarray(draw_scene(scene, generator)).save(path)
-        caption = write_caption(scene, ZOG_TEMPLATES[index % len(ZOG_TEMPLATES)])
-        path.with_suffix(".txt").write_text(caption + "\n", encoding="utf-8")
-        paths.append(path)
+        template = ZOG_TEMPLATES[index % len(ZOG_TEMPLATES)]
+        paths.append(_write_captioned(scene, template, folder / f"zog_{index + 1:02d}.png", generator))
     return paths
+
+
+def draw_known_pictures(folder: Path, *, seed: int = 0, num_pictures: int = 24) -> list[Path]:
+    """Write pictures of what the demo model knows already, all shapes in turn, each with its caption beside it.
+
+    Shown beside the zogs, they keep a LoRA from turning everything into one (prior preservation: Ruiz et al. 2023,
+    eq. 2, with drawn pictures in place of generated ones). `demo/shapes` was written with seed 0.
+    """
+    generator = np.random.default_rng(seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for index in range(num_pictures):
+        colour, ground = (str(name) for name in generator.choice(list(COLOURS), size=2, replace=False))
+        scene = Scene(list(SHAPES)[index % len(SHAPES)], colour, ground)
+        paths.append(
+            _write_captioned(scene, FULL_TEMPLATES[index % 4], folder / f"shape_{index + 1:02d}.png", generator)
+        )
+    return paths
+
+
+def _write_captioned(scene: Scene, template: str, path: Path, generator: np.random.Generator) -> Path:
+    Image.fromarray(draw_scene(scene, generator)).save(path)
+    path.with_suffix(".txt").write_text(write_caption(scene, template) + "\n", encoding="utf-8")
+    return path
 
 
 def _varied_colour(colour: Colour, generator: np.random.Generator) -> FloatArray:

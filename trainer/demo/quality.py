@@ -26,7 +26,7 @@ _BATCH_SIZE = 16
 
 _GRID_COLUMNS = 8
 _CELL_SCALE = 2
-_LABEL_HEIGHT_PX = 26
+_LABEL_HEIGHT_PX = 38
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,113 @@
+"""The preset a new user runs first, as it ships: the run from start to file, and what the model has learned by it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from modules.config.presets import list_presets
+from modules.config.schema import Config
+from tests.builders.configs import laid_over
+from tests.builders.runs import Ran, run
+from trainer.demo.architecture import load_demo_pipeline
+from trainer.demo.judge import judge
+from trainer.demo.pictures import Scene
+from trainer.demo.quality import count_right, fixed_prompts, sample_pictures
+from trainer.events import (
+    BackupSaved,
+    CacheProgress,
+    ModelSaved,
+    RunStarted,
+    SampleReady,
+    StepFinished,
+    ValidationFinished,
+)
+from trainer.preflight import check
+
+MODEL = Path(__file__).parents[2] / "demo" / "model"
+GROUNDS = ("green", "blue", "yellow", "white", "red", "purple")
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def demo_config(folder: Path) -> Config:
+    (preset,) = [p for p in list_presets() if p.name == "#demo"]
+    loaded = preset.load()
+    assert not loaded.problems
+    return laid_over(
+        loaded.config,
+        {
+            # One thread, for the last bits; everything else is the preset's own.
+            "general": {
+                "workspace_dir": str(folder / "workspace"),
+                "cache_dir": str(folder / "cache"),
+                "num_threads": 1,
+            },
+            "output": {"destination": str(folder / "zog.safetensors")},
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    return demo_config(tmp_path_factory.mktemp("demo"))
+
+
+@pytest.fixture(scope="module")
+def ran(config: Config) -> Ran:
+    assert not [p for p in check(config).problems if p.severity != "info"]
+    return run(config)
+
+
+def test_it_does_all_that_a_run_can_do(ran: Ran, config: Config) -> None:
+    assert ran.finished.outcome == "finished"
+    started, steps = ran.of(RunStarted)[0], ran.of(StepFinished)
+    assert len(steps) == started.total_steps == steps[-1].step
+    assert set(steps[0].training_parts) == {"unet", "text_encoder"}
+    assert ran.of(CacheProgress), "nothing was cached"
+    validations = [v.loss for v in ran.of(ValidationFinished)]
+    assert len(validations) >= 5
+    assert validations[-1] < 0.8 * validations[0], "zogs that were never shown are not known any better"
+    assert len(ran.of(BackupSaved)) >= 2
+    assert Path(ran.of(ModelSaved)[-1].path).is_file()
+    painted = {s.step for s in ran.of(SampleReady)}
+    assert {0, started.total_steps} < painted, "no samples before, between and after"
+
+
+def test_the_samples_show_the_zog_appear(ran: Ran, config: Config) -> None:
+    last = max(s.step for s in ran.of(SampleReady))
+    for index, prompt in enumerate(config.sampling.prompts):
+        ground = next(g for g in ("green", "blue", "yellow", "white", "purple") if f"{g} ground" in prompt.prompt)
+        if "zog" in prompt.prompt:
+            before, after = (shown(ran, index, step) for step in (0, last))
+            zog = Scene("ring", "pink", ground)
+            assert not judge(before, zog).shape_right, f"the demo model knew {prompt.prompt!r} before"
+            assert judge(after, zog).shape_right
+            assert judge(after, zog).colours_right
+
+
+def shown(ran: Ran, index: int, step: int) -> np.ndarray:
+    (path,) = [s.path for s in ran.of(SampleReady) if (s.index, s.step) == (index, step)]
+    with Image.open(path) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+@pytest.mark.parametrize("noise_seed", [0, 100, 200])
+def test_stock_diffusers_paints_zogs_and_all_else_as_before(ran: Ran, config: Config, noise_seed: int) -> None:
+    torch.set_num_threads(1)
+    pipeline = load_demo_pipeline(MODEL)
+    prompts = fixed_prompts()[:12]
+    texts, scenes = [p.text for p in prompts], [p.scene for p in prompts]
+    before = count_right(sample_pictures(pipeline, texts, noise_seed=noise_seed), scenes)
+    pipeline.load_lora_weights(config.output.destination)
+    after = count_right(sample_pictures(pipeline, texts, noise_seed=noise_seed), scenes)
+    zogs = sample_pictures(pipeline, [f"a zog on a {g} ground" for g in GROUNDS], noise_seed=noise_seed)
+    verdicts = [judge(z, Scene("ring", "pink", g)) for z, g in zip(zogs, GROUNDS, strict=True)]
+    assert sum(v.shape_right and v.colour_right for v in verdicts) >= 5
+    assert sum(v.ground_right for v in verdicts) >= 5
+    assert before.all_right >= 11 / 12
+    assert after.all_right >= before.all_right - 1 / 12, "the other shapes are no longer what they were"
