@@ -1,5 +1,6 @@
-"""The metadata of LoRA files that A1111, Forge, ComfyUI and ModelSpec readers look at. All values are texts.
+"""The metadata of LoRA files and checkpoints that A1111, Forge, ComfyUI and ModelSpec readers look at.
 
+All values are texts.
 `ss_*` keys are kohya's (sd-scripts) and name what users see on the model's card; `modelspec.*` is Stability's
 ModelSpec 1.0.1.
 """
@@ -31,6 +32,63 @@ class LoraFacts:
     created: datetime
     tag_frequency: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     config_json: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFacts:
+    """What is told of a checkpoint. `dtype` is the plain name of its numbers' format."""
+
+    title: str
+    model: str
+    variant: str
+    prediction: str
+    resolution_px: int
+    dtype: str
+    created: datetime
+
+
+# ModelSpec 1.0.1: the architecture, and the code base whose layout the file has.
+_ARCHITECTURES = {
+    "sd1": ("stable-diffusion-v1", "https://github.com/CompVis/stable-diffusion"),
+    "sd2": ("stable-diffusion-v2-512", "https://github.com/Stability-AI/stablediffusion"),
+    "sd2_v": ("stable-diffusion-v2-768-v", "https://github.com/Stability-AI/stablediffusion"),
+    "sdxl": ("stable-diffusion-xl-v1-base", "https://github.com/Stability-AI/generative-models"),
+    "sdxl_refiner": ("stable-diffusion-xl-v1-refiner", "https://github.com/Stability-AI/generative-models"),
+}
+_VARIANT_IDS = {
+    ("sd1", "inpainting"): "stable-diffusion-v1-inpainting",
+    ("sd2", "inpainting"): "stable-diffusion-v2-inpainting",
+    ("sd2", "depth"): "stable-diffusion-v2-depth",
+    ("sdxl", "instruct"): "stable-diffusion-xl-v1-edit",
+}
+
+
+def architecture_of(model: str, variant: str = "") -> str:
+    """Return ModelSpec's id of a model ("sd1", "sd2", "sd2_v", "sdxl", "sdxl_refiner")."""
+    return _VARIANT_IDS.get((model, variant)) or _ARCHITECTURES[model][0]
+
+
+def checkpoint_metadata(facts: CheckpointFacts, *, payload_sha256: str) -> dict[str, str]:
+    """Return the metadata of a single-file checkpoint (ModelSpec 1.0.1).
+
+    The prediction stands under the spec's key and under the one ComfyUI writes, which differ.
+    """
+    prediction = "v" if facts.prediction == "v_prediction" else "epsilon"
+    return {
+        "format": "pt",
+        "modelspec.sai_model_spec": "1.0.1",
+        "modelspec.architecture": architecture_of(facts.model, facts.variant),
+        "modelspec.implementation": _ARCHITECTURES[facts.model][1],
+        "modelspec.title": facts.title,
+        "modelspec.date": facts.created.isoformat(timespec="seconds"),
+        "modelspec.resolution": f"{facts.resolution_px}x{facts.resolution_px}",
+        "modelspec.prediction_type": prediction,
+        "modelspec.predict_key": prediction,
+        "modelspec.unet_dtype": facts.dtype,
+        "modelspec.vae_dtype": facts.dtype,
+        "modelspec.hash_sha256": f"0x{payload_sha256}",
+        "software": "Darkroom",
+    }
 
 
 def lora_metadata(facts: LoraFacts, *, payload_sha256: str) -> dict[str, str]:

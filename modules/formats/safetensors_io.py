@@ -3,21 +3,22 @@
 The format (github.com/huggingface/safetensors): eight bytes with the header's length, the header as JSON (for each
 tensor dtype, shape and place; texts under "__metadata__"), then the tensors' bytes one after the other. The library's
 own writer wants all tensors in memory at once and orders the metadata differently each time; this one writes tensor by
-tensor, and equal content gives an equal file.
+tensor, and equal content gives an equal file. Tensors may be lazy: each is then made when its turn comes, and let go.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
 
 import torch
 from safetensors import SafetensorError, safe_open
 
 from modules.errors import DarkroomError
+from modules.formats.lazy_tensors import LazyTensor
 from modules.system.atomic import atomic_file
 
 _DTYPE_CODES = {
@@ -25,6 +26,8 @@ _DTYPE_CODES = {
     torch.float32: "F32",
     torch.float16: "F16",
     torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
     torch.int64: "I64",
     torch.int32: "I32",
     torch.int16: "I16",
@@ -34,25 +37,53 @@ _DTYPE_CODES = {
 }
 
 
+PAYLOAD_SHA256 = "payload-sha256".center(64, "#")
+"""Put into a metadata value, this becomes the hash of the payload: known last, and of the same length."""
+
+_PART_ITEMS = 1 << 24
+
+Writable = torch.Tensor | LazyTensor
+OnWritten = Callable[[int, int], None]
+
+
 def write_safetensors(
-    path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], *, dtype: torch.dtype | None = None
+    path: Path,
+    tensors: Mapping[str, Writable],
+    metadata: Mapping[str, str],
+    *,
+    dtype: torch.dtype | None = None,
+    on_written: OnWritten | None = None,
 ) -> None:
     """Write tensors atomically, floating ones cast to `dtype` where one is given, in the order of their names.
 
-    Only one tensor at a time is cast or copied from its device. Raises DarkroomError, and leaves what was there, where
-    a tensor holds a value that is not a finite number.
+    Only one tensor at a time is made or copied from its device. `on_written(done, total)` counts bytes and may raise to
+    end it. Raises DarkroomError, and leaves what was there, where a tensor holds a value that is not a finite number.
     """
-    with atomic_file(path) as temporary, temporary.open("wb") as file:
-        _write_header(file, tensors, metadata, dtype)
-        for name in _order(tensors, dtype):
-            file.write(_bytes_of(name, tensors[name], dtype))
+    digest = hashlib.sha256()
+    with atomic_file(path) as temporary:
+        with temporary.open("wb") as file:
+            header = _header(tensors, metadata, dtype)
+            file.write(header)
+            done, total = 0, sum(_written_bytes(t, dtype) for t in tensors.values())
+            for name in _order(tensors, dtype):
+                for part in _parts_of(name, tensors[name], dtype):
+                    digest.update(part)
+                    done += file.write(part)
+                if on_written is not None:
+                    on_written(done, total)
+            if PAYLOAD_SHA256.encode() in header:
+                file.seek(0)
+                file.write(header.replace(PAYLOAD_SHA256.encode(), digest.hexdigest().encode()))
+        if done != total or temporary.stat().st_size != len(header) + total:
+            raise DarkroomError(f"{path.name} could not be written whole; what was there before still stands.")
 
 
-def payload_sha256(tensors: Mapping[str, torch.Tensor], *, dtype: torch.dtype | None = None) -> str:
+def payload_sha256(tensors: Mapping[str, Writable], *, dtype: torch.dtype | None = None) -> str:
     """Return the SHA-256 of the tensors' bytes as `write_safetensors` would write them (ModelSpec's hash_sha256)."""
     digest = hashlib.sha256()
     for name in _order(tensors, dtype):
-        digest.update(_bytes_of(name, tensors[name], dtype))
+        for part in _parts_of(name, tensors[name], dtype):
+            digest.update(part)
     return digest.hexdigest()
 
 
@@ -65,41 +96,51 @@ def read_safetensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str
         raise DarkroomError(f"{path} is no complete safetensors file: {error}.") from error
 
 
-def _write_header(
-    file: BinaryIO, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], dtype: torch.dtype | None
-) -> None:
+def _header(tensors: Mapping[str, Writable], metadata: Mapping[str, str], dtype: torch.dtype | None) -> bytes:
     header: dict[str, object] = {}
     if metadata:
         header["__metadata__"] = dict(sorted(metadata.items()))
     offset = 0
     for name in _order(tensors, dtype):
-        tensor, written = tensors[name], _written_dtype(tensors[name], dtype)
-        size = tensor.numel() * written.itemsize
+        tensor, size = tensors[name], _written_bytes(tensors[name], dtype)
         header[name] = {
-            "dtype": _DTYPE_CODES[written],
+            "dtype": _DTYPE_CODES[_written_dtype(tensor, dtype)],
             "shape": list(tensor.shape),
             "data_offsets": [offset, offset + size],
         }
         offset += size
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight
-    file.write(len(text).to_bytes(8, "little") + text)
+    return len(text).to_bytes(8, "little") + text
 
 
-def _order(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype | None) -> Iterator[str]:
+def _order(tensors: Mapping[str, Writable], dtype: torch.dtype | None) -> Iterator[str]:
     """Yield the names, wider dtypes first, so that every tensor lies at a multiple of its item size."""
     yield from sorted(tensors, key=lambda n: (-_written_dtype(tensors[n], dtype).itemsize, n))
 
 
-def _written_dtype(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.dtype:
-    return dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+def _written_dtype(tensor: Writable, dtype: torch.dtype | None) -> torch.dtype:
+    return dtype if dtype is not None and tensor.dtype.is_floating_point else tensor.dtype
 
 
-def _bytes_of(name: str, tensor: torch.Tensor, dtype: torch.dtype | None) -> memoryview:
-    plain = tensor.detach().to("cpu", _written_dtype(tensor, dtype)).contiguous()
-    if plain.is_floating_point() and not bool(plain.isfinite().all()):
-        raise DarkroomError(
-            f"{name} holds values that are not numbers, or too large for {plain.dtype}; nothing was saved.",
-            advice="The training broke down: use a lower learning rate or another precision.",
-        )
-    return plain.reshape(-1).view(torch.uint8).numpy().data
+def _written_bytes(tensor: Writable, dtype: torch.dtype | None) -> int:
+    return math.prod(tensor.shape) * _written_dtype(tensor, dtype).itemsize
+
+
+def _parts_of(name: str, tensor: Writable, dtype: torch.dtype | None) -> Iterator[memoryview]:
+    """Yield a tensor's bytes, cast and checked a part at a time, so that no second copy of a large one is needed."""
+    made = tensor.make() if isinstance(tensor, LazyTensor) else tensor
+    if made.shape != tensor.shape or made.dtype != tensor.dtype:
+        raise DarkroomError(f"{name} turned out to be {made.dtype} {tuple(made.shape)}; nothing was saved.")
+    written = _written_dtype(tensor, dtype)
+    flat = made.detach().reshape(-1)
+    for start in range(0, flat.numel(), _PART_ITEMS):
+        part = flat[start : start + _PART_ITEMS].to("cpu", written).contiguous()
+        # Numbers of eight bits cannot be asked; what is none of them stays none when it is widened.
+        asked = part if written.itemsize > 1 or not written.is_floating_point else part.float()
+        if written.is_floating_point and not bool(asked.isfinite().all()):
+            raise DarkroomError(
+                f"{name} holds values that are not numbers, or too large for {written}; nothing was saved.",
+                advice="The training broke down: use a lower learning rate or another precision.",
+            )
+        yield part.view(torch.uint8).numpy().data

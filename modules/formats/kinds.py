@@ -1,0 +1,69 @@
+"""What a file or folder is, told from headers alone in a fraction of a second. Torch-free.
+
+Weights are not read, a pickle is not run, and nothing raises: what is odd, broken or of another kind gets a record
+whose sentence says so. The signs stand in `signs/`, one file per sort of thing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from modules.formats.file_kind import FileKind
+from modules.formats.headers import UnreadableFileError
+from modules.formats.outline import Outline, read_outline
+from modules.formats.signs.adapters import adapter_kind
+from modules.formats.signs.checkpoints import checkpoint_kind
+from modules.formats.signs.folders import folder_kind
+from modules.formats.signs.others import other_model_kind
+from modules.formats.signs.smaller import embedding_kind, part_kind, vae_kind
+
+# In this order: an adapter's names contain those of the model it is for, and a model's those of its parts.
+_SIGNS = (adapter_kind, checkpoint_kind, other_model_kind, vae_kind, embedding_kind, part_kind)
+
+
+def identify(path: Path) -> FileKind:
+    """Return what a file or a folder is. Never raises: what cannot be read is a record of kind "broken"."""
+    try:
+        if path.is_dir():
+            return folder_kind(path)
+    except OSError as error:
+        return FileKind("broken", f"{path} cannot be read: {error}.", facts={"defect": "missing"})
+    try:
+        return identify_outline(read_outline(path))
+    except UnreadableFileError as error:
+        return _unreadable(path, error)
+
+
+def identify_outline(outline: Outline) -> FileKind:
+    """Return what a file of this outline is."""
+    found = next((kind for sign in _SIGNS if (kind := sign(outline)) is not None), None)
+    if found is None:
+        found = _unknown(outline)
+    if outline.container == "safetensors" and outline.path.suffix.lower() in (".ckpt", ".pt", ".pth", ".bin"):
+        found = dataclasses.replace(found, facts={**found.facts, "suffix": "a safetensors file under another name"})
+    if outline.code and "code" not in found.facts:
+        found = dataclasses.replace(found, facts={**found.facts, "code": ", ".join(outline.code[:5])})
+    return found
+
+
+def _unknown(outline: Outline) -> FileKind:
+    if not outline.shapes:
+        return FileKind("unknown", f"{outline.path.name} holds no tensors.")
+    first = sorted(outline.shapes)[0][:80]
+    return FileKind(
+        "unknown",
+        f"{outline.path.name} holds {len(outline.shapes)} tensors of no kind this program knows; one is {first!r}.",
+        facts={"tensors": str(len(outline.shapes))},
+    )
+
+
+def _unreadable(path: Path, error: UnreadableFileError) -> FileKind:
+    try:
+        with path.open("rb") as file:
+            beginning = file.read(4)
+    except (OSError, ValueError):
+        beginning = b""
+    if beginning == b"GGUF":
+        return FileKind("other_model", f"{path.name} is a quantised GGUF file, which this program does not train.")
+    return FileKind("broken", str(error), facts={"defect": error.defect})

@@ -1,0 +1,177 @@
+"""Writing the parts of a model as one file in the original layout: streamed, whole, atomic.
+
+Every tensor that the published files hold is there, so that other programs report none missing: beside the weights the
+text encoders' position ids, OpenCLIP's logit scale, and for SD 2 the last block and the projection that nothing uses.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from modules.errors import DarkroomError
+from modules.formats.lazy_tensors import LazyTensor, lazy
+from modules.formats.metadata import CheckpointFacts, checkpoint_metadata
+from modules.formats.safetensors_io import PAYLOAD_SHA256, OnWritten, write_safetensors
+from modules.formats.single_file.checkpoint import CONFIGS_KEY
+from modules.formats.single_file.clip_layout import PREFIX as TEXT_PREFIX
+from modules.formats.single_file.models import Configs, PartLayout, layouts, shipped_configs
+from modules.formats.single_file.sidecar import needs_sidecar, sidecar_text
+from modules.formats.single_file.slots import to_original
+from modules.formats.single_file.vae_layout import modern_key
+from modules.system.atomic import write_text
+from modules.system.dtypes import dtype_name
+
+_SD2_LAYERS = 23  # diffusers' config of a text encoder whose 24th block is never run
+_LOGIT_SCALE = math.log(100.0)  # CLIP's is clipped there in training, and ends there
+# What of a config makes its model another than the published one; the rest has no part in the weights' meaning.
+_SHAPING = {
+    "unet": (
+        *("block_out_channels", "layers_per_block", "down_block_types", "up_block_types", "attention_head_dim"),
+        *("cross_attention_dim", "transformer_layers_per_block", "norm_num_groups", "use_linear_projection"),
+        *("addition_embed_type", "addition_time_embed_dim", "projection_class_embeddings_input_dim"),
+    ),
+    "vae": ("block_out_channels", "layers_per_block", "norm_num_groups", "latent_channels", "scaling_factor"),
+    "text": (
+        *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "hidden_act"),
+        *("projection_dim", "vocab_size", "max_position_embeddings"),
+    ),
+}
+
+States = Mapping[str, Mapping[str, LazyTensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointTraits:
+    """What a checkpoint is, beyond its weights. `model` is one of `single_file.models.MODELS`."""
+
+    model: str
+    prediction: str = "epsilon"
+    zero_snr: bool = False
+    variant: str = ""
+
+
+def write_checkpoint(
+    path: Path,
+    states: States,
+    configs: Configs,
+    traits: CheckpointTraits,
+    *,
+    dtype: torch.dtype | None,
+    title: str,
+    created: datetime,
+    metadata: Mapping[str, str] | None = None,
+    on_written: OnWritten | None = None,
+) -> list[Path]:
+    """Write a model as one .safetensors file and return the files written: it, and for SD 2 its .yaml.
+
+    `states` holds each part's tensors under diffusers' names; `metadata` is kept beside what is written here. Raises
+    DarkroomError, and leaves what was there, where a tensor is missing, unknown or not finite.
+    """
+    tensors = original_tensors(states, configs, traits)
+    written = dtype or max((t.dtype for t in states["unet"].values()), key=lambda d: d.itemsize)
+    facts = CheckpointFacts(
+        title=title,
+        model=traits.model,
+        variant=traits.variant,
+        prediction=traits.prediction,
+        resolution_px=int(configs["unet"].get("sample_size") or 64) * 8,
+        dtype=dtype_name(written),
+        created=created,
+    )
+    told = dict(metadata or {}) | checkpoint_metadata(facts, payload_sha256=PAYLOAD_SHA256)
+    if is_unusual(traits.model, configs):
+        told[CONFIGS_KEY] = json.dumps({n: dict(c) for n, c in configs.items()}, sort_keys=True, default=list)
+    write_safetensors(path, tensors, told, dtype=dtype, on_written=on_written)
+    if not needs_sidecar(traits.model, traits.prediction):
+        return [path]
+    sidecar = path.with_suffix(".yaml")
+    write_text(sidecar, sidecar_text(traits.model, configs, traits.prediction))
+    return [path, sidecar]
+
+
+def original_tensors(states: States, configs: Configs, traits: CheckpointTraits) -> dict[str, LazyTensor]:
+    """Return a model's tensors as the original layout has them, with everything the published files hold.
+
+    Raises DarkroomError where a part lacks a tensor or has one too many.
+    """
+    tensors: dict[str, LazyTensor] = {}
+    for part, layout in layouts(traits.model, configs).items():
+        state = file_state(part, states.get(part, {}))
+        require_keys(part, {s.key for s in layout.slots}, state)
+        found = to_original(layout.slots, state)
+        found |= _idle_tensors(layout, configs[part], found)
+        tensors |= {f"{layout.prefix}{name}": tensor for name, tensor in found.items()}
+    if traits.model.startswith("sdxl") and traits.prediction == "v_prediction":
+        tensors["v_pred"] = lazy(torch.tensor([]))
+        if traits.zero_snr:
+            tensors["ztsnr"] = lazy(torch.tensor([]))
+    return tensors
+
+
+def file_state(part: str, state: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
+    """Return a part's tensors with the names that files have: text layers with "text_model.", the VAE's attention as
+    since diffusers 0.12, without buffers that are no weights.
+    """
+    if part == "vae":
+        return {modern_key(name): tensor for name, tensor in state.items()}
+    if part == "unet":
+        return dict(state)
+    kept = {n: t for n, t in state.items() if not n.endswith("position_ids")}
+    outside = (TEXT_PREFIX, "text_projection.")
+    return {n if n.startswith(outside) else f"{TEXT_PREFIX}{n}": t for n, t in kept.items()}
+
+
+def require_keys(part: str, wanted: set[str], state: Iterable[str]) -> None:
+    """Raise DarkroomError where a part's tensors are not exactly those that are wanted."""
+    there = set(state)
+    if missing := sorted(wanted - there):
+        raise DarkroomError(
+            f"The {part} lacks {len(missing)} of its {len(wanted)} weights, {missing[0]} first; nothing was saved."
+        )
+    if extra := sorted(there - wanted):
+        raise DarkroomError(
+            f"The {part} has {len(extra)} weights that its config does not know, {extra[0]} first; nothing was saved."
+        )
+
+
+def is_unusual(model: str, configs: Configs) -> bool:
+    """Whether a model has other sizes than the published one, so that its file has to bring its configs."""
+    shipped = shipped_configs(model)
+    return any(
+        _plain(configs[part].get(name)) != _plain(config.get(name))
+        for part, config in shipped.items()
+        for name in _SHAPING.get(part, _SHAPING["text"] if part.startswith("text") else ())
+        if name in configs[part] or config.get(name)
+    )
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _idle_tensors(
+    layout: PartLayout, config: Mapping[str, Any], tensors: Mapping[str, LazyTensor]
+) -> dict[str, LazyTensor]:
+    if not layout.name.startswith("text_encoder"):
+        return {}
+    if not layout.is_open_clip:
+        positions = torch.arange(int(config["max_position_embeddings"]))[None]
+        return {f"{TEXT_PREFIX}embeddings.position_ids": lazy(positions)}
+    dtype = tensors["ln_final.weight"].dtype
+    idle = {"logit_scale": lazy(torch.tensor(_LOGIT_SCALE, dtype=dtype))}
+    if "text_projection" not in tensors:
+        width = int(config["hidden_size"])
+        idle["text_projection"] = LazyTensor((width, width), dtype, lambda: torch.eye(width, dtype=dtype))
+    if int(config["num_hidden_layers"]) == _SD2_LAYERS:
+        last = f"transformer.resblocks.{_SD2_LAYERS - 1}."
+        more = f"transformer.resblocks.{_SD2_LAYERS}."
+        idle |= {n.replace(last, more): t for n, t in tensors.items() if n.startswith(last)}
+    return idle

@@ -1,0 +1,135 @@
+"""The tensors of files on disk, as tensors to be: read one by one, so that memory holds one at a time.
+
+safetensors are read plainly, not memory-mapped: what is converted is freed when it is written. Pickled checkpoints
+are read by torch with `weights_only`, which runs no code, memory-mapped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+from zipfile import is_zipfile
+
+import torch
+
+from modules.errors import DarkroomError
+from modules.formats.headers import TensorEntry, UnreadableFileError, read_header
+from modules.formats.lazy_tensors import LazyTensor, lazy
+
+DTYPE_CODES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+# What published checkpoints of SD 1 name beside tensors: their trainer's leftovers, made into nothing.
+_LEFTOVERS = (
+    "pytorch_lightning.callbacks.model_checkpoint.ModelCheckpoint",
+    "lightning.pytorch.callbacks.model_checkpoint.ModelCheckpoint",
+    "pytorch_lightning.utilities.enums.DeviceType",
+    "numpy.core.multiarray.scalar",
+    "numpy.dtype",
+    "numpy._core.multiarray.scalar",
+)
+_MAX_DEPTH = 4
+
+
+def read_stored(path: Path) -> tuple[dict[str, LazyTensor], dict[str, str]]:
+    """Return the tensors of a model file, pickled or not whatever its name says, and its metadata.
+
+    Raises DarkroomError where it is no complete file of either format.
+    """
+    try:
+        return stored_tensors(path)
+    except UnreadableFileError as error:
+        if error.defect != "pickled":
+            raise
+        return pickled_tensors(path), {}
+
+
+def stored_tensors(path: Path) -> tuple[dict[str, LazyTensor], dict[str, str]]:
+    """Return the tensors of a safetensors file, to be read when asked for, and its metadata.
+
+    Raises DarkroomError where it is no complete safetensors file.
+    """
+    header = read_header(path)
+    unknown = {t.dtype for t in header.tensors.values()} - DTYPE_CODES.keys()
+    if unknown:
+        raise DarkroomError(f"{path.name} holds numbers of kinds that cannot be read here: {', '.join(unknown)}.")
+    return {name: _stored(path, entry) for name, entry in header.tensors.items()}, dict(header.metadata)
+
+
+def pickled_tensors(path: Path) -> dict[str, LazyTensor]:
+    """Return the tensors of a .ckpt or .pt file by dotted name, without the "state_dict" around them.
+
+    Raises DarkroomError where it is damaged, of the format before PyTorch 1.6, or holds more than weights.
+    """
+    if not is_zipfile(path):
+        raise DarkroomError(
+            f"{path.name} is damaged, or in the format of PyTorch before 1.6, which is not read here.",
+            advice="Convert it to .safetensors with another program, or download it again.",
+        )
+    try:
+        with _harmless_leftovers():
+            data = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (OSError, RuntimeError, ValueError, KeyError, EOFError, TypeError, AttributeError, IndexError) as error:
+        raise DarkroomError(f"{path.name} cannot be read: {str(error).partition(chr(10))[0]}") from error
+    except UnpicklingError as error:
+        raise DarkroomError(
+            f"{path.name} holds more than weights, and running what a file brings along is not safe.",
+            advice="Get it as .safetensors, or convert it with the program it came from.",
+        ) from error
+    return {name: lazy(tensor) for name, tensor in _flattened(data, "", 0)}
+
+
+def _stored(path: Path, entry: TensorEntry) -> LazyTensor:
+    dtype = DTYPE_CODES[entry.dtype]
+
+    def read() -> torch.Tensor:
+        if entry.end == entry.start:
+            return torch.empty(entry.shape, dtype=dtype)
+        buffer = bytearray(entry.end - entry.start)
+        with path.open("rb") as file:
+            file.seek(entry.start)
+            if file.readinto(buffer) != len(buffer):
+                raise DarkroomError(f"{path.name} became shorter while it was read.")
+        return torch.frombuffer(buffer, dtype=dtype).reshape(entry.shape)
+
+    return LazyTensor(entry.shape, dtype, read)
+
+
+def _flattened(value: Any, name: str, depth: int) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        yield name, value.detach()
+    elif isinstance(value, Mapping) and depth < _MAX_DEPTH:
+        for key, inner in value.items():
+            if isinstance(key, str):
+                prefix = name if key == "state_dict" else f"{name}.{key}" if name else key
+                yield from _flattened(inner, prefix, depth + 1)
+
+
+class _Nothing:
+    """What a leftover of a trainer becomes: it takes anything and keeps none of it."""
+
+    def __init__(self, *arguments: object) -> None:
+        pass
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def _harmless_leftovers() -> Iterator[None]:
+    with torch.serialization.safe_globals([(_Nothing, name) for name in _LEFTOVERS]):
+        yield

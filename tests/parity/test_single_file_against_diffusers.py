@@ -1,0 +1,101 @@
+"""Our single files in diffusers' own loader, and its converters on ours at full size: the same weights, to the bit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from diffusers import StableDiffusionPipeline, StableDiffusionXLPipeline
+from diffusers.loaders.single_file_utils import (
+    convert_ldm_clip_checkpoint,
+    convert_ldm_unet_checkpoint,
+    convert_ldm_vae_checkpoint,
+    convert_open_clip_checkpoint,
+)
+from safetensors.torch import load_file
+from transformers import CLIPTokenizer
+
+from modules.families.parts.clip_vocabulary import clip_merges, clip_vocabulary
+from modules.formats.lazy_tensors import lazy_state
+from modules.formats.single_file.checkpoint import empty_part
+from modules.formats.single_file.models import layouts, shipped_configs
+from modules.formats.single_file.write import CheckpointTraits, file_state, original_tensors
+from tests.builders.single_files import CLASSES, part_names, tiny_configs, write_tiny
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+MODELS = ["sd1", "sd2", "sdxl"]
+
+
+def config_folder(folder: Path, model: str) -> Path:
+    """What `from_single_file` wants to know beside the weights."""
+    configs = tiny_configs(model)
+    for name, config in configs.items():
+        file = "scheduler_config.json" if name == "scheduler" else "config.json"
+        (folder / name).mkdir(parents=True)
+        (folder / name / file).write_text(json.dumps(config))
+    kind = "StableDiffusionXLPipeline" if model == "sdxl" else "StableDiffusionPipeline"
+    index: dict[str, Any] = {"_class_name": kind, "scheduler": ["diffusers", configs["scheduler"]["_class_name"]]}
+    for name in part_names(configs):
+        index[name] = ["transformers" if name.startswith("text") else "diffusers", CLASSES[name].__name__]
+    index |= {"tokenizer": ["transformers", "CLIPTokenizer"]}
+    index |= {"tokenizer_2": ["transformers", "CLIPTokenizer"]} if model == "sdxl" else {}
+    (folder / "model_index.json").write_text(json.dumps(index))
+    return folder
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_diffusers_loads_our_file_to_the_same_weights(model: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    parts = write_tiny(path, model)
+    tokenizer = CLIPTokenizer(vocab=clip_vocabulary(), merges=clip_merges(), model_max_length=77)
+    options = {"tokenizer": tokenizer} | ({"tokenizer_2": tokenizer} if model == "sdxl" else {})
+    options |= {} if model == "sdxl" else {"safety_checker": None, "feature_extractor": None}
+    kind = StableDiffusionXLPipeline if model == "sdxl" else StableDiffusionPipeline
+    folder = config_folder(tmp_path / "configs", model)
+    pipe = kind.from_single_file(str(path), config=str(folder), local_files_only=True, **options)
+    for name, module in parts.items():
+        theirs = getattr(pipe, name).state_dict()
+        assert theirs.keys() == module.state_dict().keys()
+        assert all(torch.equal(tensor, theirs[key]) for key, tensor in module.state_dict().items()), name
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_diffusers_converters_find_every_weight_of_the_full_models(model: str) -> None:
+    """On the meta device: our original names go through diffusers' converters and come out as its own."""
+    configs = shipped_configs(model)
+    modules = {name: empty_part(CLASSES[name], configs[name]) for name in part_names(configs)}
+    states = {name: lazy_state(module.state_dict()) for name, module in modules.items()}
+    original = {n: t.make() for n, t in original_tensors(states, configs, CheckpointTraits(model)).items()}
+    for name, layout in layouts(model, configs).items():
+        if name == "unet":
+            converted = convert_ldm_unet_checkpoint(dict(original), configs["unet"])
+        elif name == "vae":
+            converted = convert_ldm_vae_checkpoint(dict(original), configs["vae"])
+        elif layout.is_open_clip:
+            converted = convert_open_clip_checkpoint(modules[name], dict(original), prefix=layout.prefix)
+        else:
+            converted = convert_ldm_clip_checkpoint(dict(original))
+        wanted = {k: t.shape for k, t in file_state(name, states[name]).items()}
+        found = {k: tuple(t.shape) for k, t in converted.items() if not k.endswith("position_ids")}
+        assert found == wanted
+
+
+def test_a_file_converted_by_diffusers_is_read_by_us_to_the_same_weights(tmp_path: Path) -> None:
+    """The other direction: what diffusers makes of the file's tensors is what we make of them."""
+    from modules.formats.single_file.checkpoint import open_checkpoint, part_state
+
+    path = tmp_path / "model.safetensors"
+    write_tiny(path, "sd1")
+    state = load_file(path)
+    checkpoint = open_checkpoint(path)
+    for name, converted in (
+        ("unet", convert_ldm_unet_checkpoint(dict(state), tiny_configs("sd1")["unet"])),
+        ("vae", convert_ldm_vae_checkpoint(dict(state), tiny_configs("sd1")["vae"])),
+    ):
+        ours = part_state(checkpoint, name)
+        assert ours.keys() == converted.keys()
+        assert all(torch.equal(tensor.make(), converted[key]) for key, tensor in ours.items())
