@@ -21,7 +21,7 @@ from trainer.step import Stepper
 from trainer.watching import Watchers
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Backups:
     """Writes the run's backups."""
 
@@ -30,6 +30,13 @@ class Backups:
     stepper: Stepper
     method: TrainingMethod
     plan: str
+    _newest: tuple[Counters, BackupInfo] | None = None
+
+    def write_last(self, counters: Counters) -> BackupInfo:
+        """Return a backup of the run's last state: that of its last step, where it wrote one just now."""
+        if self._newest is not None and self._newest[0] == counters and self._newest[1].path.is_dir():
+            return self._newest[1]
+        return self.write(counters)
 
     def write(self, counters: Counters) -> BackupInfo:
         """Write a complete backup, remove older ones as set, and tell it."""
@@ -53,6 +60,7 @@ class Backups:
         )
         remove_older(setup.run_dir, keep=setup.config.backup.keep)
         setup.log.emit(BackupSaved(counters.step, str(backup.path)))
+        self._newest = counters, backup
         return backup
 
 
@@ -77,7 +85,7 @@ def end(run: Prepared, outcome: LoopOutcome) -> None:
     """Write the result and, as set, a last backup, from which the run can go on with more epochs."""
     counters = run.training.counters
     result = _save_result(run.setup, run.watchers.saving, counters)
-    backup = run.backups.write(counters) if run.setup.config.backup.at_end else None
+    backup = run.backups.write_last(counters) if run.setup.config.backup.at_end else None
     message = {
         "finished": f"Finished after {counters.step} steps.",
         "nothing_left": f"Every part has stopped learning; ended after {counters.step} steps.",
@@ -92,7 +100,7 @@ def end_stopped(run: Prepared) -> None:
     run.setup.log.emit(PhaseChanged("stopping"))
     counters = run.training.counters
     saved = run.watchers.saving.save_on_the_way(counters)
-    backup = run.backups.write(counters)
+    backup = run.backups.write_last(counters)
     message = f"Stopped after {counters.step} steps. It can be resumed from here."
     run.setup.log.emit(RunFinished("stopped", counters.step, message, str(saved), str(backup.path)))
 

@@ -173,6 +173,13 @@ def test_commands_are_carried_out_after_the_step(config: Config, pictures: Path)
     assert Path(save.path).parent.name == "save"
 
 
+def test_a_last_step_that_is_due_is_backed_up_once(config: Config) -> None:
+    ran = run(laid_over(config, {"backup": {"every": {"n": 1, "unit": "epoch"}, "at_end": True}}))
+    saved = ran.of(BackupSaved)
+    assert [s.step for s in saved] == [ran.finished.step // 2, ran.finished.step]
+    assert ran.finished.backup_path == saved[-1].path
+
+
 def test_a_pause_waits_and_goes_on(config: Config) -> None:
     resumed = threading.Event()
 
