@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import fields
 from itertools import pairwise
+from typing import get_args
 
 import pytest
 
@@ -18,13 +20,15 @@ from trainer.events import (
     PhaseChanged,
     RunFailed,
     RunFinished,
+    RunStarted,
     SampleProgress,
     SampleReady,
+    StepFinished,
     ValidationFinished,
     WarningRaised,
 )
 from ui.run.run_state import MAX_CURVE_POINTS, MAX_LOG_LINES, Curve, LossPoint, RunState, fold
-from ui.run.words import count, duration, line_of, loss, rate
+from ui.run.words import count, download, duration, line_of, loss, rate
 
 
 def folded(*events: Event, state: RunState | None = None) -> RunState:
@@ -64,7 +68,50 @@ def test_caching_and_sampling_have_shares_of_their_own() -> None:
 def test_a_download_has_a_share_too() -> None:
     state = folded(PhaseChanged("loading"), DownloadProgress(500.0, 2000.0, 30.0))
     assert (state.phase_share, state.seconds_left) == (0.25, 30.0)
+    assert state.downloading == DownloadProgress(500.0, 2000.0, 30.0)
     assert folded(PhaseChanged("scanning"), state=state).phase_share is None
+
+
+def test_a_download_that_is_complete_is_no_longer_shown_as_one() -> None:
+    state = folded(
+        PhaseChanged("loading"), DownloadProgress(500.0, 2000.0, 30.0), DownloadProgress(2000.0, 2000.0, 0.0)
+    )
+    assert (state.downloading, state.phase_share, state.seconds_left) == (None, None, None)
+    assert folded(PhaseChanged("loading")).downloading is None
+    assert folded(PhaseChanged("loading"), DownloadProgress(0.0, 0.0)).downloading is None
+
+
+def test_a_download_in_words() -> None:
+    assert download(DownloadProgress(1500.0, 4000.0), "owner/model") == "38%, 1,500 of 4,000 MB of owner/model"
+    assert download(DownloadProgress(0.0, 0.0), "") == "0%, 0 of 0 MB"
+
+
+EVERY_EVENT: dict[type[Event], tuple[Event, set[str]]] = {
+    RunStarted: (started(), {"started", "log"}),
+    PhaseChanged: (PhaseChanged("loading", "owner/model"), {"phase", "detail", "log"}),
+    DownloadProgress: (DownloadProgress(1.0, 2.0), {"download"}),
+    CacheProgress: (CacheProgress("pictures", 1, 2), {"cache"}),
+    StepFinished: (step(1), {"step", "curve"}),
+    ValidationFinished: (ValidationFinished(5, 0.5), {"validations", "log"}),
+    SampleProgress: (SampleProgress(1, 2), {"sampling"}),
+    SampleReady: (SampleReady(5, 0, "a cat", "/a.png"), {"samples"}),
+    BackupSaved: (BackupSaved(5, "/backup/step-5"), {"backup", "log"}),
+    ModelSaved: (ModelSaved(5, "/m.safetensors", "kohya", is_final=False), {"saves", "log"}),
+    WarningRaised: (WarningRaised("A picture is broken."), {"log"}),  # said, and nothing else changes
+    RunFinished: (RunFinished("finished", 400, "Done."), {"finished", "log"}),
+    RunFailed: (RunFailed("It broke."), {"failed", "log"}),
+}
+
+
+def test_every_event_is_known() -> None:
+    assert EVERY_EVENT.keys() == set(get_args(Event))
+
+
+@pytest.mark.parametrize("kind", get_args(Event), ids=lambda kind: kind.__name__)
+def test_what_an_event_changes(kind: type[Event]) -> None:
+    event, changed = EVERY_EVENT[kind]
+    before, after = RunState(), folded(event)
+    assert {f.name for f in fields(RunState) if getattr(before, f.name) != getattr(after, f.name)} == changed
 
 
 def test_a_loss_that_is_no_number_is_a_gap_in_the_curve() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ui.context import Context
 from ui.run.run_state import RunState
-from ui.run.words import PHASE_WORDS, duration, loss
+from ui.run.words import PHASE_WORDS, download, duration, loss
 from ui.theme import GAP, PAD
 from ui.widgets.controls import Button
 from ui.widgets.panel import Panel, Text
@@ -178,9 +178,9 @@ def _phase_words(stage: str, state: RunState) -> tuple[str, str, str]:
         return _outcome_words(state)
     phase = stage if stage in ("paused", "stopping") else state.phase
     detail = state.detail
-    if phase == "loading" and state.download is not None:
-        detail = f"downloading, {state.download.done_mb:,.0f} of {state.download.total_mb:,.0f} MB"
-    elif phase == "caching" and state.cache is not None:
+    if phase == "loading" and state.downloading is not None:
+        return "Downloading the model", download(state.downloading, state.detail), "text"
+    if phase == "caching" and state.cache is not None:
         detail = f"{state.cache.done:,} of {state.cache.total:,} {state.cache.what}"
     elif phase == "sampling" and state.sampling is not None:
         detail = f"{state.sampling.done:,} of {state.sampling.total:,} denoising steps"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import assert_never
 
 from trainer.events import (
     BackupSaved,
@@ -19,6 +20,7 @@ from trainer.events import (
     SampleReady,
     StepFinished,
     ValidationFinished,
+    WarningRaised,
 )
 from ui.run.words import LogLine, line_of
 
@@ -92,11 +94,17 @@ class RunState:
         return _share(self.step.epoch_step, self.step.epoch_steps) if self.step else 0.0
 
     @property
+    def downloading(self) -> DownloadProgress | None:
+        """How far the base model is fetched, while it is; None once all of it is here and only has to be read."""
+        is_under_way = self.phase == "loading" and self.download and self.download.done_mb < self.download.total_mb
+        return self.download if is_under_way else None
+
+    @property
     def phase_share(self) -> float | None:
         """How much of the present phase is done, where it can be counted."""
         match self.phase:
-            case "loading" if self.download:
-                return _share(self.download.done_mb, self.download.total_mb)
+            case "loading" if self.downloading:
+                return _share(self.downloading.done_mb, self.downloading.total_mb)
             case "caching" if self.cache:
                 return _share(self.cache.done, self.cache.total)
             case "sampling" if self.sampling:
@@ -109,7 +117,7 @@ class RunState:
         """How long the present phase (downloading, caching, sampling) or the training will take."""
         match self.phase:
             case "loading":
-                return self.download.seconds_left if self.download else None
+                return self.downloading.seconds_left if self.downloading else None
             case "caching":
                 return self.cache.seconds_left if self.cache else None
             case "sampling" if self.sampling and self.sampling.seconds_left is not None:
@@ -159,8 +167,10 @@ def _folded(state: RunState, event: Event) -> RunState:  # noqa: C901 - one arm 
             return replace(state, finished=event, phase="", detail="")
         case RunFailed():
             return replace(state, failed=event, phase="", detail="")
+        case WarningRaised():
+            return state  # a line of the log, and nothing else
         case _:
-            return state
+            assert_never(event)
 
 
 def _finite(value: float | None) -> float | None:

@@ -11,6 +11,7 @@ from typing import Literal
 
 from trainer.events import (
     BackupSaved,
+    DownloadProgress,
     Event,
     ModelSaved,
     PhaseChanged,
@@ -117,6 +118,13 @@ def preview_lines(preview: Preview) -> list[str]:
 def count(number: int, thing: str) -> str:
     """Return a number with its noun: 1 step, 1,200 steps."""
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
+
+
+def download(progress: DownloadProgress, what: str) -> str:
+    """Return how far a download is: the numbers first, as the end of a long name may be out of sight."""
+    share = progress.done_mb / progress.total_mb if progress.total_mb > 0 else 0.0
+    numbers = f"{share:.0%}, {progress.done_mb:,.0f} of {progress.total_mb:,.0f} MB"
+    return f"{numbers} of {what}" if what else numbers
 
 
 def loss(value: float | None) -> str:
