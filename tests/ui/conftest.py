@@ -14,6 +14,7 @@ import pytest
 from tests.ui.fake_engine import FakeEngine
 from tests.ui.recorder import Recorder
 from ui.app import App
+from ui.forms.model import FormModel
 from ui.theme import Theme
 from ui.widgets.window import create_root
 
@@ -97,8 +98,12 @@ class Window:
 
 
 @pytest.fixture
-def open_window(root: tk.Tk) -> Iterator[Callable[..., Window]]:
-    """Open windows one after the other; each is closed before the next opens, the last one at the end."""
+def open_window(root: tk.Tk, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Window]]:
+    """Open windows one after the other; each is closed before the next opens, the last one at the end.
+
+    The first one has the defaults in its form, whatever preset the program would begin with.
+    """
+    monkeypatch.setattr("ui.app.first_form", FormModel)
     opened: list[App] = []
 
     def close_last() -> None:

@@ -92,8 +92,6 @@ def test_a_start_saves_the_session_and_opens_the_run_page(ready: Window) -> None
 
 def test_the_bars_and_figures_follow(ready: Window) -> None:
     run, bar = press_start(ready), ready.app.shell.bottom_bar
-    run.emit(PhaseChanged("loading", "owner/model"), DownloadProgress(1500.0, 4000.0, 60.0))
-    ready.wait_until(lambda: bar.detail.cget("text") == "downloading, 1,500 of 4,000 MB")
     run.emit(started(), PhaseChanged("caching"), CacheProgress("pictures", 3, 12, 9.0))
     ready.wait_until(lambda: bar.detail.cget("text") == "3 of 12 pictures")
     ready.settle()
@@ -110,6 +108,39 @@ def test_the_bars_and_figures_follow(ready: Window) -> None:
     assert (bar.epoch_bar.share, bar.step_bar.share) == (0, 0)
     assert bar.phase.cget("text") == "Finished"
     assert bar.detail.cget("text") == "All done."
+
+
+def test_a_download_is_shown_until_it_is_complete(ready: Window) -> None:
+    run, bar = press_start(ready), ready.app.shell.bottom_bar
+    run.emit(PhaseChanged("loading", "owner/model"))
+    ready.wait_until(lambda: bar.phase.cget("text") == "Loading the model")
+    run.emit(DownloadProgress(1500.0, 4000.0, 75.0))
+    ready.wait_until(lambda: bar.phase.cget("text") == "Downloading the model")
+    assert bar.detail.cget("text") == "38%, 1,500 of 4,000 MB of owner/model"
+    assert bar.phase_bar.share == 0.375
+    assert bar.figures["Time left"].cget("text") == "1 min 15 s"
+    run.emit(DownloadProgress(4000.0, 4000.0, 0.0))
+    ready.wait_until(lambda: bar.phase.cget("text") == "Loading the model")
+    assert (bar.detail.cget("text"), bar.phase_bar.share) == ("owner/model", 0)
+    assert bar.figures["Time left"].cget("text") == "–"
+    end(ready, run)
+
+
+def test_samples_that_newer_ones_have_taken_the_place_of_are_let_go(ready: Window, tmp_path: Path) -> None:
+    run = press_start(ready)
+    samples: Any = ready.app.shell.pages["run"].samples
+    run.emit(started(), PhaseChanged("training"))
+    traces = []
+    for n in range(1, 6):
+        path = tmp_path / f"sample{n}.png"
+        Image.new("RGB", (32, 32), (0, 40 * n, 0)).save(path)
+        run.emit(SampleReady(n, 0, "a number", str(path)))
+        ready.wait_until(lambda: [p for p, _ in samples._photos] == [path], "the picture")  # noqa: B023 - this one
+        ready.settle()
+        traces.append(weakref.ref(next(iter(samples._photos.values()))))
+    gc.collect()
+    assert [trace() is None for trace in traces] == [True, True, True, True, False]
+    end(ready, run)
 
 
 def test_stop_pause_and_continue(ready: Window) -> None:

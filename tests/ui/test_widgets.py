@@ -271,6 +271,17 @@ def test_the_log_grows_and_follows(screen: tk.Tk, theme: Theme) -> None:
     assert lines_after(lines[:2], lines[100:]) == lines[100:]
 
 
+def test_the_log_forgets_what_is_no_longer_among_its_lines(screen: tk.Tk, theme: Theme) -> None:
+    log = LogView(screen, theme)
+    log.pack(fill="both", expand=True)
+    lines = tuple(LogLine(float(n), f"line {n}" + "\nin two rows" * (n % 3 == 0)) for n in range(200))
+    for first in range(0, 190, 10):
+        log.show(lines[first : first + 20])
+    rows = [row for row in log.text.get("1.0", "end-1c").split("\n") if "line" in row]
+    assert [row.split("\t")[1] for row in rows] == [f"line {n}" for n in range(180, 200)]
+    assert log.text.get("1.0", "end").count("\n") == 20 + 7  # of which seven have two rows
+
+
 def test_no_width_makes_the_log_and_its_bar_quarrel(screen: tk.Tk, theme: Theme) -> None:
     log = LogView(screen, theme)
     log.place(x=0, y=0, width=200, height=100)

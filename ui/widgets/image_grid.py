@@ -83,11 +83,13 @@ class ImageGrid(Panel):
             self.draw()
 
     def show(self, tiles: Sequence[Tile]) -> None:
-        """Show other tiles; pictures that were loaded before are kept."""
+        """Show other tiles; of the pictures that were loaded before, those that are still among them are kept."""
         self.tiles = tuple(tiles)
         wanted = {tile.path for tile in self.tiles}
         for key in [k for k in self._jobs if k[0] not in wanted]:
             self._jobs.pop(key).cancel()
+        for key in [k for k in self._photos if k[0] not in wanted]:
+            del self._photos[key]
         self.draw()
 
     def destroy(self) -> None:

@@ -15,7 +15,7 @@ _TONES = {"plain": "text", "good": "good", "warning": "warning", "error": "error
 
 
 class LogView(Panel):
-    """Call `show` with all lines; only new ones are added."""
+    """Call `show` with all lines; only new ones are added, and those that are gone are taken out."""
 
     def __init__(self, master: tk.Misc, theme: Theme, *, on: str = "card") -> None:
         super().__init__(master, theme, on)
@@ -63,7 +63,9 @@ class LogView(Panel):
         is_continued = len(new) < len(lines) or not self._lines
         self._is_following = not is_continued or self.text.yview()[1] >= 0.999 or not self._lines
         self.text.configure(state="normal")
-        if not is_continued:
+        if is_continued:
+            self._forget(len(self._lines) + len(new) - len(lines))
+        else:
             self.text.delete("1.0", "end")
         for line in new:
             begin = "\n" if self.text.index("end-1c") != "1.0" else ""
@@ -72,6 +74,12 @@ class LogView(Panel):
         self.text.configure(state="disabled")
         self._lines = lines
         self._follow()
+
+    def _forget(self, count: int) -> None:
+        """Take out the oldest lines: the log of a long run would otherwise grow for as long as the run lasts."""
+        num_rows = sum(1 + line.text.count("\n") for line in self._lines[:count])
+        if num_rows:
+            self.text.delete("1.0", f"{num_rows + 1}.0")
 
     def _follow(self) -> None:
         if self._is_following:
