@@ -113,15 +113,19 @@ def import_engine(*, beside_window: bool = True) -> None:
     """Import torch and the engine; beside a window in the order that stalls it least.
 
     What the imports leave behind is frozen out of later collections; models, loaded after this, stay collectable.
+    Frozen is for good. So a later run, which imports nothing, freezes nothing: in its place would be what the runs
+    before it and the window have let go.
     """
     if not beside_window:
         importlib.import_module(_ENGINE)
         return
+    is_here = _ENGINE in sys.modules
     if "torch" not in sys.modules:
         _preload_shared_libraries()
     importlib.import_module("torch._dynamo")
     importlib.import_module(_ENGINE)
-    gc.freeze()
+    if not is_here:
+        gc.freeze()
 
 
 def _preload_shared_libraries() -> None:

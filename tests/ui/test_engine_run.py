@@ -15,7 +15,7 @@ from modules.config.presets import Preset, list_presets
 from modules.config.schema import Config
 from tests.ui.conftest import Window
 from tests.ui.recorder import Recorder
-from trainer.launch import RunHandle, RunRequest, launch
+from trainer.launch import RunHandle, RunRequest, import_engine, launch, smooth_interpreter
 from ui.app import App
 from ui.documents import FIRST_PRESET
 from ui.forms.model import Source
@@ -152,6 +152,47 @@ def test_a_model_that_is_broken_is_told_in_a_sentence(real: Window, tmp_path: Pa
         assert failure.message.endswith(".")
         assert "Traceback" not in failure.message
     real.wait_until(lambda: real.app.context.session.stage == "idle", "idle", patience_seconds=60)
+
+
+@pytest.mark.slow
+def test_a_second_start_freezes_nothing_that_could_be_collected() -> None:
+    class Node:
+        def __init__(self) -> None:
+            self.itself = self
+
+    import_engine()
+    with smooth_interpreter():
+        node = Node()
+        trace = weakref.ref(node)
+        import_engine()
+        del node
+        gc.collect()
+    assert trace() is None
+
+
+@pytest.mark.slow
+def test_a_run_beside_the_window_keeps_nothing_of_its_steps(real: Window) -> None:
+    session, counts = real.app.context.session, []
+    real.app.form.edit("sampling.prompts", ())  # a pause amid the painting is not told
+    real.app.shell.bottom_bar.start.invoke()
+    for wanted in (20, 40, 60):
+        wait(real, lambda: session.state.step is not None and session.state.step.step >= wanted, "steps")  # noqa: B023
+        session.pause()
+        wait(real, lambda: session.state.phase == "paused", "the pause")
+        gc.collect()
+        counts.append(num_tensors())
+        session.go_on()
+        wait(real, lambda: session.state.phase != "paused", "the run to go on")
+    session.stop()
+    wait(real, lambda: session.stage == "idle", "the stop")
+    # The loader may be a few pictures ahead or not; one tensor kept of each step would be forty.
+    assert counts[-1] - counts[0] < 20, counts
+
+
+def num_tensors() -> int:
+    import torch
+
+    return sum(isinstance(thing, torch.Tensor) for thing in gc.get_objects())
 
 
 @pytest.mark.slow
