@@ -8,6 +8,7 @@ without dimensions, as torch allows. Slow: for tests and the debug switch.
 
 from __future__ import annotations
 
+import threading
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,6 +21,7 @@ from modules.system.devices import Device, pop_retag, push_retag
 
 # Operations whose purpose is to go from one device to another.
 _CROSSING = frozenset({torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default})
+_FIRST_SWEEP = 64  # tags
 
 
 class DeviceMixError(RuntimeError):
@@ -32,6 +34,8 @@ class DeviceGuard(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._tags: dict[int, tuple[StorageWeakRef, str]] = {}
+        self._sweep_at = _FIRST_SWEEP
+        self._lock = threading.Lock()  # the loader's threads move tensors, too
 
     def __enter__(self) -> Self:
         push_retag(self.retag)
@@ -68,7 +72,19 @@ class DeviceGuard(TorchDispatchMode):
 
     def _set(self, tensor: torch.Tensor, tag: str) -> None:
         storage = tensor.untyped_storage()
-        self._tags[storage._cdata] = (StorageWeakRef(storage), tag)
+        with self._lock:
+            self._tags[storage._cdata] = (StorageWeakRef(storage), tag)
+            if len(self._tags) >= self._sweep_at:
+                self._forget_the_dead()
+
+    def _forget_the_dead(self) -> None:
+        """Drop the tags of storages that are gone, each time there are twice as many tags as were alive.
+
+        A weak reference keeps the small head of a storage alive. Those heads lie between the blocks that large tensors
+        leave behind, which then cannot be used again: the process grew by 47 MB a step on the demo model.
+        """
+        self._tags = {key: entry for key, entry in self._tags.items() if not entry[0].expired()}
+        self._sweep_at = max(_FIRST_SWEEP, 2 * len(self._tags))
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -152,3 +152,14 @@ def test_placement_restores_the_former_phase_after_an_exception() -> None:
     with pytest.raises(RuntimeError, match="planted"):
         work_and_fail()
     assert (placement.current_phase, placement.device_of("part").name) == ("rest", "cpu:1")
+
+
+def test_the_guard_forgets_the_tags_of_what_is_gone() -> None:
+    weight = torch.ones(4, 4)
+    with DeviceGuard() as guard:
+        guard.retag_module(torch.nn.ParameterList([weight]), CPU)
+        kept = guard.retag(weight, Device("cpu:1"))
+        for _ in range(1000):
+            _ = kept * 2 + 1  # two tensors of a tag each, gone at once
+        assert guard.tag_of(kept) == "cpu:1"
+        assert len(guard._tags) < 100
