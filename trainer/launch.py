@@ -94,7 +94,11 @@ def smooth_interpreter() -> Iterator[None]:
 
 
 class QuietPoints:
-    """Where garbage is collected by hand while a run lasts beside a window: between epochs, and not too often."""
+    """Where garbage is collected by hand while a run lasts beside a window: between steps, and not too often.
+
+    Young garbage only, which is what steps leave behind: a full collection also walks the model and takes longer. What
+    it misses, objects that outlived one collection and died afterwards, goes when the run is over.
+    """
 
     def __init__(self, clock: Callable[[], float], *, seconds_between: float = 20.0) -> None:
         self._clock = clock
@@ -105,7 +109,7 @@ class QuietPoints:
         """Collect, if automatic collection is off and the last time is long enough ago."""
         now = self._clock()
         if not gc.isenabled() and now - self._last >= self._seconds_between:
-            gc.collect()
+            gc.collect(1)
             self._last = now
 
 

@@ -55,7 +55,6 @@ def run_loop(training: Training) -> LoopOutcome:
         if not training_parts(training.groups):
             return "nothing_left"
         train_epoch(training)
-        training.quiet_points.reached()
     return "finished"
 
 
@@ -80,6 +79,7 @@ def train_epoch(training: Training) -> None:
         if not step_loss.ends_step:
             continue
         finish_step(training, epoch_steps, started)
+        training.quiet_points.reached()
         if not training_parts(training.groups):
             return
         training.log.emit(PhaseChanged("training"))
