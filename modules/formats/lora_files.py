@@ -8,6 +8,8 @@ rank and alpha stand in the metadata under `lora_adapter_metadata`.
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -48,31 +50,37 @@ def to_kohya(layers: Iterable[LoraLayerWeights], name_of: NameOf) -> dict[str, t
 def to_peft(layers: Iterable[LoraLayerWeights], name_of: NameOf) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """Return the tensors of the PEFT form, alpha folded into B, and the metadata that belongs to them."""
     tensors: dict[str, torch.Tensor] = {}
-    parts: dict[str, tuple[int, list[str]]] = {}
+    ranks: dict[str, dict[str, int]] = {}
     for layer in layers:
         name = name_of(layer.part, layer.path)
         tensors[f"{name}.lora_A.weight"] = layer.down
         tensors[f"{name}.lora_B.weight"] = layer.up * (layer.alpha / layer.rank)
         # peft matches ends of names: without "text_model." a target fits the layouts before and after transformers 5.6.
         target = name.removeprefix(f"{layer.part}.").removeprefix("text_model.")
-        parts.setdefault(layer.part, (layer.rank, []))[1].append(target)
+        ranks.setdefault(layer.part, {})[target] = layer.rank
     settings: dict[str, object] = {}
-    for part, (rank, targets) in parts.items():
+    for part, by_target in ranks.items():
+        [(rank, _)] = Counter(by_target.values()).most_common(1)
+        others = {target: r for target, r in sorted(by_target.items()) if r != rank}
         settings |= {
             f"{part}.r": rank,
             f"{part}.lora_alpha": rank,
             f"{part}.lora_dropout": 0.0,
             f"{part}.bias": "none",
-            f"{part}.target_modules": sorted(targets),
+            f"{part}.target_modules": sorted(by_target),
         }
+        if others:
+            settings |= {f"{part}.rank_pattern": others, f"{part}.alpha_pattern": others}
     return tensors, {"format": "pt", "lora_adapter_metadata": json.dumps(settings, sort_keys=True)}
 
 
 def from_kohya(tensors: Mapping[str, torch.Tensor], names: Mapping[str, tuple[str, str]]) -> list[LoraLayerWeights]:
     """Return the layers of a kohya file. `names` maps kohya names to (part, path).
 
-    A missing alpha means a scale of 1. Raises DarkroomError naming layers that the model does not have.
+    A missing alpha means a scale of 1. Raises DarkroomError naming layers that the model does not have, or what is no
+    plain LoRA.
     """
+    _require_plain(tensors, _KOHYA_ENDS)
     stems = sorted({key.split(".", 1)[0] for key in tensors})
     strangers = [s for s in stems if s not in names]
     if strangers:
@@ -81,8 +89,75 @@ def from_kohya(tensors: Mapping[str, torch.Tensor], names: Mapping[str, tuple[st
         )
     layers = []
     for stem in stems:
-        down, up = tensors[f"{stem}.lora_down.weight"], tensors[f"{stem}.lora_up.weight"]
+        down, up = _pair(tensors, f"{stem}.lora_down.weight", f"{stem}.lora_up.weight")
         alpha = tensors.get(f"{stem}.alpha")
         part, path = names[stem]
         layers.append(LoraLayerWeights(part, path, down, up, float(alpha) if alpha is not None else down.shape[0]))
     return layers
+
+
+def from_peft(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> list[LoraLayerWeights]:
+    """Return the layers of a file in diffusers' form, with PEFT's names or those of diffusers before 0.22.
+
+    Alpha is the rank where the metadata does not tell another. Raises DarkroomError for what is no plain LoRA.
+    """
+    renamed = {_modern(name): tensor for name, tensor in tensors.items()}
+    _require_plain(renamed, _PEFT_ENDS)
+    settings = _adapter_settings(metadata)
+    layers = []
+    for name in sorted(n for n in renamed if n.endswith(_DOWN)):
+        stem = name.removesuffix(_DOWN)
+        down, up = _pair(renamed, name, f"{stem}{_UP}")
+        part, _, path = stem.partition(".")
+        layers.append(LoraLayerWeights(part, path, down, up, _peft_alpha(settings, part, path, int(down.shape[0]))))
+    return layers
+
+
+_DOWN, _UP = ".lora_A.weight", ".lora_B.weight"
+_KOHYA_ENDS = (".lora_down.weight", ".lora_up.weight", ".alpha")
+_PEFT_ENDS = (_DOWN, _UP)
+# Before PEFT: `attn1.processor.to_q_lora.down.weight`, then `attn1.to_q.lora.down.weight`.
+_OLD = re.compile(r"(?:\.processor)?\.(to_[qkv]|to_out)_lora\.(down|up)\.weight$")
+
+
+def _modern(name: str) -> str:
+    layer = _OLD.sub(lambda m: f".{m[1] + '.0' if m[1] == 'to_out' else m[1]}.lora.{m[2]}.weight", name)
+    layer = layer.replace(".lora_linear_layer.", ".lora.")
+    return layer.replace(".lora.down.weight", _DOWN).replace(".lora.up.weight", _UP)
+
+
+def _require_plain(tensors: Iterable[str], ends: tuple[str, ...]) -> None:
+    strange = sorted(n for n in tensors if not n.endswith(ends))
+    if strange:
+        raise DarkroomError(
+            f"The file is no plain LoRA: {len(strange)} of its tensors are of another kind, as {strange[0]}.",
+            advice="DoRA, LoHa, LoKr, OFT, Tucker factors and bundled embeddings are not read here.",
+        )
+
+
+def _pair(tensors: Mapping[str, torch.Tensor], down: str, up: str) -> tuple[torch.Tensor, torch.Tensor]:
+    lacking = next((n for n in (down, up) if n not in tensors), "")
+    if lacking:
+        raise DarkroomError(f"The LoRA is incomplete: {lacking} is missing.", advice="Download it again.")
+    a, b = tensors[down], tensors[up]
+    if a.ndim < 2 or b.ndim < 2 or b.shape[1] != a.shape[0]:
+        raise DarkroomError(f"The LoRA is damaged: {down} {tuple(a.shape)} and {up} {tuple(b.shape)} do not fit.")
+    return a, b
+
+
+def _adapter_settings(metadata: Mapping[str, str]) -> dict[str, object]:
+    try:
+        settings = json.loads(metadata.get("lora_adapter_metadata", "{}"))
+    except ValueError:
+        return {}
+    return settings if isinstance(settings, dict) else {}
+
+
+def _peft_alpha(settings: Mapping[str, object], part: str, path: str, rank: int) -> float:
+    pattern = settings.get(f"{part}.alpha_pattern")
+    if isinstance(pattern, dict):
+        for target, alpha in pattern.items():
+            if isinstance(alpha, int | float) and (path == target or path.endswith(f".{target}")):
+                return float(alpha)
+    alpha = settings.get(f"{part}.lora_alpha")
+    return float(alpha) if isinstance(alpha, int | float) else float(rank)

@@ -8,22 +8,24 @@ from typing import Any
 
 import pytest
 import torch
-from diffusers import StableDiffusionPipeline, StableDiffusionXLPipeline
+from diffusers import DDIMScheduler, StableDiffusionPipeline, StableDiffusionXLPipeline
 from diffusers.loaders.single_file_utils import (
     convert_ldm_clip_checkpoint,
     convert_ldm_unet_checkpoint,
     convert_ldm_vae_checkpoint,
     convert_open_clip_checkpoint,
 )
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import CLIPTokenizer
 
 from modules.families.parts.clip_vocabulary import clip_merges, clip_vocabulary
 from modules.formats.lazy_tensors import lazy_state
+from modules.formats.lora_files import LoraLayerWeights, to_kohya, to_peft
+from modules.formats.lora_names import file_path, kohya_naming, peft_name
 from modules.formats.single_file.checkpoint import empty_part
 from modules.formats.single_file.models import layouts, shipped_configs
 from modules.formats.single_file.write import CheckpointTraits, file_state, original_tensors
-from tests.builders.single_files import CLASSES, part_names, tiny_configs, write_tiny
+from tests.builders.single_files import CLASSES, build_parts, part_names, tiny_configs, write_tiny
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -99,3 +101,59 @@ def test_a_file_converted_by_diffusers_is_read_by_us_to_the_same_weights(tmp_pat
         ours = part_state(checkpoint, name)
         assert ours.keys() == converted.keys()
         assert all(torch.equal(tensor.make(), converted[key]) for key, tensor in ours.items())
+
+
+def toy_layers(parts: dict[str, Any]) -> list[LoraLayerWeights]:
+    """LoRA weights on every layer of a tiny model, convolutions among them."""
+    generator = torch.Generator().manual_seed(0)
+    layers = []
+    for part in (p for p in parts if p != "vae"):
+        for path, module in parts[part].named_modules():
+            if path == "text_projection" or not isinstance(module, torch.nn.Linear | torch.nn.Conv2d):
+                continue
+            rows, columns, *kernel = module.weight.shape
+            down = torch.randn(2, columns, *kernel, generator=generator) * 0.1
+            up = torch.randn(rows, 2, *(1 for _ in kernel), generator=generator) * 0.1
+            layers.append(LoraLayerWeights(part, file_path(part, path), down, up, 3.0))
+    return layers
+
+
+def adapted_weights(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """What diffusers made of a LoRA file: what it adds to each weight."""
+    found = {}
+    for name, layer in module.named_modules():
+        if hasattr(layer, "lora_A") and len(layer.lora_A):
+            [adapter] = layer.lora_A
+            a, b = layer.lora_A[adapter].weight, layer.lora_B[adapter].weight
+            found[name] = (b.flatten(1) @ a.flatten(1)).detach() * layer.scaling[adapter]
+    return found
+
+
+@pytest.mark.parametrize("form", ["kohya", "peft"])
+@pytest.mark.parametrize("model", ["sd1", "sdxl"])
+def test_stock_diffusers_takes_up_every_layer_of_our_lora_files(model: str, form: str, tmp_path: Path) -> None:
+    """SDXL in kohya form has SGM names, SD diffusers' own; both forms have the effect they were written with."""
+    configs = tiny_configs(model)
+    parts = build_parts(configs)
+    layers = toy_layers(parts)
+    wanted = {
+        f"{layer.part}.{layer.path}": (layer.up.flatten(1) @ layer.down.flatten(1)) * (3.0 / 2) for layer in layers
+    }
+    if form == "kohya":
+        save_file(to_kohya(layers, kohya_naming(model, configs)), tmp_path / "lora.safetensors")
+    else:
+        tensors, metadata = to_peft(layers, peft_name)
+        save_file(tensors, tmp_path / "lora.safetensors", metadata)
+    tokenizer = CLIPTokenizer(vocab=clip_vocabulary(), merges=clip_merges(), model_max_length=77)
+    options = {"tokenizer": tokenizer} | ({"tokenizer_2": tokenizer} if model == "sdxl" else {})
+    options |= {} if model == "sdxl" else {"safety_checker": None, "feature_extractor": None}
+    kind = StableDiffusionXLPipeline if model == "sdxl" else StableDiffusionPipeline
+    pipe = kind(**parts, scheduler=DDIMScheduler.from_config(configs["scheduler"]), **options)
+    pipe.load_lora_weights(tmp_path, weight_name="lora.safetensors")
+    found: dict[str, torch.Tensor] = {}
+    for part in (p for p in parts if p != "vae"):
+        found |= {
+            f"{part}.{file_path(part, name)}": delta for name, delta in adapted_weights(getattr(pipe, part)).items()
+        }
+    assert found.keys() == wanted.keys()
+    assert all(torch.allclose(delta, wanted[name], atol=1e-5) for name, delta in found.items())

@@ -18,7 +18,7 @@ class Verb:
 
 def verbs() -> Mapping[str, Verb]:
     """Return all verbs by name."""
-    from trainer.cli import benchmark, check, demo, runs, sample
+    from trainer.cli import benchmark, check, convert, demo, inspect, runs, sample
 
     return {
         "train": runs.TRAIN,
@@ -26,6 +26,8 @@ def verbs() -> Mapping[str, Verb]:
         "check": check.CHECK,
         "sample": sample.SAMPLE,
         "cache": runs.CACHE,
+        "inspect": inspect.INSPECT,
+        "convert": convert.CONVERT,
         "make-demo-model": demo.MAKE_DEMO_MODEL,
         "benchmark": benchmark.BENCHMARK,
     }

@@ -8,7 +8,6 @@ Nothing is read but headers until a part is loaded, and then tensor by tensor.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,14 +20,11 @@ from modules.formats.file_kind import FileKind
 from modules.formats.kinds import identify
 from modules.formats.lazy_tensors import LazyTensor
 from modules.formats.single_file.clip_layout import PREFIX as TEXT_PREFIX
-from modules.formats.single_file.models import UNET_PREFIX, VAE_PREFIX, PartLayout, layouts, shipped_configs
+from modules.formats.single_file.models import VAE_PREFIX, PartLayout, configs_of_file, layouts
 from modules.formats.single_file.names import averaged_names, left_over_names, missing_names, original_names
 from modules.formats.single_file.slots import from_original
 from modules.formats.single_file.vae_layout import modern_key, vae_slots
 from modules.formats.stored_tensors import read_stored
-
-CONFIGS_KEY = "darkroom_part_configs"
-"""Metadata under which a file of unusual size carries its parts' configs, as JSON by part."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +71,7 @@ def open_checkpoint(path: Path, kind: FileKind | None = None) -> Checkpoint:
         )
     stored, metadata = read_stored(path)
     tensors = {original: stored[name] for original, name in original_names(stored).items()}
-    configs = _configs(kind, tensors, metadata)
+    configs = configs_of_file(kind.model, {n: t.shape for n, t in tensors.items()}, metadata)
     return Checkpoint(path, kind, configs, layouts(kind.model, configs), tensors, metadata)
 
 
@@ -184,20 +180,6 @@ def _is_old_matrix(name: str, tensor: LazyTensor) -> bool:
 
 def _as_matrix(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(tensor.shape[:2])
-
-
-def _configs(kind: FileKind, tensors: Mapping[str, LazyTensor], metadata: Mapping[str, str]) -> dict[str, Any]:
-    configs: dict[str, dict[str, Any]] = shipped_configs(kind.model)
-    first = tensors.get(f"{UNET_PREFIX}input_blocks.0.0.weight")
-    if first is not None and len(first.shape) == 4:
-        configs["unet"]["in_channels"] = first.shape[1]
-    try:
-        brought = json.loads(metadata.get(CONFIGS_KEY, "{}"))
-    except ValueError:
-        brought = {}
-    if isinstance(brought, dict):
-        configs |= {n: c for n, c in brought.items() if n in configs and isinstance(c, dict)}
-    return configs
 
 
 def _lacks_part(checkpoint: Checkpoint, part: str) -> DarkroomError:

@@ -21,6 +21,9 @@ from modules.formats.single_file.vae_layout import vae_slots
 
 Configs = Mapping[str, Mapping[str, Any]]
 
+CONFIGS_KEY = "darkroom_part_configs"
+"""Metadata under which a file of unusual size carries its parts' configs, as JSON by part."""
+
 UNET_PREFIX = "model.diffusion_model."
 VAE_PREFIX = "first_stage_model."
 _CLIP, _OPEN_CLIP = "transformers", "open_clip"
@@ -55,8 +58,37 @@ def shipped_configs(model: str) -> dict[str, dict[str, Any]]:
     return {name: dict(config) for name, config in _shipped(model).items()}
 
 
+def configs_of_file(
+    model: str, shapes: Mapping[str, tuple[int, ...]], metadata: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
+    """Return the configs of a checkpoint's parts: the shipped ones, with the input channels that its tensors tell and
+    whatever configs its metadata brings along. `shapes` are by original names.
+    """
+    configs = shipped_configs(model)
+    first = shapes.get(f"{UNET_PREFIX}input_blocks.0.0.weight", ())
+    if len(first) == 4:
+        configs["unet"]["in_channels"] = first[1]
+    try:
+        brought = json.loads(metadata.get(CONFIGS_KEY, "{}"))
+    except (ValueError, RecursionError):
+        brought = {}
+    if isinstance(brought, dict):
+        configs |= {n: c for n, c in brought.items() if n in configs and isinstance(c, dict)}
+    return configs
+
+
 def layouts(model: str, configs: Configs) -> dict[str, PartLayout]:
-    """Return the layout of every part of a model that `configs` describes, by part."""
+    """Return the layout of every part of a model that `configs` describes, by part.
+
+    Raises DarkroomError where the configs, which may come out of a file, are none.
+    """
+    try:
+        return _layouts(model, configs)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise DarkroomError(f"The configs of the model's parts cannot be used: {error!r}.") from error
+
+
+def _layouts(model: str, configs: Configs) -> dict[str, PartLayout]:
     found = {
         "unet": PartLayout("unet", UNET_PREFIX, unet_slots(configs["unet"])),
         "vae": PartLayout("vae", VAE_PREFIX, vae_slots(configs["vae"])),

@@ -20,9 +20,8 @@ from modules.errors import DarkroomError
 from modules.formats.lazy_tensors import LazyTensor, lazy
 from modules.formats.metadata import CheckpointFacts, checkpoint_metadata
 from modules.formats.safetensors_io import PAYLOAD_SHA256, OnWritten, write_safetensors
-from modules.formats.single_file.checkpoint import CONFIGS_KEY
 from modules.formats.single_file.clip_layout import PREFIX as TEXT_PREFIX
-from modules.formats.single_file.models import Configs, PartLayout, layouts, shipped_configs
+from modules.formats.single_file.models import CONFIGS_KEY, Configs, PartLayout, layouts, shipped_configs
 from modules.formats.single_file.sidecar import needs_sidecar, sidecar_text
 from modules.formats.single_file.slots import to_original
 from modules.formats.single_file.vae_layout import modern_key

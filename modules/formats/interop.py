@@ -1,0 +1,194 @@
+"""Which programs load a file completely: diffusers, ComfyUI, A1111 and Forge, from its names and their key maps.
+
+What each takes is as read in or run on them (their states of early 2026): which tensors a checkpoint has to hold, and
+which names of LoRA layers are in a program's map. `complete` is None where it is not known. Torch-free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from modules.errors import DarkroomError
+from modules.formats.file_kind import FileKind
+from modules.formats.lora_names import kohya_names
+from modules.formats.outline import Outline
+from modules.formats.single_file.models import PartLayout, configs_of_file, layouts, shipped_configs
+from modules.formats.single_file.names import missing_names, original_names
+
+PROGRAMS = ("diffusers", "ComfyUI", "A1111", "Forge")
+_FORGE_TOLERATES = 12  # unmatched keys; with more it refuses the whole file
+_LYCORIS = ("LoHa", "LoKr", "GLoRA", "full difference")
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """Whether a program loads a file with nothing left out, and what is to be known about it."""
+
+    program: str
+    complete: bool | None
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as data."""
+        return {"program": self.program, "complete": self.complete, "note": self.note}
+
+
+def who_loads(outline: Outline | None, kind: FileKind) -> tuple[Loads, ...]:
+    """Return, for each program, whether it loads a file; empty where nothing is known of such files.
+
+    `outline` is None for a folder.
+    """
+    if kind.kind == "diffusers_folder":
+        return _folder(kind)
+    if outline is None:
+        return ()
+    rules: Mapping[str, Callable[[Outline, FileKind], tuple[Loads, ...]]] = {
+        "checkpoint": _checkpoint,
+        "lora": _lora,
+        "embedding": _embedding,
+    }
+    rule = rules.get(kind.kind)
+    return rule(outline, kind) if rule else ()
+
+
+def _folder(kind: FileKind) -> tuple[Loads, ...]:
+    missing = kind.facts.get("missing", "")
+    note = f"lacks {missing}" if missing else ""
+    rest = (Loads(p, False, "takes single files: convert it") for p in PROGRAMS[1:])
+    return Loads("diffusers", not missing, note), *rest
+
+
+def _checkpoint(outline: Outline, kind: FileKind) -> tuple[Loads, ...]:
+    try:
+        parts = layouts(kind.model, configs_of_file(kind.model, outline.shapes, outline.metadata))
+    except DarkroomError as error:
+        return tuple(Loads(p, None, error.message) for p in PROGRAMS)
+    # Older files leave "text_model." out; diffusers alone does not know them.
+    lacks = _lacking(parts, outline.shapes), _lacking(parts, original_names(outline.shapes))
+    if any(lacks):
+        advice = "; choose a VAE there" if set(lacks[1]) == {"vae"} else ""
+        return tuple(_incomplete(p, lacks[0 if p == "diffusers" else 1], advice) for p in PROGRAMS)
+    if "code" in kind.facts:
+        return tuple(Loads(p, False, "it names code besides weights") for p in PROGRAMS)
+    return tuple(Loads(p, True, _prediction_note(p, kind)) for p in PROGRAMS)
+
+
+def _lacking(parts: Mapping[str, PartLayout], names: Iterable[str]) -> dict[str, int]:
+    names = list(names)
+    counts = {part: len(missing_names(layout, names)) for part, layout in parts.items()}
+    return {part: count for part, count in counts.items() if count}
+
+
+def _incomplete(program: str, lacks: Mapping[str, int], advice: str) -> Loads:
+    if not lacks:
+        return Loads(program, True)
+    told = ", ".join(f"{count} weights of the {part}" for part, count in lacks.items())
+    return Loads(program, False, f"lacks {told}{'' if program == 'diffusers' else advice}")
+
+
+def _prediction_note(program: str, kind: FileKind) -> str:
+    """Return what a person has to do so that a program samples with the right prediction."""
+    if kind.prediction != "v_prediction":
+        return ""
+    if program == "diffusers":
+        snr = ", rescale_betas_zero_snr=True" if kind.zero_snr else ""
+        told = kind.model == "sd2_v" and not kind.zero_snr
+        return "" if told else f'give it a scheduler with prediction_type="v_prediction"{snr}'
+    if kind.model.startswith("sdxl"):
+        return "" if "v_pred" in kind.facts.get("prediction_from", "") else "has no v_pred marker: set it by hand"
+    if program == "ComfyUI":
+        return "" if kind.model == "sd2_v" else "add a ModelSamplingDiscrete node set to v_prediction"
+    sidecar = kind.facts.get("prediction_from", "").endswith((".yaml", ".yml"))
+    return "keep the .yaml beside it" if sidecar else "" if kind.model == "sd2_v" else "needs a .yaml beside it"
+
+
+def _lora(outline: Outline, kind: FileKind) -> tuple[Loads, ...]:
+    form, adapter = kind.facts.get("form", ""), kind.facts.get("adapter", "")
+    match form:
+        case "kohya":
+            return _kohya(outline, kind, adapter)
+        case "diffusers":
+            return _peft(outline)
+        case "lycoris":
+            known = {"ComfyUI": True, "Forge": True}
+            return tuple(
+                Loads(p, known.get(p, False), "" if p in known else "does not know the form") for p in PROGRAMS
+            )
+        case "comfy":
+            return tuple(Loads(p, True) if p == "ComfyUI" else Loads(p, None, "not known") for p in PROGRAMS)
+        case _:
+            return ()
+
+
+def _kohya(outline: Outline, kind: FileKind, adapter: str) -> tuple[Loads, ...]:
+    layers = {n.split(".", 1)[0] for n in outline.shapes if not n.startswith("bundle_emb.")}
+    matched = layers
+    if kind.model:
+        configs = shipped_configs(kind.model)
+        matched = layers & set(kohya_names(kind.model, configs, sgm=True) | kohya_names(kind.model, configs, sgm=False))
+    strange = len(layers) - len(matched)
+    found = []
+    for program in PROGRAMS:
+        note = f"{strange} of {len(layers)} layers have names it does not know" if strange else ""
+        if program == "diffusers":
+            note = note or _diffusers_on_kohya(outline, kind, matched, adapter)
+        elif "OFT" in adapter and (program == "Forge" or not any(n.endswith("oft_blocks") for n in outline.shapes)):
+            note = note or "does not load this OFT"
+        elif program == "Forge" and "embeddings" in kind.facts:
+            note = note or "leaves the bundled embedding out"
+        found.append(Loads(program, not note, note))
+    return tuple(found)
+
+
+def _diffusers_on_kohya(outline: Outline, kind: FileKind, layers: set[str], adapter: str) -> str:
+    if "embeddings" in kind.facts:
+        return "refuses files with bundled embeddings"
+    if any(sort in adapter for sort in (*_LYCORIS, "OFT")):
+        return f"does not load {adapter}"
+    if "DoRA" in adapter:
+        return "leaves the DoRA scales out"
+    if kind.facts.get("names") == "mixed":
+        return "leaves out the layers with SGM names"
+    if {"lora_unet_add_embedding_linear_1", "lora_unet_add_embedding_linear_2"} <= layers:
+        return "mixes up the two layers of add_embedding; with SGM names it would not"
+    return ""
+
+
+def _peft(outline: Outline) -> tuple[Loads, ...]:
+    if any(n.endswith(".alpha") for n in outline.shapes):
+        known = {"diffusers": Loads("diffusers", False, "refuses alpha tensors in this form")}
+    else:
+        known = {"diffusers": Loads("diffusers", True)}
+    layers = {n.rsplit(".lora_", 1)[0] for n in outline.shapes if ".lora_" in n}
+    attention = [n for n in layers if n.startswith("unet.") and (".attn1.to_" in n or ".attn2.to_" in n)]
+    if attention:
+        note = f"{len(attention)} of {len(layers)} layers, the attention, are not in its map; use the kohya form"
+        known["ComfyUI"] = Loads("ComfyUI", False, note)
+        if len(attention) > _FORGE_TOLERATES:
+            known["Forge"] = Loads("Forge", False, "refuses the file; use the kohya form")
+    else:
+        known["ComfyUI"] = Loads("ComfyUI", True)
+    return tuple(known.get(p, Loads(p, None, "not known; the kohya form is safe")) for p in PROGRAMS)
+
+
+def _embedding(outline: Outline, kind: FileKind) -> tuple[Loads, ...]:
+    if kind.model == "sdxl":
+        both = {"clip_l", "clip_g"} <= outline.shapes.keys()
+        note = "" if both else "needs clip_l and clip_g both"
+        return (
+            Loads("diffusers", False, "wants each of its tensors passed separately, with a token"),
+            Loads("ComfyUI", True),
+            Loads("A1111", both, note),
+            Loads("Forge", both, note),
+        )
+    single = len(outline.shapes) == 1 or outline.container == "pickle"
+    note = "" if single else "needs exactly one tensor"
+    token = "" if outline.container == "pickle" else "its token is the tensor's name, unless token= is passed"
+    return (
+        Loads("diffusers", True, token),
+        Loads("ComfyUI", True),
+        Loads("A1111", single, note),
+        Loads("Forge", single, note),
+    )

@@ -1,0 +1,217 @@
+"""The verbs inspect and convert, as a user types them: every form into every other, and back to the same weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from diffusers import StableDiffusionPipeline, StableDiffusionXLPipeline
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from modules.formats.kinds import identify
+from modules.formats.lora_files import LoraLayerWeights, to_kohya
+from modules.formats.lora_names import kohya_names, kohya_naming
+from modules.formats.single_file.models import shipped_configs
+from tests.builders.single_files import write_tiny
+from trainer.__main__ import main
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is typed counts from the test's own folder."""
+    monkeypatch.setenv("DARKROOM_CALLER_DIR", str(tmp_path))
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    """All tensors of a diffusers folder, by part and name."""
+    return {
+        f"{file.parent.name}/{name}": tensor
+        for file in sorted(folder.rglob("*.safetensors"))
+        for name, tensor in load_file(file).items()
+    }
+
+
+def same(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> bool:
+    return ours.keys() == theirs.keys() and all(torch.equal(t, theirs[n]) for n, t in ours.items())
+
+
+@pytest.mark.parametrize("model", ["sd1", "sd2_v", "sdxl"])
+def test_there_and_back_is_the_same(model: str, tmp_path: Path) -> None:
+    prediction = "v_prediction" if model == "sd2_v" else "epsilon"
+    parts = write_tiny(tmp_path / "a.safetensors", model, prediction=prediction)
+    assert main(["convert", "a.safetensors", "folder"]) == 0
+    assert main(["convert", "folder", "b.safetensors"]) == 0
+    assert same(load_file(tmp_path / "a.safetensors"), load_file(tmp_path / "b.safetensors"))
+    assert main(["convert", "b.safetensors", "again"]) == 0
+    assert same(weights(tmp_path / "folder"), weights(tmp_path / "again"))
+    found = identify(tmp_path / "folder")
+    assert (found.model, found.prediction) == (model, prediction)
+    kind = StableDiffusionXLPipeline if model == "sdxl" else StableDiffusionPipeline
+    pipe = kind.from_pretrained(tmp_path / "folder", local_files_only=True)
+    for name, module in parts.items():
+        assert same(module.state_dict(), getattr(pipe, name).state_dict())
+    assert pipe.tokenizer("a cat").input_ids == [49406, 320, 2368, 49407]
+    assert pipe.scheduler.config.prediction_type == prediction
+
+
+def test_a_folder_of_ours_becomes_a_file_and_again_a_folder(tiny_sd: Path, tmp_path: Path) -> None:
+    assert main(["convert", str(tiny_sd), "one.safetensors"]) == 0
+    assert main(["convert", "one.safetensors", "folder"]) == 0
+    prefixed = {
+        n if not n.startswith("text_encoder/") else n.replace("/", "/text_model."): t
+        for n, t in weights(tiny_sd).items()
+    }
+    assert same(prefixed, weights(tmp_path / "folder"))
+
+
+def test_a_pickled_checkpoint_and_its_averaged_weights(tmp_path: Path) -> None:
+    write_tiny(tmp_path / "a.safetensors", "sd1")
+    with safe_open(tmp_path / "a.safetensors", framework="pt") as file:
+        assert file.metadata()["darkroom_part_configs"]
+    # A pickle brings no configs along; a tiny one is refused with a sentence, after it was recognised.
+    torch.save({"state_dict": load_file(tmp_path / "a.safetensors")}, tmp_path / "a.ckpt")
+    assert identify(tmp_path / "a.ckpt").model == "sd1"
+    assert main(["convert", "a.ckpt", "b.safetensors"]) == 2
+    assert not (tmp_path / "b.safetensors").exists()
+
+
+def test_numbers_in_another_format(tmp_path: Path) -> None:
+    write_tiny(tmp_path / "a.safetensors", "sdxl")
+    assert main(["convert", "a.safetensors", "h.safetensors", "--dtype", "float16"]) == 0
+    full, half = load_file(tmp_path / "a.safetensors"), load_file(tmp_path / "h.safetensors")
+    assert same({n: t.half() if t.is_floating_point() else t for n, t in full.items()}, half)
+    assert main(["convert", "h.safetensors", "f", "--dtype", "bfloat16"]) == 0
+    assert {t.dtype for t in weights(tmp_path / "f").values()} == {torch.bfloat16}
+
+
+def test_velocity_survives_every_form(tmp_path: Path) -> None:
+    write_tiny(tmp_path / "a.safetensors", "sdxl", prediction="v_prediction", zero_snr=True)
+    assert main(["convert", "a.safetensors", "folder"]) == 0
+    scheduler = json.loads((tmp_path / "folder" / "scheduler" / "scheduler_config.json").read_text())
+    assert (scheduler["prediction_type"], scheduler["rescale_betas_zero_snr"]) == ("v_prediction", True)
+    assert main(["convert", "folder", "b.safetensors"]) == 0
+    assert {"v_pred", "ztsnr"} <= load_file(tmp_path / "b.safetensors").keys()
+    assert identify(tmp_path / "b.safetensors").zero_snr
+
+
+def some_layers(model: str, count: int = 40) -> list[LoraLayerWeights]:
+    """LoRA layers on a sample of a published model's layers; their widths are small, their names the real ones."""
+    generator = torch.Generator().manual_seed(0)
+    places = sorted(set(kohya_names(model, shipped_configs(model), sgm=False).values()))
+    width = shipped_configs(model)["unet"]["cross_attention_dim"]
+    layers = []
+    for part, path in sorted({*places[:: max(len(places) // count, 1)], ("unet", tell_tale(places))}):
+        rank, columns = (3 if "mlp" in path else 2), (width if "attn2.to_k" in path else 5)
+        down = torch.randn(rank, columns, generator=generator)
+        layers.append(LoraLayerWeights(part, path, down, torch.randn(4, rank, generator=generator), 1.5))
+    return layers
+
+
+def tell_tale(places: list[tuple[str, str]]) -> str:
+    """The layer whose width tells the model."""
+    return next(path for part, path in places if part == "unet" and path.endswith("attn2.to_k"))
+
+
+def effect(tensors: dict[str, torch.Tensor], name: str) -> torch.Tensor:
+    """What a kohya layer adds to the weight it is for."""
+    down, up, alpha = (tensors[f"{name}.{end}"] for end in ("lora_down.weight", "lora_up.weight", "alpha"))
+    return up @ down * alpha / len(down)
+
+
+@pytest.mark.parametrize("model", ["sd1", "sd2", "sdxl"])
+def test_a_lora_changes_its_form_and_keeps_its_effect(model: str, tmp_path: Path) -> None:
+    layers = some_layers(model)
+    tensors = to_kohya(layers, kohya_naming(model, shipped_configs(model)))
+    metadata = {"ss_output_name": "mine", "ss_tag_frequency": '{"a": {"b": 1}}'}
+    save_file(tensors, tmp_path / "k.safetensors", metadata)
+    assert identify(tmp_path / "k.safetensors").facts.get("names") == ("sgm" if model == "sdxl" else "diffusers")
+    assert main(["convert", "k.safetensors", "p.safetensors"]) == 0
+    peft = load_file(tmp_path / "p.safetensors")
+    for layer in layers:
+        a, b = (peft[f"{layer.part}.{layer.path}.lora_{x}.weight"] for x in "AB")
+        assert torch.allclose(b @ a, layer.up @ layer.down * (1.5 / layer.rank), atol=1e-5)
+    assert main(["convert", "p.safetensors", "again.safetensors"]) == 0
+    again = load_file(tmp_path / "again.safetensors")
+    assert again.keys() == tensors.keys()
+    for name in {n.split(".", 1)[0] for n in tensors}:
+        assert torch.allclose(effect(tensors, name), effect(again, name), atol=1e-5)
+    with safe_open(tmp_path / "again.safetensors", framework="pt") as file:
+        told = file.metadata()
+    assert told.items() >= metadata.items()
+    assert "lora_adapter_metadata" not in told
+    assert main(["convert", "k.safetensors", "half.safetensors", "--to", "kohya", "--dtype", "float16"]) == 0
+    assert load_file(tmp_path / "half.safetensors").keys() == tensors.keys()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["nowhere.safetensors", "b.safetensors"], "cannot be read"),
+        (["a.safetensors", "a.safetensors"], "is the source itself"),
+        (["a.safetensors", "there.safetensors"], "exists already"),
+        (["a.safetensors", "b.safetensors", "--to", "kohya"], "cannot become a kohya LoRA"),
+        (["a.safetensors", "b.ckpt"], "no name for"),
+        (["a.safetensors", "b", "--to", "single"], "no name for"),
+        (["page.safetensors", "b"], "web page"),
+        (["vae.safetensors", "b"], "cannot be converted. A VAE alone"),
+        (["loha.safetensors", "b.safetensors"], "no plain LoRA"),
+        (["a.safetensors", "full", "--overwrite"], "folder with other things in it"),
+    ],
+)
+def test_what_cannot_be_done_is_a_sentence(
+    arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_tiny(tmp_path / "a.safetensors", "sd1")
+    (tmp_path / "there.safetensors").write_bytes(b"mine")
+    (tmp_path / "page.safetensors").write_bytes(b"<!DOCTYPE html>")
+    save_file({"encoder.down.0.block.0.x": torch.ones(1)}, tmp_path / "vae.safetensors")
+    key = "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn2_to_k"
+    loha = {f"{key}.hada_w1_a": torch.ones(1), f"{key}.alpha": torch.ones(())}
+    save_file(loha, tmp_path / "loha.safetensors", {"ss_base_model_version": "sd_v1"})
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "diary.txt").write_text("mine")
+    assert main(["convert", *arguments]) == 2
+    assert sentence in capsys.readouterr().err
+    assert (tmp_path / "there.safetensors").read_bytes() == b"mine"
+    assert (tmp_path / "full" / "diary.txt").read_text() == "mine"
+
+
+def test_a_conversion_that_fails_leaves_what_was_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_tiny(tmp_path / "a.safetensors", "sd1")
+    state = load_file(tmp_path / "a.safetensors")
+    state["model.diffusion_model.out.2.bias"][0] = float("nan")
+    with safe_open(tmp_path / "a.safetensors", framework="pt") as file:
+        save_file(state, tmp_path / "nan.safetensors", file.metadata())
+    (tmp_path / "b.safetensors").write_bytes(b"good")
+    assert main(["convert", "nan.safetensors", "b.safetensors", "--overwrite"]) == 2
+    assert "not numbers" in capsys.readouterr().err
+    assert (tmp_path / "b.safetensors").read_bytes() == b"good"
+    assert main(["convert", "nan.safetensors", "folder"]) == 2
+    assert not (tmp_path / "folder").exists()
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_inspect_says_what_it_is_for_whom_and_what_it_tells(
+    tiny_sd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_tiny(tmp_path / "a.safetensors", "sdxl", prediction="v_prediction", zero_snr=True)
+    assert main(["inspect", "a.safetensors"]) == 0
+    told = capsys.readouterr().out
+    assert "A Stable Diffusion XL checkpoint that predicts velocity with zero terminal SNR, float32." in told
+    assert "ComfyUI    yes" in told
+    assert "modelspec.architecture: stable-diffusion-xl-v1-base" in told
+    assert main(["inspect", "a.safetensors", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["kind"], data["model"], data["zero_snr"]) == ("checkpoint", "sdxl", True)
+    assert [x["complete"] for x in data["loads"]] == [True] * 4
+    assert "v_prediction" in data["loads"][0]["note"]
+    assert main(["inspect", str(tiny_sd)]) == 0
+    assert "diffusers' folder layout" in capsys.readouterr().out
+    (tmp_path / "empty.safetensors").write_bytes(b"")
+    assert main(["inspect", "empty.safetensors"]) == 2
+    assert "is empty" in capsys.readouterr().out

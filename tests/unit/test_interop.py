@@ -1,0 +1,95 @@
+"""Which program loads a file, against what was read in and run on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from modules.formats.interop import who_loads
+from modules.formats.kinds import identify
+from modules.formats.outline import read_outline
+from modules.formats.single_file.models import shipped_configs
+from modules.formats.single_file.unet_layout import unet_layers
+from tests.unit.test_kinds import Shapes, kohya, model_shapes, write_header
+
+
+def loads(path: Path) -> dict[str, bool | None]:
+    return {x.program: x.complete for x in who_loads(read_outline(path), identify(path))}
+
+
+def notes(path: Path) -> dict[str, str]:
+    return {x.program: x.note for x in who_loads(read_outline(path), identify(path))}
+
+
+def peft(model: str) -> Shapes:
+    """A LoRA in diffusers' form on all of a model's UNet."""
+    width = shipped_configs(model)["unet"]["cross_attention_dim"]
+    paths = [layer.path for layer in unet_layers(shipped_configs(model)["unet"]) if layer.sort != "norm"]
+    return {f"unet.{p}.lora_A.weight": (4, width if "attn2.to_k" in p else 8) for p in paths}
+
+
+@pytest.mark.parametrize(
+    ("shapes", "diffusers", "comfy", "a1111", "forge"),
+    [
+        (kohya("sd1"), True, True, True, True),
+        (kohya("sdxl", sgm=True), True, True, True, True),
+        (kohya("sdxl"), False, True, True, True),
+        (peft("sdxl"), True, False, None, False),
+        (peft("sd1"), True, False, None, False),
+        (peft("sd1") | {"unet.conv_in.alpha": ()}, False, False, None, False),
+        (kohya("sd1") | {"lora_unet_mid_block_attentions_0_proj_in.dora_scale": (4, 1)}, False, True, True, True),
+        ({"lora_unet_mid_block_attentions_0_proj_in.hada_w1_a": (4, 1)}, False, True, True, True),
+        ({"lora_unet_mid_block_attentions_0_proj_in.oft_blocks": (4, 1, 1)}, False, True, True, False),
+        ({"lora_unet_mid_block_attentions_0_proj_in.oft_R.weight": (4, 1)}, False, False, False, False),
+        ({"lycoris_mid_block_attentions_0_proj_in.lora_down.weight": (4, 1)}, False, True, False, True),
+        ({"emb_params": (2, 768)}, True, True, True, True),
+        ({"clip_l": (2, 768), "clip_g": (2, 1280)}, False, True, True, True),
+        ({"clip_g": (2, 1280)}, False, True, False, False),
+    ],
+)
+def test_adapters_and_embeddings(
+    shapes: Shapes, diffusers: bool, comfy: bool, a1111: bool | None, forge: bool, tmp_path: Path
+) -> None:
+    path = write_header(tmp_path / "f.safetensors", shapes)
+    assert loads(path) == {"diffusers": diffusers, "ComfyUI": comfy, "A1111": a1111, "Forge": forge}
+
+
+def test_the_counts_are_those_that_were_seen(tmp_path: Path) -> None:
+    for model, count, total in (("sdxl", 560, 794), ("sd1", 128, 282)):
+        path = write_header(tmp_path / "f.safetensors", peft(model))
+        assert notes(path)["ComfyUI"].startswith(f"{count} of {total} layers")
+
+
+def test_mixed_names_and_strange_layers(tmp_path: Path) -> None:
+    mixed = kohya("sdxl", sgm=True) | {"lora_unet_mid_block_resnets_0_conv1.lora_down.weight": (4, 4)}
+    path = write_header(tmp_path / "f.safetensors", mixed)
+    assert loads(path) == {"diffusers": False, "ComfyUI": True, "A1111": True, "Forge": True}
+    path = write_header(tmp_path / "f.safetensors", kohya("sd1") | {"lora_unet_strange.lora_down.weight": (4, 4)})
+    assert set(loads(path).values()) == {False}
+    assert notes(path)["Forge"].startswith("1 of 283")
+
+
+@pytest.mark.parametrize("model", ["sd1", "sd2", "sdxl", "sdxl_refiner"])
+def test_whole_checkpoints_load_everywhere_and_incomplete_ones_nowhere(model: str, tmp_path: Path) -> None:
+    path = write_header(tmp_path / "f.safetensors", model_shapes(model))
+    assert set(loads(path).values()) == {True}
+    path = write_header(tmp_path / "f.safetensors", model_shapes(model, without="first_stage_model."))
+    assert set(loads(path).values()) == {False}
+    assert notes(path)["ComfyUI"] == "lacks 248 weights of the vae; choose a VAE there"
+
+
+def test_velocity_needs_a_hand_where_a_program_does_not_see_it(tmp_path: Path) -> None:
+    path = write_header(tmp_path / "f.safetensors", model_shapes("sdxl") | {"v_pred": (0,)})
+    told = notes(path)
+    assert told["ComfyUI"] == told["Forge"] == told["A1111"] == ""
+    assert "scheduler" in told["diffusers"]
+    path = write_header(tmp_path / "g.safetensors", model_shapes("sd1"), metadata={"modelspec.prediction_type": "v"})
+    assert "ModelSamplingDiscrete" in notes(path)["ComfyUI"]
+    assert "needs a .yaml" in notes(path)["A1111"]
+
+
+def test_older_files_are_known_to_the_web_interfaces_alone(tmp_path: Path) -> None:
+    shapes = {n.replace("transformer.text_model.", "transformer."): s for n, s in model_shapes("sd1").items()}
+    path = write_header(tmp_path / "f.safetensors", shapes)
+    assert loads(path) == {"diffusers": False, "ComfyUI": True, "A1111": True, "Forge": True}

@@ -1,0 +1,85 @@
+"""convert: a model between diffusers folder and single file, a LoRA between kohya and PEFT form, any of them in another
+number format.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from datetime import datetime
+from pathlib import Path
+
+from modules.errors import DarkroomError
+from modules.formats.kinds import identify
+from modules.system.paths import from_caller
+from trainer.cli import Verb
+from trainer.console import Meter
+
+_FORMS = ("single", "folder", "kohya", "peft")
+_DTYPES = ("float16", "bfloat16", "float32")
+_MB = 1_000_000
+
+
+def _convert(options: argparse.Namespace) -> int:
+    source, out = from_caller(options.source), from_caller(options.out)
+    _require_free(source, out, overwrite=options.overwrite)
+    kind = identify(source)
+    if kind.kind == "broken":  # said before torch is loaded
+        raise DarkroomError(kind.sentence)
+    from modules.formats.conversion import convert, open_source, target_form
+    from modules.system.dtypes import dtype_of
+
+    form = target_form(kind, out, options.to)
+    if form == "single":
+        _require_free(source, out.with_suffix(".yaml"), overwrite=options.overwrite)
+    meter = Meter()
+
+    def report(done: int, total: int) -> None:
+        meter.progress("writing (MB)", done // _MB, -(-total // _MB), "")
+
+    try:
+        written = convert(
+            open_source(source, use_ema=options.ema),
+            out,
+            form,
+            dtype=dtype_of(options.dtype) if options.dtype else None,
+            created=datetime.now().astimezone(),
+            on_written=report,
+        )
+    except OSError as error:
+        raise DarkroomError(f"{out} could not be written: {error}. What was there before still stands.") from error
+    except KeyboardInterrupt:
+        meter.line("Stopped; nothing was written.")
+        return 130
+    meter.close()
+    meter.line(kind.sentence)
+    sys.stdout.write("".join(f"{path}\n" for path in written))
+    return 0
+
+
+def _require_free(source: Path, out: Path, *, overwrite: bool) -> None:
+    """Raise DarkroomError where the destination is the source, is taken, or lies where nothing can be written."""
+    if out == source or source in out.parents:
+        raise DarkroomError(f"{out} is the source itself, or inside it.", advice="Choose another destination.")
+    if out.exists() and not overwrite:
+        raise DarkroomError(f"{out} exists already.", advice="Choose another name, or add --overwrite.")
+    if out.is_dir() and any(out.iterdir()) and not (out / "model_index.json").is_file():
+        raise DarkroomError(f"{out} is a folder with other things in it.", advice="Choose another destination.")
+    place = next(p for p in out.parents if p.exists())
+    size = sum(p.stat().st_size for p in source.rglob("*") if p.is_file()) if source.is_dir() else 0
+    size = size or (source.stat().st_size if source.is_file() else 0)
+    if shutil.disk_usage(place).free < size // 2:
+        raise DarkroomError(f"There is too little room on the disk of {place}.", advice="Free some space first.")
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="IN", help="a model file, a diffusers folder or a LoRA")
+    parser.add_argument("out", metavar="OUT", help="a .safetensors file, or a folder for a model in diffusers layout")
+    parser.add_argument("--to", choices=_FORMS, help="the form, where the name of OUT does not tell; a LoRA changes it")
+    parser.add_argument("--dtype", choices=_DTYPES, help="the number format (as it is)")
+    parser.add_argument("--ema", action="store_true", help="take the averaged weights where a checkpoint has both")
+    parser.add_argument("--overwrite", action="store_true", help="replace what is at OUT")
+
+
+CONVERT = Verb("convert a model or a LoRA into another form", _arguments, _convert)

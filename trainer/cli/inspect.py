@@ -1,0 +1,68 @@
+"""inspect: what a file or folder is, which programs load it, and what its metadata says. Quick: headers alone."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from modules.formats.file_kind import FileKind
+from modules.formats.headers import UnreadableFileError
+from modules.formats.interop import Loads, who_loads
+from modules.formats.kinds import identify
+from modules.formats.outline import Outline, read_outline
+from modules.system.paths import from_caller
+from trainer.cli import Verb
+
+_MAX_CHARS = 100
+_ANSWERS = {True: "yes", False: "no", None: "?"}
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    path = from_caller(options.file)
+    kind = identify(path)
+    outline = _outline(path, kind)
+    loads = who_loads(outline, kind)
+    metadata = outline.metadata if outline else {}
+    if options.json:
+        data = {**kind.to_json(), "path": str(path), "loads": [x.to_json() for x in loads], "metadata": dict(metadata)}
+        sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+    else:
+        sys.stdout.write("\n".join(_lines(path, kind, loads, metadata)) + "\n")
+    return 2 if kind.kind == "broken" else 0
+
+
+def _outline(path: Path, kind: FileKind) -> Outline | None:
+    if kind.kind == "broken" or path.is_dir():
+        return None
+    try:
+        return read_outline(path)
+    except UnreadableFileError:
+        return None
+
+
+def _lines(path: Path, kind: FileKind, loads: Sequence[Loads], metadata: Mapping[str, str]) -> list[str]:
+    lines = [str(path), kind.sentence]
+    lines += [f"  {name.replace('_', ' ')}: {value}" for name, value in kind.facts.items()]
+    if loads:
+        lines += ["", "Loaded completely by"]
+        lines += [f"  {x.program:10} {_ANSWERS[x.complete]:4} {x.note}".rstrip() for x in loads]
+    if metadata:
+        lines += ["", "Metadata"]
+        lines += [f"  {name}: {_short(value)}" for name, value in sorted(metadata.items())]
+    return lines
+
+
+def _short(value: str) -> str:
+    line = " ".join(value.split())
+    return line if len(line) <= _MAX_CHARS else f"{line[:_MAX_CHARS]}… ({len(value):,} characters)"
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="a model, LoRA, VAE or embedding, or a diffusers folder")
+    parser.add_argument("--json", action="store_true", help="as data, with the whole metadata")
+
+
+INSPECT = Verb("say what a model file is and which programs load it", _arguments, _inspect)
