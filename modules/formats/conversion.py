@@ -103,6 +103,7 @@ def convert(
     if source.kind.kind == "lora":
         return [_write_lora(source, out, form, dtype=dtype, on_written=on_written)]
     traits = traits_of(source.kind)
+    told = {n: v for n, v in (source.metadata or {}).items() if not n.startswith("sshs_")}  # hashes of the old bytes
     if form == "folder":
         tokenizers = source.path if source.path.is_dir() else None
         write_folder(
@@ -115,9 +116,9 @@ def convert(
         source.configs,
         traits,
         dtype=dtype,
-        title=out.stem,
+        title=told.get("modelspec.title", out.stem),
         created=created,
-        metadata=source.metadata,
+        metadata=told,
         on_written=on_written,
     )
 

@@ -100,7 +100,8 @@ def _refuse_strangers(path: Path, beginning: bytes, size: int) -> None:
             f"{path.name} is a git-lfs pointer, not the model itself.",
             advice="Run `git lfs pull` in its repository, or download the file itself.",
         )
-    if beginning.startswith((b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04")):
+    # A header whose length happens to spell a pickle's beginning is still one: it opens with a brace.
+    if beginning[8:9] != b"{" and beginning.startswith((b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04")):
         raise UnreadableFileError("pickled", f"{path.name} is a pickled checkpoint under a safetensors name.")
 
 
@@ -133,4 +134,11 @@ def _wrong_entry(path: Path, name: str) -> UnreadableFileError:
 
 
 def _metadata(value: Any) -> dict[str, str]:
-    return {str(k): str(v) for k, v in value.items()} if isinstance(value, dict) else {}
+    """Return the metadata as texts; halves of characters, which JSON can hold and no file of text, are replaced."""
+    if not isinstance(value, dict):
+        return {}
+    return {_whole(str(k)): _whole(str(v)) for k, v in value.items()}
+
+
+def _whole(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()

@@ -30,6 +30,7 @@ class LoraFacts:
     steps: int
     seed: int
     created: datetime
+    prediction: str = "epsilon"
     tag_frequency: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     config_json: str = ""
 
@@ -95,7 +96,7 @@ def lora_metadata(facts: LoraFacts, *, payload_sha256: str) -> dict[str, str]:
     """Return the metadata of a LoRA file; only `modelspec.date` differs between two saves of the same weights."""
     metadata = {
         "ss_base_model_version": facts.base_version,
-        "ss_v2": "False",
+        "ss_v2": str(facts.base_version.startswith("sd_v2")),
         "ss_network_module": "networks.lora",
         "ss_network_dim": str(facts.rank),
         "ss_network_alpha": f"{facts.alpha:g}",
@@ -116,7 +117,7 @@ def lora_metadata(facts: LoraFacts, *, payload_sha256: str) -> dict[str, str]:
         "modelspec.title": facts.title,
         "modelspec.date": facts.created.isoformat(timespec="seconds"),
         "modelspec.resolution": f"{facts.resolution_px}x{facts.resolution_px}",
-        "modelspec.prediction_type": "epsilon",
+        "modelspec.prediction_type": "v" if facts.prediction == "v_prediction" else "epsilon",
         "modelspec.hash_sha256": f"0x{payload_sha256}",
         "software": "Darkroom",
     }

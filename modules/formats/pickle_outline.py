@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickletools
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -20,6 +21,11 @@ from modules.formats.headers import UnreadableFileError
 _MAX_PICKLE_BYTES = 200_000_000
 _MAX_DEPTH = 6
 _MARK = object()
+# What damaged and hostile files bring the readers of zip archives and pickles to raise.
+_DAMAGE = (
+    *(OSError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError),
+    *(RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error),
+)
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _DTYPES = {"Float": "F32", "Half": "F16", "BFloat16": "BF16", "Double": "F64", "Long": "I64", "Int": "I32"}
 _OLD_FORMAT = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # torch before 1.6 begins with this number
@@ -65,7 +71,7 @@ def read_pickle_outline(path: Path) -> PickleOutline:
         else:
             with path.open("rb") as file:
                 root = _run_old(file, machine)
-    except (OSError, zipfile.BadZipFile, ValueError, KeyError, IndexError, TypeError, NotImplementedError) as error:
+    except _DAMAGE as error:
         raise UnreadableFileError(
             "damaged", f"{path.name} is no complete checkpoint.", advice="Download it again."
         ) from error
@@ -174,7 +180,7 @@ def _name(machine: _Machine, operation: str, argument: Any) -> None:
         argument = f"{module} {name}"
     elif operation == "INST":
         _since_mark(machine.stack)
-    named = _Named(str(argument).replace(" ", "."))
+    named = _Named(str(argument).replace(" ", ".").encode("utf-8", "replace").decode())
     machine.names.add(named.name)
     machine.stack.append(named)
 

@@ -40,7 +40,7 @@ _DTYPE_CODES = {
 PAYLOAD_SHA256 = "payload-sha256".center(64, "#")
 """Put into a metadata value, this becomes the hash of the payload: known last, and of the same length."""
 
-_PART_ITEMS = 1 << 24
+_PART_ITEMS = 1 << 22
 
 Writable = torch.Tensor | LazyTensor
 OnWritten = Callable[[int, int], None]

@@ -210,6 +210,14 @@ def test_broken_files_are_called_what_they_are(content: bytes, defect: str, word
     assert words in found.sentence
 
 
+@pytest.mark.parametrize("beginning", [0x0280, 0x0380, 0x10280])
+def test_a_header_whose_length_spells_a_pickle_is_still_a_header(beginning: int, tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    text = json.dumps({"emb_params": {"dtype": "F16", "shape": [1, 768], "data_offsets": [0, 1536]}}).encode()
+    path.write_bytes(beginning.to_bytes(8, "little") + text.ljust(beginning) + b"\x00" * 1536)
+    assert identify(path).kind == "embedding"
+
+
 def test_a_download_that_broke_off_is_told_by_its_length(tmp_path: Path) -> None:
     path = write_header(tmp_path / "m.safetensors", model_shapes("sd1"))
     size = path.stat().st_size
@@ -284,14 +292,15 @@ def test_any_header_is_a_sentence(tmp_path_factory: pytest.TempPathFactory, head
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
-@given(st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 255)), max_size=6))
+@given(st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 255)), max_size=6), st.booleans())
 def test_any_damage_to_a_pickle_is_a_sentence(
-    tmp_path_factory: pytest.TempPathFactory, damage: list[tuple[int, int]]
+    tmp_path_factory: pytest.TempPathFactory, damage: list[tuple[int, int]], zipped: bool
 ) -> None:
     import torch
 
     path = tmp_path_factory.getbasetemp() / "any.ckpt"
-    torch.save({"state_dict": {"a": torch.ones(2), "b": {"c": torch.ones(1)}}, "x": [1, None, (2, "y")]}, path)
+    held = {"state_dict": {"a": torch.ones(2), "b": {"c": torch.ones(1)}}, "x": [1, None, (2, "y")]}
+    torch.save(held, path, _use_new_zipfile_serialization=zipped)
     content = bytearray(path.read_bytes())
     for place, byte in damage:
         content[place % len(content)] = byte

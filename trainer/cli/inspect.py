@@ -28,9 +28,10 @@ def _inspect(options: argparse.Namespace) -> int:
     metadata = outline.metadata if outline else {}
     if options.json:
         data = {**kind.to_json(), "path": str(path), "loads": [x.to_json() for x in loads], "metadata": dict(metadata)}
-        sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+        _say(json.dumps(data, indent=2))
     else:
-        sys.stdout.write("\n".join(_lines(path, kind, loads, metadata)) + "\n")
+        for line in _lines(path, kind, loads, metadata):
+            _say(line)
     return 2 if kind.kind == "broken" else 0
 
 
@@ -53,6 +54,13 @@ def _lines(path: Path, kind: FileKind, loads: Sequence[Loads], metadata: Mapping
         lines += ["", "Metadata"]
         lines += [f"  {name}: {_short(value)}" for name, value in sorted(metadata.items())]
     return lines
+
+
+def _say(line: str) -> None:
+    """Write a line; what the terminal cannot show, or would take for an order, is replaced."""
+    encoding = sys.stdout.encoding or "utf-8"
+    shown = "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in line)
+    sys.stdout.write(shown.encode(encoding, "replace").decode(encoding) + "\n")
 
 
 def _short(value: str) -> str:

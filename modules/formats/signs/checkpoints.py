@@ -23,7 +23,14 @@ _TEXT_SIGNS = (
 )
 _WIDTHS = {768: "sd1", 1024: "sd2", 2048: "sdxl", 1280: "sdxl_refiner"}
 _VARIANTS = {9: "inpainting", 8: "instruct", 5: "depth", 7: "upscaler"}
-_DTYPE_LABELS = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "F8_E4M3": "float8"}
+_DTYPE_LABELS = {
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F32": "float32",
+    "F64": "float64",
+    "F8_E4M3": "float8",
+    "F8_E5M2": "float8",
+}
 
 
 def checkpoint_kind(outline: Outline) -> FileKind | None:
@@ -55,11 +62,8 @@ def checkpoint_kind(outline: Outline) -> FileKind | None:
 
 def main_dtype(dtypes: Mapping[str, str]) -> str:
     """Return the dtype most tensors have, by its plain name."""
-    counts = Counter(d for d in dtypes.values() if d[:1] in ("F", "B") and d != "BOOL")
-    if not counts:
-        return ""
-    code = counts.most_common(1)[0][0]
-    return _DTYPE_LABELS.get(code, code)
+    counts = Counter(d for d in dtypes.values() if d in _DTYPE_LABELS)
+    return _DTYPE_LABELS[counts.most_common(1)[0][0]] if counts else ""
 
 
 def width_of_text(shapes: Mapping[str, tuple[int, ...]], ending: str) -> int:
