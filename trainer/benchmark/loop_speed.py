@@ -71,7 +71,7 @@ def with_large_unet(config: Config, folder: Path) -> Config:
     large.save_pretrained(model / "unet")
     tree = encode(config)
     tree["model"] |= {"base_model": str(model)}
-    tree["data"] |= {"resolution_px": [256]}
+    tree["data"] |= {"resolution_px": [128]}
     return decode(tree).config
 
 

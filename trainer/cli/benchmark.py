@@ -12,7 +12,7 @@ from modules.system.paths import from_caller
 from trainer.cli import Verb
 from trainer.launch import import_engine
 
-MEASUREMENTS = ("loop", "large-loop", "cache", "memory", "window")
+MEASUREMENTS = ("memory", "loop", "large-loop", "cache", "window")
 
 
 def _benchmark(options: argparse.Namespace) -> int:
