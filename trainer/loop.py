@@ -82,7 +82,8 @@ def train_epoch(training: Training) -> None:
         training.quiet_points.reached()
         if not training_parts(training.groups):
             return
-        training.log.emit(PhaseChanged("training"))
+        if training.counters.epoch == epoch:
+            training.log.emit(PhaseChanged("training"))
         started = training.clock()
 
 

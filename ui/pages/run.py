@@ -9,6 +9,7 @@ from pathlib import Path
 from modules.families.registry import FAMILIES
 from trainer.events import SampleReady
 from ui.context import Context
+from ui.documents import as_config_path
 from ui.editors.pictures import PictureViewer
 from ui.pages.catalogue import PageSpec
 from ui.pages.page import PageFrame
@@ -148,7 +149,7 @@ class RunPage:
             if step.num_skipped:
                 lines.append(f"{count(step.num_skipped, 'broken step')} left out")
         lines.append(f"{count(started.num_pictures, 'picture')} on {started.device}")
-        lines.append(f"Folder: {started.run_dir}")
+        lines.append(f"Folder: {as_config_path(Path(started.run_dir))}")
         return lines
 
     def _open_sample(self, index: int) -> None:
