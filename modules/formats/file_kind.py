@@ -26,6 +26,9 @@ MODEL_LABELS = {
     "sdxl": "Stable Diffusion XL",
     "sdxl_refiner": "Stable Diffusion XL refiner",
 }
+# How wide the text states are that a model's UNet takes in, and how many channels a variant's first layer does.
+MODEL_OF_WIDTH = {768: "sd1", 1024: "sd2", 2048: "sdxl", 1280: "sdxl_refiner"}
+VARIANT_OF_CHANNELS = {9: "inpainting", 8: "instruct", 5: "depth", 7: "upscaler"}
 FAMILY_OF = {"sd1": "sd", "sd2": "sd", "sd2_v": "sd", "sdxl": "sdxl", "sdxl_refiner": "sdxl"}
 
 

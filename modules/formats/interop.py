@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from modules.errors import DarkroomError
 from modules.formats.file_kind import FileKind
+from modules.formats.headers import UnreadableFileError
+from modules.formats.kinds import identify
 from modules.formats.lora_names import kohya_names
-from modules.formats.outline import Outline
+from modules.formats.outline import Outline, read_outline
 from modules.formats.single_file.models import PartLayout, configs_of_file, layouts, shipped_configs
 from modules.formats.single_file.names import missing_names, original_names
 
@@ -33,6 +36,17 @@ class Loads:
     def to_json(self) -> dict[str, Any]:
         """Return the record as data."""
         return {"program": self.program, "complete": self.complete, "note": self.note}
+
+
+def who_loads_file(path: Path) -> tuple[FileKind, tuple[Loads, ...]]:
+    """Return what a file or folder is and which programs load it; what is shown after a save. Never raises."""
+    kind = identify(path)
+    if kind.kind == "broken" or path.is_dir():
+        return kind, who_loads(None, kind)
+    try:
+        return kind, who_loads(read_outline(path), kind)
+    except UnreadableFileError:
+        return kind, ()
 
 
 def who_loads(outline: Outline | None, kind: FileKind) -> tuple[Loads, ...]:

@@ -33,6 +33,9 @@ class LoraFacts:
     prediction: str = "epsilon"
     tag_frequency: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     config_json: str = ""
+    trigger_phrase: str = ""
+    thumbnail: str = ""
+    """A picture of up to 256x256 as a data URL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +124,12 @@ def lora_metadata(facts: LoraFacts, *, payload_sha256: str) -> dict[str, str]:
         "modelspec.hash_sha256": f"0x{payload_sha256}",
         "software": "Darkroom",
     }
-    if facts.config_json:
-        metadata["darkroom_config"] = facts.config_json
-    return metadata
+    told = {
+        "darkroom_config": facts.config_json,
+        "modelspec.trigger_phrase": facts.trigger_phrase,
+        "modelspec.thumbnail": facts.thumbnail,
+    }
+    return metadata | {name: text for name, text in told.items() if text}
 
 
 def tag_frequency(captions_by_folder: Mapping[str, list[str]]) -> dict[str, dict[str, int]]:

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from modules.formats.file_kind import FileKind
 from modules.formats.headers import UnreadableFileError
-from modules.formats.interop import Loads, who_loads
-from modules.formats.kinds import identify
-from modules.formats.outline import Outline, read_outline
+from modules.formats.interop import Loads, who_loads_file
+from modules.formats.outline import read_outline
 from modules.system.paths import from_caller
 from trainer.cli import Verb
 
@@ -22,10 +21,8 @@ _ANSWERS = {True: "yes", False: "no", None: "?"}
 
 def _inspect(options: argparse.Namespace) -> int:
     path = from_caller(options.file)
-    kind = identify(path)
-    outline = _outline(path, kind)
-    loads = who_loads(outline, kind)
-    metadata = outline.metadata if outline else {}
+    kind, loads = who_loads_file(path)
+    metadata = _metadata(path, kind)
     if options.json:
         data = {**kind.to_json(), "path": str(path), "loads": [x.to_json() for x in loads], "metadata": dict(metadata)}
         _say(json.dumps(data, indent=2))
@@ -35,13 +32,11 @@ def _inspect(options: argparse.Namespace) -> int:
     return 2 if kind.kind == "broken" else 0
 
 
-def _outline(path: Path, kind: FileKind) -> Outline | None:
-    if kind.kind == "broken" or path.is_dir():
-        return None
+def _metadata(path: Path, kind: FileKind) -> Mapping[str, str]:
     try:
-        return read_outline(path)
+        return {} if path.is_dir() or kind.kind == "broken" else read_outline(path).metadata
     except UnreadableFileError:
-        return None
+        return {}
 
 
 def _lines(path: Path, kind: FileKind, loads: Sequence[Loads], metadata: Mapping[str, str]) -> list[str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from modules.formats.file_kind import FAMILY_OF, MODEL_LABELS, FileKind, Prediction
+from modules.formats.file_kind import FAMILY_OF, MODEL_LABELS, MODEL_OF_WIDTH, FileKind, Prediction
 from modules.formats.outline import Outline
 from modules.formats.signs.checkpoints import main_dtype
 
@@ -26,7 +26,6 @@ _OTHERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Stable Diffusion 3", ("joint_blocks",)),
     ("a video or another transformer model", ("transformer.", "lora_transformer_", "lora_unet_blocks_", "self_attn_q")),
 )
-_WIDTHS = {768: "sd1", 1024: "sd2", 2048: "sdxl", 1280: "sdxl_refiner"}
 _BASES = (("sdxl", "sdxl"), ("xl", "sdxl"), ("sd_v2", "sd2"), ("sd_2", "sd2"), ("sd_v1", "sd1"), ("sd_1", "sd1"))
 
 
@@ -104,8 +103,8 @@ def _model(outline: Outline) -> str:
     for name, shape in outline.shapes.items():
         if name.endswith(("lora_down.weight", "lora_A.weight", "lora.down.weight")) and len(shape) > 1:
             layer = name.replace(".", "_")
-            if ("attn2_to_k" in layer or "attn2_to_v" in layer) and shape[1] in _WIDTHS:
-                return _WIDTHS[shape[1]]
+            if ("attn2_to_k" in layer or "attn2_to_v" in layer) and shape[1] in MODEL_OF_WIDTH:
+                return MODEL_OF_WIDTH[shape[1]]
     if outline.has("lora_te2_", "lora_te1_", "text_encoder_2.") or outline.has(*_SGM):
         return "sdxl"
     if outline.metadata.get("ss_v2") == "True":

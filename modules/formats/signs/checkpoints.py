@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from modules.formats.file_kind import FAMILY_OF, MODEL_LABELS, FileKind
+from modules.formats.file_kind import FAMILY_OF, MODEL_LABELS, MODEL_OF_WIDTH, VARIANT_OF_CHANNELS, FileKind
 from modules.formats.outline import Outline
 from modules.formats.signs.prediction import Told, told_prediction
 
@@ -21,8 +21,6 @@ _TEXT_SIGNS = (
     ("sd2", "cond_stage_model.model."),
     ("sd1", "cond_stage_model.transformer."),
 )
-_WIDTHS = {768: "sd1", 1024: "sd2", 2048: "sdxl", 1280: "sdxl_refiner"}
-_VARIANTS = {9: "inpainting", 8: "instruct", 5: "depth", 7: "upscaler"}
 _DTYPE_LABELS = {
     "F16": "float16",
     "BF16": "bfloat16",
@@ -44,7 +42,7 @@ def checkpoint_kind(outline: Outline) -> FileKind | None:
     told = told_prediction(outline, model)
     if model == "sd2" and told.prediction == "v_prediction":
         model = "sd2_v"
-    variant = _VARIANTS.get(_axis(outline.shapes.get(f"{unet}input_blocks.0.0.weight", ()), 1), "")
+    variant = VARIANT_OF_CHANNELS.get(_axis(outline.shapes.get(f"{unet}input_blocks.0.0.weight", ()), 1), "")
     has_text = any(outline.has(prefix) for _, prefix in _TEXT_SIGNS)
     facts = _facts(outline, told, has_vae=outline.has(*VAE), has_text=has_text)
     whole = has_text or outline.has(*VAE)
@@ -76,7 +74,8 @@ def _model(outline: Outline, unet: str) -> str:
         if outline.has(prefix):
             return model
     shapes = {name: s for name, s in outline.shapes.items() if name.startswith(unet)}
-    return _WIDTHS.get(width_of_text(shapes, "attn2.to_k.weight"), "sdxl" if outline.has(f"{unet}label_emb.") else "")
+    labelled = "sdxl" if outline.has(f"{unet}label_emb.") else ""
+    return MODEL_OF_WIDTH.get(width_of_text(shapes, "attn2.to_k.weight"), labelled)
 
 
 def _facts(outline: Outline, told: Told, *, has_vae: bool, has_text: bool) -> dict[str, str]:

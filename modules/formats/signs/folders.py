@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from modules.formats.file_kind import FAMILY_OF, MODEL_LABELS, FileKind, Prediction
+from modules.formats.file_kind import FAMILY_OF, MODEL_LABELS, VARIANT_OF_CHANNELS, FileKind, Prediction
 
 _PIPELINES = {
     "StableDiffusionPipeline": ("sd", ""),
@@ -19,7 +19,6 @@ _PIPELINES = {
     "StableDiffusionXLInpaintPipeline": ("sdxl", "inpainting"),
     "StableDiffusionXLInstructPix2PixPipeline": ("sdxl", "instruct"),
 }
-_VARIANTS = {9: "inpainting", 8: "instruct", 5: "depth"}
 _PARTS = {"sd": ("unet", "vae", "text_encoder"), "sdxl": ("unet", "vae", "text_encoder", "text_encoder_2")}
 
 
@@ -36,7 +35,7 @@ def folder_kind(folder: Path) -> FileKind:
     scheduler = _json(folder / "scheduler" / "scheduler_config.json") or {}
     prediction: Prediction = "v_prediction" if scheduler.get("prediction_type") == "v_prediction" else "epsilon"
     model = _model(family, unet, index, prediction)
-    variant = variant or _VARIANTS.get(unet.get("in_channels", 4), "")
+    variant = variant or VARIANT_OF_CHANNELS.get(unet.get("in_channels", 4), "")
     zero_snr = bool(scheduler.get("rescale_betas_zero_snr", False))
     facts = {"layout": "diffusers", "pipeline": name}
     wanted = [p for p in _PARTS[family] if not (model == "sdxl_refiner" and p == "text_encoder")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modules.formats.file_kind import FAMILY_OF, MODEL_LABELS, FileKind
+from modules.formats.file_kind import FAMILY_OF, MODEL_LABELS, MODEL_OF_WIDTH, FileKind
 from modules.formats.outline import Outline
 from modules.formats.signs.checkpoints import main_dtype, width_of_text
 
@@ -11,7 +11,6 @@ _PARTS = (
     ("a ControlNet", ("control_model.", "controlnet_cond_embedding.", "controlnet_down_blocks.")),
     ("a CLIP text encoder", ("text_model.encoder.layers.", "encoder.layers.0.self_attn.", "transformer.resblocks.0.")),
 )
-_WIDTHS = {768: "sd1", 1024: "sd2", 2048: "sdxl", 1280: "sdxl_refiner"}
 
 
 def vae_kind(outline: Outline) -> FileKind | None:
@@ -50,7 +49,7 @@ def part_kind(outline: Outline) -> FileKind | None:
         if outline.has(*prefixes):
             return FileKind("part", f"{label[0].upper()}{label[1:]} alone, {dtype}.", facts={"dtype": dtype})
     if outline.has("down_blocks.") and outline.has("up_blocks.") and outline.has("conv_in."):
-        model = _WIDTHS.get(width_of_text(outline.shapes, "attn2.to_k.weight"), "")
+        model = MODEL_OF_WIDTH.get(width_of_text(outline.shapes, "attn2.to_k.weight"), "")
         label = f" of {MODEL_LABELS[model]}" if model else ""
         facts = {"layout": "diffusers", "dtype": dtype}
         sentence = f"A UNet alone{label}, in diffusers' layout, {dtype}."

@@ -20,7 +20,7 @@ from modules.formats.file_kind import FileKind
 from modules.formats.kinds import identify
 from modules.formats.lazy_tensors import LazyTensor
 from modules.formats.single_file.clip_layout import PREFIX as TEXT_PREFIX
-from modules.formats.single_file.models import VAE_PREFIX, PartLayout, configs_of_file, layouts
+from modules.formats.single_file.models import VAE_PREFIX, Configs, PartLayout, configs_of_file, layouts
 from modules.formats.single_file.names import averaged_names, left_over_names, missing_names, original_names
 from modules.formats.single_file.slots import from_original
 from modules.formats.single_file.vae_layout import modern_key, vae_slots
@@ -58,10 +58,11 @@ class Checkpoint:
         return config
 
 
-def open_checkpoint(path: Path, kind: FileKind | None = None) -> Checkpoint:
+def open_checkpoint(path: Path, kind: FileKind | None = None, *, part_configs: Configs | None = None) -> Checkpoint:
     """Return a .safetensors or .ckpt file of SD 1.x, SD 2.x or SDXL, opened.
 
-    `kind` spares recognising it twice. Raises DarkroomError where it is none, with a sentence that says what it is.
+    `kind` spares recognising it twice; `part_configs` stand for the published model's where a file of another size does
+    not bring its own. Raises DarkroomError where it is none, with a sentence that says what it is.
     """
     kind = kind or identify(path)
     if kind.kind not in ("checkpoint", "part") or not kind.model:
@@ -72,6 +73,7 @@ def open_checkpoint(path: Path, kind: FileKind | None = None) -> Checkpoint:
     stored, metadata = read_stored(path)
     tensors = {original: stored[name] for original, name in original_names(stored).items()}
     configs = configs_of_file(kind.model, {n: t.shape for n, t in tensors.items()}, metadata)
+    configs |= {name: dict(config) for name, config in (part_configs or {}).items()}
     return Checkpoint(path, kind, configs, layouts(kind.model, configs), tensors, metadata)
 
 

@@ -1,0 +1,79 @@
+"""What files tell of themselves, in the words that other programs read."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+
+from modules.formats.metadata import CheckpointFacts, LoraFacts, checkpoint_metadata, lora_metadata
+from modules.formats.signs.prediction import read_sidecar
+from modules.formats.single_file.models import shipped_configs
+from modules.formats.single_file.sidecar import needs_sidecar, sidecar_text
+
+NOW = datetime(2026, 1, 2, 3, 4, 5)
+
+
+@pytest.mark.parametrize(
+    ("model", "variant", "architecture"),
+    [
+        ("sd1", "", "stable-diffusion-v1"),
+        ("sd1", "inpainting", "stable-diffusion-v1-inpainting"),
+        ("sd2", "", "stable-diffusion-v2-512"),
+        ("sd2_v", "", "stable-diffusion-v2-768-v"),
+        ("sdxl", "", "stable-diffusion-xl-v1-base"),
+        ("sdxl_refiner", "", "stable-diffusion-xl-v1-refiner"),
+    ],
+)
+def test_modelspecs_architectures(model: str, variant: str, architecture: str) -> None:
+    facts = CheckpointFacts("mine", model, variant, "v_prediction", 768, "float16", NOW)
+    told = checkpoint_metadata(facts, payload_sha256="ab")
+    assert told["modelspec.architecture"] == architecture
+    assert told["modelspec.date"] == "2026-01-02T03:04:05"
+    assert told["modelspec.hash_sha256"] == "0xab"
+    assert {told["modelspec.prediction_type"], told["modelspec.predict_key"]} == {"v"}
+
+
+def test_a_lora_of_sd2_that_predicts_velocity_says_so() -> None:
+    facts = LoraFacts(
+        *("mine", "base", "sd_v2_v", "stable-diffusion-v2-768-v"),
+        **{"rank": 4, "alpha": 2.0, "resolution_px": 768, "clip_skip": 0, "num_pictures": 3, "epochs": 1, "steps": 9},
+        **{"seed": 0, "created": NOW, "prediction": "v_prediction", "trigger_phrase": "zog", "thumbnail": "data:x"},
+    )
+    told = lora_metadata(facts, payload_sha256="ab")
+    assert (told["ss_v2"], told["ss_base_model_version"]) == ("True", "sd_v2_v")
+    assert told["modelspec.prediction_type"] == "v"
+    assert (told["modelspec.trigger_phrase"], told["modelspec.thumbnail"]) == ("zog", "data:x")
+
+
+@pytest.mark.parametrize(
+    ("model", "prediction", "needed"),
+    [
+        ("sd1", "epsilon", False),
+        ("sd1", "v_prediction", True),
+        ("sd2", "epsilon", True),
+        ("sd2_v", "v_prediction", True),
+        ("sdxl", "v_prediction", False),
+    ],
+)
+def test_a_yaml_stands_beside_what_has_no_marker_inside(model: str, prediction: str, needed: bool) -> None:
+    assert needs_sidecar(model, prediction) == needed
+
+
+def test_the_yaml_says_what_ldm_builds_the_model_from(tmp_path_factory: pytest.TempPathFactory) -> None:
+    text = sidecar_text("sd2_v", shipped_configs("sd2_v"), "v_prediction")
+    lines = {line.strip() for line in text.splitlines()}
+    assert {
+        'parameterization: "v"',
+        "context_dim: 1024",
+        "num_head_channels: 64",
+        "channel_mult: [1, 2, 4, 4]",
+    } <= lines
+    assert {"attention_resolutions: [4, 2, 1]", "use_linear_in_transformer: true", "image_size: 96"} <= lines
+    assert 'layer: "penultimate"' in lines
+    path = tmp_path_factory.mktemp("yaml") / "m.safetensors"
+    path.with_suffix(".yaml").write_text(text)
+    told = read_sidecar(path)
+    assert told is not None
+    assert told.prediction == "v_prediction"
+    assert "num_heads: 8" in sidecar_text("sd1", shipped_configs("sd1"), "v_prediction")
