@@ -132,6 +132,20 @@ def test_a_missing_vae_is_said_and_comes_from_a_file_of_its_own(tmp_path: Path) 
         assert_equal({"vae": parts["vae"]}, {"vae": module})
 
 
+@pytest.mark.parametrize("blocks", [24, 23])
+def test_sd2s_last_block_is_written_and_may_be_missing(blocks: int, tmp_path: Path) -> None:
+    """The published text encoder has 24 blocks, of which diffusers' config keeps the 23 that are run."""
+    path, configs = tmp_path / "model.safetensors", tiny_configs("sd2")
+    configs["text_encoder"]["num_hidden_layers"] = 23
+    parts = build_parts(configs)
+    write_checkpoint(path, states_of(parts), configs, CheckpointTraits("sd2"), dtype=None, title="x", created=NOW)
+    metadata, state = configs_of(path), load_file(path)
+    last = [n for n in state if ".resblocks.23." in n]
+    assert len(last) == 12
+    save_file({n: t for n, t in state.items() if blocks == 24 or n not in last}, path, metadata)
+    assert_equal(parts, load(path))
+
+
 def test_attention_of_the_vae_may_be_linear_or_convolutions(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     parts = write_tiny(path, "sd1")
