@@ -19,7 +19,8 @@ from modules.errors import DarkroomError
 from modules.formats.safetensors_io import read_safetensors, write_safetensors
 from modules.optim.param_groups import (
     TrainGroup,
-    named_parameters,
+    kept_parameters,
+    moved_parameters,
     optimizer_state,
     restore_optimizer_state,
 )
@@ -53,9 +54,8 @@ def write_state(
     method: TrainingMethod,
 ) -> None:
     """Write everything a run needs to go on. `plan` is the fingerprint of the pictures and their order."""
-    parameters = named_parameters(groups)
-    write_safetensors(folder / "weights.safetensors", parameters, {})
-    tensors, values = optimizer_state(stepper.optimizer, parameters)
+    write_safetensors(folder / "weights.safetensors", kept_parameters(groups), {})
+    tensors, values = optimizer_state(stepper.optimizer, moved_parameters(groups))
     write_safetensors(folder / "optimizer.safetensors", tensors, {})
     if stepper.ema is not None:
         write_safetensors(folder / "ema.safetensors", stepper.ema.averages, {})
@@ -91,7 +91,7 @@ def restore(
 
     Raises DarkroomError where the backup holds other parameters than the run has.
     """
-    parameters = named_parameters(groups)
+    parameters = kept_parameters(groups)
     weights, _ = read_safetensors(folder / "weights.safetensors")
     if weights.keys() != parameters.keys():
         raise DarkroomError(
@@ -101,8 +101,10 @@ def restore(
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(weights[name])
+    for stand_in in (s for g in groups for s in g.stand_ins.values()):
+        stand_in.give_value()
     tensors, _ = read_safetensors(folder / "optimizer.safetensors")
-    restore_optimizer_state(stepper.optimizer, parameters, tensors, saved.optimizer_values)
+    restore_optimizer_state(stepper.optimizer, moved_parameters(groups), tensors, saved.optimizer_values)
     if stepper.ema is not None:
         averages, _ = read_safetensors(folder / "ema.safetensors")
         stepper.ema.load(averages, saved.ema_updates)

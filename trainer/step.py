@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from modules.optim.ema import Ema
 from modules.optim.param_groups import TrainGroup
+from modules.optim.stand_ins import StandIn
 from trainer.methods.protocol import StepLoss
 
 
@@ -36,14 +37,19 @@ class Stepper:
         clip_norm: float | None,
         rate_factor: Callable[[int], float],
         ema: Ema | None,
+        rounding_draws: Callable[[int], torch.Generator | None] = lambda step: None,
     ) -> None:
-        """`rate_factor(step)` is the share of the learning rate that a step, counted from 0, uses."""
+        """`rate_factor(step)` is the share of the learning rate that a step, counted from 0, uses.
+
+        `rounding_draws(step)` gives what stochastic rounding draws from, where there is any.
+        """
         self.optimizer = optimizer
         self.scaler = scaler
         self.ema = ema
         self._groups = {g.part: g for g in groups}
         self._clip_norm = clip_norm
         self._rate_factor = rate_factor
+        self._rounding_draws = rounding_draws
         self._losses: list[torch.Tensor] = []
         self._num_images = 0
         self.is_moving = False
@@ -60,6 +66,8 @@ class Stepper:
     def finish(self, step: int) -> StepOutcome:
         """Move the weights, as step number `step` (counted from 0), unless something is not finite."""
         learning_rates = self._set_learning_rates(step)
+        for stand_in in self._stand_ins():
+            stand_in.take_gradient()
         self.scaler.unscale_(self.optimizer)
         norm = self._clipped_norm()
         # One wait for the device per step: loss and norm together.
@@ -68,6 +76,9 @@ class Stepper:
         if is_finite:
             self.is_moving = True
             self.scaler.step(self.optimizer)
+            draws = self._rounding_draws(step)
+            for stand_in in self._stand_ins():
+                stand_in.give_value(draws)
             if self.ema is not None:
                 self.ema.update(step + 1)
             self.is_moving = False
@@ -86,8 +97,14 @@ class Stepper:
     def discard(self) -> None:
         """Forget the gradients of a step that is not finished; the weights are untouched by it."""
         self.optimizer.zero_grad(set_to_none=True)
+        for stand_in in self._stand_ins():
+            stand_in.weight.grad = None
+            stand_in.release()
         self._losses.clear()
         self._num_images = 0
+
+    def _stand_ins(self) -> Iterator[StandIn]:
+        return (s for g in self._groups.values() for s in g.stand_ins.values())
 
     def _set_learning_rates(self, step: int) -> dict[str, float]:
         factor = self._rate_factor(step)

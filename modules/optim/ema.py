@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import nn
@@ -15,13 +15,21 @@ class Ema:
     """A running average, in float32, of named parameters; kept on a device of its own."""
 
     def __init__(
-        self, parameters: Mapping[str, nn.Parameter], *, decay: float, update_every_steps: int, device: Device
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        *,
+        decay: float,
+        update_every_steps: int,
+        device: Device,
+        exact: Callable[[], Mapping[str, torch.Tensor]] | None = None,
     ) -> None:
+        """`exact()` gives the values to follow where the parameters themselves are rounded."""
         self._parameters = dict(parameters)
+        self._exact = exact or (lambda: self._parameters)
         self._decay = decay
         self._update_every_steps = update_every_steps
         self._device = device
-        self.averages = {n: move(p.detach().float().clone(), device) for n, p in self._parameters.items()}
+        self.averages = {n: move(p.detach().float().clone(), device) for n, p in self._exact().items()}
         self.num_updates = 0
 
     @torch.no_grad()
@@ -34,7 +42,7 @@ class Ema:
             return
         decay = min(self._decay, (1 + self.num_updates) / (10 + self.num_updates))
         self.num_updates += 1
-        for name, parameter in self._parameters.items():
+        for name, parameter in self._exact().items():
             current = move(parameter.detach().float(), self._device)
             self.averages[name].lerp_(current, 1.0 - decay)
 

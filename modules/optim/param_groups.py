@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
+from modules.optim.stand_ins import Rounding, StandIn
+
 
 @dataclass(eq=False)
 class TrainGroup:
-    """The trained parameters of one part, by full name, with their learning rate. A frozen group stays frozen."""
+    """The trained parameters of one part, by full name, with their learning rate. A frozen group stays frozen.
+
+    `stand_ins` are what the optimizer moves in place of parameters in 16 bits.
+    """
 
     part: str
     parameters: dict[str, nn.Parameter]
     learning_rate: float
     is_training: bool = True
+    stand_ins: dict[str, StandIn] = field(default_factory=dict)
+
+    def stand_in(self, rounding: Rounding) -> None:
+        """Have every parameter of 16 bits stood in for. The parameters are where they will be trained by now."""
+        self.stand_ins = {n: StandIn.of(p, rounding) for n, p in self.parameters.items() if p.dtype.itemsize == 2}
 
 
 def optimizer_groups(groups: Iterable[TrainGroup]) -> list[dict[str, Any]]:
     """Return the groups as torch's optimizers take them; the part's name is kept under "part"."""
     return [
-        {"params": list(g.parameters.values()), "lr": g.learning_rate, "part": g.part} for g in groups if g.parameters
+        {"params": list(moved_parameters([g]).values()), "lr": g.learning_rate, "part": g.part}
+        for g in groups
+        if g.parameters
     ]
 
 
@@ -38,12 +50,25 @@ def freeze(group: TrainGroup, optimizer: torch.optim.Optimizer) -> None:
         parameter.requires_grad_(False)
         parameter.grad = None
         optimizer.state.pop(parameter, None)
+    for stand_in in group.stand_ins.values():
+        optimizer.state.pop(stand_in.moved, None)
+    group.stand_ins.clear()
     optimizer.param_groups[:] = [g for g in optimizer.param_groups if g.get("part") != group.part]
 
 
 def named_parameters(groups: Iterable[TrainGroup]) -> dict[str, nn.Parameter]:
-    """Return the parameters of all groups, frozen ones too, by full name."""
+    """Return the parameters of all groups, frozen ones too, by full name, as they are in the model."""
     return {name: p for g in groups for name, p in g.parameters.items()}
+
+
+def moved_parameters(groups: Iterable[TrainGroup]) -> dict[str, nn.Parameter]:
+    """Return, by the same names, what the optimizer moves."""
+    return {n: g.stand_ins[n].moved if n in g.stand_ins else p for g in groups for n, p in g.parameters.items()}
+
+
+def kept_parameters(groups: Iterable[TrainGroup]) -> dict[str, nn.Parameter]:
+    """Return, by the same names, what holds each value exactly between steps: for saving and averaging."""
+    return {n: g.stand_ins[n].kept if n in g.stand_ins else p for g in groups for n, p in g.parameters.items()}
 
 
 def optimizer_state(

@@ -1,0 +1,72 @@
+"""Training weights that are kept in 16 bits: the optimizer moves a float32 stand-in for each of them.
+
+Two ways. "master": the stand-in stays, and the 16-bit weight is its rounded image (Micikevicius et al. 2018, section
+3.1): exact, four more bytes a weight. "stochastic": the stand-in lives only while a step is made, and is rounded up or
+down at random, so that small updates count on average (Zamirai et al. 2020, algorithm 1): no more bytes, some noise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+
+Rounding = Literal["master", "stochastic"]
+
+
+@dataclass(eq=False)
+class StandIn:
+    """What the optimizer moves in place of a 16-bit weight of the model."""
+
+    weight: nn.Parameter
+    moved: nn.Parameter
+    rounding: Rounding
+
+    @classmethod
+    def of(cls, weight: nn.Parameter, rounding: Rounding) -> StandIn:
+        """Return the stand-in of a weight. Raises ValueError for stochastic rounding to anything but bfloat16."""
+        if rounding == "stochastic" and weight.dtype != torch.bfloat16:
+            raise ValueError(f"stochastic rounding goes to bfloat16, not to {weight.dtype}")
+        value = weight.detach().float() if rounding == "master" else weight.detach().new_empty(0, dtype=torch.float32)
+        return cls(weight, nn.Parameter(value), rounding)
+
+    @property
+    def kept(self) -> nn.Parameter:
+        """The parameter that holds the exact value between steps: what is saved and averaged."""
+        return self.moved if self.rounding == "master" else self.weight
+
+    def take_gradient(self) -> None:
+        """Before a step: take the weight's gradient, in float32, and its value where that is not kept."""
+        if self.rounding == "stochastic":
+            self.moved.data = self.weight.detach().float()
+        self.moved.grad = None if self.weight.grad is None else self.weight.grad.float()
+        self.weight.grad = None
+
+    @torch.no_grad()
+    def give_value(self, generator: torch.Generator | None = None) -> None:
+        """After a step, or once its value was set: let the weight follow. Stochastic rounding needs the generator."""
+        if self.rounding == "master":
+            self.weight.copy_(self.moved)
+        elif self.moved.numel():
+            assert generator is not None, "stochastic rounding draws from a generator of its own"
+            self.weight.copy_(round_stochastically(self.moved, generator))
+
+    def release(self) -> None:
+        """Let go of what only a step needs."""
+        self.moved.grad = None
+        if self.rounding == "stochastic":
+            self.moved.data = self.moved.new_empty(0)
+
+
+def round_stochastically(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return float32 values as bfloat16, rounded up with the chance of what rounding down would lose.
+
+    bfloat16 is the upper half of float32: a random number is added to the lower half, which is then cut off. Values
+    that are not finite stay what they are.
+    """
+    noise = torch.randint(0, 1 << 16, values.shape, dtype=torch.int32, device=values.device, generator=generator)
+    bits = values.detach().contiguous().view(torch.int32)
+    rounded = ((bits + noise) & -(1 << 16)).view(torch.float32)
+    return torch.where(values.isfinite() & rounded.isfinite(), rounded, values).to(torch.bfloat16)
