@@ -51,7 +51,7 @@ def test_what_the_installed_need_in_turn(tmp_path: Path) -> None:
 def test_lines_of_others_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
     metadata(tmp_path, "alpha", "1.0", "beta (((", "gamma")
     assert missing(tmp_path, "alpha") == [Unmet("gamma", "gamma", None)]
-    with pytest.raises(ValueError, match="beta"):
+    with pytest.raises(ValueError, match=r"\(\(\("):
         missing(tmp_path, "beta (((")
 
 

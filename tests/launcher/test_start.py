@@ -165,6 +165,8 @@ def test_a_killed_installation_is_repaired(project: Project) -> None:
         env=project.variables(None, {}),
         stderr=subprocess.DEVNULL,
         start_new_session=True,
+        # A suite that runs in the background was told to ignore it, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     wait_for(project.pip / "hanging")
     os.killpg(running.pid, signal.SIGKILL)
@@ -185,6 +187,8 @@ def test_an_interrupted_installation_says_so(project: Project) -> None:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # A suite that runs in the background was told to ignore it, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     wait_for(project.pip / "hanging")
     os.killpg(running.pid, signal.SIGINT)
