@@ -40,6 +40,30 @@ def tiny_sd(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_sd2(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
+    """A tiny random SD 2.x that predicts velocity; nobody may write to it."""
+    from tests.builders.more_models import write_sd2_folder
+
+    return write_sd2_folder(tmp_path_factory.mktemp("models") / "tiny-sd2")
+
+
+@pytest.fixture(scope="session")
+def tiny_sdxl(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
+    """A tiny random SDXL; nobody may write to it."""
+    from tests.builders.more_models import write_sdxl_folder
+
+    return write_sdxl_folder(tmp_path_factory.mktemp("models") / "tiny-sdxl")
+
+
+@pytest.fixture(scope="session")
+def tiny_sdxl_v(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
+    """A tiny random SDXL that predicts velocity, with zero terminal SNR; nobody may write to it."""
+    from tests.builders.more_models import write_sdxl_folder
+
+    return write_sdxl_folder(tmp_path_factory.mktemp("models") / "tiny-sdxl-v", zero_snr=True)
+
+
+@pytest.fixture(scope="session")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Five drawn pictures of two shapes, with captions; nobody may write to it."""
     sizes = [(64, 64), (64, 64), (64, 64), (96, 64), (96, 64)]

@@ -69,6 +69,7 @@ class LoraExporter:
             steps=step,
             seed=self.config.general.seed,
             created=now,
+            prediction=self.naming.prediction,
             tag_frequency=tag_frequency(captions),
             config_json=self._config_json(),
         )

@@ -76,23 +76,25 @@ class Loader:
             ) from error
 
     def _batch(self, epoch: int, place: _Place, prepared: list[Prepared]) -> Batch:
+        examples = [self.dataset.examples[s.example] for s in place.showings]
         captions = tuple(
             choose_caption(
-                self.dataset.examples[s.example].picture.captions,
+                example.picture.captions,
                 dropout=self.caption_dropout,
                 run_seed=self.run_seed,
                 epoch=epoch,
                 example=s.example,
                 repeat=s.repeat,
             )
-            for s in place.showings
+            for s, example in zip(place.showings, examples, strict=True)
         )
-        concepts = [self.dataset.concepts[self.dataset.examples[s.example].concept] for s in place.showings]
+        concepts = [self.dataset.concepts[e.concept] for e in examples]
         return Batch(
             latents_BCHW=self.latents.deliver(place.showings, prepared),
             captions=captions,
             conditioning=None if self.conditioning is None else self.conditioning.deliver(captions),
             loss_weights_B=move(torch.tensor([c.loss_weight for c in concepts]), self.device),
+            frames=[e.frame(s.resolution) for s, e in zip(place.showings, examples, strict=True)],
             showings=place.showings,
             epoch=epoch,
             step=place.step,

@@ -10,6 +10,8 @@ import torch
 from PIL import Image
 
 from modules.config.sections.watching import SamplePrompt
+from modules.data.buckets import Size
+from modules.data.frame import Frame
 from modules.diffusion.samplers.chain import guided, initial_noise, make_scheduler, run_chain
 from modules.families.protocol import Conditioning, ModelFamily
 from modules.memory.placement import Placement
@@ -42,7 +44,8 @@ class Painter:
 
     def _encode(self, prompt: SamplePrompt) -> Conditioning:
         texts = [prompt.negative_prompt, prompt.prompt] if prompt.guidance > 1 else [prompt.prompt]
-        return self.family.encode_prompts(texts)
+        frame = Frame.whole(Size(prompt.width_px, prompt.height_px))
+        return self.family.framed(self.family.encode_prompts(texts), [frame] * len(texts))
 
     def _denoise(self, prompt: SamplePrompt, conditioning: Conditioning, on_step: Callable[[], None]) -> torch.Tensor:
         spec = self.family.spec

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
-import stat
 import uuid
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from modules.config.problem import Problem, cut, errors_in
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.data.dataset import BucketRules, Dataset, EpochPlans, build_dataset
-from modules.families.registry import FAMILIES
 from modules.system.paths import from_root
+from trainer.model_check import kind_of, problems_of_model
 
-_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 _LONGEST_NAME = 230  # bytes; most systems allow 255, and a file has a longer name while it is written
 
 
@@ -53,7 +48,7 @@ def check(config: Config) -> Report:
     """Return everything that can be found without loading a model. Reads headers and file lists only."""
     problems = problems_of(config)
     problems += _folders(config)
-    problems += _base_model(config)
+    problems += problems_of_model(config)
     problems += _output(config)
     concept_problems = dict(_concept_folders(config))
     problems += concept_problems.values()
@@ -124,7 +119,7 @@ def _output(config: Config) -> Iterator[Problem]:
         yield Problem(
             "output.destination", "The result has no file name.", advice="Name one, as models/lora.safetensors."
         )
-    elif _kind(destination) == "folder":
+    elif kind_of(destination) == "folder":
         yield Problem(
             "output.destination", f"{name} is a folder.", advice="Name a file in it, as in folder/lora.safetensors."
         )
@@ -136,55 +131,8 @@ def _output(config: Config) -> Iterator[Problem]:
         )
     elif reason := _why_not_writable(destination.parent) or _why_no_name(destination):
         yield Problem("output.destination", f"{name} cannot be written: {reason}.", advice="Choose another place.")
-    elif _kind(destination) == "file":
+    elif kind_of(destination) == "file":
         yield Problem("output.destination", f"{name} exists and will be replaced when the run ends well.", "info")
-
-
-def _base_model(config: Config) -> Iterator[Problem]:
-    name = config.model.base_model.strip()
-    folder = from_root(name)
-    spec = FAMILIES[config.model.family]
-    kind = _kind(folder)
-    if kind == "folder" and name:
-        yield from _diffusers_folder(folder, name, spec.label)
-    elif kind == "file":
-        yield Problem(
-            "model.base_model",
-            f"{name} is a single file, which is not supported yet.",
-            advice="Choose a folder in diffusers layout or a Hugging Face repository.",
-        )
-    elif not _REPOSITORY.fullmatch(name):
-        yield Problem(
-            "model.base_model",
-            f"There is no model at {cut(name, max_chars=200) or 'an empty name'}.",
-            advice="Choose a folder in diffusers layout, or name a repository as owner/model.",
-        )
-
-
-def _diffusers_folder(folder: Path, name: str, label: str) -> Iterator[Problem]:
-    try:
-        index = json.loads((folder / "model_index.json").read_text(encoding="utf-8"))
-        kind = str(index.get("_class_name", "")) if isinstance(index, dict) else ""
-    except (OSError, ValueError, RecursionError):
-        yield Problem(
-            "model.base_model",
-            f"{name} is no model folder in diffusers layout: it has no model_index.json that can be read.",
-            advice="Choose the folder that holds model_index.json.",
-        )
-        return
-    if kind not in ("StableDiffusionPipeline", "StableDiffusionImg2ImgPipeline"):
-        yield Problem(
-            "model.base_model",
-            f"{name} is a {kind or 'model of unknown kind'}, not {label}.",
-            advice="Choose a model of this family.",
-        )
-    for part in ("unet", "vae", "text_encoder"):
-        if not (folder / part / "config.json").is_file():
-            yield Problem(
-                "model.base_model",
-                f"{name} is incomplete: {part}/config.json is missing.",
-                advice="Download or copy the model again.",
-            )
 
 
 def _concept_folders(config: Config) -> Iterator[tuple[int, Problem]]:
@@ -196,7 +144,7 @@ def _concept_folders(config: Config) -> Iterator[tuple[int, Problem]]:
         label = concept.name or f"number {index + 1}"
         if not concept.path.strip():
             yield index, Problem(path, f"The concept {label} has no folder.", advice="Name its folder or disable it.")
-        elif _kind(from_root(concept.path)) != "folder":
+        elif kind_of(from_root(concept.path)) != "folder":
             folder = cut(concept.path, max_chars=200)
             message = f"The folder {folder} of the concept {label} does not exist."
             yield index, Problem(path, message, advice="Correct the path or disable the concept.")
@@ -242,9 +190,9 @@ def _why_not_writable(folder: Path) -> str:
     if reason := _why_no_name(folder):
         return reason
     existing = folder
-    while _kind(existing) == "" and existing != existing.parent:
+    while kind_of(existing) == "" and existing != existing.parent:
         existing = existing.parent
-    if _kind(existing) != "folder":
+    if kind_of(existing) != "folder":
         return f"{existing} is not a folder"
     probe = existing / f".darkroom-probe-{uuid.uuid4().hex[:8]}"
     try:
@@ -268,12 +216,3 @@ def _why_no_name(path: Path) -> str:
     except ValueError as error:
         return str(error)
     return ""
-
-
-def _kind(path: Path) -> Literal["folder", "file", ""]:
-    """Return what is at a path; nothing where there is nothing, or where no path can be."""
-    try:
-        mode = path.stat().st_mode
-    except (OSError, ValueError):
-        return ""
-    return "folder" if stat.S_ISDIR(mode) else "file"

@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 from modules.adapters.lora import LoraAdapter, LoraShape, attach_lora
+from modules.adapters.targets import target_layers
 from modules.config.schema import Config
 from modules.families.protocol import ModelFamily
 from modules.formats.lora_files import LoraLayerWeights, from_kohya
@@ -40,8 +41,9 @@ def put_lora_on(family: ModelFamily, path: Path) -> list[LoraAdapter]:
         family.lora_naming.kohya_name(part, name): (part, name)
         for part, loaded in family.parts.items()
         if loaded.spec.trainable
-        for name, module in loaded.module.named_modules()
-        if isinstance(module, torch.nn.Linear | torch.nn.Conv2d)
+        for name in target_layers(
+            loaded.module, loaded.spec.role, layers="all", custom_layers="", reaches=lambda name: True
+        )
     }
     tensors, _ = read_safetensors(path)
     by_part: dict[str, list[LoraLayerWeights]] = {}

@@ -18,13 +18,14 @@ def target_layers(
 ) -> list[str]:
     """Return the dotted names of the layers that get an adapter, in the module's own order.
 
-    Linear and convolution layers whose name contains one of the filter's entries; a text encoder has no filter. What
-    no gradient can reach (layers left out by clip skip) is never taken. Raises DarkroomError where an entry of the
+    Linear and convolution layers whose name contains one of the filter's entries; a text encoder has no filter, but its
+    numbered layers alone count: a projection behind them has no name in LoRA files that every program reads. What no
+    gradient can reach (layers left out by clip skip) is never taken. Raises DarkroomError where an entry of the
     filter matches no layer, for it is then a slip of the pen.
     """
     candidates = [n for n, m in module.named_modules() if isinstance(m, nn.Linear | nn.Conv2d) and reaches(n)]
     if role == "text_encoder":
-        return candidates
+        return [name for name in candidates if "layers" in name.split(".")]
     entries = _PRESETS.get(layers) or tuple(e.strip() for e in custom_layers.split(",") if e.strip())
     for entry in entries:
         if not any(entry in name for name in candidates):

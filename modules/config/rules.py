@@ -29,7 +29,7 @@ def _supported(config: Config) -> Iterator[Problem]:
         yield Problem(
             "model.family",
             f"The file asks for a model of the kind {model_type}, which is not supported yet.",
-            advice="Choose a Stable Diffusion 1.x base model in a fresh config.",
+            advice="Choose a base model of a family that is supported, in a fresh config.",
         )
 
 

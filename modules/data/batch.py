@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # the window's side of the program knows the type and not torch
     import torch
 
+    from modules.data.frame import Frame
     from modules.data.order import Showing
-    from modules.families.protocol import Conditioning
+    from modules.families.protocol import Conditioning, ModelFamily
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
     """A micro-batch of one size. B pictures; shapes: latents (B, C, H, W), loss weights (B,).
 
-    `conditioning` is None where the captions are encoded while training, because their encoder learns.
+    `conditioning` is None where the captions are encoded while training, because their encoder learns; `frames` say
+    how each picture was fitted into its size.
     `window_samples` is the number of pictures in the whole optimizer step, by which the step's gradient is divided;
     `ends_window` marks the step's last micro-batch. `step` and `micro_batch` count from 0 and name the random draws.
     """
@@ -26,6 +28,7 @@ class Batch:
     captions: tuple[str, ...]
     conditioning: Conditioning | None
     loss_weights_B: torch.Tensor
+    frames: Sequence[Frame]
     showings: Sequence[Showing]
     epoch: int
     step: int
@@ -37,3 +40,8 @@ class Batch:
     def num_samples(self) -> int:
         """How many pictures are in it."""
         return len(self.captions)
+
+    def conditioning_for(self, family: ModelFamily) -> Conditioning:
+        """Return what the model is told of these pictures; encoded here, with gradients, where the encoder learns."""
+        texts = self.conditioning or family.encode_prompts(self.captions)
+        return family.framed(texts, self.frames)

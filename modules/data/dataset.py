@@ -11,6 +11,7 @@ from typing import Literal
 
 from modules.config.sections.data import Concept
 from modules.data.buckets import Placement, Size, bucket_sizes, place
+from modules.data.frame import Frame
 from modules.data.order import Copies, Showing, Window, period_of_epochs, showings_of_epoch, windows_of_epoch
 from modules.data.scan import Picture, Skipped, scan_folder
 
@@ -22,6 +23,10 @@ class Example:
     picture: Picture
     concept: int
     placements: tuple[Placement, ...]
+
+    def frame(self, resolution: int) -> Frame:
+        """Return how the picture is fitted at one of the resolutions."""
+        return Frame.of(Size(self.picture.width_px, self.picture.height_px), self.placements[resolution])
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,3 +35,14 @@ def cumulative_alphas(
                 f"The scheduler's beta_schedule is {beta_schedule!r}; only 'linear' and 'scaled_linear' are known."
             )
     return torch.cumprod(1.0 - betas_T, dim=0)
+
+
+def rescaled_to_zero_snr(abar_T: torch.Tensor) -> torch.Tensor:
+    """Return cumulative alphas stretched so that the last timestep holds no signal and the first stays as it is.
+
+    Lin et al. 2023, "Common Diffusion Noise Schedules and Sample Steps are Flawed", algorithm 1: `sqrt(abar)` is
+    shifted and scaled.
+    """
+    root_T = abar_T.sqrt()
+    first, last = root_T[0].clone(), root_T[-1].clone()
+    return ((root_T - last) * first / (first - last)) ** 2

@@ -15,6 +15,7 @@ from typing import Any, Protocol, Self
 import torch
 from torch import nn
 
+from modules.data.frame import Frame
 from modules.diffusion.process import NoiseProcess
 from modules.families.spec import FamilySpec, LoraNaming, PartSpec
 from modules.memory.checkpointing import CheckpointMode
@@ -88,6 +89,10 @@ class ModelFamily(Protocol):
 
     def encode_prompts(self, prompts: Sequence[str]) -> Conditioning:
         """Return the conditioning of prompts, as long as the longest of them needs."""
+        ...
+
+    def framed(self, conditioning: Conditioning, frames: Sequence[Frame]) -> Conditioning:
+        """Return the conditioning with the sizes and crops of its pictures, one frame each, where the model asks."""
         ...
 
     def conditioning_from(self, tensors: Mapping[str, torch.Tensor]) -> Conditioning:

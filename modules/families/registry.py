@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from modules.families.sd.spec import SD
+from modules.families.sdxl.spec import SDXL
 from modules.families.spec import FamilySpec
 
 FAMILIES: Mapping[str, FamilySpec] = {
     SD.name: SD,
+    SDXL.name: SDXL,
 }
 
 

@@ -25,7 +25,8 @@ class FamilySpec:
 
     `factory` names the function that loads it, as "module:function"; it is imported inside the training
     thread. `size_step_px` is what widths and heights must be multiples of; `latent_factor` is how many
-    pixels one latent stands for.
+    pixels one latent stands for; `pipelines` are the classes that diffusers' folders of this family name;
+    `vae_overflows` says that the family's own VAE is too large for float16.
     """
 
     name: str
@@ -37,6 +38,8 @@ class FamilySpec:
     latent_factor: int
     latent_channels: int
     chunk_tokens: int
+    pipelines: tuple[str, ...] = ()
+    vae_overflows: bool = False
 
     @property
     def trainable_parts(self) -> tuple[PartSpec, ...]:
@@ -46,9 +49,15 @@ class FamilySpec:
 
 @dataclass(frozen=True, slots=True)
 class LoraNaming:
-    """What a family's layers and models are called in LoRA files; both functions take a part and a dotted path."""
+    """What a loaded model and its layers are called in files; both functions take a part and a dotted path.
+
+    `model` is its name in `modules/formats` ("sd1", "sd2_v", "sdxl"), `base_version` kohya's, `architecture`
+    ModelSpec's; `prediction` is what it predicts.
+    """
 
     kohya_name: Callable[[str, str], str]
     peft_name: Callable[[str, str], str]
     base_version: str
     architecture: str
+    model: str
+    prediction: str = "epsilon"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 from modules.config.codec import decode, encode
 from modules.config.schema import Config
+from modules.families.registry import FAMILIES
 
 
 def small_config(folder: Path, *, model: Path, pictures: Path, **changes: Any) -> Config:
@@ -20,7 +22,7 @@ def small_config(folder: Path, *, model: Path, pictures: Path, **changes: Any) -
             "num_threads": 1,
             "tensorboard": False,
         },
-        "model": {"base_model": str(model)},
+        "model": {"base_model": str(model), "family": family_of(model)},
         "data": {"resolution_px": [64], "bucket_step_px": 16, "loader_threads": 1},
         "concepts": [{"path": str(pictures)}],
         "training": {"epochs": 2, "batch_size": 2, "learning_rate": 1e-3},
@@ -30,6 +32,15 @@ def small_config(folder: Path, *, model: Path, pictures: Path, **changes: Any) -
         "output": {"destination": str(folder / "out" / "lora.safetensors")},
     }
     return _decoded(_laid_over(tree, changes))
+
+
+def family_of(model: Path) -> str:
+    """Return the family of a model's folder; what is no folder counts as the usual one."""
+    try:
+        index = json.loads((model / "model_index.json").read_text())
+    except OSError:
+        return "sd"
+    return next((s.name for s in FAMILIES.values() if index["_class_name"] in s.pipelines), "sd")
 
 
 def laid_over(config: Config, changes: dict[str, Any]) -> Config:

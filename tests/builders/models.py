@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
@@ -23,11 +25,11 @@ SCHEDULER = {
 }
 
 
-def tiny_unet() -> UNet2DConditionModel:
+def tiny_unet(*, in_channels: int = 4) -> UNet2DConditionModel:
     """A UNet with two levels, cross attention on both, and proj_in as a 1x1 convolution, as SD 1.x has it."""
     return UNet2DConditionModel(
         sample_size=8,
-        in_channels=4,
+        in_channels=in_channels,
         out_channels=4,
         block_out_channels=(16, 32),
         layers_per_block=1,
@@ -39,7 +41,7 @@ def tiny_unet() -> UNet2DConditionModel:
     )
 
 
-def tiny_vae() -> AutoencoderKL:
+def tiny_vae(**options: Any) -> AutoencoderKL:
     """A VAE that shrinks by eight, as SD's does."""
     return AutoencoderKL(
         block_out_channels=(8, 8, 16, 16),
@@ -49,6 +51,7 @@ def tiny_vae() -> AutoencoderKL:
         layers_per_block=1,
         norm_num_groups=4,
         sample_size=64,
+        **options,
     )
 
 
@@ -71,25 +74,36 @@ def tiny_text_encoder(*, hidden_size: int = 24) -> CLIPTextModel:
 
 def write_sd_folder(folder: Path, *, seed: int = 0) -> Path:
     """Write a tiny SD 1.x as a diffusers folder, without a tokenizer: the shipped one serves."""
+    parts = {"unet": tiny_unet, "vae": tiny_vae, "text_encoder": tiny_text_encoder}
+    return write_folder(folder, "StableDiffusionPipeline", parts, SCHEDULER, seed=seed)
+
+
+def write_folder(
+    folder: Path,
+    pipeline: str,
+    parts: Mapping[str, Callable[[], Any]],
+    scheduler: Mapping[str, Any],
+    *,
+    seed: int,
+    **index: Any,
+) -> Path:
+    """Write freshly drawn parts as a diffusers folder."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        parts = {"unet": tiny_unet(), "vae": tiny_vae(), "text_encoder": tiny_text_encoder()}
-        for part in parts.values():
-            _spread_out(part)
-    for name, part in parts.items():
-        part.save_pretrained(folder / name, safe_serialization=True)
+        modules = {name: make() for name, make in parts.items()}
+        for module in modules.values():
+            _spread_out(module)
+    for name, module in modules.items():
+        module.save_pretrained(folder / name, safe_serialization=True)
     (folder / "scheduler").mkdir(parents=True, exist_ok=True)
-    (folder / "scheduler" / "scheduler_config.json").write_text(json.dumps(SCHEDULER))
-    index = {
-        "_class_name": "StableDiffusionPipeline",
-        "unet": ["diffusers", "UNet2DConditionModel"],
-        "vae": ["diffusers", "AutoencoderKL"],
-        "text_encoder": ["transformers", "CLIPTextModel"],
-        "tokenizer": ["transformers", "CLIPTokenizer"],
-        "scheduler": ["diffusers", "DDIMScheduler"],
-        "safety_checker": [None, None],
-        "feature_extractor": [None, None],
+    (folder / "scheduler" / "scheduler_config.json").write_text(json.dumps(scheduler))
+    classes = {n: [type(m).__module__.split(".")[0], type(m).__name__] for n, m in modules.items()}
+    tokenizers = {
+        n.replace("text_encoder", "tokenizer"): ["transformers", "CLIPTokenizer"] for n in parts if "text" in n
     }
+    index = {"_class_name": pipeline, **classes, **tokenizers, "scheduler": ["diffusers", "DDIMScheduler"], **index}
+    if pipeline == "StableDiffusionPipeline":
+        index |= {"safety_checker": [None, None], "feature_extractor": [None, None]}
     (folder / "model_index.json").write_text(json.dumps(index))
     return folder
 

@@ -18,7 +18,8 @@ from modules.config.sections.watching import SamplePrompt
 from modules.diffusion.process import DDPMProcess
 from modules.diffusion.samplers.chain import guided, initial_noise, make_scheduler, run_chain
 from modules.diffusion.samplers.registry import SAMPLERS
-from modules.diffusion.schedule import cumulative_alphas
+from modules.diffusion.schedule import cumulative_alphas, rescaled_to_zero_snr
+from modules.diffusion.weighting import min_snr_weights
 from modules.families.parts.clip_vocabulary import clip_merges, clip_vocabulary
 from modules.families.sd.forward import StableDiffusion
 from modules.families.sd.load import load
@@ -118,6 +119,29 @@ def test_the_process_is_diffusers_ddpm() -> None:
         # Back from a perfect prediction; at the last timestep the signal is 0.07 of the noise, and so is precision.
         back = ours.to_x0(noisy, ours.target(clean, noise, timesteps_B), timesteps_B)
         torch.testing.assert_close(back, clean, rtol=0, atol=1e-4)
+
+
+def test_zero_terminal_snr_is_diffusers_rescaling() -> None:
+    options = {k: v for k, v in SCHEDULER.items() if k.startswith("beta") or k == "num_train_timesteps"}
+    theirs = DDPMScheduler(**options, prediction_type="v_prediction", rescale_betas_zero_snr=True).alphas_cumprod
+    plain_T = cumulative_alphas()
+    ours_T = rescaled_to_zero_snr(plain_T)
+    torch.testing.assert_close(ours_T, theirs, rtol=0, atol=1e-6)
+    torch.testing.assert_close(ours_T[0], plain_T[0], rtol=1e-6, atol=0)
+    assert ours_T[-1] == 0
+    process = DDPMProcess(ours_T, "v_prediction")
+    clean, noise, last = torch.randn(1, 4, 8, 8), torch.randn(1, 4, 8, 8), torch.tensor([999])
+    assert torch.equal(process.add_noise(clean, noise, last), noise)
+    assert torch.equal(process.target(clean, noise, last), -clean)
+    assert torch.equal(process.to_x0(noise, -clean, last), clean)
+
+
+def test_min_snr_weights_of_velocity_are_finite_at_zero_snr() -> None:
+    """Hang et al. 2023, section 3.4: over snr for epsilon, over snr + 1 for v, and the x_0 loss weighs min(snr, 5)."""
+    snr_B = torch.tensor([0.0, 0.5, 5.0, 20.0])
+    weights_B = min_snr_weights(snr_B, gamma=5.0, prediction_type="v_prediction")
+    assert weights_B.tolist() == pytest.approx([0.0, 0.5 / 1.5, 5 / 6, 5 / 21])
+    assert min_snr_weights(snr_B[1:], gamma=5.0, prediction_type="epsilon").tolist() == pytest.approx([1, 1, 0.25])
 
 
 def test_the_sampling_trajectory_is_the_pipelines(family: StableDiffusion, pipeline: StableDiffusionPipeline) -> None:

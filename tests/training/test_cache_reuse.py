@@ -24,10 +24,15 @@ NUM_PICTURES = 5
 NUM_CAPTIONS = NUM_PICTURES + 1  # and the empty one
 
 
+def config_of(model: Path, folder: Path) -> Config:
+    pictures = draw_folder(folder / "pictures", sizes=[(64, 64)] * 3 + [(96, 64)] * 2)
+    untrained = {key: {"train": False} for key in ("text_encoder", "text_encoder_2")}
+    return small_config(folder, model=model, pictures=pictures, parts=untrained)
+
+
 @pytest.fixture
 def config(tiny_sd: Path, tmp_path: Path) -> Config:
-    pictures = draw_folder(tmp_path / "pictures", sizes=[(64, 64)] * 3 + [(96, 64)] * 2)
-    return small_config(tmp_path, model=tiny_sd, pictures=pictures, parts={"text_encoder": {"train": False}})
+    return config_of(tiny_sd, tmp_path)
 
 
 def built(config: Config) -> dict[str, int]:
@@ -72,6 +77,28 @@ def test_a_second_time_nothing_is_built(config: Config) -> None:
 )
 def test_a_setting_rebuilds_what_hangs_on_it(config: Config, change: dict[str, Any], expected: dict[str, int]) -> None:
     built(config)
+    assert built(laid_over(config, change)) == expected
+    assert built(config) == NONE, "what was there before is still there"
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"data": {"resolution_px": [96]}}, both(NUM_PICTURES, 0)),  # sizes and crops are no part of a caption
+        ({"model": {"clip_skip": 1}}, both(0, NUM_CAPTIONS)),
+        ({"parts": {"vae": {"dtype": "bfloat16"}}}, both(NUM_PICTURES, 0)),
+        ({"parts": {"vae": {"dtype": "float16"}}}, NONE),  # kept in float32, for it would overflow
+        ({"parts": {"text_encoder": {"dtype": "bfloat16"}}}, both(0, NUM_CAPTIONS)),
+        ({"parts": {"text_encoder_2": {"dtype": "bfloat16"}}}, both(0, NUM_CAPTIONS)),
+        ({"parts": {"text_encoder_2": {"train": True}}}, NONE),  # then nothing is read from that cache
+    ],
+    ids=str,
+)
+def test_a_setting_rebuilds_what_hangs_on_it_in_sdxl(
+    tiny_sdxl: Path, tmp_path: Path, change: dict[str, Any], expected: dict[str, int]
+) -> None:
+    config = config_of(tiny_sdxl, tmp_path)
+    assert built(config) == ALL
     assert built(laid_over(config, change)) == expected
     assert built(config) == NONE, "what was there before is still there"
 

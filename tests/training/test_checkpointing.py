@@ -10,22 +10,32 @@ import torch
 
 from modules.adapters.lora import LoraAdapter, LoraShape, attach_lora
 from modules.adapters.targets import target_layers
-from modules.families.protocol import PartMemory
-from modules.families.sd.forward import StableDiffusion
-from modules.families.sd.load import load
+from modules.data.buckets import Size
+from modules.data.frame import Frame
+from modules.families.protocol import Conditioning, ModelFamily, PartMemory
 from modules.memory.checkpointing import create_checkpointed_forward
 from modules.memory.guard import DeviceGuard
 from modules.system.devices import CPU, Device
+from tests.builders.matrix import matrix
+from tests.builders.pipelines import load_tiny
 
 TEMP = Device("cpu:1")
-PARTS = ("unet", "text_encoder")
+FRAME = Frame(Size(100, 80), 3, 0, Size(64, 64))
 
 
-def with_lora(model: Path, *, dropout: float = 0.0) -> tuple[StableDiffusion, list[LoraAdapter]]:
-    family = load(str(model), dtypes={})
+def trained_parts(family: ModelFamily) -> list[str]:
+    return [n for n, p in family.parts.items() if p.spec.trainable]
+
+
+def conditioning_of(family: ModelFamily, prompts: list[str]) -> Conditioning:
+    return family.framed(family.encode_prompts(prompts), [FRAME] * len(prompts))
+
+
+def with_lora(model: Path, *, dropout: float = 0.0) -> tuple[ModelFamily, list[LoraAdapter]]:
+    family: ModelFamily = load_tiny(model)
     adapters = []
     generator = torch.Generator().manual_seed(1)
-    for name in PARTS:
+    for name in trained_parts(family):
         part = family.parts[name]
         targets = target_layers(part.module, part.spec.role, layers="all", custom_layers="", reaches=part.reaches)
         adapter = attach_lora(name, part.module, targets, LoraShape(2, 2.0, dropout, torch.float32), seed=3)
@@ -38,15 +48,15 @@ def with_lora(model: Path, *, dropout: float = 0.0) -> tuple[StableDiffusion, li
 
 
 def gradients(
-    family: StableDiffusion, parameters: dict[str, torch.nn.Parameter], memory: PartMemory, *, seed: int = 0
+    family: ModelFamily, parameters: dict[str, torch.nn.Parameter], memory: PartMemory, *, seed: int = 0
 ) -> dict[str, torch.Tensor | None]:
-    family.set_memory(dict.fromkeys(PARTS, memory), train_device=CPU, temp_device=TEMP)
+    family.set_memory(dict.fromkeys(trained_parts(family), memory), train_device=CPU, temp_device=TEMP)
     for parameter in parameters.values():
         parameter.grad = None
     generator = torch.Generator().manual_seed(7)
     noisy = torch.randn(2, 4, 8, 8, generator=generator)
     torch.manual_seed(seed)  # for dropout
-    conditioning = family.encode_prompts(["a red disc", "a cat"])
+    conditioning = conditioning_of(family, ["a red disc", "a cat"])
     output = family.predict(noisy, torch.tensor([10, 700]), conditioning)
     output.square().mean().backward()
     return {name: p.grad for name, p in parameters.items()}
@@ -57,18 +67,25 @@ MEMORIES = [
 ] + [PartMemory("off", True)]  # fmt: skip
 
 
-@pytest.mark.parametrize("memory", MEMORIES, ids=str)
-@pytest.mark.parametrize("kind", ["lora", "lora with dropout", "full"])
-def test_gradients_equal_the_plain_ones_bit_for_bit(tiny_sd: Path, memory: PartMemory, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("model", "memory", "kind"),
+    matrix(["tiny_sd", "tiny_sdxl"], MEMORIES, ["lora", "lora with dropout", "full"]),
+    ids=str,
+)
+def test_gradients_equal_the_plain_ones_bit_for_bit(
+    request: pytest.FixtureRequest, model: str, memory: PartMemory, kind: str
+) -> None:
+    folder = request.getfixturevalue(model)
     if kind == "full":
-        family = load(str(tiny_sd), dtypes={})
+        family: ModelFamily = load_tiny(folder)
         parameters = {
             f"{name}.{n}": p.requires_grad_(True)
-            for name in PARTS
+            for name in trained_parts(family)
             for n, p in family.parts[name].module.named_parameters()
+            if family.parts[name].reaches(n)
         }
     else:
-        family, adapters = with_lora(tiny_sd, dropout=0.3 if "dropout" in kind else 0.0)
+        family, adapters = with_lora(folder, dropout=0.3 if "dropout" in kind else 0.0)
         parameters = {n: p for a in adapters for n, p in a.parameters().items()}
     plain = gradients(family, parameters, PartMemory())
     saved = gradients(family, parameters, memory)
@@ -84,20 +101,21 @@ def test_offloaded_activations_cross_devices_only_by_moving(tiny_sd: Path) -> No
     plain = gradients(family, parameters, PartMemory("block", offload_activations=True))
     guard = DeviceGuard()
     with guard:
-        for name in PARTS:
+        for name in trained_parts(family):
             guard.retag_module(family.parts[name].module, CPU)
         guarded = gradients(family, parameters, PartMemory("block", offload_activations=True))
     assert all(torch.equal(plain[n], guarded[n]) for n in plain)
 
 
 @pytest.mark.parametrize("mode", ["block", "whole"])
-def test_a_part_frozen_in_mid_run_goes_on(tiny_sd: Path, mode: str) -> None:
+def test_a_part_frozen_in_mid_run_goes_on(any_model: Path, mode: str) -> None:
     """OneTrainer#549: all of the text encoder frozen, its layers still checkpointed."""
-    family, [unet, text] = with_lora(tiny_sd)
-    for parameter in text.parameters().values():
+    family, [unet, *texts] = with_lora(any_model)
+    frozen = {n: p for text in texts for n, p in text.parameters().items()}
+    for parameter in frozen.values():
         parameter.requires_grad_(False)
-    result = gradients(family, unet.parameters() | text.parameters(), PartMemory(mode))
-    assert all(result[n] is None for n in text.parameters())
+    result = gradients(family, unet.parameters() | frozen, PartMemory(mode))
+    assert all(result[n] is None for n in frozen)
     assert all(result[n] is not None and result[n].abs().sum() > 0 for n in unet.parameters())
 
 
@@ -105,14 +123,14 @@ def test_a_part_frozen_in_mid_run_goes_on(tiny_sd: Path, mode: str) -> None:
 def test_online_preference_training_gives_every_lora_parameter_its_gradient(tiny_sd: Path, mode: str) -> None:
     """trl#2671: a rollout without gradients, the adapters off for the reference and on again, then a prediction."""
     family, adapters = with_lora(tiny_sd)
-    family.set_memory(dict.fromkeys(PARTS, PartMemory(mode)), train_device=CPU, temp_device=TEMP)
+    family.set_memory(dict.fromkeys(trained_parts(family), PartMemory(mode)), train_device=CPU, temp_device=TEMP)
     noisy, timesteps = torch.randn(1, 4, 8, 8), torch.tensor([400])
     with torch.no_grad():
-        rollout = family.predict(noisy, timesteps, family.encode_prompts(["a cat"]))
+        rollout = family.predict(noisy, timesteps, conditioning_of(family, ["a cat"]))
     with adapters[0].disabled(), adapters[1].disabled():
-        reference = family.predict(noisy, timesteps, family.encode_prompts(["a cat"]))
+        reference = family.predict(noisy, timesteps, conditioning_of(family, ["a cat"]))
     assert not torch.equal(rollout, reference)
-    output = family.predict(noisy, timesteps, family.encode_prompts(["a cat"]))
+    output = family.predict(noisy, timesteps, conditioning_of(family, ["a cat"]))
     (output - reference).square().mean().backward()
     for adapter in adapters:
         for name, parameter in adapter.parameters().items():
@@ -124,7 +142,7 @@ def test_a_disabled_adapter_is_back_after_an_exception(tiny_sd: Path) -> None:
     family, [unet, _] = with_lora(tiny_sd)
     noisy, timesteps = torch.randn(1, 4, 8, 8), torch.tensor([400])
     with torch.no_grad():
-        conditioning = family.encode_prompts(["a cat"])
+        conditioning = conditioning_of(family, ["a cat"])
         before = family.predict(noisy, timesteps, conditioning)
         with pytest.raises(RuntimeError, match="planted"), unet.disabled():
             raise RuntimeError("planted")
@@ -158,8 +176,8 @@ def test_checkpointing_saves_what_it_is_for(tiny_sd: Path, counting: list[int]) 
     kept = {}
     for mode in ("off", "block", "whole"):
         counting.clear()
-        family.set_memory(dict.fromkeys(PARTS, PartMemory(mode)), train_device=CPU, temp_device=TEMP)
-        output = family.predict(torch.randn(2, 4, 8, 8), torch.tensor([1, 2]), family.encode_prompts(["a", "b"]))
+        family.set_memory(dict.fromkeys(trained_parts(family), PartMemory(mode)), train_device=CPU, temp_device=TEMP)
+        output = family.predict(torch.randn(2, 4, 8, 8), torch.tensor([1, 2]), conditioning_of(family, ["a", "b"]))
         kept[mode] = sum(counting)
         output.square().mean().backward()
         assert all(p.grad is not None for p in parameters.values())

@@ -104,7 +104,8 @@ EXACT = {
     *((f"parts.{part}.checkpointing", mode) for part in ("unet", "text_encoder", "vae") for mode in ("block", "whole")),
     ("training.schedule", "constant"),
 }
-ALONE = {("concepts.0.kind", "validation")}  # leaves nothing to train: refused
+# Refused alone: leaves nothing to train; wants another base model.
+ALONE = {("concepts.0.kind", "validation"), ("model.family", "sdxl")}
 
 
 def is_chosen(config: Config, path: str, value: str, record: FieldRecord) -> bool:

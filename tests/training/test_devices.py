@@ -19,6 +19,7 @@ from trainer import sources
 from trainer.events import BackupSaved, ModelSaved, RunFailed, SampleReady, ValidationFinished
 from trainer.sources import Prepared
 
+ENCODERS = ("text_encoder", "text_encoder_2")
 EVERYTHING = {
     "sampling": {
         "at_start": True,
@@ -31,13 +32,14 @@ EVERYTHING = {
 
 
 @pytest.mark.parametrize(
-    ("latent_cache", "text_cache", "text_learns", "temp_device"),
-    matrix([True, False], [True, False], [True, False], ["cpu:1", "cpu"]),
+    ("model", "latent_cache", "text_cache", "text_learns", "temp_device"),
+    matrix(["tiny_sd", "tiny_sdxl"], [True, False], [True, False], [True, False], ["cpu:1", "cpu"]),
 )
 def test_no_phase_uses_a_parked_part_or_mixes_devices(
-    tiny_sd: Path,
+    request: pytest.FixtureRequest,
     pictures: Path,
     tmp_path: Path,
+    model: str,
     latent_cache: bool,
     text_cache: bool,
     text_learns: bool,
@@ -45,12 +47,15 @@ def test_no_phase_uses_a_parked_part_or_mixes_devices(
 ) -> None:
     config = small_config(
         tmp_path,
-        model=tiny_sd,
+        model=request.getfixturevalue(model),
         pictures=pictures,
         concepts=[{"path": str(pictures)}, {"path": str(pictures), "kind": "validation"}],
         general={"temp_device": temp_device, "debug_checks": True},
         data={"latent_cache": latent_cache, "text_cache": text_cache},
-        parts={"text_encoder": {"train": text_learns}, "unet": {"checkpointing": "block", "offload_activations": True}},
+        parts={
+            **{key: {"train": text_learns} for key in ENCODERS},
+            "unet": {"checkpointing": "block", "offload_activations": True},
+        },
         training={"ema": {"mode": "temp_device"}, "epochs": 1},
         **EVERYTHING,
     )
@@ -72,15 +77,15 @@ def test_the_guard_changes_nothing(tiny_sd: Path, pictures: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("text_cache", [True, False])
-def test_cached_is_bit_equal_to_encoded(tiny_sd: Path, pictures: Path, tmp_path: Path, text_cache: bool) -> None:
+def test_cached_is_bit_equal_to_encoded(any_model: Path, pictures: Path, tmp_path: Path, text_cache: bool) -> None:
     weights = []
     for cached in (False, True):
         config = small_config(
             tmp_path / str(cached),
-            model=tiny_sd,
+            model=any_model,
             pictures=pictures,
             data={"latent_cache": cached, "text_cache": cached and text_cache, "caption_dropout": 0.3},
-            parts={"text_encoder": {"train": False}},
+            parts={key: {"train": False} for key in ENCODERS},
         )
         weights.append(run(config).weights)
     assert_equal_tensors(weights[0], weights[1])

@@ -32,28 +32,39 @@ def weights_by_step(ran: Ran) -> dict[int, dict[str, Any]]:
     return {b.step: load_file(Path(b.path) / "weights.safetensors") for b in ran.of(BackupSaved)}
 
 
+TRAINED = {"tiny_sd": ("unet", "text_encoder"), "tiny_sdxl": ("unet", "text_encoder", "text_encoder_2")}
+
+
 @pytest.mark.parametrize(
     ("mode", "offload", "stopping"),
-    matrix(["off", "block", "whole"], [False, True], ["text_encoder", "unet"]),
+    matrix(["off", "block", "whole"], [False, True], [(m, part) for m, parts in TRAINED.items() for part in parts]),
 )
 def test_a_part_stops_and_the_other_goes_on(
-    tiny_sd: Path, pictures: Path, tmp_path: Path, mode: str, offload: bool, stopping: str
+    request: pytest.FixtureRequest,
+    pictures: Path,
+    tmp_path: Path,
+    mode: str,
+    offload: bool,
+    stopping: tuple[str, str],
 ) -> None:
     """OneTrainer#549 stopped the text encoder after 30 epochs and died at the next step."""
+    model, stopping_part = stopping
     memory = {"checkpointing": mode, "offload_activations": offload}
-    parts = {name: dict(memory) for name in ("unet", "text_encoder")}
-    parts[stopping]["stop_after"] = STOP
-    ran = run(config_of(tiny_sd, pictures, tmp_path, parts=parts, general={"temp_device": "cpu:1"}))
+    parts = {name: dict(memory) for name in TRAINED[model]}
+    parts[stopping_part]["stop_after"] = STOP
+    ran = run(
+        config_of(request.getfixturevalue(model), pictures, tmp_path, parts=parts, general={"temp_device": "cpu:1"})
+    )
     assert ran.finished.outcome == "finished"
     weights = weights_by_step(ran)
     steps = ran.of(StepFinished)
     at_stop = next(s.step for s in steps if s.epoch == 2 and s.epoch_step == s.epoch_steps)
     last = steps[-1].step
     for name in weights[last]:
-        is_frozen = name.startswith(stopping)
+        is_frozen = name.startswith(f"{stopping_part}.")
         assert weights[at_stop][name].equal(weights[last][name]) == is_frozen, name
-    assert {s.training_parts for s in steps if s.epoch <= 2} == {("unet", "text_encoder")}
-    assert {s.training_parts for s in steps if s.epoch > 2} == {tuple(p for p in parts if p != stopping)}
+    assert {s.training_parts for s in steps if s.epoch <= 2} == {TRAINED[model]}
+    assert {s.training_parts for s in steps if s.epoch > 2} == {tuple(p for p in parts if p != stopping_part)}
     assert any("stopped learning" in w.message for w in ran.of(WarningRaised))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,16 @@ import torch
 from modules.system.paths import PROGRAM_ROOT
 from tests.builders.configs import small_config
 from tests.builders.models import write_sd_folder
+from tests.builders.more_models import write_sdxl_folder
 from tests.builders.pictures import draw_folder
 from tests.builders.runs import run
 from trainer.events import StepFinished
 
-GOLDEN = PROGRAM_ROOT / "tests" / "golden" / "sd_lora.json"
+GOLDEN = PROGRAM_ROOT / "tests" / "golden"
+WRITERS: dict[str, Callable[[Path], Path]] = {
+    "sd_lora": write_sd_folder,
+    "sdxl_v_lora": lambda folder: write_sdxl_folder(folder, zero_snr=True),
+}
 
 
 def losses_of(model: Path, folder: Path) -> dict[str, list[float | None]]:
@@ -40,9 +46,10 @@ def losses_of(model: Path, folder: Path) -> dict[str, list[float | None]]:
     return {"loss": [s.loss for s in steps], "gradient_norm": [s.gradient_norm for s in steps]}
 
 
-def test_losses_are_the_golden_ones(tiny_sd: Path, tmp_path: Path) -> None:
-    golden = json.loads(GOLDEN.read_text())
-    losses = losses_of(tiny_sd, tmp_path)
+@pytest.mark.parametrize(("name", "model"), [("sd_lora", "tiny_sd"), ("sdxl_v_lora", "tiny_sdxl_v")])
+def test_losses_are_the_golden_ones(request: pytest.FixtureRequest, tmp_path: Path, name: str, model: str) -> None:
+    golden = json.loads((GOLDEN / f"{name}.json").read_text())
+    losses = losses_of(request.getfixturevalue(model), tmp_path)
     assert len(losses["loss"]) == 12
     assert losses["loss"] == pytest.approx(golden["loss"], rel=1e-5)
     assert losses["gradient_norm"] == pytest.approx(golden["gradient_norm"], rel=1e-3)
@@ -50,6 +57,7 @@ def test_losses_are_the_golden_ones(tiny_sd: Path, tmp_path: Path) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        GOLDEN.write_text(json.dumps(losses_of(write_sd_folder(folder / "model"), folder), indent=1) + "\n")
+    for name, write in WRITERS.items():
+        with tempfile.TemporaryDirectory() as place:
+            losses = losses_of(write(Path(place) / "model"), Path(place))
+        (GOLDEN / f"{name}.json").write_text(json.dumps(losses, indent=1) + "\n")

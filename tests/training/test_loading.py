@@ -12,9 +12,12 @@ import pytest
 import torch
 
 from modules.errors import DarkroomError
+from modules.families.parts.clip_tokens import OPEN_CLIP_PAD, load_clip_tokenizer
 from modules.families.sd.load import load
+from modules.families.sdxl.load import load as load_sdxl
 from modules.formats.diffusers_folder import locate
 from tests.builders.configs import small_config
+from tests.builders.models import tiny_unet
 from tests.builders.runs import run
 from trainer.commands import Command, Stop
 from trainer.events import DownloadProgress
@@ -57,11 +60,33 @@ def test_a_broken_file_is_a_sentence(model: Path, content: bytes) -> None:
         load(str(model), dtypes={})
 
 
-def test_a_model_that_predicts_velocity_is_refused(model: Path) -> None:
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"prediction_type": "sample"}, "'sample'"),
+        ({"rescale_betas_zero_snr": True}, "epsilon with zero terminal SNR"),
+    ],
+)
+def test_a_prediction_that_cannot_be_learned_is_refused(model: Path, settings: dict[str, Any], said: str) -> None:
     file = model / "scheduler" / "scheduler_config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"prediction_type": "v_prediction"}))
-    with pytest.raises(DarkroomError, match="v_prediction"):
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+    with pytest.raises(DarkroomError, match=said):
         load(str(model), dtypes={})
+
+
+def test_an_inpainting_model_is_refused(model: Path) -> None:
+    tiny_unet(in_channels=9).save_pretrained(model / "unet", safe_serialization=True)
+    with pytest.raises(DarkroomError, match="9 channels"):
+        load(str(model), dtypes={})
+
+
+@pytest.mark.parametrize(("vae_dtype", "kept_in"), [("float16", "float32"), ("bfloat16", "bfloat16")])
+def test_a_vae_that_overflows_in_float16_is_kept_in_float32(tiny_sdxl: Path, vae_dtype: str, kept_in: str) -> None:
+    family = load_sdxl(str(tiny_sdxl), dtypes={"vae": getattr(torch, vae_dtype)})
+    assert {p.dtype for p in family.vae.parameters()} == {getattr(torch, kept_in)}
+    with torch.no_grad():
+        pictures = family.decode(torch.randn(1, 4, 8, 8))
+    assert pictures.dtype == torch.float32
 
 
 def test_weights_that_could_hold_code_are_not_read(model: Path) -> None:
@@ -103,9 +128,29 @@ def test_the_models_own_tokenizer_wins(model: Path) -> None:
     (model / "tokenizer" / "tokenizer_config.json").write_text(json.dumps({"pad_token": "!"}))
     family = load(str(model), dtypes={})
     theirs = CLIPTokenizer(vocab=vocabulary, merges=clip_merges())("a cat").input_ids
-    ids = family.tokenizer.chunks("a cat")[0]
+    ids = family.towers["text_encoder"].tokenizer.chunks("a cat")[0]
     assert ids[: len(theirs)] == theirs
     assert set(ids[len(theirs) :]) == {0}
+
+
+@pytest.mark.parametrize(
+    ("config", "special", "pad_id"),
+    [
+        ({"pad_token": "<|endoftext|>"}, {"pad_token": "!"}, 0),  # as SD 2's folders have it
+        ({"pad_token": "!", "added_tokens_decoder": {}}, {"pad_token": "<|endoftext|>"}, 0),
+        ({}, {"pad_token": {"content": "<|endoftext|>"}}, 49407),
+        ({"pad_token": "<|endoftext|>"}, {}, 49407),
+        ({}, {}, 0),  # silent: as OpenCLIP pads
+    ],
+    ids=str,
+)
+def test_the_padding_is_the_one_transformers_would_use(
+    tmp_path: Path, config: dict[str, Any], special: dict[str, Any], pad_id: int
+) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(special))
+    tokenizer = load_clip_tokenizer(tmp_path, usual_pad=OPEN_CLIP_PAD)
+    assert tokenizer.chunks("a cat")[0][4:] == [pad_id] * 73
 
 
 class Hub:

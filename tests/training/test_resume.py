@@ -43,12 +43,19 @@ HARD: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def hard_config(tiny_sd: Path, tmp_path_factory: pytest.TempPathFactory) -> Config:
+FAMILIES = ["tiny_sd", pytest.param("tiny_sdxl", marks=pytest.mark.full)]
+
+
+@pytest.fixture
+def hard_config(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Config:
     folder = tmp_path_factory.mktemp("resume")
     pictures = draw_folder(folder / "pictures", sizes=SIZES, captions=["a disc", "a red disc, small", "nothing"])
     return small_config(
-        folder, model=tiny_sd, pictures=pictures, **HARD, concepts=[{"path": str(pictures), "repeats": 2}]
+        folder,
+        model=request.getfixturevalue(request.param),
+        pictures=pictures,
+        **HARD,
+        concepts=[{"path": str(pictures), "repeats": 2}],
     )
 
 
@@ -86,6 +93,7 @@ def steps_of(events: list[dict[str, Any]]) -> dict[int, tuple[object, ...]]:
     }
 
 
+@pytest.mark.parametrize("hard_config", FAMILIES, indirect=True)
 def test_killed_twice_and_resumed_ends_bit_equal(hard_config: Config, tmp_path: Path) -> None:
     preview = check(hard_config).preview
     assert preview is not None
@@ -132,6 +140,7 @@ def counters_of(backup: Path) -> dict[str, object]:
     return dict(counters)
 
 
+@pytest.mark.parametrize("hard_config", ["tiny_sd", "tiny_sdxl"], indirect=True)
 def test_stopped_in_mid_window_and_resumed_ends_bit_equal(
     hard_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

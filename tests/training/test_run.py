@@ -53,6 +53,12 @@ def config(tiny_sd: Path, pictures: Path, tmp_path: Path) -> Config:
     return small_config(tmp_path, model=tiny_sd, pictures=pictures)
 
 
+@pytest.fixture
+def any_config(any_model: Path, pictures: Path, tmp_path: Path) -> Config:
+    """The config for each family in turn."""
+    return small_config(tmp_path, model=any_model, pictures=pictures)
+
+
 def watched(config: Config, pictures: Path) -> Config:
     """The config with validation and samples on."""
     return laid_over(
@@ -83,7 +89,10 @@ def concept(config: Config) -> dict[str, Any]:
     return config.concepts[0].model_dump()
 
 
-def test_validation_and_samples_leave_training_bit_identical(config: Config, pictures: Path, tmp_path: Path) -> None:
+def test_validation_and_samples_leave_training_bit_identical(
+    any_config: Config, pictures: Path, tmp_path: Path
+) -> None:
+    config = any_config
     hard = {"adapter": {"dropout": 0.3}, "training": {"ema": {"mode": "train_device", "decay": 0.9}}}
     plain = run(laid_over(config, hard))
     seen = run(watched(laid_over(config, {**hard, "general": {"workspace_dir": str(tmp_path / "w2")}}), pictures))
@@ -92,8 +101,8 @@ def test_validation_and_samples_leave_training_bit_identical(config: Config, pic
     assert_equal_tensors(plain.weights, seen.weights)
 
 
-def test_validation_repeats_bit_for_bit_and_reports_by_timestep_and_concept(config: Config, pictures: Path) -> None:
-    still = laid_over(watched(config, pictures), {"training": {"learning_rate": 1e-30}})
+def test_validation_repeats_bit_for_bit_and_reports_by_timestep_and_concept(any_config: Config, pictures: Path) -> None:
+    still = laid_over(watched(any_config, pictures), {"training": {"learning_rate": 1e-30}})
     results = run(still).of(ValidationFinished)
     assert len({r.loss for r in results}) == 1
     first = results[0]
@@ -301,9 +310,12 @@ def test_a_picture_that_cannot_be_decoded_is_named_and_left_out(tiny_sd: Path, t
     assert any("cut.jpg" in w.message for w in ran.of(WarningRaised))
 
 
-def test_a_damaged_cache_entry_is_built_again(config: Config, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cache", ["latents", "text"])
+def test_a_damaged_cache_entry_is_built_again(any_config: Config, tmp_path: Path, cache: str) -> None:
+    untrained = {"text_encoder": {"train": False}, "text_encoder_2": {"train": False}}
+    config = laid_over(any_config, {"parts": untrained})
     first = run(config)
-    entry = sorted((tmp_path / "cache" / "latents").rglob("*.safetensors"))[0]
+    entry = sorted((tmp_path / "cache" / cache).rglob("*.safetensors"))[0]
     content = bytearray(entry.read_bytes())
     content[-1] ^= 1
     entry.write_bytes(content)
@@ -398,7 +410,8 @@ def ran_losses(ran: Ran) -> list[float | None]:
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16", "tfloat32"])
-def test_every_precision_trains(config: Config, precision: str, tmp_path: Path) -> None:
+def test_every_precision_trains(any_config: Config, precision: str, tmp_path: Path) -> None:
+    config = any_config
     exact = ran_losses(run(config))
     changed = {"training": {"precision": precision}, "general": {"workspace_dir": str(tmp_path / "w2")}}
     losses = ran_losses(run(laid_over(config, changed)))

@@ -12,6 +12,7 @@ import pytest
 from modules.config import presets
 from modules.config.presets import save_preset
 from modules.config.schema import Config
+from modules.families.sd.spec import SD
 from tests.ui.conftest import Window
 from tests.ui.driving import pick
 
@@ -44,7 +45,7 @@ def test_the_menu_lists_presets_by_family_then_the_users_then_recent_files(
     window.app.preferences.note_file(tmp_path / "last.json")
     menu = window.app.shell.top_bar.make_menu()
     assert entries(menu) == [
-        "Stable Diffusion 1.x", "#one", "#two", "zz", "#three", "Your presets", "mine",
+        SD.label, "#one", "#two", "zz", "#three", "Your presets", "mine",
         "---", "Recent files", "last.json",
     ]  # fmt: skip
     menu.invoke(2)

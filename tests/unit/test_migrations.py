@@ -433,7 +433,7 @@ def test_what_changes_nothing_is_not() -> None:
     assert warnings_of(loaded(**quiet)) == []
 
 
-@pytest.mark.parametrize("model_type", ["STABLE_DIFFUSION_XL_10_BASE", "FLUX_DEV_1", "STABLE_DIFFUSION_21"])
+@pytest.mark.parametrize("model_type", ["FLUX_DEV_1", "STABLE_DIFFUSION_15_INPAINTING"])
 def test_another_model_is_an_error_until_it_is_supported(model_type: str) -> None:
     result = loaded(model_type=model_type, concepts=[{"path": "x"}])
     assert [p.severity for p in result.problems if p.path == "model.family"] == ["error"]
@@ -441,6 +441,41 @@ def test_another_model_is_an_error_until_it_is_supported(model_type: str) -> Non
         errors = [p for p in problems_of(config) if p.severity == "error"]
         assert [p.path for p in errors] == ["model.family"]
         assert model_type in errors[0].message
+
+
+@pytest.mark.parametrize(
+    ("model_type", "family", "bucket_step_px"),
+    [("STABLE_DIFFUSION_15", "sd", 8), ("STABLE_DIFFUSION_21", "sd", 8), ("STABLE_DIFFUSION_XL_10_BASE", "sdxl", 64)],
+)
+def test_a_kind_of_model_becomes_its_family(model_type: str, family: str, bucket_step_px: int) -> None:
+    result = loaded(model_type=model_type, concepts=[{"path": "x"}])
+    assert (result.config.model.family, result.config.data.bucket_step_px) == (family, bucket_step_px)
+    assert warnings_of(result) == []
+    assert not [p for p in problems_of(result.config) if p.severity == "error"]
+
+
+def test_both_text_encoders_of_sdxl_are_taken_over() -> None:
+    result = loaded(
+        model_type="STABLE_DIFFUSION_XL_10_BASE",
+        text_encoder={"train": False, "dropout_probability": 0.1},
+        text_encoder_2={"train": True, "learning_rate": 2e-5, "dropout_probability": 0.1, "weight_dtype": "BFLOAT_16"},
+        text_encoder_layer_skip=1,
+        text_encoder_2_layer_skip=1,
+    )
+    first, second = (result.config.part(n) for n in ("text_encoder", "text_encoder_2"))
+    assert (first.train, second.train, second.learning_rate, second.dtype) == (False, True, 2e-5, "bfloat16")
+    assert (second.stop_after.n, second.stop_after.unit) == (30, "epoch")
+    assert (result.config.model.clip_skip, result.config.data.caption_dropout) == (1, 0.1)
+    assert warnings_of(result) == []
+
+
+def test_what_only_the_second_text_encoder_has_is_told() -> None:
+    result = loaded(
+        model_type="STABLE_DIFFUSION_XL_10_BASE",
+        text_encoder_2={"dropout_probability": 0.5},
+        text_encoder_2_layer_skip=2,
+    )
+    assert len(warnings_of(result)) == 2
 
 
 @pytest.mark.parametrize("method", ["FINE_TUNE", "EMBEDDING", "FINE_TUNE_VAE"])

@@ -143,7 +143,7 @@ def seldom_shown(config: Config, tmp: Path) -> Config:
 
 
 def from_onetrainer(config: Config, tmp: Path) -> Config:
-    theirs = decode({"training_method": "LORA", "model_type": "STABLE_DIFFUSION_XL_10_BASE"}).config
+    theirs = decode({"training_method": "LORA", "model_type": "FLUX_DEV_1"}).config
     return config.model_copy(update={"unknown": theirs.unknown})
 
 
@@ -457,3 +457,41 @@ def test_the_preview_counts_both_kinds_of_pictures(config: Config) -> None:
 
 def test_the_rules_alone_look_at_no_file() -> None:
     assert {p.path for p in problems_of(Config())} == {"concepts", "sampling.prompts"}
+
+
+# -- families
+
+
+def sdxl(config: Config, tmp: Path, **scheduler: Any) -> Config:
+    model = write_model(tmp / "sdxl", _class_name="StableDiffusionXLPipeline")
+    for name, file, content in (("text_encoder_2", "config", {}), ("scheduler", "scheduler_config", scheduler)):
+        (model / name).mkdir()
+        (model / name / f"{file}.json").write_text(json.dumps(content))
+    return changed(config, model__family="sdxl", model__base_model=str(model))
+
+
+def test_each_family_wants_its_own_models(config: Config, tmp_path: Path) -> None:
+    fitting = sdxl(config, tmp_path)
+    assert check(fitting).errors == []
+    [problem] = check(changed(fitting, model__family="sd")).errors
+    assert (problem.path, problem.advice) == ("model.base_model", "Set the model family to Stable Diffusion XL.")
+    [problem] = check(changed(config, model__family="sdxl")).errors
+    assert "not Stable Diffusion XL" in problem.message
+
+
+def test_all_parts_of_the_family_are_wanted(config: Config, tmp_path: Path) -> None:
+    broken = sdxl(config, tmp_path)
+    (tmp_path / "sdxl" / "text_encoder_2" / "config.json").unlink()
+    assert ["text_encoder_2" in p.message for p in check(broken).errors] == [True]
+
+
+def test_epsilon_with_zero_snr_is_refused_beforehand(config: Config, tmp_path: Path) -> None:
+    [problem] = check(sdxl(config, tmp_path, rescale_betas_zero_snr=True)).errors
+    assert "zero terminal SNR" in problem.message
+
+
+def test_a_vae_that_overflows_is_told(config: Config, tmp_path: Path) -> None:
+    report = check(changed(sdxl(config, tmp_path), parts={"vae": {"dtype": "float16"}}))
+    assert [(p.path, p.severity) for p in report.problems if p.path == "parts.vae.dtype"] == [
+        ("parts.vae.dtype", "info")
+    ]

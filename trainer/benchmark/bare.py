@@ -44,10 +44,11 @@ class BareLoop:
             noise = torch.randn(batch.latents_BCHW.shape, device=device.torch)
             timesteps = torch.randint(0, process.num_timesteps, (batch.num_samples,), device=device.torch)
             with self.precision.autocast():
-                conditioning = batch.conditioning or self.family.encode_prompts(batch.captions)
+                conditioning = batch.conditioning_for(self.family)
                 noisy = process.add_noise(batch.latents_BCHW, noise, timesteps)
                 output = self.family.predict(noisy, timesteps, conditioning)
-                loss = torch.nn.functional.mse_loss(output.float(), noise.float())
+                target = process.target(batch.latents_BCHW, noise, timesteps)
+                loss = torch.nn.functional.mse_loss(output.float(), target)
             loss.backward()
             if self.clip_norm is not None:
                 torch.nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)

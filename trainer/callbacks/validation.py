@@ -10,7 +10,7 @@ import torch
 from modules.config.sections.watching import Validation
 from modules.data.batch import Batch
 from modules.diffusion.noise import fixed_timesteps, generator_for
-from modules.families.protocol import Conditioning, ModelFamily
+from modules.families.protocol import ModelFamily
 from modules.memory.placement import Placement
 from modules.objectives.denoise import predicted_losses
 from modules.system.devices import Device, move
@@ -87,7 +87,7 @@ class ValidationCallback:
 
     def _measure(self, batch: Batch, losses: Losses) -> None:
         with self._precision.autocast():
-            conditioning: Conditioning = batch.conditioning or self._family.encode_prompts(batch.captions)
+            conditioning = batch.conditioning_for(self._family)
         dataset = self._loader.dataset
         concepts = [dataset.concepts[dataset.examples[s.example].concept].name for s in batch.showings]
         num_timesteps = self._family.process.num_timesteps

@@ -41,10 +41,12 @@ class Denoise:
             generator_for(context.run_seed, "noise", batch.step, batch.micro_batch),
             context.device,
         )
-        # Encoded here, with gradients, where the text encoder learns.
-        conditioning = batch.conditioning or family.encode_prompts(batch.captions)
         losses_B = predicted_losses(
-            family, batch.latents_BCHW, conditioning, timesteps_B=timesteps_B, noise_BCHW=noise_BCHW
+            family,
+            batch.latents_BCHW,
+            batch.conditioning_for(family),
+            timesteps_B=timesteps_B,
+            noise_BCHW=noise_BCHW,
         )
         weights_B = snr_weights(process, timesteps_B, weighting=self.weighting, gamma=self.gamma)
         if weights_B is not None:

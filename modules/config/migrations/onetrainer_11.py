@@ -14,7 +14,18 @@ from collections.abc import Callable, Mapping
 from modules.config.migrations.onetrainer_lists import concept_from, sample_from
 from modules.config.migrations.taking import Notes, Tree, choose, give_back, move, number, put, taken_part
 from modules.config.problem import Problem, shown
+from modules.families.registry import FAMILIES
 
+# What a file calls for, and our family of it. SD 2's own prediction is read from the model, as theirs is.
+_FAMILIES = {
+    "STABLE_DIFFUSION_15": "sd",
+    "STABLE_DIFFUSION_20": "sd",
+    "STABLE_DIFFUSION_20_BASE": "sd",
+    "STABLE_DIFFUSION_21": "sd",
+    "STABLE_DIFFUSION_21_BASE": "sd",
+    "STABLE_DIFFUSION_XL_10_BASE": "sdxl",
+}
+_SIZE_STEPS_PX = {"sd": 8, "sdxl": 64}
 _UNITS = {"EPOCH": "epoch", "STEP": "step", "SECOND": "second", "MINUTE": "minute", "HOUR": "hour"}
 _DTYPES = {"FLOAT_32": "float32", "FLOAT_16": "float16", "BFLOAT_16": "bfloat16", "TFLOAT_32": "tfloat32"}
 _SCHEDULES = {
@@ -109,8 +120,9 @@ def to_darkroom_1(tree: Tree, notes: Notes) -> Tree:
 
 def _model(rest: Tree, result: Tree, notes: Notes) -> None:
     model_type = rest.get("model_type", "STABLE_DIFFUSION_15")
-    put(result, "model.family", "sd")
-    if model_type == "STABLE_DIFFUSION_15":
+    family = _FAMILIES.get(model_type) if isinstance(model_type, str) else None
+    put(result, "model.family", family or "sd")
+    if family:
         rest.pop("model_type", None)
     elif not isinstance(model_type, str) or not model_type:
         rest.pop("model_type")
@@ -127,6 +139,8 @@ def _model(rest: Tree, result: Tree, notes: Notes) -> None:
         )
     move(rest, result, "base_model_name", "model.base_model")
     move(rest, result, "text_encoder_layer_skip", "model.clip_skip")
+    if family == "sdxl":
+        _only_one(rest, "text_encoder_2_layer_skip", result, "model.clip_skip", notes)
     move(rest, result, "offline_mode", "model.offline")
     move(rest, result, "huggingface_cache_dir", "model.hub_cache_dir")
     move(rest, result, "output_model_destination", "output.destination")
@@ -237,7 +251,7 @@ def _data(rest: Tree, result: Tree, notes: Notes) -> None:
     move(rest, result, "aspect_ratio_bucketing", "data.aspect_buckets")
     move(rest, result, "latent_caching", "data.latent_cache")
     move(rest, result, "dataloader_threads", "data.loader_threads")
-    put(result, "data.bucket_step_px", 8)  # theirs for Stable Diffusion 1.x
+    put(result, "data.bucket_step_px", _SIZE_STEPS_PX[_family(result)])
     put(result, "data.max_aspect", 4.0)
 
 
@@ -278,7 +292,7 @@ def _watching(rest: Tree, result: Tree, notes: Notes, steps_per_update: int) -> 
 
 def _parts(rest: Tree, result: Tree, notes: Notes, steps_per_update: int) -> None:
     offloaded = False
-    for name in ("unet", "text_encoder", "vae"):
+    for name in (p.name for p in FAMILIES[_family(result)].parts):
         given = taken_part(rest, name, notes, f"parts.{name}")
         part: Tree = {}
         for key in ("train", "learning_rate"):
@@ -286,12 +300,14 @@ def _parts(rest: Tree, result: Tree, notes: Notes, steps_per_update: int) -> Non
         choose(given, part, "weight_dtype", "dtype", _DTYPES, notes, where=f"parts.{name}.dtype")
         part["checkpointing"] = "block" if given.pop("gradient_checkpointing", True) is not False else "off"
         part["offload_activations"] = given.pop("activation_offloading", False)
-        default = (30, "EPOCH") if name == "text_encoder" else (0, "NEVER")
+        default = (30, "EPOCH") if name.startswith("text_encoder") else (0, "NEVER")
         part["stop_after"] = _every(
             given, "stop_training_after", steps_per_update, default, notes, f"parts.{name}.stop_after"
         )
         if name == "text_encoder":
             move(given, result, "dropout_probability", "data.caption_dropout")
+        if name == "text_encoder_2":
+            _only_one(given, "dropout_probability", result, "data.caption_dropout", notes)
         if name == "vae" and given.get("model_name"):
             notes.append(Problem("parts.vae", "A separate VAE is not supported yet.", "warning"))
         offloaded |= bool(given.get("offload_fraction"))
@@ -301,6 +317,20 @@ def _parts(rest: Tree, result: Tree, notes: Notes, steps_per_update: int) -> Non
         notes.append(
             Problem("parts", "Offloading of layers is not supported yet; they stay where they are.", "warning")
         )
+
+
+def _family(result: Tree) -> str:
+    return str(result["model"]["family"])
+
+
+def _only_one(rest: Tree, source: str, result: Tree, path: str, notes: Notes) -> None:
+    """Pop what theirs sets for each text encoder and ours once for both; tells where the second one differs."""
+    section, name = path.split(".")
+    ours = result.get(section, {}).get(name, 0)
+    theirs = rest.pop(source, ours)
+    if theirs != ours:
+        message = f"{source} = {shown(theirs)} of the second text encoder has no effect: {shown(ours)} stands for both."
+        notes.append(Problem(path, message, "warning"))
 
 
 def _every(rest: Tree, key: str, steps_per_update: int, default: tuple[float, str], notes: Notes, where: str) -> Tree:

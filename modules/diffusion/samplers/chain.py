@@ -17,10 +17,14 @@ Predict = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 def make_scheduler(sampler: str, config: Mapping[str, Any]) -> Any:
     """Return the diffusers scheduler of a sampler's name, set up as the model's own scheduler config wants it.
 
-    Raises KeyError for a name that is no sampler.
+    A model of zero terminal SNR is sampled with trailing timesteps, so that the chain begins at the last one, where
+    there is noise alone (Lin et al. 2023, section 3.3). Raises KeyError for a name that is no sampler.
     """
     spec = SAMPLERS[sampler]
-    return getattr(diffusers, spec.scheduler).from_config(dict(config), **spec.options)
+    options = dict(spec.options)
+    if config.get("rescale_betas_zero_snr"):
+        options["timestep_spacing"] = "trailing"
+    return getattr(diffusers, spec.scheduler).from_config(dict(config), **options)
 
 
 def initial_noise(shape: tuple[int, ...], *, seed: int, device: Device) -> tuple[torch.Tensor, torch.Generator]:

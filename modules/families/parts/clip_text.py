@@ -3,55 +3,93 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import nn
-from transformers.models.clip.modeling_clip import CLIPEncoderLayer
 
 from modules.families.parts.clip_tokens import ClipTokenizer
 
-BLOCK_TYPES: tuple[type[nn.Module], ...] = (CLIPEncoderLayer,)
+_OPENAI_ACTIVATION = "quick_gelu"
 
 
-def encode_clip(
-    encoder: Callable[..., object],
-    final_norm: nn.Module,
-    tokenizer: ClipTokenizer,
-    prompts: Sequence[str],
-    *,
-    clip_skip: int,
-    device: torch.device,
-) -> torch.Tensor:
-    """Return the hidden states (B, 77 * chunks, D) of prompts, the shorter ones filled up with empty chunks.
+@dataclass(frozen=True, eq=False)
+class TextStates:
+    """What a text encoder makes of B prompts: states (B, 77 * chunks, D), pooled (B, E) where it has a projection."""
 
-    `encoder` is the (checkpointed) text model; `clip_skip` counts the last layers left out, and the final layer norm
-    is applied to what the layer before them gives, as diffusers' pipelines do.
+    states_BLD: torch.Tensor
+    pooled_BE: torch.Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class TextTower:
+    """A CLIP text encoder with its tokenizer, and which of its layers the states are taken from.
+
+    `skipped_layers` counts the last layers left out; `is_normed` says whether the final layer norm is applied to what
+    the layer before them gives: SD does so, SDXL does not (Podell et al. 2023, section 2.1; diffusers' pipelines).
     """
-    chunked = [tokenizer.chunks(p) for p in prompts]
-    num_chunks = max(len(c) for c in chunked)
-    empty = tokenizer.chunks("")
-    ids = [chunk for chunks in chunked for chunk in chunks + empty * (num_chunks - len(chunks))]
-    ids_NL = torch.tensor(ids, dtype=torch.long, device=device)  # N = B * chunks, L = 77
-    if clip_skip == 0:
-        states_NLD = encoder(input_ids=ids_NL).last_hidden_state  # type: ignore[attr-defined]
-    else:
-        output = encoder(input_ids=ids_NL, output_hidden_states=True)
-        states_NLD = final_norm(output.hidden_states[-(clip_skip + 1)])  # type: ignore[attr-defined]
-    states_BLD: torch.Tensor = states_NLD.reshape(len(prompts), -1, states_NLD.shape[-1])
-    return states_BLD
 
+    encoder: Any
+    tokenizer: ClipTokenizer
+    skipped_layers: int
+    is_normed: bool
 
-def clip_reach(num_layers: int, clip_skip: int) -> Callable[[str], bool]:
-    """Return which modules of a CLIP text model a loss on its states can reach: not the layers that are skipped.
+    def num_chunks(self, prompts: Sequence[str]) -> int:
+        """Return how many chunks of 77 the longest of the prompts needs."""
+        return max(len(self.tokenizer.chunks(p)) for p in prompts)
 
-    Names are dotted, with or without the "text_model." that transformers dropped in 5.6.
-    """
-    skipped = {str(i) for i in range(num_layers - clip_skip, num_layers)}
+    def encode(self, forward: Callable[..., Any], prompts: Sequence[str], *, num_chunks: int) -> TextStates:
+        """Return the states of prompts, shorter ones filled up with empty chunks; pooled is that of the first chunk.
 
-    def reaches(name: str) -> bool:
+        `forward` is the (checkpointed) forward pass of the encoder.
+        """
+        empty = self.tokenizer.chunks("")
+        chunked = [self.tokenizer.chunks(p) for p in prompts]
+        ids = [chunk for chunks in chunked for chunk in chunks + empty * (num_chunks - len(chunks))]
+        device = next(self.encoder.parameters()).device
+        ids_NL = torch.tensor(ids, dtype=torch.long, device=device)  # N = B * chunks, L = 77
+        if self.skipped_layers == 0 and self.is_normed:
+            output = forward(input_ids=ids_NL)
+            states_NLD = output.last_hidden_state
+        else:
+            output = forward(input_ids=ids_NL, output_hidden_states=True)
+            states_NLD = output.hidden_states[-(self.skipped_layers + 1)]
+            if self.is_normed:
+                states_NLD = self._text_model.final_layer_norm(states_NLD)
+        pooled_NE = getattr(output, "text_embeds", None)
+        return TextStates(
+            states_NLD.reshape(len(prompts), -1, states_NLD.shape[-1]),
+            None if pooled_NE is None else pooled_NE[::num_chunks],
+        )
+
+    def reaches(self, name: str) -> bool:
+        """Return whether a loss on what this tower gives can reach the module of this dotted name in the encoder.
+
+        Everything, where the pooled state is used: it is made of the last layer. Else not the layers that are left
+        out, nor the norm and the projection behind them.
+        """
+        if hasattr(self.encoder, "text_projection"):
+            return True
         steps = name.split(".")
-        if "layers" not in steps:
-            return "text_projection" not in steps
-        return steps[steps.index("layers") + 1] not in skipped
+        if "layers" in steps:
+            num_layers = int(self.encoder.config.num_hidden_layers)
+            return int(steps[steps.index("layers") + 1]) < num_layers - self.skipped_layers
+        return self.is_normed or "final_layer_norm" not in steps
 
-    return reaches
+    def identity(self) -> str:
+        """Return what, beside the encoder's weights, decides how a prompt is encoded."""
+        return f"{self.tokenizer.identity()}|skip{self.skipped_layers}"
+
+    @property
+    def _text_model(self) -> Any:
+        # transformers 5.6 dropped the inner `text_model` of encoders without a projection; older ones still have it.
+        return getattr(self.encoder, "text_model", self.encoder)
+
+
+def is_open_clip(encoder: Any) -> bool:
+    """Return whether an encoder was trained by OpenCLIP, by its activation: those pad with zeros, OpenAI's with "end".
+
+    Ilharco et al. 2021 for the models of SD 2.x and SDXL's second encoder (plain GELU); Radford et al. 2021 for CLIP
+    ViT-L/14 (the quick approximation of it).
+    """
+    return bool(encoder.config.hidden_act != _OPENAI_ACTIVATION)

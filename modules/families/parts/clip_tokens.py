@@ -10,12 +10,14 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 
 from modules.families.parts.clip_vocabulary import END_TOKEN, START_TOKEN, build_clip_tokenizer
 
 CHUNK_TOKENS = 75
+OPEN_CLIP_PAD = "!"  # id 0: OpenCLIP fills its texts up with zeros
 
 
 @dataclass(frozen=True)
@@ -49,15 +51,18 @@ class ClipTokenizer:
         return [self.start_id, *piece, self.end_id, *[self.pad_id] * (CHUNK_TOKENS - len(piece))]
 
 
-def load_clip_tokenizer(folder: Path | None) -> ClipTokenizer:
-    """Return the tokenizer of a model's tokenizer folder, or the shipped one where the folder brings none.
+def load_clip_tokenizer(folder: Path | None, *, usual_pad: str = END_TOKEN) -> ClipTokenizer:
+    """Return the tokenizer of a model's tokenizer folder, or the shipped one where there is no such folder.
 
-    The padding token is the folder's own: the end token for SD 1.x, "!" for SD 2.x and SDXL's second encoder.
+    The padding token is the folder's own, or `usual_pad` where it names none: the end token for OpenAI's CLIP, "!" for
+    OpenCLIP's (SD 2.x and SDXL's second encoder).
     """
+    if folder is not None and not folder.is_dir():
+        folder = None
     vocabulary, merges = (None, None) if folder is None else _read(folder)
     tokenizer = build_clip_tokenizer(vocabulary, merges)
     ids = tokenizer.get_vocab(with_added_tokens=True)
-    pad = END_TOKEN if folder is None else _pad_token(folder)
+    pad = (_pad_token(folder) if folder is not None else None) or usual_pad
     return ClipTokenizer(tokenizer, ids[START_TOKEN], ids[END_TOKEN], ids.get(pad, ids[END_TOKEN]))
 
 
@@ -71,12 +76,22 @@ def _read(folder: Path) -> tuple[dict[str, int] | None, list[tuple[str, str]] | 
     return vocabulary, [(p[0], p[1]) for p in pairs if len(p) == 2]
 
 
-def _pad_token(folder: Path) -> str:
-    for name in ("tokenizer_config.json", "special_tokens_map.json"):
-        try:
-            pad = json.loads((folder / name).read_text(encoding="utf-8")).get("pad_token")
-        except (OSError, ValueError):
-            continue
-        if pad:
+def _pad_token(folder: Path) -> str | None:
+    """Return the padding token a folder names, out of the file that transformers listens to.
+
+    Folders older than its `added_tokens_decoder` say it in special_tokens_map.json, and SD 2's says something else in
+    tokenizer_config.json.
+    """
+    config, special = (_settings(folder / f"{name}.json") for name in ("tokenizer_config", "special_tokens_map"))
+    for settings in (config, special) if "added_tokens_decoder" in config else (special, config):
+        if pad := settings.get("pad_token"):
             return str(pad["content"] if isinstance(pad, dict) else pad)
-    return END_TOKEN
+    return None
+
+
+def _settings(file: Path) -> dict[str, Any]:
+    try:
+        settings = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return settings if isinstance(settings, dict) else {}

@@ -6,11 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from diffusers.models.attention_processor import Attention
-from diffusers.models.resnet import ResnetBlock2D
-from torch import nn
-
-BLOCK_TYPES: tuple[type[nn.Module], ...] = (ResnetBlock2D, Attention)
 
 
 def encode_mean(vae: Any, pictures_B3PP: torch.Tensor) -> torch.Tensor:

@@ -1,1 +1,1 @@
-"""Stable Diffusion 1.x."""
+"""Stable Diffusion 1.x and 2.x."""

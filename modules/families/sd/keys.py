@@ -1,32 +1,22 @@
-"""What the parts and layers of SD 1.x are called in LoRA files.
-
-kohya form (read by ComfyUI, A1111, Forge, diffusers): a prefix per part, and the diffusers path with underscores.
-Text layers carry "text_model" whether or not the installed transformers still has that inner module.
-diffusers/PEFT form: the part's name and the dotted path.
-"""
+"""What SD 1.x and 2.x are called in LoRA files, with diffusers' names for the UNet's layers, as kohya's trainers do."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from modules.diffusion.process import PredictionType
+from modules.families.parts.clip_text import is_open_clip
+from modules.families.parts.lora_keys import naming_of
 from modules.families.spec import LoraNaming
 
-KOHYA_PREFIXES = {"unet": "lora_unet", "text_encoder": "lora_te"}
 
+def lora_naming(parts: Mapping[str, Any], *, prediction: PredictionType) -> LoraNaming:
+    """Return the names for SD 1.x, or for SD 2.x, whose text encoder is OpenCLIP's.
 
-def kohya_name(part: str, path: str) -> str:
-    """Return the kohya name of a layer: `lora_unet_down_blocks_0_attentions_0_proj_in`."""
-    return f"{KOHYA_PREFIXES[part]}_{full_path(part, path).replace('.', '_')}"
-
-
-def peft_name(part: str, path: str) -> str:
-    """Return the PEFT name of a layer: `text_encoder.text_model.encoder.layers.0.mlp.fc1`."""
-    return f"{part}.{full_path(part, path)}"
-
-
-def full_path(part: str, path: str) -> str:
-    """Return a layer's path with the "text_model." that transformers dropped in 5.6 put back."""
-    if part == "text_encoder" and not path.startswith("text_model."):
-        return f"text_model.{path}"
-    return path
-
-
-LORA_NAMING = LoraNaming(kohya_name, peft_name, base_version="sd_v1", architecture="stable-diffusion-v1")
+    The versions are kohya's, with "_v" for v-prediction, the architectures ModelSpec's (formats.md 5.3).
+    """
+    is_velocity = prediction == "v_prediction"
+    version = ("sd_v2" if is_open_clip(parts["text_encoder"]) else "sd_v1") + ("_v" if is_velocity else "")
+    model = {"sd_v2": "sd2", "sd_v2_v": "sd2_v"}.get(version, "sd1")
+    return naming_of(model, parts, base_version=version, prediction=prediction)

@@ -1,21 +1,17 @@
-"""Loading Stable Diffusion 1.x from a diffusers folder or a Hugging Face repository."""
+"""Loading Stable Diffusion 1.x or 2.x from a diffusers folder or a Hugging Face repository."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
-from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
-from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
-from transformers.models.clip.modeling_clip import CLIPTextModel
 
-from modules.diffusion.process import DDPMProcess
-from modules.diffusion.schedule import cumulative_alphas
-from modules.errors import DarkroomError
-from modules.families.parts.clip_tokens import load_clip_tokenizer
+from modules.families.parts.files import ModelFiles, read_folder, require_plain_unet
+from modules.families.parts.noise_process import process_of
 from modules.families.sd.forward import StableDiffusion
-from modules.formats.diffusers_folder import OnBytes, locate, read_json, read_part
+from modules.families.sd.keys import lora_naming
+from modules.families.sd.spec import SD
+from modules.formats.diffusers_folder import OnBytes, locate
 
 
 def load(
@@ -30,34 +26,22 @@ def load(
     """Return the model with every part on the processor, frozen, in its own dtype (float32 where none is named).
 
     `on_bytes(done, total)` follows a download. Raises DarkroomError with a sentence for whatever is missing or is no
-    SD 1.x.
+    Stable Diffusion 1.x or 2.x.
     """
     folder = locate(base_model, offline=offline, cache_dir=hub_cache_dir, on_bytes=on_bytes)
-    scheduler = read_json(folder, "scheduler", "scheduler_config.json")
-    _require_epsilon(scheduler, base_model)
-    kinds = {"unet": UNet2DConditionModel, "text_encoder": CLIPTextModel, "vae": AutoencoderKL}
-    parts = {name: read_part(folder, name, kind, dtypes.get(name, torch.float32)) for name, kind in kinds.items()}
-    tokenizer_folder = folder / "tokenizer"
+    return assemble(read_folder(folder, base_model, SD, dtypes), clip_skip=clip_skip)
+
+
+def assemble(files: ModelFiles, *, clip_skip: int) -> StableDiffusion:
+    """Return the model that was read, from whatever form its files have."""
+    require_plain_unet(files)
+    process = process_of(files.scheduler, name=files.name)
     return StableDiffusion(
-        **parts,
-        tokenizer=load_clip_tokenizer(tokenizer_folder if tokenizer_folder.is_dir() else None),
-        process=DDPMProcess(
-            cumulative_alphas(
-                num_timesteps=int(scheduler.get("num_train_timesteps", 1000)),
-                beta_start=float(scheduler.get("beta_start", 0.00085)),
-                beta_end=float(scheduler.get("beta_end", 0.012)),
-                beta_schedule=scheduler.get("beta_schedule", "scaled_linear"),
-            )
-        ),
-        scheduler=scheduler,
-        clip_skip=clip_skip,
+        spec=SD,
+        unet=files.parts["unet"],
+        vae=files.parts["vae"],
+        towers={"text_encoder": files.tower("text_encoder", skipped_layers=clip_skip, is_normed=True)},
+        process=process,
+        scheduler=files.scheduler,
+        lora_naming=lora_naming(files.parts, prediction=process.prediction_type),
     )
-
-
-def _require_epsilon(scheduler: dict[str, Any], name: str) -> None:
-    prediction = scheduler.get("prediction_type", "epsilon")
-    if prediction != "epsilon":
-        raise DarkroomError(
-            f"{name} predicts {prediction!r}; SD 1.x models predict epsilon, and others are not supported yet.",
-            advice="Choose an SD 1.x model.",
-        )

@@ -1,4 +1,4 @@
-"""Stable Diffusion 1.x (Rombach et al. 2022): one CLIP text encoder, a UNet, a VAE of factor 8."""
+"""Stable Diffusion 1.x and 2.x (Rombach et al. 2022): one CLIP text encoder, a UNet, a VAE of factor 8."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from modules.families.spec import FamilySpec, PartSpec
 
 SD = FamilySpec(
     name="sd",
-    label="Stable Diffusion 1.x",
+    label="Stable Diffusion 1.x and 2.x",
     parts=(
         PartSpec("unet", "Image model (UNet)", "denoiser"),
         PartSpec("text_encoder", "Text encoder", "text_encoder"),
@@ -18,4 +18,5 @@ SD = FamilySpec(
     latent_factor=8,
     latent_channels=4,
     chunk_tokens=75,
+    pipelines=("StableDiffusionPipeline", "StableDiffusionImg2ImgPipeline"),
 )

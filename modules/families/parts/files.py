@@ -1,0 +1,80 @@
+"""What is read of a model before a family is made of it, whatever form its files have.
+
+A family's `load` reads; its `assemble` makes the family. A reader of another form gives the same record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
+from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
+from transformers.models.clip.modeling_clip import CLIPTextModel, CLIPTextModelWithProjection
+
+from modules.errors import DarkroomError
+from modules.families.parts.clip_text import TextTower, is_open_clip
+from modules.families.parts.clip_tokens import OPEN_CLIP_PAD, load_clip_tokenizer
+from modules.families.parts.clip_vocabulary import END_TOKEN
+from modules.families.spec import FamilySpec
+from modules.formats.diffusers_folder import read_json, read_part
+
+PART_CLASSES: Mapping[str, Any] = {
+    "unet": UNet2DConditionModel,
+    "vae": AutoencoderKL,
+    "text_encoder": CLIPTextModel,
+    "text_encoder_2": CLIPTextModelWithProjection,
+}
+_LATENT_CHANNELS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class ModelFiles:
+    """A model as it was read: its parts on the processor, frozen, its scheduler's config, its tokenizers' folders.
+
+    `name` is what the user calls it. A part whose tokenizer has no folder gets the shipped one.
+    """
+
+    name: str
+    parts: Mapping[str, Any]
+    scheduler: Mapping[str, Any]
+    tokenizers: Mapping[str, Path]
+
+    def tower(self, part: str, *, skipped_layers: int, is_normed: bool) -> TextTower:
+        """Return one of the text encoders with its tokenizer."""
+        encoder = self.parts[part]
+        usual_pad = OPEN_CLIP_PAD if is_open_clip(encoder) else END_TOKEN
+        tokenizer = load_clip_tokenizer(self.tokenizers.get(part), usual_pad=usual_pad)
+        return TextTower(encoder, tokenizer, skipped_layers, is_normed)
+
+
+def read_folder(folder: Path, name: str, spec: FamilySpec, dtypes: Mapping[str, torch.dtype]) -> ModelFiles:
+    """Return a model of diffusers' folder layout, each part in its dtype, or float32 where none is named.
+
+    `name` is what the user calls it. Raises DarkroomError with a sentence for whatever is missing.
+    """
+    return ModelFiles(
+        name=name,
+        scheduler=read_json(folder, "scheduler", "scheduler_config.json"),
+        parts={
+            p.name: read_part(folder, p.name, PART_CLASSES[p.name], dtypes.get(p.name, torch.float32))
+            for p in spec.parts
+        },
+        tokenizers={
+            p.name: folder / p.name.replace("text_encoder", "tokenizer") for p in spec.parts if p.role == "text_encoder"
+        },
+    )
+
+
+def require_plain_unet(files: ModelFiles) -> None:
+    """Raise DarkroomError where the UNet takes more than noisy latents: a mask, a picture, a depth map."""
+    channels = int(files.parts["unet"].config.in_channels)
+    if channels != _LATENT_CHANNELS:
+        raise DarkroomError(
+            f"The UNet of {files.name} takes {channels} channels instead of {_LATENT_CHANNELS}: it is an inpainting, "
+            "editing or depth model, which is not supported yet.",
+            advice="Choose the plain text-to-image model.",
+        )

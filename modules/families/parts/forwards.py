@@ -1,0 +1,49 @@
+"""The forward pass of each part of a model, plain at first, checkpointed once a run has said how to save memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from diffusers.models.attention import BasicTransformerBlock
+from diffusers.models.attention_processor import Attention
+from diffusers.models.resnet import ResnetBlock2D
+from torch import nn
+from transformers.models.clip.modeling_clip import CLIPEncoderLayer
+
+from modules.families.protocol import Part, PartMemory
+from modules.families.spec import Role
+from modules.memory.checkpointing import create_checkpointed_forward
+from modules.system.devices import Device
+
+_BLOCK_TYPES: Mapping[Role, tuple[type[nn.Module], ...]] = {
+    "denoiser": (BasicTransformerBlock, ResnetBlock2D),
+    "text_encoder": (CLIPEncoderLayer,),
+    "vae": (ResnetBlock2D, Attention),
+}
+
+
+class Forwards:
+    """Gives the callable that runs a part."""
+
+    def __init__(self) -> None:
+        self._checkpointed: dict[str, Callable[..., Any]] = {}
+
+    def set_memory(
+        self, parts: Mapping[str, Part], memory: Mapping[str, PartMemory], *, train_device: Device, temp_device: Device
+    ) -> None:
+        """Set up the checkpointed forward of every part; what is not named is run plainly."""
+        for name, part in parts.items():
+            wanted = memory.get(name, PartMemory())
+            self._checkpointed[name] = create_checkpointed_forward(
+                part.module,
+                train_device=train_device,
+                temp_device=temp_device,
+                mode=wanted.mode,
+                block_types=_BLOCK_TYPES[part.spec.role],
+                offload_activations=wanted.offload_activations,
+            )
+
+    def of(self, name: str, module: nn.Module) -> Callable[..., Any]:
+        """Return what runs a part."""
+        return self._checkpointed.get(name, module)

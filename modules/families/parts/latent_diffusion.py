@@ -1,0 +1,75 @@
+"""What the Stable Diffusion models have in common: a UNet that denoises a VAE's latents, told by CLIP what to paint.
+
+Rombach et al. 2022, "High-Resolution Image Synthesis with Latent Diffusion Models". A family built on it says how
+prompts become conditioning and how the UNet is given it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from modules.diffusion.process import DDPMProcess
+from modules.families.parts import vae
+from modules.families.parts.clip_text import TextTower
+from modules.families.parts.forwards import Forwards
+from modules.families.protocol import Part, PartMemory
+from modules.families.spec import FamilySpec, LoraNaming
+from modules.system.devices import Device
+
+
+@dataclass(eq=False)
+class LatentDiffusion:
+    """A loaded model: its parts, its noise process, and the names of its layers; see `ModelFamily`."""
+
+    spec: FamilySpec
+    unet: Any
+    vae: Any
+    towers: Mapping[str, TextTower]
+    process: DDPMProcess
+    scheduler: Mapping[str, Any]
+    lora_naming: LoraNaming
+    _forwards: Forwards = field(default_factory=Forwards, repr=False)
+
+    @property
+    def parts(self) -> Mapping[str, Part]:
+        """The parts by name. A denoising loss reaches all of the UNet, the text layers in use, nothing of the VAE."""
+        modules = {"unet": self.unet, "vae": self.vae, **{n: t.encoder for n, t in self.towers.items()}}
+        reach: dict[str, Callable[[str], bool]] = {"unet": lambda name: True, "vae": lambda name: False}
+        reach |= {name: tower.reaches for name, tower in self.towers.items()}
+        return {p.name: Part(p, modules[p.name], reach[p.name]) for p in self.spec.parts}
+
+    def set_memory(self, memory: Mapping[str, PartMemory], *, train_device: Device, temp_device: Device) -> None:
+        """Set up the checkpointed forward of every part."""
+        self._forwards.set_memory(self.parts, memory, train_device=train_device, temp_device=temp_device)
+
+    def encode_images(self, pictures_B3PP: torch.Tensor) -> torch.Tensor:
+        """Return the scaled mean latents (B, 4, H, W) of pictures in [-1, 1]."""
+        return vae.encode_mean(self.vae, pictures_B3PP)
+
+    def decode(self, latents_BCHW: torch.Tensor) -> torch.Tensor:
+        """Return the pictures (B, 3, P, P) of scaled latents, float32 in [-1, 1]."""
+        return vae.decode_latents(self.vae.decode, self.vae, latents_BCHW)
+
+    def scheduler_config(self) -> Mapping[str, Any]:
+        """Return the scheduler's config as the model's folder has it."""
+        return self.scheduler
+
+    def picture_identity(self) -> str:
+        """Return what decides how a picture is encoded, beside the weights."""
+        return f"mean*{float(self.vae.config.scaling_factor)!r}"
+
+    def text_identity(self) -> str:
+        """Return what decides how a prompt is encoded, beside the weights."""
+        return "|".join(tower.identity() for tower in self.towers.values())
+
+    def count_tokens(self, prompt: str) -> int:
+        """Return how many tokens a prompt has, without start and end."""
+        return next(iter(self.towers.values())).tokenizer.count(prompt)
+
+    def _forward(self, part: str) -> Callable[..., Any]:
+        module = self.towers[part].encoder if part in self.towers else getattr(self, part)
+        return self._forwards.of(part, module)

@@ -1,0 +1,60 @@
+"""Stable Diffusion XL, loaded: the one place that runs its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from modules.data.frame import Frame
+from modules.families.parts.conditioning import TextConditioning
+from modules.families.parts.latent_diffusion import LatentDiffusion
+from modules.families.protocol import Conditioning
+from modules.families.sdxl.text import SdxlConditioning
+
+
+@dataclass(eq=False)
+class StableDiffusionXL(LatentDiffusion):
+    """A UNet, two text encoders, a VAE; see `ModelFamily` for what it offers."""
+
+    def encode_prompts(self, prompts: Sequence[str]) -> SdxlConditioning:
+        """Return text states (B, 77 * chunks, D1 + D2) and pooled states (B, E) of prompts, without sizes yet."""
+        num_chunks = max(tower.num_chunks(prompts) for tower in self.towers.values())
+        first, second = (
+            tower.encode(self._forward(name), prompts, num_chunks=num_chunks) for name, tower in self.towers.items()
+        )
+        assert second.pooled_BE is not None, "the second text encoder has a projection"
+        states_BLD = torch.cat([first.states_BLD, second.states_BLD], dim=-1)
+        return SdxlConditioning(TextConditioning(states_BLD), second.pooled_BE)
+
+    def framed(self, conditioning: Conditioning, frames: Sequence[Frame]) -> SdxlConditioning:
+        """Return the conditioning with the sizes of its pictures (Podell et al. 2023, sections 2.2 and 2.3)."""
+        return _own(conditioning).framed(frames)
+
+    def conditioning_from(self, tensors: Mapping[str, torch.Tensor]) -> SdxlConditioning:
+        """Return the conditioning of a cache entry."""
+        return SdxlConditioning.from_tensors(tensors)
+
+    def join(self, conditionings: Sequence[Conditioning], empty: Conditioning) -> SdxlConditioning:
+        """Return one conditioning of several, filled up to the longest with the empty prompt's states."""
+        return SdxlConditioning.join([_own(c) for c in conditionings], _own(empty))
+
+    def predict(self, noisy_BCHW: torch.Tensor, timesteps_B: torch.Tensor, conditioning: Conditioning) -> torch.Tensor:
+        """Return the UNet's output (B, 4, H, W)."""
+        own, dtype = _own(conditioning), self.unet.dtype
+        assert own.sizes_B6 is not None, "SDXL predicts from a framed conditioning (see `framed`)"
+        output = self._forward("unet")(
+            noisy_BCHW.to(dtype),
+            timesteps_B,
+            encoder_hidden_states=own.text.states_BLD.to(dtype),
+            added_cond_kwargs={"text_embeds": own.pooled_BE.to(dtype), "time_ids": own.sizes_B6},
+            return_dict=False,
+        )
+        result: torch.Tensor = output[0]
+        return result
+
+
+def _own(conditioning: Conditioning) -> SdxlConditioning:
+    assert isinstance(conditioning, SdxlConditioning), f"a conditioning of another family: {type(conditioning)}"
+    return conditioning

@@ -1,0 +1,72 @@
+"""Loading Stable Diffusion XL from a diffusers folder or a Hugging Face repository."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from modules.families.parts.files import ModelFiles, read_folder, require_plain_unet
+from modules.families.parts.noise_process import process_of
+from modules.families.sdxl.forward import StableDiffusionXL
+from modules.families.sdxl.keys import lora_naming
+from modules.families.sdxl.spec import SDXL
+from modules.formats.diffusers_folder import OnBytes, locate, read_json
+
+logger = logging.getLogger("darkroom.families")
+
+
+def load(
+    base_model: str,
+    *,
+    dtypes: Mapping[str, torch.dtype],
+    clip_skip: int = 0,
+    offline: bool = False,
+    hub_cache_dir: str = "",
+    on_bytes: OnBytes | None = None,
+) -> StableDiffusionXL:
+    """Return the model with every part on the processor, frozen, in its own dtype (float32 where none is named).
+
+    `on_bytes(done, total)` follows a download. Raises DarkroomError with a sentence for whatever is missing or is no
+    SDXL.
+    """
+    folder = locate(base_model, offline=offline, cache_dir=hub_cache_dir, on_bytes=on_bytes)
+    dtypes = safe_dtypes(dtypes, read_json(folder, "vae", "config.json"), name=base_model)
+    return assemble(read_folder(folder, base_model, SDXL, dtypes), clip_skip=clip_skip)
+
+
+def safe_dtypes(
+    dtypes: Mapping[str, torch.dtype], vae_config: Mapping[str, Any], *, name: str
+) -> Mapping[str, torch.dtype]:
+    """Return the dtypes with the VAE in float32 where float16 is wanted and overflows, as its config says.
+
+    SDXL's own VAE does, and gives black pictures; `force_upcast` is false in those that were mended.
+    """
+    if dtypes.get("vae") != torch.float16 or not vae_config.get("force_upcast", True):
+        return dtypes
+    logger.warning("The VAE of %s overflows in float16, as its config says; it is kept in float32.", name)
+    return {**dtypes, "vae": torch.float32}
+
+
+def assemble(files: ModelFiles, *, clip_skip: int) -> StableDiffusionXL:
+    """Return the model that was read, from whatever form its files have.
+
+    SDXL leaves out the last layer of both encoders always; `clip_skip` counts what is left out beyond it. The pooled
+    state is that of the last layer, whatever clip skip says. Raises DarkroomError for a variant that is not supported.
+    """
+    require_plain_unet(files)
+    process = process_of(files.scheduler, name=files.name)
+    return StableDiffusionXL(
+        spec=SDXL,
+        unet=files.parts["unet"],
+        vae=files.parts["vae"],
+        towers={
+            name: files.tower(name, skipped_layers=1 + clip_skip, is_normed=False)
+            for name in ("text_encoder", "text_encoder_2")
+        },
+        process=process,
+        scheduler=files.scheduler,
+        lora_naming=lora_naming(files.parts, prediction=process.prediction_type),
+    )

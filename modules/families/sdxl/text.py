@@ -1,0 +1,67 @@
+"""What SDXL's UNet is told: the states of two text encoders, a pooled state, and the sizes of each picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+
+from modules.data.frame import Frame
+from modules.families.parts.conditioning import TextConditioning
+from modules.system.devices import Device, move
+
+
+@dataclass(frozen=True, eq=False)
+class SdxlConditioning:
+    """Text states of B prompts, their pooled state (B, E), and sizes (B, 6) once the pictures are known.
+
+    Pooled is the second encoder's, of a prompt's first chunk. The states of both encoders stand side by side.
+    """
+
+    text: TextConditioning
+    pooled_BE: torch.Tensor
+    sizes_B6: torch.Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+    def to(self, device: Device, dtype: torch.dtype | None = None) -> Self:
+        """Return it on a device, the text in a dtype where one is given; sizes stay float32, exact to the pixel."""
+        sizes_B6 = None if self.sizes_B6 is None else move(self.sizes_B6, device)
+        return type(self)(self.text.to(device, dtype), move(self.pooled_BE, device, dtype=dtype), sizes_B6)
+
+    def select(self, indices: Sequence[int]) -> Self:
+        """Return the conditioning of some of the prompts, in that order."""
+        rows = list(indices)
+        sizes_B6 = None if self.sizes_B6 is None else self.sizes_B6[rows]
+        return type(self)(self.text.select(rows), self.pooled_BE[rows], sizes_B6)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return the text's tensors by name, for a cache entry; sizes belong to pictures and are not among them."""
+        return {**self.text.tensors(), "pooled": self.pooled_BE}
+
+    def framed(self, frames: Sequence[Frame]) -> Self:
+        """Return it with the sizes of the pictures, one frame each."""
+        assert len(frames) == len(self), f"{len(frames)} frames for {len(self)} prompts"
+        sizes_B6 = torch.tensor([_sizes(f) for f in frames], dtype=torch.float32, device=self.pooled_BE.device)
+        return replace(self, sizes_B6=sizes_B6)
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> Self:
+        """Return what `tensors` gave. Raises KeyError where it is incomplete."""
+        return cls(TextConditioning.from_tensors(tensors), tensors["pooled"])
+
+    @classmethod
+    def join(cls, parts: Sequence[Self], empty: Self) -> Self:
+        """Return all of them as one, without sizes; shorter ones are filled up with the empty prompt's states."""
+        text = TextConditioning.join([p.text for p in parts], empty.text)
+        return cls(text, torch.cat([p.pooled_BE for p in parts]))
+
+
+def _sizes(frame: Frame) -> list[int]:
+    """Return the six numbers in the order the model was trained with: sizes and crop, height before width."""
+    original, target = frame.original, frame.target
+    crop = [frame.crop_top_px, frame.crop_left_px]
+    return [original.height_px, original.width_px, *crop, target.height_px, target.width_px]

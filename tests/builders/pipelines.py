@@ -1,0 +1,86 @@
+"""Stock diffusers pipelines of tiny models, and our own painter beside them."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import numpy as np
+import torch
+from transformers import CLIPTokenizer
+
+from modules.config.sections.watching import SamplePrompt
+from modules.diffusion.samplers.chain import make_scheduler
+from modules.families.parts.clip_vocabulary import END_TOKEN, clip_merges, clip_vocabulary
+from modules.families.protocol import ModelFamily
+from modules.families.registry import FAMILIES
+from modules.memory.placement import Placement
+from modules.system.devices import CPU
+from tests.builders.configs import family_of
+from trainer.painting import Painter
+from trainer.precision import Precision
+
+
+def load_tiny(folder: Path, **options: Any) -> Any:
+    """A tiny model through the factory of its family, on the processor, in float32."""
+    module, function = FAMILIES[family_of(folder)].factory.split(":")
+    return getattr(importlib.import_module(module), function)(str(folder), dtypes={}, **options)
+
+
+def clip_tokenizer(pad: str = END_TOKEN) -> CLIPTokenizer:
+    """transformers' own tokenizer over the shipped vocabulary."""
+    return CLIPTokenizer(vocab=clip_vocabulary(), merges=clip_merges(), model_max_length=77, pad_token=pad)
+
+
+def stock_pipeline(folder: Path) -> Any:
+    """The pipeline that a model's folder names, with the tokenizers its encoders were trained with."""
+    name = json.loads((folder / "model_index.json").read_text())["_class_name"]
+    parts: dict[str, Any] = {}
+    for encoder in ("text_encoder", "text_encoder_2"):
+        if (folder / encoder).is_dir():
+            activation = json.loads((folder / encoder / "config.json").read_text())["hidden_act"]
+            parts[encoder.replace("text_encoder", "tokenizer")] = clip_tokenizer(
+                "!" if activation == "gelu" else END_TOKEN
+            )
+    if name == "StableDiffusionPipeline":
+        parts |= {"safety_checker": None, "feature_extractor": None}
+    pipe = getattr(diffusers, name).from_pretrained(folder, local_files_only=True, **parts)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def paint_in_diffusers(pipe: Any, prompt: SamplePrompt) -> np.ndarray:
+    """What the pipeline paints, with the sampler as we set it up."""
+    pipe.scheduler = make_scheduler(prompt.sampler, pipe.scheduler.config)
+    image = pipe(
+        prompt.prompt,
+        negative_prompt=prompt.negative_prompt,
+        width=prompt.width_px,
+        height=prompt.height_px,
+        num_inference_steps=prompt.steps,
+        guidance_scale=prompt.guidance,
+        generator=torch.Generator("cpu").manual_seed(prompt.seed),
+    ).images[0]
+    return np.asarray(image, dtype=int)
+
+
+def paint_with_ours(family: ModelFamily, prompt: SamplePrompt) -> np.ndarray:
+    """What our painter paints."""
+    placement = Placement(
+        {n: p.module for n, p in family.parts.items()},
+        train_device=CPU,
+        temp_device=CPU,
+        needed_in=lambda phase: frozenset(family.parts),
+    )
+    [image] = Painter(family, placement, CPU, Precision("float32", CPU)).paint([prompt], on_step=lambda: None)
+    placement.close()
+    return np.asarray(image, dtype=int)
+
+
+def assert_same_picture(ours: np.ndarray, theirs: np.ndarray) -> None:
+    """Equal up to rounding at the border between two of 256 levels, which an error of 1e-7 can tip."""
+    assert np.abs(ours - theirs).max() <= 1
+    assert (ours == theirs).mean() > 0.999

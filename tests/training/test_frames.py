@@ -1,0 +1,63 @@
+"""SDXL is told of each picture what the pipeline really did with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from modules.families.sdxl.forward import StableDiffusionXL
+from modules.families.sdxl.text import SdxlConditioning
+from tests.builders.configs import small_config
+from tests.builders.pictures import draw_folder
+from tests.builders.runs import run
+
+# A picture scaled to 128x64 px of which 64 in the middle are kept, one scaled to 64x96, one that fits.
+SIZES = [(256, 128), (100, 150), (64, 64)]
+TOLD = [[128, 256, 0, 32, 64, 64], [150, 100, 16, 0, 64, 64], [64, 64, 0, 0, 64, 64]]
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, list[list[int]]]]:
+    """What each prediction was told of its pictures, and whether gradients were wanted of it."""
+    seen: list[tuple[bool, list[list[int]]]] = []
+    plain = StableDiffusionXL.predict
+
+    def predict(self: StableDiffusionXL, noisy: Any, timesteps: Any, conditioning: SdxlConditioning) -> torch.Tensor:
+        assert conditioning.sizes_B6 is not None
+        seen.append((torch.is_grad_enabled(), conditioning.sizes_B6.int().tolist()))
+        return plain(self, noisy, timesteps, conditioning)
+
+    monkeypatch.setattr(StableDiffusionXL, "predict", predict)
+    return seen
+
+
+@pytest.mark.parametrize("text_learns", [False, True])
+def test_sizes_and_crops_are_those_of_the_pictures(
+    tiny_sdxl: Path, tmp_path: Path, told: list[tuple[bool, list[list[int]]]], text_learns: bool
+) -> None:
+    pictures = draw_folder(tmp_path / "pictures", sizes=SIZES)
+    config = small_config(
+        tmp_path,
+        model=tiny_sdxl,
+        pictures=pictures,
+        concepts=[{"path": str(pictures)}, {"path": str(pictures), "kind": "validation"}],
+        data={"aspect_buckets": False, "latent_cache": text_learns},
+        training={"epochs": 1, "batch_size": 3},
+        parts={key: {"train": text_learns} for key in ("text_encoder", "text_encoder_2")},
+        validation={"every": {"n": 1, "unit": "epoch"}, "num_timesteps": 1},
+        sampling={
+            "at_end": True,
+            "prompts": [{"prompt": "a", "width_px": 96, "height_px": 64, "steps": 1, "guidance": 2.0}],
+        },
+    )
+    assert run(config).finished.outcome == "finished"
+    trained = [row for with_gradients, rows in told if with_gradients for row in rows]
+    assert sorted(trained) == sorted(TOLD)
+    looked_at = [rows for with_gradients, rows in told if not with_gradients]
+    validated = [rows for rows in looked_at if len(rows) == 3]
+    assert validated
+    assert all(sorted(rows) == sorted(TOLD) for rows in validated)
+    assert [rows for rows in looked_at if len(rows) == 2] == [[[64, 96, 0, 0, 64, 96]] * 2]
