@@ -8,11 +8,26 @@ from typing import Any
 import pytest
 import torch
 
+from modules.data.buckets import Size
+from modules.data.frame import Frame
+from modules.families.parts.conditioning import TextConditioning
 from modules.families.sdxl.forward import StableDiffusionXL
 from modules.families.sdxl.text import SdxlConditioning
+from modules.system.devices import CPU
 from tests.builders.configs import small_config
 from tests.builders.pictures import draw_folder
 from tests.builders.runs import run
+
+
+def test_sizes_go_with_their_prompts_and_not_into_the_cache() -> None:
+    texts = SdxlConditioning(TextConditioning(torch.randn(2, 77, 4)), torch.randn(2, 3))
+    framed = texts.framed([Frame.whole(Size(64, 96)), Frame(Size(1017, 500), 3, 2, Size(64, 64))])
+    assert framed.tensors().keys() == {"states", "pooled"}
+    chosen = framed.select([1]).to(CPU, torch.bfloat16)
+    assert (len(chosen), chosen.text.states_BLD.dtype, chosen.pooled_BE.dtype) == (1, torch.bfloat16, torch.bfloat16)
+    assert chosen.sizes_B6 is not None
+    assert chosen.sizes_B6.tolist() == [[500.0, 1017.0, 2.0, 3.0, 64.0, 64.0]]  # exact, where bfloat16 would round
+
 
 # A picture scaled to 128x64 px of which 64 in the middle are kept, one scaled to 64x96, one that fits.
 SIZES = [(256, 128), (100, 150), (64, 64)]

@@ -1,0 +1,59 @@
+"""The names of LoRA layers at the published sizes, on the meta device: no weight is read or made.
+
+794 and 282 layers are what the consumers were seen to load of SDXL's and SD 1.5's UNets (formats.md 5.2). Of CLIP-L's
+twelve layers SDXL leaves out the last: nothing can be learned there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
+from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
+
+from modules.adapters.targets import target_layers
+from modules.families.parts.files import ModelFiles
+from modules.families.registry import FAMILIES
+from modules.families.sd import load as sd
+from modules.families.sdxl import load as sdxl
+from modules.formats.single_file.models import shipped_configs
+from tests.builders.models import tiny_vae
+
+CLASSES = {"text_encoder": CLIPTextModel, "text_encoder_2": CLIPTextModelWithProjection}
+COUNTS = {
+    "sd1": {"unet": 282, "text_encoder": 72},
+    "sd2_v": {"unet": 282, "text_encoder": 138},
+    "sdxl": {"unet": 794, "text_encoder": 66, "text_encoder_2": 192},
+}
+NAMES = {
+    "sd1": "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn1_to_q",
+    "sd2_v": "lora_te_text_model_encoder_layers_22_mlp_fc1",
+    "sdxl": "lora_unet_input_blocks_4_1_transformer_blocks_0_attn1_to_q",
+}
+
+
+def meta_family(model: str) -> Any:
+    configs = shipped_configs(model)
+    with torch.device("meta"):
+        parts: dict[str, Any] = {"unet": UNet2DConditionModel.from_config(configs["unet"])}
+        for name, kind in CLASSES.items():
+            if name in configs:
+                parts[name] = kind(CLIPTextConfig(**configs[name]))
+    files = ModelFiles(model, {**parts, "vae": tiny_vae()}, configs["scheduler"], {})
+    return (sdxl if model == "sdxl" else sd).assemble(files, clip_skip=0)
+
+
+@pytest.mark.parametrize("model", sorted(COUNTS))
+def test_layers_are_named_as_in_the_files_people_have(model: str) -> None:
+    family = meta_family(model)
+    names: list[str] = []
+    for part in FAMILIES[family.spec.name].trainable_parts:
+        loaded = family.parts[part.name]
+        layers = target_layers(loaded.module, part.role, layers="all", custom_layers="", reaches=loaded.reaches)
+        assert len(layers) == COUNTS[model][part.name]
+        names += [family.lora_naming.kohya_name(part.name, layer) for layer in layers]
+    assert len(set(names)) == sum(COUNTS[model].values())
+    assert NAMES[model] in names
+    assert not [n for n in names if not n.isidentifier()]
