@@ -23,7 +23,7 @@ from modules.families.registry import FAMILIES
 from modules.memory.guard import DeviceGuard
 from modules.memory.placement import Placement
 from modules.optim.ema import Ema
-from modules.optim.param_groups import TrainGroup, named_parameters, optimizer_groups
+from modules.optim.param_groups import TrainGroup, kept_parameters, named_parameters, optimizer_groups
 from modules.optim.registry import build_optimizer
 from modules.optim.schedules import learning_rate_factor
 from modules.system.devices import Device, resolve_device
@@ -62,7 +62,7 @@ class Machine:
 
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
-    """The model of a run, its adapters in place, its parts in their places."""
+    """The model of a run, what is trained of it, its parts in their places. A fine-tune has no adapters."""
 
     family: ModelFamily
     adapters: Sequence[LoraAdapter]
@@ -105,8 +105,8 @@ def load_model(config: Config, machine: Machine, on_bytes: Callable[[float, floa
     family = load_family(config, on_bytes)
     # Before adapters are attached and parts move: the identity of the encoders is that of their own weights.
     identities = _identities(config, family, machine)
-    adapters = _attach(config, family)
-    groups = [_group(config, adapter) for adapter in adapters]
+    adapters = _attach(config, family) if config.training.trains == "adapter" else []
+    groups = [_group(config, a.part, a.parameters()) for a in adapters] or _whole_parts(config, family)
     family.set_memory(
         {
             name: PartMemory(config.part(name).checkpointing, config.part(name).offload_activations)
@@ -140,6 +140,8 @@ def phase_facts(config: Config) -> phases.PhaseFacts:
 
 def build_stepper(config: Config, model: LoadedModel, machine: Machine, *, total_steps: int) -> Stepper:
     """Return what moves the weights. The trained parts are on the training device by now."""
+    for group in model.groups:
+        group.stand_in(config.training.small_weights)
     ema = None
     if config.training.ema.mode != "off":
         on_train_device = config.training.ema.mode == "train_device"
@@ -148,6 +150,7 @@ def build_stepper(config: Config, model: LoadedModel, machine: Machine, *, total
             decay=config.training.ema.decay,
             update_every_steps=config.training.ema.update_every_steps,
             device=machine.train_device if on_train_device else machine.temp_device,
+            exact=lambda: kept_parameters(model.groups),
         )
     schedule = config.training.schedule
     return Stepper(
@@ -157,7 +160,13 @@ def build_stepper(config: Config, model: LoadedModel, machine: Machine, *, total
         clip_norm=config.training.clip_norm,
         rate_factor=lambda step: learning_rate_factor(schedule, step=step, total_steps=total_steps),
         ema=ema,
+        rounding_draws=lambda step: _rounding_draws(config.general.seed, step, machine.train_device),
     )
+
+
+def _rounding_draws(run_seed: int, step: int, device: Device) -> torch.Generator:
+    # On the device itself: there is a number for every weight.
+    return torch.Generator(device.torch).manual_seed(derive_seed(run_seed, "rounding", step))
 
 
 def evaluation_of(model: LoadedModel, stepper: Stepper) -> Evaluation:
@@ -262,9 +271,22 @@ def _attach(config: Config, family: ModelFamily) -> list[LoraAdapter]:
     return adapters
 
 
-def _group(config: Config, adapter: LoraAdapter) -> TrainGroup:
-    own = config.part(adapter.part).learning_rate
-    return TrainGroup(adapter.part, adapter.parameters(), config.training.learning_rate if own is None else own)
+def _whole_parts(config: Config, family: ModelFamily) -> list[TrainGroup]:
+    """Make the parts that learn trainable themselves: every weight that a gradient can reach."""
+    groups = []
+    for name, part in family.parts.items():
+        if part.spec.trainable and config.part(name).train:
+            reached = {n: p for n, p in part.module.named_parameters() if part.reaches(n.rpartition(".")[0])}
+            for parameter in reached.values():
+                parameter.requires_grad_(True)
+            part.module.train()
+            groups.append(_group(config, name, {f"{name}.{n}": p for n, p in reached.items()}))
+    return groups
+
+
+def _group(config: Config, part: str, parameters: dict[str, torch.nn.Parameter]) -> TrainGroup:
+    own = config.part(part).learning_rate
+    return TrainGroup(part, parameters, config.training.learning_rate if own is None else own)
 
 
 def _identities(config: Config, family: ModelFamily, machine: Machine) -> EncoderIdentities:

@@ -154,7 +154,10 @@ class BackupSaved:
 
 @dataclass(frozen=True, slots=True)
 class ModelSaved:
-    """A file other programs can use. `is_final` is the finished result, else it is a save on the way."""
+    """A file other programs can use. `is_final` is the finished result, else it is a save on the way.
+
+    `loaded_by` names the programs that load all of it, as far as their rules are known.
+    """
 
     may_coalesce: ClassVar[bool] = False
 
@@ -162,6 +165,7 @@ class ModelSaved:
     path: str
     format: str
     is_final: bool
+    loaded_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -21,6 +22,19 @@ from modules.formats.safetensors_io import payload_sha256, write_safetensors
 from modules.system.dtypes import dtype_of
 
 
+class Exporter(Protocol):
+    """Writes what a run has trained."""
+
+    @property
+    def suffix(self) -> str:
+        """What the name of a save ends in."""
+        ...
+
+    def save(self, path: Path, values: Mapping[str, torch.Tensor], *, now: datetime, step: int, epoch: int) -> None:
+        """Write the trained weights `values`, by full parameter name, to a path, atomically."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class LoraExporter:
     """Knows the run's adapters and what to tell of them."""
@@ -29,6 +43,7 @@ class LoraExporter:
     naming: LoraNaming
     config: Config
     dataset: Dataset
+    suffix: str = ".safetensors"
 
     def save(self, path: Path, values: Mapping[str, torch.Tensor], *, now: datetime, step: int, epoch: int) -> None:
         """Write the LoRA whose weights are `values` (by full parameter name) in the config's format and dtype.
@@ -71,16 +86,17 @@ class LoraExporter:
             created=now,
             prediction=self.naming.prediction,
             tag_frequency=tag_frequency(captions),
-            config_json=self._config_json(),
+            config_json=embedded_config(self.config),
         )
 
-    def _config_json(self) -> str:
-        """Return the settings to embed; folders of pictures only where the user wants all of it inside."""
-        tree = encode(self.config)
-        match self.config.output.embed_config:
-            case "none":
-                return ""
-            case "settings":
-                tree = {k: v for k, v in tree.items() if k not in ("concepts", "unknown")}
-                tree["sampling"] = {**tree["sampling"], "prompts": []}
-        return json.dumps(tree, sort_keys=True, ensure_ascii=False)
+
+def embedded_config(config: Config) -> str:
+    """Return the settings to embed, as JSON; folders of pictures only where the user wants all of it inside."""
+    tree = encode(config)
+    match config.output.embed_config:
+        case "none":
+            return ""
+        case "settings":
+            tree = {k: v for k, v in tree.items() if k not in ("concepts", "unknown")}
+            tree["sampling"] = {**tree["sampling"], "prompts": []}
+    return json.dumps(tree, sort_keys=True, ensure_ascii=False)

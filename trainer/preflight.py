@@ -116,23 +116,37 @@ def _output(config: Config) -> Iterator[Problem]:
     name = config.output.destination
     destination = from_root(name)
     if not name.strip():
-        yield Problem(
-            "output.destination", "The result has no file name.", advice="Name one, as models/lora.safetensors."
-        )
-    elif kind_of(destination) == "folder":
-        yield Problem(
-            "output.destination", f"{name} is a folder.", advice="Name a file in it, as in folder/lora.safetensors."
-        )
-    elif destination.suffix != ".safetensors":
-        yield Problem(
-            "output.destination",
-            f"{name} does not end in .safetensors, the form every LoRA is written in.",
-            advice="Give it that ending.",
-        )
+        yield Problem("output.destination", "The result has no name.", advice="Name one, as models/lora.safetensors.")
+        return
+    is_folder = config.training.trains == "full" and config.output.model_format == "diffusers"
+    what_is_wrong = _why_no_folder(destination, name) if is_folder else _why_no_file(destination, name)
+    if what_is_wrong is not None:
+        yield what_is_wrong
     elif reason := _why_not_writable(destination.parent) or _why_no_name(destination):
         yield Problem("output.destination", f"{name} cannot be written: {reason}.", advice="Choose another place.")
-    elif kind_of(destination) == "file":
+    elif kind_of(destination):
         yield Problem("output.destination", f"{name} exists and will be replaced when the run ends well.", "info")
+
+
+def _why_no_file(destination: Path, name: str) -> Problem | None:
+    if kind_of(destination) == "folder":
+        advice = "Name a file in it, as in folder/lora.safetensors."
+        return Problem("output.destination", f"{name} is a folder.", advice=advice)
+    if destination.suffix != ".safetensors":
+        message = f"{name} does not end in .safetensors, the form the result is written in."
+        return Problem("output.destination", message, advice="Give it that ending.")
+    return None
+
+
+def _why_no_folder(destination: Path, name: str) -> Problem | None:
+    """Only a former model is replaced: whatever else lies in a folder is somebody's own."""
+    if kind_of(destination) == "file" or destination.suffix == ".safetensors":
+        message = f"{name} names a file, and a model in diffusers form is a folder."
+        return Problem("output.destination", message, advice="Name a folder, or choose the single file as the format.")
+    if kind_of(destination) == "folder" and kind_of(destination / "model_index.json") != "file":
+        message = f"{name} is a folder that holds no model; it would be replaced."
+        return Problem("output.destination", message, advice="Name a new folder in it.")
+    return None
 
 
 def _concept_folders(config: Config) -> Iterator[tuple[int, Problem]]:

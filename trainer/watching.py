@@ -7,14 +7,17 @@ from dataclasses import dataclass
 
 import torch
 
-from modules.optim.param_groups import named_parameters
+from modules.config.schema import Config
+from modules.data.dataset import Dataset
+from modules.optim.param_groups import kept_parameters
 from modules.system.paths import from_root
 from trainer.assemble import LoadedModel, evaluation_of
 from trainer.callbacks.metrics import Metrics
 from trainer.callbacks.sampling import SamplingCallback
 from trainer.callbacks.saving import SavingCallback
 from trainer.callbacks.validation import ValidationCallback
-from trainer.export import LoraExporter
+from trainer.export import Exporter, LoraExporter
+from trainer.export_model import ModelExporter
 from trainer.painting import Painter
 from trainer.run_setup import Loaders, RunSetup
 from trainer.step import Stepper
@@ -72,8 +75,8 @@ def build_watchers(
             config.backup.save_every,
             folder=setup.run_dir / "save",
             name=config.backup.save_prefix or destination.stem,
-            format_name=config.output.format,
-            exporter=LoraExporter(model.adapters, model.family.lora_naming, config, loaders.training.dataset),
+            format_name=config.output.format if model.adapters else config.output.model_format,
+            exporter=_exporter(config, model, loaders.training.dataset),
             values=lambda: _values(model, stepper),
             now=setup.clocks.now,
             desk=desk,
@@ -83,6 +86,13 @@ def build_watchers(
     )
 
 
+def _exporter(config: Config, model: LoadedModel, dataset: Dataset) -> Exporter:
+    """Return what writes the run's result."""
+    if model.adapters:
+        return LoraExporter(model.adapters, model.family.lora_naming, config, dataset)
+    return ModelExporter(model.family, config)
+
+
 def _values(model: LoadedModel, stepper: Stepper) -> Mapping[str, torch.Tensor]:
     """Return the weights to save: the averages where they are kept."""
-    return stepper.ema.averages if stepper.ema is not None else named_parameters(model.groups)
+    return stepper.ema.averages if stepper.ema is not None else kept_parameters(model.groups)

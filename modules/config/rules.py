@@ -18,11 +18,11 @@ def problems_of(config: Config) -> list[Problem]:
 
 def _supported(config: Config) -> Iterator[Problem]:
     """What files may ask for and the engine does not do yet is an error, never silence."""
-    if config.training.trains != "adapter":
+    if config.training.trains not in ("adapter", "full"):
         yield Problem(
             "training.trains",
             f"Training of the kind {config.training.trains!r} is not supported yet.",
-            advice="Choose LoRA.",
+            advice="Choose LoRA or fine-tune.",
         )
     model_type = _onetrainer(config).get("model_type")
     if model_type:
@@ -114,13 +114,28 @@ def _samples(config: Config) -> Iterator[Problem]:
 
 def _learning_rate(config: Config) -> Iterator[Problem]:
     rate = config.training.learning_rate
-    if rate > 0.05:
+    is_full = config.training.trains == "full"
+    usual = "a fine-tune lie between 0.000001 and 0.00002" if is_full else "a LoRA lie between 0.00005 and 0.001"
+    if rate > (0.001 if is_full else 0.05):
         yield Problem(
             "training.learning_rate",
             f"A learning rate of {rate:g} is far above what {config.training.optimizer.name} can use.",
             "warning",
-            "Usual values for a LoRA lie between 0.00005 and 0.001.",
+            f"Usual values for {usual}.",
         )
+
+
+def _small_weights(config: Config) -> Iterator[Problem]:
+    """Stochastic rounding goes to bfloat16, the upper half of float32; float16 is no half of anything."""
+    if config.training.small_weights != "stochastic" or config.training.trains != "full":
+        return
+    for part in FAMILIES[config.model.family].trainable_parts:
+        if config.part(part.name).train and config.part(part.name).dtype == "float16":
+            yield Problem(
+                "training.small_weights",
+                f"{part.label} is kept in float16, to which nothing is rounded stochastically.",
+                advice="Keep it in bfloat16, or let its weights learn through float32 copies.",
+            )
 
 
 def _stops(config: Config) -> Iterator[Problem]:
@@ -147,5 +162,6 @@ RULES: tuple[Rule, ...] = (
     _concepts,
     _samples,
     _learning_rate,
+    _small_weights,
     _stops,
 )

@@ -478,7 +478,19 @@ def test_what_only_the_second_text_encoder_has_is_told() -> None:
     assert len(warnings_of(result)) == 2
 
 
-@pytest.mark.parametrize("method", ["FINE_TUNE", "EMBEDDING", "FINE_TUNE_VAE"])
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("SAFETENSORS", "single_file"), ("LEGACY_SAFETENSORS", "single_file"), ("CKPT", "single_file"),
+     ("DIFFUSERS", "diffusers")],
+)  # fmt: skip
+def test_a_fine_tune_keeps_the_form_of_its_file(given: str, expected: str) -> None:
+    result = loaded(training_method="FINE_TUNE", output_model_format=given, concepts=[{"path": "x"}])
+    assert (result.config.training.trains, result.config.output.model_format) == ("full", expected)
+    assert warnings_of(result) == []
+    assert not [p for p in problems_of(result.config) if p.severity == "error"]
+
+
+@pytest.mark.parametrize("method", ["EMBEDDING", "FINE_TUNE_VAE"])
 def test_another_method_is_an_error_until_it_is_supported(method: str) -> None:
     config = loaded(training_method=method, concepts=[{"path": "x"}]).config
     assert [p.path for p in problems_of(config) if p.severity == "error"] == ["training.trains"]

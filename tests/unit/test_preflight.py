@@ -202,7 +202,8 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "only commas named": (
         lambda c, tmp: changed(c, adapter__layers="custom", adapter__custom_layers=" , ,"), "adapter.custom_layers"),
     "size step of no use": (lambda c, tmp: changed(c, data__bucket_step_px=12), "data.bucket_step_px"),
-    "fine-tune": (lambda c, tmp: changed(c, training__trains="full"), "training.trains"),
+    "a fine-tune's folder that is a file": (
+        lambda c, tmp: changed(c, training__trains="full", output__model_format="diffusers"), "output.destination"),
     "embedding": (lambda c, tmp: changed(c, training__trains="embedding"), "training.trains"),
     "another model of OneTrainer's": (from_onetrainer, "model.family"),
 }  # fmt: skip

@@ -9,15 +9,16 @@ from pathlib import Path
 import torch
 
 from modules.config.every import Every
+from modules.formats.interop import who_loads_file
 from trainer.callbacks.protocol import StepView
 from trainer.commands import CommandDesk, SaveNow
 from trainer.events import Event, ModelSaved, PhaseChanged
-from trainer.export import LoraExporter
+from trainer.export import Exporter
 from trainer.state import Counters
 
 
 class SavingCallback:
-    """Writes `<run>/save/<name>-step-00000010.safetensors` when it is due or asked for."""
+    """Writes `<run>/save/<name>-step-00000010.safetensors` (or a folder of that name) when it is due or asked for."""
 
     def __init__(
         self,
@@ -26,7 +27,7 @@ class SavingCallback:
         folder: Path,
         name: str,
         format_name: str,
-        exporter: LoraExporter,
+        exporter: Exporter,
         values: Callable[[], Mapping[str, torch.Tensor]],
         now: Callable[[], datetime],
         desk: CommandDesk,
@@ -51,7 +52,7 @@ class SavingCallback:
 
     def save_on_the_way(self, counters: Counters) -> Path:
         """Write a save under the name of its step and return its path."""
-        path = self._folder / f"{self._name}-step-{counters.step:08d}.safetensors"
+        path = self._folder / f"{self._name}-step-{counters.step:08d}{self._exporter.suffix}"
         self.save(path, counters, is_final=False)
         return path
 
@@ -59,4 +60,6 @@ class SavingCallback:
         """Write the model to a path and tell it. Raises DarkroomError where a weight is not finite, OSError."""
         self._emit(PhaseChanged("saving", path.name))
         self._exporter.save(path, self._values(), now=self._now(), step=counters.step, epoch=counters.epoch)
-        self._emit(ModelSaved(counters.step, str(path), self._format_name, is_final))
+        _, loads = who_loads_file(path)
+        programs = tuple(x.program for x in loads if x.complete)
+        self._emit(ModelSaved(counters.step, str(path), self._format_name, is_final, programs))

@@ -71,7 +71,8 @@ def _words(event: Event) -> tuple[str, Tone] | None:
         case BackupSaved():
             return f"Backup at step {event.step:,}: {Path(event.path).name}", "plain"
         case ModelSaved(is_final=True):
-            return f"The result is saved: {event.path}", "good"
+            programs = f" (loads in {', '.join(event.loaded_by)})" if event.loaded_by else ""
+            return f"The result is saved: {event.path}{programs}", "good"
         case ModelSaved():
             return f"Saved at step {event.step:,}: {Path(event.path).name}", "plain"
         case _:

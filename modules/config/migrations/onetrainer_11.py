@@ -42,6 +42,9 @@ _ADAFACTOR = {"decay_rate": "beta2_decay", "clip_threshold": "clip_threshold", "
 _OPTIMIZER_SWITCHES = ("amsgrad", "maximize", "relative_step", "scale_parameter", "warmup_init")
 _METHODS = {"LORA": "adapter", "FINE_TUNE": "full", "EMBEDDING": "embedding", "FINE_TUNE_VAE": "vae"}
 _LORA_FORMATS = {"KOHYA_LORA": "kohya", "LEGACY_LORA": "kohya", "DIFFUSERS_LORA": "diffusers"}
+# Old names and the raw default mean the single file that OneTrainer writes today; a pickle is never written here.
+_SINGLE_FILES = ("LEGACY_SAFETENSORS", "SAFETENSORS", "ORIGINAL_SAFETENSORS", "CKPT")
+_MODEL_FORMATS = {"DIFFUSERS": "diffusers", **dict.fromkeys(_SINGLE_FILES, "single_file")}
 
 # Keys that say "nothing special" at these values; any other value would have changed the training.
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
@@ -145,7 +148,10 @@ def _model(rest: Tree, result: Tree, notes: Notes) -> None:
     move(rest, result, "huggingface_cache_dir", "model.hub_cache_dir")
     move(rest, result, "output_model_destination", "output.destination")
     choose(rest, result, "output_dtype", "output.dtype", _DTYPES, notes)
-    choose(rest, result, "output_model_format", "output.format", _LORA_FORMATS, notes)
+    if rest.get("training_method") == "FINE_TUNE":
+        choose(rest, result, "output_model_format", "output.model_format", _MODEL_FORMATS, notes)
+    else:
+        choose(rest, result, "output_model_format", "output.format", _LORA_FORMATS, notes)
     choose(
         rest, result, "include_train_config", "output.embed_config",
         {"NONE": "none", "SETTINGS": "settings", "ALL": "all"}, notes,

@@ -8,6 +8,8 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from modules.config.field import Section, Setting, When
 
+_A_LORA = When("training.trains", ("adapter",))
+
 
 class Lora(Section):
     """LoRA (Hu et al. 2021): a low-rank product beside each chosen layer."""
@@ -21,6 +23,7 @@ class Lora(Section):
             "Rank",
             "How much the LoRA can hold; 8 to 32 for most subjects. The file grows with it.",
             group="LoRA",
+            applies_when=_A_LORA,
         ),
     ] = 16
     alpha: Annotated[
@@ -31,6 +34,7 @@ class Lora(Section):
             "Alpha",
             "The strength of the LoRA is alpha divided by rank; equal values give strength 1.",
             group="LoRA",
+            applies_when=_A_LORA,
         ),
     ] = 16.0
     dropout: Annotated[
@@ -41,6 +45,7 @@ class Lora(Section):
             "Dropout",
             "The share of the LoRA's inputs that are left out at random.",
             group="LoRA",
+            applies_when=_A_LORA,
             level="advanced",
         ),
     ] = 0.0
@@ -51,6 +56,7 @@ class Lora(Section):
             "Which layers of the image model get a LoRA: those of the attention blocks, only the attention "
             "itself, every linear and convolution layer, or those you name. The text encoder always gets all.",
             group="LoRA",
+            applies_when=_A_LORA,
             level="advanced",
             choice_labels={
                 "attention_mlp": "Attention blocks",
@@ -76,6 +82,7 @@ class Lora(Section):
             "Weight type",
             "The number format of the LoRA's own weights while training.",
             group="LoRA",
+            applies_when=_A_LORA,
             level="advanced",
             choice_labels={"float32": "float32", "bfloat16": "bfloat16"},
         ),

@@ -120,7 +120,7 @@ class Part(Section):
         DTypeName,
         Setting(
             "Weight type",
-            "The number format the frozen weights are kept in. float32 is exact; the others halve the memory.",
+            "The number format the weights are kept in. float32 is exact; the others halve the memory.",
             choice_labels=_DTYPE_LABELS,
             level="advanced",
         ),
@@ -134,7 +134,8 @@ class Output(Section):
         str,
         Setting(
             "Save to",
-            "The finished file. It is written when the run ends well; a failed run never replaces it.",
+            "The finished file, or the folder of a model in diffusers form. It is written when the run ends well; a "
+            "failed run never replaces it.",
             group="Result",
             path_kind="save",
             changeable_on_resume=True,
@@ -148,9 +149,22 @@ class Output(Section):
             "built on diffusers and PEFT.",
             group="Result",
             choice_labels={"kohya": "kohya (loads everywhere)", "diffusers": "diffusers / PEFT"},
+            applies_when=When("training.trains", ("adapter",)),
             changeable_on_resume=True,
         ),
     ] = "kohya"
+    model_format: Annotated[
+        Literal["single_file", "diffusers"],
+        Setting(
+            "Format",
+            "A single file loads in ComfyUI, A1111, Forge and diffusers. The diffusers form is a folder with a file "
+            "for each part of the model.",
+            group="Result",
+            choice_labels={"single_file": "Single file (loads everywhere)", "diffusers": "diffusers folder"},
+            applies_when=When("training.trains", ("full",)),
+            changeable_on_resume=True,
+        ),
+    ] = "single_file"
     dtype: Annotated[
         DTypeName,
         Setting(

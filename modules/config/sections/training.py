@@ -201,5 +201,16 @@ class Training(Section):
             },
         ),
     ] = "float32"
+    small_weights: Annotated[
+        Literal["master", "stochastic"],
+        Setting(
+            "Trained 16-bit weights",
+            "How weights that are kept in 16 bits learn, since small steps vanish in them. Copies in float32 are exact "
+            "and take four more bytes a weight. Stochastic rounding takes none and adds a little noise; bfloat16 only.",
+            group="Learning",
+            level="advanced",
+            choice_labels={"master": "Through float32 copies", "stochastic": "By stochastic rounding"},
+        ),
+    ] = "master"
     loss: Loss = Loss()
     ema: Ema = Ema()

@@ -1,0 +1,229 @@
+"""Training the model itself: what learns and what stays, 16-bit weights, resuming, and the files it becomes."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from modules.config.schema import Config
+from modules.config.sections.watching import SamplePrompt
+from modules.formats.conversion import convert, open_source
+from modules.formats.kinds import identify
+from tests.builders.configs import laid_over, small_config
+from tests.builders.pipelines import load_tiny, paint_in_diffusers, stock_pipeline
+from tests.builders.runs import Ran, assert_equal_tensors, run
+from trainer.commands import Stop
+from trainer.events import BackupSaved, Event, ModelSaved, SampleReady, StepFinished
+from trainer.preflight import check
+
+PROMPT = SamplePrompt(prompt="a disc", width_px=64, height_px=64, steps=3, guidance=2.0)
+FULL: dict[str, Any] = {"training": {"trains": "full", "learning_rate": 1e-3}, "output": {"dtype": "float32"}}
+
+
+@pytest.fixture
+def config(any_model: Path, pictures: Path, tmp_path: Path) -> Config:
+    """A fine-tune of a tiny model of each family, into a single file."""
+    return laid_over(
+        small_config(tmp_path, model=any_model, pictures=pictures),
+        {**FULL, "output": {"dtype": "float32", "destination": str(tmp_path / "out" / "tuned.safetensors")}},
+    )
+
+
+@pytest.fixture
+def sd_config(tiny_sd: Path, pictures: Path, tmp_path: Path) -> Config:
+    return laid_over(small_config(tmp_path, model=tiny_sd, pictures=pictures), FULL)
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    """All weights of a model, by part and name, as the family loads them."""
+    parts = load_tiny(folder).parts
+    return {f"{n}.{key}": tensor for n, part in parts.items() for key, tensor in part.module.state_dict().items()}
+
+
+def as_folder(path: Path, folder: Path) -> Path:
+    """A single file as a diffusers folder, through the program's own conversion."""
+    convert(open_source(path, use_ema=False), folder, "folder", dtype=None, created=NOW)
+    return folder
+
+
+NOW = datetime(2026, 1, 1)
+
+
+@pytest.mark.parametrize("form", ["single_file", "diffusers"])
+def test_stock_diffusers_paints_the_trainers_sample(config: Config, tmp_path: Path, form: str) -> None:
+    destination = tmp_path / ("tuned.safetensors" if form == "single_file" else "tuned")
+    changes = {
+        "output": {"model_format": form, "destination": str(destination)},
+        "sampling": {"at_end": True, "prompts": [PROMPT.model_dump()]},
+    }
+    changed = laid_over(config, changes)
+    assert not check(changed).errors
+    ran = run(changed)
+    assert ran.finished.outcome == "finished"
+    assert ran.of(ModelSaved)[-1].path == str(destination)
+    kind = identify(destination)
+    assert kind.is_model
+    assert kind.family == config.model.family
+    folder = destination if form == "diffusers" else as_folder(destination, tmp_path / "folder")
+    with Image.open(ran.of(SampleReady)[-1].path) as image:
+        ours = np.asarray(image.convert("RGB")).astype(int)
+    tuned = paint_in_diffusers(stock_pipeline(folder), PROMPT)
+    plain = paint_in_diffusers(stock_pipeline(Path(config.model.base_model)), PROMPT)
+    assert np.abs(ours - tuned).max() <= 1
+    assert np.abs(ours - plain).max() > 5
+
+
+def test_what_is_trained_changes_and_nothing_else(config: Config, tmp_path: Path) -> None:
+    """Everything a gradient reaches: all of the UNet, the text layers in use; not the VAE."""
+    changed = laid_over(
+        config,
+        {"output": {"model_format": "diffusers", "destination": str(tmp_path / "tuned")}, "training": {"epochs": 4}},
+    )
+    run(changed)
+    before, after = weights_of(Path(config.model.base_model)), weights_of(tmp_path / "tuned")
+    assert before.keys() == after.keys()
+    moved = {name for name in before if not torch.equal(before[name].float(), after[name])}
+    assert {n for n in before if n.startswith("unet.")} <= moved
+    assert not {n for n in moved if n.startswith("vae.")}
+    for part in ("text_encoder", "text_encoder_2"):
+        layers = {n for n in before if n.startswith(f"{part}.") and ".layers.0." in n}
+        assert layers <= moved
+
+
+def test_a_part_that_is_not_to_learn_stays(sd_config: Config, tmp_path: Path) -> None:
+    out = {"model_format": "diffusers", "destination": str(tmp_path / "tuned")}
+    ran = run(laid_over(sd_config, {"parts": {"text_encoder": {"train": False}}, "output": out}))
+    assert {p for s in ran.of(StepFinished) for p in s.training_parts} == {"unet"}
+    before, after = weights_of(Path(sd_config.model.base_model)), weights_of(tmp_path / "tuned")
+    text = [n for n in before if n.startswith("text_encoder.")]
+    assert text
+    assert all(torch.equal(before[n].float(), after[n]) for n in text)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "small_weights", "kept"),
+    [("float32", "master", torch.float32), ("bfloat16", "master", torch.float32),
+     ("float16", "master", torch.float32), ("bfloat16", "stochastic", torch.bfloat16)],
+)  # fmt: skip
+def test_stopped_and_resumed_ends_bit_equal(
+    sd_config: Config, tmp_path: Path, dtype: str, small_weights: str, kept: torch.dtype
+) -> None:
+    hard = laid_over(
+        sd_config,
+        {
+            "parts": {p: {"dtype": dtype, "checkpointing": "block"} for p in ("unet", "text_encoder")},
+            "training": {
+                "small_weights": small_weights,
+                "ema": {"mode": "train_device", "decay": 0.9},
+                "learning_rate": 1e-4,
+                "accumulation_steps": 2,
+            },
+        },
+    )
+    straight = run(laid_over(hard, {"general": {"workspace_dir": str(tmp_path / "straight")}}))
+
+    def stop(event: Event, send: Any) -> None:
+        if isinstance(event, StepFinished) and event.step == 1:
+            send(Stop())
+
+    first = run(hard, on_event=stop)
+    assert first.finished.outcome == "stopped"
+    resumed = run(hard, resume_from=Path(first.finished.backup_path))
+    assert_equal_tensors(straight.weights, resumed.weights)
+    assert {t.dtype for t in straight.weights.values()} == {kept}
+    for name in ("ema.safetensors", "optimizer.safetensors"):
+        assert_equal_tensors(*(load_file(Path(r.finished.backup_path) / name) for r in (straight, resumed)))
+
+
+def losses_of(ran: Ran) -> list[float]:
+    return [s.loss for s in ran.of(StepFinished) if s.loss is not None]
+
+
+@pytest.mark.parametrize("small_weights", ["master", "stochastic"])
+def test_bfloat16_weights_learn_about_as_well_as_float32(sd_config: Config, small_weights: str) -> None:
+    """A rate at which plain bfloat16 stands still: updates of 1e-5 on weights of about 0.1."""
+    slow = laid_over(sd_config, {"training": {"learning_rate": 1e-5, "epochs": 6, "small_weights": small_weights}})
+    exact = run(slow).weights
+    halved = laid_over(slow, {"parts": {p: {"dtype": "bfloat16"} for p in ("unet", "text_encoder")}})
+    start = load_tiny(Path(sd_config.model.base_model)).parts
+    ours = run(halved).weights
+    drift, wanted = 0.0, 0.0
+    for name, value in ours.items():
+        part, _, key = name.partition(".")
+        base = start[part].module.get_parameter(key).detach()
+        wanted += float(((exact[name] - base) ** 2).sum())
+        drift += float(((exact[name] - base) * (value.float() - base.bfloat16().float())).sum())
+    assert drift / wanted > 0.5, "the weights have not gone where float32 would have gone"
+
+
+def test_frozen_in_mid_run_with_checkpointing(config: Config) -> None:
+    parts = [p for p in ("text_encoder", "text_encoder_2") if (Path(config.model.base_model) / p).is_dir()]
+    frozen = {
+        p: {"stop_after": {"n": 1, "unit": "epoch"}, "checkpointing": "block", "dtype": "bfloat16"} for p in parts
+    }
+    changed = laid_over(
+        config,
+        {
+            "parts": {**frozen, "unet": {"checkpointing": "whole"}},
+            "training": {"epochs": 3},
+            "backup": {"every": {"n": 1, "unit": "epoch"}, "keep": 0},
+        },
+    )
+    ran = run(changed)
+    assert ran.finished.outcome == "finished"
+    one, *_, last = [load_file(Path(b.path) / "weights.safetensors") for b in ran.of(BackupSaved)]
+    text = [n for n in one if n.startswith("text_encoder")]
+    assert text
+    assert all(torch.equal(one[n], last[n]) for n in text)
+    assert any(not torch.equal(one[n], last[n]) for n in one if n.startswith("unet."))
+    assert ran.of(StepFinished)[-1].training_parts == ("unet",)
+
+
+def test_a_broken_result_replaces_no_model(sd_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = {"destination": str(tmp_path / "tuned.safetensors")}
+    changed = laid_over(sd_config, {"output": out})
+    run(changed)
+    good = (tmp_path / "tuned.safetensors").read_bytes()
+    from trainer.export_model import ModelExporter
+
+    plain = ModelExporter.save
+
+    def broken(self: ModelExporter, path: Path, values: dict[str, torch.Tensor], **facts: Any) -> None:
+        first = next(iter(values))
+        plain(self, path, {**values, first: torch.full_like(values[first], float("nan"))}, **facts)
+
+    monkeypatch.setattr(ModelExporter, "save", broken)
+    ran = run(changed)
+    assert "not numbers" in ran.ending.message
+    assert (tmp_path / "tuned.safetensors").read_bytes() == good
+    assert [p.name for p in tmp_path.iterdir() if "tuned" in p.name] == ["tuned.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("destination", "form", "words"),
+    [("model.safetensors", "diffusers", "names a file"), ("folder", "single_file", "does not end in .safetensors"),
+     ("full", "diffusers", "holds no model")],
+)  # fmt: skip
+def test_a_place_that_does_not_fit_the_form_is_told(
+    sd_config: Config, tmp_path: Path, destination: str, form: str, words: str
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "holiday.jpg").write_bytes(b"precious")
+    out = {"destination": str(tmp_path / destination), "model_format": form}
+    errors = check(laid_over(sd_config, {"output": out})).errors
+    assert [e.path for e in errors] == ["output.destination"]
+    assert words in errors[0].message
+
+
+def test_float16_is_not_rounded_stochastically(sd_config: Config) -> None:
+    changed = laid_over(
+        sd_config, {"training": {"small_weights": "stochastic"}, "parts": {"unet": {"dtype": "float16"}}}
+    )
+    assert [e.path for e in check(changed).errors] == ["training.small_weights"]
