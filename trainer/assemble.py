@@ -90,6 +90,7 @@ def load_family(config: Config, on_bytes: Callable[[float, float], None] | None 
         config.model.base_model,
         dtypes={p.name: dtype_of(config.part(p.name).dtype) for p in FAMILIES[config.model.family].parts},
         clip_skip=config.model.clip_skip,
+        vae_file=config.model.vae_file,
         offline=config.model.offline,
         hub_cache_dir=config.model.hub_cache_dir,
         on_bytes=on_bytes,

@@ -13,6 +13,8 @@ from modules.config.problem import Problem, cut
 from modules.config.schema import Config
 from modules.families.registry import FAMILIES
 from modules.families.spec import FamilySpec
+from modules.formats.file_kind import FileKind
+from modules.formats.kinds import identify
 from modules.formats.signs.folders import folder_kind
 from modules.system.paths import from_root
 
@@ -33,17 +35,31 @@ def _base_model(config: Config) -> Iterator[Problem]:
     if kind == "folder" and name:
         yield from _diffusers_folder(folder, name, spec)
     elif kind == "file":
-        yield Problem(
-            "model.base_model",
-            f"{name} is a single file, which is not supported yet.",
-            advice="Choose a folder in diffusers layout or a Hugging Face repository.",
-        )
+        yield from _single_file(folder, name, spec)
     elif not _REPOSITORY.fullmatch(name):
         yield Problem(
             "model.base_model",
             f"There is no model at {cut(name, max_chars=200) or 'an empty name'}.",
-            advice="Choose a folder in diffusers layout, or name a repository as owner/model.",
+            advice="Choose a file or a folder, or name a repository as owner/model.",
         )
+
+
+def _single_file(path: Path, name: str, spec: FamilySpec) -> Iterator[Problem]:
+    """Yield what a single file is, where it will do, and else why it will not."""
+    found = identify(path)
+    if not found.is_model:
+        message = f"{name} is no whole model. {found.sentence}"
+        yield Problem("model.base_model", message, advice="Choose a checkpoint, a diffusers folder or a repository.")
+    elif found.family != spec.name:
+        other = FAMILIES[found.family].label if found.family in FAMILIES else "another family"
+        message = f"{name} is not {spec.label}. {found.sentence}"
+        yield Problem("model.base_model", message, advice=f"Set the model family to {other}.")
+    elif found.variant:
+        message = f"{name} is a model for other inputs than noise alone, which is not supported yet. {found.sentence}"
+        yield Problem("model.base_model", message, advice="Choose the plain text-to-image model.")
+    else:
+        yield Problem("model.base_model", found.sentence, "info")
+        yield from _zero_snr(found, name)
 
 
 def _diffusers_folder(folder: Path, name: str, spec: FamilySpec) -> Iterator[Problem]:
@@ -72,7 +88,10 @@ def _diffusers_folder(folder: Path, name: str, spec: FamilySpec) -> Iterator[Pro
                 f"{name} is incomplete: {part.name}/config.json is missing.",
                 advice="Download or copy the model again.",
             )
-    found = folder_kind(folder)
+    yield from _zero_snr(folder_kind(folder), name)
+
+
+def _zero_snr(found: FileKind, name: str) -> Iterator[Problem]:
     if found.zero_snr and found.prediction == "epsilon":
         yield Problem(
             "model.base_model",
@@ -83,6 +102,14 @@ def _diffusers_folder(folder: Path, name: str, spec: FamilySpec) -> Iterator[Pro
 
 def _vae(config: Config) -> Iterator[Problem]:
     spec = FAMILIES[config.model.family]
+    if name := config.model.vae_file.strip():
+        found = identify(from_root(name))
+        if found.kind not in ("vae", "checkpoint"):
+            yield Problem(
+                "model.vae_file",
+                f"{cut(name, max_chars=200)} holds no VAE. {found.sentence}",
+                advice="Choose a VAE file, or leave it empty for the model's own.",
+            )
     for part in spec.parts:
         if part.role == "vae" and spec.vae_overflows and config.part(part.name).dtype == "float16":
             yield Problem(

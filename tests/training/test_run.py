@@ -410,9 +410,15 @@ def ran_losses(ran: Ran) -> list[float | None]:
     return [s.loss for s in ran.of(StepFinished)]
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "float16", "tfloat32"])
-def test_every_precision_trains(any_config: Config, precision: str, tmp_path: Path) -> None:
-    config = any_config
+@pytest.mark.parametrize(
+    ("model", "precision"),
+    [("tiny_sd", "bfloat16"), ("tiny_sd", "float16"), ("tiny_sd", "tfloat32"), ("tiny_sdxl", "bfloat16"),
+     pytest.param("tiny_sdxl", "float16", marks=pytest.mark.full)],
+)  # fmt: skip
+def test_every_precision_trains(
+    request: pytest.FixtureRequest, model: str, precision: str, pictures: Path, tmp_path: Path
+) -> None:
+    config = small_config(tmp_path, model=request.getfixturevalue(model), pictures=pictures)
     exact = ran_losses(run(config))
     changed = {"training": {"precision": precision}, "general": {"workspace_dir": str(tmp_path / "w2")}}
     losses = ran_losses(run(laid_over(config, changed)))

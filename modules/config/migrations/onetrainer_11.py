@@ -314,8 +314,8 @@ def _parts(rest: Tree, result: Tree, notes: Notes, steps_per_update: int) -> Non
             move(given, result, "dropout_probability", "data.caption_dropout")
         if name == "text_encoder_2":
             _only_one(given, "dropout_probability", result, "data.caption_dropout", notes)
-        if name == "vae" and given.get("model_name"):
-            notes.append(Problem("parts.vae", "A separate VAE is not supported yet.", "warning"))
+        if name == "vae":
+            move(given, result, "model_name", "model.vae_file")
         offloaded |= bool(given.get("offload_fraction"))
         put(result, f"parts.{name}", part)
         give_back(rest, name, given)

@@ -26,12 +26,23 @@ class Model(Section):
         str,
         Setting(
             "Base model",
-            "The model to start from: a folder in diffusers layout, or the name of a Hugging Face repository "
-            "(it is downloaded once and then used offline).",
+            "The model to start from: a single file (.safetensors or .ckpt), a folder in diffusers layout, or the name "
+            "of a Hugging Face repository (it is downloaded once and then used offline).",
             group="Base model",
             path_kind="model",
         ),
     ] = "stable-diffusion-v1-5/stable-diffusion-v1-5"
+    vae_file: Annotated[
+        str,
+        Setting(
+            "VAE file",
+            "A VAE that takes the place of the model's own: a single file that holds one.",
+            group="Base model",
+            level="advanced",
+            path_kind="model",
+            empty_means="the model's own",
+        ),
+    ] = ""
     clip_skip: Annotated[
         int,
         Ge(0),

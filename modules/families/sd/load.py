@@ -1,4 +1,4 @@
-"""Loading Stable Diffusion 1.x or 2.x from a diffusers folder or a Hugging Face repository."""
+"""Loading Stable Diffusion 1.x or 2.x from a diffusers folder, a Hugging Face repository or a single file."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Mapping
 
 import torch
 
-from modules.families.parts.files import ModelFiles, read_folder, require_plain_unet
+from modules.families.parts.files import ModelFiles, require_plain_unet
 from modules.families.parts.noise_process import process_of
+from modules.families.parts.read_model import read_model
 from modules.families.sd.forward import StableDiffusion
 from modules.families.sd.keys import lora_naming
 from modules.families.sd.spec import SD
-from modules.formats.diffusers_folder import OnBytes, locate
+from modules.formats.diffusers_folder import OnBytes
 
 
 def load(
@@ -19,17 +20,20 @@ def load(
     *,
     dtypes: Mapping[str, torch.dtype],
     clip_skip: int = 0,
+    vae_file: str = "",
     offline: bool = False,
     hub_cache_dir: str = "",
     on_bytes: OnBytes | None = None,
 ) -> StableDiffusion:
     """Return the model with every part on the processor, frozen, in its own dtype (float32 where none is named).
 
-    `on_bytes(done, total)` follows a download. Raises DarkroomError with a sentence for whatever is missing or is no
-    Stable Diffusion 1.x or 2.x.
+    `vae_file` names a VAE that takes the place of the model's own; `on_bytes(done, total)` follows a download. Raises
+    DarkroomError with a sentence for whatever is missing or is no Stable Diffusion 1.x or 2.x.
     """
-    folder = locate(base_model, offline=offline, cache_dir=hub_cache_dir, on_bytes=on_bytes)
-    return assemble(read_folder(folder, base_model, SD, dtypes), clip_skip=clip_skip)
+    files = read_model(
+        base_model, SD, dtypes, vae_file=vae_file, offline=offline, hub_cache_dir=hub_cache_dir, on_bytes=on_bytes
+    )
+    return assemble(files, clip_skip=clip_skip)
 
 
 def assemble(files: ModelFiles, *, clip_skip: int) -> StableDiffusion:

@@ -1,4 +1,4 @@
-"""Loading Stable Diffusion XL from a diffusers folder or a Hugging Face repository."""
+"""Loading Stable Diffusion XL from a diffusers folder, a Hugging Face repository or a single file."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
-from modules.families.parts.files import ModelFiles, read_folder, require_plain_unet
+from modules.families.parts.files import ModelFiles, require_plain_unet
 from modules.families.parts.noise_process import process_of
+from modules.families.parts.read_model import read_model
 from modules.families.sdxl.forward import StableDiffusionXL
 from modules.families.sdxl.keys import lora_naming
 from modules.families.sdxl.spec import SDXL
-from modules.formats.diffusers_folder import OnBytes, locate, read_json
+from modules.formats.diffusers_folder import OnBytes
 
 logger = logging.getLogger("darkroom.families")
 
@@ -23,31 +24,35 @@ def load(
     *,
     dtypes: Mapping[str, torch.dtype],
     clip_skip: int = 0,
+    vae_file: str = "",
     offline: bool = False,
     hub_cache_dir: str = "",
     on_bytes: OnBytes | None = None,
 ) -> StableDiffusionXL:
     """Return the model with every part on the processor, frozen, in its own dtype (float32 where none is named).
 
-    `on_bytes(done, total)` follows a download. Raises DarkroomError with a sentence for whatever is missing or is no
-    SDXL.
+    `vae_file` names a VAE that takes the place of the model's own; `on_bytes(done, total)` follows a download. Raises
+    DarkroomError with a sentence for whatever is missing or is no SDXL.
     """
-    folder = locate(base_model, offline=offline, cache_dir=hub_cache_dir, on_bytes=on_bytes)
-    dtypes = safe_dtypes(dtypes, read_json(folder, "vae", "config.json"), name=base_model)
-    return assemble(read_folder(folder, base_model, SDXL, dtypes), clip_skip=clip_skip)
+    wanted = dtypes.get("vae", torch.float32)
+    careful = {**dtypes, "vae": torch.float32} if wanted == torch.float16 else dtypes
+    files = read_model(
+        base_model, SDXL, careful, vae_file=vae_file, offline=offline, hub_cache_dir=hub_cache_dir, on_bytes=on_bytes
+    )
+    if wanted == torch.float16:
+        halve_if_safe(files.parts["vae"], name=base_model)
+    return assemble(files, clip_skip=clip_skip)
 
 
-def safe_dtypes(
-    dtypes: Mapping[str, torch.dtype], vae_config: Mapping[str, Any], *, name: str
-) -> Mapping[str, torch.dtype]:
-    """Return the dtypes with the VAE in float32 where float16 is wanted and overflows, as its config says.
+def halve_if_safe(vae: Any, *, name: str) -> None:
+    """Put a VAE into float16 unless it overflows there, as its config says; then it stays in float32.
 
     SDXL's own VAE does, and gives black pictures; `force_upcast` is false in those that were mended.
     """
-    if dtypes.get("vae") != torch.float16 or not vae_config.get("force_upcast", True):
-        return dtypes
-    logger.warning("The VAE of %s overflows in float16, as its config says; it is kept in float32.", name)
-    return {**dtypes, "vae": torch.float32}
+    if vae.config.force_upcast:
+        logger.warning("The VAE of %s overflows in float16, as its config says; it is kept in float32.", name)
+    else:
+        vae.half()
 
 
 def assemble(files: ModelFiles, *, clip_skip: int) -> StableDiffusionXL:

@@ -1,0 +1,64 @@
+"""Reading a model in whatever form its files have: a diffusers folder, a repository, a file in the original layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from modules.errors import DarkroomError
+from modules.families.parts.files import PART_CLASSES, ModelFiles, read_folder
+from modules.families.spec import FamilySpec
+from modules.formats.diffusers_folder import OnBytes, locate
+from modules.formats.kinds import identify
+from modules.formats.single_file.checkpoint import load_part, load_vae_file, open_checkpoint
+from modules.system.paths import from_root
+
+
+def read_model(
+    base_model: str,
+    spec: FamilySpec,
+    dtypes: Mapping[str, torch.dtype],
+    *,
+    vae_file: str = "",
+    offline: bool = False,
+    hub_cache_dir: str = "",
+    on_bytes: OnBytes | None = None,
+) -> ModelFiles:
+    """Return the parts of a model, each in its dtype, or float32 where none is named.
+
+    `vae_file` names a file whose VAE takes the place of the model's own. `on_bytes(done, total)` follows a download.
+    Raises DarkroomError with a sentence for whatever is missing, or is no model of the family.
+    """
+    path = from_root(base_model)
+    if base_model and path.is_file():
+        files = read_single_file(path, base_model, spec, dtypes)
+    else:
+        folder = locate(base_model, offline=offline, cache_dir=hub_cache_dir, on_bytes=on_bytes)
+        files = read_folder(folder, base_model, spec, dtypes)
+    if not vae_file:
+        return files
+    own = files.parts["vae"]
+    vae = load_vae_file(from_root(vae_file), PART_CLASSES["vae"], dict(own.config), own.dtype)
+    return replace(files, parts={**files.parts, "vae": vae})
+
+
+def read_single_file(path: Path, name: str, spec: FamilySpec, dtypes: Mapping[str, torch.dtype]) -> ModelFiles:
+    """Return the parts of a .safetensors or .ckpt file in the original layout; `name` is what the user calls it.
+
+    Offline: the configs and the vocabulary ship with the program. Raises DarkroomError with a sentence that says what
+    the file is, where it is no whole model of the family.
+    """
+    kind = identify(path)
+    if not kind.is_model:
+        raise DarkroomError(f"{name} is no whole model. {kind.sentence}", advice="Choose a checkpoint.")
+    if kind.family != spec.name:
+        raise DarkroomError(f"{name} is not {spec.label}. {kind.sentence}", advice="Choose the family it is of.")
+    checkpoint = open_checkpoint(path, kind)
+    parts = {
+        p.name: load_part(checkpoint, p.name, PART_CLASSES[p.name], dtypes.get(p.name, torch.float32))
+        for p in spec.parts
+    }
+    return ModelFiles(name, parts, checkpoint.scheduler_config(), tokenizers={})

@@ -1,0 +1,111 @@
+"""Base models of one file: what they are is said before the run, and they load and train as their folders do."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from modules.config.schema import Config
+from modules.errors import DarkroomError
+from modules.formats.conversion import convert, open_source
+from tests.builders.configs import family_of, laid_over, small_config
+from tests.builders.pipelines import load_tiny
+from tests.builders.runs import assert_equal_tensors, run
+from trainer.assemble import load_family
+from trainer.preflight import check
+
+NOW = datetime(2026, 1, 1)
+
+
+@pytest.fixture
+def single_file(any_model: Path, tmp_path: Path) -> Path:
+    """A tiny model of each family in the original layout."""
+    path = tmp_path / "model.safetensors"
+    convert(open_source(any_model), path, "single", dtype=None, created=NOW)
+    return path
+
+
+@pytest.fixture
+def config(single_file: Path, any_model: Path, pictures: Path, tmp_path: Path) -> Config:
+    small = small_config(tmp_path, model=any_model, pictures=pictures)
+    return laid_over(small, {"model": {"base_model": str(single_file)}, "training": {"epochs": 1}})
+
+
+def test_it_is_the_folder_s_model(config: Config, any_model: Path) -> None:
+    from_file, from_folder = load_family(config), load_tiny(any_model)
+    assert from_file.parts.keys() == from_folder.parts.keys()
+    for name, part in from_file.parts.items():
+        assert_equal_tensors(part.module.state_dict(), from_folder.parts[name].module.state_dict())
+        assert not any(p.requires_grad for p in part.module.parameters())
+    assert from_file.process.prediction_type == from_folder.process.prediction_type
+    assert from_file.text_identity() == from_folder.text_identity()
+    assert from_file.picture_identity() == from_folder.picture_identity()
+
+
+def test_what_it_is_is_said_before_the_run(config: Config, any_model: Path) -> None:
+    report = check(config)
+    assert not report.errors
+    (said,) = [p.message for p in report.problems if p.path == "model.base_model"]
+    assert {"sd": "Stable Diffusion 1", "sdxl": "Stable Diffusion XL"}[family_of(any_model)] in said
+
+
+def test_it_trains_to_the_same_weights_as_the_folder(config: Config, any_model: Path, tmp_path: Path) -> None:
+    other = {"model": {"base_model": str(any_model)}, "general": {"workspace_dir": str(tmp_path / "other")}}
+    assert_equal_tensors(run(config).weights, run(laid_over(config, other)).weights)
+
+
+def test_a_pickle_of_another_size_than_the_published_models_is_refused_in_words(config: Config, single_file: Path) -> None:
+    ckpt = single_file.with_suffix(".ckpt")
+    torch.save({"state_dict": load_file(single_file), "global_step": 1}, ckpt)
+    # A pickle has no metadata to carry the tiny model's configs in.
+    changed = laid_over(config, {"model": {"base_model": str(ckpt)}})
+    report = check(changed)
+    assert not report.errors
+    with pytest.raises(DarkroomError, match=r"model\.ckpt"):
+        load_family(changed)
+
+
+def test_the_wrong_family_is_named(config: Config, any_model: Path) -> None:
+    wrong = "sdxl" if family_of(any_model) == "sd" else "sd"
+    changed = laid_over(config, {"model": {"family": wrong}})
+    (error,) = check(changed).errors
+    assert error.path == "model.base_model"
+    assert error.advice.startswith("Set the model family to Stable Diffusion")
+    with pytest.raises(DarkroomError, match="is not Stable Diffusion"):
+        load_family(changed)
+
+
+@pytest.mark.parametrize("content", [b"<!DOCTYPE html><html>", b"", b"version https://git-lfs.github.com/spec/v1\noid"])
+def test_what_is_no_model_is_said(config: Config, single_file: Path, content: bytes) -> None:
+    single_file.write_bytes(content)
+    (error,) = check(config).errors
+    assert error.path == "model.base_model"
+    with pytest.raises(DarkroomError, match="is no whole model"):
+        load_family(config)
+
+
+def test_a_lora_is_no_base_model(config: Config, tmp_path: Path) -> None:
+    result = run(config).finished.model_path
+    changed = laid_over(config, {"model": {"base_model": result}})
+    assert "LoRA" in check(changed).errors[0].message
+
+
+def test_another_vae_takes_the_place_of_the_models_own(config: Config, single_file: Path, tmp_path: Path) -> None:
+    prefix = "first_stage_model."
+    vae = {k.removeprefix(prefix): v + 0.5 for k, v in load_file(single_file).items() if k.startswith(prefix)}
+    save_file(vae, tmp_path / "other.vae.safetensors")
+    changed = laid_over(config, {"model": {"vae_file": str(tmp_path / "other.vae.safetensors")}})
+    assert not check(changed).errors
+    own, other = (load_family(c).parts["vae"].module.state_dict() for c in (config, changed))
+    for name, tensor in own.items():
+        torch.testing.assert_close(other[name], tensor + 0.5)
+
+
+def test_a_file_without_a_vae_is_named(config: Config, tmp_path: Path) -> None:
+    save_file({"x": torch.ones(2)}, tmp_path / "x.safetensors")
+    errors = check(laid_over(config, {"model": {"vae_file": str(tmp_path / "x.safetensors")}})).errors
+    assert [e.path for e in errors] == ["model.vae_file"]
