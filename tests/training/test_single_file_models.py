@@ -58,7 +58,7 @@ def test_it_trains_to_the_same_weights_as_the_folder(config: Config, any_model: 
     assert_equal_tensors(run(config).weights, run(laid_over(config, other)).weights)
 
 
-def test_a_pickle_of_another_size_than_the_published_models_is_refused_in_words(config: Config, single_file: Path) -> None:
+def test_a_pickle_of_another_size_than_the_published_is_refused_in_words(config: Config, single_file: Path) -> None:
     ckpt = single_file.with_suffix(".ckpt")
     torch.save({"state_dict": load_file(single_file), "global_step": 1}, ckpt)
     # A pickle has no metadata to carry the tiny model's configs in.

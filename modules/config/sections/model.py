@@ -167,7 +167,7 @@ class Output(Section):
     model_format: Annotated[
         Literal["single_file", "diffusers"],
         Setting(
-            "Format",
+            "Form of the model",
             "A single file loads in ComfyUI, A1111, Forge and diffusers. The diffusers form is a folder with a file "
             "for each part of the model.",
             group="Result",
