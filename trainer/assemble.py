@@ -7,11 +7,13 @@ import importlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 import torch
 
 from modules.adapters.lora import LoraAdapter, LoraShape, attach_lora
+from modules.adapters.stored_lora import fill, read_lora
 from modules.adapters.targets import target_layers
 from modules.config.schema import Config
 from modules.data.cache.store import weights_fingerprint
@@ -269,7 +271,23 @@ def _attach(config: Config, family: ModelFamily) -> list[LoraAdapter]:
         seed = derive_seed(config.general.seed, f"adapter {name}")
         adapters.append(attach_lora(name, part.module, targets, shape, seed=seed))
         part.module.train()
+    if settings.start_from.strip():
+        _start_from(from_root(settings.start_from.strip()), family, adapters)
     return adapters
+
+
+def _start_from(path: Path, family: ModelFamily, adapters: Sequence[LoraAdapter]) -> None:
+    """Give fresh adapters the weights of a LoRA file. Raises DarkroomError where it does not fit the run."""
+    by_part = read_lora(path, family.lora_naming, {name: part.module for name, part in family.parts.items()})
+    trained = {adapter.part: adapter for adapter in adapters}
+    for part, layers in by_part.items():
+        if part not in trained:
+            label = family.parts[part].spec.label
+            raise DarkroomError(
+                f"{path.name} has a LoRA on the {label}, which is not trained in this run.",
+                advice=f"Switch the training of {label} on, or start from another LoRA.",
+            )
+        fill(trained[part], layers, where=path.name)
 
 
 def _whole_parts(config: Config, family: ModelFamily) -> list[TrainGroup]:

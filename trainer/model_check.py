@@ -25,6 +25,7 @@ def problems_of_model(config: Config) -> Iterator[Problem]:
     """Yield what is wrong with the base model, and what will be otherwise with it than the config says."""
     yield from _base_model(config)
     yield from _vae(config)
+    yield from _first_lora(config)
 
 
 def _base_model(config: Config) -> Iterator[Problem]:
@@ -118,6 +119,19 @@ def _vae(config: Config) -> Iterator[Problem]:
                 "says that float16 will do.",
                 "info",
             )
+
+
+def _first_lora(config: Config) -> Iterator[Problem]:
+    name = config.adapter.start_from.strip()
+    if not name or config.training.trains != "adapter":
+        return
+    found = identify(from_root(name))
+    if found.kind != "lora":
+        message = f"{cut(name, max_chars=200)} is no LoRA. {found.sentence}"
+        yield Problem("adapter.start_from", message, advice="Choose a LoRA file, or leave it empty for a fresh one.")
+    elif found.family and found.family != config.model.family:
+        message = f"{cut(name, max_chars=200)} is for another model family. {found.sentence}"
+        yield Problem("adapter.start_from", message, advice="Choose one of the base model's family.")
 
 
 def kind_of(path: Path) -> Literal["folder", "file", ""]:

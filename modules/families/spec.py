@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -52,7 +52,8 @@ class LoraNaming:
     """What a loaded model and its layers are called in files; both functions take a part and a dotted path.
 
     `model` is its name in `modules/formats` ("sd1", "sd2_v", "sdxl"), `base_version` kohya's, `architecture`
-    ModelSpec's; `prediction` is what it predicts.
+    ModelSpec's; `prediction` is what it predicts. `kohya_places` are all names that are understood in kohya files, with
+    the part and the path they stand for, text layers with "text_model.".
     """
 
     kohya_name: Callable[[str, str], str]
@@ -60,4 +61,5 @@ class LoraNaming:
     base_version: str
     architecture: str
     model: str
+    kohya_places: Mapping[str, tuple[str, str]]
     prediction: str = "epsilon"

@@ -64,7 +64,7 @@ UNDERSTOOD = {
     "dataloader_threads", "dropout_probability", "ema", "ema_decay", "ema_update_step_interval", "epochs",
     "gradient_accumulation_steps", "huggingface_cache_dir", "include_train_config", "latent_caching", "layer_filter",
     "layer_filter_preset", "learning_rate", "learning_rate_min_factor", "learning_rate_scheduler",
-    "learning_rate_warmup_steps", "lora_alpha", "lora_rank", "lora_weight_dtype", "loss_weight_fn",
+    "learning_rate_warmup_steps", "lora_alpha", "lora_model_name", "lora_rank", "lora_weight_dtype", "loss_weight_fn",
     "loss_weight_strength", "model_type", "offline_mode", "output_dtype", "output_model_destination",
     "output_model_format", "resolution", "rolling_backup", "rolling_backup_count", "sample_after", "sample_after_unit",
     "sample_image_format", "save_every", "save_every_unit", "save_filename_prefix", "secrets", "temp_device",
@@ -413,7 +413,7 @@ def test_optimizers() -> None:
     [
         ("masked_training", True), ("offset_noise_weight", 0.1), ("force_v_prediction", True), ("mae_strength", 1.0),
         ("timestep_distribution", "SIGMOID"), ("peft_type", "LOHA"), ("lora_decompose", True),
-        ("lora_model_name", "old.safetensors"), ("loss_scaler", "BATCH"), ("only_cache", True), ("multi_gpu", True),
+        ("loss_scaler", "BATCH"), ("only_cache", True), ("multi_gpu", True),
         ("additional_embeddings", [{"placeholder": "<x>"}]), ("align_prop", True), ("prevent_overwrites", True),
         ("layer_filter_preset", "blocks"), ("output_model_format", "COMFY_LORA"), ("train_dtype", "FLOAT_8"),
         ("loss_weight_fn", "P2"), ("cloud", {"enabled": True}),

@@ -69,7 +69,6 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "learning_rate_scaler": ("NONE",),
     "lora_decompose": (False,),
     "peft_type": ("LORA",),
-    "lora_model_name": ("",),
     "layer_filter_regex": (False,),
     "additional_embeddings": ([],),
     "multi_gpu": (False,),
@@ -249,6 +248,7 @@ def _adapter(rest: Tree, result: Tree, notes: Notes) -> None:
     put(result, "adapter.layers", "all")
     choose(rest, result, "layer_filter_preset", "adapter.layers", _LAYERS, notes)
     move(rest, result, "layer_filter", "adapter.custom_layers")
+    move(rest, result, "lora_model_name", "adapter.start_from")
 
 
 def _data(rest: Tree, result: Tree, notes: Notes) -> None:

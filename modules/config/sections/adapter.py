@@ -49,6 +49,18 @@ class Lora(Section):
             level="advanced",
         ),
     ] = 0.0
+    start_from: Annotated[
+        str,
+        Setting(
+            "Start from",
+            "A LoRA file to learn on from, in kohya or diffusers form. Its rank and its layers must be those set here.",
+            group="LoRA",
+            level="advanced",
+            applies_when=_A_LORA,
+            path_kind="file",
+            empty_means="a fresh LoRA",
+        ),
+    ] = ""
     layers: Annotated[
         Literal["attention_mlp", "attention", "all", "custom"],
         Setting(

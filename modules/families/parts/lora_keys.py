@@ -7,7 +7,7 @@ from typing import Any
 
 from modules.diffusion.process import PredictionType
 from modules.families.spec import LoraNaming
-from modules.formats.lora_names import kohya_naming, peft_name
+from modules.formats.lora_names import kohya_naming, peft_name, readable_kohya_names
 from modules.formats.metadata import architecture_of
 
 
@@ -17,5 +17,13 @@ def naming_of(model: str, parts: Mapping[str, Any], *, base_version: str, predic
     Kohya's names hang on the UNet's config, for the original layout counts its blocks through.
     """
     configs = {name: module.config.to_dict() for name, module in parts.items() if name.startswith("text_encoder")}
-    kohya_name = kohya_naming(model, {**configs, "unet": dict(parts["unet"].config)})
-    return LoraNaming(kohya_name, peft_name, base_version, architecture_of(model), model, prediction)
+    configs |= {"unet": dict(parts["unet"].config)}
+    return LoraNaming(
+        kohya_naming(model, configs),
+        peft_name,
+        base_version,
+        architecture_of(model),
+        model,
+        readable_kohya_names(model, configs),
+        prediction,
+    )

@@ -1,0 +1,86 @@
+"""Learning on from a LoRA file: the same function at the first step, in each form, and words for what does not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from modules.config.schema import Config
+from tests.builders.configs import laid_over, small_config
+from tests.builders.runs import Ran, run
+from trainer.events import RunFailed, ValidationFinished
+from trainer.preflight import check
+
+FIRST: dict[str, Any] = {
+    "training": {"epochs": 1, "learning_rate": 0.02},
+    "adapter": {"rank": 4, "alpha": 2.0, "layers": "all"},
+    "validation": {"every": {"n": 1, "unit": "epoch"}},
+}
+
+
+@pytest.fixture
+def config(any_model: Path, pictures: Path, tmp_path: Path) -> Config:
+    """A LoRA on every layer of a tiny model of each family, convolutions and all text encoders included."""
+    concepts = [{"path": str(pictures)}, {"path": str(pictures), "kind": "validation"}]
+    small = small_config(tmp_path, model=any_model, pictures=pictures)
+    return laid_over(small, {**FIRST, "concepts": concepts, "output": {"dtype": "float32"}})
+
+
+def trained_file(config: Config, path: Path, **output: Any) -> tuple[Path, Ran]:
+    ran = run(laid_over(config, {"output": {"destination": str(path), **output}}))
+    return Path(ran.finished.model_path), ran
+
+
+@pytest.mark.parametrize("form", ["kohya", "diffusers"])
+def test_it_goes_on_where_the_file_ended(config: Config, tmp_path: Path, form: str) -> None:
+    file, first = trained_file(config, tmp_path / "first.safetensors", format=form)
+    # Another alpha: the strength of what was learned stays.
+    onwards = laid_over(config, {"adapter": {"start_from": str(file), "alpha": 8.0}})
+    assert not check(onwards).errors
+    second, fresh = run(onwards), run(config)
+    ended, begun, plain = (
+        first.of(ValidationFinished)[-1].loss,
+        second.of(ValidationFinished)[0].loss,
+        fresh.of(ValidationFinished)[0].loss,
+    )
+    assert begun == pytest.approx(ended, rel=1e-5)
+    assert abs(begun - plain) > 1e-3 * plain
+
+
+def failure(config: Config) -> str:
+    ran = run(config)
+    assert isinstance(ran.ending, RunFailed)
+    return f"{ran.ending.message} {ran.ending.advice}"
+
+
+def test_what_does_not_fit_is_said(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
+    base = laid_over(small_config(tmp_path, model=tiny_sd, pictures=pictures), {"training": {"epochs": 1}})
+    file, _ = trained_file(base, tmp_path / "first.safetensors")
+
+    def starting(changes: dict[str, Any]) -> Config:
+        return laid_over(base, {"adapter": {"start_from": str(file)}, **changes})
+
+    assert "Set the rank to 2" in failure(starting({"adapter": {"start_from": str(file), "rank": 3}}))
+    assert "which is not trained in this run" in failure(starting({"parts": {"text_encoder": {"train": False}}}))
+    fewer = failure(starting({"adapter": {"start_from": str(file), "layers": "attention"}}))
+    assert "which this run leaves out" in fewer
+
+
+def test_a_file_that_is_no_lora_is_told_before_the_run(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
+    config = small_config(tmp_path, model=tiny_sd, pictures=pictures)
+    wrong = laid_over(config, {"adapter": {"start_from": str(tiny_sd / "vae" / "diffusion_pytorch_model.safetensors")}})
+    assert [e.path for e in check(wrong).errors] == ["adapter.start_from"]
+    missing = laid_over(config, {"adapter": {"start_from": str(tmp_path / "nowhere.safetensors")}})
+    assert [e.path for e in check(missing).errors] == ["adapter.start_from"]
+
+
+def test_the_weights_are_those_of_the_file(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
+    base = laid_over(small_config(tmp_path, model=tiny_sd, pictures=pictures), {"training": {"epochs": 1}})
+    file, first = trained_file(base, tmp_path / "first.safetensors", dtype="float32")
+    still = {"training": {"learning_rate": 1e-12, "optimizer": {"name": "adamw", "weight_decay": 0.0}}}
+    second = run(laid_over(base, {"adapter": {"start_from": str(file)}, **still}))
+    for name, value in first.weights.items():
+        torch.testing.assert_close(second.weights[name], value, rtol=0, atol=1e-9)
