@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -37,12 +37,13 @@ class Exporter(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class LoraExporter:
-    """Knows the run's adapters and what to tell of them."""
+    """Knows the run's adapters and what to tell of them; `thumbnail()` gives a picture as a data URL, or nothing."""
 
     adapters: Sequence[LoraAdapter]
     naming: LoraNaming
     config: Config
     dataset: Dataset
+    thumbnail: Callable[[], str] = str
     suffix: str = ".safetensors"
 
     def save(self, path: Path, values: Mapping[str, torch.Tensor], *, now: datetime, step: int, epoch: int) -> None:
@@ -87,6 +88,8 @@ class LoraExporter:
             prediction=self.naming.prediction,
             tag_frequency=tag_frequency(captions),
             config_json=embedded_config(self.config),
+            trigger_phrase=self.config.output.trigger_words.strip(),
+            thumbnail=self.thumbnail() if self.config.output.thumbnail else "",
         )
 
 

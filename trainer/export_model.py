@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -25,6 +25,7 @@ class ModelExporter:
 
     family: ModelFamily
     config: Config
+    thumbnail: Callable[[], str] = str
 
     @property
     def suffix(self) -> str:
@@ -48,7 +49,13 @@ class ModelExporter:
         if output.model_format == "diffusers":
             write_folder(path, states, configs, traits, dtype=dtype)
             return
-        told = {"darkroom_config": embedded_config(self.config), "ss_steps": str(step), "ss_num_epochs": str(epoch)}
+        told = {
+            "darkroom_config": embedded_config(self.config),
+            "ss_steps": str(step),
+            "ss_num_epochs": str(epoch),
+            "modelspec.trigger_phrase": output.trigger_words.strip(),
+            "modelspec.thumbnail": self.thumbnail() if output.thumbnail else "",
+        }
         write_checkpoint(
             path,
             states,

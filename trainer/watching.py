@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -22,6 +24,7 @@ from trainer.painting import Painter
 from trainer.run_setup import Loaders, RunSetup
 from trainer.step import Stepper
 from trainer.tensorboard_log import TensorBoardLog
+from trainer.thumbnail import thumbnail_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +79,7 @@ def build_watchers(
             folder=setup.run_dir / "save",
             name=config.backup.save_prefix or destination.stem,
             format_name=config.output.format if model.adapters else config.output.model_format,
-            exporter=_exporter(config, model, loaders.training.dataset),
+            exporter=_exporter(config, model, loaders.training.dataset, setup.run_dir / "samples"),
             values=lambda: _values(model, stepper),
             now=setup.clocks.now,
             desk=desk,
@@ -86,11 +89,12 @@ def build_watchers(
     )
 
 
-def _exporter(config: Config, model: LoadedModel, dataset: Dataset) -> Exporter:
+def _exporter(config: Config, model: LoadedModel, dataset: Dataset, samples: Path) -> Exporter:
     """Return what writes the run's result."""
+    thumbnail = functools.partial(thumbnail_of, samples)
     if model.adapters:
-        return LoraExporter(model.adapters, model.family.lora_naming, config, dataset)
-    return ModelExporter(model.family, config)
+        return LoraExporter(model.adapters, model.family.lora_naming, config, dataset, thumbnail)
+    return ModelExporter(model.family, config, thumbnail)
 
 
 def _values(model: LoadedModel, stepper: Stepper) -> Mapping[str, torch.Tensor]:

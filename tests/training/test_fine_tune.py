@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from datetime import datetime
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors import safe_open
 from safetensors.torch import load_file
 
 from modules.config.schema import Config
@@ -227,3 +230,28 @@ def test_float16_is_not_rounded_stochastically(sd_config: Config) -> None:
         sd_config, {"training": {"small_weights": "stochastic"}, "parts": {"unet": {"dtype": "float16"}}}
     )
     assert [e.path for e in check(changed).errors] == ["training.small_weights"]
+
+
+@pytest.mark.parametrize("trains", ["adapter", "full"])
+def test_trigger_words_and_a_picture_stand_in_the_file(sd_config: Config, tmp_path: Path, trains: str) -> None:
+    changed = laid_over(
+        sd_config,
+        {
+            "training": {"trains": trains, "epochs": 1},
+            "sampling": {"at_start": True, "at_end": True, "prompts": [PROMPT.model_dump()]},
+            "output": {"trigger_words": " a zog ", "thumbnail": True, "destination": str(tmp_path / "x.safetensors")},
+        },
+    )
+    ran = run(changed)
+    with safe_open(ran.finished.model_path, framework="pt") as file:
+        metadata = file.metadata()
+    assert metadata["modelspec.trigger_phrase"] == "a zog"
+    head, _, data = metadata["modelspec.thumbnail"].partition(",")
+    assert head == "data:image/jpeg;base64"
+    encoded = BytesIO()
+    with Image.open(ran.of(SampleReady)[-1].path) as sample:
+        sample.convert("RGB").save(encoded, format="JPEG", quality=85)
+    assert b64decode(data) == encoded.getvalue(), "not the newest sample"
+    plain = run(laid_over(changed, {"output": {"trigger_words": "", "thumbnail": False}}))
+    with safe_open(plain.finished.model_path, framework="pt") as file:
+        assert not {"modelspec.trigger_phrase", "modelspec.thumbnail"} & file.metadata().keys()

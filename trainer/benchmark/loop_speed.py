@@ -59,6 +59,14 @@ def demo_config(preset: Config, folder: Path, *, repeats: int, epochs: int, **ch
     return decode(tree).config
 
 
+def as_sdxl(config: Config, model: Path) -> Config:
+    """Return the config for a model of SDXL's family."""
+    tree = encode(config)
+    tree["model"] |= {"base_model": str(model), "family": "sdxl"}
+    tree["training"] |= {"learning_rate": 1e-5}
+    return decode(tree).config
+
+
 def with_large_unet(config: Config, folder: Path) -> Config:
     """Return the config with the demo's UNet exchanged for one of random weights whose step takes over a second."""
     model = folder / "large-unet"

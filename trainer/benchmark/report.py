@@ -19,10 +19,11 @@ from modules.config.presets import list_presets
 from modules.config.schema import Config
 from modules.errors import DarkroomError
 from modules.system.devices import Device, resolve_device
-from modules.system.paths import PROGRAM_ROOT
+from modules.system.paths import PROGRAM_ROOT, from_root
 from trainer.benchmark.cache_speed import cache_against_bare
-from trainer.benchmark.loop_speed import demo_config, loop_against_bare, with_large_unet
+from trainer.benchmark.loop_speed import as_sdxl, demo_config, loop_against_bare, with_large_unet
 from trainer.benchmark.measure import Ratio
+from trainer.benchmark.toy_sdxl import write_toy_sdxl
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,9 @@ def _demo(folder: Path, device: Device, *, repeats: int, **changes: Any) -> Conf
 def _loop(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
     config = _demo(folder, device, repeats=6)  # six steps a round
     yield _ratio_row("training loop, demo model", loop_against_bare(config, rounds=15, num_threads=num_threads), 0.90)
+    model = write_toy_sdxl(folder / "toy-sdxl", like=from_root(config.model.base_model))
+    config = as_sdxl(config, model)
+    yield _ratio_row("training loop, small SDXL", loop_against_bare(config, rounds=15, num_threads=num_threads), 0.90)
 
 
 def _large_loop(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:

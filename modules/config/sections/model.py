@@ -186,6 +186,26 @@ class Output(Section):
             changeable_on_resume=True,
         ),
     ] = "float16"
+    trigger_words: Annotated[
+        str,
+        Setting(
+            "Trigger words",
+            "What to write in a prompt to call up what was learned. Kept in the file, where other programs show it.",
+            group="Result",
+            empty_means="none",
+            changeable_on_resume=True,
+        ),
+    ] = ""
+    thumbnail: Annotated[
+        bool,
+        Setting(
+            "Picture inside the file",
+            "Puts the newest sample of the first prompt into the file, small, for programs that show it.",
+            group="Result",
+            level="advanced",
+            changeable_on_resume=True,
+        ),
+    ] = False
     embed_config: Annotated[
         Literal["none", "settings", "all"],
         Setting(

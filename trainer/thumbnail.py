@@ -1,0 +1,27 @@
+"""A small picture of what a run has learned, for the metadata of its result."""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+
+from PIL import Image
+
+_SIDE_PX = 256
+
+
+def thumbnail_of(samples: Path) -> str:
+    """Return the newest sample of the first prompt in a run's samples folder as a data URL of a JPEG, at most 256 px a
+    side (ModelSpec 1.0.1, `modelspec.thumbnail`); nothing where no sample was painted.
+    """
+    prompts = sorted(f for f in samples.glob("*") if f.is_dir())
+    painted = sorted(f for folder in prompts[:1] for f in folder.glob("step-*") if not f.name.startswith("."))
+    if not painted:
+        return ""
+    with Image.open(painted[-1]) as image:
+        small = image.convert("RGB")
+        small.thumbnail((_SIDE_PX, _SIDE_PX))
+        buffer = io.BytesIO()
+        small.save(buffer, format="JPEG", quality=85)
+    return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
