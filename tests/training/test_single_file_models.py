@@ -5,17 +5,21 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from modules.config.schema import Config
+from modules.config.sections.watching import SamplePrompt
 from modules.errors import DarkroomError
 from modules.formats.conversion import convert, open_source
 from tests.builders.configs import family_of, laid_over, small_config
-from tests.builders.pipelines import load_tiny
+from tests.builders.pipelines import load_tiny, paint_in_diffusers, stock_pipeline
 from tests.builders.runs import assert_equal_tensors, run
 from trainer.assemble import load_family
+from trainer.events import SampleReady
 from trainer.preflight import check
 
 NOW = datetime(2026, 1, 1)
@@ -109,3 +113,33 @@ def test_a_file_without_a_vae_is_named(config: Config, tmp_path: Path) -> None:
     save_file({"x": torch.ones(2)}, tmp_path / "x.safetensors")
     errors = check(laid_over(config, {"model": {"vae_file": str(tmp_path / "x.safetensors")}})).errors
     assert [e.path for e in errors] == ["model.vae_file"]
+
+
+@pytest.mark.parametrize("form", ["kohya", "diffusers"])
+def test_a_lora_on_all_layers_of_it_paints_the_trainers_sample_in_diffusers(
+    config: Config, any_model: Path, tmp_path: Path, form: str
+) -> None:
+    """Convolutions and all text encoders included, from one file to a LoRA file to stock diffusers."""
+    prompt = SamplePrompt(prompt="a disc", width_px=64, height_px=64, steps=3, guidance=2.0)
+    ran = run(
+        laid_over(
+            config,
+            {
+                "training": {"epochs": 2, "learning_rate": 0.02},
+                "adapter": {"layers": "all", "rank": 4, "alpha": 2.0},
+                "sampling": {"at_end": True, "prompts": [prompt.model_dump()]},
+                "output": {"format": form, "dtype": "float32"},
+            },
+        )
+    )
+    file = Path(ran.finished.model_path)
+    layers = {k.rsplit(".lora_", 1)[0] for k in load_file(file) if ".lora_" in k}
+    assert any("conv" in layer for layer in layers)
+    pipe = stock_pipeline(any_model)
+    plain = paint_in_diffusers(pipe, prompt)
+    pipe.load_lora_weights(file.parent, weight_name=file.name)
+    with Image.open(ran.of(SampleReady)[-1].path) as image:
+        ours = np.asarray(image.convert("RGB")).astype(int)
+    painted = paint_in_diffusers(pipe, prompt)
+    assert np.abs(ours - painted).max() <= 1
+    assert np.abs(ours - plain).max() > 5
