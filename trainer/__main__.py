@@ -15,6 +15,7 @@ Exit codes: 0 done, 1 the run failed, 2 the command or the config is wrong, 130 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -32,6 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DarkroomError as error:
         print(f"{error.message}\n{error.advice}".strip(), file=sys.stderr)
         return WRONG
+    except BrokenPipeError:  # whoever read the output, as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
 
 
 def _parser() -> argparse.ArgumentParser:

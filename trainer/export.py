@@ -19,6 +19,7 @@ from modules.families.spec import LoraNaming
 from modules.formats.lora_files import LoraLayerWeights, to_kohya, to_peft
 from modules.formats.metadata import LoraFacts, lora_metadata, tag_frequency
 from modules.formats.safetensors_io import payload_sha256, write_safetensors
+from modules.formats.single_file.models import CONFIGS_KEY
 from modules.system.dtypes import dtype_of
 
 
@@ -65,6 +66,8 @@ class LoraExporter:
         dtype = dtype_of(output.dtype)
         facts = self._facts(path.stem, now=now, step=step, epoch=epoch)
         metadata = lora_metadata(facts, payload_sha256=payload_sha256(tensors, dtype=dtype))
+        if self.naming.own_configs:
+            metadata[CONFIGS_KEY] = self.naming.own_configs
         write_safetensors(path, tensors, metadata | form_metadata, dtype=dtype)
 
     def _facts(self, title: str, *, now: datetime, step: int, epoch: int) -> LoraFacts:

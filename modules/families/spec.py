@@ -53,7 +53,8 @@ class LoraNaming:
 
     `model` is its name in `modules/formats` ("sd1", "sd2_v", "sdxl"), `base_version` kohya's, `architecture`
     ModelSpec's; `prediction` is what it predicts. `kohya_places` are all names that are understood in kohya files, with
-    the part and the path they stand for, text layers with "text_model.".
+    the part and the path they stand for, text layers with "text_model."; `own_configs` are the configs of the parts as
+    JSON, where the model is of another size than the published one and a file has to bring them along.
     """
 
     kohya_name: Callable[[str, str], str]
@@ -63,3 +64,4 @@ class LoraNaming:
     model: str
     kohya_places: Mapping[str, tuple[str, str]]
     prediction: str = "epsilon"
+    own_configs: str = ""

@@ -23,7 +23,7 @@ from modules.formats.lora_names import kohya_naming, peft_name, readable_kohya_n
 from modules.formats.metadata import architecture_of
 from modules.formats.safetensors_io import PAYLOAD_SHA256, OnWritten, write_safetensors
 from modules.formats.single_file.checkpoint import open_checkpoint, part_state
-from modules.formats.single_file.models import Configs, shipped_configs
+from modules.formats.single_file.models import Configs, configs_of_file, shipped_configs
 from modules.formats.single_file.write import States, write_checkpoint
 from modules.formats.stored_tensors import read_stored
 
@@ -131,9 +131,13 @@ def _open_lora(path: Path, kind: FileKind) -> Source:
         )
     stored, metadata = read_stored(path)
     tensors = {name: tensor.make() for name, tensor in stored.items()}
-    configs = shipped_configs(kind.model)
+    configs = configs_of_file(kind.model, {}, metadata)
     if kind.facts["form"] == "kohya":
-        layers = from_kohya(tensors, readable_kohya_names(kind.model, configs))
+        try:
+            names = readable_kohya_names(kind.model, configs)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise DarkroomError(f"The configs that {path.name} brings along cannot be used: {error!r}.") from error
+        layers = from_kohya(tensors, names)
     else:
         layers = from_peft(tensors, metadata)
     return Source(path, kind, configs, {}, tuple(layers), metadata)

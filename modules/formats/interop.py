@@ -7,6 +7,7 @@ which names of LoRA layers are in a program's map. `complete` is None where it i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from modules.formats.headers import UnreadableFileError
 from modules.formats.kinds import identify
 from modules.formats.lora_names import kohya_names
 from modules.formats.outline import Outline, read_outline
-from modules.formats.single_file.models import PartLayout, configs_of_file, layouts, shipped_configs
+from modules.formats.single_file.models import CONFIGS_KEY, PartLayout, configs_of_file, layouts, shipped_configs
 from modules.formats.single_file.names import missing_names, original_names
 
 PROGRAMS = ("diffusers", "ComfyUI", "A1111", "Forge")
@@ -140,8 +141,7 @@ def _kohya(outline: Outline, kind: FileKind, adapter: str) -> tuple[Loads, ...]:
     layers = {n.split(".", 1)[0] for n in outline.shapes if not n.startswith("bundle_emb.")}
     matched = layers
     if kind.model:
-        configs = shipped_configs(kind.model)
-        matched = layers & set(kohya_names(kind.model, configs, sgm=True) | kohya_names(kind.model, configs, sgm=False))
+        matched = layers & _known_names(kind.model, outline)
     strange = len(layers) - len(matched)
     found = []
     for program in PROGRAMS:
@@ -152,8 +152,19 @@ def _kohya(outline: Outline, kind: FileKind, adapter: str) -> tuple[Loads, ...]:
             note = note or "does not load this OFT"
         elif program == "Forge" and "embeddings" in kind.facts:
             note = note or "leaves the bundled embedding out"
-        found.append(Loads(program, not note, note))
+        if not note and CONFIGS_KEY in outline.metadata and program != "diffusers":
+            found.append(Loads(program, None, "made for a model of another size than the published ones"))
+        else:
+            found.append(Loads(program, not note, note))
     return tuple(found)
+
+
+def _known_names(model: str, outline: Outline) -> set[str]:
+    """Return the kohya names of a model's layers: of the one that the file says it is for, where it says so."""
+    for configs in (configs_of_file(model, {}, outline.metadata), shipped_configs(model)):
+        with suppress(KeyError, TypeError, ValueError, AttributeError, IndexError):  # what a file says may be nonsense
+            return set(kohya_names(model, configs, sgm=True) | kohya_names(model, configs, sgm=False))
+    return set()
 
 
 def _diffusers_on_kohya(outline: Outline, kind: FileKind, layers: set[str], adapter: str) -> str:

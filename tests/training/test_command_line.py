@@ -152,3 +152,16 @@ def test_a_parent_that_is_gone_stops_the_child(config_file: Path) -> None:
 
 def test_the_defaults_are_a_config() -> None:
     assert Config().training.epochs > 0
+
+
+def test_a_reader_who_has_seen_enough_is_no_error(tiny_sd: Path) -> None:
+    """As in `inspect FILE | head -1`: the pipe is closed before everything is said."""
+    with process("inspect", str(tiny_sd / "vae" / "diffusion_pytorch_model.safetensors")) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        child.stdout.close()
+        told = child.stderr.read()
+        child.wait(timeout=60)
+    assert child.returncode == 0
+    assert "Traceback" not in told
+    assert "BrokenPipe" not in told

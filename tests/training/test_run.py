@@ -179,7 +179,7 @@ def test_commands_are_carried_out_after_the_step(config: Config, pictures: Path)
     assert [e.step for e in ran.of(BackupSaved)] == [2, ran.finished.step]
     [save, result] = ran.of(ModelSaved)
     assert (save.step, save.is_final, result.is_final) == (2, False, True)
-    assert {"diffusers", "ComfyUI", "A1111", "Forge"} <= set(result.loaded_by)
+    assert result.loaded_by == ("diffusers",)  # of the others none is known to take models of this size
     assert Path(save.path).parent.name == "save"
 
 

@@ -19,7 +19,7 @@ from tests.builders.configs import family_of, laid_over, small_config
 from tests.builders.pipelines import load_tiny, paint_in_diffusers, stock_pipeline
 from tests.builders.runs import assert_equal_tensors, run
 from trainer.assemble import load_family
-from trainer.events import SampleReady
+from trainer.events import ModelSaved, SampleReady
 from trainer.preflight import check
 
 NOW = datetime(2026, 1, 1)
@@ -143,3 +143,10 @@ def test_a_lora_on_all_layers_of_it_paints_the_trainers_sample_in_diffusers(
     painted = paint_in_diffusers(pipe, prompt)
     assert np.abs(ours - painted).max() <= 1
     assert np.abs(ours - plain).max() > 5
+    # The file tells of what model it is: it can be looked at and turned into the other form and back.
+    assert "diffusers" in ran.of(ModelSaved)[-1].loaded_by
+    other, back = tmp_path / "other.safetensors", tmp_path / "back.safetensors"
+    convert(open_source(file), other, "peft" if form == "kohya" else "kohya", dtype=None, created=NOW)
+    convert(open_source(other), back, "kohya" if form == "kohya" else "peft", dtype=None, created=NOW)
+    # Alpha goes into the up matrix on the way to PEFT; kohya's form then says alpha = rank.
+    assert load_file(back).keys() == load_file(file).keys()

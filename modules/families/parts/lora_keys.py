@@ -9,6 +9,7 @@ from modules.diffusion.process import PredictionType
 from modules.families.spec import LoraNaming
 from modules.formats.lora_names import kohya_naming, peft_name, readable_kohya_names
 from modules.formats.metadata import architecture_of
+from modules.formats.single_file.write import configs_to_bring
 
 
 def naming_of(model: str, parts: Mapping[str, Any], *, base_version: str, prediction: PredictionType) -> LoraNaming:
@@ -26,4 +27,5 @@ def naming_of(model: str, parts: Mapping[str, Any], *, base_version: str, predic
         model,
         readable_kohya_names(model, configs),
         prediction,
+        own_configs=configs_to_bring(model, {**configs, "vae": dict(parts["vae"].config)}),
     )

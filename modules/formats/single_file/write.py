@@ -86,8 +86,8 @@ def write_checkpoint(
         created=created,
     )
     told = dict(metadata or {}) | checkpoint_metadata(facts, payload_sha256=PAYLOAD_SHA256)
-    if is_unusual(traits.model, configs):
-        told[CONFIGS_KEY] = json.dumps({n: dict(c) for n, c in configs.items()}, sort_keys=True, default=list)
+    if brought := configs_to_bring(traits.model, configs):
+        told[CONFIGS_KEY] = brought
     write_safetensors(path, tensors, told, dtype=dtype, on_written=on_written)
     if not needs_sidecar(traits.model, traits.prediction):
         return [path]
@@ -139,6 +139,16 @@ def require_keys(part: str, wanted: set[str], state: Iterable[str]) -> None:
         raise DarkroomError(
             f"The {part} has {len(extra)} weights that its config does not know, {extra[0]} first; nothing was saved."
         )
+
+
+def configs_to_bring(model: str, configs: Configs) -> str:
+    """Return the configs that a file of this model has to carry, as JSON by part; nothing where the model has the
+    published size. Where a model was loaded from is not told.
+    """
+    if not is_unusual(model, configs):
+        return ""
+    told = {part: {k: v for k, v in c.items() if k != "_name_or_path"} for part, c in configs.items()}
+    return json.dumps(told, sort_keys=True, default=list)
 
 
 def is_unusual(model: str, configs: Configs) -> bool:
