@@ -32,8 +32,10 @@ EVERYTHING = {
 
 
 @pytest.mark.parametrize(
-    ("model", "latent_cache", "text_cache", "text_learns", "temp_device"),
-    matrix(["tiny_sd", "tiny_sdxl"], [True, False], [True, False], [True, False], ["cpu:1", "cpu"]),
+    ("model", "latent_cache", "text_cache", "text_learns", "temp_device", "trains"),
+    matrix(
+        ["tiny_sd", "tiny_sdxl"], [True, False], [True, False], [True, False], ["cpu:1", "cpu"], ["adapter", "full"]
+    ),
 )
 def test_no_phase_uses_a_parked_part_or_mixes_devices(
     request: pytest.FixtureRequest,
@@ -44,7 +46,10 @@ def test_no_phase_uses_a_parked_part_or_mixes_devices(
     text_cache: bool,
     text_learns: bool,
     temp_device: str,
+    trains: str,
 ) -> None:
+    # A fine-tune's weights in 16 bits, so that their float32 stand-ins are looked at, too.
+    dtype = {"dtype": "bfloat16" if trains == "full" else "float32"}
     config = small_config(
         tmp_path,
         model=request.getfixturevalue(model),
@@ -53,10 +58,10 @@ def test_no_phase_uses_a_parked_part_or_mixes_devices(
         general={"temp_device": temp_device, "debug_checks": True},
         data={"latent_cache": latent_cache, "text_cache": text_cache},
         parts={
-            **{key: {"train": text_learns} for key in ENCODERS},
-            "unet": {"checkpointing": "block", "offload_activations": True},
+            **{key: {"train": text_learns, **dtype} for key in ENCODERS},
+            "unet": {"checkpointing": "block", "offload_activations": True, **dtype},
         },
-        training={"ema": {"mode": "temp_device"}, "epochs": 1},
+        training={"ema": {"mode": "temp_device"}, "epochs": 1, "trains": trains},
         **EVERYTHING,
     )
     ran = run(config)

@@ -34,16 +34,19 @@ def weights_by_step(ran: Ran) -> dict[int, dict[str, Any]]:
 
 TRAINED = {"tiny_sd": ("unet", "text_encoder"), "tiny_sdxl": ("unet", "text_encoder", "text_encoder_2")}
 SDXL_STOPS = [
-    ("block", True, "tiny_sdxl", "text_encoder_2"),
-    pytest.param("off", False, "tiny_sdxl", "text_encoder", marks=pytest.mark.full),
-    pytest.param("whole", False, "tiny_sdxl", "text_encoder_2", marks=pytest.mark.full),
-    pytest.param("block", True, "tiny_sdxl", "unet", marks=pytest.mark.full),
+    ("block", True, "tiny_sdxl", "text_encoder_2", "adapter"),
+    pytest.param("off", False, "tiny_sdxl", "text_encoder", "full", marks=pytest.mark.full),
+    pytest.param("whole", False, "tiny_sdxl", "text_encoder_2", "adapter", marks=pytest.mark.full),
+    pytest.param("block", True, "tiny_sdxl", "unet", "full", marks=pytest.mark.full),
 ]
 
 
 @pytest.mark.parametrize(
-    ("mode", "offload", "model", "stopping"),
-    [*matrix(["off", "block", "whole"], [False, True], ["tiny_sd"], ["text_encoder", "unet"]), *SDXL_STOPS],
+    ("mode", "offload", "model", "stopping", "trains"),
+    [
+        *matrix(["off", "block", "whole"], [False, True], ["tiny_sd"], ["text_encoder", "unet"], ["adapter", "full"]),
+        *SDXL_STOPS,
+    ],
 )
 def test_a_part_stops_and_the_other_goes_on(
     request: pytest.FixtureRequest,
@@ -53,14 +56,15 @@ def test_a_part_stops_and_the_other_goes_on(
     offload: bool,
     model: str,
     stopping: str,
+    trains: str,
 ) -> None:
     """OneTrainer#549 stopped the text encoder after 30 epochs and died at the next step."""
     memory = {"checkpointing": mode, "offload_activations": offload}
     parts = {name: dict(memory) for name in TRAINED[model]}
     parts[stopping]["stop_after"] = STOP
-    ran = run(
-        config_of(request.getfixturevalue(model), pictures, tmp_path, parts=parts, general={"temp_device": "cpu:1"})
-    )
+    changes = {"parts": parts, "general": {"temp_device": "cpu:1"}}
+    config = config_of(request.getfixturevalue(model), pictures, tmp_path, **changes)
+    ran = run(laid_over(config, {"training": {"trains": trains}}))
     assert ran.finished.outcome == "finished"
     weights = weights_by_step(ran)
     steps = ran.of(StepFinished)

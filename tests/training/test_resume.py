@@ -43,20 +43,30 @@ HARD: dict[str, Any] = {
 }
 
 
-FAMILIES = ["tiny_sd", pytest.param("tiny_sdxl", marks=pytest.mark.full)]
+# A LoRA, or the whole model in bfloat16 with stochastic rounding.
+WHOLE: dict[str, Any] = {
+    "training": {"trains": "full", "learning_rate": 1e-4, "small_weights": "stochastic"},
+    "parts": {name: {"dtype": "bfloat16"} for name in ("unet", "text_encoder", "text_encoder_2")},
+}
+KINDS = [
+    "tiny_sd",
+    *(pytest.param(kind, marks=pytest.mark.full) for kind in ("tiny_sdxl", "tiny_sd whole", "tiny_sdxl whole")),
+]
 
 
 @pytest.fixture
 def hard_config(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Config:
     folder = tmp_path_factory.mktemp("resume")
     pictures = draw_folder(folder / "pictures", sizes=SIZES, captions=["a disc", "a red disc, small", "nothing"])
-    return small_config(
+    model, _, is_whole = request.param.partition(" ")
+    config = small_config(
         folder,
-        model=request.getfixturevalue(request.param),
+        model=request.getfixturevalue(model),
         pictures=pictures,
         **HARD,
         concepts=[{"path": str(pictures), "repeats": 2}],
     )
+    return laid_over(config, WHOLE) if is_whole else config
 
 
 def process(*arguments: str, kill_after_step: int | None = None) -> tuple[int, list[dict[str, Any]]]:
@@ -93,7 +103,7 @@ def steps_of(events: list[dict[str, Any]]) -> dict[int, tuple[object, ...]]:
     }
 
 
-@pytest.mark.parametrize("hard_config", FAMILIES, indirect=True)
+@pytest.mark.parametrize("hard_config", KINDS, indirect=True)
 def test_killed_twice_and_resumed_ends_bit_equal(hard_config: Config, tmp_path: Path) -> None:
     preview = check(hard_config).preview
     assert preview is not None
