@@ -207,7 +207,9 @@ def _refuse_conflicts(job: Job, missing: list[Unmet], changeable: frozenset[Pack
 
 
 def _refuse_locked(job: Job) -> None:
-    if (Path(sysconfig.get_path("stdlib")) / "EXTERNALLY-MANAGED").exists() and job.env.kind == "conda":
+    # pip's own rule: the mark counts outside virtual environments alone, whose standard library is the system's.
+    is_virtual = sys.prefix != sys.base_prefix
+    if not is_virtual and (Path(sysconfig.get_path("stdlib")) / "EXTERNALLY-MANAGED").exists():
         raise Failure(Sentence.ACTIVE_MANAGED, kind="conda", prefix=job.env.prefix, command=CONDA_NEW)
 
 

@@ -90,6 +90,7 @@ def test_active_environment_whose_packages_do_not_go_together(project: Project) 
 def test_active_environment_that_is_locked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "EXTERNALLY-MANAGED").touch()
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr("sys.base_prefix", sys.prefix)  # a conda environment is none of Python's virtual ones
     with pytest.raises(Failure, match="conda create -n darkroom") as failure:
         install.ensure(job(tmp_path, Environment("conda", tmp_path)))
     assert failure.value.sentence is Sentence.ACTIVE_MANAGED
