@@ -28,6 +28,15 @@ def problems_of_model(config: Config) -> Iterator[Problem]:
     yield from _first_lora(config)
 
 
+def what_the_model_is(config: Config) -> str:
+    """Return what the base model is, in a sentence, from headers alone; nothing where it is no model on this disk."""
+    name = config.model.base_model.strip()
+    if not name or not kind_of(from_root(name)):
+        return ""
+    found = identify(from_root(name))
+    return found.sentence if found.is_model else ""
+
+
 def _base_model(config: Config) -> Iterator[Problem]:
     name = config.model.base_model.strip()
     folder = from_root(name)
@@ -59,7 +68,6 @@ def _single_file(path: Path, name: str, spec: FamilySpec) -> Iterator[Problem]:
         message = f"{name} is a model for other inputs than noise alone, which is not supported yet. {found.sentence}"
         yield Problem("model.base_model", message, advice="Choose the plain text-to-image model.")
     else:
-        yield Problem("model.base_model", found.sentence, "info")
         yield from _zero_snr(found, name)
 
 

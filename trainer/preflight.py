@@ -13,7 +13,7 @@ from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.data.dataset import BucketRules, Dataset, EpochPlans, build_dataset
 from modules.system.paths import from_root
-from trainer.model_check import kind_of, problems_of_model
+from trainer.model_check import kind_of, problems_of_model, what_the_model_is
 
 _LONGEST_NAME = 230  # bytes; most systems allow 255, and a file has a longer name while it is written
 
@@ -29,6 +29,8 @@ class Preview:
     skipped: tuple[tuple[str, str], ...]
     steps_first_epoch: int
     total_steps: int
+    model: str = ""
+    """What the base model is, as far as its files tell; nothing for a repository that is not here yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ def _preview(config: Config, training: Dataset, validation: Dataset) -> Preview:
         skipped=tuple((str(s.path), s.reason) for s in (*training.skipped, *validation.skipped)),
         steps_first_epoch=plans.num_steps(0),
         total_steps=plans.total_steps(config.training.epochs),
+        model=what_the_model_is(config),
     )
 
 

@@ -21,6 +21,7 @@ from tests.builders.runs import assert_equal_tensors, run
 from trainer.assemble import load_family
 from trainer.events import ModelSaved, SampleReady
 from trainer.preflight import check
+from ui.run.words import preview_lines
 
 NOW = datetime(2026, 1, 1)
 
@@ -53,8 +54,10 @@ def test_it_is_the_folder_s_model(config: Config, any_model: Path) -> None:
 def test_what_it_is_is_said_before_the_run(config: Config, any_model: Path) -> None:
     report = check(config)
     assert not report.errors
-    (said,) = [p.message for p in report.problems if p.path == "model.base_model"]
-    assert {"sd": "Stable Diffusion 1", "sdxl": "Stable Diffusion XL"}[family_of(any_model)] in said
+    assert report.preview is not None
+    name = {"sd": "Stable Diffusion 1", "sdxl": "Stable Diffusion XL"}[family_of(any_model)]
+    assert name in report.preview.model
+    assert preview_lines(report.preview)[0] == report.preview.model
 
 
 def test_it_trains_to_the_same_weights_as_the_folder(config: Config, any_model: Path, tmp_path: Path) -> None:

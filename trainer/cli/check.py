@@ -34,8 +34,9 @@ def _preview(report: Report) -> str:
     if preview is None:
         return ""
     sizes = ", ".join(f"{count} at {size}" for size, count in preview.buckets)
+    model = f"{preview.model}\n" if preview.model else ""
     return (
-        f"{preview.num_pictures} pictures ({sizes}), {preview.num_validation_pictures} for validation.\n"
+        f"{model}{preview.num_pictures} pictures ({sizes}), {preview.num_validation_pictures} for validation.\n"
         f"{preview.steps_first_epoch} steps in the first epoch, {preview.total_steps} in all.\n"
     )
 

@@ -100,9 +100,10 @@ def _started(event: RunStarted) -> str:
 
 def preview_lines(preview: Preview) -> list[str]:
     """Return what a run will do, one fact per line."""
+    model = [preview.model] if preview.model else []
     if not preview.num_pictures:
-        return ["No pictures to learn from yet."]
-    lines = [f"{count(preview.num_pictures, 'picture')}, {count(preview.total_steps, 'step')} in all"]
+        return [*model, "No pictures to learn from yet."]
+    lines = [*model, f"{count(preview.num_pictures, 'picture')}, {count(preview.total_steps, 'step')} in all"]
     if preview.num_validation_pictures:
         lines.append(f"{count(preview.num_validation_pictures, 'validation picture')}")
     if preview.buckets:
