@@ -16,7 +16,7 @@ from ui.widgets.menu import make_menu
 from ui.widgets.panel import Panel, Text
 from ui.widgets.variables import TextVar
 
-CHOICES = (("model.family", 168), ("training.method", 112), ("training.trains", 124))
+CHOICES = (("model.family", 184), ("training.method", 112), ("training.trains", 124))
 _MAX_NAME_CHARS = 26
 
 
@@ -31,7 +31,7 @@ class TopBar(Panel):
         inner.pack(fill="x", padx=px(PAD + 4), pady=(px(10), px(12)))
         self._caption = Text(inner, context.theme, "", role="caption", colour="muted", on="bar")
         self._caption.grid(row=0, column=0, columnspan=4, sticky="w")
-        self.preset_button = Button(inner, context.theme, "", self.open_menu, on="bar", width=220, anchor="w")
+        self.preset_button = Button(inner, context.theme, "", self.open_menu, on="bar", width=200, anchor="w")
         context.tips.attach(self.preset_button, self._where_from)
         self.preset_button.grid(row=1, column=0)
         for column, name in enumerate(("load", "save", "save_as"), start=1):

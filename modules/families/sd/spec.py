@@ -6,7 +6,7 @@ from modules.families.spec import FamilySpec, PartSpec
 
 SD = FamilySpec(
     name="sd",
-    label="Stable Diffusion 1.x and 2.x",
+    label="Stable Diffusion 1 and 2",
     parts=(
         PartSpec("unet", "Image model (UNet)", "denoiser"),
         PartSpec("text_encoder", "Text encoder", "text_encoder"),
