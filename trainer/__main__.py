@@ -29,7 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out a command line and return its exit code."""
     options = _parser().parse_args(arguments)
     try:
-        return int(options.run(options))
+        code = int(options.run(options))
+        sys.stdout.flush()  # here, where a closed pipe can still be met
+        return code
     except DarkroomError as error:
         print(f"{error.message}\n{error.advice}".strip(), file=sys.stderr)
         return WRONG
