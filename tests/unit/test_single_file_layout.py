@@ -13,7 +13,7 @@ from modules.formats.single_file.checkpoint import empty_part
 from modules.formats.single_file.models import MODELS, layouts, shipped_configs
 from modules.formats.single_file.slots import from_original, to_original
 from modules.formats.single_file.unet_layout import unet_layers
-from modules.formats.single_file.write import CheckpointTraits, file_state, original_tensors
+from modules.formats.single_file.write import CheckpointTraits, configs_to_bring, file_state, original_tensors
 from tests.builders.single_files import CLASSES, part_names
 
 
@@ -129,3 +129,37 @@ def test_the_original_unet_numbers_its_blocks_as_openaimodel_does(model: str) ->
                 _, entry, member, *_ = layer.original.split(".")
                 found.setdefault(int(entry), set()).add(member)
         assert [found[i] for i in sorted(found)] == blocks
+
+
+def loaded_configs(model: str) -> dict[str, dict[str, Any]]:
+    """The configs as loaded parts have them: with everything that the libraries add where a file is silent."""
+    shipped = shipped_configs(model)
+    modules = {part: empty_part(CLASSES[part], shipped[part]) for part in part_names(shipped)}
+    return {
+        part: module.config.to_dict() if hasattr(module.config, "to_dict") else dict(module.config)
+        for part, module in modules.items()
+    } | {"scheduler": shipped["scheduler"]}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_published_model_has_no_configs_to_bring(model: str) -> None:
+    assert configs_to_bring(model, loaded_configs(model)) == ""
+
+
+@pytest.mark.parametrize("model", ["sd1", "sd2", "sdxl"])
+def test_a_model_of_another_size_has(model: str) -> None:
+    for part, name, value in (
+        ("unet", "block_out_channels", (32, 64)),
+        ("unet", "transformer_layers_per_block", 3),
+        ("vae", "scaling_factor", 0.5),
+        ("text_encoder", "hidden_size", 99),
+    ):
+        configs = loaded_configs(model)
+        configs[part][name] = value
+        assert name in configs_to_bring(model, configs)
+
+
+def test_a_projection_that_is_not_there_has_no_size() -> None:
+    configs = loaded_configs("sd1")
+    configs["text_encoder"]["projection_dim"] = 512
+    assert configs_to_bring("sd1", configs) == ""

@@ -40,9 +40,11 @@ _SHAPING = {
     "vae": ("block_out_channels", "layers_per_block", "norm_num_groups", "latent_channels", "scaling_factor"),
     "text": (
         *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "hidden_act"),
-        *("projection_dim", "vocab_size", "max_position_embeddings"),
+        *("vocab_size", "max_position_embeddings"),
     ),
 }
+# What diffusers takes where a config is silent: a loaded model's config says it, a file's often does not.
+_SILENT: Mapping[str, Any] = {"transformer_layers_per_block": 1, "use_linear_projection": False}
 
 States = Mapping[str, Mapping[str, LazyTensor]]
 
@@ -153,13 +155,23 @@ def configs_to_bring(model: str, configs: Configs) -> str:
 
 def is_unusual(model: str, configs: Configs) -> bool:
     """Whether a model has other sizes than the published one, so that its file has to bring its configs."""
-    shipped = shipped_configs(model)
     return any(
-        _plain(configs[part].get(name)) != _plain(config.get(name))
-        for part, config in shipped.items()
-        for name in _SHAPING.get(part, _SHAPING["text"] if part.startswith("text") else ())
+        _shaping(configs[part], name) != _shaping(config, name)
+        for part, config in shipped_configs(model).items()
+        for name in _SHAPING.get(part, _text_shaping(part))
         if name in configs[part] or config.get(name)
     )
+
+
+def _text_shaping(part: str) -> tuple[str, ...]:
+    """Return what shapes a text encoder; the projection's size does where there is a projection."""
+    if not part.startswith("text"):
+        return ()
+    return (*_SHAPING["text"], "projection_dim") if part == "text_encoder_2" else _SHAPING["text"]
+
+
+def _shaping(config: Mapping[str, Any], name: str) -> Any:
+    return _plain(config.get(name, _SILENT.get(name)))
 
 
 def _plain(value: Any) -> Any:
