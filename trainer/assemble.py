@@ -108,8 +108,11 @@ def load_model(config: Config, machine: Machine, on_bytes: Callable[[float, floa
     family = load_family(config, on_bytes)
     # Before adapters are attached and parts move: the identity of the encoders is that of their own weights.
     identities = _identities(config, family, machine)
-    adapters = _attach(config, family) if config.training.trains == "adapter" else []
-    groups = [_group(config, a.part, a.parameters()) for a in adapters] or _whole_parts(config, family)
+    if config.training.trains == "full":
+        adapters, groups = [], _whole_parts(config, family)
+    else:
+        adapters = _attach(config, family)
+        groups = [_group(config, adapter.part, adapter.parameters()) for adapter in adapters]
     family.set_memory(
         {
             name: PartMemory(config.part(name).checkpointing, config.part(name).offload_activations)
