@@ -22,7 +22,7 @@ from tests.builders.configs import small_config
 from tests.builders.pictures import draw_folder, draw_picture
 from tests.unit.strategies import few, odd_texts
 from trainer import preflight
-from trainer.preflight import Report, check, plans_of
+from trainer.preflight import Report, check, plans, plans_of
 
 
 def write_model(folder: Path, **index: Any) -> Path:
@@ -348,14 +348,14 @@ def test_folders_that_may_not_be_written_or_looked_at(config: Config, monkeypatc
 
 def test_a_concept_that_may_not_be_read(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(preflight.os, "access", lambda path, mode: False)
+        patch.setattr(os, "access", lambda path, mode: False)
         assert errors(check(config)) == ["concepts.0.path"]
 
     def vanish(*args: object) -> None:
         raise FileNotFoundError(errno.ENOENT, "No such file or directory", "pictures")
 
     with monkeypatch.context() as patch:
-        patch.setattr(preflight, "build_dataset", vanish)
+        patch.setattr(plans, "build_dataset", vanish)
         report = check(config)
     assert errors(report) == ["concepts"]
     assert report.preview is None

@@ -1,0 +1,34 @@
+"""Rules that span fields. Each takes the config and yields what is wrong; none reads a file.
+
+A rule is a function in the file of its topic and a line in `RULES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from modules.config.problem import Problem
+from modules.config.rules.adapters import custom_layers
+from modules.config.rules.learning import plausible_learning_rate, small_weights, something_is_trained, stops
+from modules.config.rules.pictures import concepts, samples, sizes
+from modules.config.rules.supported import supported
+from modules.config.schema import Config
+
+Rule = Callable[[Config], Iterator[Problem]]
+
+RULES: tuple[Rule, ...] = (
+    supported,
+    something_is_trained,
+    custom_layers,
+    sizes,
+    concepts,
+    samples,
+    plausible_learning_rate,
+    small_weights,
+    stops,
+)
+
+
+def problems_of(config: Config) -> list[Problem]:
+    """Return everything the rules find, in their order."""
+    return [problem for rule in RULES for problem in rule(config)]

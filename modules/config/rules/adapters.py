@@ -1,0 +1,17 @@
+"""The adapter and the layers it sits on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from modules.config.problem import Problem
+from modules.config.schema import Config
+
+
+def custom_layers(config: Config) -> Iterator[Problem]:
+    if config.adapter.layers == "custom" and not config.adapter.custom_layers.strip(" ,"):
+        yield Problem(
+            "adapter.custom_layers",
+            "The layers are to be the named ones, but none is named.",
+            advice="Name parts of layer names, as in: attn1, attn2.",
+        )

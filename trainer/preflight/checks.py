@@ -1,0 +1,54 @@
+"""The check itself: every rule, in the order a person reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from modules.config.problem import Problem
+from modules.config.rules import problems_of
+from modules.config.schema import Config
+from modules.data.dataset import Dataset
+from trainer.model_check import problems_of_model, what_the_model_is
+from trainer.preflight.pictures import problems_of_concept_folders, problems_of_pictures
+from trainer.preflight.places import problems_of_folders, problems_of_output
+from trainer.preflight.plans import datasets_of, plans_of
+from trainer.preflight.report import Preview, Report
+
+
+def check(config: Config) -> Report:
+    """Return everything that can be found without loading a model. Reads headers and file lists only."""
+    problems = problems_of(config)
+    problems += problems_of_folders(config)
+    problems += problems_of_model(config)
+    problems += problems_of_output(config)
+    concept_problems = dict(problems_of_concept_folders(config))
+    problems += concept_problems.values()
+    readable = _without(config, concept_problems.keys())  # looked into all the same: everything is told at once
+    try:
+        training, validation = datasets_of(readable)
+    except OSError as error:
+        problems.append(
+            Problem("concepts", f"A folder of pictures cannot be read: {error}.", advice="Check that it is there.")
+        )
+        return Report(tuple(problems), None)
+    problems += problems_of_pictures(readable, training, validation)
+    return Report(tuple(problems), None if concept_problems else _preview(config, training, validation))
+
+
+def _without(config: Config, concepts: Collection[int]) -> Config:
+    kept = (c.model_copy(update={"enabled": c.enabled and i not in concepts}) for i, c in enumerate(config.concepts))
+    return config.model_copy(update={"concepts": tuple(kept)})
+
+
+def _preview(config: Config, training: Dataset, validation: Dataset) -> Preview:
+    plans = plans_of(config, training)
+    return Preview(
+        num_pictures=len(training.examples),
+        num_validation_pictures=len(validation.examples),
+        num_without_caption=sum(not e.picture.captions for e in training.examples),
+        buckets=tuple((str(size), count) for size, count in training.bucket_counts.items()),
+        skipped=tuple((str(s.path), s.reason) for s in (*training.skipped, *validation.skipped)),
+        steps_first_epoch=plans.num_steps(0),
+        total_steps=plans.total_steps(config.training.epochs),
+        model=what_the_model_is(config),
+    )

@@ -1,0 +1,35 @@
+"""What a check gives: the findings, and what the run will do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from modules.config.problem import Problem, errors_in
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a run will do, in numbers that hold."""
+
+    num_pictures: int
+    num_validation_pictures: int
+    num_without_caption: int
+    buckets: tuple[tuple[str, int], ...]
+    skipped: tuple[tuple[str, str], ...]
+    steps_first_epoch: int
+    total_steps: int
+    model: str = ""
+    """What the base model is, as far as its files tell; nothing for a repository that is not here yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The findings of a check and, where the pictures could be read, the preview."""
+
+    problems: tuple[Problem, ...]
+    preview: Preview | None
+
+    @property
+    def errors(self) -> list[Problem]:
+        """The findings that forbid a start."""
+        return errors_in(list(self.problems))
