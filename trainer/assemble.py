@@ -15,7 +15,7 @@ import torch
 from modules.adapters.lora import LoraAdapter, LoraShape, attach_lora
 from modules.adapters.stored_lora import fill, read_lora
 from modules.adapters.targets import target_layers
-from modules.config.schema import Config
+from modules.config.schema import Config, lora_of
 from modules.data.cache.store import weights_fingerprint
 from modules.data.dataset import Dataset
 from modules.data.order import Showing
@@ -253,7 +253,7 @@ def _conditioning_source(
 
 
 def _attach(config: Config, family: ModelFamily) -> list[LoraAdapter]:
-    settings = config.adapter
+    settings = lora_of(config)
     shape = LoraShape(settings.rank, settings.alpha, settings.dropout, dtype_of(settings.dtype))
     adapters = []
     for name, part in family.parts.items():

@@ -13,7 +13,7 @@ import torch
 
 from modules.adapters.lora import LoraAdapter
 from modules.config.codec import encode
-from modules.config.schema import Config
+from modules.config.schema import Config, lora_of
 from modules.data.dataset import Dataset
 from modules.families.spec import LoraNaming
 from modules.formats.lora_files import LoraLayerWeights, to_kohya, to_peft
@@ -79,8 +79,8 @@ class LoraExporter:
             base_model=Path(self.config.model.base_model).name,
             base_version=self.naming.base_version,
             architecture=self.naming.architecture,
-            rank=self.config.adapter.rank,
-            alpha=self.config.adapter.alpha,
+            rank=lora_of(self.config).rank,
+            alpha=lora_of(self.config).alpha,
             resolution_px=max(self.config.data.resolution_px),
             clip_skip=self.config.model.clip_skip,
             num_pictures=len(self.dataset.examples),

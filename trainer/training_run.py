@@ -158,7 +158,7 @@ def _announce(setup: RunSetup, training: Training, model: LoadedModel, loaders: 
         RunStarted(
             run_dir=str(setup.run_dir),
             family=config.model.family,
-            method=config.training.method,
+            method=config.training.method.name,
             trains=config.training.trains,
             epochs=config.training.epochs,
             total_steps=total_steps,

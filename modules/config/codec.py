@@ -69,9 +69,7 @@ def save_file(config: Config, path: Path) -> None:
 def encode(config: Config) -> dict[str, Any]:
     """Return the config as JSON-safe data, every field written."""
     tree = {name: _json_safe(value) for name, value in config.model_dump().items()}
-    if not tree["unknown"]:
-        del tree["unknown"]
-    return tree
+    return {name: value for name, value in tree.items() if value or name not in ("unknown", "remembered")}
 
 
 def decode(raw: object) -> Loaded:
@@ -124,6 +122,8 @@ def _sift_value(
         return _sift(value, annotation, f"{path}.", unknown, problems)
     if record is None:
         return value
+    if record.kind == "section" and isinstance(value, str):
+        value = {"name": value}
     if record.kind == "section" and isinstance(value, dict):
         variant = record.variants.get(str(value.get("name", record.default.name)))
         named = {"name": record.default.name, **value}

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from modules.config.field import Section
 from modules.config.problem import Problem, cut, shown
 from modules.config.schema import Config
 from modules.config.sections.model import Part
@@ -30,9 +31,12 @@ def get_path(config: Config, path: str) -> Any:
 def set_path(config: Config, path: str, value: Any) -> tuple[Config, list[Problem]]:
     """Return the config with one value changed, and the problems found; with a problem it is unchanged.
 
-    The value may be a plain JSON value or a section. Raises KeyError for a path that does not exist.
+    The value may be a plain JSON value or a section; the name of a variant chooses it, with what it held when it was
+    last chosen. Raises KeyError for a path that does not exist.
     """
-    get_path(config, path)
+    present = get_path(config, path)
+    if isinstance(value, str) and isinstance(present, Section):
+        return choose_variant(config, path, value)
     tree = config.model_dump()
     names = path.split(".")
     node: Any = tree
@@ -46,6 +50,29 @@ def set_path(config: Config, path: str, value: Any) -> tuple[Config, list[Proble
         return type(config).model_validate(tree), []
     except ValidationError as error:
         return config, [Problem(path, describe(error), "error")]
+
+
+def choose_variant(config: Config, path: str, name: str) -> tuple[Config, list[Problem]]:
+    """Return the config with a section of variants (an optimizer, say) switched to another of them.
+
+    What was set for the one that goes is remembered in the config, and what is remembered of the one that comes is
+    taken up again; where that no longer fits, its defaults stand. Raises KeyError for a path that does not exist.
+    """
+    present = get_path(config, path)
+    if present.name == name:
+        return config, []
+    memory = config.remembered.get(path, {})
+    changed, problems = set_path(config, path, {**memory.get(name, {}), "name": name})
+    if problems and name in memory:
+        changed, problems = set_path(config, path, {"name": name})
+    if problems:
+        return config, problems
+    own = present.model_dump(exclude={"name"})
+    kept = {key: value for key, value in memory.items() if key not in (name, present.name)}
+    if own != type(present)().model_dump(exclude={"name"}):
+        kept[present.name] = own
+    remembered = {key: value for key, value in {**config.remembered, path: kept}.items() if value}
+    return changed.model_copy(update={"remembered": remembered}), []
 
 
 def describe(error: ValidationError) -> str:

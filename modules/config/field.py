@@ -17,7 +17,7 @@ from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt, MultipleOf
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 from modules.config.every import Every
@@ -26,6 +26,7 @@ from modules.config.problem import shown
 Level = Literal["basic", "advanced"]
 Kind = Literal["int", "float", "bool", "text", "choice", "every", "int_list", "section", "list", "map"]
 PathKind = Literal["", "folder", "file", "model", "save"]
+NotYet = Literal["", "refused", "ignored"]
 
 
 class Section(BaseModel):
@@ -51,6 +52,9 @@ class Setting:
     """What a person needs to know of a field, attached to its annotation.
 
     `only_if_trainable` marks a field of a model's part that says nothing for a part its family never trains.
+    `not_yet` marks a field that files may hold and the engine does nothing with: at another value than the default the
+    start is refused where it would change what is learned, and only a warning is given where it would not.
+    `not_yet_choices` are the choices, or the variants, that are refused in the same way.
     """
 
     label: str
@@ -65,6 +69,8 @@ class Setting:
     multiline: bool = False
     empty_means: str = ""
     only_if_trainable: bool = False
+    not_yet: NotYet = ""
+    not_yet_choices: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +90,20 @@ def one_of(names: Callable[[], Mapping[str, str]]) -> tuple[OneOf, AfterValidato
         return value
 
     return OneOf(names), AfterValidator(check)
+
+
+def variants(default: str) -> tuple[Any, BeforeValidator]:
+    """Return the annotations of a field that is one of several sections, told apart by their `name`.
+
+    A bare name stands for that section with its defaults, and an object without a name for the one named `default`.
+    """
+
+    def named(value: Any) -> Any:
+        if isinstance(value, str):
+            return {"name": value}
+        return {"name": default, **value} if isinstance(value, dict) else value
+
+    return Field(discriminator="name"), BeforeValidator(named)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from modules.config.field import Section, Setting
-from modules.config.sections.adapter import Lora
+from modules.config.field import Section, Setting, variants
+from modules.config.sections.adapter import ADAPTER_LABELS, AN_ADAPTER, AdapterSettings, Lora
 from modules.config.sections.data import Concept, Data
 from modules.config.sections.general import General
 from modules.config.sections.model import Model, Output, Part
@@ -17,7 +17,11 @@ VERSION = 1
 
 
 class Config(Section):
-    """Everything that decides a run. `unknown` keeps what a newer or another program wrote, by its path."""
+    """Everything that decides a run.
+
+    `remembered` keeps what was set for variants that are not chosen now: path, name of the variant, its fields.
+    `unknown` keeps what a newer or another program wrote, by its path.
+    """
 
     darkroom_version: Literal[1] = 1
     general: General = General()
@@ -29,13 +33,34 @@ class Config(Section):
     data: Data = Data()
     concepts: Annotated[tuple[Concept, ...], Setting("Concepts", "The folders of pictures to learn from.")] = ()
     training: Training = Training()
-    adapter: Lora = Lora()
+    adapter: Annotated[
+        AdapterSettings,
+        *variants("lora"),
+        Setting(
+            "Kind of adapter",
+            "The small layers that are trained beside the model's own. LoRA loads everywhere.",
+            group="Adapter",
+            applies_when=AN_ADAPTER,
+            choice_labels=ADAPTER_LABELS,
+            not_yet_choices=frozenset({"loha", "lokr", "oft"}),
+        ),
+    ] = Lora()
     validation: Validation = Validation()
     sampling: Sampling = Sampling()
     backup: Backup = Backup()
     output: Output = Output()
+    remembered: Mapping[str, Mapping[str, Mapping[str, Any]]] = {}
     unknown: Mapping[str, Any] = {}
 
     def part(self, name: str) -> Part:
         """Return the settings of one part of the model, the defaults where the file says nothing of it."""
         return self.parts.get(name) or Part()
+
+
+def lora_of(config: Config) -> Lora:
+    """Return the settings of the LoRA that a config trains. Raises TypeError where its adapter is another kind, which
+    no run that passed its check has.
+    """
+    if not isinstance(config.adapter, Lora):
+        raise TypeError(f"The adapter is no LoRA but {config.adapter.name}.")
+    return config.adapter

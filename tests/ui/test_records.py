@@ -8,11 +8,12 @@ from modules.config.edit import set_path
 from modules.config.field import records_of
 from modules.config.schema import Config
 from modules.config.sections.data import Concept
+from modules.config.walk import is_relevant
 from modules.families.registry import FAMILIES
 from modules.families.spec import FamilySpec
 from tests.ui.made_up import Fast, TeaConfig
 from ui.forms.records import claimed_sections, groups_of, record_at, variant_records
-from ui.forms.visibility import is_relevant, is_shown
+from ui.forms.visibility import is_shown
 from ui.pages.catalogue import PAGES, page_of, sections_of
 
 
@@ -51,7 +52,7 @@ def test_no_record_for_what_is_not_there(path: str) -> None:
 
 def test_groups_keep_the_order_of_declaration_and_join_equal_headings() -> None:
     groups = groups_of(Config(), ("training", "adapter"))
-    assert [g.title for g in groups] == ["What is trained", "Length", "Learning", "Loss", "Averaging", "LoRA"]
+    assert [g.title for g in groups] == ["What is trained", "Length", "Learning", "Loss", "Averaging", "Adapter"]
     assert [r.name for r in groups[1].records] == ["epochs", "batch_size", "accumulation_steps"]
 
 

@@ -37,7 +37,7 @@ def by_path(path: str) -> FieldRecord:
 
 def test_no_field_of_the_tree_is_without_a_setting() -> None:
     sections: list[type[BaseModel]] = [Config]
-    bare = {"darkroom_version", "unknown", "name"}  # the version, the attic, and what tells variants apart
+    bare = {"darkroom_version", "remembered", "unknown", "name"}  # the version, the attics, what tells variants apart
     while sections:
         section = sections.pop()
         named = {r.name for r in records_of(section) if "." not in r.path}

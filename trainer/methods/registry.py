@@ -15,4 +15,4 @@ METHODS: Mapping[str, Callable[[Training], TrainingMethod]] = {
 
 def build_method(training: Training) -> TrainingMethod:
     """Return the method that a config's training section asks for."""
-    return METHODS[training.method](training)
+    return METHODS[training.method.name](training)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from modules.families.registry import family_labels
 from ui.context import Context
-from ui.forms.binding import ChoiceBinding
+from ui.forms.binding import ChoiceBinding, VariantBinding
 from ui.forms.fields import tip_of
 from ui.theme import GAP, PAD
 from ui.widgets.controls import Button, Choice
@@ -97,7 +97,7 @@ class TopBar(Panel):
         menu.add_command(label="As a preset…", command=self._context.documents.save_as_preset)
         return menu
 
-    def _add_choice(self, inner: Panel, path: str, width: int, column: int) -> ChoiceBinding:
+    def _add_choice(self, inner: Panel, path: str, width: int, column: int) -> ChoiceBinding | VariantBinding:
         context = self._context
         record = context.form.record(path)
         assert record is not None, path
@@ -108,7 +108,8 @@ class TopBar(Panel):
         choice.grid(row=1, column=column, padx=(GAP, 0))
         context.tips.attach(choice, lambda: tip_of(context, record))
         self.choices[path] = choice
-        return ChoiceBinding(context.form, record, variable)
+        link = VariantBinding if record.kind == "section" else ChoiceBinding
+        return link(context.form, record, variable)
 
     def _where_from(self) -> str:
         source = self._context.form.source

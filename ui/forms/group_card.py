@@ -6,11 +6,12 @@ import tkinter as tk
 from collections.abc import Iterator
 
 from modules.config.field import FieldRecord
+from modules.config.walk import is_relevant
 from ui.context import Context
 from ui.forms.fields import Row
 from ui.forms.records import Group, variant_records
 from ui.forms.reset_menu import attach_reset_menu
-from ui.forms.visibility import is_relevant, is_shown
+from ui.forms.visibility import is_shown
 from ui.theme import PAD
 from ui.widgets.card import Card
 from ui.widgets.panel import Panel

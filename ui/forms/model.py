@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from modules.config.edit import get_path, set_path
+from modules.config.edit import choose_variant, get_path, set_path
 from modules.config.field import FieldRecord
 from modules.config.problem import Problem
 from modules.config.schema import Config
@@ -58,7 +58,6 @@ class FormModel:
         self._undo: list[Document] = []
         self._redo: list[Document] = []
         self._typed_into = ""
-        self._remembered: dict[tuple[str, str], Any] = {}
         self._watchers: dict[int, tuple[str, Callable[[], None]]] = {}
         self._next_key = 0
         self.changed: Signal[[]] = Signal()  # anything at all
@@ -157,11 +156,12 @@ class FormModel:
 
     def choose_variant(self, path: str, name: str) -> Problem | None:
         """Switch a section with variants to another one, with the values it had when it was last chosen."""
-        current = self.value(path)
-        if current.name == name:
-            return None
-        self._remembered[(path, current.name)] = current
-        return self.edit(path, self._remembered.get((path, name), {"name": name}))
+        config, problems = choose_variant(self.config, path, name)
+        if problems:
+            return self.reject(path, name, problems[0])
+        self._forget_drafts(path)
+        self._replace(replace(self._state, config=config), {path})
+        return None
 
     def reset(self, path: str, *, to: Literal["baseline", "default"]) -> None:
         """Bring the value at a path back to what was loaded, or to the default."""
@@ -175,7 +175,6 @@ class FormModel:
         """Take another config. This can be undone like any edit."""
         touched = set(self._drafts)
         self._drafts.clear()
-        self._remembered.clear()
         self._replace(Document(config, config, source), touched)
 
     def replace(self, config: Config) -> None:

@@ -5,37 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from modules.config.edit import get_path
-from modules.config.field import FieldRecord, When
+from modules.config.field import FieldRecord
 from modules.config.schema import Config
-
-
-def condition_path(record: FieldRecord, condition: When) -> str:
-    """Return the full path of the field a condition looks at: a sibling's name, or with a dot a path of the config."""
-    if "." in condition.path:
-        return condition.path
-    holder = record.path.rpartition(".")[0]
-    return f"{holder}.{condition.path}" if holder else condition.path
-
-
-def is_relevant(config: Config, record: FieldRecord) -> bool:
-    """Return whether the field's condition holds; without one it always matters."""
-    condition = record.setting.applies_when
-    if condition is None:
-        return True
-    try:
-        return condition.holds(get_path(config, condition_path(record, condition)))
-    except KeyError:
-        return True
+from modules.config.walk import is_relevant
 
 
 def is_shown(config: Config, record: FieldRecord, *, show_advanced: bool) -> bool:
     """Return whether a form shows the field now.
 
     An advanced field that is not at its default is shown even to who wants the basic ones: nothing that decides the
-    run is out of sight.
+    run is out of sight. What the engine does not do yet is shown only where a file asks for it.
     """
     if not is_relevant(config, record):
         return False
+    if record.setting.not_yet:
+        return not is_default(config, record)
     return show_advanced or record.setting.level == "basic" or not is_default(config, record)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
-from pydantic import Field
 
-from modules.config.field import Section, Setting, When
+from modules.config.field import Section, Setting, When, variants
+from modules.config.sections.method import METHOD_LABELS, Denoise, MethodSettings
 from modules.config.sections.optimizer import OPTIMIZER_LABELS, AdamW, OptimizerSettings
 from modules.config.sections.schedule import SCHEDULE_LABELS, Constant, ScheduleSettings
 
@@ -84,14 +84,16 @@ class Training(Section):
     """Method, length, rate and precision."""
 
     method: Annotated[
-        Literal["denoise"],
+        MethodSettings,
+        *variants("denoise"),
         Setting(
             "Method",
             "What is learned from. Denoising is the ordinary way: the model learns to remove noise from your pictures.",
             group="What is trained",
-            choice_labels={"denoise": "Denoising"},
+            choice_labels=METHOD_LABELS,
+            not_yet_choices=frozenset({"alignprop"}),
         ),
-    ] = "denoise"
+    ] = Denoise()
     trains: Annotated[
         Literal["adapter", "full", "embedding", "vae"],
         Setting(
@@ -105,6 +107,7 @@ class Training(Section):
                 "embedding": "Embedding",
                 "vae": "Picture encoder (VAE)",
             },
+            not_yet_choices=frozenset({"embedding", "vae"}),
         ),
     ] = "adapter"
     epochs: Annotated[
@@ -143,7 +146,7 @@ class Training(Section):
     ] = 1e-4
     optimizer: Annotated[
         OptimizerSettings,
-        Field(discriminator="name"),
+        *variants("adamw"),
         Setting(
             "Optimizer",
             "The rule that turns gradients into steps.",
@@ -153,7 +156,7 @@ class Training(Section):
     ] = AdamW()
     schedule: Annotated[
         ScheduleSettings,
-        Field(discriminator="name"),
+        *variants("constant"),
         Setting(
             "Schedule",
             "How the learning rate moves over the run.",

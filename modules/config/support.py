@@ -1,0 +1,66 @@
+"""What a config may say and the engine does not do yet: named before a run, never passed over in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from modules.config.edit import get_path
+from modules.config.field import FieldRecord
+from modules.config.problem import Problem, shown
+from modules.config.schema import Config
+from modules.config.walk import live_records
+
+
+def unsupported(config: Config) -> Iterator[Problem]:
+    """Yield an error for each setting that would change what is learned and cannot be done yet, and a warning for each
+    that merely has no effect.
+    """
+    for record in live_records(config):
+        value = get_path(config, record.path)
+        name = str(getattr(value, "name", value)) if record.kind in ("section", "choice") else ""
+        if name in record.setting.not_yet_choices:
+            yield _refused_choice(record, name)
+        elif record.setting.not_yet and value != record.default:
+            yield _refused(record, value) if record.setting.not_yet == "refused" else _without_effect(record, value)
+
+
+def _refused_choice(record: FieldRecord, name: str) -> Problem:
+    done = [label for key, label in record.choices.items() if key not in record.setting.not_yet_choices]
+    label = record.choices.get(name, name)
+    return Problem(
+        record.path,
+        f"{record.label}: {label} is not supported yet.",
+        advice=f"Choose {', '.join(done[:-1])} or {done[-1]}." if len(done) > 1 else f"Choose {done[0]}.",
+    )
+
+
+def _refused(record: FieldRecord, value: object) -> Problem:
+    return Problem(
+        record.path,
+        f"{record.label}: {_plain(record, value)} is not supported yet.",
+        advice=f"Set it back to {_plain(record, record.default)}.",
+    )
+
+
+def _without_effect(record: FieldRecord, value: object) -> Problem:
+    return Problem(
+        record.path,
+        f"{record.label}: {_plain(record, value)} has no effect yet.",
+        "warning",
+        f"Nothing is learned differently; set it back to {_plain(record, record.default)} to be rid of this note.",
+    )
+
+
+def _plain(record: FieldRecord, value: object) -> str:
+    """Return a value as the window would word it."""
+    match value:
+        case bool():
+            return "on" if value else "off"
+        case None | "" | ():
+            return record.setting.empty_means or "empty"
+        case str():
+            return record.choices.get(value, shown(value))
+        case tuple():
+            return f"a list of {len(value)}"
+        case _:
+            return str(value)
