@@ -1,0 +1,91 @@
+"""What the engine does not do yet is named: refused where it would change what is learned, else a warning."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from modules.config.codec import decode
+from modules.config.edit import set_path
+from modules.config.field import FieldRecord, Section, Setting, When, records_of
+from modules.config.schema import Config
+from modules.config.support import unsupported
+from modules.config.walk import live_records
+
+
+class Stove(Section):
+    """Fields of every standing."""
+
+    is_lit: Annotated[bool, Setting("Lit", "Whether it burns.")] = False
+    fuel: Annotated[
+        Literal["wood", "coal", "gas"],
+        Setting("Fuel", "What burns.", choice_labels={"gas": "Town gas"}, not_yet_choices=frozenset({"gas"})),
+    ] = "wood"
+    draught: Annotated[float, Setting("Draught", "How much air.", not_yet="refused")] = 1.0
+    whistle: Annotated[bool, Setting("Whistle", "When it boils.", not_yet="ignored")] = False
+    damper: Annotated[
+        int, Setting("Damper", "How far shut.", not_yet="refused", applies_when=When("is_lit", (True,)))
+    ] = 0
+
+
+class Kitchen(Config):
+    """Our config, and a stove."""
+
+    stove: Stove = Stove()
+
+
+def findings(**values: object) -> list[tuple[str, str, str]]:
+    config = Kitchen(stove=Stove.model_validate(values))
+    return [(p.path, p.severity, p.message) for p in unsupported(config)]
+
+
+def test_a_config_that_asks_for_nothing_special_has_no_finding() -> None:
+    assert findings() == []
+    assert list(unsupported(Config())) == []
+
+
+def test_what_changes_the_learning_is_refused_and_what_does_not_is_a_warning() -> None:
+    assert findings(draught=2.0, whistle=True) == [
+        ("stove.draught", "error", "Draught: 2.0 is not supported yet."),
+        ("stove.whistle", "warning", "Whistle: on has no effect yet."),
+    ]
+
+
+def test_a_choice_that_is_not_there_yet_is_refused_by_its_label_with_those_that_are() -> None:
+    config = Kitchen(stove=Stove(fuel="gas"))
+    (problem,) = unsupported(config)
+    assert (problem.path, problem.message) == ("stove.fuel", "Fuel: Town gas is not supported yet.")
+    assert problem.advice == "Choose wood or coal."
+
+
+def test_a_field_that_does_not_apply_is_not_held_against_anybody() -> None:
+    assert findings(damper=3) == []
+    assert findings(damper=3, is_lit=True) == [("stove.damper", "error", "Damper: 3 is not supported yet.")]
+
+
+def test_a_variant_that_is_not_there_yet_is_refused() -> None:
+    config, _ = set_path(Config(), "adapter", "loha")
+    assert [(p.path, p.severity) for p in unsupported(config)] == [("adapter", "error")]
+    whole, _ = set_path(config, "training.trains", "full")
+    assert list(unsupported(whole)) == []  # a fine-tune has no adapter
+
+
+def test_the_walk_goes_into_variants_parts_and_entries_that_are_switched_on() -> None:
+    tree = {"darkroom_version": 1, "concepts": [{"name": "a"}, {"name": "b", "enabled": False}]}
+    paths = {r.path for r in live_records(decode(tree).config)}
+    assert {"training.optimizer.beta1", "parts.unet.train", "concepts.0.name"} <= paths
+    assert not any(p.startswith("concepts.1") for p in paths)
+    assert "parts.vae.train" not in paths  # its family never trains it
+
+
+def everything(records: tuple[FieldRecord, ...]) -> list[FieldRecord]:
+    inner = [records_of(s) for r in records for s in (*r.variants.values(), *([r.item] if r.item else []))]
+    return [*records, *(r for found in inner for r in everything(found))]
+
+
+def test_every_mark_names_choices_that_exist_and_leaves_the_default() -> None:
+    records = everything(records_of(Config))
+    marked = [r for r in records if r.setting.not_yet_choices]
+    assert {"adapter", "training.method", "training.trains"} <= {r.path for r in marked}
+    for record in marked:
+        assert record.setting.not_yet_choices < set(record.choices), record.path
+        assert str(getattr(record.default, "name", record.default)) not in record.setting.not_yet_choices, record.path
