@@ -72,12 +72,22 @@ class Setting:
     not_yet: NotYet = ""
     not_yet_choices: frozenset[str] = frozenset()
 
+    def __get_pydantic_json_schema__(self, core_schema: Any, handler: Callable[[Any], dict[str, Any]]) -> Any:
+        """Return the JSON Schema of the field with its label and its help, so that editors show them."""
+        unit = f" In {self.unit}." if self.unit else ""
+        standing = " Not supported yet." if self.not_yet else ""
+        return {**handler(core_schema), "title": self.label, "description": f"{self.help}{unit}{standing}"}
+
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
     """The names a registry knows, as the choices of a text field: `Annotated[str, *one_of(names)]`."""
 
     names: Callable[[], Mapping[str, str]]
+
+    def __get_pydantic_json_schema__(self, core_schema: Any, handler: Callable[[Any], dict[str, Any]]) -> Any:
+        """Return the JSON Schema of the field with the names it takes."""
+        return {**handler(core_schema), "enum": list(self.names())}
 
 
 def one_of(names: Callable[[], Mapping[str, str]]) -> tuple[OneOf, AfterValidator]:

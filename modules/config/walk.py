@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pydantic import BaseModel
+
 from modules.config.edit import get_path
 from modules.config.field import FieldRecord, When, records_of
 from modules.config.schema import Config
@@ -48,8 +50,8 @@ def _counting(config: Config, records: tuple[FieldRecord, ...]) -> Iterator[Fiel
 def _inside(config: Config, record: FieldRecord) -> Iterator[FieldRecord]:
     match record.kind:
         case "section":
-            chosen = get_path(config, record.path)
-            yield from _counting(config, records_of(type(chosen), record.path))
+            variant: type[BaseModel] = type(get_path(config, record.path))
+            yield from _counting(config, records_of(variant, record.path))
         case "map" if record.item:
             for part in FAMILIES[config.model.family].parts:
                 fields = records_of(record.item, f"{record.path}.{part.name}")

@@ -1,0 +1,35 @@
+"""schema: the config as a JSON Schema for editors, or as a document of every setting."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from modules.config.json_schema import json_schema
+from modules.config.settings_doc import settings_document
+from modules.system.atomic import write_text
+from modules.system.paths import from_caller
+from trainer.cli import Verb
+
+
+def schema_text() -> str:
+    """Return the JSON Schema as it is written to a file."""
+    return json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
+
+
+def _schema(options: argparse.Namespace) -> int:
+    text = settings_document() if options.markdown else schema_text()
+    if options.output:
+        write_text(from_caller(options.output), text)
+    else:
+        sys.stdout.write(text)
+    return 0
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--markdown", action="store_true", help="every setting as a document instead")
+    parser.add_argument("--output", metavar="FILE", help="write it to a file instead of the screen")
+
+
+SCHEMA = Verb("write the config's JSON Schema, for editors that complete configs", _arguments, _schema)
