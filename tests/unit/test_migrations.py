@@ -164,7 +164,7 @@ def test_one_kind_of_nonsense_everywhere(value: Any) -> None:
 def test_a_value_of_a_wrong_kind_is_told() -> None:
     for key, value in {
         "unet": 5,
-        "optimizer": "ADAMW",
+        "optimizer": 5,
         "concepts": {"path": "x"},
         "samples": 3,
         "resolution": None,
@@ -194,11 +194,6 @@ def test_a_newer_onetrainer(version: int) -> None:
     assert "newer OneTrainer" in result.problems[0].message
     assert result.config.unknown["onetrainer"]["brand_new"] == 5
     assert result.config.training == decode(EVERYTHING).config.training
-
-
-@pytest.mark.parametrize("version", [0, 3, 9])
-def test_an_older_onetrainer_is_said(version: int) -> None:
-    assert any(f"version {version}" in w for w in warnings_of(decode({**OLDER, "__version": version})))
 
 
 @pytest.mark.parametrize("version", ["11", None, -1, True, 3.5, [], {}])

@@ -3,7 +3,7 @@
 A file with `darkroom_version` is ours. A file with OneTrainer's `__version` (0 to 11), or without any version but with
 keys of OneTrainer's, is an older ancestor: those steps come first, then the step into our version 1, then ours.
 Each step is a pure function from dict to dict, total: a missing key is ordinary input. A step that has something to
-tell appends to the notes it is given.
+tell appends to the notes it is given. Each step looks at keys alone, so on a tree that is newer it changes nothing.
 """
 
 from __future__ import annotations
@@ -12,16 +12,24 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from modules.config.migrations.onetrainer_10 import is_of_10, to_11
+from modules.config.migrations.eras import Era, era_of, first_step_for, is_onetrainer
+from modules.config.migrations.old_defaults import with_old_defaults
+from modules.config.migrations.onetrainer_00 import to_1
+from modules.config.migrations.onetrainer_01 import to_2
+from modules.config.migrations.onetrainer_02_to_07 import to_3, to_4, to_5, to_6, to_7, to_8
+from modules.config.migrations.onetrainer_08_to_09 import to_9, to_10
+from modules.config.migrations.onetrainer_10 import to_11
 from modules.config.migrations.onetrainer_11 import to_darkroom_1
+from modules.config.migrations.onetrainer_keys import NEWEST
 from modules.config.problem import Problem, shown
+
+__all__ = ["NEWEST_DARKROOM", "ONETRAINER_STEPS", "Step", "Tree", "is_onetrainer", "migrate", "to_onetrainer_11"]
 
 Tree = dict[str, Any]
 Step = Callable[[Tree, list[Problem]], Tree]
 
-NEWEST_ONETRAINER = 11
 NEWEST_DARKROOM = 1
-_ONETRAINER_STEPS: dict[int, Step] = {10: to_11}
+ONETRAINER_STEPS: tuple[Step, ...] = (to_1, to_2, to_3, to_4, to_5, to_6, to_7, to_8, to_9, to_10, to_11)
 _DARKROOM_STEPS: dict[int, Step] = {}
 
 
@@ -29,7 +37,7 @@ def migrate(raw: Tree) -> tuple[Tree, list[Problem], bool]:
     """Return the tree at our newest version, what was noticed, and whether anything had to be migrated."""
     tree, notes = copy.deepcopy(raw), list[Problem]()
     if is_onetrainer(tree):
-        return _from_onetrainer(tree, notes), notes, True
+        return to_darkroom_1(to_onetrainer_11(tree, notes), notes), notes, True
     version = _version(tree.get("darkroom_version", NEWEST_DARKROOM), NEWEST_DARKROOM)
     if version > NEWEST_DARKROOM:
         notes.append(
@@ -45,40 +53,48 @@ def migrate(raw: Tree) -> tuple[Tree, list[Problem], bool]:
     return tree, notes, version < NEWEST_DARKROOM
 
 
-def is_onetrainer(tree: Tree) -> bool:
-    """Return whether a tree without our version is OneTrainer's: by its version, else by flat keys of its own."""
-    return "darkroom_version" not in tree and any(
-        key in tree
-        for key in ("__version", "training_method", "base_model_name", "model_type", "output_model_destination")
-    )
+def to_onetrainer_11(tree: Tree, notes: list[Problem]) -> Tree:
+    """Return an OneTrainer tree of any version, or of none that it says, as version 11 would hold it.
+
+    A version that is said counts for the defaults; a key that is older than it still has its step done.
+    """
+    said = _said_version(tree, notes)
+    era = era_of(tree) if said is None else Era(said, said)
+    start = min(era.first, first_step_for(tree), NEWEST - 1)
+    _tell_age(said, era, start, notes)
+    for step in ONETRAINER_STEPS[start:]:
+        tree = step(tree, notes)
+    return with_old_defaults(tree, era, notes)
 
 
-def _from_onetrainer(tree: Tree, notes: list[Problem]) -> Tree:
-    version = _version(tree.get("__version"), NEWEST_ONETRAINER)
-    if version == NEWEST_ONETRAINER and is_of_10(tree):
-        version = 10
-    if version > NEWEST_ONETRAINER:
-        notes.append(
-            Problem(
-                "",
-                f"The file is of a newer OneTrainer (version {shown(version)}); what is known is loaded.",
-                "warning",
-            )
-        )
-    oldest = min(_ONETRAINER_STEPS)
-    if version < oldest:
-        notes.append(
-            Problem(
-                "",
-                f"The file is of OneTrainer's config version {version}; versions before {oldest} are read as "
-                f"version {oldest}.",
-                "warning",
-                "Look through the settings before you start.",
-            )
-        )
-    for step in range(max(version, oldest), NEWEST_ONETRAINER):
-        tree = _ONETRAINER_STEPS[step](tree, notes)
-    return to_darkroom_1(tree, notes)
+def _said_version(tree: Tree, notes: list[Problem]) -> int | None:
+    """Return the version that a file says; None where it says none, or nonsense. Numbers in quotes are numbers."""
+    given: Any = tree.get("__version")
+    is_in_quotes = isinstance(given, str) and given.isdecimal() and len(given) < 10
+    if is_in_quotes or (isinstance(given, float) and given.is_integer()):
+        given = int(given)
+    if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
+        return given
+    if given is not None:
+        message = f"{shown(given)} is no version of a config of OneTrainer's; the file's age is read from its settings."
+        notes.append(Problem("", message, "warning"))
+    return None
+
+
+def _tell_age(said: int | None, era: Era, start: int, notes: list[Problem]) -> None:
+    up_to_date = "it was brought up to date."
+    if said is not None and said > NEWEST:
+        message = f"The file is of a newer OneTrainer (version {shown(said)}); what is known is loaded."
+        notes.append(Problem("", message, "warning"))
+    elif said is not None and said < NEWEST:
+        notes.append(Problem("", f"This is a config of OneTrainer's version {said}; {up_to_date}", "info"))
+    elif said is None and era.last < NEWEST:
+        versions = f"version {era.last}" if era.first == era.last else f"versions {era.first} to {era.last}"
+        message = f"This OneTrainer config says no version; its settings are those of {versions}: {up_to_date}"
+        notes.append(Problem("", message, "info"))
+    if said is not None and start < min(said, NEWEST - 1):
+        message = f"Some of its settings are older than that, of version {start}; they were brought up to date too."
+        notes.append(Problem("", message, "info"))
 
 
 def _version(value: object, fallback: int) -> int:

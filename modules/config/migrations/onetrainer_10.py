@@ -2,59 +2,86 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
 
-from modules.config.problem import Problem
+from modules.config.migrations.onetrainer_08_to_09 import parts_of
+from modules.config.migrations.onetrainer_keys import PARTS
+from modules.config.migrations.taking import Notes, Tree, rename
+from modules.config.problem import Problem, shown
 
-_PARTS = ("unet", "text_encoder", "text_encoder_2", "vae")
-_IN_EVERY_MODEL = ("unet", "text_encoder")
-_OLD_KEYS = (
-    "gradient_checkpointing",
-    "enable_activation_offloading",
-    "layer_offload_fraction",
-    "enable_async_offloading",
-)
+_OLD_KEYS = ("gradient_checkpointing", "enable_activation_offloading", "layer_offload_fraction")
+_METHODS = ("ON", "OFF", "CPU_OFFLOADED")
 
-
-def is_of_10(tree: dict[str, Any]) -> bool:
-    """Return whether a tree that says 11, or nothing, has keys of version 10.
-
-    Presets carry no version, and for two days in July 2026 OneTrainer wrote the old keys into version 11.
-    """
-    return any(key in tree for key in _OLD_KEYS) or (
-        tree.get("output_model_format") == "SAFETENSORS" and tree.get("training_method") != "EMBEDDING"
-    )
+# Optimizers that OneTrainer removed in March 2026, what is nearest to each, and the settings that make it so.
+_GONE_OPTIMIZERS: dict[str, tuple[str, Tree]] = {
+    "LION_PRODIGY_ADV": ("PRODIGY_ADV", {}),
+    "SIMPLIFIED_AdEMAMix": ("ADOPT_ADV", {"Simplified_AdEMAMix": True}),
+}
 
 
-def to_11(tree: dict[str, Any], notes: list[Problem]) -> dict[str, Any]:
+def to_11(tree: Tree, notes: Notes) -> Tree:
     """Return the tree as OneTrainer's version 11 would hold it.
 
     In version 10 one `gradient_checkpointing` ("OFF", "ON", "CPU_OFFLOADED"; absent means "ON") spoke for all
-    parts, and the output format SAFETENSORS stood for what is now named by what it holds.
+    parts, and the output format SAFETENSORS stood for what is now named by what it holds. For two days in July 2026
+    the old keys were written into version 11: the step holds for those too.
     """
     result = dict(tree)
-    has_old_keys = any(key in tree for key in _OLD_KEYS)
-    method = result.pop("gradient_checkpointing", "ON")
+    _into_parts(result, notes)
+    rename(result, "enable_async_offloading", "async_offloading")
+    _format(result, notes)
+    _optimizer(result, notes)
+    result["__version"] = 11
+    return result
+
+
+def _into_parts(tree: Tree, notes: Notes) -> None:
+    if not any(key in tree for key in _OLD_KEYS):
+        return
+    method = tree.pop("gradient_checkpointing", "ON")
+    offloads_activations = tree.pop("enable_activation_offloading", True)
+    fraction = tree.pop("layer_offload_fraction", 0.0)
+    if isinstance(method, bool):
+        method = "ON" if method else "OFF"
+    if not (isinstance(method, str) and method in _METHODS):
+        message = f"gradient_checkpointing = {shown(method)} is none of {', '.join(_METHODS)}; ON stands instead."
+        notes.append(Problem("parts", message, "warning"))
+        method = "ON"
     is_offloaded = method == "CPU_OFFLOADED"
-    fraction = result.pop("layer_offload_fraction", 0.0)
-    offloads_activations = result.pop("enable_activation_offloading", True)
-    if has_old_keys:
-        result["async_offloading"] = result.pop("enable_async_offloading", True)
-        for name in _PARTS:
-            if isinstance(part := result.get(name, {} if name in _IN_EVERY_MODEL else None), dict):
-                result[name] = {
-                    **part,
-                    "gradient_checkpointing": method not in ("OFF", False),
-                    "activation_offloading": bool(is_offloaded and offloads_activations),
-                    "offload_fraction": fraction if is_offloaded else 0.0,
-                }
-    if result.get("output_model_format") == "SAFETENSORS":
-        match result.get("training_method"):
+    for name in PARTS:
+        part = tree.get(name, {} if name in parts_of(tree) else None)
+        if isinstance(part, dict):
+            tree[name] = {
+                "gradient_checkpointing": method != "OFF",
+                "activation_offloading": bool(is_offloaded and offloads_activations),
+                "offload_fraction": fraction if is_offloaded else 0.0,
+                **part,  # what a part says itself is of version 11
+            }
+
+
+def _format(tree: Tree, notes: Notes) -> None:
+    if tree.get("output_model_format") == "CKPT":
+        tree["output_model_format"] = "SAFETENSORS"
+        destination = tree.get("output_model_destination")
+        if isinstance(destination, str):
+            tree["output_model_destination"] = re.sub(r"\.ckpt$", ".safetensors", destination, flags=re.IGNORECASE)
+        message = "The format CKPT can run code when it is loaded and is no longer written; safetensors stands instead."
+        notes.append(Problem("output.destination", message, "info"))
+    if tree.get("output_model_format") == "SAFETENSORS":
+        match tree.get("training_method"):
             case "LORA":
-                result["output_model_format"] = "LEGACY_LORA"
+                tree["output_model_format"] = "LEGACY_LORA"
             case "EMBEDDING":
                 pass
             case _:
-                result["output_model_format"] = "LEGACY_SAFETENSORS"
-    result["__version"] = 11
-    return result
+                tree["output_model_format"] = "LEGACY_SAFETENSORS"
+
+
+def _optimizer(tree: Tree, notes: Notes) -> None:
+    optimizer = tree.get("optimizer")
+    name = optimizer.get("optimizer") if isinstance(optimizer, dict) else None
+    if isinstance(optimizer, dict) and isinstance(name, str) and name in _GONE_OPTIMIZERS:
+        nearest, settings = _GONE_OPTIMIZERS[name]
+        tree["optimizer"] = {**optimizer, "optimizer": nearest, **settings}
+        message = f"The optimizer {name} is no more; the nearest to it, {nearest}, stands instead."
+        notes.append(Problem("training.optimizer", message, "warning", "Check its settings and the learning rate."))

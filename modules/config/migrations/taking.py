@@ -68,3 +68,32 @@ def number(value: object) -> float | None:
     if not abs(result) < 1e15:
         return None
     return int(result) if result == int(result) else result
+
+
+def move_into(tree: Tree, source: str, holder: str, key: str, notes: Notes) -> bool:
+    """Move a flat value of a tree into a nested object, which is copied for it; returns whether it was moved.
+
+    A value that is in the object already is the newer one and stands; the flat one then stays where it is, and is
+    reported with all else that is not understood.
+    """
+    given = tree.get(holder)
+    if source not in tree or (isinstance(given, dict) and key in given):
+        return False
+    value = tree.pop(source)
+    tree[holder] = {**own_object(tree, holder, notes), key: value}
+    return True
+
+
+def own_object(tree: Tree, key: str, notes: Notes) -> Tree:
+    """Return a copy of a nested object, empty where there is none; anything else there is told."""
+    given = tree.get(key)
+    if given is not None and not isinstance(given, dict):
+        message = f"{key} = {shown(given)} holds no settings; what the file says elsewhere of it stands instead."
+        notes.append(Problem(f"onetrainer.{key}", message, "warning"))
+    return dict(given) if isinstance(given, dict) else {}
+
+
+def rename(tree: Tree, source: str, target: str) -> None:
+    """Give a value of a tree its newer name, unless that is there already."""
+    if source in tree and target not in tree:
+        tree[target] = tree.pop(source)

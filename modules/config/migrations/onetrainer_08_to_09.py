@@ -1,0 +1,64 @@
+"""OneTrainer's config versions 8 to 10: the transformer gets its own part, and each part its own data type."""
+
+from __future__ import annotations
+
+import copy
+
+from modules.config.migrations.onetrainer_keys import PARTS
+from modules.config.migrations.taking import Notes, Tree, own_object
+from modules.config.problem import Problem, shown
+
+_HAVE_A_PRIOR = ("WUERSTCHEN", "STABLE_CASCADE")
+
+
+def to_9(tree: Tree, notes: Notes) -> Tree:
+    """8 to 9: what was said of the prior is said of the transformer too, but for the models that do have a prior."""
+    result = dict(tree)
+    prior = result.get("prior")
+    if isinstance(prior, dict) and "transformer" not in result and not has_prior(result):
+        result["transformer"] = copy.deepcopy(prior)
+    return result
+
+
+def to_10(tree: Tree, notes: Notes) -> Tree:
+    """9 to 10: the data type of the whole model moves into the parts that have none of their own.
+
+    A part that says nothing had NONE by default, which meant the model's. So a sparse file with a model-wide type
+    meant it for the parts it does not name as well; today's default, float32, would be another training. The VAE is
+    the exception: its default was float32 in every version.
+    """
+    result = dict(tree)
+    dtype = result.get("weight_dtype")
+    if not isinstance(dtype, str):
+        if "weight_dtype" in result:
+            del result["weight_dtype"]
+            message = f"weight_dtype = {shown(dtype)} is no data type; float32 stands instead."
+            notes.append(Problem("onetrainer.weight_dtype", message, "warning"))
+        return result
+    del result["weight_dtype"]
+    for name in PARTS:
+        if name not in result and name not in parts_of(result):
+            continue
+        if name in result and not isinstance(result[name], dict):
+            continue
+        part = own_object(result, name, notes)
+        own = part.get("weight_dtype")
+        if own == "NONE" or (own is None and name != "vae"):
+            result[name] = {**part, "weight_dtype": dtype}
+    return result
+
+
+def parts_of(tree: Tree) -> tuple[str, ...]:
+    """Return the parts that a tree's model has; for other families, all that any model has."""
+    model_type = tree.get("model_type", "STABLE_DIFFUSION_15")
+    if not isinstance(model_type, str) or model_type.startswith("STABLE_DIFFUSION_XL"):
+        return ("unet", "text_encoder", "text_encoder_2", "vae")
+    if model_type.startswith(("STABLE_DIFFUSION_1", "STABLE_DIFFUSION_2")):
+        return ("unet", "text_encoder", "vae")
+    return tuple(name for name in PARTS if name not in ("unet", "unconditional_transformer"))
+
+
+def has_prior(tree: Tree) -> bool:
+    """Return whether a tree is of a model that has a prior in the sense of the word (Wuerstchen, Cascade)."""
+    model_type = tree.get("model_type")
+    return isinstance(model_type, str) and model_type.startswith(_HAVE_A_PRIOR)
