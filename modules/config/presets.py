@@ -7,10 +7,13 @@ with '#', the mark of the built-in ones.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from modules.config.codec import Loaded, load_file, save_file
+from modules.config.problem import Problem
 from modules.config.schema import Config
 from modules.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT, safe_name, user_presets_dir
@@ -36,11 +39,21 @@ class Preset:
         return load_file(self.path)
 
 
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What became of a folder of presets: those that are the user's own now, and what was found about each file."""
+
+    presets: tuple[Preset, ...]
+    problems: tuple[Problem, ...]
+
+
 def list_presets(*, user_dir: Path | None = None) -> list[Preset]:
-    """Return all presets, the built-in ones by family first, then the user's, each by name."""
-    built_in = [Preset(file.stem, file.parent.name, file) for file in sorted(BUILT_IN_DIR.glob("*/#*.json"))]
-    folder = user_dir or user_presets_dir()
-    own = [Preset(file.stem, "yours", file) for file in sorted(folder.glob("*.json")) if file.stem[0] not in "#."]
+    """Return all presets, the built-in ones by family first, then the user's, each by name.
+
+    What is no file with the ending of a config is passed over, and so is a folder that cannot be read.
+    """
+    built_in = [Preset(file.stem, file.parent.name, file) for file in _files(BUILT_IN_DIR, "*/#*.json")]
+    own = [Preset(file.stem, "yours", file) for file in _own_files(user_dir or user_presets_dir())]
     return built_in + own
 
 
@@ -55,3 +68,50 @@ def save_preset(config: Config, name: str, *, user_dir: Path | None = None) -> P
     path = (user_dir or user_presets_dir()) / f"{stem}.json"
     save_file(config, path)
     return Preset(stem, "yours", path)
+
+
+def import_presets(folder: Path, *, user_dir: Path | None = None) -> Imported:
+    """Make every preset of a folder (OneTrainer's `training_presets`, say) one of the user's own, under its name.
+
+    Built-in ones ('#') are passed over. A preset that the user has already stays as it is: an equal one is not written
+    again, another one gets a number behind its name. Never raises on content; what went wrong with a file is told, and
+    the others are taken. Raises OSError where the user's folder cannot be written.
+    """
+    target = user_dir or user_presets_dir()
+    presets: list[Preset] = []
+    problems: list[Problem] = []
+    for file in _own_files(folder):
+        loaded = load_file(file)
+        if any(p.severity == "error" and not p.path for p in loaded.problems):
+            problems += (Problem("", f"{file.name} was left out. {p.message}", "warning") for p in loaded.problems)
+            continue
+        preset, message = _keep(loaded.config, file.stem, target)
+        presets.append(preset)
+        problems.append(Problem("", f"{file.stem}: {message}", "info"))
+        problems += (Problem("", f"{file.stem}: {p}", p.severity) for p in loaded.problems)
+    return Imported(tuple(presets), tuple(problems))
+
+
+def _keep(config: Config, name: str, target: Path) -> tuple[Preset, str]:
+    """Write a preset unless there is an equal one; return it, and what was done in words."""
+    wanted = safe_name(name) if any(c.isalnum() for c in name) else "preset"
+    for number in count(1):
+        stem = wanted if number == 1 else f"{wanted} {number}"
+        path = target / f"{stem}.json"
+        if not path.exists():
+            words = "imported" if stem == name else f"imported as {stem}"
+            return save_preset(config, stem, user_dir=target), f"{words}."
+        if path.is_file() and load_file(path).config == config:
+            return Preset(stem, "yours", path), "already among your presets."
+    raise AssertionError("there is always another number")
+
+
+def _own_files(folder: Path) -> Iterator[Path]:
+    return (file for file in _files(folder, "*.json") if file.stem[0] not in "#.")
+
+
+def _files(folder: Path, pattern: str) -> list[Path]:
+    try:
+        return sorted(file for file in folder.glob(pattern) if file.is_file())
+    except OSError:
+        return []

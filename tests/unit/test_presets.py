@@ -9,7 +9,7 @@ import pytest
 
 from modules.config import presets
 from modules.config.codec import encode
-from modules.config.presets import BUILT_IN_DIR, Preset, list_presets, save_preset
+from modules.config.presets import BUILT_IN_DIR, Preset, import_presets, list_presets, save_preset
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.errors import DarkroomError
@@ -114,3 +114,78 @@ def test_a_broken_preset_is_listed_and_loads_with_a_problem(tmp_path: Path, cont
     (tmp_path / "broken.json").write_text(content)
     preset = next(p for p in list_presets(user_dir=tmp_path) if p.name == "broken")
     assert preset.load().config == Config()
+
+
+def test_what_is_no_preset_in_the_folder_is_passed_over(built_in: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    (own / "a folder.json").mkdir(parents=True)
+    (own / "gone.json").symlink_to(own / "nowhere")
+    for name in (".json", "notes.txt", "cat.json", "cat.json.bak", ".cat.json.writing-1234", "ça va.json"):
+        (own / name).write_bytes(b"\xff\x00")
+    assert [p.name for p in list_presets(user_dir=own) if not p.is_built_in] == ["cat", "ça va"]
+    assert len(list_presets(user_dir=own / "cat.json")) == 3, "a file where the folder should be"
+
+
+def test_a_folder_that_cannot_be_read_leaves_the_others(
+    built_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = Path.glob
+
+    def glob(self: Path, pattern: str) -> object:
+        if self == tmp_path / "own":
+            raise PermissionError(13, "Permission denied")
+        return listed(self, pattern)
+
+    monkeypatch.setattr(Path, "glob", glob)
+    assert [p.name for p in list_presets(user_dir=tmp_path / "own")] == ["#z", "#a", "#b"]
+
+
+def onetrainer_folder(tmp_path: Path) -> Path:
+    """A `training_presets` as OneTrainer leaves it: built-in ones, own ones of several ages, and things beside them."""
+    folder = tmp_path / "training_presets"
+    (folder / "below.json").mkdir(parents=True)
+    old = {"training_method": "LORA", "model_type": "STABLE_DIFFUSION_15", "epochs": 7}
+    new = {"__version": 11, "training_method": "LORA", "epochs": 9, "what_is_this": 1}
+    files = {"#sd 1.5": old, "#": new, "cat": old, "dog v2": new, ".hidden": old, "concepts": []}
+    for name, tree in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(tree))
+    (folder / "broken.json").write_text("{")
+    (folder / "readme.txt").write_text("x")
+    return folder
+
+
+def test_the_presets_of_another_program_become_the_users_own(built_in: Path, tmp_path: Path) -> None:
+    imported = import_presets(onetrainer_folder(tmp_path))
+    assert [p.name for p in imported.presets] == ["cat", "dog v2"]
+    assert [p for p in list_presets() if not p.is_built_in] == list(imported.presets)
+    assert [p.load().config.training.epochs for p in imported.presets] == [7, 9]
+    assert all(json.loads(p.path.read_text(encoding="utf-8"))["darkroom_version"] == 1 for p in imported.presets)
+    said = [(p.severity, str(p)) for p in imported.problems]
+    assert ("info", "cat: imported.") in said
+    left_out = [text for severity, text in said if severity == "warning" and "left out" in text]
+    assert [text.partition(" ")[0] for text in left_out] == ["broken.json", "concepts.json"]
+    assert any(text.startswith("dog v2: ") and "OneTrainer" in text for _, text in said)
+
+
+def test_importing_again_changes_nothing(built_in: Path, tmp_path: Path) -> None:
+    folder = onetrainer_folder(tmp_path)
+    first = import_presets(folder)
+    before = {p.path: p.path.read_bytes() for p in first.presets}
+    again = import_presets(folder)
+    assert again.presets == first.presets
+    assert "cat: already among your presets." in [str(p) for p in again.problems]
+    assert {f: f.read_bytes() for f in user_presets_dir().iterdir()} == before
+
+
+def test_importing_never_overwrites(built_in: Path, tmp_path: Path) -> None:
+    mine = save_preset(Config.model_validate({"training": {"epochs": 3}}), "cat")
+    (user_presets_dir() / "dog v2.json").mkdir()
+    imported = import_presets(onetrainer_folder(tmp_path))
+    assert [p.name for p in imported.presets] == ["cat 2", "dog v2 2"]
+    assert mine.load().config.training.epochs == 3
+    assert "cat: imported as cat 2." in [str(p) for p in imported.problems]
+
+
+def test_a_folder_without_presets_gives_none(tmp_path: Path) -> None:
+    assert import_presets(tmp_path / "nowhere").presets == ()
+    assert not user_presets_dir().exists()
