@@ -16,6 +16,8 @@ from modules.adapters.lora import LoraAdapter, LoraShape, attach_lora
 from modules.adapters.stored_lora import fill, read_lora
 from modules.adapters.targets import target_layers
 from modules.config.schema import Config, lora_of
+from modules.config.secrets import hub_access
+from modules.config.secrets_file import load_secrets
 from modules.data.cache.store import weights_fingerprint
 from modules.data.dataset import Dataset
 from modules.data.order import Showing
@@ -95,6 +97,7 @@ def load_family(config: Config, on_bytes: Callable[[float, float], None] | None 
         vae_file=config.model.vae_file,
         offline=config.model.offline,
         hub_cache_dir=config.model.hub_cache_dir,
+        hub=hub_access(load_secrets().secrets),
         on_bytes=on_bytes,
     )
     return cast(ModelFamily, family)

@@ -8,7 +8,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import TextIO
 
-from trainer.events import CacheProgress, DownloadProgress, Event, Phase, PhaseChanged, SampleProgress, to_line
+from modules.system.redaction import RedactingFormatter
+from trainer.events import (
+    CacheProgress,
+    DownloadProgress,
+    Event,
+    Phase,
+    PhaseChanged,
+    SampleProgress,
+    to_line,
+    without_secrets,
+)
 
 _NOT_KEPT = (DownloadProgress, CacheProgress, SampleProgress)  # too many, and of no use afterwards
 
@@ -26,7 +36,8 @@ class EventLog:
         self.run_dir: Path | None = None
 
     def emit(self, event: Event) -> None:
-        """Tell an event. A phase that already is is not told again."""
+        """Tell an event, without any secret in its texts. A phase that already is is not told again."""
+        event = without_secrets(event)
         if isinstance(event, PhaseChanged):
             if event.phase == self._phase and not event.detail:
                 return
@@ -43,7 +54,7 @@ class EventLog:
         for line in waiting:
             self._write(line)
         self._handler = logging.FileHandler(run_dir / "log.txt", encoding="utf-8")
-        self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        self._handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         logging.getLogger().addHandler(self._handler)
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from transformers.utils.logging import disable_progress_bar
 
+from modules.config.secrets import WHERE_TO_ENTER, HubAccess
 from modules.errors import DarkroomError
 from modules.system.paths import from_root
 
@@ -29,20 +30,23 @@ _UNWANTED = ("*.fp16.*", "*.non_ema.*", "*flax*", "*.onnx*", "safety_checker/*",
 OnBytes = Callable[[float, float], None]
 
 
-def locate(name: str, *, offline: bool, cache_dir: str, on_bytes: OnBytes | None = None) -> Path:
+def locate(
+    name: str, *, offline: bool, cache_dir: str, hub: HubAccess | None = None, on_bytes: OnBytes | None = None
+) -> Path:
     """Return the folder of a base model: the folder itself, or the local copy of a Hugging Face repository.
 
     A repository is downloaded when it is not there yet; `on_bytes(done, total)` is then called now and then, from
-    several threads, and may raise to end it. What was downloaded by then is used the next time. Raises DarkroomError
-    where there is neither folder nor repository.
+    several threads, and may raise to end it. What was downloaded by then is used the next time. `hub` holds the token
+    to ask with. Raises DarkroomError where there is neither folder nor repository, or the token does not open it.
     """
     folder = from_root(name)
     if folder.is_dir():
         return folder
     # Imported here: it takes a third of a second that a run from a folder need not spend.
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
+    hub = hub or HubAccess()
     try:
         return Path(
             snapshot_download(
@@ -51,20 +55,53 @@ def locate(name: str, *, offline: bool, cache_dir: str, on_bytes: OnBytes | None
                 ignore_patterns=list(_UNWANTED),
                 local_files_only=offline,
                 cache_dir=cache_dir or None,
+                token=hub.token,
                 tqdm_class=_telling_bar(on_bytes or (lambda done, total: None)),
             )
         )
-    except RepositoryNotFoundError as error:
-        raise DarkroomError(
-            f"There is no folder {name!r} here, and no repository of that name at Hugging Face.",
-            advice="Correct the name of the base model; a private repository needs a token.",
-        ) from error
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
+        if refusal := _refusal(name, error, hub):
+            raise refusal from error
         how = "the network may not be used" if offline else "it could not be downloaded"
         raise DarkroomError(
             f"The base model {name!r} is not on this machine, and {how}.",
             advice="Check the name and the connection, or choose a folder in diffusers layout.",
         ) from error
+
+
+def _refusal(name: str, error: Exception, hub: HubAccess) -> DarkroomError | None:
+    """Return the sentence for a repository that Hugging Face does not hand out, where that is what the error says.
+
+    It answers 401 or 404 alike for what is private and what is not there, lest the names of private ones be found out.
+    """
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+
+    if isinstance(error, LocalEntryNotFoundError) and isinstance(error.__cause__, HfHubHTTPError):
+        error = error.__cause__  # it looked for a local copy, which is not what went wrong
+    code = error.response.status_code if isinstance(error, HfHubHTTPError) and error.response is not None else 0
+    tried = f"Asked with {hub.words}."
+    if isinstance(error, GatedRepoError):
+        return DarkroomError(
+            f"{name} is given only to those who accepted its terms at Hugging Face, and needs a token. {tried}",
+            advice=f"Accept them at huggingface.co/{name}, make a token there and enter it: {WHERE_TO_ENTER}.",
+        )
+    if isinstance(error, RepositoryNotFoundError):
+        return DarkroomError(
+            f"There is no folder {name!r} here, and no repository of that name at Hugging Face that may be read: it "
+            f"is not there, or it is private and needs a token. {tried}",
+            advice=f"Correct the name of the base model, or enter a token that may read it: {WHERE_TO_ENTER}.",
+        )
+    if code in (401, 403):
+        return DarkroomError(
+            f"Hugging Face did not accept the token for {name} ({code}). {tried}",
+            advice=f"Make a token that may read it, at huggingface.co, and enter it: {WHERE_TO_ENTER}.",
+        )
+    return None
 
 
 def _telling_bar(on_bytes: OnBytes) -> type[Any]:

@@ -31,6 +31,11 @@ def user_presets_dir() -> Path:
     return platformdirs.user_config_path(_APP, appauthor=False) / "presets"
 
 
+def secrets_file() -> Path:
+    """Return the file of tokens and passwords, in the platform's config folder; configs never hold any."""
+    return platformdirs.user_config_path(_APP, appauthor=False) / "secrets.json"
+
+
 def session_file() -> Path:
     """Return the file in which the window keeps the last session."""
     return platformdirs.user_state_path(_APP, appauthor=False) / "session.json"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from modules.config.secrets import HubAccess
 from modules.errors import DarkroomError
 from modules.families.parts.files import PART_CLASSES, ModelFiles, read_folder
 from modules.families.spec import FamilySpec
@@ -25,18 +26,20 @@ def read_model(
     vae_file: str = "",
     offline: bool = False,
     hub_cache_dir: str = "",
+    hub: HubAccess | None = None,
     on_bytes: OnBytes | None = None,
 ) -> ModelFiles:
     """Return the parts of a model, each in its dtype, or float32 where none is named.
 
-    `vae_file` names a file whose VAE takes the place of the model's own. `on_bytes(done, total)` follows a download.
-    Raises DarkroomError with a sentence for whatever is missing, or is no model of the family.
+    `vae_file` names a file whose VAE takes the place of the model's own. `hub` holds the token for a download,
+    which `on_bytes(done, total)` follows. Raises DarkroomError with a sentence for whatever is missing, or is no model
+    of the family.
     """
     path = from_root(base_model)
     if base_model and path.is_file():
         files = read_single_file(path, base_model, spec, dtypes)
     else:
-        folder = locate(base_model, offline=offline, cache_dir=hub_cache_dir, on_bytes=on_bytes)
+        folder = locate(base_model, offline=offline, cache_dir=hub_cache_dir, hub=hub, on_bytes=on_bytes)
         files = read_folder(folder, base_model, spec, dtypes)
     if not vae_file:
         return files

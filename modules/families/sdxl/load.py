@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from modules.config.secrets import HubAccess
 from modules.families.parts.files import ModelFiles, require_plain_unet
 from modules.families.parts.noise_process import process_of
 from modules.families.parts.read_model import read_model
@@ -27,17 +28,25 @@ def load(
     vae_file: str = "",
     offline: bool = False,
     hub_cache_dir: str = "",
+    hub: HubAccess | None = None,
     on_bytes: OnBytes | None = None,
 ) -> StableDiffusionXL:
     """Return the model with every part on the processor, frozen, in its own dtype (float32 where none is named).
 
-    `vae_file` names a VAE that takes the place of the model's own; `on_bytes(done, total)` follows a download. Raises
-    DarkroomError with a sentence for whatever is missing or is no SDXL.
+    `vae_file` names a VAE that takes the place of the model's own; `hub` holds the token for a download, which
+    `on_bytes(done, total)` follows. Raises DarkroomError with a sentence for whatever is missing or is no SDXL.
     """
     wanted = dtypes.get("vae", torch.float32)
     careful = {**dtypes, "vae": torch.float32} if wanted == torch.float16 else dtypes
     files = read_model(
-        base_model, SDXL, careful, vae_file=vae_file, offline=offline, hub_cache_dir=hub_cache_dir, on_bytes=on_bytes
+        base_model,
+        SDXL,
+        careful,
+        vae_file=vae_file,
+        offline=offline,
+        hub_cache_dir=hub_cache_dir,
+        hub=hub,
+        on_bytes=on_bytes,
     )
     if wanted == torch.float16:
         halve_if_safe(files.parts["vae"], name=base_model)
