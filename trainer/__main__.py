@@ -5,6 +5,8 @@
     python -m trainer check CONFIG          what is wrong with it, and what it would do
     python -m trainer sample CONFIG         paint its samples, with a LoRA if one is given
     python -m trainer cache CONFIG          fill the caches and stop
+    python -m trainer secrets list          tokens and passwords: which are set; set, remove, import
+    python -m trainer schema                the config's JSON Schema, for editors; --markdown: every setting
     python -m trainer make-demo-model       train the demo model from nothing
     python -m trainer benchmark             measure the program on this machine
 
@@ -20,6 +22,7 @@ import sys
 from collections.abc import Sequence
 
 from modules.errors import DarkroomError
+from modules.system.redaction import redacted
 from trainer.cli import verbs
 
 OK, FAILED, WRONG, STOPPED = 0, 1, 2, 130
@@ -33,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # here, where a closed pipe can still be met
         return code
     except DarkroomError as error:
-        print(f"{error.message}\n{error.advice}".strip(), file=sys.stderr)
+        print(redacted(f"{error.message}\n{error.advice}".strip()), file=sys.stderr)
         return WRONG
     except BrokenPipeError:  # whoever read the output, as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

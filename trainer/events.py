@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import TypeAdapter, ValidationError
+
+from modules.system.redaction import redacted
 
 Phase = Literal[
     "starting",
@@ -251,6 +253,18 @@ def _reader(name: str) -> TypeAdapter[Event]:
 
 
 def _json_safe(value: Any) -> Any:
+def without_secrets(event: Event) -> Event:
+    """Return the event with known secrets taken out of its texts; places and names that programs act on stay."""
+    texts = {name: getattr(event, name) for name in event.__slots__ if name not in _PLACES | _NAMES}
+    told = {name: redacted(text) for name, text in texts.items() if isinstance(text, str)}
+    changed: dict[str, Any] = {name: text for name, text in told.items() if text != texts[name]}
+    return replace(event, **changed) if changed else event
+
+
+_PLACES = frozenset({"run_dir", "path", "model_path", "backup_path", "details_path"})
+_NAMES = frozenset({"phase", "outcome", "family", "method", "trains", "format", "what", "device"})
+
+
     match value:
         case Mapping():
             return {key: _json_safe(v) for key, v in value.items()}

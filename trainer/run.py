@@ -17,8 +17,10 @@ import torch
 from modules.config.codec import load_file
 from modules.config.compare import fixed_on_resume
 from modules.config.schema import Config
+from modules.config.secrets_file import load_secrets
 from modules.errors import DarkroomError
 from modules.system.paths import from_root
+from modules.system.redaction import redacted
 from trainer import preflight
 from trainer.assemble import Machine, cached_loader, caches_of, load_model, machine_of
 from trainer.backup import BackupInfo, find_backup, list_backups, new_run_dir, verify
@@ -44,6 +46,7 @@ def execute_guarded(
     clocks = clocks or Clocks()
     log = EventLog(emit, clocks.now)
     try:
+        _tell_of_secrets(log)
         execute(request, log=log, desk=desk, clocks=clocks)
     except StopRequested:
         log.emit(RunFinished("stopped", 0, "Stopped before the first step."))
@@ -90,6 +93,12 @@ def execute(request: RunRequest, *, log: EventLog, desk: CommandDesk, clocks: Cl
         carry_out(RunSetup(request.config, machine, desk, log, clocks, run_dir, num_threads, backup, saved))
 
 
+def _tell_of_secrets(log: EventLog) -> None:
+    """Read the stored tokens before anything else, so that nothing of this run can tell them."""
+    for problem in load_secrets().problems:
+        log.emit(WarningRaised(problem.message, problem.advice))
+
+
 def _tell_findings(config: Config, log: EventLog) -> None:
     """Check the config once more; tell its warnings, and raise DarkroomError with all of its errors."""
     report = preflight.check(config)
@@ -130,7 +139,7 @@ def _failure(error: BaseException, run_dir: Path | None) -> RunFailed:
     backup_path = str(backups[-1].path) if backups else ""
     if isinstance(error, DarkroomError):
         return RunFailed(message, advice, backup_path=backup_path)
-    details = "".join(traceback.format_exception(error))
+    details = redacted("".join(traceback.format_exception(error)))
     logger.error("The run failed.\n%s", details)
     details_path = ""
     if run_dir is not None:
