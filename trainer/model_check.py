@@ -14,10 +14,12 @@ from modules.config.schema import Config
 from modules.families.registry import FAMILIES
 from modules.families.spec import FamilySpec
 from modules.formats.file_kind import FileKind
+from modules.formats.headers import UnreadableFileError, read_header
 from modules.formats.kinds import identify
 from modules.formats.signs.folders import folder_kind
 from modules.system.paths import from_root
 
+_WEIGHTS = ("diffusion_pytorch_model.safetensors", "model.safetensors")  # as diffusers and transformers call them
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 
 
@@ -91,13 +93,40 @@ def _diffusers_folder(folder: Path, name: str, spec: FamilySpec) -> Iterator[Pro
         )
         return
     for part in spec.parts:
-        if not (folder / part.name / "config.json").is_file():
+        if what_is_wrong := _why_incomplete(folder / part.name):
             yield Problem(
                 "model.base_model",
-                f"{name} is incomplete: {part.name}/config.json is missing.",
+                f"{name} is incomplete: {what_is_wrong}",
                 advice="Download or copy the model again.",
             )
     yield from _zero_snr(folder_kind(folder), name)
+
+
+def _why_incomplete(part: Path) -> str:
+    """Return what of a part's files is missing or broken, by their headers; nothing where all is there."""
+    if not (part / "config.json").is_file():
+        return f"{part.name}/config.json is missing."
+    files = [n for n in _WEIGHTS if kind_of(part / n) == "file"][:1]
+    try:
+        files = files or _shards(part)
+    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        return f"the list of the files that hold {part.name} cannot be read."
+    if not files:
+        return f"the weights of {part.name} are missing: there is no {' or '.join(_WEIGHTS)} in its folder."
+    for file in files:
+        try:
+            read_header(part / file)
+        except UnreadableFileError as error:
+            return f"{part.name}: {error.message}"
+    return ""
+
+
+def _shards(part: Path) -> list[str]:
+    """Return the files that a part in several files says it has; none where it says nothing."""
+    indices = sorted(part.glob("*.safetensors.index.json"))
+    if not indices:
+        return []
+    return sorted({str(name) for name in json.loads(indices[0].read_text(encoding="utf-8"))["weight_map"].values()})
 
 
 def _zero_snr(found: FileKind, name: str) -> Iterator[Problem]:

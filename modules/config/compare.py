@@ -20,11 +20,12 @@ def differing_paths(one: Config, other: Config) -> list[str]:
 def fixed_on_resume(one: Config, other: Config) -> list[str]:
     """Return the paths that differ and that a resumed run may not change.
 
-    A part of the model that one of them says nothing of has its defaults there.
+    A part of the model that one of them says nothing of has its defaults there. What is unknown, or remembered
+    for a choice that is not made, decides nothing.
     """
     names = {*one.parts, *other.parts}
     one, other = (c.model_copy(update={"parts": {n: c.part(n) for n in names}}) for c in (one, other))
-    free = {r.path for r in records_of(Config) if r.setting.changeable_on_resume}
+    free = {"unknown", "remembered"} | {r.path for r in records_of(Config) if r.setting.changeable_on_resume}
     free |= {
         f"{record.path}.{key}.{inner.name}"
         for record in records_of(Config)

@@ -71,6 +71,14 @@ def test_anything_else_is_named(record: FieldRecord) -> None:
         assert all(path == record.path or path.startswith(f"{record.path}.") for path in named)
 
 
+def test_what_decides_nothing_may_differ() -> None:
+    """An unknown key of a newer version, or what was set for an optimizer that is not chosen, used to stop a resume."""
+    other = Config(unknown={"x": {"y": 1}}, remembered={"training.optimizer": {"adafactor": {"weight_decay": 1.0}}})
+    assert differing_paths(Config(), other) != []
+    assert fixed_on_resume(Config(), other) == []
+    assert fixed_on_resume(other, Config()) == []
+
+
 def test_all_changes_are_named_at_once_and_sorted() -> None:
     edited = Config.model_validate(
         {

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import Path
 
 from modules.config.problem import Problem
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.data.dataset import Dataset
 from trainer.model_check import problems_of_model, what_the_model_is
+from trainer.preflight.captions import problems_of_captions
+from trainer.preflight.devices import problems_of_devices
+from trainer.preflight.length import problems_of_length
 from trainer.preflight.pictures import problems_of_concept_folders, problems_of_pictures
-from trainer.preflight.places import problems_of_folders, problems_of_output
+from trainer.preflight.places import problems_of_places
 from trainer.preflight.plans import datasets_of, plans_of
 from trainer.preflight.report import Preview, Report
+from trainer.preflight.resume import problems_of_resume
 
 
-def check(config: Config) -> Report:
-    """Return everything that can be found without loading a model. Reads headers and file lists only."""
+def check(config: Config, *, resume_from: Path | None = None) -> Report:
+    """Return everything that can be found without loading a model. Reads headers, file lists and captions only.
+
+    `resume_from` is the backup, the run's folder or the workspace that the run is to go on from, where it is to.
+    """
     problems = problems_of(config)
-    problems += problems_of_folders(config)
+    problems += problems_of_devices(config)
+    problems += problems_of_places(config)
     problems += problems_of_model(config)
-    problems += problems_of_output(config)
+    if resume_from is not None:
+        problems += problems_of_resume(config, resume_from)
     concept_problems = dict(problems_of_concept_folders(config))
     problems += concept_problems.values()
     readable = _without(config, concept_problems.keys())  # looked into all the same: everything is told at once
@@ -32,6 +42,8 @@ def check(config: Config) -> Report:
         )
         return Report(tuple(problems), None)
     problems += problems_of_pictures(readable, training, validation)
+    problems += problems_of_captions(readable, training)
+    problems += problems_of_length(readable, training)
     return Report(tuple(problems), None if concept_problems else _preview(config, training, validation))
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from modules.config.problem import Problem, cut
 from modules.config.schema import Config
 from modules.data.dataset import Dataset
+from modules.data.scan import Picture
 from modules.system.paths import from_root
 from trainer.model_check import kind_of
-from trainer.preflight.plans import plans_of
+from trainer.preflight.places import real
 
 
 def problems_of_concept_folders(config: Config) -> Iterator[tuple[int, Problem]]:
@@ -32,15 +36,8 @@ def problems_of_concept_folders(config: Config) -> Iterator[tuple[int, Problem]]
 
 
 def problems_of_pictures(config: Config, training: Dataset, validation: Dataset) -> Iterator[Problem]:
-    for dataset, kind in ((training, "training"), (validation, "validation")):
-        indices = [i for i, c in enumerate(config.concepts) if c.enabled and c.kind == kind]
-        for index, fact in zip(indices, dataset.concepts, strict=True):
-            if fact.num_examples == 0:
-                yield Problem(
-                    f"concepts.{index}.path",
-                    f"The concept {fact.name} holds no picture that can be read.",
-                    advice="Check the folder, or switch on its sub-folders.",
-                )
+    """Yield what is wrong with the pictures that were found, as far as their headers tell."""
+    yield from _empty_concepts(config, training, validation)
     skipped = (*training.skipped, *validation.skipped)
     if skipped:
         first = skipped[0]
@@ -52,12 +49,91 @@ def problems_of_pictures(config: Config, training: Dataset, validation: Dataset)
     num_without = sum(not e.picture.captions for e in training.examples)
     if num_without:
         yield Problem("concepts", f"{num_without} pictures have no caption and are learned without one.", "warning")
-    plans, epochs = plans_of(config, training), config.training.epochs
-    if training.examples and plans.total_steps(epochs) == 0:
-        yield Problem("concepts", "With these repeats no picture is shown at all.", advice="Raise the repeats.")
-    elif training.examples and plans.has_empty_epoch(epochs):
-        yield Problem(
-            "concepts",
-            "There are so few pictures, and so few repeats, that some epochs would show none.",
-            advice="Raise the repeats.",
-        )
+    yield from _folders_used_twice(config)
+    yield from _seen_and_measured(config, training, validation)
+
+
+def _empty_concepts(config: Config, training: Dataset, validation: Dataset) -> Iterator[Problem]:
+    for dataset, kind in ((training, "training"), (validation, "validation")):
+        indices = [i for i, c in enumerate(config.concepts) if c.enabled and c.kind == kind]
+        for index, fact in zip(indices, dataset.concepts, strict=True):
+            if fact.num_examples:
+                continue
+            folder = from_root(config.concepts[index].path)
+            broken = [s for s in dataset.skipped if folder in s.path.parents]
+            why = f": all {len(broken)} files are passed over, the first for it is {broken[0].reason}" if broken else ""
+            yield Problem(
+                f"concepts.{index}.path",
+                f"The concept {fact.name} holds no picture that can be read{why}.",
+                advice="Check the folder, or switch on its sub-folders.",
+            )
+
+
+def _folders_used_twice(config: Config) -> Iterator[Problem]:
+    """Yield the concepts whose folder is that of an earlier one of the same kind."""
+    first: dict[tuple[str, str], int] = {}
+    for index, concept in enumerate(config.concepts):
+        if not concept.enabled:
+            continue
+        earlier = first.setdefault((concept.kind, real(concept.path)), index)
+        if earlier != index:
+            yield Problem(
+                f"concepts.{index}.path",
+                f"The folder {concept.path} is that of the concept {_label(config, earlier)}, too: its pictures are "
+                "taken twice.",
+                "warning",
+                "Disable one of the two, or raise the repeats where more weight is meant.",
+            )
+
+
+def _seen_and_measured(config: Config, training: Dataset, validation: Dataset) -> Iterator[Problem]:
+    """Yield how many pictures are learned from and validated on: what is known by heart measures nothing."""
+    shared = _shared_pictures([e.picture for e in training.examples], [e.picture for e in validation.examples])
+    if not shared:
+        return
+    owner = {e.picture.path: e.concept for e in validation.examples}
+    indices = [i for i, c in enumerate(config.concepts) if c.enabled and c.kind == "validation"]
+    first = shared[0]
+    verb = "picture is" if len(shared) == 1 else "pictures are"
+    yield Problem(
+        f"concepts.{indices[owner[first]]}.path",
+        f"{len(shared)} {verb} both learned from and validated on, the first {first.name}: the validation loss says "
+        "nothing of new pictures.",
+        "warning",
+        "Take them out of one of the two concepts.",
+    )
+
+
+def _shared_pictures(learned: Sequence[Picture], measured: Sequence[Picture]) -> list[Path]:
+    """Return the measured pictures that are learned from, too: the same file, or one of the same content.
+
+    Only files of the same size and shape are read.
+    """
+    by_facts: dict[tuple[int, int, int], list[Path]] = defaultdict(list)
+    for picture in learned:
+        by_facts[_facts(picture)].append(picture.path)
+    digests: dict[Path, bytes] = {}
+    found = []
+    for picture in measured:
+        alike = by_facts.get(_facts(picture), [])
+        if picture.path in alike or any(_digest(picture.path, digests) == _digest(p, digests) for p in alike):
+            found.append(picture.path)
+    return found
+
+
+def _facts(picture: Picture) -> tuple[int, int, int]:
+    return picture.size_bytes, picture.width_px, picture.height_px
+
+
+def _digest(path: Path, known: dict[Path, bytes]) -> bytes:
+    if path not in known:
+        try:
+            content = path.read_bytes()
+        except OSError:  # gone since it was found: like no other
+            content = os.fsencode(path)
+        known[path] = hashlib.blake2b(content, digest_size=16).digest()
+    return known[path]
+
+
+def _label(config: Config, index: int) -> str:
+    return config.concepts[index].name or f"number {index + 1}"

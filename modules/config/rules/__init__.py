@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 
 from modules.config.problem import Problem
 from modules.config.rules.adapters import custom_layers
-from modules.config.rules.learning import plausible_learning_rate, small_weights, something_is_trained, stops
+from modules.config.rules.learning import small_weights, something_is_trained, stops
 from modules.config.rules.pictures import concepts, samples, sizes
+from modules.config.rules.rates import plausible_learning_rate
 from modules.config.rules.supported import supported
 from modules.config.schema import Config
 

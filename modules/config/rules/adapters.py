@@ -9,7 +9,10 @@ from modules.config.schema import Config
 
 
 def custom_layers(config: Config) -> Iterator[Problem]:
-    if config.adapter.layers == "custom" and not config.adapter.custom_layers.strip(" ,"):
+    """Layers that are to be named: at least one is."""
+    if config.training.trains != "adapter" or config.adapter.layers != "custom":
+        return
+    if not config.adapter.custom_layers.strip(" ,"):
         yield Problem(
             "adapter.custom_layers",
             "The layers are to be the named ones, but none is named.",

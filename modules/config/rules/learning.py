@@ -1,4 +1,4 @@
-"""What is trained, how fast, how long, and in which numbers."""
+"""What is trained, how long, and in which numbers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from modules.config.problem import Problem
 from modules.config.schema import Config
 from modules.families.registry import FAMILIES
+from modules.families.spec import PartSpec
 
 
 def something_is_trained(config: Config) -> Iterator[Problem]:
+    """At least one part learns, and none at a rate of 0."""
     spec = FAMILIES[config.model.family]
-    trained = [p for p in spec.trainable_parts if config.part(p.name).train]
+    trained = _trained(config)
     if not trained:
         yield Problem(
             f"parts.{spec.trainable_parts[0].name}.train",
@@ -29,38 +31,59 @@ def something_is_trained(config: Config) -> Iterator[Problem]:
             )
 
 
-def plausible_learning_rate(config: Config) -> Iterator[Problem]:
-    rate = config.training.learning_rate
-    is_full = config.training.trains == "full"
-    usual = "a fine-tune lie between 0.000001 and 0.00002" if is_full else "a LoRA lie between 0.00005 and 0.001"
-    if rate > (0.001 if is_full else 0.05):
-        yield Problem(
-            "training.learning_rate",
-            f"A learning rate of {rate:g} is far above what {config.training.optimizer.name} can use.",
-            "warning",
-            f"Usual values for {usual}.",
-        )
-
-
 def small_weights(config: Config) -> Iterator[Problem]:
-    """Stochastic rounding goes to bfloat16, the upper half of float32; float16 is no half of anything."""
-    if config.training.small_weights != "stochastic" or config.training.trains != "full":
+    """Trained weights in float16: nothing is rounded to them at random, and small gradients vanish in them."""
+    if config.training.trains != "full":
         return
-    for part in FAMILIES[config.model.family].trainable_parts:
-        if config.part(part.name).train and config.part(part.name).dtype == "float16":
+    for part in _trained(config):
+        if config.part(part.name).dtype != "float16":
+            continue
+        if config.training.small_weights == "stochastic":  # that goes to bfloat16, the upper half of float32
             yield Problem(
                 "training.small_weights",
                 f"{part.label} is kept in float16, to which nothing is rounded stochastically.",
                 advice="Keep it in bfloat16, or let its weights learn through float32 copies.",
             )
+        elif config.training.precision != "float16":
+            yield Problem(
+                f"parts.{part.name}.dtype",
+                f"{part.label} is trained in float16 with the precision {config.training.precision}, which does not "
+                "scale the loss: small gradients vanish.",
+                "warning",
+                "Keep it in bfloat16 or float32, or choose the precision float16, which scales the loss.",
+            )
 
 
 def stops(config: Config) -> Iterator[Problem]:
-    for name, part in config.parts.items():
-        if part.train and part.stop_after.unit == "epoch" and part.stop_after.n >= config.training.epochs:
+    """Parts that stop at once, after the end, or all before it. Spans counted in steps need the pictures."""
+    epochs = config.training.epochs
+    trained = _trained(config)
+    for part in trained:
+        after = config.part(part.name).stop_after
+        if after.unit != "never" and after.n <= 0:
             yield Problem(
-                f"parts.{name}.stop_after",
-                f"It would stop after {part.stop_after.n:g} epochs, which the run of {config.training.epochs} "
-                "does not outlast.",
+                f"parts.{part.name}.stop_after",
+                f"{part.label} is to stop after {after.n:g} {after.unit}s, before it starts; that counts as never, and "
+                "it learns to the end.",
+                "warning",
+                "Switch the training of this part off, or say after how much of the run it stops.",
+            )
+        elif after.unit == "epoch" and after.n >= epochs:
+            yield Problem(
+                f"parts.{part.name}.stop_after",
+                f"It would stop after {after.n:g} epochs, which the run of {epochs} does not outlast.",
                 "info",
             )
+    spans = {p.name: config.part(p.name).stop_after for p in trained}
+    if spans and all(s.unit == "epoch" and 0 < s.n < epochs for s in spans.values()):
+        last = max(spans, key=lambda name: spans[name].n)
+        yield Problem(
+            f"parts.{last}.stop_after",
+            f"All that is trained stops after {spans[last].n:g} epochs: the run of {epochs} ends there.",
+            "warning",
+            "Let one part learn to the end, or shorten the run.",
+        )
+
+
+def _trained(config: Config) -> list[PartSpec]:
+    return [p for p in FAMILIES[config.model.family].trainable_parts if config.part(p.name).train]

@@ -10,8 +10,17 @@ from modules.config.every import Every
 from modules.config.field import Section, Setting, When, one_of
 from modules.families.registry import family_labels
 
-DTypeName = Literal["float32", "bfloat16", "float16"]
-_DTYPE_LABELS = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"}
+_PLAIN = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"}
+_QUANTISED = {
+    "float8": "float8",
+    "int8": "int8",
+    "nfloat4": "nfloat4",
+    "float8_w8a8": "float8, computed in float8",
+    "int8_w8a8": "int8, computed in int8",
+    "gguf": "GGUF",
+    "gguf_a8_float": "GGUF, computed in float8",
+    "gguf_a8_int": "GGUF, computed in int8",
+}
 
 
 class Model(Section):
@@ -32,6 +41,39 @@ class Model(Section):
             path_kind="model",
         ),
     ] = "stable-diffusion-v1-5/stable-diffusion-v1-5"
+    variant: Annotated[
+        Literal["text_to_image", "inpainting", "depth"],
+        Setting(
+            "Kind of model",
+            "What the model is given beside a prompt: nothing, a picture with a hole to fill, or a depth map.",
+            group="Base model",
+            level="advanced",
+            choice_labels={"text_to_image": "Text to picture", "inpainting": "Inpainting", "depth": "Depth to picture"},
+            not_yet_choices=frozenset({"inpainting", "depth"}),
+        ),
+    ] = "text_to_image"
+    prediction: Annotated[
+        Literal["auto", "epsilon", "v_prediction"],
+        Setting(
+            "What the model predicts",
+            "Automatic takes what the model says of itself. Name it only for a model that says nothing or the wrong "
+            "thing, or to train a model over to v-prediction.",
+            group="Base model",
+            level="advanced",
+            choice_labels={"auto": "Automatic", "epsilon": "The noise (epsilon)", "v_prediction": "v-prediction"},
+        ),
+    ] = "auto"
+    zero_terminal_snr: Annotated[
+        Literal["auto", "on", "off"],
+        Setting(
+            "Zero terminal SNR",
+            "Makes the last noise level pure noise, so that very dark and very bright pictures can be painted "
+            "(Lin et al. 2023). Only with v-prediction. Automatic takes what the model says of itself.",
+            group="Base model",
+            level="advanced",
+            choice_labels={"auto": "Automatic", "on": "On", "off": "Off"},
+        ),
+    ] = "auto"
     vae_file: Annotated[
         str,
         Setting(
@@ -56,6 +98,41 @@ class Model(Section):
             level="advanced",
         ),
     ] = 0
+    clip_skip_2: Annotated[
+        int | None,
+        Ge(0),
+        Le(31),
+        Setting(
+            "Clip skip of the second encoder",
+            "The same for SDXL's second text encoder alone.",
+            group="Base model",
+            unit="layers",
+            level="advanced",
+            empty_means="as for the first",
+            applies_when=When("family", ("sdxl",)),
+        ),
+    ] = None
+    compile: Annotated[
+        bool,
+        Setting(
+            "Compile the model",
+            "Turns the image model into faster code at the start, which takes some minutes.",
+            group="Base model",
+            level="advanced",
+            changeable_on_resume=True,
+            not_yet="ignored",
+        ),
+    ] = False
+    circular_padding: Annotated[
+        bool,
+        Setting(
+            "Circular padding",
+            "The left edge of a picture borders on the right one, and the top on the bottom: for tiles and panoramas.",
+            group="Base model",
+            level="advanced",
+            not_yet="refused",
+        ),
+    ] = False
     offline: Annotated[
         bool,
         Setting(
@@ -127,15 +204,39 @@ class Part(Section):
             applies_when=When("checkpointing", ("block", "whole")),
         ),
     ] = False
+    offload_fraction: Annotated[
+        float,
+        Ge(0),
+        Le(1),
+        Setting(
+            "Offload layers",
+            "The share of the part's layers that wait on the resting device until they are needed.",
+            level="advanced",
+            not_yet="refused",
+        ),
+    ] = 0.0
+    train_embedding: Annotated[
+        bool,
+        Setting(
+            "Train embeddings in it",
+            "Whether new words learn their vectors of this text encoder. Without new words it says nothing.",
+            level="advanced",
+            only_if_trainable=True,
+        ),
+    ] = True
     dtype: Annotated[
-        DTypeName,
+        Literal[
+            "float32", "bfloat16", "float16", "float8", "int8", "nfloat4", "float8_w8a8", "int8_w8a8", "gguf",
+            "gguf_a8_float", "gguf_a8_int",
+        ],
         Setting(
             "Weight type",
-            "The number format the weights are kept in. float32 is exact; the others halve the memory.",
-            choice_labels=_DTYPE_LABELS,
+            "The number format the weights are kept in. float32 is exact; the others halve the memory, or better.",
+            choice_labels={**_PLAIN, **_QUANTISED},
             level="advanced",
+            not_yet_choices=frozenset(_QUANTISED),
         ),
-    ] = "float32"
+    ] = "float32"  # fmt: skip
 
 
 class Output(Section):
@@ -177,13 +278,14 @@ class Output(Section):
         ),
     ] = "single_file"
     dtype: Annotated[
-        DTypeName,
+        Literal["float32", "bfloat16", "float16", "float8", "nfloat4"],
         Setting(
             "Number format",
             "float16 is what most shared files use and half the size of float32.",
             group="Result",
-            choice_labels=_DTYPE_LABELS,
+            choice_labels={**_PLAIN, "float8": "float8", "nfloat4": "nfloat4"},
             changeable_on_resume=True,
+            not_yet_choices=frozenset({"float8", "nfloat4"}),
         ),
     ] = "float16"
     trigger_words: Annotated[
@@ -201,6 +303,17 @@ class Output(Section):
         Setting(
             "Picture inside the file",
             "Puts the newest sample of the first prompt into the file, small, for programs that show it.",
+            group="Result",
+            level="advanced",
+            changeable_on_resume=True,
+        ),
+    ] = False
+    never_replace: Annotated[
+        bool,
+        Setting(
+            "Never replace a file",
+            "Refuses to start where the result exists already; one that appears while the run goes is left alone, and "
+            "the result then stays in the run's save folder.",
             group="Result",
             level="advanced",
             changeable_on_resume=True,

@@ -1,0 +1,73 @@
+"""How long captions are in tokens."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from modules.config.schema import Config
+from tests.builders.pictures import draw_folder
+from tests.unit.preflight.setups import changed, errors
+from trainer.preflight import captions, check
+
+
+def with_captions(config: Config, folder: Path, *texts: str) -> Config:
+    drawn = draw_folder(folder, sizes=[(64, 64)] * len(texts), captions=list(texts))
+    return changed(config, concepts__0__path=str(drawn))
+
+
+def cat(num_tokens: int) -> str:
+    return " ".join(["cat"] * num_tokens)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "severity", "said"),
+    [
+        ((75, 10), None, ""),
+        ((76, 10), "info", "1 of 2 captions are longer than the 75 tokens"),
+        ((76, 100), "info", "the longest, of 100 tokens, in 2"),
+        ((225, 225), "info", "the longest, of 225 tokens, in 3"),
+        ((226, 3), "warning", "1 have more than 225"),
+    ],
+)
+def test_long_captions_are_counted(
+    config: Config, tmp_path: Path, lengths: tuple[int, ...], severity: str | None, said: str
+) -> None:
+    report = check(with_captions(config, tmp_path / "long", *map(cat, lengths)))
+    assert [(p.path, p.severity) for p in report.problems] == ([("concepts", severity)] if severity else [])
+    assert all(said in p.message and "Nothing is cut off" in p.message for p in report.problems)
+
+
+def test_the_lines_of_a_caption_file_count_one_by_one(config: Config, tmp_path: Path) -> None:
+    assert check(with_captions(config, tmp_path / "lines", f"{cat(50)}\n{cat(40)}", "x")).problems == ()
+
+
+def test_the_vocabulary_of_a_local_model_is_used(config: Config, tmp_path: Path) -> None:
+    """With its vocabulary of single letters, eight words of ten letters are eighty tokens."""
+    assert captions.tokenizer_folder(config) is None
+    folder = tmp_path / "model" / "tokenizer"
+    folder.mkdir()
+    letters = [c + end for c in "abcdefghijklmnopqrstuvwxyz" for end in ("", "</w>")]
+    words = {t: i for i, t in enumerate([*letters, "ab", "<|startoftext|>", "<|endoftext|>"])}
+    (folder / "vocab.json").write_text(json.dumps(words))
+    (folder / "merges.txt").write_text("#version: 0.2\na b\n")
+    assert captions.tokenizer_folder(config) == folder
+    eighty = with_captions(config, tmp_path / "eighty", " ".join(["acegikmoqs"] * 8), "x")
+    [problem] = check(eighty).problems
+    assert "of 80 tokens" in problem.message
+
+
+@pytest.mark.parametrize("vocabulary", ["{}", "[]", '{"a": 1}', '{"<|startoftext|>": 0, "<|endoftext|>": "x"}'])
+def test_a_vocabulary_that_is_broken_is_told(config: Config, tmp_path: Path, vocabulary: str) -> None:
+    folder = tmp_path / "model" / "tokenizer"
+    folder.mkdir()
+    (folder / "vocab.json").write_text(vocabulary)
+    (folder / "merges.txt").write_text("#version: 0.2\na b\n")
+    report = check(config)
+    if vocabulary not in ("{}", "[]"):  # that counts as none, and the shipped one stands in
+        assert errors(report) == ["model.base_model"]
+        assert "vocabulary of the base model" in report.errors[0].message
+    else:
+        assert [p.path for p in report.errors] in ([], ["model.base_model"])

@@ -1,0 +1,104 @@
+"""Devices that are none or not there, and what old ones cannot do."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+import pytest
+
+from modules.config.schema import Config
+from tests.unit.preflight.setups import changed, errors, told
+from trainer.preflight import check, devices
+from trainer.preflight.devices import Hardware
+
+
+def machine(
+    monkeypatch: pytest.MonkeyPatch, *gpus: float, build: str = "cu128", is_mac: bool = False, asked: bool = True
+) -> None:
+    here = Hardware(build, is_mac=is_mac, capabilities=gpus if asked else None)
+    monkeypatch.setattr(devices, "hardware", lambda: here)
+
+
+@pytest.mark.parametrize("name", ["auto", "", " AUTO ", "cpu", "cpu:1", "CPU"])
+def test_names_that_are_always_there(config: Config, name: str) -> None:
+    assert told(check(changed(config, general__train_device=name, general__temp_device=name))) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["gpu", "cuda1", "cuda:", "cuda:x", "auto:1", "xpu", "cuda:0:1", "cpu cuda", "cuda:-1"]
+)
+def test_names_that_are_no_device(config: Config, name: str) -> None:
+    report = check(changed(config, general__train_device=name, general__temp_device=name))
+    assert errors(report) == ["general.train_device", "general.temp_device"]
+    assert all("is no device" in p.message and p.advice for p in report.errors)
+
+
+def test_a_gpu_needs_a_build_that_uses_it(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = changed(config, general__train_device="cuda")
+    [problem] = check(asked).errors
+    assert "the build for processors alone" in problem.message
+    machine(monkeypatch, build="", is_mac=True, asked=False)
+    [problem] = check(asked).errors
+    assert "a Mac has none" in problem.message
+    machine(monkeypatch, build="rocm6.4", asked=False)
+    assert check(asked).errors == []
+    machine(monkeypatch, build="cu128", asked=False)  # nobody knows: the run will tell
+    assert check(asked).errors == []
+
+
+def test_gpus_are_counted(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(monkeypatch, 8.9)
+    assert check(changed(config, general__train_device="cuda:0")).errors == []
+    [problem] = check(changed(config, general__train_device="cuda:1")).errors
+    assert problem.message == "cuda:1 is not there: this machine has 1 NVIDIA GPU, counted from cuda:0."
+    machine(monkeypatch)
+    [problem] = check(changed(config, general__temp_device="cuda")).errors
+    assert problem.message == "cuda is not there: this machine has 0 NVIDIA GPUs."
+
+
+def test_the_gpu_of_a_mac_is_on_a_mac(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert errors(check(changed(config, general__train_device="mps"))) == ["general.train_device"]
+    machine(monkeypatch, build="", is_mac=True, asked=False)
+    assert check(changed(config, general__train_device="mps")).errors == []
+
+
+@pytest.mark.parametrize(
+    ("capability", "changes", "expected"),
+    [
+        (7.5, {"training__precision": "bfloat16"}, [("training.precision", "warning")]),
+        (7.5, {"training__precision": "tfloat32"}, [("training.precision", "info")]),
+        (7.5, {"training__precision": "float16"}, []),
+        (7.5, {"parts__vae__dtype": "bfloat16"}, [("parts.vae.dtype", "warning")]),
+        (8.0, {"training__precision": "bfloat16"}, []),
+        (8.0, {"training__precision": "tfloat32"}, []),
+        (8.0, {"parts__vae__dtype": "bfloat16"}, []),
+    ],
+)
+def test_what_an_old_gpu_cannot_do(
+    config: Config, monkeypatch: pytest.MonkeyPatch, capability: float, changes: dict[str, Any], expected: list[Any]
+) -> None:
+    machine(monkeypatch, capability, 9.0)
+    for name in ("cuda", "auto", "cuda:0"):
+        assert told(check(changed(config, general__train_device=name, **changes))) == expected
+    assert told(check(changed(config, general__train_device="cuda:1", **changes))) == []
+
+
+def test_the_driver_is_asked_once_and_may_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[Any] = [
+        subprocess.CompletedProcess([], 0, "8.9\n7.5\n"),
+        subprocess.CompletedProcess([], 0, "[N/A]\n"),
+        FileNotFoundError("nvidia-smi"),
+        subprocess.TimeoutExpired("nvidia-smi", 3.0),
+        subprocess.CalledProcessError(9, "nvidia-smi"),
+    ]
+
+    def run(*args: object, **kwargs: object) -> object:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(devices.subprocess, "run", run)
+    assert devices._capabilities() == (8.9, 7.5)
+    assert [devices._capabilities() for _ in range(4)] == [None] * 4

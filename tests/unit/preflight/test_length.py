@@ -1,0 +1,86 @@
+"""What does not fit into the length of the run: batches, warm-ups, parts that stop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modules.config.schema import Config
+from tests.builders.pictures import draw_folder
+from tests.unit.preflight.setups import changed, told
+from trainer.preflight import check
+
+# The five pictures of the fixture, three of one size and two of another, give 3 steps an epoch and 6 in all.
+
+STEP = {"n": 1, "unit": "step"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "severity"),
+    [
+        ({"training__batch_size": 3}, "training.batch_size", "info"),
+        ({"training__batch_size": 4}, "training.batch_size", "warning"),
+        ({"training__accumulation_steps": 4}, "training.accumulation_steps", "warning"),
+        ({"training__schedule": {"name": "linear", "warmup_steps": 6}}, "training.schedule", "warning"),
+        ({"parts__unet__stop_after": {"n": 6, "unit": "step"}}, "parts.unet.stop_after", "info"),
+    ],
+)
+def test_what_does_not_fit(config: Config, changes: dict[str, Any], path: str, severity: str) -> None:
+    assert told(check(changed(config, **changes))) == [(path, severity)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"training__batch_size": 2},
+        {"training__batch_size": 4, "concepts__0__repeats": 2.0},
+        {"training__accumulation_steps": 3},
+        {"training__schedule": {"name": "linear", "warmup_steps": 5}},
+        {"parts__unet__stop_after": {"n": 5, "unit": "step"}},
+        {"parts__unet__stop_after": {"n": 1, "unit": "epoch"}},
+        {"parts__unet__stop_after": {"n": 5, "unit": "hour"}, "parts__text_encoder__stop_after": STEP},
+        {"training__ema__mode": "train_device", "training__ema__update_every_steps": 6},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_fits(config: Config, changes: dict[str, Any]) -> None:
+    assert told(check(changed(config, **changes))) == []
+
+
+def test_that_no_picture_is_dropped_is_said(config: Config) -> None:
+    [problem] = check(changed(config, training__batch_size=64)).problems
+    assert problem.message.startswith("Every size of picture has fewer pictures in an epoch than the batch of 64.")
+    assert "No picture is dropped" in problem.message
+    preview = check(changed(config, training__batch_size=64)).preview
+    assert preview is not None
+    assert preview.steps_first_epoch == 2
+
+
+@pytest.mark.parametrize(
+    ("unet", "text_encoder", "named"),
+    [
+        ({"n": 1, "unit": "epoch"}, {"n": 1, "unit": "epoch"}, "parts.unet.stop_after"),
+        ({"n": 1, "unit": "epoch"}, {"n": 5, "unit": "step"}, "parts.text_encoder.stop_after"),
+        ({"n": 4, "unit": "step"}, {"n": 1, "unit": "epoch"}, "parts.unet.stop_after"),
+        ({"n": 4, "unit": "step"}, {"n": 2, "unit": "step"}, "parts.unet.stop_after"),
+    ],
+)
+def test_all_parts_stop_before_the_run_ends(
+    config: Config, unet: dict[str, Any], text_encoder: dict[str, Any], named: str
+) -> None:
+    both = changed(config, parts__unet__stop_after=unet, parts__text_encoder__stop_after=text_encoder)
+    [problem] = check(both).problems
+    assert (problem.path, problem.severity) == (named, "warning")
+    assert problem.message.startswith("All that is trained stops after")
+    one = changed(both, parts__text_encoder__train=False)
+    assert [p.path for p in check(one).problems] == ["parts.unet.stop_after"]
+
+
+def test_sizes_are_counted_over_concepts_and_resolutions(config: Config, tmp_path: Path) -> None:
+    more = draw_folder(tmp_path / "more", sizes=[(64, 64)] * 5)
+    both = [config.concepts[0].model_dump(), {"path": str(more), "repeats": 2}]
+    big = changed(config, concepts=both, training__batch_size=13)
+    [problem] = check(big).problems
+    assert problem.message.startswith("1 of 2 sizes of picture")

@@ -1,0 +1,105 @@
+"""Concepts, their folders and their pictures."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from modules.config.schema import Config
+from tests.builders.pictures import draw_folder
+from tests.unit.preflight.setups import changed, errors, told
+from trainer.preflight import check, plans
+
+
+def test_a_concept_that_may_not_be_read(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda path, mode: False)
+        assert errors(check(config)) == ["concepts.0.path"]
+
+    def vanish(*args: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", "pictures")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(plans, "build_dataset", vanish)
+        report = check(config)
+    assert errors(report) == ["concepts"]
+    assert report.preview is None
+
+
+def test_a_concept_that_is_never_shown_is_a_warning_beside_others(config: Config, tmp_path: Path) -> None:
+    other = str(draw_folder(tmp_path / "other", sizes=[(64, 64)]))
+    both = changed(config, concepts=[config.concepts[0].model_dump(), {"path": other, "repeats": 0}])
+    assert told(check(both)) == [("concepts.1.repeats", "warning")]
+
+
+def test_pictures_without_captions_and_files_passed_over_are_counted(config: Config, tmp_path: Path) -> None:
+    folder = draw_folder(tmp_path / "more", sizes=[(64, 64)] * 3)
+    (folder / "001.txt").unlink()
+    (folder / "empty.png").write_bytes(b"")
+    Image.new("RGB", (8, 8)).save(folder / "._002.png")
+    report = check(changed(config, concepts__0__path=str(folder)))
+    messages = [p.message for p in report.problems if p.severity == "warning"]
+    assert messages == [
+        "2 files are passed over; the first is ._002.png: a hidden file.",
+        "1 pictures have no caption and are learned without one.",
+    ]
+    assert report.preview is not None
+    assert report.preview.num_without_caption == 1
+    assert dict(report.preview.skipped) == {
+        str(folder / "._002.png"): "a hidden file",
+        str(folder / "empty.png"): "an empty file",
+    }
+
+
+def test_what_is_wrong_with_files_is_told_where_all_are_passed_over(config: Config, tmp_path: Path) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "a.png").write_bytes(b"")
+    [problem] = check(changed(config, concepts__0__path=str(tmp_path / "broken"))).errors
+    assert "all 1 files are passed over, the first for it is an empty file" in problem.message
+
+
+# -- the same thing twice
+
+
+def two(config: Config, first: Path, second: Path, **changes: Any) -> Config:
+    return changed(config, concepts=[{"path": str(first)}, {"path": str(second), **changes}])
+
+
+def test_two_concepts_of_one_folder(config: Config, tmp_path: Path) -> None:
+    folder = draw_folder(tmp_path / "one", sizes=[(64, 64)] * 2)
+    assert told(check(two(config, folder, folder))) == [("concepts.1.path", "warning")]
+    (tmp_path / "link").symlink_to(folder)
+    for spelled in (folder / ".." / "one", tmp_path / "link"):
+        [problem] = check(two(config, folder, spelled)).problems
+        assert "taken twice" in problem.message
+    assert told(check(two(config, folder, folder, enabled=False))) == []
+
+
+def test_pictures_that_are_learned_and_measured(config: Config, tmp_path: Path) -> None:
+    """By their content: a copy under another name is the same picture."""
+    learned = draw_folder(tmp_path / "learned", sizes=[(64, 64)] * 3)
+    measured = draw_folder(tmp_path / "measured", sizes=[(96, 64)] * 2)
+    assert told(check(two(config, learned, measured, kind="validation"))) == []
+    (measured / "copy.png").write_bytes((learned / "001.png").read_bytes())
+    (measured / "copy.txt").write_text("a copy")
+    [problem] = check(two(config, learned, measured, kind="validation")).problems
+    assert (problem.path, problem.severity) == ("concepts.1.path", "warning")
+    assert problem.message.startswith("1 picture is both learned from and validated on, the first copy.png")
+    [problem] = check(two(config, learned, learned, kind="validation")).problems
+    assert problem.message.startswith("3 pictures are both")
+
+
+def test_files_of_one_size_that_differ_are_not_the_same_picture(config: Config, tmp_path: Path) -> None:
+    learned, measured = tmp_path / "learned", tmp_path / "measured"
+    for folder, colour in ((learned, 10), (measured, 200)):
+        folder.mkdir()
+        Image.new("RGB", (64, 64), (colour,) * 3).save(folder / "a.bmp")
+        (folder / "a.txt").write_text("grey")
+    config = changed(config, training__batch_size=1)
+    assert (learned / "a.bmp").stat().st_size == (measured / "a.bmp").stat().st_size
+    assert told(check(two(config, learned, measured, kind="validation"))) == []

@@ -1,0 +1,86 @@
+"""Learning rates that the chosen optimizer cannot use."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from modules.config.rules.rates import plausible_learning_rate
+from modules.config.schema import Config
+from modules.config.sections.optimizer import OPTIMIZER_LABELS
+from tests.unit.preflight.setups import changed
+
+USUAL = {"adapter": 1e-4, "full": 1e-5}
+
+
+def told(optimizer: str, rate: float, *, trains: str = "adapter") -> list[tuple[str, str]]:
+    """What the rule says of an optimizer's name and a rate, whether this optimizer is there already or not."""
+    config: Any = Config().model_copy(
+        update={"training": Config().training.model_copy(
+            update={"optimizer": SimpleNamespace(name=optimizer), "learning_rate": rate, "trains": trains})}
+    )  # fmt: skip
+    return [(p.path, p.advice) for p in plausible_learning_rate(config)]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "rate", "trains"),
+    [
+        ("prodigy", 1e-4, "adapter"),
+        ("prodigy_plus_schedule_free", 1e-4, "full"),
+        ("dadapt_adam", 3e-4, "adapter"),
+        ("dadapt_lion", 1e-4, "adapter"),
+        ("prodigy", 50.0, "adapter"),
+        ("adamw", 1.0, "adapter"),
+        ("adamw_8bit", 0.01, "full"),
+        ("adafactor", 1.0, "full"),
+        ("came", 1.0, "adapter"),
+        ("adamw", 1e-9, "adapter"),
+        ("lion", 0.01, "adapter"),
+        ("lion_8bit", 1e-3, "full"),
+        ("sgd", 1e-6, "adapter"),
+        ("sgd", 50.0, "full"),
+        ("muon", 2.0, "adapter"),
+    ],
+)
+def test_a_rate_that_cannot_be(optimizer: str, rate: float, trains: str) -> None:
+    [(path, advice)] = told(optimizer, rate, trains=trains)
+    assert path == "training.learning_rate"
+    assert f"With {optimizer}, usual values for" in advice
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "rate", "trains"),
+    [
+        ("prodigy", 1.0, "adapter"),
+        ("dadapt_adan", 0.5, "full"),
+        ("adamw", 1e-4, "adapter"),
+        ("adamw", 1e-5, "full"),
+        ("lion", 3e-5, "adapter"),
+        ("lion", 1e-6, "full"),
+        ("sgd", 0.1, "adapter"),
+        ("muon", 0.01, "adapter"),
+        ("schedule_free_adamw", 1e-3, "adapter"),
+        ("adamw", 0.0, "adapter"),  # an error of its own
+    ],
+)
+def test_a_rate_that_can(optimizer: str, rate: float, trains: str) -> None:
+    assert told(optimizer, rate, trains=trains) == []
+
+
+@pytest.mark.parametrize("name", OPTIMIZER_LABELS)
+def test_every_optimizer_has_rates_that_pass_and_rates_that_do_not(name: str) -> None:
+    is_its_own = name.startswith(("prodigy", "dadapt"))
+    assert told(name, 1.0 if is_its_own else 2e-4) == []
+    assert told(name, 1e-4 if is_its_own else 200.0)
+
+
+def test_the_rates_of_parts_count_and_those_of_frozen_ones_do_not() -> None:
+    config = changed(Config(), parts__unet__learning_rate=5.0, training__learning_rate=1.0)
+    both = ["parts.unet.learning_rate", "training.learning_rate"]
+    assert sorted(p.path for p in plausible_learning_rate(config)) == both
+    config = changed(config, parts__text_encoder__train=False)
+    assert [p.path for p in plausible_learning_rate(config)] == ["parts.unet.learning_rate"]
+    config = changed(config, parts__unet__train=False)
+    assert list(plausible_learning_rate(config)) == []

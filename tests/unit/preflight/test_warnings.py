@@ -1,0 +1,30 @@
+"""What is odd but can run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from modules.config.schema import Config
+from tests.unit.preflight.setups import changed, told
+from trainer.preflight import check
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "severity"),
+    [
+        ({"data__resolution_px": [100], "data__bucket_step_px": 64}, "data.resolution_px", "warning"),
+        ({"data__resolution_px": [64, 72], "training__batch_size": 1}, "data.resolution_px", "warning"),
+        ({"training__learning_rate": 1.0}, "training.learning_rate", "warning"),
+        ({"sampling__at_start": True}, "sampling.prompts", "info"),
+        ({"sampling__every": {"n": 1, "unit": "epoch"}}, "sampling.prompts", "info"),
+        ({"parts__unet__stop_after": {"n": 2, "unit": "epoch"}}, "parts.unet.stop_after", "info"),
+        ({"parts__unet__stop_after": {"n": 0, "unit": "epoch"}}, "parts.unet.stop_after", "warning"),
+        ({"training__precision": "float16"}, "training.precision", "warning"),
+        ({"training__precision": "tfloat32"}, "training.precision", "info"),
+    ],
+)
+def test_what_is_odd_but_can_run(config: Config, changes: dict[str, Any], path: str, severity: str) -> None:
+    report = check(changed(config, **changes))
+    assert told(report) == [(path, severity)]

@@ -1,0 +1,124 @@
+"""How long the run is in steps, and what does not fit into it: batches, averages, warm-ups, parts that stop."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+
+from modules.config.every import Every
+from modules.config.problem import Problem
+from modules.config.schema import Config
+from modules.data.dataset import Dataset, EpochPlans
+from modules.families.registry import FAMILIES
+from trainer.preflight.plans import plans_of
+
+
+def problems_of_length(config: Config, training: Dataset) -> Iterator[Problem]:
+    """Yield what shows once the pictures are counted. Without a picture there is nothing to say here."""
+    if not training.examples:
+        return
+    plans, epochs = plans_of(config, training), config.training.epochs
+    total_steps = plans.total_steps(epochs)
+    if total_steps == 0:
+        yield Problem("concepts", "With these repeats no picture is shown at all.", advice="Raise the repeats.")
+        return
+    if plans.has_empty_epoch(epochs):
+        yield Problem(
+            "concepts",
+            "There are so few pictures, and so few repeats, that some epochs would show none.",
+            advice="Raise the repeats.",
+        )
+    yield from _batches(config, training)
+    yield from _averages(config, total_steps)
+    yield from _warm_up(config, total_steps)
+    yield from _stops(config, plans, total_steps)
+
+
+def _batches(config: Config, training: Dataset) -> Iterator[Problem]:
+    """Nothing is dropped (`modules/data/order.py`), so a bucket with too few pictures gives a smaller batch."""
+    batch_size, accumulation = config.training.batch_size, config.training.accumulation_steps
+    showings = _showings_by_size(training)
+    small = [size for size, count in showings.items() if count < batch_size]
+    if small:
+        whole = len(small) == len(showings)
+        yield Problem(
+            "training.batch_size",
+            f"{'Every size' if whole else f'{len(small)} of {len(showings)} sizes'} of picture has fewer pictures in "
+            f"an epoch than the batch of {batch_size}. No picture is dropped: these batches are smaller.",
+            "warning" if whole else "info",
+            "Lower the batch size, or raise the size step, so that there are fewer sizes.",
+        )
+    num_batches = sum(math.ceil(count / batch_size) for count in showings.values())
+    if accumulation > num_batches:
+        yield Problem(
+            "training.accumulation_steps",
+            f"{accumulation} batches are to be added up for each step, and an epoch has {num_batches}: a step never "
+            "reaches into the next epoch, so each adds up an epoch's.",
+            "warning",
+            f"Lower it to {num_batches} or less, or raise the repeats.",
+        )
+
+
+def _showings_by_size(training: Dataset) -> dict[str, int]:
+    """Return how many pictures of each size an epoch shows, on average, rounded up."""
+    counts: Counter[str] = Counter()
+    shares: dict[str, float] = {}
+    for example, sizes in zip(training.examples, training.buckets, strict=True):
+        for size in sizes:
+            key = str(size)
+            shares[key] = shares.get(key, 0.0) + training.concepts[example.concept].repeats / training.num_resolutions
+    counts.update({key: math.ceil(share - 1e-9) for key, share in shares.items() if share > 0})
+    return dict(counts)
+
+
+def _averages(config: Config, total_steps: int) -> Iterator[Problem]:
+    ema = config.training.ema
+    if ema.mode != "off" and ema.update_every_steps > total_steps:
+        yield Problem(
+            "training.ema.update_every_steps",
+            f"The average of the weights is brought up to date every {ema.update_every_steps:,} steps, and the run has "
+            f"{total_steps:,}: what is saved would be what the run began with.",
+            advice="Lower it, or switch the average off.",
+        )
+
+
+def _warm_up(config: Config, total_steps: int) -> Iterator[Problem]:
+    warmup_steps = getattr(config.training.schedule, "warmup_steps", 0)
+    if warmup_steps >= total_steps:
+        yield Problem(
+            "training.schedule",
+            f"The warm-up of {warmup_steps:,} steps is as long as the run of {total_steps:,} or longer: the learning "
+            "rate never reaches its full value.",
+            "warning",
+            "Shorten the warm-up.",
+        )
+
+
+def _stops(config: Config, plans: EpochPlans, total_steps: int) -> Iterator[Problem]:
+    """Spans in steps; those in epochs alone are seen without pictures, and those of time by the clock alone."""
+    spans = {p.name: config.part(p.name).stop_after for p in FAMILIES[config.model.family].trainable_parts
+             if config.part(p.name).train}  # fmt: skip
+    ends = {name: _step_of(span, plans, total_steps) for name, span in spans.items()}
+    for name, span in spans.items():
+        if span.unit == "step" and span.n >= total_steps:
+            yield Problem(
+                f"parts.{name}.stop_after",
+                f"It would stop after {span.n:,.0f} steps, which the run of {total_steps:,} does not outlast.",
+                "info",
+            )
+    if ends and any(s.unit == "step" for s in spans.values()) and all(0 < end < total_steps for end in ends.values()):
+        last = max(ends, key=lambda name: ends[name])
+        yield Problem(
+            f"parts.{last}.stop_after",
+            f"All that is trained stops after {ends[last]:,.0f} steps: the run of {total_steps:,} ends there.",
+            "warning",
+            "Let one part learn to the end, or shorten the run.",
+        )
+
+
+def _step_of(span: Every, plans: EpochPlans, total_steps: int) -> float:
+    """Return after which step a part stops; the last one where it does not stop or the clock decides."""
+    if span.is_never or span.unit not in ("step", "epoch"):
+        return total_steps
+    return span.n if span.unit == "step" else plans.total_steps(math.ceil(min(span.n, 1e6)))
