@@ -18,7 +18,7 @@ class Verb:
 
 def verbs() -> Mapping[str, Verb]:
     """Return all verbs by name."""
-    from trainer.cli import benchmark, check, convert, demo, inspect, runs, sample
+    from trainer.cli import benchmark, check, convert, demo, inspect, runs, sample, schema, secrets
 
     return {
         "train": runs.TRAIN,
@@ -28,6 +28,8 @@ def verbs() -> Mapping[str, Verb]:
         "cache": runs.CACHE,
         "inspect": inspect.INSPECT,
         "convert": convert.CONVERT,
+        "schema": schema.SCHEMA,
+        "secrets": secrets.SECRETS,
         "make-demo-model": demo.MAKE_DEMO_MODEL,
         "benchmark": benchmark.BENCHMARK,
     }
