@@ -9,6 +9,7 @@ from trainer.commands import BackupNow, Command, SampleNow, SaveNow, ValidateNow
 from ui.actions import Action
 from ui.bars.finder import Finder
 from ui.context import Context
+from ui.editors.secrets import open_secrets
 from ui.pages.catalogue import PAGES
 
 
@@ -28,6 +29,7 @@ def add_actions(context: Context, *, open_save_menu: Callable[[], None], close: 
         Action("pause", "Pause", session.pause, "F7", lambda: session.stage == "running", "Wait; all stays in memory"),
         Action("go_on", "Continue", session.go_on, "F8", lambda: session.stage == "paused", "End the pause"),
         Action("find", "Find a setting…", lambda: _find(context), "Ctrl+F", help="Find a setting by its name"),
+        Action("tokens", "Tokens…", lambda: open_secrets(context), help=_TOKENS_HELP),
         Action("quit", "Quit", close, "Ctrl+Q"),
         Action(
             "open_run_folder",
@@ -41,6 +43,7 @@ def add_actions(context: Context, *, open_save_menu: Callable[[], None], close: 
     )
 
 
+_TOKENS_HELP = "Tokens and passwords: for private models of Hugging Face, and for the cloud"
 _STOP_HELP = "End the run now, leaving a state to resume from"
 _NOW: tuple[tuple[str, str, Command, str], ...] = (
     ("sample_now", "Sample now", SampleNow(), "Paint the samples after the present step"),

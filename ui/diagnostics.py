@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from modules.system.redaction import RedactingFormatter, redacted
 from ui.interaction import Failure
 
 _log = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ class RingHandler(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.lines: deque[str] = deque(maxlen=_MAX_LINES)
-        self.setFormatter(logging.Formatter(_FORMAT))
+        self.setFormatter(RedactingFormatter(_FORMAT))
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a record as text."""
@@ -92,7 +93,8 @@ class Diagnostics:
 
     def report(self, details: str) -> str:
         """Return a text for a bug report: the fault, the machine, the last lines of the log."""
-        return "\n".join([details.rstrip(), "", *system_facts(), "", "The last lines of the log:", *self.ring.lines])
+        facts = ("", *system_facts(), "", "The last lines of the log:")
+        return redacted("\n".join([details.rstrip(), *facts, *self.ring.lines]))
 
     def _failure(self, details: str) -> Failure:
         return Failure(
@@ -121,7 +123,7 @@ class Diagnostics:
         except OSError:
             self.log_file = None
             return
-        handler.setFormatter(logging.Formatter(_FORMAT))
+        handler.setFormatter(RedactingFormatter(_FORMAT))
         self._handlers.append(handler)
         faulthandler.enable(self._crash_file)
 

@@ -46,7 +46,7 @@ def test_the_menu_lists_presets_by_family_then_the_users_then_recent_files(
     menu = window.app.shell.top_bar.make_menu()
     assert entries(menu) == [
         SD.label, "#one", "#two", "zz", "#three", "Your presets", "mine",
-        "---", "Recent files", "last.json",
+        "---", "Recent files", "last.json", "---", "Tokens…",
     ]  # fmt: skip
     menu.invoke(2)
     window.settle()
@@ -59,7 +59,7 @@ def test_the_menu_lists_presets_by_family_then_the_users_then_recent_files(
 
 def test_an_empty_menu_says_so(window: Window, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(presets, "BUILT_IN_DIR", tmp_path)
-    assert entries(window.app.shell.top_bar.make_menu()) == ["There are no presets"]
+    assert entries(window.app.shell.top_bar.make_menu()) == ["There are no presets", "---", "Tokens…"]
 
 
 def test_the_name_and_whether_it_was_changed_are_in_sight(window: Window, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ class TopBar(Panel):
         menu.tk_popup(button.winfo_rootx(), button.winfo_rooty() + button.winfo_height())
 
     def make_menu(self) -> tk.Menu:
-        """Return the menu: built-in presets by family, the user's own, recent files."""
+        """Return the menu: built-in presets by family, the user's own, recent files; the tokens."""
         for old in [c for c in self.winfo_children() if isinstance(c, tk.Menu)]:
             old.destroy()
         context = self._context
@@ -81,6 +81,8 @@ class TopBar(Panel):
                 menu.add_command(label=f"   {path.name}", command=lambda p=path: context.documents.open_file(p))  # type: ignore[misc]
         if menu.index("end") is None:
             menu.add_command(label="There are no presets", state="disabled")
+        menu.add_separator()
+        menu.add_command(label=context.actions["tokens"].label, command=lambda: context.actions.run("tokens"))
         return menu
 
     def open_save_menu(self) -> None:

@@ -32,6 +32,7 @@ PAGES: tuple[PageSpec, ...] = (
         "Model",
         "What to start from, which parts learn, and the file it becomes.",
         ("model", "parts", "output"),
+        ("tokens",),
     ),
     PageSpec("data", "Data", "Sizes, captions and caches, for all concepts alike.", ("data",)),
     PageSpec(

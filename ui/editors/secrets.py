@@ -1,0 +1,118 @@
+"""The dialog of tokens and passwords: what opens a door is masked, and nothing of it enters a config."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from modules.config.secrets import (
+    SECRET_FIELDS,
+    SecretField,
+    Secrets,
+    fault_of,
+    hub_access,
+    secret,
+    with_secret,
+)
+from modules.config.secrets_file import import_secrets, load_secrets, save_secrets
+from modules.errors import DarkroomError
+from modules.system.paths import secrets_file
+from ui.context import Context
+from ui.interaction import Answer
+from ui.widgets.dialog import Dialog
+from ui.widgets.entry import Entry
+from ui.widgets.panel import Panel, Text
+from ui.widgets.variables import TextVar
+
+_ANSWERS = (Answer("import", "Import…"), Answer("cancel", "Cancel"), Answer("save", "Save", is_default=True))
+_ENTRY_WIDTH = 300
+_WRAP_PX = 460
+
+
+class SecretsDialog(Dialog):
+    """Edits the stored secrets; they are written by Save alone."""
+
+    def __init__(self, context: Context) -> None:
+        loaded = load_secrets()
+        kept = f"Kept in {secrets_file()}, for you alone. They never enter a config, a preset, a model or a log."
+        super().__init__(context.root, context.theme, "Tokens", kept, _ANSWERS)
+        self._context = context
+        self._secrets = loaded.secrets
+        self.entries: dict[str, Entry] = {}
+        self._variables: dict[str, TextVar] = {}
+        px = context.theme.px
+        grid = Panel(self.content, context.theme)
+        grid.pack(fill="x", pady=(px(12), px(10)))
+        grid.columnconfigure(1, weight=1)
+        for row, field in enumerate(SECRET_FIELDS):
+            self._add_entry(grid, row, field)
+        said = " ".join(str(p) for p in loaded.problems)
+        self.said = Text(self.content, context.theme, said, colour="warning", wrap_px=_WRAP_PX)
+        self.said.pack(anchor="w")
+        asked = f"Hugging Face is asked with {hub_access(loaded.secrets).words}."
+        Text(self.content, context.theme, asked, colour="muted", wrap_px=_WRAP_PX).pack(anchor="w", pady=(px(6), 0))
+        self._show(loaded.secrets)
+        self.after_idle(self.entries["huggingface_token"].tk_entry.focus_set)
+
+    def choose(self, name: str) -> None:
+        """Save or import; where that is not possible, say why and stay open."""
+        if name == "import":
+            self._import()
+        elif name != "save" or self._save():
+            super().choose(name)
+
+    def _add_entry(self, grid: Panel, row: int, field: SecretField) -> None:
+        theme = self._context.theme
+        variable = TextVar(master=self)
+        mask = {"show": "•"} if field.is_key else {}
+        entry = Entry(grid, theme, variable, on="window", width=_ENTRY_WIDTH, **mask)
+        Text(grid, theme, field.label, colour="label").grid(row=row, column=0, sticky="w", padx=(0, theme.px(14)))
+        entry.grid(row=row, column=1, sticky="ew", pady=3)
+        self.entries[field.name], self._variables[field.name] = entry, variable
+
+    def _typed(self) -> Secrets:
+        typed = self._secrets
+        for name, variable in self._variables.items():
+            typed = with_secret(typed, name, variable.get())
+        return typed
+
+    def _show(self, secrets: Secrets) -> None:
+        for name, variable in self._variables.items():
+            variable.set(secret(secrets, name))
+
+    def _save(self) -> bool:
+        faults = {name: fault_of(name, variable.get()) for name, variable in self._variables.items()}
+        for name, fault in faults.items():
+            self.entries[name].mark_invalid(bool(fault))
+        if any(faults.values()):
+            self._say(" ".join(fault for fault in faults.values() if fault), "error")
+            return False
+        try:
+            save_secrets(self._typed())
+        except OSError as error:
+            self._say(f"They could not be written: {error.strerror}. What was there before still stands.", "error")
+            return False
+        self._context.say("The tokens are saved.")
+        return True
+
+    def _import(self) -> None:
+        start = Path(self._context.preferences.now.last_folder or Path.home())
+        file = self._context.interaction.ask_file("Import OneTrainer's tokens", start, (("OneTrainer", "*.json"),))
+        if file is None:
+            return
+        try:
+            secrets, names = import_secrets(file, self._typed())
+        except DarkroomError as error:
+            self._say(str(error), "error")
+            return
+        self._show(secrets)
+        labels = ", ".join(f.label for f in SECRET_FIELDS if f.name in names)
+        self._say(f"Taken over, and not yet saved: {labels}. {file.name} still holds them.", "text")
+
+    def _say(self, text: str, token: str) -> None:
+        self.said.recolour(token)
+        self.said.say(text)
+
+
+def open_secrets(context: Context) -> None:
+    """Let the user edit tokens and passwords, until they save or cancel."""
+    SecretsDialog(context).ask()
