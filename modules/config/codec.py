@@ -23,6 +23,7 @@ from modules.config.list_files import with_lists
 from modules.config.migrations.chain import is_onetrainer, migrate
 from modules.config.problem import Problem, cut, shown
 from modules.config.schema import VERSION, Config
+from modules.config.secrets import without_secrets
 from modules.system.atomic import atomic_file, write_text
 
 _DEEPEST = 100
@@ -56,14 +57,14 @@ def load_file(path: Path) -> Loaded:
     return Loaded(loaded.config, [*notes, *loaded.problems], loaded.was_migrated)
 
 
-def save_file(config: Config, path: Path) -> None:
-    """Write a config atomically. A file of another kind or version that it replaces is kept as `.bak`."""
-    if path.is_file() and not _is_ours(path):
-        _keep_original(path)
+def save_file(config: Config, path: Path) -> Path | None:
+    """Write a config atomically. A file of another kind or version that it replaces is kept as `.bak`; return where."""
+    kept = _keep_original(path) if path.is_file() and not _is_ours(path) else None
     text = json.dumps(encode(config), indent=2, ensure_ascii=False)
     # Half a surrogate pair has no UTF-8 form, and JSON allows it: written as an escape it comes back as it was.
     text = re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text)
     write_text(path, text + "\n")
+    return kept
 
 
 def encode(config: Config) -> dict[str, Any]:
@@ -78,7 +79,9 @@ def decode(raw: object) -> Loaded:
         return Loaded(Config(), [Problem("", "The file does not hold a config: no JSON object.", "error")])
     if _is_too_deep(raw):
         return Loaded(Config(), [Problem("", "The file does not hold a config: it is nested too deeply.", "error")])
+    raw, left_out = without_secrets(raw)
     tree, problems, was_migrated = migrate(raw)
+    problems += left_out
     unknown = tree.pop("unknown", {})
     if not isinstance(unknown, dict):
         problems.append(Problem("unknown", f"{shown(unknown)} is no list of unknown settings; it is left out."))
@@ -210,17 +213,18 @@ def _is_too_deep(raw: object) -> bool:
     return bool(level)
 
 
-def _keep_original(path: Path) -> None:
-    """Copy a file to the first `.bak` name that is free, unless one of them holds the same."""
+def _keep_original(path: Path) -> Path | None:
+    """Copy a file to the first `.bak` name that is free, unless one of them holds the same; return that file."""
     content = path.read_bytes()
     for number in ("", *range(2, 1000)):
         kept = path.with_name(f"{path.name}.bak{number}")
         if not kept.exists():
             with atomic_file(kept) as temporary:
                 shutil.copy2(path, temporary)
-            return
+            return kept
         if kept.read_bytes() == content:
-            return
+            return kept
+    return None
 
 
 def _is_ours(path: Path) -> bool:
