@@ -22,6 +22,7 @@ Phase = Literal[
     "loading",
     "scanning",
     "caching",
+    "rehearsing",
     "training",
     "validating",
     "sampling",
@@ -252,7 +253,6 @@ def _reader(name: str) -> TypeAdapter[Event]:
     return TypeAdapter(EVENT_TYPES[name])
 
 
-def _json_safe(value: Any) -> Any:
 def without_secrets(event: Event) -> Event:
     """Return the event with known secrets taken out of its texts; places and names that programs act on stay."""
     texts = {name: getattr(event, name) for name in event.__slots__ if name not in _PLACES | _NAMES}
@@ -265,6 +265,7 @@ _PLACES = frozenset({"run_dir", "path", "model_path", "backup_path", "details_pa
 _NAMES = frozenset({"phase", "outcome", "family", "method", "trains", "format", "what", "device"})
 
 
+def _json_safe(value: Any) -> Any:
     match value:
         case Mapping():
             return {key: _json_safe(v) for key, v in value.items()}
