@@ -7,11 +7,20 @@ from typing import Annotated, Any, Literal
 
 from modules.config.field import Section, Setting, variants
 from modules.config.sections.adapter import ADAPTER_LABELS, AN_ADAPTER, AdapterSettings, Lora
-from modules.config.sections.data import Concept, Data
+from modules.config.sections.cloud import Cloud
+from modules.config.sections.concept import Concept
+from modules.config.sections.data import Data
+from modules.config.sections.devices import MultiGpu
+from modules.config.sections.embeddings import Embeddings
 from modules.config.sections.general import General
-from modules.config.sections.model import Model, Output, Part
+from modules.config.sections.keeping import Backup
+from modules.config.sections.masks import Masks
+from modules.config.sections.model import Model, Part
+from modules.config.sections.output import Output
+from modules.config.sections.quantization import Quantization
+from modules.config.sections.reward import Reward
 from modules.config.sections.training import Training
-from modules.config.sections.watching import Backup, Sampling, Validation
+from modules.config.sections.watching import Sampling, Validation
 
 VERSION = 1
 
@@ -30,7 +39,22 @@ class Config(Section):
         Mapping[str, Part],
         Setting("Parts of the model", "Whether each part learns, how fast and for how long."),
     ] = {}
+    quantization: Quantization = Quantization()
     data: Data = Data()
+    masks: Masks = Masks()
+    concepts_file: Annotated[
+        str,
+        Setting(
+            "Concepts in a file",
+            "A file of its own that holds the concepts below, so that several configs can share them. It counts from "
+            "the config's folder.",
+            group="Concepts",
+            level="advanced",
+            path_kind="file",
+            empty_means="inside the config",
+            changeable_on_resume=True,
+        ),
+    ] = ""
     concepts: Annotated[tuple[Concept, ...], Setting("Concepts", "The folders of pictures to learn from.")] = ()
     training: Training = Training()
     adapter: Annotated[
@@ -45,10 +69,14 @@ class Config(Section):
             not_yet_choices=frozenset({"loha", "lokr", "oft"}),
         ),
     ] = Lora()
+    embeddings: Embeddings = Embeddings()
+    reward: Reward = Reward()
     validation: Validation = Validation()
     sampling: Sampling = Sampling()
     backup: Backup = Backup()
     output: Output = Output()
+    multi_gpu: MultiGpu = MultiGpu()
+    cloud: Cloud = Cloud()
     remembered: Mapping[str, Mapping[str, Mapping[str, Any]]] = {}
     unknown: Mapping[str, Any] = {}
 

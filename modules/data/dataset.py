@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from modules.config.sections.data import Concept
+from modules.config.sections.concept import Concept
 from modules.data.buckets import Placement, Size, bucket_sizes, place
 from modules.data.frame import Frame
 from modules.data.order import Copies, Showing, Window, period_of_epochs, showings_of_epoch, windows_of_epoch

@@ -10,7 +10,7 @@ import pytest
 from modules.config.codec import load_file, save_file
 from modules.config.presets import Preset, list_presets, save_preset
 from modules.config.schema import Config
-from modules.config.sections.data import Concept
+from modules.config.sections.concept import Concept
 from modules.config.sections.watching import SamplePrompt
 from modules.system.paths import PROGRAM_ROOT
 from tests.ui.recorder import Recorder

@@ -8,7 +8,7 @@ import pytest
 
 from modules.config.edit import set_path
 from modules.config.schema import Config
-from modules.config.sections.data import Concept
+from modules.config.sections.concept import Concept
 from modules.config.sections.watching import SamplePrompt
 from tests.ui.made_up import TeaConfig
 from ui.forms import items

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from modules.config.sections.data import Concept
+from modules.config.sections.concept import Concept
 from modules.config.sections.watching import SamplePrompt
 from tests.ui.conftest import Window
 from tests.ui.driving import change, expected, fill, flip, inside, shown_by

@@ -7,7 +7,7 @@ import pytest
 from modules.config.edit import set_path
 from modules.config.field import records_of
 from modules.config.schema import Config
-from modules.config.sections.data import Concept
+from modules.config.sections.concept import Concept
 from modules.config.walk import is_relevant
 from modules.families.registry import FAMILIES
 from modules.families.spec import FamilySpec

@@ -321,7 +321,7 @@ def test_variants() -> None:
     partial = decode({**OURS, "training": {"optimizer": {"beta1": 0.5}}})
     assert partial.config.training.optimizer.name == "adamw"
     assert partial.problems == []
-    unknown = decode({**OURS, "training": {"optimizer": {"name": "lion", "beta1": 0.5}, "epochs": 3}})
+    unknown = decode({**OURS, "training": {"optimizer": {"name": "seven_league", "beta1": 0.5}, "epochs": 3}})
     assert unknown.config.training.optimizer.name == "adamw"
     assert [p.path for p in unknown.problems] == ["training.optimizer"]
     assert unknown.config.training.epochs == 3

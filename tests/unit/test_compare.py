@@ -12,7 +12,7 @@ from modules.config.compare import differing_paths, fixed_on_resume
 from modules.config.edit import get_path, set_path
 from modules.config.field import FieldRecord, records_of
 from modules.config.schema import Config
-from modules.config.sections.data import Concept
+from modules.config.sections.concept import Concept
 from modules.config.sections.model import Part
 from tests.unit.strategies import few, valid_configs
 
@@ -34,7 +34,8 @@ def another(record: FieldRecord) -> Any:
         case "float":
             assert record.lo is not None
             assert record.hi is not None
-            return (record.lo + record.hi) / 2
+            middle = (record.lo + record.hi) / 2
+            return middle if middle != record.default else (record.lo + 3 * record.hi) / 4
         case "every":
             return {"n": 123, "unit": "second"}
         case "int_list":

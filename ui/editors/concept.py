@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tkinter as tk
 
-from modules.config.sections.data import Concept
+from modules.config.sections.concept import Concept
 from modules.data.scan import Scan
 from ui.context import Context
 from ui.editors.pictures import PictureViewer

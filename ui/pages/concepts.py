@@ -10,7 +10,7 @@ from typing import Any
 
 from PIL import Image, ImageTk
 
-from modules.config.sections.data import Concept
+from modules.config.sections.concept import Concept
 from modules.data.scan import Scan
 from modules.system.paths import PROGRAM_ROOT, from_root
 from ui.context import Context
@@ -84,12 +84,8 @@ class ConceptsPage:
         """Nothing of the page goes on while it is out of sight."""
 
     def show_field(self, path: str) -> bool:
-        """Select the concept that a path leads into, and open its editor at the field."""
-        names = path.split(".")
-        if len(names) < 3 or not names[1].isdigit() or int(names[1]) >= len(self.list.items):
-            return False
-        self.list.table.select([int(names[1])])
-        return self.edit(int(names[1])).show_field(path)
+        """Select the concept that a path leads to; where it leads into it, open its editor at the field."""
+        return self.list.show_field(path, lambda index: self.edit(index).show_field(path))
 
     def ask_folders(self) -> None:
         """Ask for folders and add a concept for each."""

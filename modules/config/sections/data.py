@@ -1,61 +1,12 @@
-"""Pictures and captions: concepts, sizes, caches."""
+"""Sizes, captions and caches."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from annotated_types import Ge, Le, MinLen
 
 from modules.config.field import Section, Setting, When
-
-
-class Concept(Section):
-    """A folder of pictures and how it takes part."""
-
-    name: Annotated[
-        str,
-        Setting("Name", "What this concept is called in lists and charts.", empty_means="the folder's name"),
-    ] = ""
-    path: Annotated[str, Setting("Folder", "The folder that holds the pictures.", path_kind="folder")] = ""
-    enabled: Annotated[bool, Setting("Enabled", "Whether the concept takes part at all.")] = True
-    kind: Annotated[
-        Literal["training", "validation"],
-        Setting(
-            "Used for",
-            "Training concepts are learned from. Validation concepts are only measured, so that the "
-            "validation loss shows how well the model does on pictures it has never seen.",
-            choice_labels={"training": "Training", "validation": "Validation"},
-        ),
-    ] = "training"
-    include_subfolders: Annotated[
-        bool, Setting("Include sub-folders", "Also takes the pictures in the folders below.")
-    ] = False
-    caption_source: Annotated[
-        Literal["text_file", "file_name"],
-        Setting(
-            "Captions from",
-            "Text file: cat.txt beside cat.png; where it has several lines, one is drawn each time. File name: "
-            "the picture's own name, with underscores read as spaces.",
-            choice_labels={"text_file": "Text file beside the picture", "file_name": "File name"},
-        ),
-    ] = "text_file"
-    repeats: Annotated[
-        float,
-        Ge(0),
-        Le(10000),
-        Setting(
-            "Repeats",
-            "How often each picture is seen in an epoch. 2 shows all twice; 0.5 shows half of them, another "
-            "half each epoch.",
-            unit="times",
-        ),
-    ] = 1.0
-    loss_weight: Annotated[
-        float,
-        Ge(0),
-        Le(1000),
-        Setting("Loss weight", "How much these pictures count against those of other concepts.", level="advanced"),
-    ] = 1.0
 
 
 class Data(Section):
@@ -72,6 +23,30 @@ class Data(Section):
             group="Size",
         ),
     ] = (512,)
+    fixed_width_px: Annotated[
+        int,
+        Ge(0),
+        Le(8192),
+        Setting(
+            "Fixed width",
+            "With a fixed height, one size for all pictures, whatever their shape; 0 for no fixed size.",
+            unit="px",
+            group="Size",
+            level="advanced",
+        ),
+    ] = 0
+    fixed_height_px: Annotated[
+        int,
+        Ge(0),
+        Le(8192),
+        Setting(
+            "Fixed height",
+            "With a fixed width, one size for all pictures, whatever their shape; 0 for no fixed size.",
+            unit="px",
+            group="Size",
+            level="advanced",
+        ),
+    ] = 0
     aspect_buckets: Annotated[
         bool,
         Setting(
@@ -116,6 +91,20 @@ class Data(Section):
             group="Captions",
         ),
     ] = 0.0
+    caption_dropout_2: Annotated[
+        float | None,
+        Ge(0),
+        Le(1),
+        Setting(
+            "Caption dropout of the second encoder",
+            "Drops the caption for SDXL's second text encoder alone, this often.",
+            group="Captions",
+            level="advanced",
+            empty_means="together with the first",
+            applies_when=When("model.family", ("sdxl",)),
+            not_yet="refused",
+        ),
+    ] = None
     latent_cache: Annotated[
         bool,
         Setting(

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Le
 
-from modules.config.field import Section, Setting
+from modules.config.field import Section, Setting, When
 
 
 class General(Section):
@@ -62,6 +62,51 @@ class General(Section):
             changeable_on_resume=True,
         ),
     ] = True
+    tensorboard_always_on: Annotated[
+        bool,
+        Setting(
+            "TensorBoard with the window",
+            "Keeps TensorBoard's own server running as long as the window is open. Without it, start it by hand on the "
+            "run's tensorboard folder.",
+            group="Run",
+            level="advanced",
+            changeable_on_resume=True,
+            not_yet="ignored",
+        ),
+    ] = False
+    tensorboard_port: Annotated[
+        int,
+        Ge(1),
+        Le(65535),
+        Setting(
+            "TensorBoard port",
+            "Where TensorBoard's own server answers on this machine.",
+            group="Run",
+            level="advanced",
+            applies_when=When("tensorboard_always_on", (True,)),
+            changeable_on_resume=True,
+        ),
+    ] = 6006
+    tensorboard_expose: Annotated[
+        bool,
+        Setting(
+            "TensorBoard for the network",
+            "Lets other machines of the network look at it, too.",
+            group="Run",
+            level="advanced",
+            applies_when=When("tensorboard_always_on", (True,)),
+            changeable_on_resume=True,
+        ),
+    ] = False
+    only_cache: Annotated[
+        bool,
+        Setting(
+            "Only fill the caches",
+            "Encodes all pictures and captions and ends there, without training.",
+            group="Run",
+            level="advanced",
+        ),
+    ] = False
     train_device: Annotated[
         str,
         Setting(
@@ -112,3 +157,26 @@ class General(Section):
             changeable_on_resume=True,
         ),
     ] = False
+    debug_dump: Annotated[
+        bool,
+        Setting(
+            "Write out what is learned from",
+            "Writes each batch and what the model makes of it as pictures, to see whether the data arrive whole.",
+            group="Devices",
+            level="advanced",
+            changeable_on_resume=True,
+            not_yet="ignored",
+        ),
+    ] = False
+    debug_dir: Annotated[
+        str,
+        Setting(
+            "Folder for what is written",
+            "Where these pictures go.",
+            group="Devices",
+            level="advanced",
+            path_kind="folder",
+            applies_when=When("debug_dump", (True,)),
+            changeable_on_resume=True,
+        ),
+    ] = "debug"

@@ -7,34 +7,13 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le
 
 from modules.config.field import Section, Setting, When, variants
+from modules.config.sections.loss import SCALER_LABELS, Loss, Scaler
 from modules.config.sections.method import METHOD_LABELS, Denoise, MethodSettings
-from modules.config.sections.optimizer import OPTIMIZER_LABELS, AdamW, OptimizerSettings
-from modules.config.sections.schedule import SCHEDULE_LABELS, Constant, ScheduleSettings
+from modules.config.sections.noise import Noise
+from modules.config.sections.optimizer import OPTIMIZER_LABELS, OPTIMIZERS_NOT_YET, AdamW, OptimizerSettings
+from modules.config.sections.schedule import SCHEDULE_LABELS, SCHEDULES_NOT_YET, Constant, ScheduleSettings
 
-
-class Loss(Section):
-    """How the distance between prediction and target is weighed."""
-
-    weighting: Annotated[
-        Literal["none", "min_snr"],
-        Setting(
-            "Loss weighting",
-            "Min-SNR keeps the nearly clean timesteps from dominating; many runs converge faster with it.",
-            group="Loss",
-            choice_labels={"none": "None", "min_snr": "Min-SNR"},
-        ),
-    ] = "none"
-    gamma: Annotated[
-        float,
-        Gt(0),
-        Le(100),
-        Setting(
-            "Gamma",
-            "The limit of min-SNR; 5 is usual.",
-            group="Loss",
-            applies_when=When("weighting", ("min_snr",)),
-        ),
-    ] = 5.0
+_FULL = When("trains", ("full",))
 
 
 class Ema(Section):
@@ -110,6 +89,43 @@ class Training(Section):
             not_yet_choices=frozenset({"embedding", "vae"}),
         ),
     ] = "adapter"
+    trained_layers: Annotated[
+        Literal["all", "attention_mlp", "attention", "custom"],
+        Setting(
+            "Trained layers",
+            "Which layers of the image model a fine-tune changes; the others stay as they are.",
+            group="What is trained",
+            level="advanced",
+            applies_when=_FULL,
+            choice_labels={
+                "all": "All layers",
+                "attention_mlp": "Attention blocks",
+                "attention": "Attention only",
+                "custom": "Named below",
+            },
+            not_yet="refused",
+        ),
+    ] = "all"
+    trained_layer_names: Annotated[
+        str,
+        Setting(
+            "Names of trained layers",
+            "Parts of layer names, separated by commas: a layer is trained if its name contains one of them.",
+            group="What is trained",
+            level="advanced",
+            applies_when=When("trained_layers", ("custom",)),
+        ),
+    ] = ""
+    trained_layers_regex: Annotated[
+        bool,
+        Setting(
+            "These names are patterns",
+            "Reads the names of trained layers as regular expressions.",
+            group="What is trained",
+            level="advanced",
+            applies_when=When("trained_layers", ("custom",)),
+        ),
+    ] = False
     epochs: Annotated[
         int,
         Ge(1),
@@ -144,6 +160,17 @@ class Training(Section):
         Le(100),
         Setting("Learning rate", "How far each step moves the weights.", group="Learning"),
     ] = 1e-4
+    learning_rate_scaler: Annotated[
+        Scaler,
+        Setting(
+            "Learning rate times",
+            "Multiplies the learning rate by the square root of the number of pictures that make a step.",
+            group="Learning",
+            level="advanced",
+            choice_labels=SCALER_LABELS,
+            not_yet_choices=frozenset(SCALER_LABELS) - {"none"},
+        ),
+    ] = "none"
     optimizer: Annotated[
         OptimizerSettings,
         *variants("adamw"),
@@ -152,6 +179,7 @@ class Training(Section):
             "The rule that turns gradients into steps.",
             group="Learning",
             choice_labels=OPTIMIZER_LABELS,
+            not_yet_choices=OPTIMIZERS_NOT_YET,
         ),
     ] = AdamW()
     schedule: Annotated[
@@ -162,6 +190,7 @@ class Training(Section):
             "How the learning rate moves over the run.",
             group="Learning",
             choice_labels=SCHEDULE_LABELS,
+            not_yet_choices=SCHEDULES_NOT_YET,
         ),
     ] = Constant()
     clip_norm: Annotated[
@@ -204,6 +233,42 @@ class Training(Section):
             },
         ),
     ] = "float32"
+    fallback_precision: Annotated[
+        Literal["float32", "bfloat16"],
+        Setting(
+            "Where float16 is too small",
+            "The number format of what overflows in float16, such as SDXL's picture encoder, which is kept in float32 "
+            "here whatever this says.",
+            group="Learning",
+            level="advanced",
+            choice_labels={"float32": "float32", "bfloat16": "bfloat16"},
+            applies_when=When("precision", ("float16",)),
+            not_yet="ignored",
+        ),
+    ] = "bfloat16"
+    autocast_cache: Annotated[
+        bool,
+        Setting(
+            "Keep converted weights",
+            "Keeps the 16-bit copies of float32 weights through a step: faster, with more memory.",
+            group="Learning",
+            level="advanced",
+            applies_when=When("precision", ("bfloat16", "float16")),
+            not_yet="ignored",
+        ),
+    ] = True
+    attention: Annotated[
+        Literal["sdpa", "flash", "cudnn", "flex"],
+        Setting(
+            "Attention",
+            "Which program computes attention. PyTorch's own choice is good on every device.",
+            group="Learning",
+            level="advanced",
+            choice_labels={"sdpa": "PyTorch's choice", "flash": "Flash", "cudnn": "cuDNN", "flex": "Flex"},
+            changeable_on_resume=True,
+            not_yet="ignored",
+        ),
+    ] = "sdpa"
     small_weights: Annotated[
         Literal["master", "stochastic"],
         Setting(
@@ -215,5 +280,6 @@ class Training(Section):
             choice_labels={"master": "Through float32 copies", "stochastic": "By stochastic rounding"},
         ),
     ] = "master"
+    noise: Noise = Noise()
     loss: Loss = Loss()
     ema: Ema = Ema()

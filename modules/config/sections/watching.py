@@ -1,4 +1,4 @@
-"""What is watched while a run goes: validation, samples, backups and saves."""
+"""What is watched while a run goes: validation and samples."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le, MultipleOf
 
 from modules.config.every import Every
-from modules.config.field import Section, Setting, one_of
+from modules.config.field import Section, Setting, When, one_of
 from modules.diffusion.samplers.registry import sampler_labels
 
 
@@ -51,6 +51,15 @@ class SamplePrompt(Section):
         Le(2**63 - 1),
         Setting("Seed", "The same seed gives the same picture from the same weights."),
     ] = 42
+    random_seed: Annotated[
+        bool,
+        Setting(
+            "Another seed each time",
+            "Paints from another seed each time; the change over the run is then hard to tell from chance.",
+            level="advanced",
+            not_yet="ignored",
+        ),
+    ] = False
     steps: Annotated[int, Ge(1), Le(1000), Setting("Steps", "More steps take longer and often look finer.")] = 25
     guidance: Annotated[
         float,
@@ -61,6 +70,35 @@ class SamplePrompt(Section):
     sampler: Annotated[
         str, *one_of(sampler_labels), Setting("Sampler", "How the noise is taken out.", level="advanced")
     ] = "ddim"
+    inpainting: Annotated[
+        bool,
+        Setting(
+            "Paint into a picture",
+            "Gives an inpainting model a picture and a mask to fill.",
+            level="advanced",
+            not_yet="ignored",
+        ),
+    ] = False
+    base_image: Annotated[
+        str,
+        Setting(
+            "Picture to paint into",
+            "What is around the hole.",
+            level="advanced",
+            path_kind="file",
+            applies_when=When("inpainting", (True,)),
+        ),
+    ] = ""
+    mask_image: Annotated[
+        str,
+        Setting(
+            "Mask to fill",
+            "White where it is painted.",
+            level="advanced",
+            path_kind="file",
+            applies_when=When("inpainting", (True,)),
+        ),
+    ] = ""
 
 
 class Sampling(Section):
@@ -83,6 +121,41 @@ class Sampling(Section):
             changeable_on_resume=True,
         ),
     ] = True
+    skip_first: Annotated[
+        Every,
+        Setting(
+            "No samples before",
+            "Once this much of the run has passed, samples begin.",
+            group="Samples",
+            level="advanced",
+            changeable_on_resume=True,
+            not_yet="ignored",
+        ),
+    ] = Every()
+    without_average_too: Annotated[
+        bool,
+        Setting(
+            "Also without the average",
+            "Paints each sample a second time from the weights themselves, beside the one from their average.",
+            group="Samples",
+            level="advanced",
+            applies_when=When("training.ema.mode", ("train_device", "temp_device")),
+            changeable_on_resume=True,
+            not_yet="ignored",
+        ),
+    ] = False
+    to_tensorboard: Annotated[
+        bool,
+        Setting(
+            "Samples in TensorBoard",
+            "Writes samples to the TensorBoard logs, too.",
+            group="Samples",
+            level="advanced",
+            applies_when=When("general.tensorboard", (True,)),
+            changeable_on_resume=True,
+            not_yet="ignored",
+        ),
+    ] = True
     image_format: Annotated[
         Literal["png", "jpg"],
         Setting(
@@ -94,62 +167,20 @@ class Sampling(Section):
             changeable_on_resume=True,
         ),
     ] = "png"
+    prompts_file: Annotated[
+        str,
+        Setting(
+            "Samples in a file",
+            "A file of its own that holds the samples below, so that several configs can share them. It counts from "
+            "the config's folder.",
+            group="Samples",
+            level="advanced",
+            path_kind="file",
+            empty_means="inside the config",
+            changeable_on_resume=True,
+        ),
+    ] = ""
     prompts: Annotated[
         tuple[SamplePrompt, ...],
         Setting("Samples", "The pictures to paint.", group="Samples", changeable_on_resume=True),
     ] = ()
-
-
-class Backup(Section):
-    """Backups, from which a run goes on; and saves, which other programs can use."""
-
-    every: Annotated[
-        Every,
-        Setting(
-            "Back up",
-            "How often everything is written that is needed to go on after a crash.",
-            group="Backups",
-            changeable_on_resume=True,
-        ),
-    ] = Every(n=30, unit="minute")
-    keep: Annotated[
-        int,
-        Ge(0),
-        Le(1000),
-        Setting(
-            "Keep the newest",
-            "Older backups of the same run are removed; 0 keeps all.",
-            unit="backups",
-            group="Backups",
-            changeable_on_resume=True,
-        ),
-    ] = 3
-    at_end: Annotated[
-        bool,
-        Setting(
-            "Back up at the end",
-            "Lets a finished or stopped run go on later, with more epochs for example.",
-            group="Backups",
-            changeable_on_resume=True,
-        ),
-    ] = True
-    save_every: Annotated[
-        Every,
-        Setting(
-            "Save the model",
-            "How often a usable file is written to the run's save folder, to compare and choose from.",
-            group="Saves",
-            changeable_on_resume=True,
-        ),
-    ] = Every()
-    save_prefix: Annotated[
-        str,
-        Setting(
-            "File name begins with",
-            "The beginning of the names of saved files.",
-            group="Saves",
-            level="advanced",
-            empty_means="the name of the result",
-            changeable_on_resume=True,
-        ),
-    ] = ""

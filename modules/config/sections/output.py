@@ -1,0 +1,107 @@
+"""The file that a finished run writes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from modules.config.field import Section, Setting, When
+
+
+class Output(Section):
+    """The file that a finished run writes."""
+
+    destination: Annotated[
+        str,
+        Setting(
+            "Save to",
+            "The finished file, or the folder of a model in diffusers form. It is written when the run ends well; a "
+            "failed run never replaces it.",
+            group="Result",
+            path_kind="save",
+            changeable_on_resume=True,
+        ),
+    ] = "models/lora.safetensors"
+    format: Annotated[
+        Literal["kohya", "diffusers"],
+        Setting(
+            "Format",
+            "The kohya form loads in ComfyUI, A1111, Forge and diffusers. The diffusers form is for programs "
+            "built on diffusers and PEFT.",
+            group="Result",
+            choice_labels={"kohya": "kohya (loads everywhere)", "diffusers": "diffusers / PEFT"},
+            applies_when=When("training.trains", ("adapter",)),
+            changeable_on_resume=True,
+        ),
+    ] = "kohya"
+    model_format: Annotated[
+        Literal["single_file", "diffusers"],
+        Setting(
+            "Form of the model",
+            "A single file loads in ComfyUI, A1111, Forge and diffusers. The diffusers form is a folder with a file "
+            "for each part of the model.",
+            group="Result",
+            choice_labels={"single_file": "Single file (loads everywhere)", "diffusers": "diffusers folder"},
+            applies_when=When("training.trains", ("full",)),
+            changeable_on_resume=True,
+        ),
+    ] = "single_file"
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16", "float8", "nfloat4"],
+        Setting(
+            "Number format",
+            "float16 is what most shared files use and half the size of float32.",
+            group="Result",
+            choice_labels={
+                "float32": "float32",
+                "bfloat16": "bfloat16",
+                "float16": "float16",
+                "float8": "float8",
+                "nfloat4": "nfloat4",
+            },
+            changeable_on_resume=True,
+            not_yet_choices=frozenset({"float8", "nfloat4"}),
+        ),
+    ] = "float16"
+    trigger_words: Annotated[
+        str,
+        Setting(
+            "Trigger words",
+            "What to write in a prompt to call up what was learned. Kept in the file, where other programs show it.",
+            group="Result",
+            empty_means="none",
+            changeable_on_resume=True,
+        ),
+    ] = ""
+    thumbnail: Annotated[
+        bool,
+        Setting(
+            "Picture inside the file",
+            "Puts the newest sample of the first prompt into the file, small, for programs that show it.",
+            group="Result",
+            level="advanced",
+            changeable_on_resume=True,
+        ),
+    ] = False
+    never_replace: Annotated[
+        bool,
+        Setting(
+            "Never replace a file",
+            "Refuses to start where the result exists already; one that appears while the run goes is left alone, and "
+            "the result then stays in the run's save folder.",
+            group="Result",
+            level="advanced",
+            changeable_on_resume=True,
+        ),
+    ] = False
+    embed_config: Annotated[
+        Literal["none", "settings", "all"],
+        Setting(
+            "Settings inside the file",
+            "Whether the file carries the settings it was made with; all also includes the concepts and the "
+            "sample prompts, with their folder names.",
+            group="Result",
+            level="advanced",
+            choice_labels={"none": "None", "settings": "Settings", "all": "Settings, concepts and samples"},
+            changeable_on_resume=True,
+        ),
+    ] = "settings"
