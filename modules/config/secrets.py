@@ -6,10 +6,12 @@ The file has the shape of OneTrainer's `secrets.json`, so that either reads the 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
+from modules.config.problem import Problem
 from modules.system.redaction import keep_secret
 
 
@@ -71,6 +73,7 @@ SECRET_FIELDS: tuple[SecretField, ...] = (
 )
 SECRET_NAMES = tuple(f.name for f in SECRET_FIELDS)
 WHERE_TO_ENTER = "Tokens… in the menu of presets, or python -m trainer secrets set NAME"
+WHERE_TO_IMPORT = "Tokens…, Import… in the window, or python -m trainer secrets import FILE"
 
 
 def secret(secrets: Secrets, name: str) -> str:
@@ -101,6 +104,34 @@ def guard(secrets: Secrets, environment: Mapping[str, str] = os.environ) -> None
     """Have the values that open doors taken out of all logs and events, the environment's token included."""
     keep_secret(*(secret(secrets, f.name) for f in SECRET_FIELDS if f.is_key))
     keep_secret(*(environment.get(name, "") for name in _ENVIRONMENT_TOKENS))
+
+
+def without_secrets(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+    """Return the data of a config without anything whose key says that it is secret, wherever it is, and a note for
+    each: unknown settings are kept, and so would a token be.
+    """
+    notes: list[Problem] = []
+    return _sifted(tree, "", notes), notes
+
+
+def _sifted(node: Any, path: str, notes: list[Problem]) -> Any:
+    if isinstance(node, list):
+        return [_sifted(value, f"{path}{number}.", notes) for number, value in enumerate(node)]
+    if not isinstance(node, Mapping):
+        return node
+    kept = {}
+    for key, value in node.items():
+        if not any(_SECRET_KEY.fullmatch(part) for part in str(key).split(".")):
+            kept[key] = _sifted(value, f"{path}{key}.", notes)
+        elif value:
+            message = "Passwords and tokens are not taken over into configs."
+            notes.append(Problem(f"{path}{key}", message, "info", f"Take them over by {WHERE_TO_IMPORT}."))
+    return kept
+
+
+_SECRET_KEY = re.compile(
+    r"secrets?|(\w+_)?(password|api_?key)|(huggingface|hugging_face|hf|hub|access|auth)_token", re.IGNORECASE
+)
 
 
 def from_json(data: Mapping[str, Any]) -> tuple[Secrets, list[str]]:
