@@ -10,6 +10,20 @@ from modules.diffusion.schedule import cumulative_alphas, rescaled_to_zero_snr
 from modules.errors import DarkroomError
 
 
+def scheduler_with(scheduler: Mapping[str, Any], *, prediction: str, zero_terminal_snr: str) -> Mapping[str, Any]:
+    """Return a scheduler config with what the user says of the model in place of what it says of itself.
+
+    `prediction` is "auto", "epsilon" or "v_prediction", `zero_terminal_snr` is "auto", "on" or "off"; automatic leaves
+    what is there. Training, samples and whatever is saved all follow the config that is returned.
+    """
+    said: dict[str, Any] = {}
+    if prediction != "auto":
+        said["prediction_type"] = prediction
+    if zero_terminal_snr != "auto":
+        said["rescale_betas_zero_snr"] = zero_terminal_snr == "on"
+    return {**scheduler, **said}
+
+
 def process_of(scheduler: Mapping[str, Any], *, name: str) -> DDPMProcess:
     """Return the forward process of a scheduler config; `name` is the model's, for messages.
 
@@ -27,7 +41,7 @@ def process_of(scheduler: Mapping[str, Any], *, name: str) -> DDPMProcess:
     if is_zero_snr and prediction == "epsilon":
         raise DarkroomError(
             f"{name} is to predict epsilon with zero terminal SNR, which cannot be learned: the last step is noise.",
-            advice="In scheduler_config.json prediction_type must be v_prediction, or rescale_betas_zero_snr false.",
+            advice="Set what the model predicts to v-prediction, or zero terminal SNR to off.",
         )
     abar_T = cumulative_alphas(
         num_timesteps=int(scheduler.get("num_train_timesteps", 1000)),

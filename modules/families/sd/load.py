@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 
 from modules.config.secrets import HubAccess
 from modules.families.parts.files import ModelFiles, require_plain_unet
-from modules.families.parts.noise_process import process_of
+from modules.families.parts.noise_process import process_of, scheduler_with
 from modules.families.parts.read_model import read_model
 from modules.families.sd.forward import StableDiffusion
 from modules.families.sd.keys import lora_naming
@@ -21,6 +22,9 @@ def load(
     *,
     dtypes: Mapping[str, torch.dtype],
     clip_skip: int = 0,
+    clip_skip_2: int | None = None,
+    prediction: str = "auto",
+    zero_terminal_snr: str = "auto",
     vae_file: str = "",
     offline: bool = False,
     hub_cache_dir: str = "",
@@ -29,6 +33,8 @@ def load(
 ) -> StableDiffusion:
     """Return the model with every part on the processor, frozen, in its own dtype (float32 where none is named).
 
+    There is no second text encoder for `clip_skip_2`. `prediction` and `zero_terminal_snr` say what the model may not
+    say of itself (see `scheduler_with`).
     `vae_file` names a VAE that takes the place of the model's own; `hub` holds the token for a download, which
     `on_bytes(done, total)` follows. Raises DarkroomError with a sentence for whatever is missing or is no Stable
     Diffusion 1.x or 2.x.
@@ -43,7 +49,8 @@ def load(
         hub=hub,
         on_bytes=on_bytes,
     )
-    return assemble(files, clip_skip=clip_skip)
+    scheduler = scheduler_with(files.scheduler, prediction=prediction, zero_terminal_snr=zero_terminal_snr)
+    return assemble(replace(files, scheduler=scheduler), clip_skip=clip_skip)
 
 
 def assemble(files: ModelFiles, *, clip_skip: int) -> StableDiffusion:

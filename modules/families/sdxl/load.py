@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from modules.config.secrets import HubAccess
 from modules.families.parts.files import ModelFiles, require_plain_unet
-from modules.families.parts.noise_process import process_of
+from modules.families.parts.noise_process import process_of, scheduler_with
 from modules.families.parts.read_model import read_model
 from modules.families.sdxl.forward import StableDiffusionXL
 from modules.families.sdxl.keys import lora_naming
@@ -25,6 +26,9 @@ def load(
     *,
     dtypes: Mapping[str, torch.dtype],
     clip_skip: int = 0,
+    clip_skip_2: int | None = None,
+    prediction: str = "auto",
+    zero_terminal_snr: str = "auto",
     vae_file: str = "",
     offline: bool = False,
     hub_cache_dir: str = "",
@@ -33,6 +37,7 @@ def load(
 ) -> StableDiffusionXL:
     """Return the model with every part on the processor, frozen, in its own dtype (float32 where none is named).
 
+    `prediction` and `zero_terminal_snr` say what the model may not say of itself (see `scheduler_with`).
     `vae_file` names a VAE that takes the place of the model's own; `hub` holds the token for a download, which
     `on_bytes(done, total)` follows. Raises DarkroomError with a sentence for whatever is missing or is no SDXL.
     """
@@ -50,7 +55,8 @@ def load(
     )
     if wanted == torch.float16:
         halve_if_safe(files.parts["vae"], name=base_model)
-    return assemble(files, clip_skip=clip_skip)
+    scheduler = scheduler_with(files.scheduler, prediction=prediction, zero_terminal_snr=zero_terminal_snr)
+    return assemble(replace(files, scheduler=scheduler), clip_skip=clip_skip, clip_skip_2=clip_skip_2)
 
 
 def halve_if_safe(vae: Any, *, name: str) -> None:
@@ -64,11 +70,12 @@ def halve_if_safe(vae: Any, *, name: str) -> None:
         vae.half()
 
 
-def assemble(files: ModelFiles, *, clip_skip: int) -> StableDiffusionXL:
+def assemble(files: ModelFiles, *, clip_skip: int, clip_skip_2: int | None = None) -> StableDiffusionXL:
     """Return the model that was read, from whatever form its files have.
 
-    SDXL leaves out the last layer of both encoders always; `clip_skip` counts what is left out beyond it. The pooled
-    state is that of the last layer, whatever clip skip says. Raises DarkroomError for a variant that is not supported.
+    SDXL leaves out the last layer of both encoders always; `clip_skip` counts what is left out beyond it, and
+    `clip_skip_2` the same for the second where that is to differ. The pooled state is that of the last layer, whatever
+    clip skip says. Raises DarkroomError for a variant that is not supported.
     """
     require_plain_unet(files)
     process = process_of(files.scheduler, name=files.name)
@@ -77,8 +84,11 @@ def assemble(files: ModelFiles, *, clip_skip: int) -> StableDiffusionXL:
         unet=files.parts["unet"],
         vae=files.parts["vae"],
         towers={
-            name: files.tower(name, skipped_layers=1 + clip_skip, is_normed=False)
-            for name in ("text_encoder", "text_encoder_2")
+            name: files.tower(name, skipped_layers=1 + skip, is_normed=False)
+            for name, skip in (
+                ("text_encoder", clip_skip),
+                ("text_encoder_2", clip_skip if clip_skip_2 is None else clip_skip_2),
+            )
         },
         process=process,
         scheduler=files.scheduler,

@@ -1,0 +1,86 @@
+"""What the user says of a model in place of what it says of itself: its prediction, its last noise level, clip skip."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from modules.errors import DarkroomError
+from modules.families.parts.noise_process import scheduler_with
+from modules.families.sd.load import load
+from modules.families.sdxl.load import load as load_sdxl
+from tests.builders.configs import laid_over, small_config
+from tests.builders.pictures import draw_folder
+from tests.builders.runs import run
+from trainer.events import StepFinished
+
+
+@pytest.mark.parametrize(
+    ("prediction", "zero_snr", "expected"),
+    [
+        ("auto", "auto", {"prediction_type": "epsilon", "rescale_betas_zero_snr": False, "beta_end": 0.01}),
+        (
+            "v_prediction",
+            "auto",
+            {"prediction_type": "v_prediction", "rescale_betas_zero_snr": False, "beta_end": 0.01},
+        ),
+        ("v_prediction", "on", {"prediction_type": "v_prediction", "rescale_betas_zero_snr": True, "beta_end": 0.01}),
+        ("epsilon", "off", {"prediction_type": "epsilon", "rescale_betas_zero_snr": False, "beta_end": 0.01}),
+    ],
+)
+def test_what_is_said_takes_the_place_of_what_is_there(prediction: str, zero_snr: str, expected: Any) -> None:
+    there = {"prediction_type": "epsilon", "rescale_betas_zero_snr": False, "beta_end": 0.01}
+    assert scheduler_with(there, prediction=prediction, zero_terminal_snr=zero_snr) == expected
+    assert there["prediction_type"] == "epsilon"
+
+
+def test_a_model_that_is_told_to_predict_v_does_everywhere(tiny_sd: Path) -> None:
+    plain = load(str(tiny_sd), dtypes={})
+    told = load(str(tiny_sd), dtypes={}, prediction="v_prediction", zero_terminal_snr="on")
+    assert (plain.process.prediction_type, told.process.prediction_type) == ("epsilon", "v_prediction")
+    assert (plain.lora_naming.prediction, told.lora_naming.prediction) == ("epsilon", "v_prediction")
+    assert told.scheduler_config()["prediction_type"] == "v_prediction"  # samples and a saved model follow it
+    assert told.scheduler_config()["rescale_betas_zero_snr"]
+    clean, noise = torch.randn(1, 4, 8, 8), torch.randn(1, 4, 8, 8)
+    last = torch.tensor([told.process.num_timesteps - 1])
+    assert torch.equal(told.process.add_noise(clean, noise, last), noise)
+    assert not torch.equal(plain.process.add_noise(clean, noise, last), noise)
+
+
+def test_epsilon_with_zero_terminal_snr_is_refused(tiny_sd: Path) -> None:
+    with pytest.raises(DarkroomError, match="epsilon with zero terminal SNR") as caught:
+        load(str(tiny_sd), dtypes={}, zero_terminal_snr="on")
+    assert "v-prediction" in caught.value.advice
+
+
+def test_a_lora_says_what_its_model_was_told_to_predict(tiny_sd: Path, tmp_path: Path) -> None:
+    told, losses = [], []
+    for prediction in ("auto", "v_prediction"):
+        folder = tmp_path / prediction
+        pictures = draw_folder(folder / "pictures", sizes=[(64, 64)] * 2)
+        config = small_config(folder, model=tiny_sd, pictures=pictures)
+        ran = run(laid_over(config, {"model": {"prediction": prediction}, "training": {"epochs": 1}}))
+        with safe_open(ran.finished.model_path, framework="pt") as file:
+            told.append(file.metadata()["modelspec.prediction_type"])
+        losses.append([step.loss for step in ran.of(StepFinished)])
+    assert told == ["epsilon", "v"]
+    assert losses[0] != losses[1]
+
+
+def test_the_second_encoder_may_skip_layers_of_its_own(tiny_sdxl: Path) -> None:
+    prompts = ["a disc"]
+    with torch.no_grad():
+        both_0, both_1, mixed = (
+            load_sdxl(str(tiny_sdxl), dtypes={}, clip_skip=first, clip_skip_2=second)
+            for first, second in ((0, None), (1, None), (0, 1))
+        )
+        states = [family.encode_prompts(prompts).text.states_BLD for family in (both_0, both_1, mixed)]
+    width = both_0.towers["text_encoder"].encoder.config.hidden_size
+    assert torch.equal(states[2][..., :width], states[0][..., :width])
+    assert torch.equal(states[2][..., width:], states[1][..., width:])
+    assert not torch.equal(states[0][..., width:], states[1][..., width:])
+    assert len({family.text_identity() for family in (both_0, both_1, mixed)}) == 3
