@@ -81,7 +81,7 @@ def decode(raw: object) -> Loaded:
         return Loaded(Config(), [Problem("", "The file does not hold a config: it is nested too deeply.", "error")])
     raw, left_out = without_secrets(raw)
     tree, problems, was_migrated = migrate(raw)
-    problems += left_out
+    problems = [*left_out, *problems]
     unknown = tree.pop("unknown", {})
     if not isinstance(unknown, dict):
         problems.append(Problem("unknown", f"{shown(unknown)} is no list of unknown settings; it is left out."))
