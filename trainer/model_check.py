@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+from huggingface_hub import constants
+
 from modules.config.problem import Problem, cut
 from modules.config.schema import Config
 from modules.families.registry import FAMILIES
@@ -16,49 +18,71 @@ from modules.families.spec import FamilySpec
 from modules.formats.file_kind import FileKind
 from modules.formats.headers import UnreadableFileError, read_header
 from modules.formats.kinds import identify
-from modules.formats.signs.folders import folder_kind
 from modules.system.paths import from_root
 
 _WEIGHTS = ("diffusion_pytorch_model.safetensors", "model.safetensors")  # as diffusers and transformers call them
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 
 
-def problems_of_model(config: Config) -> Iterator[Problem]:
+def found_model(config: Config) -> FileKind | None:
+    """Return what the base model is, from headers alone; None where there is none on this disk.
+
+    A repository is looked for among those that were downloaded before.
+    """
+    name = config.model.base_model.strip()
+    place = from_root(name)
+    if not name or not kind_of(place):
+        downloaded = _downloaded(config) if _REPOSITORY.fullmatch(name) else None
+        return None if downloaded is None else identify(downloaded)
+    return identify(place)
+
+
+def problems_of_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
     """Yield what is wrong with the base model, and what will be otherwise with it than the config says."""
-    yield from _base_model(config)
+    yield from _base_model(config, found)
     yield from _vae(config)
     yield from _first_lora(config)
 
 
-def what_the_model_is(config: Config) -> str:
-    """Return what the base model is, in a sentence, from headers alone; nothing where it is no model on this disk."""
+def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
     name = config.model.base_model.strip()
-    if not name or not kind_of(from_root(name)):
-        return ""
-    found = identify(from_root(name))
-    return found.sentence if found.is_model else ""
-
-
-def _base_model(config: Config) -> Iterator[Problem]:
-    name = config.model.base_model.strip()
-    folder = from_root(name)
+    place = from_root(name)
     spec = FAMILIES[config.model.family]
-    kind = kind_of(folder)
+    kind = kind_of(place)
     if kind == "folder" and name:
-        yield from _diffusers_folder(folder, name, spec)
-    elif kind == "file":
-        yield from _single_file(folder, name, spec)
+        yield from _diffusers_folder(place, name, spec)
+    elif kind == "file" and found is not None:
+        yield from _single_file(found, name, spec)
     elif not _REPOSITORY.fullmatch(name):
         yield Problem(
             "model.base_model",
             f"There is no model at {cut(name, max_chars=200) or 'an empty name'}.",
             advice="Choose a file or a folder, or name a repository as owner/model.",
         )
+    elif (downloaded := _downloaded(config)) is not None:
+        yield from _diffusers_folder(downloaded, name, spec, is_whole=config.model.offline)
+    elif config.model.offline:
+        yield Problem(
+            "model.base_model",
+            f"The repository {name} was not downloaded yet, and the network may not be used.",
+            advice="Switch offline off, or choose a file or a folder.",
+        )
 
 
-def _single_file(path: Path, name: str, spec: FamilySpec) -> Iterator[Problem]:
-    """Yield what a single file is, where it will do, and else why it will not."""
-    found = identify(path)
+def _downloaded(config: Config) -> Path | None:
+    """Return the folder a repository was downloaded to; None where it was not."""
+    cache = from_root(config.model.hub_cache_dir.strip() or constants.HF_HUB_CACHE)
+    repository = cache / f"models--{config.model.base_model.strip().replace('/', '--')}"
+    try:
+        revision = (repository / "refs" / "main").read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return None
+    folder = repository / "snapshots" / revision
+    return folder if kind_of(folder / "model_index.json") == "file" else None
+
+
+def _single_file(found: FileKind, name: str, spec: FamilySpec) -> Iterator[Problem]:
+    """Yield why a single file will not do, where it will not."""
     if not found.is_model:
         message = f"{name} is no whole model. {found.sentence}"
         yield Problem("model.base_model", message, advice="Choose a checkpoint, a diffusers folder or a repository.")
@@ -69,11 +93,10 @@ def _single_file(path: Path, name: str, spec: FamilySpec) -> Iterator[Problem]:
     elif found.variant:
         message = f"{name} is a model for other inputs than noise alone, which is not supported yet. {found.sentence}"
         yield Problem("model.base_model", message, advice="Choose the plain text-to-image model.")
-    else:
-        yield from _zero_snr(found, name)
 
 
-def _diffusers_folder(folder: Path, name: str, spec: FamilySpec) -> Iterator[Problem]:
+def _diffusers_folder(folder: Path, name: str, spec: FamilySpec, *, is_whole: bool = True) -> Iterator[Problem]:
+    """Yield why a folder will not do; `is_whole` says that nothing more of it is going to be downloaded."""
     try:
         index = json.loads((folder / "model_index.json").read_text(encoding="utf-8"))
         kind = str(index.get("_class_name", "")) if isinstance(index, dict) else ""
@@ -92,14 +115,13 @@ def _diffusers_folder(folder: Path, name: str, spec: FamilySpec) -> Iterator[Pro
             advice=f"Set the model family to {other}." if other else "Choose a model of this family.",
         )
         return
-    for part in spec.parts:
+    for part in spec.parts if is_whole else ():
         if what_is_wrong := _why_incomplete(folder / part.name):
             yield Problem(
                 "model.base_model",
                 f"{name} is incomplete: {what_is_wrong}",
                 advice="Download or copy the model again.",
             )
-    yield from _zero_snr(folder_kind(folder), name)
 
 
 def _why_incomplete(part: Path) -> str:
@@ -127,15 +149,6 @@ def _shards(part: Path) -> list[str]:
     if not indices:
         return []
     return sorted({str(name) for name in json.loads(indices[0].read_text(encoding="utf-8"))["weight_map"].values()})
-
-
-def _zero_snr(found: FileKind, name: str) -> Iterator[Problem]:
-    if found.zero_snr and found.prediction == "epsilon":
-        yield Problem(
-            "model.base_model",
-            f"{name} is to predict epsilon with zero terminal SNR, which cannot be learned.",
-            advice="In scheduler_config.json prediction_type must be v_prediction, or rescale_betas_zero_snr false.",
-        )
 
 
 def _vae(config: Config) -> Iterator[Problem]:

@@ -7,6 +7,9 @@ import json
 import sys
 from dataclasses import asdict
 
+from modules.config.problem import Problem
+from modules.config.schema import Config
+from modules.system.paths import from_caller
 from trainer.cli import Verb
 from trainer.cli.options import add_config_argument, describe, read_config
 from trainer.preflight import Report, check
@@ -14,10 +17,11 @@ from trainer.preflight import Report, check
 
 def _check(options: argparse.Namespace) -> int:
     loaded = read_config(options.config, options.changes)
-    report = check(loaded.config)
+    report = check(loaded.config, resume_from=from_caller(options.resume) if options.resume else None)
     if options.json:
         data = {
-            "load": [p.to_json() for p in loaded.problems],
+            "was_migrated": loaded.was_migrated,
+            "load": [{**p.to_json(), "kind": _kind(p, loaded.config)} for p in loaded.problems],
             "problems": [p.to_json() for p in report.problems],
             "preview": asdict(report.preview) if report.preview else None,
         }
@@ -27,6 +31,13 @@ def _check(options: argparse.Namespace) -> int:
             sys.stdout.write(describe(problem) + "\n")
         sys.stdout.write(_preview(report))
     return 2 if report.errors else 0
+
+
+def _kind(problem: Problem, config: Config) -> str:
+    """Return what became of a value of the file: "kept" though unknown, "replaced" by another, or "migrated"."""
+    if problem.path in config.unknown:
+        return "kept"
+    return "migrated" if problem.severity == "info" else "replaced"
 
 
 def _preview(report: Report) -> str:
@@ -43,6 +54,12 @@ def _preview(report: Report) -> str:
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     add_config_argument(parser)
+    parser.add_argument(
+        "--resume",
+        metavar="FOLDER",
+        default="",
+        help="also say what forbids to go on from this backup, run's folder or workspace",
+    )
     parser.add_argument("--json", action="store_true", help="as data")
 
 

@@ -9,13 +9,16 @@ from modules.config.problem import Problem
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.data.dataset import Dataset
-from trainer.model_check import problems_of_model, what_the_model_is
+from modules.formats.file_kind import FileKind
+from trainer.model_check import found_model, problems_of_model
 from trainer.preflight.captions import problems_of_captions
+from trainer.preflight.companions import problems_of_companions
 from trainer.preflight.devices import problems_of_devices
 from trainer.preflight.length import problems_of_length
 from trainer.preflight.pictures import problems_of_concept_folders, problems_of_pictures
 from trainer.preflight.places import problems_of_places
 from trainer.preflight.plans import datasets_of, plans_of
+from trainer.preflight.prediction import problems_of_prediction
 from trainer.preflight.report import Preview, Report
 from trainer.preflight.resume import problems_of_resume
 
@@ -28,7 +31,9 @@ def check(config: Config, *, resume_from: Path | None = None) -> Report:
     problems = problems_of(config)
     problems += problems_of_devices(config)
     problems += problems_of_places(config)
-    problems += problems_of_model(config)
+    model = found_model(config)
+    problems += problems_of_model(config, model)
+    problems += problems_of_prediction(config, model)
     if resume_from is not None:
         problems += problems_of_resume(config, resume_from)
     concept_problems = dict(problems_of_concept_folders(config))
@@ -43,8 +48,9 @@ def check(config: Config, *, resume_from: Path | None = None) -> Report:
         return Report(tuple(problems), None)
     problems += problems_of_pictures(readable, training, validation)
     problems += problems_of_captions(readable, training)
+    problems += problems_of_companions(readable, training)
     problems += problems_of_length(readable, training)
-    return Report(tuple(problems), None if concept_problems else _preview(config, training, validation))
+    return Report(tuple(problems), None if concept_problems else _preview(config, model, training, validation))
 
 
 def _without(config: Config, concepts: Collection[int]) -> Config:
@@ -52,7 +58,7 @@ def _without(config: Config, concepts: Collection[int]) -> Config:
     return config.model_copy(update={"concepts": tuple(kept)})
 
 
-def _preview(config: Config, training: Dataset, validation: Dataset) -> Preview:
+def _preview(config: Config, model: FileKind | None, training: Dataset, validation: Dataset) -> Preview:
     plans = plans_of(config, training)
     return Preview(
         num_pictures=len(training.examples),
@@ -62,5 +68,5 @@ def _preview(config: Config, training: Dataset, validation: Dataset) -> Preview:
         skipped=tuple((str(s.path), s.reason) for s in (*training.skipped, *validation.skipped)),
         steps_first_epoch=plans.num_steps(0),
         total_steps=plans.total_steps(config.training.epochs),
-        model=what_the_model_is(config),
+        model=model.sentence if model is not None and model.is_model else "",
     )

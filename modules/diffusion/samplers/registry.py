@@ -9,11 +9,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class SamplerSpec:
-    """A sampler: its label, the diffusers scheduler that does it, and that scheduler's options."""
+    """A sampler: its label, the diffusers scheduler that does it, that scheduler's options, and what the models that it
+    can sample predict.
+    """
 
     label: str
     scheduler: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    predictions: tuple[str, ...] = ("epsilon", "v_prediction")
 
 
 SAMPLERS: Mapping[str, SamplerSpec] = {

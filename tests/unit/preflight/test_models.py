@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from modules.config.schema import Config
-from tests.unit.preflight.setups import EMPTY_WEIGHTS, changed, write_sdxl
-from trainer.preflight import check
+from modules.diffusion.samplers.registry import SAMPLERS
+from modules.formats.file_kind import FileKind
+from tests.unit.preflight.setups import EMPTY_WEIGHTS, changed, write_model, write_sdxl
+from trainer.preflight import check, prediction
+from trainer.preflight.prediction import problems_of_prediction
 
 
 def sdxl(config: Config, tmp: Path, **scheduler: Any) -> Config:
@@ -85,3 +89,97 @@ def test_weights_in_several_files(config: Config, tmp_path: Path) -> None:
         index.write_text(broken)
         [problem] = check(config).errors
         assert "the list of the files that hold unet" in problem.message
+
+
+# -- what it predicts
+
+
+def of(config: Config, *, prediction: str = "epsilon", zero_snr: bool = False, **changes: Any) -> list[tuple[str, str]]:
+    """What is told of the kind of prediction, with a base model that says this of itself."""
+    found = FileKind("diffusers_folder", "A model.", "sd", prediction=prediction, zero_snr=zero_snr)  # type: ignore[arg-type]
+    return [(p.path, p.severity) for p in problems_of_prediction(changed(config, **changes), found)]
+
+
+V = "v_prediction"
+ZERO = [("model.zero_terminal_snr", "error")]
+
+
+@pytest.mark.parametrize(
+    ("own", "zero_snr", "changes", "expected"),
+    [
+        ("epsilon", False, {}, []),
+        (V, True, {}, []),
+        ("", False, {"model__prediction": V}, []),
+        ("epsilon", False, {"model__prediction": V}, [("model.prediction", "warning")]),
+        (V, False, {"model__prediction": "epsilon"}, [("model.prediction", "warning")]),
+        (V, False, {"model__prediction": V, "model__zero_terminal_snr": "on"}, []),
+        ("epsilon", False, {"model__zero_terminal_snr": "on"}, ZERO),
+        ("", False, {"model__prediction": "epsilon", "model__zero_terminal_snr": "on"}, ZERO),
+        ("epsilon", True, {"model__zero_terminal_snr": "off"}, []),
+        ("epsilon", True, {}, [("model.base_model", "error")]),
+        (V, True, {"training__noise__offset_weight": 0.1}, [("training.noise.offset_weight", "warning")]),
+        (V, False, {"training__noise__offset_weight": 0.1}, []),
+        ("edm", False, {}, [("model.base_model", "error")]),
+    ],
+)
+def test_what_goes_with_a_kind_of_prediction(
+    config: Config, own: str, zero_snr: bool, changes: dict[str, Any], expected: list[tuple[str, str]]
+) -> None:
+    assert of(config, prediction=own, zero_snr=zero_snr, **changes) == expected
+
+
+def test_the_kind_of_prediction_is_read_from_the_model(config: Config, tmp_path: Path) -> None:
+    model = sdxl(config, tmp_path, prediction_type="v_prediction", rescale_betas_zero_snr=True)
+    assert check(model).errors == []
+    report = check(changed(model, model__prediction="epsilon"))
+    assert [(p.path, p.severity) for p in report.problems] == [
+        ("model.prediction", "warning"),
+        ("model.base_model", "error"),
+    ]
+
+
+def test_a_sampler_that_cannot_do_the_kind_of_prediction(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of today's samplers is such; the next one may be."""
+    limited = {**SAMPLERS, "euler": replace(SAMPLERS["euler"], predictions=("epsilon",))}
+    monkeypatch.setattr(prediction, "SAMPLERS", limited)
+    samples = [{"sampler": "ddim"}, {"sampler": "euler"}, {"sampler": "euler", "enabled": False}]
+    assert of(config, prediction=V, sampling__prompts=samples) == [("sampling.prompts.1.sampler", "error")]
+    assert of(config, prediction="epsilon", sampling__prompts=samples) == []
+    assert of(config, prediction="", sampling__prompts=samples) == [], "not known before it is loaded"
+
+
+# -- repositories
+
+
+def downloaded(config: Config, cache: Path, class_name: str) -> Config:
+    """The run with a repository as its base model of which the small files were downloaded before."""
+    repository = cache / "models--owner--model"
+    write_model(repository / "snapshots" / "abc", _class_name=class_name)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("abc")
+    return changed(config, model__base_model="owner/model", model__hub_cache_dir=str(cache))
+
+
+def test_a_repository_that_is_here_is_looked_at(config: Config, tmp_path: Path) -> None:
+    here = downloaded(config, tmp_path / "hub", "StableDiffusionPipeline")
+    report = check(here)
+    assert report.problems == ()
+    assert report.preview is not None
+    assert report.preview.model.startswith("A Stable Diffusion 1.x")
+    [problem] = check(changed(here, model__family="sdxl")).errors
+    assert "not Stable Diffusion XL" in problem.message
+
+
+def test_what_is_missing_of_a_repository_can_be_downloaded(config: Config, tmp_path: Path) -> None:
+    here = downloaded(config, tmp_path / "hub", "StableDiffusionPipeline")
+    (tmp_path / "hub" / "models--owner--model/snapshots/abc/unet/diffusion_pytorch_model.safetensors").unlink()
+    assert check(here).errors == []
+    [problem] = check(changed(here, model__offline=True)).errors
+    assert "the weights of unet are missing" in problem.message
+
+
+def test_offline_a_repository_must_be_here(config: Config, tmp_path: Path) -> None:
+    config = changed(config, model__base_model="owner/model", model__hub_cache_dir=str(tmp_path / "hub"))
+    assert check(config).errors == []
+    [problem] = check(changed(config, model__offline=True)).errors
+    assert problem.message == "The repository owner/model was not downloaded yet, and the network may not be used."

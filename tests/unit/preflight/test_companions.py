@@ -1,0 +1,53 @@
+"""Masks beside the pictures, and new words in the captions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modules.config.schema import Config
+from tests.builders.pictures import draw_folder, draw_picture
+from tests.unit.preflight.setups import changed
+from trainer.preflight import datasets_of
+from trainer.preflight.companions import problems_of_companions
+
+
+def told(config: Config) -> list[tuple[str, str]]:
+    """What is told of companions alone: both are also refused as a whole, until they can be done."""
+    training, _ = datasets_of(config)
+    found = list(problems_of_companions(config, training))
+    assert all(p.advice or p.severity == "info" for p in found)
+    return [(p.path, p.severity) for p in found]
+
+
+def test_masked_training_wants_masks(config: Config, tmp_path: Path) -> None:
+    folder = draw_folder(tmp_path / "masked", sizes=[(64, 64)] * 2)
+    masked = changed(config, concepts__0__path=str(folder), masks__enabled=True)
+    assert told(masked) == [("masks.enabled", "error")]
+    draw_picture(64, 64, 0).convert("L").save(folder / "000-masklabel.png")
+    assert told(masked) == [("masks.enabled", "info")]
+    draw_picture(64, 64, 0).convert("L").save(folder / "001-masklabel.png")
+    assert told(masked) == []
+    assert told(changed(config, concepts__0__path=str(tmp_path / "masked"))) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], []),
+        ([{"placeholder": "number"}], []),
+        ([{"placeholder": "<zog>"}], [("embeddings.words.0.placeholder", "error")]),
+        ([{"placeholder": "<zog>", "train": False}], []),
+        ([{"placeholder": "number"}, {"placeholder": " "}], [("embeddings.words.1.placeholder", "error")]),
+        (
+            [{"placeholder": "number"}, {"placeholder": "number"}],
+            [(f"embeddings.words.{i}.placeholder", "error") for i in (0, 1)],
+        ),
+    ],
+)
+def test_the_placeholders_of_new_words(
+    config: Config, words: list[dict[str, Any]], expected: list[tuple[str, str]]
+) -> None:
+    assert told(changed(config, embeddings__words=words)) == expected

@@ -1,0 +1,54 @@
+"""What the pictures' folders hold beside pictures: masks, and captions that name the words to be learned."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from modules.config.problem import Problem, shown
+from modules.config.schema import Config
+from modules.data.dataset import Dataset
+
+
+def problems_of_companions(config: Config, training: Dataset) -> Iterator[Problem]:
+    """Yield masked training without masks, and new words that no caption holds."""
+    yield from _masks(config, training)
+    yield from _words(config, training)
+
+
+def _masks(config: Config, training: Dataset) -> Iterator[Problem]:
+    if not config.masks.enabled or not training.examples:
+        return
+    pictures = [e.picture.path for e in training.examples]
+    num_without = sum(not p.with_name(f"{p.stem}-masklabel.png").is_file() for p in pictures)
+    if num_without == len(pictures):
+        yield Problem(
+            "masks.enabled",
+            f"Masked regions are to be learned from, but none of {len(pictures):,} pictures has a mask.",
+            advice=f"Put a mask beside each, as {pictures[0].stem}-masklabel.png, or switch this off.",
+        )
+    elif num_without:
+        message = f"{num_without:,} of {len(pictures):,} pictures have no mask and count as a whole."
+        yield Problem("masks.enabled", message, "info")
+
+
+def _words(config: Config, training: Dataset) -> Iterator[Problem]:
+    words = [w.placeholder.strip() for w in config.embeddings.words]
+    counts = Counter(words)
+    captions = {c for e in training.examples for c in e.picture.captions}
+    for index, word in enumerate(words):
+        path = f"embeddings.words.{index}.placeholder"
+        if not word:
+            yield Problem(path, "The word has no placeholder.", advice="Name one, as <my-word>.")
+        elif counts[word] > 1:
+            yield Problem(
+                path,
+                f"{shown(word)} stands for {counts[word]} words: nobody can tell them apart in a caption.",
+                advice="Give each word a placeholder of its own.",
+            )
+        elif captions and config.embeddings.words[index].train and not any(word in c for c in captions):
+            yield Problem(
+                path,
+                f"{shown(word)} is to be learned, but none of {len(captions):,} captions holds it.",
+                advice="Write it into captions where it is shown, or switch its training off.",
+            )
