@@ -93,10 +93,13 @@ def restore_optimizer_state(
 
     Raises KeyError where the state names a parameter that is not there.
     """
+    own_counts = {id(p) for g in optimizer.param_groups if g.get("fused") for p in g["params"]}
     for full, value in (*tensors.items(), *values.items()):
         name, key = full.rsplit("|", 1)
         parameter = parameters[name]
         if isinstance(value, torch.Tensor):
-            # A step count stays on the processor, as torch keeps it there; the rest follows its parameter.
-            value = value.clone() if value.dim() == 0 else value.to(parameter.device)
+            # A step count stays on the processor, as torch keeps it there, unless the step is fused; the rest follows
+            # its parameter.
+            stays = value.dim() == 0 and id(parameter) not in own_counts
+            value = value.clone() if stays else value.to(parameter.device)
         optimizer.state.setdefault(parameter, {})[key] = value

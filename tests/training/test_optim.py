@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from modules.config.sections.optimizer import Adafactor, AdamW
-from modules.config.sections.schedule import Constant, Cosine, Linear
+from modules.config.field import records_of
+from modules.config.sections.optimizer import OPTIMIZERS_NOT_YET, VARIANTS, OptimizerSettings
+from modules.config.sections.optimizers.adafactor import Adafactor
+from modules.config.sections.optimizers.adam import Adam, AdamW
+from modules.config.sections.optimizers.sgd import Sgd
+from modules.config.sections.optimizers.squares import Adagrad, RmsProp
+from modules.config.sections.schedule import (
+    SCHEDULES,
+    SCHEDULES_NOT_YET,
+    Constant,
+    Cosine,
+    CosineWithHardRestarts,
+    CosineWithRestarts,
+    Linear,
+    Rex,
+    ScheduleSettings,
+)
 from modules.diffusion.noise import fixed_timesteps, generator_for, uniform_timesteps
 from modules.diffusion.process import DDPMProcess
 from modules.diffusion.schedule import cumulative_alphas
@@ -23,7 +40,7 @@ from modules.optim.param_groups import (
     optimizer_state,
     restore_optimizer_state,
 )
-from modules.optim.registry import build_optimizer
+from modules.optim.registry import OPTIMIZERS, build_optimizer
 from modules.optim.schedules import learning_rate_factor
 from modules.system.devices import CPU, Device
 
@@ -44,19 +61,90 @@ def step(optimizer: torch.optim.Optimizer, groups: list[TrainGroup], seed: int) 
     optimizer.step()
 
 
-def test_adamw_is_torchs_with_the_settings() -> None:
+AS_TORCH_HAS_IT: dict[str, tuple[OptimizerSettings, type[torch.optim.Optimizer], dict[str, Any]]] = {
+    "adamw": (
+        AdamW(beta1=0.8, beta2=0.95, eps=1e-6, weight_decay=0.2),
+        torch.optim.AdamW,
+        {"betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.2, "fused": True},
+    ),
+    "adamw, unfused": (AdamW(fused=False, amsgrad=True), torch.optim.AdamW, {"foreach": False, "amsgrad": True}),
+    "adamw, at once": (
+        AdamW(fused=False, foreach=True, maximize=True),
+        torch.optim.AdamW,
+        {"foreach": True, "maximize": True},
+    ),
+    "adamw, fused goes first": (AdamW(foreach=True), torch.optim.AdamW, {"fused": True}),
+    "adam": (
+        Adam(beta1=0.8, beta2=0.95, eps=1e-6, weight_decay=0.2, amsgrad=True),
+        torch.optim.Adam,
+        {"betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.2, "amsgrad": True, "fused": True},
+    ),
+    "sgd": (Sgd(), torch.optim.SGD, {}),
+    "sgd, all of it": (
+        Sgd(momentum=0.8, dampening=0.3, weight_decay=0.1, maximize=True),
+        torch.optim.SGD,
+        {"momentum": 0.8, "dampening": 0.3, "weight_decay": 0.1, "maximize": True},
+    ),
+    "sgd, nesterov": (
+        Sgd(momentum=0.8, nesterov=True, foreach=True),
+        torch.optim.SGD,
+        {"momentum": 0.8, "nesterov": True, "foreach": True},
+    ),
+    "rmsprop": (
+        RmsProp(alpha=0.9, eps=1e-6, weight_decay=0.1, momentum=0.5, centered=True),
+        torch.optim.RMSprop,
+        {"alpha": 0.9, "eps": 1e-6, "weight_decay": 0.1, "momentum": 0.5, "centered": True},
+    ),
+    "adagrad": (
+        Adagrad(lr_decay=0.1, weight_decay=0.1, initial_accumulator_value=0.3, eps=1e-6),
+        torch.optim.Adagrad,
+        {"lr_decay": 0.1, "weight_decay": 0.1, "initial_accumulator_value": 0.3, "eps": 1e-6},
+    ),
+    "adafactor, which torch always scales": (
+        Adafactor(scale_parameter=True, beta2_decay=-0.7, clip_threshold=2.0, eps=1e-30, eps2=1e-2),
+        torch.optim.Adafactor,
+        {"beta2_decay": -0.7, "d": 2.0, "eps": (1e-30, 1e-2), "weight_decay": 0.0},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", AS_TORCH_HAS_IT)
+def test_an_optimizer_is_torchs_with_the_settings(case: str) -> None:
+    settings, kind, options = AS_TORCH_HAS_IT[case]
     ours, theirs = groups_of("a"), groups_of("a")
-    settings = AdamW(beta1=0.8, beta2=0.95, eps=1e-6, weight_decay=0.2)
     one = build_optimizer(optimizer_groups(ours), settings)
-    other = torch.optim.AdamW(theirs[0].parameters.values(), lr=0.1, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.2)
+    other = kind(list(theirs[0].parameters.values()), lr=0.1, **options)  # type: ignore[call-arg]
     for seed in range(5):
         step(one, ours, seed)
         step(other, theirs, seed)
-    assert torch.equal(ours[0].parameters["a.w"], theirs[0].parameters["a.w"])
+    moved, expected = ours[0].parameters["a.w"], theirs[0].parameters["a.w"]
+    assert not torch.equal(moved, groups_of("a")[0].parameters["a.w"])
+    torch.testing.assert_close(moved, expected, rtol=0, atol=0 if "scales" not in case else 1e-6)
 
 
-@pytest.mark.parametrize("settings", [AdamW(), Adafactor()])
-def test_optimizer_state_goes_out_and_in_by_name(settings: AdamW | Adafactor) -> None:
+def test_adafactor_moves_by_the_rate_and_not_by_the_size_of_the_weights() -> None:
+    """The first update is the sign of the gradient, near enough, times the rate (Shazeer and Stern 2018, section 6)."""
+    groups = groups_of("a")
+    weights = groups[0].parameters["a.w"]
+    before = weights.detach().clone()
+    optimizer = build_optimizer(optimizer_groups(groups), Adafactor())
+    weights.grad = torch.full_like(weights, -3.0)
+    optimizer.step()
+    torch.testing.assert_close(weights.detach() - before, torch.full_like(weights, 0.1))
+
+
+def test_every_optimizer_that_is_offered_can_be_built_and_no_other() -> None:
+    assert set(OPTIMIZERS) == set(VARIANTS) - OPTIMIZERS_NOT_YET
+
+
+DONE = [VARIANTS[name]() for name in sorted(OPTIMIZERS)]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [*DONE, Sgd(momentum=0.9), RmsProp(momentum=0.9, centered=True), AdamW(amsgrad=True), Adafactor(beta1=0.9)],
+)
+def test_optimizer_state_goes_out_and_in_by_name(settings: OptimizerSettings) -> None:
     straight, resumed = groups_of("a", "b"), groups_of("a", "b")
     one = build_optimizer(optimizer_groups(straight), settings)
     for seed in range(3):
@@ -75,18 +163,47 @@ def test_optimizer_state_goes_out_and_in_by_name(settings: AdamW | Adafactor) ->
         assert torch.equal(parameter, named_parameters(resumed)[name])
 
 
-@pytest.mark.parametrize("field", ["beta1", "beta2", "eps", "weight_decay"])
-def test_every_field_of_adamw_changes_the_step(field: str) -> None:
-    _every_field_changes_the_step(AdamW(), field, {"beta1": 0.5, "beta2": 0.5, "eps": 0.1, "weight_decay": 0.5})
+# How a step is made, not what it comes to: test_an_optimizer_is_torchs_with_the_settings has them.
+OF_THE_MACHINE = {"fused", "foreach"}
+CHANGED: dict[str, Any] = {
+    "beta1": 0.5,
+    "beta2": 0.5,
+    "eps": 0.1,
+    "eps2": 5.0,
+    "weight_decay": 0.5,
+    "beta2_decay": -0.1,
+    "clip_threshold": 50.0,
+    "momentum": 0.3,
+    "dampening": 0.3,
+    "alpha": 0.5,
+    "lr_decay": 0.5,
+    "initial_accumulator_value": 0.5,
+}
+# A field that says something only beside another one.
+BESIDE: dict[tuple[str, str], dict[str, Any]] = {
+    ("adafactor", "eps2"): {"scale_parameter": True},
+    ("sgd", "dampening"): {"momentum": 0.9},
+    ("sgd", "nesterov"): {"momentum": 0.9},
+}
+FIELDS = [
+    (settings, record.name)
+    for settings in DONE
+    for record in records_of(type(settings))
+    if record.name not in OF_THE_MACHINE
+    and not record.setting.not_yet
+    and not record.setting.not_yet_choices
+    and not record.setting.applies_when
+]
 
 
-@pytest.mark.parametrize("field", ["beta2_decay", "clip_threshold", "weight_decay"])
-def test_every_field_of_adafactor_changes_the_step(field: str) -> None:
-    changed = {"beta2_decay": -0.1, "clip_threshold": 50.0, "weight_decay": 0.5}
-    _every_field_changes_the_step(Adafactor(), field, changed)
+@pytest.mark.parametrize(("settings", "field"), FIELDS, ids=lambda v: v if isinstance(v, str) else v.name)
+def test_every_field_of_an_optimizer_changes_the_step(settings: OptimizerSettings, field: str) -> None:
+    beside = settings.model_copy(update=BESIDE.get((settings.name, field), {}))
+    changed = True if getattr(beside, field) is False else CHANGED[field]
+    _every_field_changes_the_step(beside, field, {field: changed})
 
 
-def _every_field_changes_the_step(settings: AdamW | Adafactor, field: str, values: dict[str, float]) -> None:
+def _every_field_changes_the_step(settings: OptimizerSettings, field: str, values: dict[str, Any]) -> None:
     results = []
     for chosen in (settings, settings.model_copy(update={field: values[field]})):
         groups = groups_of("a")
@@ -128,6 +245,48 @@ def test_schedules_follow_their_formulas() -> None:
     # Fewer steps than the warm-up, and steps beyond the end, stay within bounds.
     assert 0 < factor(Cosine(warmup_steps=50), step=3, total_steps=4) < 1
     assert factor(Linear(), step=99, total_steps=10) == 0.0
+
+
+def rates(settings: ScheduleSettings, total_steps: int = 100) -> list[float]:
+    return [learning_rate_factor(settings, step=s, total_steps=total_steps) for s in range(total_steps + 1)]
+
+
+def test_cosine_in_waves_comes_back_without_a_leap() -> None:
+    waves = rates(CosineWithRestarts(cycles=2, min_factor=0.2))
+    assert [waves[s] for s in (0, 25, 50, 75, 100)] == pytest.approx([1.0, 0.2, 1.0, 0.2, 1.0])
+    assert waves[10] == pytest.approx(0.2 + 0.8 * 0.5 * (1 + math.cos(2 * math.pi * 2 * 0.1)))
+    assert max(abs(a - b) for a, b in pairwise(waves)) < 0.06
+    assert rates(CosineWithRestarts(cycles=0.5)) == pytest.approx(rates(Cosine()))
+
+
+def test_cosine_with_restarts_leaps_back_and_ends_low() -> None:
+    restarted = rates(CosineWithHardRestarts(cycles=4, min_factor=0.1))
+    one_fall = rates(Cosine(min_factor=0.1), 25)
+    assert restarted == pytest.approx([*one_fall[:25], *one_fall[:25], *one_fall[:25], *one_fall[:25], 0.1])
+    assert rates(CosineWithHardRestarts()) == pytest.approx(rates(Cosine()))
+    half_done = rates(CosineWithHardRestarts(cycles=1.5))
+    assert half_done[100] == pytest.approx(0.5)
+
+
+def test_rex_is_the_papers_with_a_bend_of_nine_tenths() -> None:
+    rex = rates(Rex(min_factor=0.5))
+    for s, rate in enumerate(rex):
+        rest = 1 - s / 100
+        assert rate == pytest.approx(0.5 + 0.5 * rest / (0.1 + 0.9 * rest))
+    assert (rex[0], rex[100]) == (1.0, 0.5)
+    assert all(high > low for high, low in zip(rex, rates(Linear(min_factor=0.5))[1:], strict=False))
+
+
+@pytest.mark.parametrize("name", sorted(SCHEDULES))
+def test_a_schedule_stays_within_its_bounds_or_is_not_there(name: str) -> None:
+    settings = SCHEDULES[name](warmup_steps=10)
+    if name in SCHEDULES_NOT_YET:
+        with pytest.raises(ValueError, match=f"the schedule {name} is not supported"):
+            rates(settings)
+        return
+    assert rates(settings)[:10] == pytest.approx([(s + 1) / 10 for s in range(10)])
+    assert all(0.0 <= rate <= 1.0 for rate in rates(settings))
+    assert rates(settings)[10] == 1.0
 
 
 def test_the_average_follows_its_formula_and_swaps_back_bit_for_bit() -> None:

@@ -86,7 +86,7 @@ def test_any_value_is_set_or_is_a_problem_and_then_nothing_changes(path: str, va
         ("training.learning_rate", float("nan"), "nan does not fit"),
         ("model.family", "flux", "is none of sd"),
         ("adapter.layers", "some", "'some' does not fit"),
-        ("training.optimizer", {"name": "lion"}, "does not fit"),
+        ("training.optimizer", {"name": "seven_league"}, "does not fit"),
         ("data.resolution_px", [], "does not fit"),
         ("data.resolution_px", [16], "greater than or equal to 32"),
         ("sampling.every", {"n": 1, "unit": "week"}, "does not fit"),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from modules.config.problem import Problem
 from modules.config.rules.adapters import custom_layers
 from modules.config.rules.learning import small_weights, something_is_trained, stops
+from modules.config.rules.optimizers import nesterov
 from modules.config.rules.pictures import concepts, samples, sizes
 from modules.config.rules.rates import plausible_learning_rate
 from modules.config.rules.supported import supported
@@ -24,6 +25,7 @@ RULES: tuple[Rule, ...] = (
     sizes,
     concepts,
     samples,
+    nesterov,
     plausible_learning_rate,
     small_weights,
     stops,

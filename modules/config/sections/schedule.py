@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
-from annotated_types import Ge, Le
+from annotated_types import Ge, Gt, Le
 
 from modules.config.field import Section, Setting
 
@@ -29,6 +29,12 @@ MinFactor = Annotated[
     Ge(0),
     Le(1),
     Setting("Lowest share", "The share of the learning rate that is left at the end.", level="advanced"),
+]
+Cycles = Annotated[
+    float,
+    Gt(0),
+    Le(10_000),
+    Setting("Cycles", "How often the rate goes through its curve within the run."),
 ]
 
 
@@ -58,5 +64,80 @@ class Cosine(Section):
     min_factor: MinFactor = 0.0
 
 
-ScheduleSettings = Constant | Linear | Cosine
-SCHEDULE_LABELS = {"constant": "Constant", "linear": "Linear", "cosine": "Cosine"}
+class CosineWithRestarts(Section):
+    """Falls and rises along whole waves of a cosine."""
+
+    name: Literal["cosine_with_restarts"] = "cosine_with_restarts"
+    warmup_steps: Warmup = 0
+    warmup_share: WarmupShare = 0.0
+    min_factor: MinFactor = 0.0
+    cycles: Cycles = 1.0
+
+
+class CosineWithHardRestarts(Section):
+    """Falls along half a cosine and leaps back to the full rate (Loshchilov and Hutter 2017)."""
+
+    name: Literal["cosine_with_hard_restarts"] = "cosine_with_hard_restarts"
+    warmup_steps: Warmup = 0
+    warmup_share: WarmupShare = 0.0
+    min_factor: MinFactor = 0.0
+    cycles: Cycles = 1.0
+
+
+class Rex(Section):
+    """REX (Chen et al. 2022): stays high for long and falls fast at the end."""
+
+    name: Literal["rex"] = "rex"
+    warmup_steps: Warmup = 0
+    warmup_share: WarmupShare = 0.0
+    min_factor: MinFactor = 0.0
+
+
+class OfAdafactor(Section):
+    """The rate that Adafactor chooses by itself."""
+
+    name: Literal["adafactor"] = "adafactor"
+    warmup_steps: Warmup = 0
+    warmup_share: WarmupShare = 0.0
+
+
+class Custom(Section):
+    """A schedule of your own: a class of torch's kind, by its dotted name."""
+
+    name: Literal["custom"] = "custom"
+    warmup_steps: Warmup = 0
+    warmup_share: WarmupShare = 0.0
+    class_name: Annotated[
+        str,
+        Setting(
+            "Class",
+            "Where the class is, as in torch.optim.lr_scheduler.StepLR.",
+            level="advanced",
+            empty_means="none is named",
+        ),
+    ] = ""
+    arguments: Annotated[
+        str,
+        Setting(
+            "Arguments",
+            "What the class is called with, one line for each: name = value. A value is a number, a word in quotes, "
+            "or a placeholder such as %TOTAL_STEPS%.",
+            level="advanced",
+            multiline=True,
+        ),
+    ] = ""
+
+
+ScheduleSettings = Constant | Linear | Cosine | CosineWithRestarts | CosineWithHardRestarts | Rex | OfAdafactor | Custom
+SCHEDULE_LABELS = {
+    "constant": "Constant",
+    "linear": "Linear",
+    "cosine": "Cosine",
+    "cosine_with_restarts": "Cosine in waves",
+    "cosine_with_hard_restarts": "Cosine with restarts",
+    "rex": "REX",
+    "adafactor": "Adafactor's own",
+    "custom": "Your own",
+}
+SCHEDULES_NOT_YET = frozenset({"adafactor", "custom"})
+SCHEDULES = {str(schedule.model_fields["name"].default): schedule for schedule in get_args(ScheduleSettings)}

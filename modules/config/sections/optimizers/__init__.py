@@ -1,0 +1,1 @@
+"""The optimizers' settings, one file for each kin."""

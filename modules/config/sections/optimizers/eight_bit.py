@@ -1,0 +1,91 @@
+"""Adam and AdEMAMix with their state in 8 bits, as bitsandbytes has them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Lt
+
+from modules.config.field import Section
+from modules.config.sections.optimizers.terms import (
+    AmsGrad,
+    Beta1,
+    Beta2,
+    BlockWise,
+    EmaAlpha,
+    Epsilon,
+    Paged,
+    PercentileClipping,
+    Smallest8Bit,
+    StateBits,
+    WeightDecay,
+    advanced,
+)
+
+SlowMeanBeta = Annotated[
+    float,
+    Ge(0),
+    Lt(1),
+    advanced("Beta 3", "How long the slow mean of gradients remembers: 0.9999 looks back ten thousand steps."),
+]
+
+
+class AdamW8bit(Section):
+    """AdamW with its state in 8 bits (Dettmers et al. 2022)."""
+
+    name: Literal["adamw_8bit"] = "adamw_8bit"
+    beta1: Beta1 = 0.9
+    beta2: Beta2 = 0.999
+    eps: Epsilon = 1e-8
+    weight_decay: WeightDecay = 0.01
+    amsgrad: AmsGrad = False
+    optim_bits: StateBits = "32"
+    min_8bit_size: Smallest8Bit = 4096
+    percentile_clipping: PercentileClipping = 100
+    block_wise: BlockWise = True
+    is_paged: Paged = False
+
+
+class Adam8bit(Section):
+    """Adam with its state in 8 bits (Dettmers et al. 2022)."""
+
+    name: Literal["adam_8bit"] = "adam_8bit"
+    beta1: Beta1 = 0.9
+    beta2: Beta2 = 0.999
+    eps: Epsilon = 1e-8
+    weight_decay: WeightDecay = 0.0
+    amsgrad: AmsGrad = False
+    optim_bits: StateBits = "32"
+    min_8bit_size: Smallest8Bit = 4096
+    percentile_clipping: PercentileClipping = 100
+    block_wise: BlockWise = True
+    is_paged: Paged = False
+
+
+class AdEMAMix(Section):
+    """AdEMAMix (Pagliardini et al. 2024): a fast and a slow mean of gradients."""
+
+    name: Literal["ademamix"] = "ademamix"
+    beta1: Beta1 = 0.9
+    beta2: Beta2 = 0.999
+    beta3: SlowMeanBeta = 0.9999
+    eps: Epsilon = 1e-8
+    alpha: EmaAlpha = 5.0
+    weight_decay: WeightDecay = 0.01
+    optim_bits: StateBits = "32"
+    min_8bit_size: Smallest8Bit = 4096
+    is_paged: Paged = False
+
+
+class AdEMAMix8bit(Section):
+    """AdEMAMix with its state in 8 bits."""
+
+    name: Literal["ademamix_8bit"] = "ademamix_8bit"
+    beta1: Beta1 = 0.9
+    beta2: Beta2 = 0.999
+    beta3: SlowMeanBeta = 0.9999
+    eps: Epsilon = 1e-8
+    alpha: EmaAlpha = 5.0
+    weight_decay: WeightDecay = 0.01
+    min_8bit_size: Smallest8Bit = 4096
+    is_paged: Paged = False

@@ -1,0 +1,236 @@
+"""Muon (Jordan et al. 2024) and its kin: the step of a matrix is made orthogonal; other weights follow an Adam."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from modules.config.field import Section, When
+from modules.config.sections.optimizers.adv_terms import (
+    Atan2,
+    CautiousDecay,
+    Compile,
+    FactoredState,
+    GradientWeight,
+    OrthogonalGradient,
+    SimplifiedAdEMAMix,
+)
+from modules.config.sections.optimizers.terms import (
+    Beta1,
+    Beta2,
+    Epsilon,
+    FusedBackPass,
+    Momentum,
+    Nesterov,
+    WeightDecay,
+    advanced,
+)
+
+_HAS_ADAM = When("muon_with_aux_adam", (True,))
+_HAS_ADAM_FROM_INSIDE = When("training.optimizer.muon_with_aux_adam", (True,))
+_AS_IN_THE_LIBRARY = "the library's own value"
+
+WithAdam = Annotated[
+    bool, advanced("An Adam for the rest", "Weights that are no matrices, and layers that are not named, use an Adam.")
+]
+HiddenLayers = Annotated[
+    str,
+    advanced(
+        "Layers for Muon",
+        "Parts of layer names, separated by commas: these use Muon.",
+        applies_when=_HAS_ADAM,
+        empty_means="the hidden layers of each model",
+    ),
+]
+LayersArePatterns = Annotated[
+    bool,
+    advanced("Names are patterns", "Reads the layer names as regular expressions.", applies_when=_HAS_ADAM),
+]
+AdamRate = Annotated[
+    float, Ge(0), Le(100), advanced("Adam's learning rate", "How far the Adam's steps go.", applies_when=_HAS_ADAM)
+]
+TextRate1 = Annotated[
+    float | None,
+    Ge(0),
+    Le(100),
+    advanced(
+        "Adam's rate, text encoder",
+        "How far the Adam's steps go in the text encoder.",
+        applies_when=_HAS_ADAM,
+        empty_means="the Adam's rate above",
+    ),
+]
+TextRate2 = Annotated[
+    float | None,
+    Ge(0),
+    Le(100),
+    advanced(
+        "Adam's rate, text encoder 2",
+        "How far the Adam's steps go in the second text encoder.",
+        applies_when=_HAS_ADAM,
+        empty_means="the Adam's rate above",
+    ),
+]
+FasterIteration = Annotated[
+    bool, advanced("Faster iteration", "Makes the step orthogonal with better chosen polynomials.")
+]
+IterationSteps = Annotated[
+    int,
+    Ge(1),
+    Le(100),
+    advanced("Iterations", "How often the step is brought closer to orthogonal; 5 is usual.", unit="iterations"),
+]
+LowRank = Annotated[
+    bool, advanced("Orthogonal at low rank", "Makes only a low-rank part of the step orthogonal: faster.")
+]
+LowRankSize = Annotated[
+    int,
+    Ge(1),
+    Le(65_536),
+    advanced("Its rank", "The rank of that part.", applies_when=When("low_rank_ortho", (True,))),
+]
+AdamSized = Annotated[
+    bool, advanced("Steps of Adam's size", "Scales the step so that learning rates of AdamW can be used.")
+]
+NormuonVariant = Annotated[bool, advanced("NorMuon", "Evens out the sizes of the step row by row.")]
+MarsCorrection = Annotated[
+    bool, advanced("MARS correction", "Corrects each gradient by its change since the last step.")
+]
+
+
+class AuxiliaryAdam(Section):
+    """The Adam beside Muon; what is left empty is as its library has it."""
+
+    beta1: Annotated[
+        float | None,
+        Ge(0),
+        Lt(1),
+        advanced(
+            "Adam: beta 1",
+            "How long the Adam's mean of gradients remembers.",
+            applies_when=_HAS_ADAM_FROM_INSIDE,
+            empty_means=_AS_IN_THE_LIBRARY,
+        ),
+    ] = None
+    beta2: Annotated[
+        float | None,
+        Ge(0),
+        Lt(1),
+        advanced(
+            "Adam: beta 2",
+            "How long the Adam's mean of squared gradients remembers.",
+            applies_when=_HAS_ADAM_FROM_INSIDE,
+            empty_means=_AS_IN_THE_LIBRARY,
+        ),
+    ] = None
+    eps: Annotated[
+        float | None,
+        Gt(0),
+        Le(1),
+        advanced(
+            "Adam: epsilon",
+            "Keeps the Adam's division finite.",
+            applies_when=_HAS_ADAM_FROM_INSIDE,
+            empty_means=_AS_IN_THE_LIBRARY,
+        ),
+    ] = None
+    weight_decay: Annotated[
+        float | None,
+        Ge(0),
+        Le(10),
+        advanced(
+            "Adam: weight decay",
+            "How strongly the Adam pulls its weights towards zero.",
+            applies_when=_HAS_ADAM_FROM_INSIDE,
+            empty_means=_AS_IN_THE_LIBRARY,
+        ),
+    ] = None
+
+
+class Muon(Section):
+    """Muon, for matrices; other weights follow an Adam."""
+
+    name: Literal["muon"] = "muon"
+    momentum: Momentum = 0.95
+    weight_decay: WeightDecay = 0.0
+    muon_with_aux_adam: WithAdam = True
+    muon_hidden_layers: HiddenLayers = ""
+    muon_adam_regex: LayersArePatterns = False
+    muon_adam_lr: AdamRate = 3e-4
+    muon_te1_adam_lr: TextRate1 = None
+    muon_te2_adam_lr: TextRate2 = None
+    muon_adam_config: AuxiliaryAdam = AuxiliaryAdam()
+
+
+class MuonAdv(Section):
+    """Muon, advanced."""
+
+    name: Literal["muon_adv"] = "muon_adv"
+    beta1: Beta1 = 0.9
+    cautious_wd: CautiousDecay = False
+    weight_decay: WeightDecay = 0.0
+    accelerated_ns: FasterIteration = False
+    ns_steps: IterationSteps = 5
+    low_rank_ortho: LowRank = False
+    ortho_rank: LowRankSize = 128
+    rms_rescaling: AdamSized = True
+    nnmf_factor: FactoredState = False
+    compile: Compile = False
+    fused_back_pass: FusedBackPass = False
+    muon_with_aux_adam: WithAdam = True
+    muon_hidden_layers: HiddenLayers = ""
+    muon_adam_regex: LayersArePatterns = False
+    muon_adam_lr: AdamRate = 1e-6
+    muon_te1_adam_lr: TextRate1 = None
+    muon_te2_adam_lr: TextRate2 = None
+    nesterov: Nesterov = True
+    simplified_ademamix: SimplifiedAdEMAMix = False
+    alpha_grad: GradientWeight = 100.0
+    normuon_variant: NormuonVariant = True
+    beta2_normuon: Annotated[
+        float,
+        Ge(0),
+        Lt(1),
+        advanced(
+            "NorMuon: beta 2",
+            "How long the mean of the rows' sizes remembers.",
+            applies_when=When("normuon_variant", (True,)),
+        ),
+    ] = 0.95
+    orthogonal_gradient: OrthogonalGradient = False
+    approx_mars: MarsCorrection = False
+    muon_adam_config: AuxiliaryAdam = AuxiliaryAdam()
+
+
+class AdaMuonAdv(Section):
+    """AdaMuon, advanced: Muon whose step sizes follow the squares, as Adam's do."""
+
+    name: Literal["adamuon_adv"] = "adamuon_adv"
+    beta1: Beta1 = 0.95
+    beta2: Beta2 = 0.95
+    eps: Epsilon = 1e-8
+    cautious_wd: CautiousDecay = False
+    weight_decay: WeightDecay = 0.0
+    accelerated_ns: FasterIteration = False
+    ns_steps: IterationSteps = 5
+    low_rank_ortho: LowRank = False
+    ortho_rank: LowRankSize = 128
+    rms_rescaling: AdamSized = True
+    nnmf_factor: FactoredState = False
+    compile: Compile = False
+    fused_back_pass: FusedBackPass = False
+    muon_with_aux_adam: WithAdam = True
+    muon_hidden_layers: HiddenLayers = ""
+    muon_adam_regex: LayersArePatterns = False
+    muon_adam_lr: AdamRate = 1e-6
+    muon_te1_adam_lr: TextRate1 = None
+    muon_te2_adam_lr: TextRate2 = None
+    nesterov: Nesterov = False
+    use_atan2: Atan2 = False
+    simplified_ademamix: SimplifiedAdEMAMix = False
+    alpha_grad: GradientWeight = 100.0
+    normuon_variant: NormuonVariant = True
+    orthogonal_gradient: OrthogonalGradient = False
+    approx_mars: MarsCorrection = False
+    muon_adam_config: AuxiliaryAdam = AuxiliaryAdam()
