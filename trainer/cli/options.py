@@ -6,8 +6,9 @@ import argparse
 import json
 from typing import Any
 
-from modules.config.codec import Loaded, load_file
+from modules.config.codec import Loaded
 from modules.config.edit import set_path
+from modules.config.imports.any_file import load_any
 from modules.config.presets import list_presets
 from modules.config.problem import Problem
 from modules.config.schema import Config
@@ -39,7 +40,7 @@ def read_config(name: str, changes: list[str]) -> Loaded:
     """
     path = from_caller(name)
     if path.is_file():
-        loaded = load_file(path)
+        loaded = load_any(path)
     else:
         preset = next((p for p in list_presets() if name in (p.name, p.name.lstrip("#"))), None)
         if preset is None:

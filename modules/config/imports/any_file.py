@@ -1,0 +1,81 @@
+"""One door for every file that settings can be read from: by what it holds, not by what it is called."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from modules.config.codec import Loaded, decode, load_file
+from modules.config.imports.kohya_settings import tree_of_kohya
+from modules.config.imports.lora_metadata import config_of_lora
+from modules.config.problem import Problem
+from modules.config.schema import Config
+
+CONFIG_SUFFIXES = (".json", ".toml", ".safetensors")
+_KOHYA_KEYS_NAMES = """
+    pretrained_model_name_or_path train_data_dir network_module network_dim LoRA_type max_train_epochs
+    max_train_steps train_batch_size lr_scheduler unet_lr optimizer_type datasets mixed_precision
+"""
+_KOHYA_KEYS = frozenset(_KOHYA_KEYS_NAMES.split())
+
+
+def load_any(path: Path) -> Loaded:
+    """Read settings from a config of ours or of OneTrainer, a JSON or TOML config of kohya, or a LoRA file.
+
+    Content never raises; a file that holds no settings gives the defaults and an error without a path.
+    """
+    if path.suffix.lower() == ".safetensors":
+        return config_of_lora(path)
+    if path.suffix.lower() == ".toml":
+        return _load_toml(path)
+    raw = _json_object(path)
+    return _from_kohya(raw, path) if raw is not None and is_kohya(raw) else load_file(path)
+
+
+def is_kohya(raw: dict[str, Any]) -> bool:
+    """Return whether a config is kohya's: two of its own keys, and none of the versions that others write."""
+    return not {"darkroom_version", "__version"} & raw.keys() and len(_KOHYA_KEYS & raw.keys()) >= 2
+
+
+def _load_toml(path: Path) -> Loaded:
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, UnicodeDecodeError) as error:
+        return Loaded(Config(), [Problem("", f"{path} cannot be read: {error}.")])
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        return Loaded(Config(), [Problem("", f"{path} is not a TOML file: {error}.")])
+    flat = _flattened(raw)
+    if "datasets" not in flat and not is_kohya(flat):
+        return Loaded(Config(), [Problem("", f"{path} holds no settings of kohya's that are known here.")])
+    return _from_kohya(flat, path)
+
+
+def _flattened(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return a TOML tree with its sections dissolved, which have no meaning in sd-scripts' configs."""
+    flat: dict[str, Any] = {}
+    for key, value in raw.items():
+        if isinstance(value, dict) and key != "general":
+            flat.update(value)
+        else:
+            flat[key] = value
+    if "datasets" not in flat and isinstance(general := flat.get("general"), dict):
+        flat = {**flat, **general}
+        del flat["general"]
+    return flat
+
+
+def _from_kohya(raw: dict[str, Any], path: Path) -> Loaded:
+    notes = [Problem("", f"{path.name} is a config of kohya's; it was translated as far as it is understood.", "info")]
+    loaded = decode(tree_of_kohya(raw, notes))
+    return Loaded(loaded.config, [*notes, *loaded.problems], was_migrated=True)
+
+
+def _json_object(path: Path) -> dict[str, Any] | None:
+    """Return the object that a JSON file holds; None for anything else, which `load_file` then tells of."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return raw if isinstance(raw, dict) else None

@@ -1,0 +1,105 @@
+"""The settings of kohya's programs (kohya_ss, sd-scripts) as a tree of ours.
+
+Facts of the keys: the public documentation of sd-scripts (train_network, config_README). Every key is popped from a
+copy as it is understood; what is left and says something is kept under `unknown["kohya"]` and told. Where the file is
+silent sd-scripts' defaults stand, which are what the run was made with.
+"""
+
+from __future__ import annotations
+
+from modules.config.imports.kohya_learning import learning
+from modules.config.imports.kohya_pictures import pictures
+from modules.config.imports.kohya_values import Args, arguments_of, flag_of, number_of, said, taken
+from modules.config.imports.kohya_watching import watching
+from modules.config.migrations.taking import Notes, Tree, put
+from modules.config.problem import Problem
+
+_DTYPES = {"fp16": "float16", "bf16": "bfloat16", "float": "float32", "fp32": "float32"}
+_LYCORIS = {"loha": "loha", "lokr": "lokr", "locon": "lora", "lora": "lora", "diag-oft": "oft", "boft": "oft"}
+# Where things were, how they were shown, which machine did it: nothing a run of ours would do otherwise.
+_NOT_SETTINGS_NAMES = """
+    logging_dir log_with log_prefix log_tracker_name log_tracker_config wandb_api_key wandb_run_name xformers
+    sdpa mem_eff_attn num_cpu_threads_per_process num_processes num_machines multi_gpu gpu_ids main_process_port
+    dynamo_backend dynamo_mode dynamo_use_dynamic dynamo_use_fullgraph extra_accelerate_launch_args
+    persistent_workers persistent_data_loader_workers lowram highvram model_list train_toml train_toml_path
+    config_file huggingface_token huggingface_repo_id huggingface_repo_type huggingface_repo_visibility
+    huggingface_path_in_repo no_metadata metadata_author metadata_description metadata_license metadata_tags
+    metadata_title additional_parameters LyCORIS_preset console_log_level console_log_file output_config
+    prior_loss_weight save_model_as skip_cache_check torch_compile bucket_no_upscale max_token_length
+"""
+_NOT_SETTINGS = frozenset(_NOT_SETTINGS_NAMES.split())
+
+
+def tree_of_kohya(args: Args, notes: Notes) -> Tree:
+    """Return our tree for kohya's flat settings; total: whatever does not fit is told and left out."""
+    given = {key: value for key, value in args.items() if isinstance(key, str)}
+    result: Tree = {"darkroom_version": 1}
+    for take in (_model, _adapter, learning, pictures, watching):
+        take(given, result, notes)
+    rest = {key: v for key, v in given.items() if key not in _NOT_SETTINGS and said(v) and v not in (False, 0)}
+    if rest:
+        result["unknown"] = {"kohya": rest}
+        names = ", ".join(sorted(rest))
+        notes.append(Problem("", f"These settings of kohya have no home here; the file keeps them: {names}.", "info"))
+    return result
+
+
+def _model(given: Args, result: Tree, notes: Notes) -> None:
+    version = str(given.pop("base_model_version", ""))
+    is_sdxl = flag_of(taken(given, "sdxl", "SDXL")) or version.startswith("sdxl")
+    is_v2 = flag_of(given.pop("v2", False))
+    put(result, "model.family", "sdxl" if is_sdxl else "sd")
+    base = taken(given, "pretrained_model_name_or_path", "sd_model_name")
+    if base is not None:
+        put(result, "model.base_model", str(base))
+    elif is_v2:
+        notes.append(Problem("model.base_model", "The file does not name its base model, an SD 2.", "warning"))
+    if flag_of(given.pop("v_parameterization", False)) or version.endswith("_v"):
+        put(result, "model.prediction", "v_prediction")
+    if flag_of(given.pop("zero_terminal_snr", False)):
+        put(result, "model.zero_terminal_snr", "on")
+    if (vae := taken(given, "vae", "vae_name")) is not None:
+        put(result, "model.vae_file", str(vae))
+    skip = number_of(given.pop("clip_skip", None))
+    if skip is not None:  # theirs counts the layer that is used from the end, ours those that are left out
+        put(result, "model.clip_skip", max(0, int(skip) - 1))
+    name, folder = taken(given, "output_name"), taken(given, "output_dir")
+    if name is not None or folder is not None:
+        put(result, "output.destination", f"{folder or 'models'}/{name or 'last'}.safetensors")
+    if (dtype := _DTYPES.get(str(given.pop("save_precision", "")))) is not None:
+        put(result, "output.dtype", dtype)
+    if (comment := taken(given, "training_comment")) is not None:
+        put(result, "general.notes", str(comment))
+
+
+def _adapter(given: Args, result: Tree, notes: Notes) -> None:
+    is_adapter = any(said(given.get(key)) for key in ("LoRA_type", "network_module", "network_dim"))
+    if not is_adapter:
+        is_word = any(said(given.get(key)) for key in ("token_string", "init_word"))
+        put(result, "training.trains", "embedding" if is_word else "full")
+        put(result, "output.model_format", "single_file")
+        return
+    put(result, "training.trains", "adapter")
+    network = arguments_of(given.pop("network_args", None))
+    kind = f"{given.pop('LoRA_type', '')} {given.pop('network_module', '')} {network.pop('algo', '')}".lower()
+    name = next((ours for theirs, ours in _LYCORIS.items() if theirs in kind and theirs != "lora"), "lora")
+    put(result, "adapter.name", name)
+    rank = number_of(given.pop("network_dim", None))
+    alpha = number_of(given.pop("network_alpha", None))
+    if name != "oft":
+        put(result, "adapter.rank", int(rank or 4))  # sd-scripts' default
+        put(result, "adapter.alpha", 1.0 if alpha is None else alpha or float(rank or 4))
+    dropout = number_of(taken(given, "network_dropout") or network.pop("dropout", None))
+    if dropout:
+        put(result, "adapter.dropout", dropout)
+    if (weights := taken(given, "network_weights", "lora_network_weights")) is not None:
+        put(result, "adapter.start_from", str(weights))
+    conv_rank = number_of(taken(given, "conv_dim") or network.pop("conv_dim", None))
+    taken(given, "conv_alpha")
+    has_convolutions = "locon" in kind or ((conv_rank or 0) > 0 and ("c3lier" in kind or "lycoris" in kind))
+    put(result, "adapter.layers", "all" if has_convolutions else "attention_mlp")
+    if has_convolutions and conv_rank and rank and conv_rank != rank:
+        message = f"Convolutions had a rank of their own, {conv_rank:g}; here all layers have rank {rank:g}."
+        notes.append(Problem("adapter.rank", message, "warning"))
+    network.pop("conv_alpha", None)
+    given.update({f"network_args.{key}": value for key, value in network.items()})

@@ -1,0 +1,247 @@
+"""kohya's configs and what its LoRA files tell of their training, as configs of ours, with a report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save_file as save_tensors
+
+from modules.config.codec import Loaded, decode, encode, load_file, save_file
+from modules.config.imports.any_file import is_kohya, load_any
+from modules.config.imports.kohya_settings import tree_of_kohya
+from modules.config.imports.kohya_values import arguments_of, sides_of
+from modules.config.imports.lora_metadata import kohya_args
+from modules.config.schema import Config, lora_of
+from tests.unit.strategies import garbage, steady
+from trainer.__main__ import main
+
+FIXTURES = Path(__file__).parent / "fixtures" / "kohya"
+METADATA = {
+    "ss_base_model_version": "sdxl_base_v1-0",
+    "ss_batch_size_per_device": "3",
+    "ss_caption_dropout_rate": "0.0",
+    "ss_clip_skip": "None",
+    "ss_dataset_dirs": '{"5_sks dog": {"n_repeats": 5, "img_count": 12}}',
+    "ss_epoch": "8",
+    "ss_flip_aug": "False",
+    "ss_gradient_accumulation_steps": "1",
+    "ss_gradient_checkpointing": "True",
+    "ss_learning_rate": "0.0004",
+    "ss_lr_scheduler": "constant_with_warmup",
+    "ss_lr_warmup_steps": "20",
+    "ss_max_train_steps": "1600",
+    "ss_min_snr_gamma": "None",
+    "ss_mixed_precision": "bf16",
+    "ss_network_alpha": "16.0",
+    "ss_network_dim": "32",
+    "ss_network_module": "networks.lora",
+    "ss_num_epochs": "8",
+    "ss_num_train_images": "60",
+    "ss_optimizer": "transformers.optimization.Adafactor(scale_parameter=False,relative_step=False,warmup_init=False)",
+    "ss_output_name": "sks",
+    "ss_resolution": "(1024, 1024)",
+    "ss_sd_model_name": "sd_xl_base_1.0.safetensors",
+    "ss_seed": "42",
+    "ss_tag_frequency": "{}",
+    "ss_text_encoder_lr": "0.0",
+    "ss_unet_lr": "0.0004",
+    "ss_v2": "False",
+    "sshs_model_hash": "abc",
+    "modelspec.title": "sks",
+}
+
+
+def messages(loaded: Loaded) -> str:
+    return " ".join(str(p) for p in loaded.problems)
+
+
+def test_a_config_of_kohya_ss_says_the_same_here() -> None:
+    loaded = load_any(FIXTURES / "gui_lora.json")
+    config, training = loaded.config, loaded.config.training
+    assert loaded.was_migrated
+    assert (config.model.family, config.model.base_model, config.model.clip_skip) == (
+        "sd",
+        "/models/v1-5.safetensors",
+        1,
+    )
+    lora = lora_of(config)
+    assert (lora.rank, lora.alpha, lora.dropout, lora.layers) == (32, 8, 0.1, "attention_mlp")
+    assert (training.trains, training.epochs, training.batch_size, training.accumulation_steps) == ("adapter", 12, 4, 2)
+    assert (training.learning_rate, config.part("unet").learning_rate) == (1e-4, 2e-4)
+    encoder = config.part("text_encoder")
+    assert (encoder.learning_rate, encoder.stop_after.n, encoder.checkpointing) == (5e-5, 6, "block")
+    assert training.optimizer.model_dump().items() >= {"name": "adamw_8bit", "beta2": 0.99, "weight_decay": 0.1}.items()
+    schedule = training.schedule.model_dump()
+    assert schedule.items() >= {"name": "cosine_with_hard_restarts", "cycles": 3, "warmup_share": 0.1}.items()
+    assert (training.precision, training.loss.weighting, training.loss.gamma) == ("bfloat16", "min_snr", 5)
+    assert training.noise.offset_weight == 0.05
+    assert (config.data.resolution_px, config.data.aspect_buckets, config.data.caption_dropout) == ((768,), True, 0.05)
+    assert (config.output.destination, config.output.dtype) == ("/out/my_dog.safetensors", "float16")
+    assert config.general.seed == 1234
+    first, second = config.sampling.prompts
+    assert (first.prompt, first.negative_prompt) == ("a dog in the snow", "blurry, bad")
+    assert (first.width_px, first.height_px, first.seed, first.guidance, first.steps) == (512, 768, 7, 6.5, 28)
+    assert (second.prompt, second.sampler) == ("a cat", "euler_a")
+    assert str(config.sampling.every) == "every 2 epochs"
+    assert str(config.backup.save_every) == "every 3 epochs"
+    (concept,) = config.concepts
+    assert (concept.path, concept.image.flip, concept.text.shuffle_tags, concept.text.keep_tags) == (
+        "/pictures/dog",
+        "random",
+        True,
+        1,
+    )
+
+
+def test_what_is_not_understood_is_kept_and_named() -> None:
+    loaded = load_any(FIXTURES / "gui_lora.json")
+    assert loaded.config.unknown["kohya"] == {"color_aug": True, "scale_weight_norms": 1.0}
+    assert "color_aug, scale_weight_norms" in messages(loaded)
+    assert "is a config of kohya's" in messages(loaded)
+
+
+def test_a_config_of_sd_scripts_with_sections_and_arguments() -> None:
+    loaded = load_any(FIXTURES / "scripts.toml")
+    config = loaded.config
+    assert (config.model.family, config.model.prediction, config.model.zero_terminal_snr) == (
+        "sdxl",
+        "v_prediction",
+        "on",
+    )
+    assert (lora_of(config).rank, lora_of(config).alpha, lora_of(config).layers) == (16, 4, "all")
+    assert "Convolutions had a rank of their own, 8" in messages(loaded)
+    assert config.part("unet").train
+    assert not config.part("text_encoder").train
+    assert not config.part("text_encoder_2").train
+    optimizer = config.training.optimizer.model_dump()
+    assert optimizer.items() >= {"name": "prodigy", "d_coef": 0.5, "decouple": True, "beta2": 0.99}.items()
+    assert config.training.schedule.model_dump()["warmup_steps"] == 100
+    assert config.data.resolution_px == (1024,)
+
+
+def test_a_dataset_config_gives_concepts() -> None:
+    config = load_any(FIXTURES / "dataset.toml").config
+    assert [(c.path, c.repeats) for c in config.concepts] == [("/pictures/hoge", 10), ("/pictures/reg", 1)]
+
+
+def test_folders_with_repeats_in_their_names_become_concepts(tmp_path: Path) -> None:
+    for name in ("10_sks dog", "2_dog", "notes"):
+        (tmp_path / name).mkdir()
+    tree = tree_of_kohya({"train_data_dir": str(tmp_path), "network_dim": 4, "unet_lr": 1e-4}, [])
+    assert [(c["name"], c["repeats"]) for c in tree["concepts"]] == [("sks dog", 10), ("dog", 2)]
+    assert tree["concepts"][0]["path"] == str(tmp_path / "10_sks dog")
+
+
+def lora_file(folder: Path, metadata: dict[str, str]) -> Path:
+    path = folder / "a.safetensors"
+    save_tensors({"lora_unet_x.alpha": torch.tensor(1.0)}, path, metadata)
+    return path
+
+
+def test_a_lora_of_kohyas_tells_how_it_was_trained(tmp_path: Path) -> None:
+    loaded = load_any(lora_file(tmp_path, METADATA))
+    config, training = loaded.config, loaded.config.training
+    assert config.model.family == "sdxl"
+    assert config.model.base_model == "sd_xl_base_1.0.safetensors"
+    assert (lora_of(config).rank, lora_of(config).alpha) == (32, 16)
+    assert (training.epochs, training.batch_size, training.learning_rate) == (8, 3, 4e-4)
+    assert training.optimizer.name == "adafactor"
+    assert training.schedule.model_dump().items() >= {"name": "constant", "warmup_steps": 20}.items()
+    assert config.data.resolution_px == (1024,)
+    assert not config.part("text_encoder").train  # its rate was 0
+    assert config.part("unet").checkpointing == "block"
+    assert [(c.name, c.repeats, c.path) for c in config.concepts] == [("sks dog", 5, "")]
+    assert "kohya" not in config.unknown
+    assert "was trained with" in messages(loaded)
+
+
+def test_our_own_lora_and_onetrainers_carry_a_whole_config(tmp_path: Path) -> None:
+    ours = decode({"darkroom_version": 1, "training": {"epochs": 77}}).config
+    loaded = load_any(lora_file(tmp_path, {"darkroom_config": json.dumps(encode(ours))}))
+    assert loaded.config == ours
+    theirs = {"__version": 11, "epochs": 55, "training_method": "LORA"}
+    assert load_any(lora_file(tmp_path, {"ot_config": json.dumps(theirs)})).config.training.epochs == 55
+
+
+def test_a_file_that_tells_nothing_says_so(tmp_path: Path) -> None:
+    (error,) = load_any(lora_file(tmp_path, {"format": "pt"})).problems
+    assert error.severity == "error"
+    assert "does not tell how it was trained" in error.message
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.toml", b"= nothing", "is not a TOML file"),
+        ("a.toml", b"\xff\xfe\x00", "cannot be read"),
+        ("a.toml", b"title = 'a book'", "no settings"),
+        ("a.safetensors", b"\x00", "a.safetensors"),
+        ("a.json", b"[1, 2", "is not a JSON file"),
+    ],
+)
+def test_a_file_of_no_use_gives_the_defaults_and_an_error(
+    tmp_path: Path, name: str, content: bytes, words: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    loaded = load_any(path)
+    assert loaded.config == Config()
+    assert [(p.path, p.severity) for p in loaded.problems] == [("", "error")]
+    assert words in loaded.problems[0].message
+    assert load_any(tmp_path / f"missing{path.suffix}").problems[0].severity == "error"
+
+
+def test_ours_and_onetrainers_are_not_taken_for_kohyas(tmp_path: Path) -> None:
+    assert not is_kohya(encode(Config()))
+    assert not is_kohya({"__version": 11, "optimizer_type": "x", "unet_lr": 1})
+    path = tmp_path / "ours.json"
+    save_file(Config(), path)
+    assert load_any(path) == load_file(path)
+
+
+@steady
+@given(st.dictionaries(st.sampled_from(sorted(json.loads((FIXTURES / "gui_lora.json").read_text()))), garbage))
+def test_any_values_at_all_give_a_valid_config(values: dict[str, Any]) -> None:
+    tree = tree_of_kohya(values, [])
+    saved = encode(decode(tree).config)
+    assert encode(decode(saved).config) == saved
+
+
+@steady
+@given(st.dictionaries(st.sampled_from(sorted(METADATA)), st.text(max_size=30)))
+def test_any_metadata_at_all_give_a_valid_config(metadata: dict[str, str]) -> None:
+    config = decode(tree_of_kohya(kohya_args(metadata), [])).config
+    assert decode(encode(config)).config == config
+
+
+def test_arguments_and_sizes_are_read_in_every_form() -> None:
+    assert arguments_of("weight_decay=0.1 betas=0.9,0.99 'name=a b'") == {
+        "weight_decay": 0.1,
+        "betas": (0.9, 0.99),
+        "name": "a b",
+    }
+    assert arguments_of(["decouple=True", "nonsense", "=x"]) == {"decouple": True}
+    assert arguments_of({"weight_decay": "0.1"}) == {"weight_decay": "0.1"}
+    assert [sides_of(v) for v in (512, "512", "768,512", "(768, 512)", [768, 512], "none", None, [])] == [
+        (512, 512),
+        (512, 512),
+        (768, 512),
+        (768, 512),
+        (768, 512),
+        None,
+        None,
+        None,
+    ]
+
+
+def test_the_command_line_takes_them_as_configs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(FIXTURES / "gui_lora.json"), "--json"]) == 2
+    said = json.loads(capsys.readouterr().out)
+    assert any("config of kohya's" in p["message"] for p in said["load"])
+    assert any(p["path"].startswith("concepts") for p in said["problems"])
