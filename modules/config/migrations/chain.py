@@ -60,9 +60,10 @@ def to_onetrainer_11(tree: Tree, notes: list[Problem]) -> Tree:
     """
     said = _said_version(tree, notes)
     era = era_of(tree) if said is None else Era(said, said)
-    start = min(era.first, first_step_for(tree), NEWEST - 1)
-    _tell_age(said, era, start, notes)
-    for step in ONETRAINER_STEPS[start:]:
+    oldest = first_step_for(tree)
+    _tell_age(said, era, oldest, notes)
+    # The last step runs on version 11 too: the raw default of its format has the old name.
+    for step in ONETRAINER_STEPS[min(era.first, oldest, NEWEST - 1) :]:
         tree = step(tree, notes)
     return with_old_defaults(tree, era, notes)
 
@@ -81,20 +82,21 @@ def _said_version(tree: Tree, notes: list[Problem]) -> int | None:
     return None
 
 
-def _tell_age(said: int | None, era: Era, start: int, notes: list[Problem]) -> None:
-    up_to_date = "it was brought up to date."
+def _tell_age(said: int | None, era: Era, oldest: int, notes: list[Problem]) -> None:
+    """Tell which version a file is of, and whether it has settings that are older still."""
     if said is not None and said > NEWEST:
         message = f"The file is of a newer OneTrainer (version {shown(said)}); what is known is loaded."
         notes.append(Problem("", message, "warning"))
-    elif said is not None and said < NEWEST:
-        notes.append(Problem("", f"This is a config of OneTrainer's version {said}; {up_to_date}", "info"))
-    elif said is None and era.last < NEWEST:
+        return
+    if said is None:
         versions = f"version {era.last}" if era.first == era.last else f"versions {era.first} to {era.last}"
-        message = f"This OneTrainer config says no version; its settings are those of {versions}: {up_to_date}"
-        notes.append(Problem("", message, "info"))
-    if said is not None and start < min(said, NEWEST - 1):
-        message = f"Some of its settings are older than that, of version {start}; they were brought up to date too."
-        notes.append(Problem("", message, "info"))
+        message = f"This OneTrainer config says no version; its settings are those of {versions}. It was"
+    elif oldest < said:
+        message = f"This is a config of OneTrainer's version {said} with settings of version {oldest}; it was"
+    else:
+        message = f"This is a config of OneTrainer's version {said}; it was"
+    if min(era.last, oldest) < NEWEST:
+        notes.append(Problem("", f"{message} brought up to date.", "info"))
 
 
 def _version(value: object, fallback: int) -> int:

@@ -1,0 +1,671 @@
+"""OneTrainer's config versions 0 to 11: each step, the age of a file that says none, and the defaults of its day."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modules.config.codec import decode
+from modules.config.migrations.chain import ONETRAINER_STEPS, Step, to_onetrainer_11
+from modules.config.migrations.eras import Era, era_of, first_step_for, is_onetrainer
+from modules.config.migrations.old_defaults import with_old_defaults
+from modules.config.migrations.onetrainer_00 import to_1
+from modules.config.migrations.onetrainer_01 import to_2
+from modules.config.migrations.onetrainer_02_to_07 import to_3, to_4, to_5, to_6, to_7, to_8
+from modules.config.migrations.onetrainer_08_to_09 import to_9, to_10
+from modules.config.migrations.onetrainer_10 import to_11
+from modules.config.migrations.onetrainer_keys import FIRST_VERSION, KEYS, LAST_VERSION, NEWEST, PARTS, STEP_OF
+from modules.config.problem import Problem
+from tests.unit.strategies import garbage, steady
+
+Tree = dict[str, Any]
+
+FIXTURES = Path(__file__).parent / "fixtures" / "onetrainer"
+CASES: dict[str, Any] = {path.stem: json.loads(path.read_text()) for path in sorted(FIXTURES.glob("*.json"))}
+FILES: dict[str, Tree] = {name: case["file"] for name, case in CASES.items()}
+VERSIONS = ("00a", "00b", *(f"{n:02}" for n in range(1, 12)), "11_before_amendment")
+every_step = pytest.mark.parametrize("step", ONETRAINER_STEPS, ids=lambda step: step.__name__)
+
+
+def brought_up(tree: Tree) -> Tree:
+    return to_onetrainer_11(tree, [])
+
+
+def told(tree: Tree) -> list[Problem]:
+    notes: list[Problem] = []
+    to_onetrainer_11(tree, notes)
+    return notes
+
+
+def after(step: Step, tree: Tree) -> Tree:
+    before = copy.deepcopy(tree)
+    result = step(tree, [])
+    assert json.dumps(tree) == json.dumps(before), "a step must not change what it is given"
+    return result
+
+
+def checkpointing(*, on: bool, activations: bool = False, fraction: float = 0.0) -> Tree:
+    return {"gradient_checkpointing": on, "activation_offloading": activations, "offload_fraction": fraction}
+
+
+# -- whole and sparse files of each version
+
+
+def test_there_is_a_whole_and_a_sparse_file_of_each_version() -> None:
+    assert set(CASES) == {f"v{version}_{kind}" for version in VERSIONS for kind in ("full", "sparse")}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_file_becomes_what_version_11_would_hold(name: str) -> None:
+    case, notes = CASES[name], list[Problem]()
+    given = copy.deepcopy(case["file"])
+    assert to_onetrainer_11(given, notes) == case["expected"]
+    assert [[note.severity, str(note)] for note in notes] == case["notes"]
+    assert given == case["file"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_result_is_of_version_11_and_stays_as_it_is(name: str) -> None:
+    """Also where the file would say no version, as a preset: each step looks at keys alone."""
+    expected = CASES[name]["expected"]
+    assert brought_up(expected) == expected
+    result = {k: v for k, v in expected.items() if k != "__version"}
+    for step in ONETRAINER_STEPS if "timestep_distribution" in result else ONETRAINER_STEPS[4:]:
+        result = after(step, result)
+    assert result == expected
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if "full" in name])
+@pytest.mark.parametrize("says", [True, False], ids=["version", "none"])
+def test_nothing_of_a_whole_file_is_lost(name: str, says: bool) -> None:
+    """Every value of the file is in the result or was said; what a version says does not matter for it."""
+    file = {**FILES[name], "brand_new": {"deep": [1]}}
+    if not says:
+        file.pop("__version", None)
+    result = brought_up(file)
+    assert result["brand_new"] == {"deep": [1]}
+    assert file.keys() - result.keys() <= set(STEP_OF) | {key for key in file if key.startswith("optimizer_")}
+    assert result == {**CASES[name]["expected"], "brand_new": {"deep": [1]}}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_file_loads_with_no_error_but_that_of_another_family(name: str) -> None:
+    result = decode(FILES[name])
+    errors = [p.path for p in result.problems if p.severity == "error"]
+    is_ours = FILES[name].get("model_type", "STABLE_DIFFUSION").startswith("STABLE_DIFFUSION")
+    assert errors == ([] if is_ours else ["model.family"])
+    assert result.was_migrated
+
+
+# -- 0 to 1
+
+
+def test_values_of_an_optimizer_without_its_name_are_kept() -> None:
+    """OneTrainer threw them away."""
+    assert after(to_1, {"optimizer_beta1": 0.8, "optimizer_eps": None}) == {"optimizer": {"beta1": 0.8, "eps": None}}
+
+
+def test_a_named_and_a_nested_optimizer_take_the_flat_values() -> None:
+    assert after(to_1, {"optimizer": "LION", "optimizer_beta1": 0.8, "weight_decay": 0.1}) == {
+        "optimizer": {"optimizer": "LION", "beta1": 0.8, "weight_decay": 0.1}
+    }
+    nested = {"optimizer": {"optimizer": "LION", "beta1": 0.7}, "optimizer_beta1": 0.8, "optimizer_defaults": {}}
+    assert after(to_1, nested) == nested, "what is nested is newer, and the other value is kept beside it"
+
+
+@pytest.mark.parametrize("given", [5, [], True])
+def test_an_optimizer_that_is_none_gives_way_to_what_is_known(given: Any) -> None:
+    notes: list[Problem] = []
+    assert to_1({"optimizer": given, "optimizer_eps": 1}, notes) == {"optimizer": {"eps": 1}}
+    assert [note.severity for note in notes] == ["warning"]
+    assert after(to_1, {"optimizer": given}) == {"optimizer": given}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected", "severities"),
+    [
+        ({"loss_function": "MSE"}, {}, []),
+        ({"loss_function": "HUBER"}, {"loss_function": "HUBER"}, ["warning"]),
+        ({"loss_function": ["MSE"]}, {"loss_function": ["MSE"]}, ["warning"]),
+        ({"extra_model_name": ""}, {}, []),
+        ({"extra_model_name": None}, {}, []),
+        ({"extra_model_name": "x"}, {"extra_model_name": "x"}, []),
+        ({"extra_model_name": "x", "training_method": "LORA"},
+         {"lora_model_name": "x", "training_method": "LORA"}, ["info"]),
+        ({"extra_model_name": "x", "training_method": "EMBEDDING"},
+         {"embedding_model_names": ["x"], "training_method": "EMBEDDING"}, ["info"]),
+        ({"extra_model_name": "x", "training_method": "LORA", "lora_model_name": "y"},
+         {"extra_model_name": "x", "training_method": "LORA", "lora_model_name": "y"}, []),
+        ({"extra_model_name": ["x"], "training_method": "LORA"},
+         {"extra_model_name": ["x"], "training_method": "LORA"}, []),
+        ({"latent_caching_epochs": 1}, {}, []),
+        ({"latent_caching_epochs": 10}, {"latent_caching_epochs": 10}, ["info"]),
+        ({"latent_caching_epochs": {}}, {"latent_caching_epochs": {}}, ["info"]),
+    ],
+)  # fmt: skip
+def test_keys_of_2023(given: Tree, expected: Tree, severities: list[str]) -> None:
+    notes: list[Problem] = []
+    assert to_1(given, notes) == expected
+    assert [note.severity for note in notes] == severities
+
+
+# -- 1 to 2
+
+
+def test_flat_keys_of_parts() -> None:
+    given = {
+        "train_prior": False, "prior_model_name": "p", "train_unet_epochs": 5, "unet_learning_rate": None,
+        "text_encoder_2_weight_dtype": "NONE", "decoder_vqgan_weight_dtype": "FLOAT_16", "vae_model_name": "v",
+        "embedding_weight_dtype": "FLOAT_32", "embedding_learning_rate": 1,
+    }  # fmt: skip
+    assert after(to_2, given) == {
+        "prior": {"train": False, "model_name": "p"},
+        "unet": {"stop_training_after": 5, "stop_training_after_unit": "EPOCH", "learning_rate": None},
+        "text_encoder_2": {"weight_dtype": "NONE"},
+        "decoder_vqgan": {"weight_dtype": "FLOAT_16"},
+        "vae": {"model_name": "v"},
+        "embedding_weight_dtype": "FLOAT_32",
+        "embedding_learning_rate": 1,
+    }
+
+
+def test_a_flat_key_beside_a_nested_one_is_kept_where_it_is() -> None:
+    given = {"train_unet": True, "unet": {"train": False}, "unet_learning_rate": 1}
+    assert after(to_2, given) == {"train_unet": True, "unet": {"train": False, "learning_rate": 1}}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"embedding_model_names": ["a", "b"], "token_count": 2},
+         {"embeddings": [{"model_name": "a", "token_count": 2}, {"model_name": "b"}]}),
+        ({"embedding_model_names": "a"}, {"embeddings": [{"model_name": "a"}]}),
+        ({"embedding_model_names": []}, {}),
+        ({"embedding_model_names": [5]}, {"embedding_model_names": [5]}),
+        ({"embedding_model_names": None}, {"embedding_model_names": None}),
+        ({"token_count": 2, "embeddings": [{"token_count": 3}]},
+         {"token_count": 2, "embeddings": [{"token_count": 3}]}),
+        ({"token_count": 2, "embeddings": 5}, {"token_count": 2, "embeddings": 5}),
+    ],
+)  # fmt: skip
+def test_the_flat_embedding(given: Tree, expected: Tree) -> None:
+    assert after(to_2, given) == expected
+
+
+# -- 2 to 3
+
+
+@pytest.mark.parametrize(
+    ("gamma", "expected"),
+    [
+        (5.0, {"loss_weight_fn": "MIN_SNR_GAMMA", "loss_weight_strength": 5}),
+        ("3", {"loss_weight_fn": "MIN_SNR_GAMMA", "loss_weight_strength": 3}),
+        (0, {}), (None, {}), (False, {}), ("some", {}), ([], {}), (float("nan"), {}),
+    ],
+)  # fmt: skip
+def test_min_snr_gamma(gamma: Any, expected: Tree) -> None:
+    notes: list[Problem] = []
+    assert to_3({"min_snr_gamma": gamma}, notes) == expected
+    assert len(notes) == (gamma == "some" or gamma == [] or gamma != gamma)
+    newer = {"min_snr_gamma": 5.0, "loss_weight_fn": "CONSTANT"}
+    assert after(to_3, newer) == newer
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"embeddings": [{}]}, {}),
+        ({"embeddings": []}, {}),
+        ({"embeddings": [{"a": 1}], "embedding": {"a": 2, "b": 3}}, {"embedding": {"a": 2, "b": 3}}),
+        ({"embeddings": [{"a": 1}], "embedding": None}, {"embedding": {"a": 1}}),
+        ({"embeddings": [{"a": 1}, {"b": 1}], "additional_embeddings": [{"c": 1}]},
+         {"embedding": {"a": 1}, "additional_embeddings": [{"c": 1}, {"b": 1}]}),
+        ({"embeddings": [5]}, {"embeddings": [5]}),
+        ({"embeddings": [{"a": 1}], "additional_embeddings": 5},
+         {"embeddings": [{"a": 1}], "additional_embeddings": 5}),
+    ],
+)  # fmt: skip
+def test_the_embedding_that_onetrainer_loses(given: Tree, expected: Tree) -> None:
+    assert after(to_3, given) == expected
+
+
+def test_switches_of_masks_move_to_the_concepts() -> None:
+    concepts = [{"path": "a"}, 5, {"image": {"enable_random_circular_mask_shrink": False}}, {"image": 3}]
+    result = after(to_3, {"circular_mask_generation": True, "random_rotate_and_crop": False, "concepts": concepts})
+    assert result == {
+        "concepts": [
+            {"path": "a", "image": {"enable_random_circular_mask_shrink": True}},
+            5,
+            {"image": {"enable_random_circular_mask_shrink": False}},
+            {"image": 3},
+        ]
+    }
+
+
+# -- 3 to 8
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {}),
+        ({"noising_weight": 3.0}, {"timestep_distribution": "SIGMOID", "noising_weight": 3, "noising_bias": 0}),
+        ({"noising_weight": 3.0, "noising_bias": 0.7},
+         {"timestep_distribution": "SIGMOID", "noising_weight": 3, "noising_bias": 0.2}),
+        ({"noising_bias": 0.5}, {"timestep_distribution": "UNIFORM", "noising_weight": 0, "noising_bias": 0}),
+        ({"noising_weight": [], "noising_bias": 0.5}, {"noising_weight": [], "noising_bias": 0.5}),
+        ({"noising_weight": 1, "noising_bias": "x"}, {"noising_weight": 1, "noising_bias": "x"}),
+        ({"noising_weight": 1, "timestep_distribution": "BETA"},
+         {"noising_weight": 1, "timestep_distribution": "BETA"}),
+    ],
+)  # fmt: skip
+def test_a_weight_of_noise_meant_a_distribution(given: Tree, expected: Tree) -> None:
+    assert after(to_4, given) == expected
+
+
+def test_a_bias_without_effect_is_said_before_it_goes() -> None:
+    assert any("noising_bias = 0.3" in str(note) for note in told({"__version": 3, "noising_bias": 0.3}))
+    assert not any("noising_bias" in str(note) for note in told({"__version": 3, "noising_bias": 0.5}))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [(True, "ON"), (False, "OFF"), ("CPU_OFFLOADED", "CPU_OFFLOADED"), (3, 3)]
+)
+def test_checkpointing_gets_names(given: Any, expected: Any) -> None:
+    assert after(to_5, {"gradient_checkpointing": given}) == {"gradient_checkpointing": expected}
+    assert after(to_5, {}) == {}
+
+
+def test_saves_get_their_new_name() -> None:
+    assert after(to_6, {"save_after": 5, "save_after_unit": "STEP"}) == {"save_every": 5, "save_every_unit": "STEP"}
+    both = {"save_after": 5, "save_every": 6}
+    assert after(to_6, both) == both
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"lora_layer_preset": None}, {"lora_layer_preset": "full"}),
+        ({"lora_layer_preset": None, "lora_layers": " "}, {"lora_layer_preset": "full", "lora_layers": " "}),
+        ({"lora_layer_preset": None, "lora_layers": "attn"}, {"lora_layer_preset": "custom", "lora_layers": "attn"}),
+        ({"lora_layers": "attn"}, {"lora_layer_preset": "custom", "lora_layers": "attn"}),
+        ({"lora_layers": ["attn"]}, {"lora_layers": ["attn"]}),
+        ({"lora_layer_preset": "attn-mlp"}, {"lora_layer_preset": "attn-mlp"}),
+        ({"attention_mechanism": "XFORMERS"}, {"attention_mechanism": "SDP"}),
+        ({"attention_mechanism": "FLASH"}, {"attention_mechanism": "FLASH"}),
+        ({"attention_mechanism": {}}, {"attention_mechanism": {}}),
+    ],
+)
+def test_presets_of_layers_and_ways_of_attention(given: Tree, expected: Tree) -> None:
+    assert after(to_7, given) == expected
+
+
+def test_the_filter_of_layers_gets_its_new_name() -> None:
+    old = {"lora_layers": "a", "lora_layer_preset": "custom", "lora_layers_regex": True}
+    new = {"layer_filter": "a", "layer_filter_preset": "custom", "layer_filter_regex": True}
+    assert after(to_8, old) == new
+    assert after(to_8, {**old, "layer_filter": "b"}) == {**new, "layer_filter": "b", "lora_layers": "a"}
+
+
+# -- 8 to 11
+
+
+@pytest.mark.parametrize("model_type", ["WUERSTCHEN_2", "STABLE_CASCADE_1"])
+def test_a_prior_is_a_transformer_but_where_it_is_a_prior(model_type: str) -> None:
+    prior = {"prior": {"train": False}}
+    assert after(to_9, prior) == {**prior, "transformer": {"train": False}}
+    assert after(to_9, {"prior": 5}) == {"prior": 5}
+    assert after(to_9, {**prior, "transformer": {}}) == {**prior, "transformer": {}}
+    assert after(to_9, {**prior, "model_type": model_type}) == {**prior, "model_type": model_type}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "named"),
+    [("STABLE_DIFFUSION_15", ["unet", "text_encoder"]), ("STABLE_DIFFUSION_21", ["unet", "text_encoder"]),
+     ("STABLE_DIFFUSION_XL_10_BASE", ["unet", "text_encoder", "text_encoder_2"])],
+)  # fmt: skip
+def test_the_type_of_the_model_is_that_of_its_silent_parts_but_the_vae(model_type: str, named: list[str]) -> None:
+    result = after(to_10, {"model_type": model_type, "weight_dtype": "FLOAT_16"})
+    assert result == {"model_type": model_type, **{name: {"weight_dtype": "FLOAT_16"} for name in named}}
+
+
+def test_the_type_of_the_model_leaves_what_a_part_says() -> None:
+    given = {
+        "weight_dtype": "FLOAT_16", "unet": {"weight_dtype": "BFLOAT_16"}, "text_encoder": {"weight_dtype": "NONE"},
+        "vae": {"weight_dtype": "NONE"}, "prior": {}, "decoder": 5,
+    }  # fmt: skip
+    assert after(to_10, given) == {
+        "unet": {"weight_dtype": "BFLOAT_16"}, "text_encoder": {"weight_dtype": "FLOAT_16"},
+        "vae": {"weight_dtype": "FLOAT_16"}, "prior": {"weight_dtype": "FLOAT_16"}, "decoder": 5,
+    }  # fmt: skip
+
+
+def test_without_a_type_of_the_model_parts_stay_as_they_are() -> None:
+    parts = {"unet": {"weight_dtype": "NONE"}, "vae": {}}
+    assert after(to_10, parts) == parts
+    notes: list[Problem] = []
+    assert to_10({**parts, "weight_dtype": []}, notes) == parts
+    assert [note.severity for note in notes] == ["warning"]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"gradient_checkpointing": "OFF"}, checkpointing(on=False)),
+        ({"gradient_checkpointing": "ON", "layer_offload_fraction": 0.5}, checkpointing(on=True)),
+        ({"gradient_checkpointing": "CPU_OFFLOADED"}, checkpointing(on=True, activations=True)),
+        ({"gradient_checkpointing": "CPU_OFFLOADED", "enable_activation_offloading": False,
+          "layer_offload_fraction": 0.5}, checkpointing(on=True, fraction=0.5)),
+        ({"gradient_checkpointing": False}, checkpointing(on=False)),
+        ({"layer_offload_fraction": 0.5}, checkpointing(on=True)),
+        ({"gradient_checkpointing": None}, checkpointing(on=True)),
+        ({"gradient_checkpointing": ["OFF"]}, checkpointing(on=True)),
+    ],
+)  # fmt: skip
+def test_one_checkpointing_becomes_that_of_each_part(given: Tree, expected: Tree) -> None:
+    result = after(to_11, {**given, "decoder": {}, "text_encoder_2": 5})
+    assert result == {
+        "__version": 11, "unet": expected, "text_encoder": expected, "vae": expected, "decoder": expected,
+        "text_encoder_2": 5,
+    }  # fmt: skip
+
+
+def test_what_a_part_says_of_checkpointing_stands() -> None:
+    result = after(to_11, {"gradient_checkpointing": "OFF", "unet": {"gradient_checkpointing": True}})
+    assert [result[name]["gradient_checkpointing"] for name in ("unet", "vae")] == [True, False]
+
+
+def test_another_family_is_told_in_all_its_parts() -> None:
+    result = after(to_11, {"gradient_checkpointing": "OFF", "model_type": "FLUX_DEV_1"})
+    assert result["transformer"] == checkpointing(on=False)
+    assert "unet" not in result
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "expected"),
+    [
+        ("LORA", "SAFETENSORS", "LEGACY_LORA"),
+        ("EMBEDDING", "SAFETENSORS", "SAFETENSORS"),
+        ("FINE_TUNE", "SAFETENSORS", "LEGACY_SAFETENSORS"),
+        ("FINE_TUNE_VAE", "SAFETENSORS", "LEGACY_SAFETENSORS"),
+        ("FINE_TUNE", "CKPT", "LEGACY_SAFETENSORS"),
+        ("LORA", "CKPT", "LEGACY_LORA"),
+        ("EMBEDDING", "CKPT", "SAFETENSORS"),
+        ("FINE_TUNE", "DIFFUSERS", "DIFFUSERS"),
+        (["LORA"], "SAFETENSORS", "LEGACY_SAFETENSORS"),
+        ("LORA", {}, {}),
+    ],
+)
+def test_formats_are_named_by_what_they_hold(method: Any, given: Any, expected: Any) -> None:
+    for version in (0, 10, 11):
+        tree = {"__version": version, "training_method": method, "output_model_format": given}
+        assert brought_up(tree)["output_model_format"] == expected
+
+
+def test_a_pickle_gets_the_name_of_what_is_written_instead() -> None:
+    tree = {"output_model_format": "CKPT", "output_model_destination": "a.ckpt/b.ckpt"}
+    assert brought_up(tree)["output_model_destination"] == "a.ckpt/b.safetensors"
+    assert brought_up({**tree, "output_model_destination": 5})["output_model_destination"] == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"), [("LION_PRODIGY_ADV", "PRODIGY_ADV"), ("SIMPLIFIED_AdEMAMix", "ADOPT_ADV")]
+)
+def test_an_optimizer_that_is_gone_becomes_the_nearest(name: str, nearest: str) -> None:
+    assert brought_up({"optimizer": {"optimizer": name}})["optimizer"]["optimizer"] == nearest
+    assert [note.path for note in told({"optimizer": {"optimizer": name}})] == ["training.optimizer"]
+
+
+# -- any JSON, any step
+
+keys = st.sampled_from(sorted(KEYS | {"__version", "concepts", "validation", "optimizer_beta1"})) | st.text(max_size=5)
+values = garbage | st.dictionaries(
+    st.sampled_from(["weight_dtype", "train", "optimizer", "create", "enabled", "image", "gradient_checkpointing"]),
+    garbage | st.sampled_from(["NONE", "FLOAT_16", True]),
+    max_size=3,
+)
+any_trees = st.dictionaries(keys, values | st.sampled_from(["NONE", "CKPT", "SAFETENSORS", "LORA", True]), max_size=12)
+
+
+def damaged(data: st.DataObject, tree: Tree) -> Tree:
+    """A tree with any subset of its keys gone, others added, and any values in its place."""
+    gone = data.draw(st.sets(st.sampled_from(sorted(tree)), max_size=len(tree)))
+    rest = {k: v for k, v in tree.items() if k not in gone}
+    return copy.deepcopy({**rest, **data.draw(any_trees)})
+
+
+def assert_same(first: Tree, second: Tree) -> None:
+    """Equality that takes NaN for itself."""
+    assert repr(first) == repr(second)
+
+
+@every_step
+@steady
+@given(data=st.data(), name=st.sampled_from(sorted(FILES)))
+def test_a_step_takes_any_json(step: Step, data: st.DataObject, name: str) -> None:
+    tree = damaged(data, FILES[name])
+    before = copy.deepcopy(tree)
+    once = step(tree, [])
+    assert_same(tree, before)
+    assert once is not tree
+    kept = copy.deepcopy(once)
+    again = step(once, [])
+    assert again == once or repr(again) == repr(once), "what a step has done it does not do again"
+    assert_same(once, kept)
+
+
+@steady
+@given(data=st.data(), name=st.sampled_from(sorted(FILES)))
+def test_the_chain_takes_any_json(data: st.DataObject, name: str) -> None:
+    tree = damaged(data, FILES[name])
+    before = copy.deepcopy(tree)
+    result = to_onetrainer_11(tree, [])
+    assert_same(tree, before)
+    assert result["__version"] == 11
+    untouched = before.keys() - KEYS - {"__version", "concepts"}
+    for key in (key for key in untouched if not key.startswith("optimizer_")):
+        assert repr(result[key]) == repr(before[key]), key
+
+
+@steady
+@given(data=st.data(), name=st.sampled_from(sorted(name for name in FILES if "v11" not in name)))
+def test_where_the_chain_starts_changes_nothing(data: st.DataObject, name: str) -> None:
+    """Steps that a file's age spares it would have found nothing to do."""
+    file = FILES[name]
+    kept = data.draw(st.sets(st.sampled_from(sorted(file.keys() - {"__version", "noising_weight", "noising_bias"}))))
+    tree = {key: file[key] for key in kept}
+    whole: Tree = tree
+    for step in ONETRAINER_STEPS:
+        whole = step(whole, [])
+    assert with_old_defaults(whole, era_of(tree), []) == brought_up(tree)
+
+
+# -- which version a file is of
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if "amendment" not in name and name != "v02_sparse"])
+def test_the_era_of_a_file_is_proven_by_its_keys(name: str) -> None:
+    file = {k: v for k, v in FILES[name].items() if k != "__version"}
+    era = era_of(file)
+    assert era.first <= int(name[1:3]) <= era.last
+    assert first_step_for(file) <= era.last
+
+
+@pytest.mark.parametrize(
+    ("tree", "first", "last"),
+    [
+        ({}, 0, 11),
+        ({"learning_rate": 1}, 0, 11),
+        ({"optimizer": "ADAMW"}, 0, 0),
+        ({"optimizer": {"optimizer": "ADAMW"}}, 0, 11),
+        ({"optimizer_beta1": 1}, 0, 0),
+        ({"optimizer_defaults": {}}, 0, 11),
+        ({"train_unet": True}, 0, 2),
+        ({"unet": {}}, 2, 11),
+        ({"unet": 5}, 0, 11),
+        ({"weight_dtype": "FLOAT_16"}, 0, 9),
+        ({"weight_dtype": "FLOAT_16", "unet": {}}, 2, 9),
+        ({"gradient_checkpointing": True}, 0, 4),
+        ({"gradient_checkpointing": "ON"}, 5, 10),
+        ({"gradient_checkpointing": None}, 0, 10),
+        ({"lora_layer_preset": None}, 3, 6),
+        ({"lora_layer_preset": "full", "save_every": 3}, 6, 7),
+        ({"attention_mechanism": "XFORMERS"}, 0, 6),
+        ({"attention_mechanism": "FLASH"}, 0, 11),
+        ({"output_model_format": "KOHYA_LORA"}, 11, 11),
+        ({"output_model_format": "SAFETENSORS", "training_method": "LORA"}, 0, 10),
+        ({"output_model_format": "SAFETENSORS", "training_method": "EMBEDDING"}, 0, 11),
+        ({"unet": {"offload_fraction": 0}}, 11, 11),
+        ({"unet": {"guidance_scale": 1}}, 5, 11),
+        ({"validation": True}, 4, 11),
+        ({"optimizer": {"use_focus": True}}, 6, 8),
+        # put together by hand: nothing is proven between the two
+        ({"save_after": 3, "layer_filter": "x"}, 5, 8),
+    ],
+)
+def test_an_era(tree: Tree, first: int, last: int) -> None:
+    assert era_of(tree) == Era(first, last)
+
+
+def test_every_old_key_has_a_step_that_reads_it_or_is_kept() -> None:
+    for key, version in STEP_OF.items():
+        assert version <= LAST_VERSION[key]
+        assert FIRST_VERSION.get(key, 0) <= LAST_VERSION[key]
+    without_a_home = {"sequential_model_setup", "oft_coft", "coft_eps", "loss_function", "extra_model_name"}
+    for key in LAST_VERSION.keys() - without_a_home:
+        if key.startswith("align_prop"):
+            continue  # means something here again
+        value = {"embeddings": [{}], "embedding_model_names": ["a"], "latent_caching_epochs": 1}.get(key, False)
+        assert key not in brought_up({key: "FLOAT_16" if "dtype" in key else value}), key
+    for key in without_a_home:
+        assert brought_up({key: "x"})[key] == "x"
+
+
+@pytest.mark.parametrize("version", [0, 3, 9, 10, "3", 3.0])
+def test_the_version_that_was_migrated_is_said(version: Any) -> None:
+    notes = told({"__version": version, "epochs": 5})
+    assert [(n.severity, n.message) for n in notes] == [
+        ("info", f"This is a config of OneTrainer's version {int(version)}; it was brought up to date.")
+    ]
+
+
+def test_nothing_is_said_of_a_file_of_today() -> None:
+    assert told({"__version": 11, "epochs": 5}) == []
+    assert told({"epochs": 5}) == []
+    assert told({"__version": 11, "output_model_format": "SAFETENSORS"}) == [], "the raw default of version 11"
+
+
+@pytest.mark.parametrize("version", ["eleven", "", "-1", -1, 3.5, True, [], {}, float("nan"), float("inf"), "9" * 5000])
+def test_a_version_that_is_none_is_said_and_read_from_the_keys(version: Any) -> None:
+    tree = {"epochs": 5, "optimizer": "LION", "train_unet": False}
+    notes: list[Problem] = []
+    assert to_onetrainer_11({**tree, "__version": version}, notes) == brought_up(tree)
+    assert [note.severity for note in notes] == ["warning", "info"]
+    assert "is no version" in notes[0].message
+
+
+@pytest.mark.parametrize("version", [12, 99, 10**400])
+def test_a_newer_version_loads_what_fits(version: int) -> None:
+    tree = {"epochs": 5, "unet": {"gradient_checkpointing": False}, "brand_new": 1, "noising_weight": 1.0}
+    notes: list[Problem] = []
+    assert to_onetrainer_11({**tree, "__version": version}, notes) == {**tree, "__version": 11}
+    assert [note.severity for note in notes] == ["warning"]
+
+
+# -- defaults that changed without a step
+
+
+@pytest.mark.parametrize(
+    ("tree", "expected"),
+    [
+        ({"__version": 8, "huber_strength": 0.5}, {"huber_delta": 0.1}),
+        ({"sequential_model_setup": True, "lora_layers": "", "huber_strength": 0.5}, {"huber_delta": 0.1}),
+        ({"__version": 9, "huber_strength": 0.5}, {}),
+        ({"__version": 8, "huber_strength": 0}, {}),
+        ({"__version": 8, "huber_strength": "x"}, {}),
+        ({"__version": 8, "huber_strength": 0.5, "huber_delta": 2.0}, {}),
+        ({"__version": 10, "cloud": {"enabled": True}}, {"cloud": {"enabled": True, "create": True}}),
+        ({"__version": 10, "cloud": {"enabled": False}}, {}),
+        ({"__version": 11, "cloud": {"enabled": True}}, {}),
+        ({"__version": 10, "cloud": {"enabled": True, "create": False}}, {}),
+        ({"__version": 9, "unet": {"weight_dtype": "NONE"}}, {"unet": {"weight_dtype": "FLOAT_32"}}),
+        ({"__version": 10, "unet": {"weight_dtype": "NONE"}}, {}),
+        ({"__version": 2, "model_type": "WUERSTCHEN_2"}, {"loss_weight_fn": "P2", "loss_weight_strength": 1.0}),
+        ({"__version": 2, "model_type": "STABLE_DIFFUSION_15"}, {}),
+        ({"__version": 3, "model_type": "WUERSTCHEN_2"}, {}),
+    ],
+)
+def test_a_proven_age_restores_the_default_of_its_day(tree: Tree, expected: Tree) -> None:
+    assert brought_up(tree).items() >= expected.items()
+    if not expected:
+        unchanged = {**tree, "__version": 11}
+        assert brought_up(tree) == unchanged
+
+
+@pytest.mark.parametrize(
+    ("tree", "said"),
+    [
+        ({"huber_strength": 0.5}, "huber_delta"),
+        ({"cloud": {"enabled": True}}, "cloud.create"),
+        ({"huber_strength": 0.0}, ""),
+        ({"cloud": {"enabled": False}}, ""),
+        ({"unet": {"weight_dtype": "NONE"}}, ""),
+        ({"huber_strength": 0.5, "layer_filter": "", "lokr_dim": 1}, ""),  # proven to be of today
+    ],
+)
+def test_an_unproven_age_is_said_where_a_default_matters(tree: Tree, said: str) -> None:
+    notes = told(tree)
+    assert brought_up(tree) == {**tree, "__version": 11}
+    assert [note.path for note in notes] == ([f"onetrainer.{said}"] if said else [])
+    assert all(note.severity == "info" and "today's" in note.message for note in notes)
+
+
+# -- whose file it is
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"optimizer": {"optimizer": "ADAMW"}, "unet": {"train": True}, "batch_size": 4},
+        {"resolution": "1024"},
+        {"__version": 3},
+        {"__version": None},
+        {"validation": True},
+        {"train_text_encoder_epochs": 3},
+        {"optimizer_beta1": 0.9},
+        {"extra_model_name": ""},
+        *({key: None} for key in sorted(KEYS)),
+    ],
+)
+def test_a_sparse_file_of_theirs_is_told_by_its_keys(tree: Tree) -> None:
+    assert is_onetrainer(tree)
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {},
+        {"x": 1},
+        {"darkroom_version": 1, "__version": 11, "epochs": 3},
+        {"training": {"epochs": 3}, "epochs": 3},
+        {"validation": {"every": {"unit": "epoch"}}},
+        {"concepts": [{"path": "a"}]},
+        {"pretrained_model_name_or_path": "x", "resolution": "1024", "learning_rate": 1e-4},
+        {"train_data_dir": "x", "min_snr_gamma": 5, "gradient_checkpointing": True},
+        {"LoRA_type": "Standard", "optimizer": "AdamW8bit"},
+        {"ss_learning_rate": "0.0001", "resolution": "512"},
+    ],
+)
+def test_what_is_not_theirs_is_not_claimed(tree: Tree) -> None:
+    assert not is_onetrainer(tree)
+
+
+def test_the_parts_are_keys_of_theirs() -> None:
+    assert set(PARTS) <= KEYS
+    assert all(0 <= version <= NEWEST for version in (*FIRST_VERSION.values(), *LAST_VERSION.values()))
