@@ -6,6 +6,7 @@
     python -m trainer sample CONFIG         paint its samples, with a LoRA if one is given
     python -m trainer cache CONFIG          fill the caches and stop
     python -m trainer secrets list          tokens and passwords: which are set; set, remove, import
+    python -m trainer diff CONFIG [OTHER]   in which settings it differs from another, or from the defaults
     python -m trainer schema                the config's JSON Schema, for editors; --markdown: every setting
     python -m trainer make-demo-model       train the demo model from nothing
     python -m trainer benchmark             measure the program on this machine

@@ -18,7 +18,7 @@ class Verb:
 
 def verbs() -> Mapping[str, Verb]:
     """Return all verbs by name."""
-    from trainer.cli import benchmark, check, convert, demo, inspect, runs, sample, schema, secrets
+    from trainer.cli import benchmark, check, convert, demo, diff, inspect, runs, sample, schema, secrets
 
     return {
         "train": runs.TRAIN,
@@ -28,6 +28,7 @@ def verbs() -> Mapping[str, Verb]:
         "cache": runs.CACHE,
         "inspect": inspect.INSPECT,
         "convert": convert.CONVERT,
+        "diff": diff.DIFF,
         "schema": schema.SCHEMA,
         "secrets": secrets.SECRETS,
         "make-demo-model": demo.MAKE_DEMO_MODEL,
