@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import os
 import re
 import subprocess
 import sys
@@ -144,8 +145,14 @@ def _torch_build() -> str:
 
 
 def _capabilities() -> tuple[float, ...] | None:
+    """Return the capabilities of the GPUs as CUDA counts them, 0 for each where the order is not certain."""
     try:
         done = subprocess.run(_QUERY, capture_output=True, text=True, timeout=_QUERY_SECONDS, check=True)
-        return tuple(float(line) for line in done.stdout.split())
+        found = tuple(float(line) for line in done.stdout.split())
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = len(found) if visible is None else min(len(found), len([v for v in visible.split(",") if v.strip()]))
+    if len(set(found)) > 1 and (visible is not None or os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"):
+        return (0.0,) * count  # CUDA puts the fastest first, the driver's tool goes by the place on the bus
+    return found[:count]

@@ -45,13 +45,13 @@ _KINDS = (
         "moves every weight by the whole rate at each step",
     ),
     _Kind(
-        ("sgd", "lars"),
+        ("sgd", "schedule_free_sgd", "lars"),
         _Rates(1e-5, 100.0, "between 0.01 and 1"),
         _Rates(1e-6, 10.0, "between 0.0001 and 0.1"),
         "moves by the gradient as it is, which is small",
     ),
     _Kind(
-        ("adagrad", "lamb", "muon"),
+        ("adagrad", "lamb", "muon", "adamuon"),
         _Rates(1e-7, 1.0, "between 0.0005 and 0.02"),
         _Rates(1e-9, 0.05, "between 0.00001 and 0.001"),
         "takes somewhat larger rates than AdamW",

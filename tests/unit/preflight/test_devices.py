@@ -100,5 +100,31 @@ def test_the_driver_is_asked_once_and_may_be_silent(monkeypatch: pytest.MonkeyPa
         return answer
 
     monkeypatch.setattr(devices.subprocess, "run", run)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     assert devices._capabilities() == (8.9, 7.5)
     assert [devices._capabilities() for _ in range(4)] == [None] * 4
+
+
+@pytest.mark.parametrize(
+    ("driver", "visible", "order", "expected"),
+    [
+        ("8.9 8.9", None, None, (8.9, 8.9)),
+        ("8.9 8.9 8.9", "1,2", None, (8.9, 8.9)),
+        ("8.9", "", None, ()),
+        ("8.9 7.5", None, "PCI_BUS_ID", (8.9, 7.5)),
+        ("8.9 7.5", None, None, (0.0, 0.0)),
+        ("8.9 7.5", "1", "PCI_BUS_ID", (0.0,)),
+    ],
+)
+def test_gpus_in_the_order_of_cuda(
+    monkeypatch: pytest.MonkeyPatch, driver: str, visible: str | None, order: str | None, expected: tuple[float, ...]
+) -> None:
+    for name, value in (("CUDA_VISIBLE_DEVICES", visible), ("CUDA_DEVICE_ORDER", order)):
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
+    answer = subprocess.CompletedProcess([], 0, driver.replace(" ", "\n"))
+    monkeypatch.setattr(devices.subprocess, "run", lambda *a, **k: answer)
+    assert devices._capabilities() == expected
