@@ -127,7 +127,7 @@ def load_model(config: Config, machine: Machine, on_bytes: Callable[[float, floa
         train_device=machine.train_device,
         temp_device=machine.temp_device,
     )
-    facts = phase_facts(config)
+    facts = phases.phase_facts(config)
     placement = Placement(
         {name: part.module for name, part in family.parts.items()},
         train_device=machine.train_device,
@@ -136,18 +136,6 @@ def load_model(config: Config, machine: Machine, on_bytes: Callable[[float, floa
         guard=machine.guard,
     )
     return LoadedModel(family, adapters, groups, placement, identities)
-
-
-def phase_facts(config: Config) -> phases.PhaseFacts:
-    """Return what decides which parts a phase needs."""
-    spec = FAMILIES[config.model.family]
-    trained = frozenset(p.name for p in spec.trainable_parts if config.part(p.name).train)
-    text_learns = any(p.role == "text_encoder" and p.name in trained for p in spec.parts)
-    return phases.PhaseFacts(
-        has_latent_cache=config.data.latent_cache,
-        has_text_cache=config.data.text_cache and not text_learns,
-        trained_parts=trained,
-    )
 
 
 def build_stepper(config: Config, model: LoadedModel, machine: Machine, *, total_steps: int) -> Stepper:
@@ -319,7 +307,7 @@ def _group(config: Config, part: str, parameters: dict[str, torch.nn.Parameter])
 
 def _identities(config: Config, family: ModelFamily, machine: Machine) -> EncoderIdentities:
     """Return what stands for the encoders in cache keys, as far as a cache is used."""
-    facts = phase_facts(config)
+    facts = phases.phase_facts(config)
     fingerprints: Mapping[str, str] = {
         name: weights_fingerprint(part.module)
         for name, part in family.parts.items()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from modules.config.schema import Config
+from modules.families.registry import FAMILIES
 from modules.families.spec import FamilySpec, Role
 
 CACHE_PICTURES = "cache_pictures"
@@ -30,6 +32,18 @@ class PhaseFacts:
     has_latent_cache: bool
     has_text_cache: bool
     trained_parts: frozenset[str]
+
+
+def phase_facts(config: Config) -> PhaseFacts:
+    """Return what decides which parts a phase needs."""
+    spec = FAMILIES[config.model.family]
+    trained = frozenset(p.name for p in spec.trainable_parts if config.part(p.name).train)
+    text_learns = any(p.role == "text_encoder" and p.name in trained for p in spec.parts)
+    return PhaseFacts(
+        has_latent_cache=config.data.latent_cache,
+        has_text_cache=config.data.text_cache and not text_learns,
+        trained_parts=trained,
+    )
 
 
 def needed_parts(phase: str, spec: FamilySpec, facts: PhaseFacts) -> frozenset[str]:

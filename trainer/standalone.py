@@ -14,7 +14,7 @@ from modules.families.protocol import ModelFamily
 from modules.formats.lora_files import LoraLayerWeights
 from modules.memory.placement import Placement
 from trainer import phases
-from trainer.assemble import load_family, machine_of, phase_facts
+from trainer.assemble import load_family, machine_of
 from trainer.painting import Painter
 
 
@@ -23,7 +23,7 @@ def paint_samples(config: Config, lora: Path | None) -> list[Image.Image]:
     machine, family = machine_of(config), load_family(config)
     if lora is not None:
         put_lora_on(family, lora)
-    facts = phase_facts(config)
+    facts = phases.phase_facts(config)
     placement = Placement(
         {name: part.module for name, part in family.parts.items()},
         train_device=machine.train_device,
