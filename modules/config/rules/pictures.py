@@ -10,6 +10,7 @@ from modules.families.registry import FAMILIES
 
 
 def sizes(config: Config) -> Iterator[Problem]:
+    """Sizes are multiples of what the family and the size step want."""
     spec = FAMILIES[config.model.family]
     if config.data.bucket_step_px % spec.size_step_px:
         yield Problem(
@@ -29,6 +30,7 @@ def sizes(config: Config) -> Iterator[Problem]:
 
 
 def concepts(config: Config) -> Iterator[Problem]:
+    """There is something to learn from, and something to validate on where that is wanted."""
     active = [c for c in config.concepts if c.enabled]
     if not any(c.kind == "training" for c in active):
         yield Problem(
@@ -53,6 +55,7 @@ def concepts(config: Config) -> Iterator[Problem]:
 
 
 def samples(config: Config) -> Iterator[Problem]:
+    """Samples that are wanted have prompts."""
     sampling = config.sampling
     is_wanted = not sampling.every.is_never or sampling.at_start or sampling.at_end
     if is_wanted and not any(p.enabled for p in sampling.prompts):

@@ -28,3 +28,24 @@ from trainer.preflight import check
 def test_what_is_odd_but_can_run(config: Config, changes: dict[str, Any], path: str, severity: str) -> None:
     report = check(changed(config, **changes))
     assert told(report) == [(path, severity)]
+
+
+FULL = {"training__trains": "full", "training__learning_rate": 1e-4, "parts__unet__dtype": "float16"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (FULL, [("parts.unet.dtype", "warning")]),
+        ({**FULL, "training__precision": "bfloat16"}, [("parts.unet.dtype", "warning")]),
+        ({**FULL, "training__small_weights": "stochastic"}, [("training.small_weights", "error")]),
+        ({**FULL, "parts__unet__train": False}, []),
+        ({**FULL, "parts__unet__dtype": "bfloat16"}, []),
+        ({**FULL, "training__trains": "adapter"}, []),
+        ({**FULL, "training__precision": "float16"}, [("training.precision", "warning")]),  # slow on the processor
+    ],
+)
+def test_weights_that_are_trained_in_float16(
+    config: Config, changes: dict[str, Any], expected: list[tuple[str, str]]
+) -> None:
+    assert told(check(changed(config, **changes))) == expected
