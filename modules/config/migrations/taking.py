@@ -35,7 +35,7 @@ def choose(
     if isinstance(value, str) and value in names:
         put(result, path, names[value])
     elif value not in (None, "NONE"):
-        message = f"{source} = {shown(value)} is not supported yet; the default stands instead."
+        message = f"{source} = {shown(value)} is not known here; the default stands instead."
         notes.append(Problem(where or path, message, "warning"))
 
 

@@ -26,7 +26,14 @@ SAMPLERS: Mapping[str, SamplerSpec] = {
     "euler_karras": SamplerSpec("Euler Karras", "EulerDiscreteScheduler", {"use_karras_sigmas": True}),
     "dpmpp": SamplerSpec("DPM++ 2M", "DPMSolverMultistepScheduler"),
     "dpmpp_karras": SamplerSpec("DPM++ 2M Karras", "DPMSolverMultistepScheduler", {"use_karras_sigmas": True}),
+    "dpmpp_sde": SamplerSpec("DPM++ 2M SDE", "DPMSolverMultistepScheduler", {"algorithm_type": "sde-dpmsolver++"}),
+    "dpmpp_sde_karras": SamplerSpec(
+        "DPM++ 2M SDE Karras",
+        "DPMSolverMultistepScheduler",
+        {"algorithm_type": "sde-dpmsolver++", "use_karras_sigmas": True},
+    ),
     "unipc": SamplerSpec("UniPC", "UniPCMultistepScheduler"),
+    "unipc_karras": SamplerSpec("UniPC Karras", "UniPCMultistepScheduler", {"use_karras_sigmas": True}),
 }
 
 

@@ -1,0 +1,69 @@
+"""OneTrainer's config version 11 into our version 1: one file for each topic.
+
+Every key is popped from a copy of the file as it is understood; what is left at the end is kept under
+`unknown["onetrainer"]` and reported. Where the file is silent, OneTrainer's defaults stand, not ours: that is what the
+file meant. What has a home here and is not done yet is refused before a run, so no note is given of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from modules.config.migrations.onetrainer_11.adapter import adapter_of
+from modules.config.migrations.onetrainer_11.concepts import concepts_of
+from modules.config.migrations.onetrainer_11.data import data_of
+from modules.config.migrations.onetrainer_11.devices import devices_of
+from modules.config.migrations.onetrainer_11.embeddings import embeddings_of
+from modules.config.migrations.onetrainer_11.learning import learning_of
+from modules.config.migrations.onetrainer_11.model import model_of
+from modules.config.migrations.onetrainer_11.parts import parts_of
+from modules.config.migrations.onetrainer_11.samples import samples_of
+from modules.config.migrations.onetrainer_11.watching import watching_of
+from modules.config.migrations.taking import Notes, Tree, number
+from modules.config.problem import Problem
+
+__all__ = ["to_darkroom_1"]
+
+# OneTrainer's defaults (version 11) where they are not ours.
+_THEIR_DEFAULTS: Mapping[str, object] = {
+    "training_method": "FINE_TUNE",
+    "epochs": 100,
+    "learning_rate": 3e-6,
+    "train_dtype": "FLOAT_16",
+    "ema_update_step_interval": 5,
+    "lora_alpha": 1.0,
+    "layer_filter_preset": "full",
+    "cache_dir": "workspace-cache/run",
+    "sample_image_format": "JPG",
+    "non_ema_sampling": True,
+    "output_dtype": "FLOAT_32",
+    "output_model_destination": "models/model.safetensors",
+    "include_train_config": "NONE",
+}
+
+
+def to_darkroom_1(tree: Tree, notes: Notes) -> Tree:
+    """Return our tree for an OneTrainer tree of version 11, whole or sparse; tells what it could not keep."""
+    given = {k: v for k, v in tree.items() if not k.startswith("__")}
+    rest = {**_THEIR_DEFAULTS, **given}
+    rest.pop("secrets", None)  # told of where they are taken out, before any migration
+    accumulation = number(rest.get("gradient_accumulation_steps", 1))
+    if accumulation is not None:
+        rest["gradient_accumulation_steps"] = int(accumulation)
+    steps_per_update = max(1, int(accumulation or 1))
+    result: Tree = {}
+    model_of(rest, result, notes)
+    learning_of(rest, result, notes, steps_per_update)
+    adapter_of(rest, result, notes)
+    data_of(rest, result, notes)
+    watching_of(rest, result, notes, steps_per_update)
+    parts_of(rest, result, notes, steps_per_update)
+    embeddings_of(rest, result, notes, steps_per_update)
+    devices_of(rest, result, notes)
+    concepts_of(rest, result, notes)
+    samples_of(rest, result, notes)
+    if rest:
+        result["unknown"] = {"onetrainer": rest}
+        message = f"{len(rest)} settings of OneTrainer say nothing to the models here; the file keeps them."
+        notes.append(Problem("", message, "info"))
+    return result

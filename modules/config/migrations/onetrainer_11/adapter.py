@@ -1,0 +1,68 @@
+"""OneTrainer's LoRA, LoHa, LoKr and OFT."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from modules.config.migrations.onetrainer_11.tables import DTYPES, choose_layers, move_all, remember
+from modules.config.migrations.taking import Notes, Tree, choose, put
+from modules.config.sections.adapter import Loha, Lokr, Lora, Oft
+
+_KINDS = {"LORA": "lora", "LOHA": "loha", "LOKR": "lokr", "OFT_2": "oft"}
+_CLASSES = {"lora": Lora, "loha": Loha, "lokr": Lokr, "oft": Oft}
+# Keys of one kind alone, and the field of it.
+_OWN: Mapping[str, Mapping[str, str]] = {
+    "lora": {
+        "lora_decompose": "decompose",
+        "lora_decompose_norm_epsilon": "decompose_norm_eps",
+        "lora_decompose_output_axis": "decompose_output_axis",
+    },
+    "loha": {},
+    "lokr": {
+        "lokr_dim": "rank",
+        "lokr_decompose_factor": "factor",
+        "lokr_decompose_both": "decompose_both",
+        "lokr_use_tucker": "use_tucker",
+        "lokr_full_matrix": "full_matrix",
+        "lokr_weight_decompose": "decompose",
+        "lokr_dora_on_output": "decompose_output_axis",
+        "lokr_vec_trick": "vec_trick",
+    },
+    "oft": {"oft_block_size": "block_size", "oft_block_share": "block_share", "oft_scaled": "scaled"},
+}
+_OF_ALL = {
+    "dropout_probability": "dropout",
+    "lora_model_name": "start_from",
+    "bundle_additional_embeddings": "bundle_embeddings",
+}
+
+
+def adapter_of(rest: Tree, result: Tree, notes: Notes) -> None:
+    """Take what concerns the adapter; what belongs to a kind that is not chosen is remembered for it."""
+    kind: Tree = {"name": "lora"}
+    choose(rest, kind, "peft_type", "name", _KINDS, notes, where="adapter")
+    name = kind["name"]
+    settings: Tree = {"name": name, "layers": "all"}
+    own = {other: _own_of(rest, other) for other in _OWN}
+    own["lora" if name != "loha" else "loha"] |= _taken(rest, {"lora_rank": "rank"})
+    if name != "oft":
+        settings |= _taken(rest, {"lora_alpha": "alpha"})
+    rest.pop("lora_alpha", None)
+    settings |= own.pop(name)
+    move_all(rest, settings, _OF_ALL)
+    choose(rest, settings, "lora_weight_dtype", "dtype", DTYPES, notes, where="adapter.dtype")
+    choose_layers(rest, settings, ("layers", "custom_layers", "layers_regex"), notes)
+    put(result, "adapter", settings)
+    for other, fields in own.items():
+        usual = _CLASSES[other]().model_dump()
+        remember(result, "adapter", other, {key: value for key, value in fields.items() if value != usual[key]})
+
+
+def _own_of(rest: Tree, kind: str) -> Tree:
+    return _taken(rest, _OWN[kind])
+
+
+def _taken(rest: Tree, places: Mapping[str, str]) -> Tree:
+    taken: Tree = {}
+    move_all(rest, taken, places)
+    return taken

@@ -1,0 +1,149 @@
+"""OneTrainer's concepts, of version 2 or older."""
+
+from __future__ import annotations
+
+from modules.config.migrations.onetrainer_11.items import converted, is_key, plain, section_of
+from modules.config.migrations.onetrainer_11.tables import move_all, resolution_of
+from modules.config.migrations.taking import Notes, Tree, choose, give_back, number, put
+from modules.config.problem import Problem
+
+_KINDS = {"STANDARD": "training", "VALIDATION": "validation", "PRIOR_PREDICTION": "prior_prediction"}
+_CAPTION_SOURCES = {"sample": "text_file", "filename": "file_name", "concept": "one_file"}
+_PLAIN = {
+    "name": "name",
+    "path": "path",
+    "seed": "seed",
+    "include_subdirectories": "include_subfolders",
+    "loss_weight": "loss_weight",
+    "image_variations": "image_variations",
+    "text_variations": "text_variations",
+}
+_CHANGES = ("flip", "rotate", "brightness", "contrast", "saturation", "hue")
+_IMAGE = {
+    "random_rotate_max_angle": "rotate_max_degrees",
+    "random_brightness_max_strength": "brightness_max",
+    "random_contrast_max_strength": "contrast_max",
+    "random_saturation_max_strength": "saturation_max",
+    "random_hue_max_strength": "hue_max",
+    "enable_random_circular_mask_shrink": "circular_mask_shrink",
+    "enable_random_mask_rotate_crop": "mask_rotate_crop",
+}
+_TEXT = {
+    "enable_tag_shuffling": "shuffle_tags",
+    "tag_delimiter": "tag_delimiter",
+    "keep_tags_count": "keep_tags",
+    "tag_dropout_enable": "drop_tags",
+    "tag_dropout_probability": "drop_probability",
+    "tag_dropout_special_tags": "special_tags",
+    "tag_dropout_special_tags_regex": "special_tags_regex",
+    "caps_randomize_enable": "change_capitals",
+    "caps_randomize_mode": "capital_modes",
+    "caps_randomize_probability": "capital_probability",
+    "caps_randomize_lowercase": "lower_case",
+}
+_DROP_MODES = {"FULL": "all", "RANDOM": "each", "RANDOM WEIGHTED": "later_rather"}
+_SPECIAL_TAGS = {"NONE": "none", "BLACKLIST": "blacklist", "WHITELIST": "whitelist"}
+
+
+def concepts_of(rest: Tree, result: Tree, notes: Notes) -> None:
+    """Take the concepts that stand in the config itself."""
+    if (given := rest.pop("concepts", None)) is None:
+        return
+    entries, leftovers = concepts_from(given, notes)
+    put(result, "concepts", entries)
+    if leftovers:
+        rest["concepts"] = leftovers
+
+
+def concepts_from(given: object, notes: Notes) -> tuple[list[Tree], list[Tree]]:
+    """Return our concepts for a list of theirs, and what is left of each."""
+    jittered: list[str] = []
+
+    def convert(item: Tree, notes: Notes, where: str) -> Tree:
+        return _concept(item, notes, where, jittered)
+
+    entries, leftovers = converted(given, "concepts", "concepts", convert, notes)
+    if jittered:  # on by default there: one note for all
+        message = f"Crop jitter of {len(jittered)} concepts is left out: pictures are cropped in their middle here."
+        notes.append(Problem("concepts", message, "info"))
+    return entries, leftovers
+
+
+def _concept(given: Tree, notes: Notes, where: str, jittered: list[str]) -> Tree:
+    kind = given.pop("type", "VALIDATION" if given.pop("validation_concept", False) else "STANDARD")
+    given.pop("validation_concept", None)
+    given.pop("concept_stats", None)  # what was counted last, not what is set
+    is_known = is_key(kind, _KINDS)
+    if not is_known:
+        message = f"A concept of the type {plain(kind)} is not known; it is switched off."
+        notes.append(Problem(f"{where}.kind", message, "warning"))
+    concept: Tree = {
+        "enabled": bool(given.pop("enabled", True)) and is_known,
+        "kind": _KINDS[kind] if is_known else "training",
+    }
+    move_all(given, concept, _PLAIN)
+    _balancing(given, concept, notes, where)
+    image, text = section_of(given, "image"), section_of(given, "text")
+    _captions(text, concept, notes, where)
+    if image.pop("enable_crop_jitter", True) is not False:
+        jittered.append(where)
+    concept["image"] = _image(image, notes, where)
+    concept["text"] = _text(text, notes, where)
+    give_back(given, "image", image)
+    give_back(given, "text", text)
+    return concept
+
+
+def _balancing(given: Tree, concept: Tree, notes: Notes, where: str) -> None:
+    """Their number means repeats of each picture, or pictures an epoch, by the strategy."""
+    repeats = given.pop("repeats", 1.0)
+    balancing = given.pop("balancing", repeats)
+    choose(
+        given, concept, "balancing_strategy", "balancing", {"REPEATS": "repeats", "SAMPLES": "samples"}, notes,
+        where=f"{where}.balancing",
+    )  # fmt: skip
+    count = number(balancing)
+    if concept.get("balancing") == "samples" and count is not None:
+        concept["samples_per_epoch"] = int(count)
+    else:
+        concept["repeats"] = balancing
+
+
+def _captions(text: Tree, concept: Tree, notes: Notes, where: str) -> None:
+    choose(text, concept, "prompt_source", "caption_source", _CAPTION_SOURCES, notes, where=f"{where}.caption_source")
+    move_all(text, concept, {"prompt_path": "captions_file"})
+
+
+def _image(given: Tree, notes: Notes, where: str) -> Tree:
+    image: Tree = {}
+    for change in _CHANGES:
+        is_random = given.pop(f"enable_random_{change}", False) is True
+        is_fixed = given.pop(f"enable_fixed_{change}", False) is True
+        if is_random or is_fixed:
+            image[change] = "random" if is_random else "always"
+        if is_random and is_fixed:
+            message = f"Both at random and always is asked for; {change} is done at random."
+            notes.append(Problem(f"{where}.image.{change}", message, "info"))
+    move_all(given, image, _IMAGE)
+    if given.pop("enable_resolution_override", False) is True:
+        sides, _, is_whole = resolution_of(given.get("resolution_override", "512"))
+        if is_whole and sides:
+            image["resolution_px"] = sides
+            given.pop("resolution_override", None)
+        else:
+            message = f"{plain(given.get('resolution_override'))} is no list of sizes; the general resolution stands."
+            notes.append(Problem(f"{where}.image.resolution_px", message, "warning"))
+    elif given.get("resolution_override") == "512":
+        del given["resolution_override"]
+    return image
+
+
+def _text(given: Tree, notes: Notes, where: str) -> Tree:
+    text: Tree = {}
+    for source, name, names in (
+        ("tag_dropout_mode", "drop_mode", _DROP_MODES),
+        ("tag_dropout_special_tags_mode", "special_tags_mode", _SPECIAL_TAGS),
+    ):
+        choose(given, text, source, name, names, notes, where=f"{where}.text.{name}")
+    move_all(given, text, _TEXT)
+    return text

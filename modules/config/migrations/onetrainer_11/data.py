@@ -1,0 +1,44 @@
+"""OneTrainer's sizes, caches and masks."""
+
+from __future__ import annotations
+
+from modules.config.migrations.onetrainer_11.tables import family_of, move_all, resolution_of
+from modules.config.migrations.taking import Notes, Tree, put
+from modules.config.problem import Problem, shown
+
+_SIZE_STEPS_PX = {"sd": 8, "sdxl": 64}
+_PLAIN = {
+    "aspect_ratio_bucketing": "data.aspect_buckets",
+    "latent_caching": "data.latent_cache",
+    "dataloader_threads": "data.loader_threads",
+    "masked_training": "masks.enabled",
+    "unmasked_probability": "masks.unmasked_probability",
+    "unmasked_weight": "masks.unmasked_weight",
+    "normalize_masked_area_loss": "masks.normalize_area_loss",
+    "masked_prior_preservation_weight": "masks.prior_preservation_weight",
+    "custom_conditioning_image": "masks.custom_conditioning_image",
+}
+
+
+def data_of(rest: Tree, result: Tree, notes: Notes) -> None:
+    """Take what concerns pictures as they are learned from."""
+    if "resolution" in rest:
+        _resolution(rest.pop("resolution"), result, notes)
+    move_all(rest, result, _PLAIN)
+    put(result, "data.bucket_step_px", _SIZE_STEPS_PX[family_of(result)])
+    put(result, "data.max_aspect", 4.0)
+
+
+def _resolution(given: object, result: Tree, notes: Notes) -> None:
+    sides, fixed, is_whole = resolution_of(given)
+    if sides:
+        put(result, "data.resolution_px", sides)
+    elif fixed:
+        put(result, "data.fixed_width_px", fixed[0])
+        put(result, "data.fixed_height_px", fixed[1])
+    if not is_whole:
+        stands = f"{', '.join(f'{s:g}' for s in sides)} stands" if sides else "the default stands instead"
+        if fixed and not sides:
+            stands = f"{fixed[0]}x{fixed[1]} stands"
+        message = f"{shown(given)} is no resolution that can be used whole; {stands}."
+        notes.append(Problem("data.resolution_px", message, "warning"))

@@ -1,0 +1,142 @@
+"""OneTrainer's training settings: method, length, rate, precision, noise, loss, average."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from modules.config.migrations.onetrainer_11.tables import DTYPES, choose_layers, move_all, remember
+from modules.config.migrations.onetrainer_optimizers import (
+    optimizer_from,
+    remembered_optimizers,
+    small_weights_from,
+)
+from modules.config.migrations.onetrainer_schedules import schedule_from
+from modules.config.migrations.taking import Notes, Tree, choose, give_back, put, taken_part
+from modules.config.problem import Problem
+from modules.config.sections.method import AlignProp
+
+_METHODS = {"LORA": "adapter", "FINE_TUNE": "full", "EMBEDDING": "embedding", "FINE_TUNE_VAE": "vae"}
+_PLAIN = {
+    "epochs": "training.epochs",
+    "batch_size": "training.batch_size",
+    "gradient_accumulation_steps": "training.accumulation_steps",
+    "learning_rate": "training.learning_rate",
+    "clip_grad_norm": "training.clip_norm",
+    "enable_autocast_cache": "training.autocast_cache",
+    "ema_decay": "training.ema.decay",
+    "ema_update_step_interval": "training.ema.update_every_steps",
+    "offset_noise_weight": "training.noise.offset_weight",
+    "generalized_offset_noise": "training.noise.generalized_offset",
+    "perturbation_noise_weight": "training.noise.perturbation_weight",
+    "min_noising_strength": "training.noise.min_strength",
+    "max_noising_strength": "training.noise.max_strength",
+    "noising_weight": "training.noise.distribution_weight",
+    "noising_bias": "training.noise.distribution_bias",
+    "timestep_shift": "training.noise.shift",
+    "loss_weight_strength": "training.loss.gamma",
+    "mse_strength": "training.loss.mse_strength",
+    "mae_strength": "training.loss.mae_strength",
+    "log_cosh_strength": "training.loss.log_cosh_strength",
+    "huber_strength": "training.loss.huber_strength",
+    "huber_delta": "training.loss.huber_delta",
+}
+_SCALERS = {
+    "NONE": "none",
+    "BATCH": "batch",
+    "GLOBAL_BATCH": "global_batch",
+    "GRADIENT_ACCUMULATION": "accumulation",
+    "BOTH": "both",
+    "GLOBAL_BOTH": "global_both",
+}
+_WEIGHTINGS = {
+    "CONSTANT": "none",
+    "MIN_SNR_GAMMA": "min_snr",
+    "DEBIASED_ESTIMATION": "debiased",
+    "P2": "p2",
+    "SIGMA": "sigma",
+}
+_DISTRIBUTIONS = ("UNIFORM", "SIGMOID", "LOGIT_NORMAL", "HEAVY_TAIL", "COS_MAP", "INVERTED_PARABOLA", "BETA")
+_CHOICES: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "train_dtype": ("training.precision", DTYPES),
+    "fallback_train_dtype": ("training.fallback_precision", DTYPES),
+    # DEFAULT chose as PyTorch does.
+    "attention_mechanism": (
+        "training.attention",
+        {"SDP": "sdpa", "DEFAULT": "sdpa", "FLASH": "flash", "CUDNN": "cudnn", "FLEX": "flex"},
+    ),
+    "ema": ("training.ema.mode", {"OFF": "off", "GPU": "train_device", "CPU": "temp_device"}),
+    "timestep_distribution": ("training.noise.distribution", {name: name.lower() for name in _DISTRIBUTIONS}),
+    "loss_weight_fn": ("training.loss.weighting", _WEIGHTINGS),
+    "loss_scaler": ("training.loss.scaler", _SCALERS),
+    "learning_rate_scaler": ("training.learning_rate_scaler", _SCALERS),
+}
+_ALIGNPROP = {
+    "align_prop_probability": "probability",
+    "align_prop_weight": "weight",
+    "align_prop_steps": "steps",
+    "align_prop_truncate_steps": "truncate",
+    "align_prop_cfg_scale": "guidance",
+}
+_SCORERS = {"AESTHETIC": "aesthetic", "HPS": "hps"}
+
+
+def learning_of(rest: Tree, result: Tree, notes: Notes, steps_per_update: int) -> None:
+    """Take what concerns how the run learns, and for how long."""
+    if rest.get("training_method") == "FINE_TUNE":
+        paths = ("training.trained_layers", "training.trained_layer_names", "training.trained_layers_regex")
+        choose_layers(rest, result, paths, notes)
+    _optimizer(rest, result, notes)
+    put(result, "training.schedule", schedule_from(rest, notes, steps_per_update))
+    choose(rest, result, "training_method", "training.trains", _METHODS, notes)
+    if rest.get("attention_mechanism") == "XFORMERS":
+        rest["attention_mechanism"] = "SDP"
+        message = "xFormers is no longer needed: PyTorch's own attention does what it did."
+        notes.append(Problem("training.attention", message, "info"))
+    for source, (path, names) in _CHOICES.items():
+        choose(rest, result, source, path, names, notes)
+    move_all(rest, result, _PLAIN)
+    _alignprop(rest, result, notes)
+
+
+def _optimizer(rest: Tree, result: Tree, notes: Notes) -> None:
+    given = taken_part(rest, "optimizer", notes, "training.optimizer")
+    theirs = given.get("optimizer", "ADAMW")
+    name = theirs.lower() if isinstance(theirs, str) else ""
+    small_weights = small_weights_from(given, name, are_bfloat16=_trains_bfloat16(rest))
+    put(result, "training.small_weights", small_weights)
+    chosen = optimizer_from(given, notes)
+    put(result, "training.optimizer", chosen)
+    give_back(rest, "optimizer", given)
+    defaults = rest.pop("optimizer_defaults", None)
+    if isinstance(defaults, dict):
+        for other, fields in remembered_optimizers(defaults, chosen, notes).items():
+            remember(result, "training.optimizer", other, fields)
+        give_back(rest, "optimizer_defaults", defaults)
+
+
+def _trains_bfloat16(rest: Tree) -> bool:
+    """Return whether anything that learns is kept in bfloat16."""
+    if rest.get("training_method") == "LORA":
+        return rest.get("lora_weight_dtype") == "BFLOAT_16"
+    parts = [part for name in ("unet", "text_encoder", "text_encoder_2") if isinstance(part := rest.get(name), dict)]
+    return any(part.get("train", True) is True and part.get("weight_dtype") == "BFLOAT_16" for part in parts)
+
+
+def _alignprop(rest: Tree, result: Tree, notes: Notes) -> None:
+    """AlignProp's seven keys, which OneTrainer took out in 2025, mean something here again."""
+    fields: Tree = {}
+    is_on = rest.pop("align_prop", False) is True
+    move_all(rest, fields, _ALIGNPROP)
+    if is_on:
+        put(result, "training.method", {"name": "alignprop", **fields})
+        rest.setdefault("align_prop_loss", "AESTHETIC")
+    else:
+        usual = AlignProp().model_dump()
+        kept = {key: value for key, value in fields.items() if value != usual[key]}
+        remember(result, "training.method", "alignprop", kept)
+        if rest.get("align_prop_loss") == "AESTHETIC":
+            del rest["align_prop_loss"]
+    scorer: Tree = {}
+    choose(rest, scorer, "align_prop_loss", "kind", _SCORERS, notes, where="reward.scorers")
+    if scorer:
+        put(result, "reward.scorers", [scorer])

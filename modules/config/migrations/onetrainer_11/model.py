@@ -1,0 +1,137 @@
+"""OneTrainer's model, output and folders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from modules.config.migrations.onetrainer_11.tables import WEIGHT_DTYPES, move_all
+from modules.config.migrations.taking import Notes, Tree, choose, put
+from modules.config.problem import Problem, shown
+
+# Our family of a model, and what it is given. SD 2's own prediction is read from the model, as theirs.
+_MODELS: Mapping[str, tuple[str, str]] = {
+    "STABLE_DIFFUSION_15": ("sd", "text_to_image"),
+    "STABLE_DIFFUSION_15_INPAINTING": ("sd", "inpainting"),
+    "STABLE_DIFFUSION_20": ("sd", "text_to_image"),
+    "STABLE_DIFFUSION_20_BASE": ("sd", "text_to_image"),
+    "STABLE_DIFFUSION_20_INPAINTING": ("sd", "inpainting"),
+    "STABLE_DIFFUSION_20_DEPTH": ("sd", "depth"),
+    "STABLE_DIFFUSION_21": ("sd", "text_to_image"),
+    "STABLE_DIFFUSION_21_BASE": ("sd", "text_to_image"),
+    "STABLE_DIFFUSION_XL_10_BASE": ("sdxl", "text_to_image"),
+    "STABLE_DIFFUSION_XL_10_BASE_INPAINTING": ("sdxl", "inpainting"),
+}
+_LORA_FORMATS = {
+    "KOHYA_LORA": "kohya",
+    "LEGACY_LORA": "kohya",
+    "SAFETENSORS": "kohya",
+    "DIFFUSERS_LORA": "diffusers",
+}
+# A name of today's, or an old one that meant the same.
+_MODEL_FORMATS = {
+    "DIFFUSERS": "diffusers",
+    "ORIGINAL_SINGLE_FILE": "single_file",
+    "LEGACY_SAFETENSORS": "single_file",
+    "SAFETENSORS": "single_file",
+    "ORIGINAL_SAFETENSORS": "single_file",
+}
+# Forms that are not written here, and the one that comes nearest.
+_NEAREST = {
+    "CKPT": "single_file",
+    "INTERNAL": "diffusers",
+    "ORIGINAL_LORA": "kohya",
+    "COMFY_LORA": "kohya",
+}
+_PLAIN = {
+    "base_model_name": "model.base_model",
+    "text_encoder_layer_skip": "model.clip_skip",
+    "compile": "model.compile",
+    "force_circular_padding": "model.circular_padding",
+    "offline_mode": "model.offline",
+    "huggingface_cache_dir": "model.hub_cache_dir",
+    "output_model_destination": "output.destination",
+    "prevent_overwrites": "output.never_replace",
+    "workspace_dir": "general.workspace_dir",
+    "cache_dir": "general.cache_dir",
+    "only_cache": "general.only_cache",
+    "debug_mode": "general.debug_dump",
+    "debug_dir": "general.debug_dir",
+    "tensorboard": "general.tensorboard",
+    "tensorboard_always_on": "general.tensorboard_always_on",
+    "tensorboard_port": "general.tensorboard_port",
+    "tensorboard_expose": "general.tensorboard_expose",
+    "train_device": "general.train_device",
+    "temp_device": "general.temp_device",
+}
+
+
+def model_of(rest: Tree, result: Tree, notes: Notes) -> None:
+    """Take what concerns the model, what is written of it, and where a run works."""
+    _kind(rest, result, notes)
+    if rest.pop("continue_last_backup", False):
+        message = "Backups of OneTrainer cannot be resumed; the LoRA inside one can be used as a file."
+        notes.append(Problem("", message, "info"))
+    _prediction(rest, result, notes)
+    move_all(rest, result, _PLAIN)
+    first, second = result["model"].get("clip_skip", 0), rest.pop("text_encoder_2_layer_skip", None)
+    if result["model"]["family"] == "sdxl" and second is None:
+        second = 0
+    if second is not None and second != first:
+        put(result, "model.clip_skip_2", second)
+    choose(rest, result, "output_dtype", "output.dtype", WEIGHT_DTYPES, notes)
+    _form(rest, result, notes)
+    choose(
+        rest, result, "include_train_config", "output.embed_config",
+        {"NONE": "none", "SETTINGS": "settings", "ALL": "all"}, notes,
+    )  # fmt: skip
+    rest.pop("clear_cache_before_training", None)  # the cache is content-addressed: it is never stale
+
+
+def _kind(rest: Tree, result: Tree, notes: Notes) -> None:
+    model_type = rest.get("model_type", "STABLE_DIFFUSION_15")
+    known = _MODELS.get(model_type) if isinstance(model_type, str) else None
+    family, variant = known or ("sd", "text_to_image")
+    put(result, "model.family", family)
+    if variant != "text_to_image":
+        put(result, "model.variant", variant)
+    if known:
+        rest.pop("model_type", None)
+    elif not isinstance(model_type, str) or not model_type:
+        rest.pop("model_type")
+        notes.append(Problem("model.family", f"{shown(model_type)} is no kind of model; it is left out.", "warning"))
+    else:  # kept under unknown, where preflight finds it and refuses to start
+        notes.append(Problem("model.family", f"Models of the kind {model_type} are not supported yet.", "error"))
+
+
+def _prediction(rest: Tree, result: Tree, notes: Notes) -> None:
+    """Their rescaling to zero terminal SNR brought v-prediction with it."""
+    is_rescaled = rest.pop("rescale_noise_scheduler_to_zero_terminal_snr", False) is True
+    is_v = rest.pop("force_v_prediction", False) is True
+    is_epsilon = rest.pop("force_epsilon_prediction", False) is True
+    if is_rescaled:
+        put(result, "model.zero_terminal_snr", "on")
+    if is_rescaled or is_v:
+        put(result, "model.prediction", "v_prediction")
+    elif is_epsilon:
+        put(result, "model.prediction", "epsilon")
+    if is_epsilon and (is_rescaled or is_v):
+        message = "The file forces both v-prediction and epsilon; v-prediction stands."
+        notes.append(Problem("model.prediction", message, "warning"))
+
+
+def _form(rest: Tree, result: Tree, notes: Notes) -> None:
+    """Translate the form of the output; one that is not written here becomes the nearest, and that is told."""
+    method, given = rest.get("training_method"), rest.get("output_model_format")
+    if method == "EMBEDDING":
+        if given == "SAFETENSORS":
+            del rest["output_model_format"]
+        return
+    path, names = ("output.format", _LORA_FORMATS) if method == "LORA" else ("output.model_format", _MODEL_FORMATS)
+    nearest = _NEAREST.get(given, "") if isinstance(given, str) else ""
+    if nearest in names.values():
+        put(result, path, nearest)
+        del rest["output_model_format"]
+        message = f"output_model_format = {given} is not written here; the form {nearest} comes nearest and stands."
+        notes.append(Problem(path, message, "info" if given == "CKPT" else "warning"))
+        return
+    choose(rest, result, "output_model_format", path, names, notes)

@@ -1,0 +1,116 @@
+"""What several topics of OneTrainer's config have in common: names of number formats and layers, spans of time."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+
+from modules.config.migrations.taking import Notes, Tree, choose, move, number, put
+from modules.config.problem import Problem, shown
+
+DTYPES: Mapping[str, str] = {
+    "FLOAT_32": "float32",
+    "FLOAT_16": "float16",
+    "BFLOAT_16": "bfloat16",
+    "TFLOAT_32": "tfloat32",
+}
+# TF32 is a way to compute and no way to keep weights. What says COMPRESSED is the same, packed.
+WEIGHT_DTYPES: Mapping[str, str] = {
+    **DTYPES,
+    "TFLOAT_32": "float32",
+    "FLOAT_8": "float8",
+    "INT_8": "int8",
+    "NFLOAT_4": "nfloat4",
+    "FLOAT_W8A8": "float8_w8a8",
+    "INT_W8A8": "int8_w8a8",
+    "FLOAT_W8A8_COMPRESSED": "float8_w8a8",
+    "INT_W8A8_COMPRESSED": "int8_w8a8",
+    "GGUF": "gguf",
+    "GGUF_A8_FLOAT": "gguf_a8_float",
+    "GGUF_A8_INT": "gguf_a8_int",
+}
+LAYERS: Mapping[str, str] = {
+    "attn-mlp": "attention_mlp",
+    "attn-only": "attention",
+    "full": "all",
+    "custom": "custom",
+}
+_UNITS = {"EPOCH": "epoch", "STEP": "step", "SECOND": "second", "MINUTE": "minute", "HOUR": "hour"}
+
+
+def move_all(rest: Tree, result: Tree, places: Mapping[str, str]) -> None:
+    """Move values, where there are any, each to its path of the result."""
+    for source, path in places.items():
+        move(rest, result, source, path)
+
+
+def choose_layers(rest: Tree, result: Tree, paths: tuple[str, str, str], notes: Notes) -> None:
+    """Move a layer filter: the preset, the names, and whether they are patterns, to three paths of the result.
+
+    Their presets are names for a filter, which stands in the file as well; a preset that is not known is one of a
+    family's own, and its filter says what it means.
+    """
+    preset = rest.get("layer_filter_preset")
+    names = rest.get("layer_filter")
+    if isinstance(preset, str) and preset not in LAYERS and isinstance(names, str) and names.strip(" ,"):
+        rest["layer_filter_preset"] = "custom"
+    choose(rest, result, "layer_filter_preset", paths[0], LAYERS, notes)
+    move_all(rest, result, {"layer_filter": paths[1], "layer_filter_regex": paths[2]})
+
+
+def every(rest: Tree, key: str, steps_per_update: int, default: tuple[float, str], notes: Notes, where: str) -> Tree:
+    """Pop a number and its unit and return our period. Their step was a batch, ours is an optimizer update."""
+    given, unit = rest.pop(key, default[0]), rest.pop(f"{key}_unit", default[1])
+    n = number(given)
+    if unit == "ALWAYS":
+        return {"n": 1, "unit": "step"}
+    if unit == "NEVER" or (given is None and key == "stop_training_after"):
+        return {"unit": "never"}
+    if n is None or not isinstance(unit, str) or unit not in _UNITS:
+        message = f"{shown(given)} {shown(unit)} is no span of time; {default[0]} {default[1]} stands instead."
+        notes.append(Problem(where, message, "warning"))
+        n, unit = default
+    if n <= 0 or unit == "NEVER":
+        return {"unit": "never"}
+    return span(n, unit, steps_per_update)
+
+
+def span(n: float, unit: str, steps_per_update: int) -> Tree:
+    """Return our period for a number and a unit of theirs."""
+    if unit == "STEP":
+        n = math.ceil(n / steps_per_update)
+    return {"n": n, "unit": _UNITS[unit]}
+
+
+def resolution_of(given: object) -> tuple[list[float], tuple[int, int] | None, bool]:
+    """Return the sides of a resolution, its fixed width and height, and whether all of it was understood.
+
+    They write "512", "512, 768" or one fixed "1024x768"; a number or a list is taken as well.
+    """
+    values = given.strip(" ,").split(",") if isinstance(given, str) else given if isinstance(given, list) else [given]
+    sides: list[float] = []
+    fixed: list[tuple[int, int]] = []
+    is_whole = bool(values)
+    for value in values:
+        match = re.fullmatch(r"\s*(\d{1,5})\s*[xX]\s*(\d{1,5})\s*", value) if isinstance(value, str) else None
+        side = number(value)
+        if match:
+            fixed.append((int(match[1]), int(match[2])))
+        elif side is not None:
+            sides.append(side)
+        else:
+            is_whole = False
+    return sides, fixed[0] if fixed else None, is_whole and not (sides and fixed) and len(fixed) <= 1
+
+
+def family_of(result: Tree) -> str:
+    """Return our name of the family that the result is for."""
+    return str(result["model"]["family"])
+
+
+def remember(result: Tree, path: str, name: str, fields: Tree) -> None:
+    """Keep what was set for a variant that is not chosen."""
+    if fields:
+        put(result, "remembered", {**result.get("remembered", {})})
+        result["remembered"].setdefault(path, {})[name] = fields
