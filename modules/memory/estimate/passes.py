@@ -1,0 +1,144 @@
+"""The passes of a model's parts and what each takes, remembered: several phases and settings ask for the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from modules.families.spec import FamilySpec, Role
+from modules.memory.estimate.clip import clip_pass
+from modules.memory.estimate.tape import Array, PartPlan, Shape, Tape
+from modules.memory.estimate.unet import unet_pass
+from modules.memory.estimate.vae import decode_pass, encode_pass
+from modules.memory.estimate.walk import Walk
+
+CHUNK_TOKENS = 77
+_SMALL_PX = 64  # the weights of a part do not hang on the size of pictures
+
+Plans = Mapping[str, PartPlan]
+
+
+@dataclass(frozen=True, slots=True)
+class PartWeights:
+    """The shapes of a part's own weights, and of its adapter's, by name."""
+
+    own: Mapping[str, Shape]
+    adapter: Mapping[str, Shape]
+
+    def trained(self, plan: PartPlan) -> list[Shape]:
+        """Return the shapes of what learns."""
+        learning = (shape for name, shape in self.own.items() if plan.learns(name.rpartition(".")[0]))
+        return [*learning, *self.adapter.values()]
+
+    def num_bytes(self, plan: PartPlan) -> int:
+        """Return what the weights take where the part is."""
+        adapter_bytes = plan.adapter.item_bytes if plan.adapter else 0
+        return count(self.own.values()) * plan.weight_bytes + count(self.adapter.values()) * adapter_bytes
+
+
+class Passes:
+    """Runs the parts of one model, each pass once."""
+
+    def __init__(self, spec: FamilySpec, configs: Mapping[str, Mapping[str, Any]]) -> None:
+        """`configs` by part. A config that is none shows itself as KeyError, TypeError, ValueError or IndexError."""
+        self._spec = spec
+        self._configs = configs
+        self._known: dict[Hashable, Any] = {}
+
+    def role_of(self, part: str) -> Role:
+        """Return what a part does."""
+        return next(p.role for p in self._spec.parts if p.name == part)
+
+    def weights(self, part: str, plan: PartPlan) -> PartWeights:
+        """Return the shapes of a part's weights and of its adapter's."""
+
+        def find() -> PartWeights:
+            walk = Walk(Tape(), replace(plan, checkpointing="off"), records=False)
+            self._run(walk, part, batch=1, width_px=_SMALL_PX, height_px=_SMALL_PX)
+            return PartWeights(walk.weights, walk.adapter_weights)
+
+        found: PartWeights = self._once(("weights", part, plan), find)
+        return found
+
+    def looking(self, part: str, plan: PartPlan, *, batch: int, width_px: int, height_px: int) -> int:
+        """Return the most bytes of a pass without gradients, weights left out; of a VAE the larger of its two ways."""
+
+        def run() -> int:
+            walk = Walk(Tape(), plan, records=False)
+            self._run(walk, part, batch=batch, width_px=width_px, height_px=height_px)
+            return walk.tape.meter.peak
+
+        peak: int = self._once(("looking", part, plan, batch, width_px, height_px), run)
+        return peak
+
+    def one_way(self, plan: PartPlan, *, encodes: bool, width_px: int, height_px: int) -> int:
+        """Return the most bytes of the VAE's way to latents or back, for one picture, weights left out."""
+
+        def run() -> int:
+            walk = Walk(Tape(), plan, records=False)
+            way = encode_pass if encodes else decode_pass
+            way(walk, self._configs[self._name_of("vae")], width_px=width_px, height_px=height_px)
+            return walk.tape.meter.peak
+
+        peak: int = self._once(("vae", plan, encodes, width_px, height_px), run)
+        return peak
+
+    def learning(
+        self, plans: Plans, *, batch: int, width_px: int, height_px: int, has_gradients: bool
+    ) -> tuple[int, int]:
+        """Return what the forward and backward pass of a batch take at most: bytes in use, and gradients then.
+
+        Text encoders that learn run before the denoiser. `has_gradients`: those of an earlier micro-batch lie there.
+        """
+
+        def run() -> tuple[int, int]:
+            tape, text = Tape(), None
+            for part in self._spec.parts:
+                plan = plans[part.name]
+                if part.role == "text_encoder" and plan.trains != "nothing":
+                    walk = Walk(tape, plan, records=True)
+                    text = self._run(walk, part.name, batch=batch, width_px=width_px, height_px=height_px)
+            name = self._name_of("denoiser")
+            walk = Walk(tape, plans[name], records=True)
+            self._run(walk, name, batch=batch, width_px=width_px, height_px=height_px, text=text)
+            forward = (tape.meter.peak, tape.trained_bytes if has_gradients else 0)
+            tape.end_forward()
+            return max(forward, tape.backward_peak(has_gradients=has_gradients), key=sum)
+
+        key = ("learning", tuple(plans.items()), batch, width_px, height_px, has_gradients)
+        peak: tuple[int, int] = self._once(key, run)
+        return peak
+
+    def _run(
+        self, walk: Walk, part: str, *, batch: int, width_px: int, height_px: int, text: Array | None = None
+    ) -> Array:
+        config = self._configs[part]
+        role = self.role_of(part)
+        if role == "text_encoder":
+            return clip_pass(walk, config, prompts=batch, has_projection=part == "text_encoder_2")
+        if role == "vae":
+            encode_pass(walk, config, width_px=width_px, height_px=height_px)
+            return decode_pass(walk, config, width_px=width_px, height_px=height_px)
+        factor = self._spec.latent_factor
+        states = None
+        if text is not None:  # the states of all encoders stand side by side
+            states = replace(
+                walk.new((batch, CHUNK_TOKENS, int(config["cross_attention_dim"]))), needs_grad=text.needs_grad
+            )
+        latents = (height_px // factor, width_px // factor)
+        return unet_pass(walk, config, batch=batch, latents=latents, tokens=CHUNK_TOKENS, text=states)
+
+    def _name_of(self, role: Role) -> str:
+        return next(p.name for p in self._spec.parts if p.role == role)
+
+    def _once(self, key: Hashable, work: Callable[[], Any]) -> Any:
+        if key not in self._known:
+            self._known[key] = work()
+        return self._known[key]
+
+
+def count(shapes: Any) -> int:
+    """Return how many numbers tensors of these shapes hold."""
+    return sum(math.prod(shape) for shape in shapes)

@@ -1,0 +1,66 @@
+"""The passes through an `AutoencoderKL`, to latents and back (Rombach et al. 2022), as diffusers computes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from modules.memory.estimate.tape import Array
+from modules.memory.estimate.unet import resnet
+from modules.memory.estimate.walk import Walk
+
+Config = Mapping[str, Any]
+
+
+def encode_pass(walk: Walk, config: Config, *, width_px: int, height_px: int) -> Array:
+    """Return the moments of one picture's latents."""
+    channels = [int(n) for n in config["block_out_channels"]]
+    x = walk.conv("encoder.conv_in", walk.new((1, int(config["in_channels"]), height_px, width_px)), channels[0])
+    for level, wide in enumerate(channels):
+        path = f"encoder.down_blocks.{level}"
+        for index in range(int(config["layers_per_block"])):
+            x = resnet(walk, f"{path}.resnets.{index}", x, wide)
+        if level < len(channels) - 1:
+            x = walk.conv(f"{path}.downsamplers.0.conv", x, wide, stride=2)
+    moments = 2 * int(config["latent_channels"])
+    x = _end(walk, "encoder", _middle(walk, "encoder", x, channels[-1]), moments)
+    return walk.conv("quant_conv", x, moments, kernel=1) if config.get("use_quant_conv", True) else x
+
+
+def decode_pass(walk: Walk, config: Config, *, width_px: int, height_px: int) -> Array:
+    """Return one picture of that size, out of its latents."""
+    channels = [int(n) for n in reversed(config["block_out_channels"])]
+    factor, latent = 2 ** (len(channels) - 1), int(config["latent_channels"])
+    x = walk.new((1, latent, height_px // factor, width_px // factor))
+    if config.get("use_post_quant_conv", True):
+        x = walk.conv("post_quant_conv", x, latent, kernel=1)
+    x = walk.conv("decoder.conv_in", x, channels[0])
+    x = _middle(walk, "decoder", x, channels[0])
+    for level, wide in enumerate(channels):
+        path = f"decoder.up_blocks.{level}"
+        for index in range(int(config["layers_per_block"]) + 1):
+            x = resnet(walk, f"{path}.resnets.{index}", x, wide)
+        if level < len(channels) - 1:
+            x = walk.conv(f"{path}.upsamplers.0.conv", walk.upsampled(x), wide)
+    return _end(walk, "decoder", x, int(config["out_channels"]))
+
+
+def _middle(walk: Walk, half: str, x: Array, width: int) -> Array:
+    path = f"{half}.mid_block"
+    x = resnet(walk, f"{path}.resnets.0", x, width)
+    x = _attention(walk, f"{path}.attentions.0", x)
+    return resnet(walk, f"{path}.resnets.1", x, width)
+
+
+def _attention(walk: Walk, path: str, x: Array) -> Array:
+    """One head over all places (`Attention` with a residual connection)."""
+    batch, channels, height, width = x.shape
+    normed = walk.group_norm(f"{path}.group_norm", x).view(batch, height * width, channels)
+    query, key, value = (walk.linear(f"{path}.to_{n}", normed, channels) for n in "qkv")
+    del normed
+    attended = walk.linear(f"{path}.to_out.0", walk.attention(query, key, value, heads=1), channels)
+    return walk.copy(walk.add(attended.view(*x.shape), x))
+
+
+def _end(walk: Walk, half: str, x: Array, width: int) -> Array:
+    return walk.conv(f"{half}.conv_out", walk.activation(walk.group_norm(f"{half}.conv_norm_out", x)), width)

@@ -1,0 +1,321 @@
+"""Memory and disk before a run: warned of with what would help, by numbers that were put in as a card's or a disk's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modules.config.problem import Problem
+from modules.config.schema import Config
+from modules.data.buckets import Size
+from modules.memory.estimate.run import optimizer_bytes
+from modules.system.gpu_memory import GpuMemory, gpu_memory
+from modules.system.paths import PROGRAM_ROOT
+from trainer.budget import describe_memory, disk_problems, memory_estimate, memory_problems
+
+GB = 1_000_000_000
+SIZES = {Size(1024, 1024): 20, Size(1216, 832): 3}
+BF16 = {name: {"dtype": "bfloat16"} for name in ("unet", "vae", "text_encoder", "text_encoder_2")}
+PROMPT = {"prompt": "a cat", "width_px": 1024, "height_px": 1024}
+
+
+def config(tmp_path: Path | None = None, **sections: Any) -> Config:
+    """An SDXL LoRA in bfloat16, with sections laid over it; written under `tmp_path` where one is given."""
+    places: dict[str, Any] = {}
+    if tmp_path is not None:
+        places = {
+            "general": {"workspace_dir": str(tmp_path / "runs"), "cache_dir": str(tmp_path / "cache")},
+            "output": {"destination": str(tmp_path / "out.safetensors")},
+        }
+    tree = {
+        "model": {"family": "sdxl", "base_model": "stabilityai/stable-diffusion-xl-base-1.0"},
+        "parts": BF16,
+        "training": {"precision": "bfloat16", "batch_size": 4},
+        **places,
+    }
+    return Config.model_validate({**tree, **sections})
+
+
+def with_part(name: str, **changes: Any) -> dict[str, Any]:
+    return {**BF16, name: {**BF16[name], **changes}}
+
+
+def total(wanted: Config, sizes: dict[Size, int] = SIZES) -> int:
+    found = memory_estimate(wanted, sizes)
+    assert found is not None
+    return found.peak.total_bytes
+
+
+def card(*, free: int, of: int | None = None) -> Any:
+    return lambda device: GpuMemory(of or free, free)
+
+
+# -- the estimate of a config
+
+
+def test_the_estimate_says_where_the_peak_is_and_of_what_it_is_made() -> None:
+    found = memory_estimate(config(), SIZES)
+    assert found is not None
+    assert found.peak.phase == "training"
+    assert found.is_published
+    assert [p.phase for p in found.phases] == ["encoding pictures", "training"]
+    line = describe_memory(config(), SIZES)
+    assert line.startswith("About ")
+    assert "while training" in line
+    assert "activations" in line
+    assert "published model" in line
+
+
+def test_sampling_is_the_peak_where_the_samples_are_large_and_the_training_small() -> None:
+    huge = {**PROMPT, "width_px": 4096, "height_px": 4096}
+    found = memory_estimate(config(sampling={"prompts": [huge]}), {Size(64, 64): 1})
+    assert found is not None
+    assert found.peak.phase in ("painting samples", "decoding samples")
+
+
+def test_no_sample_phase_without_samples_and_no_encoding_phase_without_caches() -> None:
+    found = memory_estimate(config(data={"latent_cache": False, "text_cache": False}), SIZES)
+    assert found is not None
+    assert [p.phase for p in found.phases] == ["training"]
+
+
+@pytest.mark.parametrize(
+    "smaller",
+    [
+        {"parts": with_part("unet", checkpointing="block")},
+        {"training": {"precision": "bfloat16", "batch_size": 1}},
+        {"parts": with_part("text_encoder_2", train=False)},
+        {"adapter": {"name": "lora", "rank": 1}},
+        {"adapter": {"name": "lora", "layers": "custom", "custom_layers": "attn2.to_k"}},
+    ],
+    ids=["checkpointing", "batch", "one part less", "rank", "fewer layers"],
+)
+def test_what_should_take_less_takes_less(smaller: dict[str, Any]) -> None:
+    assert total(config(**smaller)) < total(config())
+
+
+@pytest.mark.parametrize(
+    "larger",
+    [
+        {"parts": {}},
+        {"training": {"precision": "bfloat16", "batch_size": 4, "ema": {"mode": "train_device"}}},
+        {"training": {"precision": "bfloat16", "batch_size": 4, "trains": "full"}},
+        {"general": {"train_device": "cuda", "temp_device": "cuda"}},
+        {"adapter": {"name": "lora", "dropout": 0.1}},
+    ],
+    ids=["float32 weights", "average", "fine-tune", "nothing rests", "dropout"],
+)
+def test_what_should_take_more_takes_more(larger: dict[str, Any]) -> None:
+    assert total(config(**larger)) > total(config())
+
+
+def test_offloading_on_top_of_checkpointing_takes_less() -> None:
+    blocks = config(parts=with_part("unet", checkpointing="block"))
+    offloaded = config(parts=with_part("unet", checkpointing="block", offload_activations=True))
+    assert total(offloaded) < total(blocks)
+
+
+def test_the_largest_size_counts_whatever_the_others_are() -> None:
+    assert total(config(), {Size(512, 512): 900, Size(1024, 1024): 1}) == total(config(), {Size(1024, 1024): 1})
+
+
+@pytest.mark.parametrize(("name", "bytes_per_number"), [("adamw", 8), ("sgd", 4), ("never heard of", 8)])
+def test_optimizer_states(name: str, bytes_per_number: float) -> None:
+    assert optimizer_bytes(name, [(10, 20), (20,)]) == 220 * bytes_per_number
+
+
+def test_adafactor_keeps_a_row_and_a_column() -> None:
+    assert optimizer_bytes("adafactor", [(10, 20), (7,)]) == 4 * (10 + 20 + 7)
+
+
+@pytest.mark.parametrize("what", ["embedding", "vae"])
+def test_what_is_not_supported_has_no_estimate(what: str) -> None:
+    assert memory_estimate(config(training={"trains": what}), SIZES) is None
+
+
+def test_a_model_that_does_not_tell_has_no_estimate(tmp_path: Path) -> None:
+    for part in BF16:
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "config.json").write_text("{}")
+    broken = config(model={"family": "sdxl", "base_model": str(tmp_path)})
+    assert memory_estimate(broken, SIZES) is None
+    assert describe_memory(broken, SIZES) == ""
+    assert list(memory_problems(broken, SIZES, memory_of=card(free=1))) == []
+    assert list(disk_problems(broken, SIZES, num_captions=1, total_steps=1, free=lambda path: 0)) == []
+
+
+def test_without_pictures_there_is_no_estimate() -> None:
+    assert memory_estimate(config(), {}) is None
+
+
+# -- the card
+
+
+def test_a_run_that_fits_is_not_spoken_of() -> None:
+    assert list(memory_problems(config(), SIZES, memory_of=card(free=90 * GB))) == []
+
+
+def test_nothing_is_said_where_the_card_is_unknown() -> None:
+    assert list(memory_problems(config(), SIZES, memory_of=lambda device: None)) == []
+
+
+def test_a_run_that_is_too_large_is_warned_of_with_what_helps() -> None:
+    (found,) = memory_problems(config(), SIZES, memory_of=card(free=12 * GB))
+    assert found.severity == "warning"
+    assert found.path == "parts.unet.checkpointing"
+    assert "while training" in found.message
+    assert "12.0 GB" in found.message
+    assert "parts.unet.checkpointing) saves about" in found.advice
+    assert "training.batch_size) saves about" in found.advice
+    assert "All of it together comes to about" in found.advice
+    assert "which fits" in found.advice
+
+
+def test_what_other_programs_use_is_said() -> None:
+    (found,) = memory_problems(config(), SIZES, memory_of=card(free=12 * GB, of=24 * GB))
+    assert "other programs use 12.0 GB" in found.message
+
+
+def test_the_savings_that_are_told_are_those_of_the_changed_config() -> None:
+    (found,) = memory_problems(config(), SIZES, memory_of=card(free=12 * GB))
+    saved = total(config()) - total(config(parts=with_part("unet", checkpointing="block")))
+    assert f"(parts.unet.checkpointing) saves about {saved / 1e9:.1f} GB" in found.advice
+
+
+def test_a_card_that_is_much_too_small_is_not_promised_anything() -> None:
+    (found,) = memory_problems(config(), SIZES, memory_of=card(free=2 * GB))
+    assert "still too much" in found.advice
+
+
+def test_a_fine_tune_is_told_of_its_optimizer() -> None:
+    full = config(training={"trains": "full", "precision": "bfloat16", "batch_size": 1})
+    (found,) = memory_problems(full, SIZES, memory_of=card(free=24 * GB))
+    assert "Adafactor (training.optimizer.name)" in found.advice
+
+
+# -- the disk
+
+
+def disk(wanted: Config, *, free: int, **changes: Any) -> list[Problem]:
+    facts = {"num_captions": 23, "total_steps": 100, **changes}
+    return list(disk_problems(wanted, SIZES, free=lambda path: free, **facts))
+
+
+def test_a_disk_with_room_is_not_spoken_of(tmp_path: Path) -> None:
+    assert disk(config(tmp_path), free=100 * GB) == []
+
+
+def test_a_result_that_cannot_be_written_forbids_the_run(tmp_path: Path) -> None:
+    full = config(tmp_path, training={"trains": "full", "precision": "bfloat16"}, backup={"every": {}, "at_end": False})
+    (found,) = disk(full, free=6 * GB)
+    assert (found.path, found.severity) == ("output.destination", "error")
+    assert "6.9 GB" in found.message
+    assert "6.0 GB are free" in found.message
+
+
+def test_a_first_backup_that_cannot_be_written_forbids_the_run(tmp_path: Path) -> None:
+    full = config(tmp_path, training={"trains": "full", "precision": "bfloat16"})
+    (found,) = disk(full, free=20 * GB)
+    assert (found.path, found.severity) == ("general.workspace_dir", "error")
+    assert "A backup takes about" in found.message
+
+
+def test_many_backups_on_a_small_disk_are_warned_of(tmp_path: Path) -> None:
+    often = config(tmp_path, backup={"every": {"n": 1, "unit": "step"}, "keep": 0})
+    (found,) = disk(often, free=10 * GB)
+    assert (found.path, found.severity) == ("general.workspace_dir", "warning")
+    assert "backups" in found.message
+    assert "backup.keep" in found.advice
+    few = config(tmp_path, backup={"every": {"n": 1, "unit": "step"}, "keep": 1})
+    assert disk(few, free=10 * GB) == []
+
+
+def test_many_captions_on_a_small_disk_are_warned_of(tmp_path: Path) -> None:
+    parts = {name: {**part, "train": name == "unet"} for name, part in BF16.items()}
+    (found,) = disk(config(tmp_path, parts=parts), free=20 * GB, num_captions=100_000)
+    assert (found.path, found.severity) == ("general.cache_dir", "warning")
+    assert "caches" in found.message
+
+
+def test_a_disk_that_cannot_be_asked_is_not_spoken_of(tmp_path: Path) -> None:
+    facts = {"num_captions": 1, "total_steps": 1}
+    assert list(disk_problems(config(tmp_path), SIZES, free=lambda path: None, **facts)) == []
+
+
+# -- the driver's tool
+
+NVIDIA = "0, GPU-aaaa, 24576, 20000\n1, GPU-bbbb, 81920, 81000\n"
+AMD = "device,VRAM Total Memory (B),VRAM Total Used Memory (B)\ncard0,17163091968,1000000000\n"
+
+
+def answering(**answers: str) -> Any:
+    def ask(command: Sequence[str]) -> str:
+        tool = command[0].removesuffix("-smi")
+        if tool not in answers:
+            raise FileNotFoundError(command[0])
+        return answers[tool]
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("device", "free_mib"), [("auto", 20000), ("", 20000), ("cuda", 20000), ("CUDA:0", 20000), ("cuda:1", 81000)]
+)
+def test_the_card_that_a_device_names(device: str, free_mib: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    found = gpu_memory(device, ask=answering(nvidia=NVIDIA))
+    assert found is not None
+    assert found.free_bytes == free_mib << 20
+    assert found.total_bytes > found.free_bytes
+
+
+@pytest.mark.parametrize(("visible", "free_mib"), [("1", 81000), ("1,0", 81000), ("GPU-bb", 81000), ("0", 20000)])
+def test_cards_that_are_hidden_are_not_counted(visible: str, free_mib: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    found = gpu_memory("cuda", ask=answering(nvidia=NVIDIA))
+    assert found is not None
+    assert found.free_bytes == free_mib << 20
+
+
+def test_a_card_of_amd(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert gpu_memory("auto", ask=answering(rocm=AMD)) == GpuMemory(17163091968, 16163091968)
+
+
+@pytest.mark.parametrize("device", ["cpu", "mps", "cuda:7", "cuda:x", "nonsense", "cuda:"])
+def test_a_device_that_is_no_card(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert gpu_memory(device, ask=answering(nvidia=NVIDIA, rocm=AMD)) is None
+
+
+@pytest.mark.parametrize("text", ["", "No devices were found\n", "0, GPU-a, [N/A], [N/A]\n", "0, GPU-a\n", "\0,,,\n"])
+def test_odd_answers_are_no_answer(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert gpu_memory("auto", ask=answering(nvidia=text, rocm=text)) is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileNotFoundError("no tool"),
+        PermissionError("may not"),
+        subprocess.TimeoutExpired("tool", 2),
+        subprocess.CalledProcessError(9, "tool"),
+    ],
+    ids=lambda e: type(e).__name__,
+)
+def test_a_tool_that_fails_is_no_answer(error: Exception) -> None:
+    def ask(command: Sequence[str]) -> str:
+        raise error
+
+    assert gpu_memory("auto", ask=ask) is None
+
+
+def test_budgets_are_told_without_torch() -> None:
+    code = "import sys, trainer.budget; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=PROGRAM_ROOT, check=False).returncode == 0

@@ -1,0 +1,115 @@
+"""A config as the memory estimate wants it: what is where in which phase, what learns and how. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from modules.config.schema import Config
+from modules.config.sections.adapter import Lora
+from modules.data.buckets import Size
+from modules.families.registry import FAMILIES
+from modules.families.spec import PartSpec
+from modules.memory.estimate.architecture import Architecture
+from modules.memory.estimate.run import Phase, RunPlan, Sample
+from modules.memory.estimate.tape import AdapterPlan, PartPlan, Trains
+from trainer import phases
+
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_COMPUTE_BYTES = {"bfloat16": 2, "float16": 2}
+_LAYERS = {"attention_mlp": ("attentions",), "attention": ("attn",), "all": ("",)}
+_TEXT_LAYERS = ("layers.",)
+_NO_LAYER = "\0"
+
+
+def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) -> RunPlan | None:
+    """Return what decides a run's memory; None for what is not supported and has no estimate."""
+    spec = FAMILIES[config.model.family]
+    if config.training.trains not in ("adapter", "full") or not isinstance(config.adapter, Lora):
+        return None
+    if any(config.part(p.name).dtype not in ITEM_BYTES for p in spec.parts):
+        return None
+    plans = {p.name: _part_plan(config, config.adapter, p, architecture.configs) for p in spec.parts}
+    samples = tuple(
+        Sample(s.width_px, s.height_px, s.guidance > 1)
+        for s in config.sampling.prompts
+        if s.enabled and _paints(config)
+    )
+    average = {"off": "off", "train_device": "here", "temp_device": "elsewhere"}[config.training.ema.mode]
+    return RunPlan(
+        plans=plans,
+        on_device=_on_device(config, has_samples=bool(samples)),
+        sizes=tuple((s.width_px, s.height_px) for s in sizes),
+        batch_size=config.training.batch_size,
+        accumulates=config.training.accumulation_steps > 1,
+        optimizer=config.training.optimizer.name,
+        keeps_copies=config.training.small_weights == "master",
+        average=average,  # type: ignore[arg-type]
+        encodes_in_training=not config.data.latent_cache,
+        samples=samples,
+    )
+
+
+def _paints(config: Config) -> bool:
+    return not config.sampling.every.is_never or config.sampling.at_start or config.sampling.at_end
+
+
+def _part_plan(config: Config, lora: Lora, part: PartSpec, configs: Mapping[str, Mapping[str, object]]) -> PartPlan:
+    settings = config.part(part.name)
+    weight_bytes = ITEM_BYTES[settings.dtype]
+    if part.role == "vae":
+        # SDXL's own overflows in float16 and is kept in float32 then; pictures are encoded without autocast.
+        overflows = settings.dtype == "float16" and FAMILIES[config.model.family].vae_overflows
+        stays = overflows and bool(configs[part.name].get("force_upcast", True))
+        return PartPlan(weight_bytes=4 if stays else weight_bytes)
+    trains: Trains = "nothing"
+    if part.trainable and settings.train:
+        trains = "full" if config.training.trains == "full" else "adapter"
+    return PartPlan(
+        weight_bytes=weight_bytes,
+        compute_bytes=_COMPUTE_BYTES.get(config.training.precision, 0),
+        trains=trains,
+        adapter=_adapter_plan(lora, part) if trains == "adapter" else None,
+        unreached=_unreached(config, part, configs[part.name]),
+        checkpointing=settings.checkpointing,
+        offloads=settings.offload_activations,
+    )
+
+
+def _adapter_plan(lora: Lora, part: PartSpec) -> AdapterPlan:
+    named = tuple(e.strip() for e in lora.custom_layers.split(",") if e.strip()) or (_NO_LAYER,)
+    entries = _TEXT_LAYERS if part.role == "text_encoder" else _LAYERS.get(lora.layers, named)
+    return AdapterPlan(lora.rank, ITEM_BYTES[lora.dtype], entries, has_dropout=lora.dropout > 0)
+
+
+def _unreached(config: Config, part: PartSpec, settings: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the layers of a text encoder that no gradient reaches (`TextTower.reaches`): those that clip skip leaves
+    out, and SDXL's first encoder's last one and its norm always. A pooled state, where it is used, reaches them all.
+    """
+    is_xl = config.model.family == "sdxl"
+    if part.role != "text_encoder" or part.name == "text_encoder_2":
+        return ()
+    num_layers = int(str(settings["num_hidden_layers"]))
+    skipped = config.model.clip_skip + (1 if is_xl else 0)
+    layers = tuple(f"encoder.layers.{i}." for i in range(num_layers - skipped, num_layers))
+    return (*layers, "final_layer_norm") if is_xl else layers
+
+
+def _on_device(config: Config, *, has_samples: bool) -> dict[Phase, frozenset[str]]:
+    """Return the phases that the run has, with the parts that are on the training device."""
+    spec = FAMILIES[config.model.family]
+    facts = phases.phase_facts(config)
+    table: dict[Phase, tuple[str, bool]] = {
+        "encoding pictures": (phases.CACHE_PICTURES, facts.has_latent_cache),
+        "encoding captions": (phases.CACHE_CAPTIONS, facts.has_text_cache),
+        "training": (phases.TRAIN, True),
+        "validating": (phases.VALIDATE, not config.validation.every.is_never),
+        "painting samples": (phases.SAMPLE_DENOISE, has_samples),
+        "decoding samples": (phases.SAMPLE_DECODE, has_samples),
+    }
+    rests_here = config.general.temp_device.strip().lower() == config.general.train_device.strip().lower()
+    everything = frozenset(p.name for p in spec.parts)
+    return {
+        phase: everything if rests_here else phases.needed_parts(name, spec, facts)
+        for phase, (name, is_there) in table.items()
+        if is_there
+    }

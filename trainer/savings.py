@@ -1,0 +1,118 @@
+"""Ways to take less memory, by the settings a person would change, each with what it would bring. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from modules.config.schema import Config
+from modules.families.registry import FAMILIES
+from modules.memory.estimate.passes import Passes
+from modules.memory.estimate.run import RunPlan, estimate
+from modules.memory.estimate.tape import PartPlan
+
+_WORTH_IT = 0.03  # of the peak; less is not worth a sentence
+_MOST_TOLD = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """A change of settings: the field, what to do in words, and the plan that comes of it."""
+
+    path: str
+    words: str
+    apply: Callable[[RunPlan], RunPlan]
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """A saving with the bytes it takes off the peak."""
+
+    saving: Saving
+    saved_bytes: int
+
+
+def worthwhile_savings(config: Config, passes: Passes, run: RunPlan) -> list[Worth]:
+    """Return what lowers the peak, the most first. Raises as `estimate` does."""
+    peak = estimate(passes, run).peak.total_bytes
+    found = [Worth(s, peak - _peak(passes, s.apply(run))) for s in _savings(config, run)]
+    return sorted((w for w in found if w.saved_bytes > _WORTH_IT * peak), key=lambda w: -w.saved_bytes)[:_MOST_TOLD]
+
+
+def peak_with_all(passes: Passes, run: RunPlan, savings: list[Worth]) -> int:
+    """Return the peak once all of the savings are made."""
+    for worth in savings:
+        run = worth.saving.apply(run)
+    return _peak(passes, run)
+
+
+def _peak(passes: Passes, run: RunPlan) -> int:
+    return estimate(passes, run).peak.total_bytes
+
+
+def _savings(config: Config, run: RunPlan) -> Iterator[Saving]:
+    spec = FAMILIES[config.model.family]
+    for part in spec.trainable_parts:
+        name, plan = part.name, run.plans[part.name]
+        if plan.trains != "nothing" and plan.checkpointing == "off":
+            words = f"gradient checkpointing per block for the {part.label}"
+            yield Saving(f"parts.{name}.checkpointing", words, _of_part(name, checkpointing="block"))
+        elif plan.trains != "nothing" and not plan.offloads:
+            words = f"offloading what checkpointing keeps of the {part.label}"
+            yield Saving(f"parts.{name}.offload_activations", words, _of_part(name, offloads=True))
+    encoders = tuple(p.name for p in spec.parts if p.role == "text_encoder")
+    learning = [n for n in encoders if run.plans[n].trains != "nothing"]
+    if learning and any(p.trains != "nothing" for n, p in run.plans.items() if n not in encoders):
+        words = "leaving the text encoders as they are" if len(learning) > 1 else "leaving the text encoder as it is"
+        rest = encoders if config.data.text_cache else ()
+        yield Saving(f"parts.{learning[0]}.train", words, lambda r: _resting(_frozen(r, encoders), rest))
+    wide = [n for n, p in run.plans.items() if p.weight_bytes > 2]
+    if wide:
+        first = "unet" if "unet" in wide else wide[0]
+        words = f"bfloat16 as the weight type of {', '.join(wide)}"
+        yield Saving(f"parts.{first}.dtype", words, _of_parts(tuple(wide), weight_bytes=2))
+    if run.batch_size > 1:
+        smaller = run.batch_size // 2
+        words = f"a batch size of {smaller} with twice the accumulation"
+        yield Saving("training.batch_size", words, lambda r: replace(r, batch_size=smaller, accumulates=True))
+    if config.training.precision in ("float32", "tfloat32"):
+        names = tuple(p.name for p in spec.parts if p.role != "vae")
+        yield Saving("training.precision", "bfloat16 as the precision", _of_parts(names, compute_bytes=2))
+    if run.optimizer != "adafactor":
+        yield Saving("training.optimizer.name", "Adafactor", lambda r: replace(r, optimizer="adafactor"))
+    if run.average == "here":
+        words = "the average of weights on the resting device"
+        yield Saving("training.ema.mode", words, lambda r: replace(r, average="elsewhere"))
+    yield from _of_caches(config, run)
+
+
+def _of_caches(config: Config, run: RunPlan) -> Iterator[Saving]:
+    if run.encodes_in_training:
+        vae = next(p.name for p in FAMILIES[config.model.family].parts if p.role == "vae")
+        words = "the cache of pictures"
+        yield Saving("data.latent_cache", words, lambda r: replace(_resting(r, (vae,)), encodes_in_training=False))
+    if run.samples:
+        halves = tuple(replace(s, width_px=s.width_px // 2, height_px=s.height_px // 2) for s in run.samples)
+        yield Saving("sampling.prompts", "samples of half the width and height", lambda r: replace(r, samples=halves))
+
+
+def _resting(run: RunPlan, parts: tuple[str, ...]) -> RunPlan:
+    """Return the plan with parts at rest while the run trains and validates, their results coming from a cache."""
+    resting = frozenset(parts)
+    here = {p: n - resting if p in ("training", "validating") else n for p, n in run.on_device.items()}
+    return replace(run, on_device=here)
+
+
+def _frozen(run: RunPlan, parts: tuple[str, ...]) -> RunPlan:
+    return _of_parts(parts, trains="nothing", adapter=None)(run)
+
+
+def _of_part(name: str, **changes: object) -> Callable[[RunPlan], RunPlan]:
+    return _of_parts((name,), **changes)
+
+
+def _of_parts(names: tuple[str, ...], **changes: object) -> Callable[[RunPlan], RunPlan]:
+    def change(plan: PartPlan) -> PartPlan:
+        return replace(plan, **changes)  # type: ignore[arg-type]
+
+    return lambda run: replace(run, plans={n: change(p) if n in names else p for n, p in run.plans.items()})
