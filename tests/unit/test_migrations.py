@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from modules.config.codec import Loaded, decode, encode, load_file
 from modules.config.every import Every
-from modules.config.migrations.chain import is_onetrainer
 from modules.config.migrations.onetrainer_10 import to_11
 from modules.config.migrations.onetrainer_11 import to_darkroom_1
 from modules.config.rules import problems_of
@@ -180,14 +179,6 @@ def test_a_value_of_a_wrong_kind_is_told() -> None:
 # -- which file is which
 
 
-def test_how_a_file_of_theirs_is_told() -> None:
-    assert is_onetrainer({"__version": 3})
-    assert is_onetrainer({"base_model_name": "x"})  # the shape of a built-in preset
-    assert not is_onetrainer({"darkroom_version": 1, "__version": 11})
-    assert not is_onetrainer({"training": {"epochs": 3}})
-    assert not is_onetrainer({})
-
-
 @pytest.mark.parametrize("version", [12, 99, 10**400])
 def test_a_newer_onetrainer(version: int) -> None:
     result = decode({**EVERYTHING, "__version": version, "brand_new": 5})
@@ -201,20 +192,7 @@ def test_a_version_that_is_none_is_taken_for_the_newest(version: Any) -> None:
     assert decode({**EVERYTHING, "__version": version}).config == decode(EVERYTHING).config
 
 
-# -- version 10
-
-
-@pytest.mark.parametrize(
-    ("method", "checkpointing", "offloads"),
-    [("ON", "block", False), ("OFF", "off", False), ("CPU_OFFLOADED", "block", True), (True, "block", False),
-     (False, "off", False)],
-)  # fmt: skip
-def test_checkpointing_of_10_speaks_for_all_parts(method: Any, checkpointing: str, offloads: bool) -> None:
-    for version in ({"__version": 10}, {}, {"__version": 11}):  # written without a bump in July 2026
-        result = loaded(gradient_checkpointing=method, unet={"train": True}, **version)
-        for name in ("unet", "text_encoder"):  # in a sparse file that does not name it, too
-            part = result.config.part(name)
-            assert (part.checkpointing, part.offload_activations) == (checkpointing, offloads), (version, name)
+# -- checkpointing and offloading
 
 
 def test_in_11_each_part_speaks_for_itself() -> None:
@@ -222,12 +200,6 @@ def test_in_11_each_part_speaks_for_itself() -> None:
     assert result.config.part("unet").checkpointing == "off"
     assert result.config.part("unet").offload_activations
     assert result.config.part("text_encoder").checkpointing == "block"
-
-
-def test_a_preset_of_an_older_onetrainer_has_its_format_understood() -> None:
-    result = loaded(output_model_format="SAFETENSORS")
-    assert result.config.output.format == "kohya"
-    assert warnings_of(result) == []
 
 
 def test_layers_that_were_offloaded_are_named_once() -> None:

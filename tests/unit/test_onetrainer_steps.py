@@ -1,4 +1,4 @@
-"""OneTrainer's config versions 0 to 11: each step, the age of a file that says none, and the defaults of its day."""
+"""OneTrainer's config versions 0 to 11: each step, alone and in the chain, on whole, sparse and damaged files."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from modules.config.codec import decode
 from modules.config.migrations.chain import ONETRAINER_STEPS, Step, to_onetrainer_11
-from modules.config.migrations.eras import Era, era_of, first_step_for, is_onetrainer
+from modules.config.migrations.eras import era_of
 from modules.config.migrations.old_defaults import with_old_defaults
 from modules.config.migrations.onetrainer_00 import to_1
 from modules.config.migrations.onetrainer_01 import to_2
 from modules.config.migrations.onetrainer_02_to_07 import to_3, to_4, to_5, to_6, to_7, to_8
 from modules.config.migrations.onetrainer_08_to_09 import to_9, to_10
 from modules.config.migrations.onetrainer_10 import to_11
-from modules.config.migrations.onetrainer_keys import FIRST_VERSION, KEYS, LAST_VERSION, NEWEST, PARTS, STEP_OF
+from modules.config.migrations.onetrainer_keys import KEYS, STEP_OF
 from modules.config.problem import Problem
 from tests.unit.strategies import garbage, steady
 
@@ -473,12 +473,16 @@ def test_the_chain_takes_any_json(data: st.DataObject, name: str) -> None:
         assert repr(result[key]) == repr(before[key]), key
 
 
+# These two steps add what a newer file would say itself, so a proven age is what keeps them from one that does not.
+ADDED_TO = {"noising_weight", "noising_bias", "prior"}
+
+
 @steady
 @given(data=st.data(), name=st.sampled_from(sorted(name for name in FILES if "v11" not in name)))
 def test_where_the_chain_starts_changes_nothing(data: st.DataObject, name: str) -> None:
     """Steps that a file's age spares it would have found nothing to do."""
     file = FILES[name]
-    kept = data.draw(st.sets(st.sampled_from(sorted(file.keys() - {"__version", "noising_weight", "noising_bias"}))))
+    kept = data.draw(st.sets(st.sampled_from(sorted(file.keys() - {"__version"} - ADDED_TO))))
     tree = {key: file[key] for key in kept}
     whole: Tree = tree
     for step in ONETRAINER_STEPS:
@@ -486,186 +490,30 @@ def test_where_the_chain_starts_changes_nothing(data: st.DataObject, name: str) 
     assert with_old_defaults(whole, era_of(tree), []) == brought_up(tree)
 
 
-# -- which version a file is of
+@pytest.mark.parametrize("tree", [{"noising_weight": 2.0, "noising_bias": 0.7}, {"prior": {"train": False}}])
+def test_a_proven_age_keeps_a_step_from_a_newer_file(tree: Tree) -> None:
+    assert brought_up(tree).keys() & {"timestep_distribution", "transformer"}
+    newer = {**tree, "lokr_dim": 16}
+    assert brought_up(newer) == {**newer, "__version": 11}
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if "amendment" not in name and name != "v02_sparse"])
-def test_the_era_of_a_file_is_proven_by_its_keys(name: str) -> None:
-    file = {k: v for k, v in FILES[name].items() if k != "__version"}
-    era = era_of(file)
-    assert era.first <= int(name[1:3]) <= era.last
-    assert first_step_for(file) <= era.last
-
-
-@pytest.mark.parametrize(
-    ("tree", "first", "last"),
-    [
-        ({}, 0, 11),
-        ({"learning_rate": 1}, 0, 11),
-        ({"optimizer": "ADAMW"}, 0, 0),
-        ({"optimizer": {"optimizer": "ADAMW"}}, 0, 11),
-        ({"optimizer_beta1": 1}, 0, 0),
-        ({"optimizer_defaults": {}}, 0, 11),
-        ({"train_unet": True}, 0, 2),
-        ({"unet": {}}, 2, 11),
-        ({"unet": 5}, 0, 11),
-        ({"weight_dtype": "FLOAT_16"}, 0, 9),
-        ({"weight_dtype": "FLOAT_16", "unet": {}}, 2, 9),
-        ({"gradient_checkpointing": True}, 0, 4),
-        ({"gradient_checkpointing": "ON"}, 5, 10),
-        ({"gradient_checkpointing": None}, 0, 10),
-        ({"lora_layer_preset": None}, 3, 6),
-        ({"lora_layer_preset": "full", "save_every": 3}, 6, 7),
-        ({"attention_mechanism": "XFORMERS"}, 0, 6),
-        ({"attention_mechanism": "FLASH"}, 0, 11),
-        ({"output_model_format": "KOHYA_LORA"}, 11, 11),
-        ({"output_model_format": "SAFETENSORS", "training_method": "LORA"}, 0, 10),
-        ({"output_model_format": "SAFETENSORS", "training_method": "EMBEDDING"}, 0, 11),
-        ({"unet": {"offload_fraction": 0}}, 11, 11),
-        ({"unet": {"guidance_scale": 1}}, 5, 11),
-        ({"validation": True}, 4, 11),
-        ({"optimizer": {"use_focus": True}}, 6, 8),
-        # put together by hand: nothing is proven between the two
-        ({"save_after": 3, "layer_filter": "x"}, 5, 8),
-    ],
-)
-def test_an_era(tree: Tree, first: int, last: int) -> None:
-    assert era_of(tree) == Era(first, last)
-
-
-def test_every_old_key_has_a_step_that_reads_it_or_is_kept() -> None:
-    for key, version in STEP_OF.items():
-        assert version <= LAST_VERSION[key]
-        assert FIRST_VERSION.get(key, 0) <= LAST_VERSION[key]
-    without_a_home = {"sequential_model_setup", "oft_coft", "coft_eps", "loss_function", "extra_model_name"}
-    for key in LAST_VERSION.keys() - without_a_home:
-        if key.startswith("align_prop"):
-            continue  # means something here again
-        value = {"embeddings": [{}], "embedding_model_names": ["a"], "latent_caching_epochs": 1}.get(key, False)
-        assert key not in brought_up({key: "FLOAT_16" if "dtype" in key else value}), key
-    for key in without_a_home:
-        assert brought_up({key: "x"})[key] == "x"
-
-
-@pytest.mark.parametrize("version", [0, 3, 9, 10, "3", 3.0])
-def test_the_version_that_was_migrated_is_said(version: Any) -> None:
-    notes = told({"__version": version, "epochs": 5})
-    assert [(n.severity, n.message) for n in notes] == [
-        ("info", f"This is a config of OneTrainer's version {int(version)}; it was brought up to date.")
-    ]
-
-
-def test_nothing_is_said_of_a_file_of_today() -> None:
-    assert told({"__version": 11, "epochs": 5}) == []
-    assert told({"epochs": 5}) == []
-    assert told({"__version": 11, "output_model_format": "SAFETENSORS"}) == [], "the raw default of version 11"
-
-
-@pytest.mark.parametrize("version", ["eleven", "", "-1", -1, 3.5, True, [], {}, float("nan"), float("inf"), "9" * 5000])
-def test_a_version_that_is_none_is_said_and_read_from_the_keys(version: Any) -> None:
-    tree = {"epochs": 5, "optimizer": "LION", "train_unet": False}
-    notes: list[Problem] = []
-    assert to_onetrainer_11({**tree, "__version": version}, notes) == brought_up(tree)
-    assert [note.severity for note in notes] == ["warning", "info"]
-    assert "is no version" in notes[0].message
-
-
-@pytest.mark.parametrize("version", [12, 99, 10**400])
-def test_a_newer_version_loads_what_fits(version: int) -> None:
-    tree = {"epochs": 5, "unet": {"gradient_checkpointing": False}, "brand_new": 1, "noising_weight": 1.0}
-    notes: list[Problem] = []
-    assert to_onetrainer_11({**tree, "__version": version}, notes) == {**tree, "__version": 11}
-    assert [note.severity for note in notes] == ["warning"]
-
-
-# -- defaults that changed without a step
+# -- as far as a config
 
 
 @pytest.mark.parametrize(
-    ("tree", "expected"),
-    [
-        ({"__version": 8, "huber_strength": 0.5}, {"huber_delta": 0.1}),
-        ({"sequential_model_setup": True, "lora_layers": "", "huber_strength": 0.5}, {"huber_delta": 0.1}),
-        ({"__version": 9, "huber_strength": 0.5}, {}),
-        ({"__version": 8, "huber_strength": 0}, {}),
-        ({"__version": 8, "huber_strength": "x"}, {}),
-        ({"__version": 8, "huber_strength": 0.5, "huber_delta": 2.0}, {}),
-        ({"__version": 10, "cloud": {"enabled": True}}, {"cloud": {"enabled": True, "create": True}}),
-        ({"__version": 10, "cloud": {"enabled": False}}, {}),
-        ({"__version": 11, "cloud": {"enabled": True}}, {}),
-        ({"__version": 10, "cloud": {"enabled": True, "create": False}}, {}),
-        ({"__version": 9, "unet": {"weight_dtype": "NONE"}}, {"unet": {"weight_dtype": "FLOAT_32"}}),
-        ({"__version": 10, "unet": {"weight_dtype": "NONE"}}, {}),
-        ({"__version": 2, "model_type": "WUERSTCHEN_2"}, {"loss_weight_fn": "P2", "loss_weight_strength": 1.0}),
-        ({"__version": 2, "model_type": "STABLE_DIFFUSION_15"}, {}),
-        ({"__version": 3, "model_type": "WUERSTCHEN_2"}, {}),
-    ],
-)
-def test_a_proven_age_restores_the_default_of_its_day(tree: Tree, expected: Tree) -> None:
-    assert brought_up(tree).items() >= expected.items()
-    if not expected:
-        unchanged = {**tree, "__version": 11}
-        assert brought_up(tree) == unchanged
+    ("method", "checkpointed", "offloads"),
+    [("ON", "block", False), ("OFF", "off", False), ("CPU_OFFLOADED", "block", True), (True, "block", False),
+     (False, "off", False)],
+)  # fmt: skip
+def test_checkpointing_of_10_speaks_for_all_parts(method: Any, checkpointed: str, offloads: bool) -> None:
+    for version in ({"__version": 10}, {}, {"__version": 11}):  # written without a bump in July 2026
+        config = decode({"gradient_checkpointing": method, "unet": {"train": True}, **version}).config
+        for name in ("unet", "text_encoder"):  # in a sparse file that does not name it, too
+            part = config.part(name)
+            assert (part.checkpointing, part.offload_activations) == (checkpointed, offloads), (version, name)
 
 
-@pytest.mark.parametrize(
-    ("tree", "said"),
-    [
-        ({"huber_strength": 0.5}, "huber_delta"),
-        ({"cloud": {"enabled": True}}, "cloud.create"),
-        ({"huber_strength": 0.0}, ""),
-        ({"cloud": {"enabled": False}}, ""),
-        ({"unet": {"weight_dtype": "NONE"}}, ""),
-        ({"huber_strength": 0.5, "layer_filter": "", "lokr_dim": 1}, ""),  # proven to be of today
-    ],
-)
-def test_an_unproven_age_is_said_where_a_default_matters(tree: Tree, said: str) -> None:
-    notes = told(tree)
-    assert brought_up(tree) == {**tree, "__version": 11}
-    assert [note.path for note in notes] == ([f"onetrainer.{said}"] if said else [])
-    assert all(note.severity == "info" and "today's" in note.message for note in notes)
-
-
-# -- whose file it is
-
-
-@pytest.mark.parametrize(
-    "tree",
-    [
-        {"optimizer": {"optimizer": "ADAMW"}, "unet": {"train": True}, "batch_size": 4},
-        {"resolution": "1024"},
-        {"__version": 3},
-        {"__version": None},
-        {"validation": True},
-        {"train_text_encoder_epochs": 3},
-        {"optimizer_beta1": 0.9},
-        {"extra_model_name": ""},
-        *({key: None} for key in sorted(KEYS)),
-    ],
-)
-def test_a_sparse_file_of_theirs_is_told_by_its_keys(tree: Tree) -> None:
-    assert is_onetrainer(tree)
-
-
-@pytest.mark.parametrize(
-    "tree",
-    [
-        {},
-        {"x": 1},
-        {"darkroom_version": 1, "__version": 11, "epochs": 3},
-        {"training": {"epochs": 3}, "epochs": 3},
-        {"validation": {"every": {"unit": "epoch"}}},
-        {"concepts": [{"path": "a"}]},
-        {"pretrained_model_name_or_path": "x", "resolution": "1024", "learning_rate": 1e-4},
-        {"train_data_dir": "x", "min_snr_gamma": 5, "gradient_checkpointing": True},
-        {"LoRA_type": "Standard", "optimizer": "AdamW8bit"},
-        {"ss_learning_rate": "0.0001", "resolution": "512"},
-    ],
-)
-def test_what_is_not_theirs_is_not_claimed(tree: Tree) -> None:
-    assert not is_onetrainer(tree)
-
-
-def test_the_parts_are_keys_of_theirs() -> None:
-    assert set(PARTS) <= KEYS
-    assert all(0 <= version <= NEWEST for version in (*FIRST_VERSION.values(), *LAST_VERSION.values()))
+def test_a_preset_of_an_older_onetrainer_has_its_format_understood() -> None:
+    result = decode({"training_method": "LORA", "output_model_format": "SAFETENSORS"})
+    assert result.config.output.format == "kohya"
+    assert not [p for p in result.problems if p.severity != "info"]

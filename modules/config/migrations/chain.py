@@ -3,7 +3,8 @@
 A file with `darkroom_version` is ours. A file with OneTrainer's `__version` (0 to 11), or without any version but with
 keys of OneTrainer's, is an older ancestor: those steps come first, then the step into our version 1, then ours.
 Each step is a pure function from dict to dict, total: a missing key is ordinary input. A step that has something to
-tell appends to the notes it is given. Each step looks at keys alone, so on a tree that is newer it changes nothing.
+tell appends to the notes it is given. Each of OneTrainer's steps looks at keys alone and finds nothing to do in a tree
+that is newer; only 3 to 4 and 8 to 9 add what a newer tree may leave unsaid, and a proven age spares it those.
 """
 
 from __future__ import annotations
