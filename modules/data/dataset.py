@@ -12,7 +12,15 @@ from typing import Literal
 from modules.config.sections.concept import Concept
 from modules.data.buckets import Placement, Size, bucket_sizes, place
 from modules.data.frame import Frame
-from modules.data.order import Copies, Showing, Window, period_of_epochs, showings_of_epoch, windows_of_epoch
+from modules.data.order import (
+    Copies,
+    Showing,
+    Window,
+    period_of_epochs,
+    showings_of_epoch,
+    sizes_of_epoch,
+    windows_of_epoch,
+)
 from modules.data.scan import Picture, Skipped, scan_folder
 
 
@@ -123,6 +131,7 @@ class EpochPlans:
         self._accumulation_steps = accumulation_steps
         self._run_seed = run_seed
         self._newest: tuple[int, tuple[Window, ...]] = (-1, ())
+        self._known_steps: list[int] = []
 
     def windows(self, epoch: int) -> tuple[Window, ...]:
         """Return the optimizer steps of an epoch (counted from 0)."""
@@ -142,8 +151,9 @@ class EpochPlans:
 
     def num_steps(self, epoch: int) -> int:
         """Return how many optimizer steps an epoch has, without working out its order."""
-        buckets = self._dataset.buckets
-        counts = Counter(buckets[s.example][s.resolution] for s in self._showings(epoch))
+        counts = sizes_of_epoch(
+            self._copies(), self._dataset.buckets, num_resolutions=self._dataset.num_resolutions, epoch=epoch
+        )
         num_batches = sum(math.ceil(n / self._batch_size) for n in counts.values())
         return math.ceil(num_batches / self._accumulation_steps)
 
@@ -158,8 +168,9 @@ class EpochPlans:
         return 0 in self._steps_until_they_recur(epochs)
 
     def _steps_until_they_recur(self, epochs: int) -> list[int]:
-        period = period_of_epochs(self._copies(), num_resolutions=self._dataset.num_resolutions)
-        return [self.num_steps(e) for e in range(min(epochs, period))]
+        period = min(epochs, period_of_epochs(self._copies(), num_resolutions=self._dataset.num_resolutions))
+        self._known_steps += [self.num_steps(e) for e in range(len(self._known_steps), period)]
+        return self._known_steps[:period]
 
     def _showings(self, epoch: int) -> list[Showing]:
         return showings_of_epoch(self._copies(), num_resolutions=self._dataset.num_resolutions, epoch=epoch)

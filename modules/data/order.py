@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -47,7 +47,31 @@ def showings_of_epoch(concepts: Sequence[Copies], *, num_resolutions: int, epoch
     where it stopped, so that all examples come equally often, however few they are. An example's resolutions take
     turns from one of its showings to the next.
     """
-    showings = []
+    return [
+        Showing(example, repeat, (example + shown_before + repeat) % num_resolutions)
+        for example, shown_before, count in _turns(concepts, epoch)
+        for repeat in range(count)
+    ]
+
+
+def sizes_of_epoch(
+    concepts: Sequence[Copies], buckets: Sequence[Sequence[Size]], *, num_resolutions: int, epoch: int
+) -> Counter[Size]:
+    """Return how many showings of each size an epoch has: those of `showings_of_epoch`, counted without making them.
+
+    `buckets[example][resolution]` is the size of a showing.
+    """
+    counts: Counter[Size] = Counter()
+    for example, shown_before, count in _turns(concepts, epoch):
+        rounds, rest = divmod(count, num_resolutions)
+        for turn in range(min(count, num_resolutions)):
+            size = buckets[example][(example + shown_before + turn) % num_resolutions]
+            counts[size] += rounds + (turn < rest)
+    return counts
+
+
+def _turns(concepts: Sequence[Copies], epoch: int) -> Iterator[tuple[int, int, int]]:
+    """Yield each example with how often it was shown before an epoch, and how often it is in it."""
     for concept in concepts:
         count = concept.num_examples
         whole, broken = divmod(concept.exact_repeats, 1)
@@ -55,11 +79,7 @@ def showings_of_epoch(concepts: Sequence[Copies], *, num_resolutions: int, epoch
         for index in range(count):
             extra_before = (first_extra - index + count - 1) // count
             extra = (end_extra - index + count - 1) // count - extra_before
-            shown_before = whole * epoch + extra_before
-            example = concept.first_example + index
-            for repeat in range(whole + extra):
-                showings.append(Showing(example, repeat, (example + shown_before + repeat) % num_resolutions))
-    return showings
+            yield concept.first_example + index, whole * epoch + extra_before, whole + extra
 
 
 def period_of_epochs(concepts: Sequence[Copies], *, num_resolutions: int) -> int:

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.data.buckets import Size
-from modules.data.order import Copies, Showing, Window, period_of_epochs, showings_of_epoch, windows_of_epoch
+from modules.data.order import (
+    Copies,
+    Showing,
+    Window,
+    period_of_epochs,
+    showings_of_epoch,
+    sizes_of_epoch,
+    windows_of_epoch,
+)
 from tests.unit.strategies import steady
 
 SIZES = [Size(64, 64), Size(96, 64), Size(64, 96)]
@@ -118,6 +126,27 @@ def test_epochs_recur_after_their_period(copies: list[tuple[int, float]], num_re
     now, later = (Counter((s.example, s.resolution) for s in showings_of_epoch(concepts, num_resolutions=num_resolutions, epoch=e))  # noqa: E501
                   for e in (epoch, epoch + period))  # fmt: skip
     assert now == later
+
+
+@steady
+@given(
+    copies=st.lists(st.tuples(st.integers(0, 5), repeats_of), max_size=3),
+    num_resolutions=st.integers(1, 3),
+    epoch=st.integers(0, 100),
+)
+def test_sizes_are_counted_without_making_the_showings(
+    copies: list[tuple[int, float]], num_resolutions: int, epoch: int
+) -> None:
+    concepts, first = [], 0
+    for count, repeats in copies:
+        concepts.append(Copies(first, count, repeats))
+        first += count
+    buckets = [[Size(8 * (1 + (e + r) % 3), 8) for r in range(num_resolutions)] for e in range(first)]
+    made = Counter(
+        buckets[s.example][s.resolution]
+        for s in showings_of_epoch(concepts, num_resolutions=num_resolutions, epoch=epoch)
+    )
+    assert sizes_of_epoch(concepts, buckets, num_resolutions=num_resolutions, epoch=epoch) == made
 
 
 # -- in which order
