@@ -14,17 +14,22 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import find
 from safetensors.torch import load_file
 
 from modules.config.edit import get_path, set_path
 from modules.config.field import FieldRecord, records_of
+from modules.config.rules import problems_of
 from modules.config.schema import Config
+from modules.config.support import unsupported
+from modules.config.walk import condition_path, is_relevant, live_records
 from modules.formats.safetensors_io import read_safetensors
 from modules.optim.ema import Ema
 from modules.system.devices import Device
 from tests.builders.configs import small_config
 from tests.builders.pictures import draw_folder
 from tests.builders.runs import Ran, run
+from tests.unit.strategies import few, valid_values
 from trainer import checkpoint
 from trainer.events import RunStarted, SampleReady
 from trainer.preflight import check
@@ -51,34 +56,56 @@ def base(tiny_sd: Path, tmp_path_factory: pytest.TempPathFactory) -> Config:
     )
 
 
-def offered(config: Config) -> Iterator[tuple[str, str, FieldRecord]]:
-    """Yield the path, the value and the record of every choice that some form offers."""
-    yield from _choices(records_of(Config), "")
-    for record in records_of(Config):
-        if record.kind == "list" and record.item:
-            yield from _choices(records_of(record.item), f"{record.path}.0.")
-        if record.kind == "map" and record.item:
-            for key in get_path(config, record.path):
-                yield from _choices(records_of(record.item), f"{record.path}.{key}.")
-
-
-def _choices(records: tuple[FieldRecord, ...], prefix: str) -> Iterator[tuple[str, str, FieldRecord]]:
+def offered(
+    config: Config, records: tuple[FieldRecord, ...] = records_of(Config)
+) -> Iterator[tuple[Config, FieldRecord]]:
+    """Yield every field that a form offers, with the config it is seen in: each variant is chosen in turn."""
     for record in records:
-        for value in record.choices:
-            yield prefix + record.path, value, record
+        yield config, record
+        for name, variant in record.variants.items():
+            yield from offered(with_value(config, record.path, {"name": name}), records_of(variant, record.path))
+        if record.item and record.kind in ("list", "map"):
+            inside = get_path(config, record.path)
+            for key in inside if record.kind == "map" else range(min(1, len(inside))):
+                yield from offered(config, records_of(record.item, f"{record.path}.{key}"))
 
 
-def with_choice(config: Config, path: str, value: str, record: FieldRecord) -> Config:
-    if "." in path and path.split(".")[0] in ("concepts", "sampling") and ".0." in path:
-        list_path, name = path.split(".0.")
-        items = [i.model_dump() for i in get_path(config, list_path)]
-        items[0][name] = value
-        changed, problems = set_path(config, list_path, items)
-    else:
-        new = {"name": value} if record.kind == "section" else value
-        changed, problems = set_path(config, path, new)
+def with_value(config: Config, path: str, value: Any) -> Config:
+    """The config with one value changed, inside the first entry of a list too."""
+    holder, is_inside, name = path.partition(".0.")
+    if is_inside:
+        items = [i.model_dump() for i in get_path(config, holder)]
+        *folders, name = name.split(".")
+        node = items[0]
+        for folder in folders:
+            node = node[folder]
+        node[name] = value
+        path, value = holder, items
+    changed, problems = set_path(config, path, value)
     assert not problems, problems
     return changed
+
+
+def in_force(config: Config, record: FieldRecord) -> Config:
+    """The config in which a field counts: what it waits for is set."""
+    condition = record.setting.applies_when
+    if condition is None or is_relevant(config, record):
+        return config
+    return with_value(config, condition_path(record, condition), condition.is_any_of[-1])
+
+
+def choices_of(config: Config) -> Iterator[tuple[Config, FieldRecord, str]]:
+    for seen_in, record in offered(config):
+        for value in record.choices:
+            yield seen_in, record, value
+
+
+def with_choice(config: Config, record: FieldRecord, value: str) -> Config:
+    return with_value(config, record.path, {"name": value} if record.kind == "section" else value)
+
+
+def is_not_yet(record: FieldRecord, value: str) -> bool:
+    return bool(record.setting.not_yet) or value in record.setting.not_yet_choices
 
 
 def left_behind(ran: Ran) -> str:
@@ -97,7 +124,6 @@ def left_behind(ran: Ran) -> str:
 
 
 CLOCKS = Clocks(now=lambda: datetime(2026, 1, 1))
-NOT_YET = {("training.trains", "embedding"), ("training.trains", "vae")}
 EXACT = {
     ("training.precision", "tfloat32"),  # a GPU's; see test_tf32_is_switched_on
     ("training.ema.mode", "temp_device"),  # see test_the_average_lies_where_it_is_asked_to
@@ -110,9 +136,13 @@ EXACT = {
 ALONE = {("concepts.0.kind", "validation"), ("model.family", "sdxl")}
 
 
-def is_chosen(config: Config, path: str, value: str, record: FieldRecord) -> bool:
-    chosen = get_path(config, path)
-    return (chosen.name if record.kind == "section" else chosen) == value
+def is_chosen(config: Config, record: FieldRecord, value: str) -> bool:
+    chosen = get_path(config, record.path)
+    return bool((chosen.name if record.kind == "section" else chosen) == value)
+
+
+def is_refused(config: Config) -> bool:
+    return any(p.severity == "error" for p in unsupported(config))
 
 
 @pytest.fixture(scope="module")
@@ -126,23 +156,52 @@ def test_the_same_run_leaves_the_same_behind(base: Config, plain: str) -> None:
 
 def test_every_choice_does_something_or_is_refused(base: Config, plain: str) -> None:
     silent = []
-    for path, value, record in offered(base):
-        if is_chosen(base, path, value, record) or (path, value) in EXACT:
-            continue
-        changed = with_choice(base, path, value, record)
-        if (path, value) in NOT_YET | ALONE:
-            assert [e.path.split(".")[0] for e in check(changed).errors] == [path.split(".")[0]]
-            continue
-        if left_behind(run(changed, clocks=CLOCKS)) == plain:
-            silent.append((path, value))
+    for seen_in, record, value in choices_of(base):
+        before = in_force(seen_in, record)
+        if is_not_yet(record, value) or is_chosen(before, record, value) or (record.path, value) in EXACT:
+            continue  # what is not there yet: test_what_is_not_there_yet_is_named
+        changed = with_choice(before, record, value)
+        if (record.path, value) in ALONE:
+            assert [e.path.split(".")[0] for e in check(changed).errors] == [record.path.split(".")[0]]
+        elif not is_refused(before) and left_behind(run(changed, clocks=CLOCKS)) == (
+            plain if before == base else left_behind(run(before, clocks=CLOCKS))
+        ):
+            silent.append((record.path, value))
     assert not silent
 
 
+def test_what_is_not_there_yet_is_named(base: Config) -> None:
+    """Each field and each choice that is marked: refused at its own path, or a warning where it changes nothing."""
+    named = set()
+    for seen_in, record in offered(base):
+        before = in_force(seen_in, record)
+        if record.setting.only_if_trainable and record.path not in {r.path for r in live_records(before)}:
+            continue
+        marked = [with_choice(before, record, value) for value in sorted(record.setting.not_yet_choices)]
+        if record.setting.not_yet:
+            marked.append(with_value(before, record.path, another_value(before, record)))
+        expected = "warning" if record.setting.not_yet == "ignored" else "error"
+        for config in marked:
+            found = [p.severity for p in problems_of(config) if p.path == record.path]
+            assert expected in found, record.path
+            named.add(record.path)
+    assert {"training.optimizer", "training.schedule", "adapter", "training.optimizer.fused_back_pass"} <= named
+
+
+def another_value(config: Config, record: FieldRecord) -> Any:
+    """A value that the field takes and that is not its default."""
+
+    def is_another(value: Any) -> bool:
+        return bool(get_path(with_value(config, record.path, value), record.path) != record.default)
+
+    return find(valid_values(record), is_another, settings=few)
+
+
 def test_what_is_called_exact_is_offered_and_exact(base: Config, plain: str) -> None:
-    choices = {(path, value): record for path, value, record in offered(base)}
-    assert choices.keys() >= EXACT | NOT_YET | ALONE
+    choices = {(record.path, value): record for _, record, value in choices_of(base)}
+    assert choices.keys() >= EXACT | ALONE
     for path, value in sorted(EXACT):
-        assert left_behind(run(with_choice(base, path, value, choices[path, value]), clocks=CLOCKS)) == plain
+        assert left_behind(run(with_choice(base, choices[path, value], value), clocks=CLOCKS)) == plain
 
 
 def test_tf32_is_switched_on(base: Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,13 +253,6 @@ def test_the_average_lies_where_it_is_asked_to(base: Config, monkeypatch: pytest
     ],
 )
 def test_a_number_that_is_set_is_used(base: Config, plain: str, path: str, value: object) -> None:
-    if ".0." in path:
-        list_path, name = path.split(".0.")
-        items = [i.model_dump() for i in get_path(base, list_path)]
-        items[0][name] = value
-        path, value = list_path, items
-    changed, problems = set_path(base, path, value)
-    assert not problems
-    ran = run(changed, clocks=CLOCKS)
+    ran = run(with_value(base, path, value), clocks=CLOCKS)
     assert ran.of(RunStarted)
     assert left_behind(ran) != plain

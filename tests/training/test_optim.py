@@ -163,6 +163,18 @@ def test_optimizer_state_goes_out_and_in_by_name(settings: OptimizerSettings) ->
         assert torch.equal(parameter, named_parameters(resumed)[name])
 
 
+@pytest.mark.parametrize(("is_fused", "kind"), [(False, "cpu"), (True, "meta")])
+def test_a_step_count_goes_where_a_fused_step_looks_for_it(is_fused: bool, kind: str) -> None:
+    """On a GPU a fused step needs its count there; any other leaves it on the processor. `meta` stands for the GPU."""
+    parameter = nn.Parameter(torch.zeros(2, device="meta"))
+    optimizer = torch.optim.AdamW([parameter])
+    optimizer.param_groups[0]["fused"] = is_fused
+    tensors = {"w|step": torch.tensor(3.0), "w|exp_avg": torch.ones(2)}
+    restore_optimizer_state(optimizer, {"w": parameter}, tensors, {})
+    assert optimizer.state[parameter]["step"].device.type == kind
+    assert optimizer.state[parameter]["exp_avg"].device.type == "meta"
+
+
 # How a step is made, not what it comes to: test_an_optimizer_is_torchs_with_the_settings has them.
 OF_THE_MACHINE = {"fused", "foreach"}
 CHANGED: dict[str, Any] = {

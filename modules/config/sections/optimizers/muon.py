@@ -28,7 +28,6 @@ from modules.config.sections.optimizers.terms import (
 )
 
 _HAS_ADAM = When("muon_with_aux_adam", (True,))
-_HAS_ADAM_FROM_INSIDE = When("training.optimizer.muon_with_aux_adam", (True,))
 _AS_IN_THE_LIBRARY = "the library's own value"
 
 WithAdam = Annotated[
@@ -109,7 +108,6 @@ class AuxiliaryAdam(Section):
         advanced(
             "Adam: beta 1",
             "How long the Adam's mean of gradients remembers.",
-            applies_when=_HAS_ADAM_FROM_INSIDE,
             empty_means=_AS_IN_THE_LIBRARY,
         ),
     ] = None
@@ -120,7 +118,6 @@ class AuxiliaryAdam(Section):
         advanced(
             "Adam: beta 2",
             "How long the Adam's mean of squared gradients remembers.",
-            applies_when=_HAS_ADAM_FROM_INSIDE,
             empty_means=_AS_IN_THE_LIBRARY,
         ),
     ] = None
@@ -131,7 +128,6 @@ class AuxiliaryAdam(Section):
         advanced(
             "Adam: epsilon",
             "Keeps the Adam's division finite.",
-            applies_when=_HAS_ADAM_FROM_INSIDE,
             empty_means=_AS_IN_THE_LIBRARY,
         ),
     ] = None
@@ -142,7 +138,6 @@ class AuxiliaryAdam(Section):
         advanced(
             "Adam: weight decay",
             "How strongly the Adam pulls its weights towards zero.",
-            applies_when=_HAS_ADAM_FROM_INSIDE,
             empty_means=_AS_IN_THE_LIBRARY,
         ),
     ] = None
