@@ -41,8 +41,9 @@ def with_dialog(window: Window, act: Callable[[SecretsDialog], object]) -> None:
             act(dialogs[0])
         except (AssertionError, tk.TclError) as error:  # a Tk callback would swallow it
             faults.append(error)
-        if dialogs[0].winfo_exists():
-            dialogs[0].close()
+        finally:  # an open dialog would wait for ever
+            if dialogs[0].winfo_exists():
+                dialogs[0].close()
 
     root.after(5, look)
     button._canvas.focus_force()
