@@ -8,7 +8,7 @@ from pathlib import Path
 from modules.config.problem import Problem
 from modules.config.rules import problems_of
 from modules.config.schema import Config
-from modules.data.dataset import Dataset
+from modules.data.dataset import Dataset, EpochPlans
 from modules.formats.file_kind import FileKind
 from trainer.model_check import found_model, problems_of_model
 from trainer.preflight.captions import problems_of_captions
@@ -49,8 +49,9 @@ def check(config: Config, *, resume_from: Path | None = None) -> Report:
     problems += problems_of_pictures(readable, training, validation)
     problems += problems_of_captions(readable, training)
     problems += problems_of_companions(readable, training)
-    problems += problems_of_length(readable, training)
-    return Report(tuple(problems), None if concept_problems else _preview(config, model, training, validation))
+    plans = plans_of(readable, training)
+    problems += problems_of_length(readable, training, plans)
+    return Report(tuple(problems), None if concept_problems else _preview(config, model, training, validation, plans))
 
 
 def _without(config: Config, concepts: Collection[int]) -> Config:
@@ -58,8 +59,9 @@ def _without(config: Config, concepts: Collection[int]) -> Config:
     return config.model_copy(update={"concepts": tuple(kept)})
 
 
-def _preview(config: Config, model: FileKind | None, training: Dataset, validation: Dataset) -> Preview:
-    plans = plans_of(config, training)
+def _preview(
+    config: Config, model: FileKind | None, training: Dataset, validation: Dataset, plans: EpochPlans
+) -> Preview:
     return Preview(
         num_pictures=len(training.examples),
         num_validation_pictures=len(validation.examples),

@@ -11,14 +11,13 @@ from modules.config.problem import Problem
 from modules.config.schema import Config
 from modules.data.dataset import Dataset, EpochPlans
 from modules.families.registry import FAMILIES
-from trainer.preflight.plans import plans_of
 
 
-def problems_of_length(config: Config, training: Dataset) -> Iterator[Problem]:
+def problems_of_length(config: Config, training: Dataset, plans: EpochPlans) -> Iterator[Problem]:
     """Yield what shows once the pictures are counted. Without a picture there is nothing to say here."""
     if not training.examples:
         return
-    plans, epochs = plans_of(config, training), config.training.epochs
+    epochs = config.training.epochs
     total_steps = plans.total_steps(epochs)
     if total_steps == 0:
         yield Problem("concepts", "With these repeats no picture is shown at all.", advice="Raise the repeats.")
