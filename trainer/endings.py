@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from modules.errors import DarkroomError
+from modules.optim.param_groups import TrainGroup
 from modules.system.paths import from_root
 from trainer.assemble import LoadedModel
 from trainer.backup import BackupInfo, remove_older, write_backup
+from trainer.callbacks.rehearsal import EnoughTried, SmallRun, without_a_trace
 from trainer.callbacks.saving import SavingCallback
 from trainer.checkpoint import write_state
 from trainer.events import BackupSaved, PhaseChanged, RunFinished, WarningRaised
@@ -42,26 +45,44 @@ class Backups:
         """Write a complete backup, remove older ones as set, and tell it."""
         setup = self.setup
         setup.log.emit(PhaseChanged("backing_up", f"step {counters.step}"))
-
-        def write_files(folder: Path) -> None:
-            write_state(
-                folder,
-                config=setup.config,
-                counters=counters,
-                num_threads=setup.num_threads,
-                plan=self.plan,
-                groups=self.model.groups,
-                stepper=self.stepper,
-                method=self.method,
-            )
-
-        backup = write_backup(
-            setup.run_dir, step=counters.step, epoch=counters.epoch, now=setup.clocks.now(), write=write_files
+        backup = self._write(
+            counters, lambda folder: self._write_state(folder, counters, self.model.groups, self.stepper)
         )
         remove_older(setup.run_dir, keep=setup.config.backup.keep)
         setup.log.emit(BackupSaved(counters.step, str(backup.path)))
         self._newest = counters, backup
         return backup
+
+    def try_out(self, small: SmallRun) -> None:
+        """Write a backup of a run in small where backups go, and give it up before it counts."""
+
+        def write_files(folder: Path) -> None:
+            self._write_state(folder, small.counters, small.groups, small.stepper)
+            raise EnoughTried
+
+        with without_a_trace(self.setup.run_dir / "backup"):
+            self._write(small.counters, write_files)
+
+    def _write(self, counters: Counters, write_files: Callable[[Path], None]) -> BackupInfo:
+        return write_backup(
+            self.setup.run_dir,
+            step=counters.step,
+            epoch=counters.epoch,
+            now=self.setup.clocks.now(),
+            write=write_files,
+        )
+
+    def _write_state(self, folder: Path, counters: Counters, groups: Sequence[TrainGroup], stepper: Stepper) -> None:
+        write_state(
+            folder,
+            config=self.setup.config,
+            counters=counters,
+            num_threads=self.setup.num_threads,
+            plan=self.plan,
+            groups=groups,
+            stepper=stepper,
+            method=self.method,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +138,8 @@ def _save_result(setup: RunSetup, saving: SavingCallback, counters: Counters) ->
     """Write the result to its place; where that fails after all, into the run's own folder, and say so."""
     destination = from_root(setup.config.output.destination)
     try:
+        if setup.config.output.never_replace and destination.exists():
+            raise FileExistsError("it exists by now, and no file may be replaced")
         saving.save(destination, counters, is_final=True)
     except OSError as error:
         fallback = setup.run_dir / "save" / destination.name

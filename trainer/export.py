@@ -18,7 +18,7 @@ from modules.data.dataset import Dataset
 from modules.families.spec import LoraNaming
 from modules.formats.lora_files import LoraLayerWeights, to_kohya, to_peft
 from modules.formats.metadata import LoraFacts, lora_metadata, tag_frequency
-from modules.formats.safetensors_io import payload_sha256, write_safetensors
+from modules.formats.safetensors_io import OnWritten, payload_sha256, write_safetensors
 from modules.formats.single_file.models import CONFIGS_KEY
 from modules.system.dtypes import dtype_of
 
@@ -31,8 +31,20 @@ class Exporter(Protocol):
         """What the name of a save ends in."""
         ...
 
-    def save(self, path: Path, values: Mapping[str, torch.Tensor], *, now: datetime, step: int, epoch: int) -> None:
-        """Write the trained weights `values`, by full parameter name, to a path, atomically."""
+    def save(
+        self,
+        path: Path,
+        values: Mapping[str, torch.Tensor],
+        *,
+        now: datetime,
+        step: int,
+        epoch: int,
+        on_written: OnWritten | None = None,
+    ) -> None:
+        """Write the trained weights `values`, by full parameter name, to a path, atomically.
+
+        `on_written(done, total)` counts bytes, tensor by tensor, and may raise to end it: then nothing is left.
+        """
         ...
 
 
@@ -47,7 +59,16 @@ class LoraExporter:
     thumbnail: Callable[[], str] = str
     suffix: str = ".safetensors"
 
-    def save(self, path: Path, values: Mapping[str, torch.Tensor], *, now: datetime, step: int, epoch: int) -> None:
+    def save(
+        self,
+        path: Path,
+        values: Mapping[str, torch.Tensor],
+        *,
+        now: datetime,
+        step: int,
+        epoch: int,
+        on_written: OnWritten | None = None,
+    ) -> None:
         """Write the LoRA whose weights are `values` (by full parameter name) in the config's format and dtype.
 
         Atomic: on any error the former file stands. Raises DarkroomError where a weight is not finite.
@@ -68,7 +89,7 @@ class LoraExporter:
         metadata = lora_metadata(facts, payload_sha256=payload_sha256(tensors, dtype=dtype))
         if self.naming.own_configs:
             metadata[CONFIGS_KEY] = self.naming.own_configs
-        write_safetensors(path, tensors, metadata | form_metadata, dtype=dtype)
+        write_safetensors(path, tensors, metadata | form_metadata, dtype=dtype, on_written=on_written)
 
     def _facts(self, title: str, *, now: datetime, step: int, epoch: int) -> LoraFacts:
         captions: dict[str, list[str]] = {c.name: [] for c in self.dataset.concepts}

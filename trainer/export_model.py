@@ -14,6 +14,7 @@ from modules.config.schema import Config
 from modules.families.protocol import ModelFamily, Part
 from modules.formats.folder_model import write_folder
 from modules.formats.lazy_tensors import LazyTensor, lazy
+from modules.formats.safetensors_io import OnWritten
 from modules.formats.single_file.write import CheckpointTraits, write_checkpoint
 from modules.system.dtypes import dtype_of
 from trainer.export import embedded_config
@@ -32,7 +33,16 @@ class ModelExporter:
         """What the name of a save ends in: a folder's in nothing."""
         return ".safetensors" if self.config.output.model_format == "single_file" else ""
 
-    def save(self, path: Path, values: Mapping[str, torch.Tensor], *, now: datetime, step: int, epoch: int) -> None:
+    def save(
+        self,
+        path: Path,
+        values: Mapping[str, torch.Tensor],
+        *,
+        now: datetime,
+        step: int,
+        epoch: int,
+        on_written: OnWritten | None = None,
+    ) -> None:
         """Write the model with its trained weights `values` (by full parameter name) in the config's form and dtype.
 
         Streamed and atomic: on any error what was there stands. Raises DarkroomError where a weight is not finite.
@@ -47,7 +57,7 @@ class ModelExporter:
         )
         dtype = dtype_of(output.dtype)
         if output.model_format == "diffusers":
-            write_folder(path, states, configs, traits, dtype=dtype)
+            write_folder(path, states, configs, traits, dtype=dtype, on_written=on_written)
             return
         told = {
             "darkroom_config": embedded_config(self.config),
@@ -65,6 +75,7 @@ class ModelExporter:
             title=path.stem,
             created=now,
             metadata={key: text for key, text in told.items() if text},
+            on_written=on_written,
         )
 
 

@@ -57,6 +57,23 @@ class Loader:
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
+    def heaviest_batch(self, epoch: int, *, step: int) -> Batch | None:
+        """Return the batch of an epoch with the most pixels, as if it alone were step number `step` of the run.
+
+        None where the epoch shows no picture.
+        """
+        batches = [m for window in self.plans.windows(epoch) for m in window]
+        if not batches:
+            return None
+        heaviest = max(batches, key=self._num_pixels)
+        place = _Place(heaviest, step, 0, len(heaviest), ends_window=True)
+        with ThreadPoolExecutor(self.threads, thread_name_prefix="darkroom-loader") as pool:
+            return self._batch(epoch, place, [self._result(f) for f in self._submit(pool, place)])
+
+    def _num_pixels(self, showings: MicroBatch) -> int:
+        buckets = [self.dataset.buckets[s.example][s.resolution] for s in showings]
+        return sum(b.width_px * b.height_px for b in buckets)
+
     def _places(self, epoch: int, first_epoch_step: int, step: int) -> Iterator[_Place]:
         for index, window in enumerate(self.plans.windows(epoch)[first_epoch_step:]):
             window_samples = sum(len(m) for m in window)

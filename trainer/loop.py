@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from modules.data.batch import Batch
 from modules.errors import DarkroomError
 from modules.optim.param_groups import TrainGroup
 from modules.system.global_rng import seeded_global_rng
@@ -17,7 +18,7 @@ from trainer.events import PhaseChanged
 from trainer.freezing import training_parts
 from trainer.launch import QuietPoints
 from trainer.loader import Loader
-from trainer.methods.protocol import StepContext, TrainingMethod
+from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
 from trainer.precision import Precision
 from trainer.state import Counters
 from trainer.step import Stepper
@@ -70,12 +71,7 @@ def train_epoch(training: Training) -> None:
     started = training.clock()
     for batch in training.method.batches(batches):
         started += check_commands(training)
-        # Dropout inside the model draws from the global generator: each micro-batch has its own beginning of it.
-        seed = derive_seed(training.context.run_seed, "dropout", batch.step, batch.micro_batch)
-        with seeded_global_rng(seed, training.context.device):
-            with training.precision.autocast():
-                step_loss = training.method.loss(batch, training.context)
-            stepper.backward(step_loss)
+        step_loss = take_in(batch, training.method, stepper, training.context, training.precision)
         if not step_loss.ends_step:
             continue
         finish_step(training, epoch_steps, started)
@@ -85,6 +81,19 @@ def train_epoch(training: Training) -> None:
         if training.counters.epoch == epoch:
             training.log.emit(PhaseChanged("training"))
         started = training.clock()
+
+
+def take_in(
+    batch: Batch, method: TrainingMethod, stepper: Stepper, context: StepContext, precision: Precision
+) -> StepLoss:
+    """Add what a method says of a batch to a stepper's gradients, and return the loss."""
+    # Dropout inside the model draws from the global generator: each micro-batch has its own beginning of it.
+    seed = derive_seed(context.run_seed, "dropout", batch.step, batch.micro_batch)
+    with seeded_global_rng(seed, context.device):
+        with precision.autocast():
+            step_loss = method.loss(batch, context)
+        stepper.backward(step_loss)
+    return step_loss
 
 
 def finish_step(training: Training, epoch_steps: int, started: float) -> None:

@@ -30,15 +30,18 @@ class Painter:
     precision: Precision
 
     @torch.no_grad()
-    def paint(self, prompts: Sequence[SamplePrompt], *, on_step: Callable[[], None]) -> list[Image.Image]:
+    def paint(
+        self, prompts: Sequence[SamplePrompt], *, on_step: Callable[[], None], most_steps: int | None = None
+    ) -> list[Image.Image]:
         """Return a picture per prompt. `on_step` is called before each denoising step and may raise to end it all.
 
-        With the same seed, sampler and weights the pictures are those of diffusers' pipelines.
+        With the same seed, sampler and weights the pictures are those of diffusers' pipelines. `most_steps` breaks
+        each chain off, for a try.
         """
         with self.placement.phase(phases.SAMPLE_ENCODE), self.precision.autocast():
             conditionings = [self._encode(p) for p in prompts]
         with self.placement.phase(phases.SAMPLE_DENOISE), self.precision.autocast():
-            latents = [self._denoise(p, c, on_step) for p, c in zip(prompts, conditionings, strict=True)]
+            latents = [self._denoise(p, c, on_step, most_steps) for p, c in zip(prompts, conditionings, strict=True)]
         with self.placement.phase(phases.SAMPLE_DECODE):
             return [_to_image(self.family.decode(z)) for z in latents]
 
@@ -47,7 +50,9 @@ class Painter:
         frame = Frame.whole(Size(prompt.width_px, prompt.height_px))
         return self.family.framed(self.family.encode_prompts(texts), [frame] * len(texts))
 
-    def _denoise(self, prompt: SamplePrompt, conditioning: Conditioning, on_step: Callable[[], None]) -> torch.Tensor:
+    def _denoise(
+        self, prompt: SamplePrompt, conditioning: Conditioning, on_step: Callable[[], None], most_steps: int | None
+    ) -> torch.Tensor:
         spec = self.family.spec
         shape = (
             1,
@@ -68,6 +73,7 @@ class Painter:
             num_steps=prompt.steps,
             generator=generator,
             on_step=on_step,
+            most_steps=most_steps,
         )
 
 

@@ -29,7 +29,7 @@ from trainer.commands import CommandDesk, StopRequested
 from trainer.downloads import DownloadMeter
 from trainer.event_log import EventLog
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, WarningRaised
-from trainer.failures import explain
+from trainer.failures import explain, is_mendable
 from trainer.launch import RunRequest
 from trainer.precision import process_settings
 from trainer.run_setup import Clocks, RunSetup
@@ -137,7 +137,7 @@ def _failure(error: BaseException, run_dir: Path | None) -> RunFailed:
     message, advice = explain(error)
     backups = list_backups(run_dir) if run_dir else []
     backup_path = str(backups[-1].path) if backups else ""
-    if isinstance(error, DarkroomError):
+    if is_mendable(error):
         return RunFailed(message, advice, backup_path=backup_path)
     details = redacted("".join(traceback.format_exception(error)))
     logger.error("The run failed.\n%s", details)

@@ -21,6 +21,7 @@ from trainer.callbacks.backup import BackupCallback
 from trainer.checkpoint import restore
 from trainer.commands import StopRequested
 from trainer.downloads import DownloadMeter
+from trainer.dry_run import dry_run
 from trainer.endings import Backups, Prepared, end, end_stopped, rescue
 from trainer.events import PhaseChanged, RunStarted, WarningRaised
 from trainer.freezing import freeze_what_is_over, training_parts
@@ -40,8 +41,10 @@ def carry_out(setup: RunSetup) -> None:
     save_file(setup.config, setup.run_dir / "config.json")
     run = prepare(setup)
     training, watchers = run.training, run.watchers
-    is_ended = False
+    is_safe = True  # nothing is learned yet that could be lost
     try:
+        dry_run(run)
+        is_safe = False
         if training.counters.step == 0:
             watchers.sampling.at_start(training.counters)
             watchers.validation.at_start(training.counters)
@@ -49,14 +52,14 @@ def carry_out(setup: RunSetup) -> None:
         with suppress(StopRequested):  # the training is done: a stop now only cuts the samples short
             watchers.sampling.at_end(training.counters)
         end(run, outcome)
-        is_ended = True
+        is_safe = True
     except StopRequested:
-        is_ended = True
+        is_safe = True
         if not training.counters.step:
             raise
         end_stopped(run)
     finally:
-        if not is_ended:
+        if not is_safe:
             rescue(run)
         run.close()
 
@@ -117,7 +120,7 @@ def _training(
         restore(setup.backup.path, setup.saved, groups=model.groups, stepper=stepper, method=method)
         counters = _fitted(setup, counters, loaders.training, setup.saved.plan)
     method.prepare(context)
-    backup_callback = BackupCallback(config.backup.every, write=backups.write, desk=setup.desk)
+    backup_callback = BackupCallback(config.backup.every, write=backups.write, try_out=backups.try_out, desk=setup.desk)
     return Training(
         loader=loaders.training,
         method=method,

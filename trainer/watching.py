@@ -76,6 +76,7 @@ def build_watchers(
         ),
         saving=SavingCallback(
             config.backup.save_every,
+            destination=destination,
             folder=setup.run_dir / "save",
             name=config.backup.save_prefix or destination.stem,
             format_name=config.output.format if model.adapters else config.output.model_format,

@@ -265,7 +265,7 @@ def test_a_result_that_cannot_be_written_lands_in_the_runs_folder(
     plain = LoraExporter.save
 
     def save(self: LoraExporter, path: Path, *arguments: Any, **options: Any) -> None:
-        if path == Path(config.output.destination):
+        if path == Path(config.output.destination) and options["step"]:  # when it was tried, there still was room
             raise OSError(28, "No space left on device")
         plain(self, path, *arguments, **options)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from modules.config.every import Every
 from trainer.backup import BackupInfo
 from trainer.callbacks.protocol import StepView
+from trainer.callbacks.rehearsal import Rehearsal, SmallRun
 from trainer.commands import BackupNow, CommandDesk
 from trainer.state import Counters
 
@@ -14,9 +16,18 @@ from trainer.state import Counters
 class BackupCallback:
     """Comes last after a step, so that a backup holds all that the step led to."""
 
-    def __init__(self, every: Every, *, write: Callable[[Counters], BackupInfo], desk: CommandDesk) -> None:
+    def __init__(
+        self,
+        every: Every,
+        *,
+        write: Callable[[Counters], BackupInfo],
+        try_out: Callable[[SmallRun], None],
+        desk: CommandDesk,
+    ) -> None:
+        """`write` makes a backup; `try_out` begins one of a run in small and gives it up."""
         self._every = every
         self._write = write
+        self._try_out = try_out
         self._desk = desk
 
     def after_step(self, view: StepView) -> None:
@@ -24,3 +35,7 @@ class BackupCallback:
         is_due = self._every.is_due(view.before.moment, view.now.moment)
         if self._desk.take(BackupNow) or is_due:
             self._write(view.now)
+
+    def rehearsals(self, small: SmallRun) -> list[Rehearsal]:
+        """Return the trial of a backup, which every run may need: a stop leaves one."""
+        return [Rehearsal("writing a backup", "Close other programs.", partial(self._try_out, small))]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from trainer.callbacks.rehearsal import Rehearsal, SmallRun
 from trainer.state import Counters
 from trainer.step import StepOutcome
 
@@ -26,4 +28,8 @@ class Callback(Protocol):
 
     def after_step(self, view: StepView) -> None:
         """Called after every step, in the order the run lists its callbacks."""
+        ...
+
+    def rehearsals(self, small: SmallRun) -> Sequence[Rehearsal]:
+        """Return what of its work, where that is enabled, a run should try once before its first step."""
         ...

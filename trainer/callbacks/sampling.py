@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+
+from PIL import Image
 
 from modules.config.sections.watching import SamplePrompt, Sampling
 from modules.system.atomic import atomic_file
 from modules.system.paths import safe_name
 from trainer.callbacks.protocol import StepView
+from trainer.callbacks.rehearsal import EnoughTried, Rehearsal, SmallRun, without_a_trace
 from trainer.commands import CommandDesk, SampleNow
 from trainer.evaluation import Evaluation
 from trainer.events import Event, PhaseChanged, SampleProgress, SampleReady, WarningRaised
@@ -77,10 +81,28 @@ class SamplingCallback:
         for (index, prompt), image in zip(prompts, images, strict=True):
             path = self._path(step, index, [(index, prompt)])
             with atomic_file(path) as temporary:
-                image.save(temporary, format="PNG" if path.suffix == ".png" else "JPEG", quality=95)
+                _write(image, temporary, path.suffix)
             if self._log is not None:
                 self._log.image(f"samples/{path.parent.name}", image, step)
             self._emit(SampleReady(step, index, prompt.prompt, str(path)))
+
+    def rehearsals(self, small: SmallRun) -> list[Rehearsal]:
+        """Return the trial of the largest sample, if samples are painted without being asked for."""
+        prompts, settings = self._prompts(), self._settings
+        if not prompts or (settings.every.is_never and not settings.at_start and not settings.at_end):
+            return []
+        largest = max(prompts, key=lambda p: p[1].width_px * p[1].height_px * (2 if p[1].guidance > 1 else 1))
+        advice = "Use smaller samples, or switch them off."
+        return [Rehearsal("painting a sample", advice, partial(self._try_out, largest, small.counters.step))]
+
+    def _try_out(self, prompt: tuple[int, SamplePrompt], step: int) -> None:
+        """Paint a sample with a single denoising step, and begin to write it."""
+        with self._evaluation.active():
+            [image] = self._painter.paint([prompt[1]], on_step=self._desk.check, most_steps=1)
+        path = self._path(step, prompt[0], [prompt])
+        with without_a_trace(path.parent), atomic_file(path) as temporary:
+            _write(image, temporary, path.suffix)
+            raise EnoughTried
 
     def _prompts(self) -> list[tuple[int, SamplePrompt]]:
         return [(i, p) for i, p in enumerate(self._settings.prompts) if p.enabled]
@@ -89,6 +111,10 @@ class SamplingCallback:
         text = prompts[0][1].prompt if prompts else ""
         folder = self._folder / f"{index + 1:02d} {safe_name(text, max_chars=40)}"
         return folder / f"step-{step:08d}.{self._settings.image_format}"
+
+
+def _write(image: Image.Image, path: Path, suffix: str) -> None:
+    image.save(path, format="PNG" if suffix == ".png" else "JPEG", quality=95)
 
 
 class _Progress:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -11,6 +12,7 @@ import torch
 from modules.config.every import Every
 from modules.formats.interop import who_loads_file
 from trainer.callbacks.protocol import StepView
+from trainer.callbacks.rehearsal import Rehearsal, SmallRun, enough, without_a_trace
 from trainer.commands import CommandDesk, SaveNow
 from trainer.events import Event, ModelSaved, PhaseChanged
 from trainer.export import Exporter
@@ -24,6 +26,7 @@ class SavingCallback:
         self,
         every: Every,
         *,
+        destination: Path,
         folder: Path,
         name: str,
         format_name: str,
@@ -33,8 +36,12 @@ class SavingCallback:
         desk: CommandDesk,
         emit: Callable[[Event], None],
     ) -> None:
-        """`values()` gives the weights to save, by full parameter name: averaged ones where they are kept."""
+        """`destination` is the place of the result, `folder` that of saves on the way.
+
+        `values()` gives the weights to save, by full parameter name: averaged ones where they are kept.
+        """
         self._every = every
+        self._destination = destination
         self._folder = folder
         self._name = name
         self._format_name = format_name
@@ -52,9 +59,26 @@ class SavingCallback:
 
     def save_on_the_way(self, counters: Counters) -> Path:
         """Write a save under the name of its step and return its path."""
-        path = self._folder / f"{self._name}-step-{counters.step:08d}{self._exporter.suffix}"
+        path = self._path(counters)
         self.save(path, counters, is_final=False)
         return path
+
+    def rehearsals(self, small: SmallRun) -> list[Rehearsal]:
+        """Return the trials of a save in both places: the result's, and where a stop or a save on the way puts one."""
+        places = {"saving on the way": self._path(small.counters), "saving the result": self._destination}
+        return [
+            Rehearsal(what, "Close other programs.", partial(self._begin, path, small.counters))
+            for what, path in places.items()
+        ]
+
+    def _begin(self, path: Path, counters: Counters) -> None:
+        """Begin to write the model to a path and give it up after the first tensor; what is there stands."""
+        facts = {"step": counters.step, "epoch": counters.epoch}
+        with without_a_trace(path.parent):
+            self._exporter.save(path, self._values(), now=self._now(), on_written=enough, **facts)
+
+    def _path(self, counters: Counters) -> Path:
+        return self._folder / f"{self._name}-step-{counters.step:08d}{self._exporter.suffix}"
 
     def save(self, path: Path, counters: Counters, *, is_final: bool) -> None:
         """Write the model to a path and tell it. Raises DarkroomError where a weight is not finite, OSError."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -16,6 +16,7 @@ from modules.objectives.denoise import predicted_losses
 from modules.system.devices import Device, move
 from trainer import phases
 from trainer.callbacks.protocol import StepView
+from trainer.callbacks.rehearsal import Rehearsal, SmallRun
 from trainer.commands import CommandDesk, ValidateNow
 from trainer.evaluation import Evaluation
 from trainer.events import Event, PhaseChanged, ValidationFinished
@@ -77,7 +78,7 @@ class ValidationCallback:
         with self._evaluation.active(), self._placement.phase(phases.VALIDATE):
             for batch in self._loader.batches(0, first_epoch_step=0, step=0):
                 self._desk.check()
-                self._measure(batch, losses)
+                self._measure(batch, self._timesteps(), losses)
         result = summarise(losses, step)
         self._emit(result)
         if self._log is not None:
@@ -85,13 +86,29 @@ class ValidationCallback:
             for concept, value in result.by_concept.items():
                 self._log.scalar(f"loss/validation/{concept}", value, step)
 
-    def _measure(self, batch: Batch, losses: Losses) -> None:
+    def rehearsals(self, small: SmallRun) -> list[Rehearsal]:
+        """Return the trial of one measurement, if validation is on."""
+        if self._settings.every.is_never or not self._loader.dataset.examples:
+            return []
+        advice = "Use a smaller batch or resolution, or switch validation off."
+        return [Rehearsal("validation", advice, self._try_out)]
+
+    def _try_out(self) -> None:
+        """Measure the batch with the most pixels at one timestep."""
+        with self._evaluation.active(), self._placement.phase(phases.VALIDATE):
+            batch = self._loader.heaviest_batch(0, step=0)
+            if batch is not None:
+                self._measure(batch, self._timesteps()[:1], defaultdict(list))
+
+    def _timesteps(self) -> Sequence[int]:
+        return fixed_timesteps(self._settings.num_timesteps, num_timesteps=self._family.process.num_timesteps)
+
+    def _measure(self, batch: Batch, timesteps: Sequence[int], losses: Losses) -> None:
         with self._precision.autocast():
             conditioning = batch.conditioning_for(self._family)
         dataset = self._loader.dataset
         concepts = [dataset.concepts[dataset.examples[s.example].concept].name for s in batch.showings]
-        num_timesteps = self._family.process.num_timesteps
-        for timestep in fixed_timesteps(self._settings.num_timesteps, num_timesteps=num_timesteps):
+        for timestep in timesteps:
             self._desk.check()
             timesteps_B = move(torch.full((batch.num_samples,), timestep), self._device)
             with self._precision.autocast():

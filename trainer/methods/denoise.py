@@ -9,7 +9,7 @@ from typing import Any
 from modules.data.batch import Batch
 from modules.diffusion.noise import gaussian_like, generator_for, uniform_timesteps
 from modules.objectives.denoise import predicted_losses, snr_weights
-from trainer.methods.protocol import StepContext, StepLoss
+from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,10 @@ class Denoise:
             window_samples=batch.window_samples,
             ends_step=batch.ends_window,
         )
+
+    def branches(self) -> Mapping[str, TrainingMethod]:
+        """Return the one way there is: the method has no memory, so it may be tried itself."""
+        return {"denoising": self}
 
     def state_dict(self) -> dict[str, Any]:
         """Return nothing: the method has no memory."""

@@ -54,6 +54,13 @@ class TrainingMethod(Protocol):
         """Return the loss of a batch, with its graph."""
         ...
 
+    def branches(self) -> Mapping[str, TrainingMethod]:
+        """Return, by name, each way a step can go, as a method that always goes that way and that may be thrown away.
+
+        A run tries each of them once before its first step, however seldom the dice choose it.
+        """
+        ...
+
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs, JSON-safe."""
         ...

@@ -34,6 +34,7 @@ PHASE_WORDS: Mapping[str, str] = {
     "loading": "Loading the model",
     "scanning": "Looking at the pictures",
     "caching": "Caching",
+    "rehearsing": "Trying everything once",
     "training": "Training",
     "validating": "Validating",
     "sampling": "Painting samples",

@@ -45,16 +45,17 @@ def run_chain(
     num_steps: int,
     generator: torch.Generator,
     on_step: Callable[[], None],
+    most_steps: int | None = None,
 ) -> torch.Tensor:
     """Return the latents (B, C, H, W) that the chain ends at.
 
     `predict(noisy, timestep)` gives the guided model output at a timestep of shape (); `on_step` is called before each
-    step and may raise to end the chain.
+    step and may raise to end the chain. After `most_steps` it is broken off: what is returned is still noisy.
     """
     scheduler.set_timesteps(num_steps, device=noise_BCHW.device)
     latents_BCHW: torch.Tensor = noise_BCHW * scheduler.init_noise_sigma
     options = _accepted(scheduler, generator=generator)
-    for timestep in scheduler.timesteps:
+    for timestep in scheduler.timesteps[:most_steps]:
         on_step()
         output_BCHW = predict(scheduler.scale_model_input(latents_BCHW, timestep), timestep)
         latents_BCHW = scheduler.step(output_BCHW.float(), timestep, latents_BCHW, **options).prev_sample
