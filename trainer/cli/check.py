@@ -45,10 +45,11 @@ def _preview(report: Report) -> str:
     if preview is None:
         return ""
     sizes = ", ".join(f"{count} at {size}" for size, count in preview.buckets)
-    model = f"{preview.model}\n" if preview.model else ""
+    model, memory = (f"{line}\n" if line else "" for line in (preview.model, preview.memory))
     return (
         f"{model}{preview.num_pictures} pictures ({sizes}), {preview.num_validation_pictures} for validation.\n"
         f"{preview.steps_first_epoch} steps in the first epoch, {preview.total_steps} in all.\n"
+        f"{memory}"
     )
 
 

@@ -10,10 +10,12 @@ from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.data.dataset import Dataset, EpochPlans
 from modules.formats.file_kind import FileKind
+from trainer.budget import describe_memory
 from trainer.model_check import found_model, problems_of_model
 from trainer.preflight.captions import problems_of_captions
 from trainer.preflight.companions import problems_of_companions
 from trainer.preflight.devices import problems_of_devices
+from trainer.preflight.estimates import problems_of_estimates, sizes_of
 from trainer.preflight.length import problems_of_length
 from trainer.preflight.pictures import problems_of_concept_folders, problems_of_pictures
 from trainer.preflight.places import problems_of_places
@@ -51,6 +53,8 @@ def check(config: Config, *, resume_from: Path | None = None) -> Report:
     problems += problems_of_companions(readable, training)
     plans = plans_of(readable, training)
     problems += problems_of_length(readable, training, plans)
+    total_steps = plans.total_steps(config.training.epochs)
+    problems += problems_of_estimates(readable, training, validation, total_steps=total_steps)
     return Report(tuple(problems), None if concept_problems else _preview(config, model, training, validation, plans))
 
 
@@ -71,4 +75,5 @@ def _preview(
         steps_first_epoch=plans.num_steps(0),
         total_steps=plans.total_steps(config.training.epochs),
         model=model.sentence if model is not None and model.is_model else "",
+        memory=describe_memory(config, sizes_of(training, validation)),
     )

@@ -1,0 +1,50 @@
+"""What does not fit the card or the disk is told with the rest."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from modules.config.schema import Config
+from modules.memory import disk
+from modules.system import gpu_memory
+from tests.unit.preflight.setups import changed, errors
+from trainer.preflight import check, devices
+from trainer.preflight.devices import Hardware
+
+
+@pytest.fixture
+def published(config: Config) -> Config:
+    """A fine-tune of a published model that is not on this disk."""
+    return changed(
+        config,
+        model__base_model="stable-diffusion-v1-5/stable-diffusion-v1-5",
+        training__trains="full",
+        training__learning_rate=1e-5,
+    )
+
+
+def test_a_card_that_is_too_small(published: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "hardware", lambda: Hardware("cu128", is_mac=False, capabilities=(8.9,)))
+    on_gpu = changed(published, general__train_device="cuda")
+    for free_mib, is_told in ((4_000, True), (80_000, False)):
+        answer = f"0, GPU-1, 81920, {free_mib}\n"
+        monkeypatch.setattr(gpu_memory, "_run", lambda command, answer=answer: answer)
+        problems = [p for p in check(on_gpu).problems if "more than there is room for" in p.message]
+        assert [p.severity for p in problems] == (["warning"] if is_told else [])
+
+
+def test_a_disk_that_is_too_small(published: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    little = SimpleNamespace(total=2**40, used=2**40 - 2**27, free=2**27)
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: little)
+    assert errors(check(published)) == ["output.destination", "general.workspace_dir"]
+
+
+def test_the_estimate_stands_in_the_preview(published: Config, config: Config) -> None:
+    preview = check(published).preview
+    assert preview is not None
+    assert "GB" in preview.memory
+    unknown = check(config).preview  # its parts' configs are empty
+    assert unknown is not None
+    assert unknown.memory == ""
