@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from modules.system import gpu_memory
 from tests.unit.preflight.setups import changed, errors
 from trainer.preflight import check, devices
 from trainer.preflight.devices import Hardware
+from ui.run.words import preview_lines
 
 
 @pytest.fixture
@@ -48,3 +50,12 @@ def test_the_estimate_stands_in_the_preview(published: Config, config: Config) -
     unknown = check(config).preview  # its parts' configs are empty
     assert unknown is not None
     assert unknown.memory == ""
+
+
+def test_the_window_shows_the_estimate(published: Config) -> None:
+    preview = check(published).preview
+    assert preview is not None
+    assert preview.memory in preview_lines(preview)
+    assert preview_lines(replace(preview, memory="")) == [
+        line for line in preview_lines(preview) if line != preview.memory
+    ]
