@@ -11,23 +11,21 @@ import math
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
-
-from modules.config.every import Every
-from modules.config.field import FieldRecord, records_of
-from modules.config.list_files import with_lists
+from modules.config.edit import get_path
+from modules.config.fitting import sift, validated
+from modules.config.list_files import LISTS, ListKind, list_file, loses_entries, read_list
 from modules.config.migrations.chain import is_onetrainer, migrate
-from modules.config.problem import Problem, cut, shown
+from modules.config.migrations.taking import put
+from modules.config.problem import Problem, shown
 from modules.config.schema import VERSION, Config
 from modules.config.secrets import without_secrets
 from modules.system.atomic import atomic_file, write_text
 
 _DEEPEST = 100
-_Place = tuple[Any, ...]  # keys of objects and indices of lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,7 @@ class Loaded:
 
 
 def load_file(path: Path) -> Loaded:
-    """Read a config file, and the files that an OneTrainer config names for its concepts and samples.
+    """Read a config file, and the files that it names for its concepts and samples.
 
     Content never raises; a file that cannot be read gives the defaults and an error.
     """
@@ -50,21 +48,90 @@ def load_file(path: Path) -> Loaded:
         return Loaded(Config(), [Problem("", f"{path} cannot be read: {error}.", "error")])
     except (ValueError, RecursionError) as error:
         return Loaded(Config(), [Problem("", f"{path} is not a JSON file: {error}.", "error")])
-    notes: list[Problem] = []
-    if isinstance(raw, dict) and is_onetrainer(raw):
-        raw = with_lists(raw, path.parent, notes)
     loaded = decode(raw)
-    return Loaded(loaded.config, [*notes, *loaded.problems], loaded.was_migrated)
+    for kind in LISTS if isinstance(raw, dict) else ():
+        loaded = _with_list(loaded, kind, raw, path.parent)
+    return loaded
 
 
 def save_file(config: Config, path: Path) -> Path | None:
-    """Write a config atomically. A file of another kind or version that it replaces is kept as `.bak`; return where."""
+    """Write a config atomically. A file of another kind or version that it replaces is kept as `.bak`; return where.
+
+    Lists that have files of their own are written there first, in the same way; a list file that would be emptied is
+    kept, too. Raises OSError where a file cannot be written, also for a name that no file can have.
+    """
+    tree = encode(config)
+    apart: dict[Path, tuple[ListKind, list[Any]]] = {}
+    for kind in LISTS:
+        if name := str(get_path(config, kind.name_path)).strip():
+            place = path.parent.absolute() / name
+            if "\0" in name or place in (path.absolute(), *apart):
+                raise OSError(f"{shown(name)} cannot be the file of the {kind.name}.")
+            folder, _, key = kind.list_path.rpartition(".")
+            apart[place] = kind, (tree[folder] if folder else tree).pop(key)
+    for place, (kind, entries) in apart.items():
+        if loses_entries(kind, place, entries):
+            _keep_original(place)
+        _write_json(place, list_file(kind, entries))
     kept = _keep_original(path) if path.is_file() and not _is_ours(path) else None
-    text = json.dumps(encode(config), indent=2, ensure_ascii=False)
+    _write_json(path, tree)
+    return kept
+
+
+def export_file(config: Config, path: Path) -> Path | None:
+    """Write a config with its concepts and samples inside, whatever files they have: all that is needed in one file.
+
+    What it replaces is kept as `save_file` keeps it; return where.
+    """
+    return save_file(packed(config), path)
+
+
+def packed(config: Config) -> Config:
+    """Return a config whose concepts and samples lie inside it."""
+    for kind in LISTS:
+        config = _set(config, kind.name_path, "")
+    return config
+
+
+def _write_json(path: Path, tree: dict[str, Any]) -> None:
+    text = json.dumps(tree, indent=2, ensure_ascii=False)
     # Half a surrogate pair has no UTF-8 form, and JSON allows it: written as an escape it comes back as it was.
     text = re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text)
     write_text(path, text + "\n")
-    return kept
+
+
+def _with_list(loaded: Loaded, kind: ListKind, raw: dict[str, Any], folder: Path) -> Loaded:
+    """Read a list that the config only names; one that is in the config already wins, and has no file from then on."""
+    config, is_theirs = loaded.config, is_onetrainer(raw)
+    name = str(get_path(config, kind.name_path)).strip()
+    if not name:
+        return loaded
+    if kind.is_inside(raw, is_onetrainer=is_theirs):
+        return replace(loaded, config=_set(config, kind.name_path, ""))
+    notes: list[Problem] = []
+    found = read_list(kind, name, folder, notes, family=config.model.family, is_onetrainer=is_theirs)
+    if found is None:
+        return replace(loaded, problems=[*loaded.problems, *notes])
+    part: dict[str, Any] = {"darkroom_version": VERSION}
+    put(part, kind.list_path, found.entries)
+    fitted = decode(part)
+    unknown = {**config.unknown, **fitted.config.unknown}
+    if found.leftovers:
+        theirs = unknown.get("onetrainer")
+        unknown["onetrainer"] = {**(theirs if isinstance(theirs, dict) else {}), kind.name: found.leftovers}
+    config = _set(config, kind.list_path, get_path(fitted.config, kind.list_path))
+    if found.path != folder.absolute() / name:
+        config = _set(config, kind.name_path, str(found.path))
+    config = config.model_copy(update={"unknown": unknown})
+    return replace(loaded, config=config, problems=[*loaded.problems, *notes, *fitted.problems])
+
+
+def _set(config: Config, path: str, value: object) -> Config:
+    """Return a config with one valid value in place of another, in it or in one of its sections."""
+    folder, _, key = path.rpartition(".")
+    if not folder:
+        return config.model_copy(update={key: value})
+    return config.model_copy(update={folder: get_path(config, folder).model_copy(update={key: value})})
 
 
 def encode(config: Config) -> dict[str, Any]:
@@ -86,106 +153,9 @@ def decode(raw: object) -> Loaded:
     if not isinstance(unknown, dict):
         problems.append(Problem("unknown", f"{shown(unknown)} is no list of unknown settings; it is left out."))
         unknown = {}
-    known = _sift(tree, Config, "", unknown, problems)
+    known = sift(tree, Config, "", unknown, problems)
     known["unknown"] = unknown
-    return Loaded(_validated(known, problems), problems, was_migrated)
-
-
-def _sift(
-    raw: Mapping[str, Any],
-    section: type[BaseModel],
-    prefix: str,
-    unknown: dict[str, Any],
-    problems: list[Problem],
-) -> dict[str, Any]:
-    """Return the keys that `section` knows; move the others to `unknown` by their path and report them."""
-    records = {r.name: r for r in records_of(section, "")}
-    known: dict[str, Any] = {}
-    for key, value in raw.items():
-        path = f"{prefix}{key}"
-        if key not in section.model_fields:
-            unknown[path] = value
-            problems.append(Problem(path, "This setting is not known here; it is kept in the file.", "info"))
-        else:
-            known[key] = _sift_value(value, section, key, records.get(key), path, unknown, problems)
-    return known
-
-
-def _sift_value(
-    value: Any,
-    section: type[BaseModel],
-    key: str,
-    record: FieldRecord | None,
-    path: str,
-    unknown: dict[str, Any],
-    problems: list[Problem],
-) -> Any:
-    annotation = section.model_fields[key].annotation
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel) and isinstance(value, dict):
-        return _sift(value, annotation, f"{path}.", unknown, problems)
-    if record is None:
-        return value
-    if record.kind == "section" and isinstance(value, str):
-        value = {"name": value}
-    if record.kind == "section" and isinstance(value, dict):
-        variant = record.variants.get(str(value.get("name", record.default.name)))
-        named = {"name": record.default.name, **value}
-        return _sift(named, variant, f"{path}.", unknown, problems) if variant else value
-    if record.kind == "map" and isinstance(value, dict) and record.item:
-        return {
-            k: _sift(v, record.item, f"{path}.{k}.", unknown, problems) if isinstance(v, dict) else v
-            for k, v in value.items()
-        }
-    if record.kind == "list" and isinstance(value, list) and record.item:
-        return [
-            _sift(v, record.item, f"{path}.{i}.", unknown, problems) if isinstance(v, dict) else v
-            for i, v in enumerate(value)
-        ]
-    return value
-
-
-def _validated(tree: dict[str, Any], problems: list[Problem]) -> Config:
-    """Validate; drop what does not fit, so that the defaults stand, until the rest does."""
-    while True:
-        try:
-            return Config.model_validate(tree)
-        except ValidationError as error:
-            findings = error.errors(include_url=False, include_context=False, include_input=False)
-        messages: dict[_Place, str] = {}
-        for finding in findings:
-            message = cut(finding["msg"].removeprefix("Value error, "), max_chars=200)
-            messages.setdefault(_place_of(tree, finding["loc"]), message)
-        outermost = [p for p in messages if not any(p[:n] in messages for n in range(1, len(p)))]
-        # From the last to the first: what is left out of a list moves what comes after it.
-        dropped = [_drop(tree, place, messages[place]) for place in reversed(outermost)]
-        problems += reversed(dropped)
-
-
-def _place_of(tree: dict[str, Any], location: _Place) -> _Place:
-    """Return where in the tree a location of pydantic's is: the value that has to go."""
-    node: Any = tree[location[0]]
-    place = location[:1]
-    for step in location[1:]:
-        if isinstance(node, dict) and step not in node:
-            continue  # pydantic names the variant of a union here; the data does not
-        if not isinstance(node, dict) and not (isinstance(node, list) and isinstance(step, int)):
-            break
-        if isinstance(node, dict) and node.keys() <= Every.model_fields.keys():
-            break  # a number and its unit stand or fall together
-        node = node[step]
-        place = (*place, step)
-    return place
-
-
-def _drop(tree: dict[str, Any], place: _Place, message: str) -> Problem:
-    """Remove the value at a place, and say so."""
-    holder: Any = tree
-    for step in place[:-1]:
-        holder = holder[step]
-    value = holder.pop(place[-1])
-    stands = "it is left out" if isinstance(holder, list) else "the default stands instead"
-    path = ".".join(str(step) for step in place)
-    return Problem(path, f"{shown(value)} does not fit ({message}); {stands}.", "warning")
+    return Loaded(validated(known, problems), problems, was_migrated)
 
 
 def _json_safe(value: Any) -> Any:

@@ -1,61 +1,138 @@
-"""The files beside an OneTrainer config: concepts and samples are JSON lists of their own, which the config names."""
+"""Concepts and samples in files of their own, which several configs can share: found, read and written.
+
+Ours say what they are: {"darkroom_concepts": 1, "concepts": [...]}. OneTrainer's are bare lists. Either is read.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from modules.config.migrations.onetrainer_11.concepts import concepts_from
+from modules.config.migrations.onetrainer_11.samples import samples_from
 from modules.config.problem import Problem, shown
 from modules.system.paths import PROGRAM_ROOT
 
-_LISTS = (("concepts", "concept_file_name"), ("samples", "sample_definition_file_name"))
+LIST_VERSION = 1
 _PARENTS = 3
+Tree = dict[str, Any]
 
 
-def with_lists(tree: dict[str, Any], folder: Path, notes: list[Problem]) -> dict[str, Any]:
-    """Return an OneTrainer tree with the lists that it only names; `folder` is where the config itself lies.
+@dataclass(frozen=True, slots=True)
+class ListKind:
+    """A list that may lie in a file of its own: what it is called, and where the list and its file's name are."""
 
-    A list that is in the tree already stays. A file that is missing, or holds no list, is told in `notes`.
+    name: str
+    list_path: str
+    name_path: str
+
+    @property
+    def version_key(self) -> str:
+        """The key by which one of our list files is known."""
+        return f"darkroom_{self.name}"
+
+    def is_inside(self, raw: Mapping[str, Any], *, is_onetrainer: bool) -> bool:
+        """Return whether a file holds the list itself; then what it names as the list's file does not count."""
+        folder, _, key = self.list_path.rpartition(".")
+        if is_onetrainer:
+            return raw.get(self.name) is not None
+        holder = raw.get(folder) if folder else raw
+        return isinstance(holder, dict) and holder.get(key) is not None
+
+
+LISTS = (
+    ListKind("concepts", "concepts", "concepts_file"),
+    ListKind("samples", "sampling.prompts", "sampling.prompts_file"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundList:
+    """A list as it was read: our entries, where it lies, and what is left of OneTrainer's."""
+
+    entries: list[Any]
+    path: Path
+    leftovers: list[Tree] = field(default_factory=list)
+
+
+def read_list(
+    kind: ListKind, name: str, folder: Path, notes: list[Problem], *, family: str, is_onetrainer: bool
+) -> FoundList | None:
+    """Return the list of a file that a config in `folder` names; None where it is missing or none, which is told.
+
+    The name counts from the config's folder. OneTrainer's count from its own, which lies further up.
     """
-    result = dict(tree)
-    for key, name_key in _LISTS:
-        name = result.get(name_key)
-        if result.get(key) is None and isinstance(name, str) and name.strip():
-            found = _read_list(name.strip(), folder, notes, key)
-            if found is not None:
-                result[key] = found
-    return result
-
-
-def _read_list(name: str, folder: Path, notes: list[Problem], key: str) -> list[Any] | None:
-    """Return the list of a file, looked for where OneTrainer's relative names may count from."""
-    folder = folder.absolute()
-    places = list(dict.fromkeys([folder, *folder.parents[:_PARENTS], PROGRAM_ROOT]))
-    candidates = list(dict.fromkeys(p / name for p in places))
-    path = next((c for c in candidates if _is_file(c)), None)
-    where = "sampling.prompts" if key == "samples" else key
+    path = _find(kind, name, folder, notes, is_onetrainer=is_onetrainer)
     if path is None:
-        looked_in = ", ".join(str(c.parent) for c in candidates)
-        notes.append(
-            Problem(
-                where,
-                f"The file {shown(name)} with the {key} was not found; it was looked for in {looked_in}.",
-                "warning",
-                "Copy it there and load the config again, or fill them in by hand.",
-            )
-        )
         return None
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
-        notes.append(Problem(where, f"The file {path} with the {key} cannot be read: {error}.", "warning"))
+        message = f"The file {path} with the {kind.name} cannot be read: {error}."
+        notes.append(Problem(kind.list_path, message, "warning"))
         return None
+    is_ours = isinstance(content, dict)
+    found = _ours(kind, path, content, notes) if is_ours else _theirs(kind, path, content, family, notes)
+    if found is None:
+        notes.append(Problem(kind.list_path, f"The file {path} with the {kind.name} does not hold a list.", "warning"))
+    elif is_onetrainer:
+        notes.append(Problem(kind.list_path, f"The {kind.name} were read from {path}.", "info"))
+    return found
+
+
+def list_file(kind: ListKind, entries: list[Any]) -> Tree:
+    """Return what one of our list files holds."""
+    return {kind.version_key: LIST_VERSION, kind.name: entries}
+
+
+def loses_entries(kind: ListKind, path: Path, entries: list[Any]) -> bool:
+    """Return whether writing a list would lose what a file holds: another kind of file, or a list that is emptied."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError):
+        return path.exists()
+    if not isinstance(content, dict) or content.get(kind.version_key) != LIST_VERSION:
+        return True
+    return not entries and bool(content.get(kind.name))
+
+
+def _ours(kind: ListKind, path: Path, content: Tree, notes: list[Problem]) -> FoundList | None:
+    version, entries = content.get(kind.version_key), content.get(kind.name)
+    if version is None or not isinstance(entries, list):
+        return None
+    if version != LIST_VERSION:
+        message = f"{path} was written by another Darkroom (version {shown(version)}); what is known here is loaded."
+        notes.append(Problem(kind.list_path, message, "warning"))
+    return FoundList(entries, path)
+
+
+def _theirs(kind: ListKind, path: Path, content: object, family: str, notes: list[Problem]) -> FoundList | None:
     if not isinstance(content, list):
-        notes.append(Problem(where, f"The file {path} with the {key} does not hold a list.", "warning"))
         return None
-    notes.append(Problem(where, f"The {key} were read from {path}.", "info"))
-    return content
+    is_concepts = kind.name == "concepts"
+    entries, leftovers = concepts_from(content, notes) if is_concepts else samples_from(content, notes, family)
+    return FoundList(entries, path, leftovers)
+
+
+def _find(kind: ListKind, name: str, folder: Path, notes: list[Problem], *, is_onetrainer: bool) -> Path | None:
+    folder = folder.absolute()
+    places = [folder, *folder.parents[:_PARENTS], PROGRAM_ROOT] if is_onetrainer else [folder]
+    candidates = list(dict.fromkeys(p / name for p in places))
+    path = next((c for c in candidates if _is_file(c)), None)
+    if path is None:
+        looked_in = ", ".join(str(c.parent) for c in candidates)
+        notes.append(
+            Problem(
+                kind.list_path,
+                f"The file {shown(name)} with the {kind.name} was not found; it was looked for in {looked_in}.",
+                "warning",
+                "Copy it there and load the config again, or fill them in by hand.",
+            )
+        )
+    return path
 
 
 def _is_file(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Concepts and samples that an OneTrainer config only names: found, read, or missed by name."""
+"""Concepts and samples in files of their own: found, read, or missed by name; written back where they were."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from modules.config import list_files
-from modules.config.codec import decode, load_file
+from modules.config.codec import decode, export_file, load_file, packed, save_file
+from modules.config.schema import Config
 from tests.unit.test_migrations import FIXTURES, OLDER
 
 
@@ -45,7 +46,13 @@ def test_lists_are_found_from_where_the_config_lies(onetrainer: Path, place: str
     inlined = decode(
         {**OLDER, **{k: json.loads((FIXTURES / f"onetrainer_{k}.json").read_text()) for k in ("concepts", "samples")}}
     )
-    assert loaded.config == inlined.config
+    assert packed(loaded.config) == packed(inlined.config)
+    named = loaded.config.concepts_file, loaded.config.sampling.prompts_file
+    folder = onetrainer if place else Path()  # from elsewhere than the config's folder the whole path is needed
+    assert named == (
+        str(folder / "training_concepts" / "concepts.json"),
+        str(folder / "training_samples" / "samples.json"),
+    )
     assert [c.name for c in loaded.config.concepts] == ["cat", "held out", "class"]
     assert len(loaded.config.sampling.prompts) == 2
     read = [p.message for p in loaded.problems if "read from" in p.message]
@@ -125,7 +132,119 @@ def test_a_name_that_is_none(onetrainer: Path, name: Any) -> None:
     assert len(loaded.config.sampling.prompts) == 2
 
 
-def test_a_config_of_ours_names_no_lists(onetrainer: Path) -> None:
-    file = onetrainer / "ours.json"
-    file.write_text('{"darkroom_version": 1, "concept_file_name": "training_concepts/concepts.json"}')
-    assert load_file(file).config.concepts == ()
+CONFIG = Config.model_validate(
+    {
+        "concepts": [{"path": "a", "repeats": 2.5}, {"path": "b", "image": {"flip": "random"}}],
+        "sampling": {"prompts": [{"prompt": "a cat"}]},
+    }
+)
+APART = {"concepts_file": "lists/cats.json", "sampling": {"prompts_file": "samples.json"}}
+
+
+def apart() -> Config:
+    """The same config, its lists in files beside it."""
+    tree = CONFIG.model_dump()
+    return Config.model_validate({**tree, **APART, "sampling": {**tree["sampling"], **APART["sampling"]}})
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def test_lists_inside_stay_inside(tmp_path: Path) -> None:
+    save_file(CONFIG, tmp_path / "c.json")
+    assert [p.name for p in tmp_path.iterdir() if p.is_file()] == ["c.json"]
+    assert load_file(tmp_path / "c.json").config == CONFIG
+
+
+def test_lists_in_files_stay_in_files(tmp_path: Path) -> None:
+    save_file(apart(), tmp_path / "c.json")
+    assert "concepts" not in read(tmp_path / "c.json")
+    assert "prompts" not in read(tmp_path / "c.json")["sampling"]
+    assert read(tmp_path / "lists" / "cats.json")["darkroom_concepts"] == 1
+    assert read(tmp_path / "samples.json")["samples"][0]["prompt"] == "a cat"
+    loaded = load_file(tmp_path / "c.json")
+    assert loaded.config == apart()
+    assert loaded.problems == []
+
+
+def test_two_configs_share_a_list(tmp_path: Path) -> None:
+    save_file(apart(), tmp_path / "one.json")
+    other = apart().model_copy(update={"concepts": apart().concepts[:1]})
+    save_file(other, tmp_path / "two.json")
+    assert load_file(tmp_path / "one.json").config == other
+    assert not list(tmp_path.rglob("*.bak*"))  # our own lists are no older files
+
+
+def test_an_export_holds_everything(tmp_path: Path) -> None:
+    export_file(apart(), tmp_path / "all.json")
+    assert [p.name for p in tmp_path.iterdir() if p.is_file()] == ["all.json"]
+    assert load_file(tmp_path / "all.json").config == CONFIG == packed(apart())
+
+
+def test_a_list_inside_wins_over_the_file_that_is_named(tmp_path: Path) -> None:
+    """A run's own config has both: opening and saving it must not write into the list others share."""
+    save_file(apart(), tmp_path / "c.json")
+    tree = read(tmp_path / "c.json")
+    (tmp_path / "c.json").write_text(json.dumps({**tree, "concepts": [{"path": "inside"}]}))
+    config = load_file(tmp_path / "c.json").config
+    assert ([c.path for c in config.concepts], config.concepts_file) == (["inside"], "")
+    assert config.sampling == apart().sampling
+
+
+def test_a_bare_list_of_onetrainer_s_is_read_by_ours_and_kept_when_ours_is_written(tmp_path: Path) -> None:
+    (tmp_path / "lists").mkdir()
+    theirs = tmp_path / "lists" / "cats.json"
+    original = '[{"path": "a", "repeats": 3}, {"path": "b", "validation_concept": true}]'
+    theirs.write_text(original)
+    (tmp_path / "c.json").write_text(json.dumps({"darkroom_version": 1, "concepts_file": "lists/cats.json"}))
+    config = load_file(tmp_path / "c.json").config
+    assert [(c.path, c.repeats, c.kind) for c in config.concepts] == [("a", 3.0, "training"), ("b", 1.0, "validation")]
+    save_file(config, tmp_path / "c.json")
+    assert theirs.with_name("cats.json.bak").read_text() == original
+    assert load_file(tmp_path / "c.json").config.concepts == config.concepts
+
+
+def test_an_onetrainer_config_reads_a_list_of_ours(onetrainer: Path) -> None:
+    file = onetrainer / "training_concepts" / "concepts.json"
+    file.write_text(json.dumps({"darkroom_concepts": 1, "concepts": [{"path": "ours", "repeats": 2}]}))
+    loaded = load_file(write(onetrainer / "cat.json"))
+    assert [(c.path, c.repeats) for c in loaded.config.concepts] == [("ours", 2.0)]
+    save_file(loaded.config, onetrainer / "cat.json")
+    assert load_file(onetrainer / "cat.json").config == loaded.config
+
+
+def test_a_list_that_is_emptied_is_kept(tmp_path: Path) -> None:
+    """As after a load while the list's disk was away."""
+    save_file(apart(), tmp_path / "c.json")
+    before = (tmp_path / "lists" / "cats.json").read_text()
+    save_file(apart().model_copy(update={"concepts": ()}), tmp_path / "c.json")
+    assert (tmp_path / "lists" / "cats.json.bak").read_text() == before
+
+
+@pytest.mark.parametrize(
+    "content", ["{}", "[", "3", '{"darkroom_concepts": 1}', '{"darkroom_concepts": 1, "concepts": 5}']
+)
+def test_a_named_file_that_holds_no_list_is_told(tmp_path: Path, content: str) -> None:
+    save_file(apart(), tmp_path / "c.json")
+    (tmp_path / "lists" / "cats.json").write_text(content)
+    loaded = load_file(tmp_path / "c.json")
+    assert (loaded.config.concepts, loaded.config.concepts_file) == ((), "lists/cats.json")
+    assert [(p.path, p.severity) for p in loaded.problems] == [("concepts", "warning")]
+
+
+def test_what_is_wrong_or_unknown_in_a_list_file_is_told_by_its_path(tmp_path: Path) -> None:
+    save_file(apart(), tmp_path / "c.json")
+    entries = [{"path": "a", "repeats": -1, "telepathy": 3}]
+    (tmp_path / "lists" / "cats.json").write_text(json.dumps({"darkroom_concepts": 2, "concepts": entries}))
+    loaded = load_file(tmp_path / "c.json")
+    assert [p.path for p in loaded.problems] == ["concepts", "concepts.0.telepathy", "concepts.0.repeats"]
+    assert loaded.config.unknown == {"concepts.0.telepathy": 3}
+
+
+@pytest.mark.parametrize("name", ["c.json", "a\x00b", "samples.json"])
+def test_a_name_that_cannot_be_written_to_is_refused(tmp_path: Path, name: str) -> None:
+    """The config's own file and that of the other list among them: one would overwrite the other."""
+    with pytest.raises(OSError, match="cannot be the file of the"):
+        save_file(apart().model_copy(update={"concepts_file": name}), tmp_path / "c.json")
+    assert not [p for p in tmp_path.iterdir() if p.is_file()]

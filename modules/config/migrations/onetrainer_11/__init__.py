@@ -7,6 +7,7 @@ file meant. What has a home here and is not done yet is refused before a run, so
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 
 from modules.config.migrations.onetrainer_11.adapter import adapter_of
@@ -44,7 +45,7 @@ _THEIR_DEFAULTS: Mapping[str, object] = {
 
 def to_darkroom_1(tree: Tree, notes: Notes) -> Tree:
     """Return our tree for an OneTrainer tree of version 11, whole or sparse; tells what it could not keep."""
-    given = {k: v for k, v in tree.items() if not k.startswith("__")}
+    given = {k: v for k, v in copy.deepcopy(tree).items() if not k.startswith("__")}
     rest = {**_THEIR_DEFAULTS, **given}
     rest.pop("secrets", None)  # told of where they are taken out, before any migration
     accumulation = number(rest.get("gradient_accumulation_steps", 1))
