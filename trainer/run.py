@@ -84,7 +84,7 @@ def execute(request: RunRequest, *, log: EventLog, desk: CommandDesk, clocks: Cl
         )
         if machine.guard is not None:
             stack.enter_context(machine.guard)
-        if request.kind == "cache":
+        if request.kind == "cache" or (request.kind == "train" and request.config.general.only_cache):
             _only_cache(request.config, machine, desk, log, clocks)
             return
         workspace = from_root(request.config.general.workspace_dir)

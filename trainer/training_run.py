@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from modules.config.codec import save_file
+from modules.config.codec import export_file
 from modules.errors import DarkroomError
 from modules.memory.placement import free_cached_memory
 from modules.optim.param_groups import named_parameters
@@ -38,7 +38,7 @@ from trainer.watching import Watchers, build_watchers
 
 def carry_out(setup: RunSetup) -> None:
     """Do a whole training run. Raises DarkroomError for what the user can mend."""
-    save_file(setup.config, setup.run_dir / "config.json")
+    export_file(setup.config, setup.run_dir / "config.json")
     run = prepare(setup)
     training, watchers = run.training, run.watchers
     is_safe = True  # nothing is learned yet that could be lost
