@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from ui.shell import Shell
 from ui.theme import Theme
 from ui.widgets.action_button import ActionButtons
 from ui.widgets.dialog import Dialog
+from ui.widgets.dropping import accept_paths
 from ui.widgets.icon import set_icon
 from ui.widgets.scroll import bind_wheel
 from ui.widgets.tk_interaction import TkInteraction
@@ -79,6 +80,7 @@ class App:
         if on_visible is not None:
             on_visible()
         set_icon(self.root)
+        accept_paths(self.root, self.shell, self._dropped)
         self.context.pump.start()
         self.context.starter.look_for_backup()
 
@@ -204,6 +206,10 @@ class App:
         self.context.navigation.open(self.context.navigation.page)
 
     # -- following
+
+    def _dropped(self, paths: Sequence[Path]) -> None:
+        if not self.context.documents.open_dropped(paths):
+            self._say("Configs can be dropped here; folders of pictures on the page Concepts.")
 
     def _say(self, text: str) -> None:
         self.shell.bottom_bar.say(text)

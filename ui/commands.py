@@ -9,6 +9,7 @@ from trainer.commands import BackupNow, Command, SampleNow, SaveNow, ValidateNow
 from ui.actions import Action
 from ui.bars.finder import Finder
 from ui.context import Context
+from ui.editors.differences import open_differences
 from ui.editors.secrets import open_secrets
 from ui.pages.catalogue import PAGES
 
@@ -17,10 +18,13 @@ def add_actions(context: Context, *, open_save_menu: Callable[[], None], close: 
     """Fill the context's table."""
     documents, starter, session = context.documents, context.starter, context.session
     context.actions.add(
-        Action("load", "Load…", documents.open_file, "Ctrl+O", help="Load a config file; OneTrainer's load too"),
+        Action("load", "Load…", documents.open_file, "Ctrl+O", help=_LOAD_HELP),
         Action("save", "Save", documents.save, "Ctrl+S", help="Save to where the config came from"),
         Action("save_as", "Save as ▾", open_save_menu, help="Save as a file or as a preset of your own"),
         Action("save_as_file", "Save as a file…", documents.save_as_file, "Ctrl+Shift+S"),
+        Action("export", "Export as one file…", documents.export, help="Write a copy with everything in it"),
+        Action("import_presets", "Import presets…", documents.import_presets, help=_IMPORT_HELP),
+        Action("differences", "What differs…", lambda: open_differences(context), "Ctrl+D", help=_DIFFERS_HELP),
         Action("undo", "Undo", lambda: _undo(context), "Ctrl+Z"),
         Action("redo", "Redo", lambda: _redo(context), "Ctrl+Shift+Z"),
         Action("start", "Start", starter.start, "F5", lambda: starter.can_start, "Check the settings, then train"),
@@ -43,6 +47,9 @@ def add_actions(context: Context, *, open_save_menu: Callable[[], None], close: 
     )
 
 
+_LOAD_HELP = "Load a config, of OneTrainer or kohya too, or the settings inside a LoRA"
+_IMPORT_HELP = "Make the presets of a folder your own: OneTrainer's training_presets, say"
+_DIFFERS_HELP = "List what differs from the file as loaded, from a preset or from the defaults"
 _TOKENS_HELP = "Tokens and passwords: for private models of Hugging Face, and for the cloud"
 _STOP_HELP = "End the run now, leaving a state to resume from"
 _NOW: tuple[tuple[str, str, Command, str], ...] = (

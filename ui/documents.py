@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from modules.config.codec import Loaded, load_file, save_file
-from modules.config.presets import Preset, list_presets, save_preset
+from modules.config.codec import Loaded, save_file
+from modules.config.imports.any_file import CONFIG_SUFFIXES, load_any
+from modules.config.presets import BUILT_IN_DIR, Preset, import_presets, list_presets, save_preset
+from modules.config.problem import Problem
 from modules.config.schema import Config
 from modules.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT, safe_name
@@ -16,12 +18,16 @@ from ui.interaction import Answer, Failure, FileKind, Interaction
 from ui.preferences import Preferences
 
 CONFIG_KINDS: tuple[FileKind, ...] = (("Config", "*.json"),)
+LOADED_KINDS: tuple[FileKind, ...] = (
+    ("Configs, and LoRAs that hold their settings", " ".join(f"*{s}" for s in CONFIG_SUFFIXES)),
+    *CONFIG_KINDS,
+)
 FIRST_PRESET = "#demo"
 Say = Callable[[str], None]
 
 
 class Documents:
-    """The commands of the top bar: presets, load, save, save as."""
+    """The commands of the top bar: presets, load, save, save as, export."""
 
     def __init__(
         self, form: FormModel, interaction: Interaction, findings: Findings, preferences: Preferences, say: Say
@@ -49,17 +55,32 @@ class Documents:
         self._say(f"Loaded {preset.name}; your {_listed(kept)} stay." if kept else f"Loaded {preset.name}.")
 
     def open_file(self, path: Path | None = None) -> None:
-        """Load a config file: the given one, or one that the user is asked for."""
-        path = path or self._interaction.ask_file("Load a config", self._preferences.last_folder, CONFIG_KINDS)
+        """Load what a file holds, a config of ours or of another program: the given one, or one that is asked for."""
+        path = path or self._interaction.ask_file("Load a config", self._preferences.last_folder, LOADED_KINDS)
         if path is None:
             return
-        loaded = load_file(path)
+        loaded = load_any(path)
         if any(p.severity == "error" and not p.path for p in loaded.problems):
             self._findings.show(f"{path.name} could not be loaded", loaded.problems, self._form.config)
             return
-        self._take(loaded, Source(path.stem, path, "file"))
+        self._take(loaded, _source_of(path))
         self._preferences.note_file(path)
         self._say(f"Loaded {path.name}.")
+
+    def open_recent(self, path: Path) -> None:
+        """Load one of the recent files; one that is gone is taken off the list."""
+        if path.exists():
+            self.open_file(path)
+        else:
+            self._preferences.forget_file(path)
+            self._say(f"{path.name} is not in {path.parent} any more; it is off the list.")
+
+    def open_dropped(self, paths: Sequence[Path]) -> bool:
+        """Load the config among files that were dropped on the window; return whether there was one."""
+        config = next((p for p in paths if p.suffix.lower() in CONFIG_SUFFIXES and not p.is_dir()), None)
+        if config is not None:
+            self.open_file(config)
+        return config is not None
 
     def save(self) -> None:
         """Save to where the config came from; a built-in preset or nothing leads to "save as"."""
@@ -77,7 +98,47 @@ class Documents:
         path = self._interaction.ask_save_file("Save the config", folder / f"{stem}.json", CONFIG_KINDS)
         if path is not None:
             path = path if path.suffix else path.with_suffix(".json")
-            self._write(Source(path.stem, path, "file"))
+            if _is_built_in(path):
+                self._refuse_built_in(path)
+            else:
+                self._write(Source(path.stem, path, "file"))
+
+    def export(self) -> None:
+        """Write a copy into one file, with concepts and sample prompts in it; what is edited stays where it belongs."""
+        stem = safe_name(self._form.source.name.lstrip("#"))
+        start = self._preferences.last_folder / f"{stem} (complete).json"
+        path = self._interaction.ask_save_file("Export as one file", start, CONFIG_KINDS)
+        if path is None:
+            return
+        path = path if path.suffix else path.with_suffix(".json")
+        if _is_built_in(path):
+            self._refuse_built_in(path)
+            return
+        try:
+            kept = save_file(self._form.config, path)
+        except OSError as error:
+            self._tell(f"{path.name} could not be written", error)
+            return
+        self._say(f"Exported {path.name}.{_kept_words(kept)}")
+
+    def import_presets(self, folder: Path | None = None) -> None:
+        """Make the presets of a folder (OneTrainer's `training_presets`) the user's own, with one report for all."""
+        title = "Import presets: a folder such as OneTrainer's training_presets"
+        folder = folder or self._interaction.ask_folder(title, self._preferences.last_folder)
+        if folder is None:
+            return
+        try:
+            imported = import_presets(folder)
+        except (DarkroomError, OSError) as error:
+            self._tell("The presets could not be imported", error)
+            return
+        number = len(imported.presets)
+        if not imported.problems:
+            problem = Problem("", f"There is no preset in {folder}.", "warning", "Choose the folder the files lie in.")
+            self._findings.show("Nothing was imported", [problem], self._form.config)
+            return
+        self._findings.show(f"Presets from {folder.name}", imported.problems, self._form.config)
+        self._say(f"{number} preset{'' if number == 1 else 's'} from {folder.name}; the preset menu has them.")
 
     def save_as_preset(self) -> None:
         """Save as a preset of the user's own, under a name that is asked for."""
@@ -104,14 +165,18 @@ class Documents:
     def _write(self, source: Source) -> None:
         assert source.path is not None
         try:
-            save_file(self._form.config, source.path)
+            kept = save_file(self._form.config, source.path)
         except OSError as error:
             self._tell(f"{source.path.name} could not be saved", error)
             return
         self._form.mark_saved(source)
         if source.kind == "file":
             self._preferences.note_file(source.path)
-        self._say(f"Saved {source.path.name}.")
+        self._say(f"Saved {source.path.name}.{_kept_words(kept)}")
+
+    def _refuse_built_in(self, path: Path) -> None:
+        error = DarkroomError(f"{path.name} belongs to the program.", advice="Choose another name or another folder.")
+        self._tell("A built-in preset is not overwritten", error)
 
     def _take(self, loaded: Loaded, source: Source) -> None:
         self._form.load(loaded.config, source)
@@ -133,6 +198,21 @@ class Documents:
         advice = error.advice if isinstance(error, DarkroomError) else "Choose another place."
         message = error.message if isinstance(error, DarkroomError) else str(error)
         self._interaction.show_failure(Failure(title, message, advice))
+
+
+def _source_of(path: Path) -> Source:
+    """Return where a loaded file's config is saved to: back to it, unless it is a preset or no config of its own."""
+    if _is_built_in(path):
+        return Source(path.stem, path, "built_in")
+    return Source(path.stem, path, "file") if path.suffix.lower() == ".json" else Source(path.stem)
+
+
+def _is_built_in(path: Path) -> bool:
+    return path.name.startswith("#") and path.resolve().is_relative_to(BUILT_IN_DIR.resolve())
+
+
+def _kept_words(kept: Path | None) -> str:
+    return f" The older file is kept as {kept.name}." if kept else ""
 
 
 def first_form() -> FormModel:

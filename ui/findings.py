@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from modules.config.edit import get_path
-from modules.config.problem import Problem
+from modules.config.problem import Problem, Severity
 from modules.config.schema import Config
+from modules.families.registry import FAMILIES
 from ui.forms.records import record_at
-from ui.pages.catalogue import page_of
+from ui.pages.catalogue import PAGES, page_of
 from ui.signal import Signal
 
-_ORDER = {"error": 0, "warning": 1, "info": 2}
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
+_WORDS: Mapping[Severity, str] = {"error": "error", "warning": "warning", "info": "note"}
+_PAGE_ORDER = {page.key: number for number, page in enumerate(PAGES)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,11 @@ class Finding:
     place: str
     page: str
 
+    def __str__(self) -> str:
+        kind = _WORDS[self.problem.severity].capitalize()
+        place = f"{self.place}: " if self.place else ""
+        return f"{kind}: {place}{self.problem.message} {self.problem.advice}".strip()
+
 
 class Findings:
     """The list that is shown now, under its title; empty when there is nothing to say."""
@@ -30,13 +39,36 @@ class Findings:
     def __init__(self) -> None:
         self.title = ""
         self.items: tuple[Finding, ...] = ()
+        self.hidden: frozenset[Severity] = frozenset()
         self.changed: Signal[[]] = Signal()
 
+    @property
+    def visible(self) -> tuple[Finding, ...]:
+        """The entries of the kinds that are wanted."""
+        return tuple(f for f in self.items if f.problem.severity not in self.hidden)
+
+    @property
+    def counts(self) -> dict[Severity, int]:
+        """How many entries there are of each kind, the gravest first; kinds without any are left out."""
+        counted = Counter(f.problem.severity for f in self.items)
+        return {severity: counted[severity] for severity in SEVERITIES if counted[severity]}
+
+    @property
+    def text(self) -> str:
+        """Title and all entries, to be pasted elsewhere."""
+        return "\n".join([self.title, *map(str, self.items)])
+
     def show(self, title: str, problems: Iterable[Problem], config: Config) -> None:
-        """Show problems, the gravest first; no problems means nothing to show."""
+        """Show problems, the gravest first, then in the order of the pages; no problems means nothing to show."""
         found = [locate(p, config) for p in problems]
-        self.items = tuple(sorted(found, key=lambda f: _ORDER[f.problem.severity]))
+        self.items = tuple(sorted(found, key=_rank))
         self.title = title if found else ""
+        self.hidden = frozenset()
+        self.changed()
+
+    def toggle(self, severity: Severity) -> None:
+        """Leave the entries of a kind out, or take them in again."""
+        self.hidden ^= {severity}
         self.changed()
 
     def dismiss(self) -> None:
@@ -46,31 +78,50 @@ class Findings:
 
 
 def locate(problem: Problem, config: Config) -> Finding:
-    """Return a problem with its place in words: the page and the field's label."""
+    """Return a problem with its place in words: the page and the field's label.
+
+    What was kept because nobody knows it here has no field, so its place leads nowhere.
+    """
     page = page_of(type(config), problem.path)
-    if page is None:
+    if page is None or is_unknown(problem.path, config):
         return Finding(problem, problem.path, "")
     label = label_of(problem.path, config)
     return Finding(problem, f"{page.title} › {label}" if label else page.title, page.key)
 
 
+def is_unknown(path: str, config: Config) -> bool:
+    """Return whether a path is that of something kept in `unknown`, or lies inside of it."""
+    return any(path == key or path.startswith(f"{key}.") for key in ("unknown", *config.unknown))
+
+
 def label_of(path: str, config: Config) -> str:
     """Return what the window calls the field at a path; for one in a list or a part, with the entry's name."""
     record = record_at(config, path)
-    if record is None:
-        return ""
     entry = entry_name(path, config)
+    if record is None:
+        return entry
     return f"{entry}: {record.label}" if entry else record.label
 
 
 def entry_name(path: str, config: Config) -> str:
-    """Return the name of the list's entry that a path leads into, else nothing."""
+    """Return the name of the list's entry, or of the part of the model, that a path leads into, else nothing."""
     names = path.split(".")
+    if names[0] == "parts" and len(names) > 1:
+        return next((p.label for p in FAMILIES[config.model.family].parts if p.name == names[1]), names[1])
     for index, name in enumerate(names):
         if name.isdigit():
             item = _value(config, ".".join(names[: index + 1]))
             return str(getattr(item, "name", "")) or f"number {int(name) + 1}"
     return ""
+
+
+def counted(severity: Severity, number: int) -> str:
+    """Return a number of entries of a kind in words."""
+    return f"{number:,} {_WORDS[severity]}{'' if number == 1 else 's'}"
+
+
+def _rank(finding: Finding) -> tuple[int, int]:
+    return SEVERITIES.index(finding.problem.severity), _PAGE_ORDER.get(finding.page, len(_PAGE_ORDER))
 
 
 def _value(config: Config, path: str) -> object:

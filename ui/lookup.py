@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from modules.config.field import FieldRecord
 from modules.config.schema import Config
 from ui.forms.records import Group, groups_of, variant_records
+from ui.forms.visibility import is_out_of_reach
 from ui.pages.catalogue import PAGES, sections_of
 
 _NO_MATCH = 9
@@ -48,7 +49,7 @@ def _all_fields(config: Config) -> Iterator[tuple[FieldRecord, Match]]:
 
 
 def _records(config: Config, group: Group) -> Iterator[FieldRecord]:
+    """Yield the fields of a group, without those that nobody can use yet."""
     for record in group.records:
-        yield record
-        if record.kind == "section":
-            yield from variant_records(config, record)
+        inner = variant_records(config, record) if record.kind == "section" else ()
+        yield from (r for r in (record, *inner) if not is_out_of_reach(config, r))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ui.forms.model import FormModel
+from ui.forms.records import nearest_field
 from ui.pages.catalogue import page_named, page_of
 from ui.signal import Signal
 
@@ -22,10 +23,10 @@ class Navigation:
         self.page_wanted(self.page)
 
     def go_to(self, path: str) -> bool:
-        """Show the field at a path; return whether there is a page that has it."""
+        """Show the field at a path, or the nearest one around it; return whether there is a page that has it."""
         page = page_of(type(self._form.config), path)
         if page is None:
             return False
         self.open(page.key)
-        self.field_wanted(page.key, path)
+        self.field_wanted(page.key, nearest_field(self._form.config, path))
         return True

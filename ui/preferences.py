@@ -28,6 +28,10 @@ class Preferences:
         """Remember a config file that was opened or saved."""
         self.change(recent=self.now.with_recent(path).recent, last_folder=str(path.parent))
 
+    def forget_file(self, path: Path) -> None:
+        """Take a file off the recent ones."""
+        self.change(recent=tuple(name for name in self.now.recent if name != str(path)))
+
     @property
     def last_folder(self) -> Path:
         """Where the last file dialog was left, if that folder is still there."""

@@ -82,12 +82,15 @@ def save_session(file: Path, document: Document, settings: UiSettings) -> None:
 
 
 def _set_aside(file: Path, reason: str) -> Problem:
-    aside = file.with_name(f"{file.stem}.corrupt-{datetime.now():%Y%m%d-%H%M%S}{file.suffix}")
+    """Rename what cannot be read (a file, or a folder in its place) to a name that is free; return what to say."""
+    stamp = f"{file.stem}-{datetime.now():%Y%m%d-%H%M%S}"
+    names = (file.with_name(f"{stamp}{number}{file.suffix}.bad") for number in ("", *(f"-{n}" for n in range(2, 100))))
     try:
-        file.replace(aside)
-        kept = f"It was kept as {aside}."
-    except OSError:
-        kept = "It could not be set aside."
+        aside = next(name for name in names if not name.exists())
+        file.rename(aside)
+        kept = f"It was kept as {aside}, and the window opens as it does the first time."
+    except (OSError, StopIteration):
+        kept = "It could not be set aside; the window opens as it does the first time."
     return Problem("", f"The last session could not be read ({reason}). {kept}", "warning")
 
 

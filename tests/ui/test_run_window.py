@@ -412,7 +412,7 @@ def test_a_broken_session_is_said_and_the_defaults_open(open_window: Callable[..
     window = open_window()
     assert "could not be read" in window.app.context.findings.items[0].problem.message
     assert window.app.shell.findings_bar.winfo_ismapped()
-    assert list(session_file().parent.glob("session.corrupt-*"))
+    assert list(session_file().parent.glob("session-*.bad"))
 
 
 def test_a_fault_in_a_callback_is_logged_and_told(window: Window, logged_errors: list[str]) -> None:

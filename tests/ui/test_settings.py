@@ -42,7 +42,62 @@ def test_a_broken_file_is_set_aside_and_said(tmp_path: Path, content: str) -> No
     assert session.form is None
     assert "could not be read" in session.problems[0].message
     assert not file.exists()
-    assert len(list(tmp_path.glob("session.corrupt-*.json"))) == 1
+    (kept,) = tmp_path.glob("session-*.json.bad")
+    assert kept.read_bytes() == content.encode("utf-8", "surrogateescape")
+    assert str(kept) in session.problems[0].message
+
+
+def test_a_session_that_was_cut_off_anywhere_is_set_aside(tmp_path: Path) -> None:
+    file = tmp_path / "session.json"
+    form = FormModel(Config(), source=Source("#demo", tmp_path / "#demo.json", "built_in"))
+    save_session(file, form.document, UiSettings(page="model"))
+    whole = file.read_bytes()
+    folder = tmp_path / "cut"
+    folder.mkdir()
+    for length in range(len(whole.rstrip())):
+        (folder / "session.json").write_bytes(whole[:length])
+        session = load_session(folder / "session.json")
+        assert (session.form, session.settings, len(session.problems)) == (None, UiSettings(), 1), length
+        (kept,) = folder.iterdir()
+        assert kept.suffix == ".bad"
+        kept.unlink()
+
+
+def test_a_folder_in_the_place_of_the_session_is_set_aside(tmp_path: Path) -> None:
+    file = tmp_path / "session.json"
+    (file / "inside").mkdir(parents=True)
+    session = load_session(file)
+    assert session.form is None
+    (kept,) = tmp_path.glob("session-*.json.bad")
+    assert (kept / "inside").is_dir()
+    save_session(file, FormModel().document, UiSettings())
+    assert load_session(file).problems == ()
+
+
+def test_a_session_without_permission_is_said_and_the_defaults_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "session.json"
+    file.write_text("{}")
+
+    def refuse(*_args: object, **_options: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(Path, "rename", refuse)
+    session = load_session(file)
+    assert (session.form, session.settings) == (None, UiSettings())
+    assert "Permission denied" in session.problems[0].message
+    assert "could not be set aside" in session.problems[0].message
+    assert file.exists()
+
+
+def test_several_in_a_second_are_all_kept(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / "session.json").write_text(f"broken {number}")
+        assert "was kept as" in load_session(tmp_path / "session.json").problems[0].message
+    kept = sorted(f.read_text() for f in tmp_path.glob("*.bad"))
+    assert kept == ["broken 0", "broken 1", "broken 2"]
 
 
 def test_settings_that_do_not_fit_give_way_and_unknown_ones_stay(tmp_path: Path) -> None:

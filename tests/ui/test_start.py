@@ -64,9 +64,9 @@ def test_customtkinter_stays_in_the_widgets() -> None:
 
 
 NO_TK = (
-    "actions", "diagnostics", "documents", "findings", "interaction", "navigation", "preferences", "scanning",
-    "settings", "signal", "theme", "thumbnails", "forms/items", "forms/model", "forms/records", "forms/values",
-    "forms/visibility", "pages/catalogue", "run/background", "run/plotting", "run/pump", "run/run_state",
+    "actions", "changes", "diagnostics", "documents", "findings", "interaction", "navigation", "preferences",
+    "scanning", "settings", "signal", "theme", "thumbnails", "forms/items", "forms/model", "forms/records",
+    "forms/values", "forms/visibility", "pages/catalogue", "run/background", "run/plotting", "run/pump", "run/run_state",
     "run/session", "run/starting", "run/words",
 )  # fmt: skip
 

@@ -46,7 +46,7 @@ def test_the_menu_lists_presets_by_family_then_the_users_then_recent_files(
     menu = window.app.shell.top_bar.make_menu()
     assert entries(menu) == [
         SD.label, "#one", "#two", "zz", "#three", "Your presets", "mine",
-        "---", "Recent files", "last.json", "---", "Tokens…",
+        "---", "Recent files", "last.json", "---", "What differs…", "Import presets…", "Tokens…",
     ]  # fmt: skip
     menu.invoke(2)
     window.settle()
@@ -59,7 +59,7 @@ def test_the_menu_lists_presets_by_family_then_the_users_then_recent_files(
 
 def test_an_empty_menu_says_so(window: Window, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(presets, "BUILT_IN_DIR", tmp_path)
-    assert entries(window.app.shell.top_bar.make_menu()) == ["There are no presets", "---", "Tokens…"]
+    assert entries(window.app.shell.top_bar.make_menu())[:2] == ["There are no presets", "---"]
 
 
 def test_the_name_and_whether_it_was_changed_are_in_sight(window: Window, tmp_path: Path) -> None:
@@ -67,11 +67,11 @@ def test_the_name_and_whether_it_was_changed_are_in_sight(window: Window, tmp_pa
     form.edit_text("training.epochs", "77")
     window.settle()
     assert "•" in bar.preset_button.cget("text")
-    assert bar._caption.cget("text").endswith(", changed since")
+    assert bar.differs_link.cget("text") == "1 change"
     window.asked.answers["ask_save_file"] = tmp_path / "a-rather-long-name-for-a-config-file.json"
     window.app.context.actions.run("save_as_file")
     window.settle()
-    assert bar._caption.cget("text") == "Config"
+    assert (bar._caption.cget("text"), bar.differs_link.cget("text")) == ("Config", "1 not at default")
     assert bar.preset_button.cget("text").startswith("a-rather-long-name-for-a-…")
     form.undo()
     window.settle()
@@ -93,10 +93,10 @@ def test_the_buttons_load_and_save(window: Window, tmp_path: Path) -> None:
 
 def test_save_as_offers_a_file_and_a_preset(window: Window) -> None:
     menu = window.app.shell.top_bar.make_save_menu()
-    assert entries(menu) == ["As a file…", "As a preset…"]
-    menu.invoke(0)
-    menu.invoke(1)
-    assert [verb for verb, _ in window.asked.calls] == ["ask_save_file", "ask_text"]
+    assert entries(menu) == ["As a file…", "As a preset…", "---", "Export as one file…"]
+    for index in (0, 1, 3):
+        menu.invoke(index)
+    assert [verb for verb, _ in window.asked.calls] == ["ask_save_file", "ask_text", "ask_save_file"]
 
 
 def test_the_three_choices_follow_the_config_and_lead_it(window: Window) -> None:
@@ -117,7 +117,8 @@ def test_what_was_odd_about_a_file_is_listed_and_leads_to_its_field(window: Wind
     bar = window.app.shell.findings_bar
     assert bar.winfo_ismapped()
     assert bar.title.cget("text") == "Loaded odd, with notes"
-    assert bar.counts.cget("text") == "2 warnings, 1 note"
+    kinds = [b.cget("text") for b in bar.kinds.values() if b.winfo_ismapped()]
+    assert kinds == ["▲  2 warnings", "•  1 note"]
     text = bar.list.get("1.0", "end")
     assert "Training › Epochs" in text
     index = next(i for i, f in enumerate(window.app.context.findings.items) if f.problem.path == "adapter.rank")

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import tkinter as tk
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
+from modules.config.schema import Config
 from modules.families.registry import family_labels
+from ui.changes import changes
 from ui.context import Context
-from ui.forms.binding import ChoiceBinding, VariantBinding
+from ui.forms.binding import ChoiceBinding
 from ui.forms.fields import tip_of
+from ui.run.words import count
 from ui.theme import GAP, PAD
 from ui.widgets.controls import Button, Choice
 from ui.widgets.menu import make_menu
@@ -29,8 +35,7 @@ class TopBar(Panel):
         px = context.theme.px
         inner = Panel(self, context.theme, "bar")
         inner.pack(fill="x", padx=px(PAD + 4), pady=(px(10), px(12)))
-        self._caption = Text(inner, context.theme, "", role="caption", colour="muted", on="bar")
-        self._caption.grid(row=0, column=0, columnspan=4, sticky="w")
+        self._add_captions(inner)
         self.preset_button = Button(inner, context.theme, "", self.open_menu, on="bar", width=200, anchor="w")
         context.tips.attach(self.preset_button, self._where_from)
         self.preset_button.grid(row=1, column=0)
@@ -40,16 +45,17 @@ class TopBar(Panel):
         self.save_as_button = button
         inner.columnconfigure(4, weight=1)
         self.choices: dict[str, Choice] = {}
+        self._captions: dict[str, Text] = {}
         self._bindings = [self._add_choice(inner, *spec, column) for column, spec in enumerate(CHOICES, start=5)]
         context.form.changed.subscribe(lambda: context.pump.redraw_soon("top bar", self.refresh))
         self.refresh()
 
     def refresh(self) -> None:
-        """Show the name, and whether the config is another one than was loaded or saved."""
+        """Show the name, and how far the config is from what was loaded or saved."""
         form = self._context.form
         kinds = {"built_in": "Preset", "preset": "Your preset", "file": "Config", "none": "Config"}
-        changed = ", changed since" if form.is_changed else ""
-        self._caption.say(kinds[form.source.kind] + changed)
+        self._caption.say(kinds[form.source.kind])
+        self.differs_link.say(self._differs_words())
         name = form.source.name
         short = name if len(name) <= _MAX_NAME_CHARS else name[: _MAX_NAME_CHARS - 1] + "…"
         text = f"{short}{' •' if form.is_changed else ''}  ▾"
@@ -63,7 +69,7 @@ class TopBar(Panel):
         menu.tk_popup(button.winfo_rootx(), button.winfo_rooty() + button.winfo_height())
 
     def make_menu(self) -> tk.Menu:
-        """Return the menu: built-in presets by family, the user's own, recent files; the tokens."""
+        """Return the menu: built-in presets by family, the user's own, recent files, and what is rarely wanted."""
         for old in [c for c in self.winfo_children() if isinstance(c, tk.Menu)]:
             old.destroy()
         context = self._context
@@ -77,12 +83,13 @@ class TopBar(Panel):
         if recent:
             menu.add_separator()
             menu.add_command(label="Recent files", state="disabled")
-            for path in recent:
-                menu.add_command(label=f"   {path.name}", command=lambda p=path: context.documents.open_file(p))  # type: ignore[misc]
+            for path, label in zip(recent, _told_apart(recent), strict=True):
+                menu.add_command(label=f"   {label}", command=lambda p=path: context.documents.open_recent(p))  # type: ignore[misc]
         if menu.index("end") is None:
             menu.add_command(label="There are no presets", state="disabled")
         menu.add_separator()
-        menu.add_command(label=context.actions["tokens"].label, command=lambda: context.actions.run("tokens"))
+        for name in ("differences", "import_presets", "tokens"):
+            menu.add_command(label=context.actions[name].label, command=lambda n=name: context.actions.run(n))  # type: ignore[misc]
         return menu
 
     def open_save_menu(self) -> None:
@@ -97,9 +104,35 @@ class TopBar(Panel):
         menu = make_menu(self, self._context.theme)
         menu.add_command(label="As a file…", command=self._context.documents.save_as_file)
         menu.add_command(label="As a preset…", command=self._context.documents.save_as_preset)
+        menu.add_separator()
+        menu.add_command(label=self._context.actions["export"].label, command=self._context.documents.export)
         return menu
 
-    def _add_choice(self, inner: Panel, path: str, width: int, column: int) -> ChoiceBinding | VariantBinding:
+    def _add_captions(self, inner: Panel) -> None:
+        """Put what this is above its name, and beside it a quiet word on what differs, which opens the list."""
+        context = self._context
+        box = Panel(inner, context.theme, "bar")
+        box.grid(row=0, column=0, columnspan=4, sticky="w")
+        self._caption = Text(box, context.theme, "", role="caption", colour="muted", on="bar")
+        self._caption.pack(side="left")
+        link = Text(box, context.theme, "", role="caption", colour="muted", on="bar", cursor="hand2")
+        link.pack(side="left", padx=(context.theme.px(GAP), 0))
+        link.bind("<Button-1>", lambda _e: context.actions.run("differences"), add="+")
+        link.bind("<Enter>", lambda _e: link.recolour("accent"), add="+")
+        link.bind("<Leave>", lambda _e: link.recolour("muted"), add="+")
+        context.tips.attach(link, lambda: context.actions["differences"].tip)
+        self.differs_link = link
+
+    def _differs_words(self) -> str:
+        """Return how many settings were changed; for a config that was not, how many are not at their defaults."""
+        form = self._context.form
+        if form.is_changed:
+            number = len(changes(form.config, form.baseline))
+            return count(number, "change") if number else ""
+        number = 0 if form.source.kind == "built_in" else len(changes(form.config, Config(), with_new_lists=False))
+        return f"{number:,} not at default" if number else ""
+
+    def _add_choice(self, inner: Panel, path: str, width: int, column: int) -> ChoiceBinding:
         context = self._context
         record = context.form.record(path)
         assert record is not None, path
@@ -110,10 +143,25 @@ class TopBar(Panel):
         choice.grid(row=1, column=column, padx=(GAP, 0))
         context.tips.attach(choice, lambda: tip_of(context, record))
         self.choices[path] = choice
-        link = VariantBinding if record.kind == "section" else ChoiceBinding
-        return link(context.form, record, variable)
+        self._captions[path] = caption
+        return ChoiceBinding(context.form, record, variable, partial(self._offer, path))
+
+    def _offer(self, path: str, choices: Mapping[str, str]) -> None:
+        """Offer what there is to choose from; where that is one thing alone, there is no choice to show."""
+        self.choices[path].set_choices(choices)
+        for widget in (self._captions[path], self.choices[path]):
+            if len(choices) > 1:
+                tk.Grid.grid_configure(widget)
+            else:
+                tk.Grid.grid_remove(widget)
 
     def _where_from(self) -> str:
         source = self._context.form.source
         notes = self._context.form.baseline.general.notes
         return "\n".join(part for part in (source.name, notes, str(source.path or "not saved yet")) if part)
+
+
+def _told_apart(files: Sequence[Path]) -> list[str]:
+    """Return the names of files, with the folder of those that share theirs."""
+    times = Counter(path.name for path in files)
+    return [path.name if times[path.name] == 1 else f"{path.name}   in {path.parent.name}" for path in files]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from modules.config.every import Every
@@ -10,6 +11,9 @@ from modules.config.field import FieldRecord
 from modules.config.problem import Problem
 from ui.forms.model import FormModel
 from ui.forms.values import from_text, number, to_text
+from ui.forms.visibility import name_of, offered
+
+Offer = Callable[[Mapping[str, str]], None]
 
 
 class Binding(Protocol):
@@ -103,35 +107,29 @@ class FlagBinding(_Link):
 
 
 class ChoiceBinding(_Link):
-    """A name variable and a field that is one of several names."""
+    """A name variable and a field that is one of several names, or a section that comes in variants.
 
-    def __init__(self, model: FormModel, record: FieldRecord, variable: tk.StringVar) -> None:
+    `offer` is told what there is to choose from: it changes with what is chosen now.
+    """
+
+    def __init__(self, model: FormModel, record: FieldRecord, variable: tk.StringVar, offer: Offer) -> None:
+        self.record = record
         self.variable = variable
+        self._offer = offer
         super().__init__(model, record.path, (variable,))
 
     def show(self) -> None:
-        """Show the value."""
-        self.variable.set(str(self.model.value(self.path)))
+        """Show the chosen name, among those that are offered."""
+        name = name_of(self.model.value(self.path))
+        self._offer(offered(self.record, name))
+        self.variable.set(name)
 
     def take(self) -> None:
-        """Give the chosen name to the model."""
-        self.model.edit(self.path, self.variable.get())
-
-
-class VariantBinding(_Link):
-    """A name variable and a section that comes in variants: choosing a name switches the section."""
-
-    def __init__(self, model: FormModel, record: FieldRecord, variable: tk.StringVar) -> None:
-        self.variable = variable
-        super().__init__(model, record.path, (variable,))
-
-    def show(self) -> None:
-        """Show the present variant's name."""
-        self.variable.set(self.model.value(self.path).name)
-
-    def take(self) -> None:
-        """Switch to the chosen variant."""
-        self.model.choose_variant(self.path, self.variable.get())
+        """Give the chosen name to the model; for a section it switches the variant."""
+        if self.record.kind == "section":
+            self.model.choose_variant(self.path, self.variable.get())
+        else:
+            self.model.edit(self.path, self.variable.get())
 
 
 class EveryBinding(_Link):

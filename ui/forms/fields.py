@@ -13,8 +13,9 @@ from modules.config.field import FieldRecord
 from modules.system.paths import from_root
 from ui.context import Context
 from ui.documents import as_config_path
-from ui.forms.binding import Binding, ChoiceBinding, EveryBinding, FlagBinding, TextBinding, VariantBinding
+from ui.forms.binding import Binding, ChoiceBinding, EveryBinding, FlagBinding, TextBinding
 from ui.forms.values import display
+from ui.forms.visibility import not_yet_words
 from ui.widgets.controls import Button, Choice, Switch
 from ui.widgets.entry import Entry
 from ui.widgets.panel import Panel, Text
@@ -24,6 +25,7 @@ from ui.widgets.variables import FlagVar, TextVar
 NUMBER_WIDTH = 110
 _INDENT = 14
 _FLASH_MS = 1600
+_A_STEP = "A step is one update of the weights; where batches are accumulated, it takes several of them."
 _UNIT_LABELS = {unit: unit if unit == "never" else f"{unit}s" for unit in get_args(Unit)}
 
 
@@ -60,11 +62,14 @@ def tip_of(context: Context, record: FieldRecord) -> str:
     lines.append(f"Default: {display(record, record.default)}")
     if context.form.differs(record.path):
         lines.append(f"As loaded: {display(record, context.form.loaded_value(record.path))}")
+    if record.kind == "every" or setting.unit == "steps":
+        lines.append(_A_STEP)
     if setting.changeable_on_resume:
         lines.append("May be changed when a run is resumed.")
+    lines.append(not_yet_words(context.form.config, record))
     if draft is not None:
         lines.append(f"Not taken: {draft.problem.message}")
-    return "\n".join(lines)
+    return "\n".join(line for line in lines if line)
 
 
 def _nothing(_is_invalid: bool) -> None:
@@ -147,13 +152,8 @@ def _switch(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
 def _choice(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
     variable = TextVar(master=master)
     choice = Choice(master, context.theme, variable, record.choices)
-    return Control(choice, ChoiceBinding(context.form, record, variable), choice.focus_ring, _nothing)
-
-
-def _variant(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
-    variable = TextVar(master=master)
-    choice = Choice(master, context.theme, variable, record.choices)
-    return Control(choice, VariantBinding(context.form, record, variable), choice.focus_ring, _nothing)
+    binding = ChoiceBinding(context.form, record, variable, choice.set_choices)
+    return Control(choice, binding, choice.focus_ring, _nothing)
 
 
 def _every(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
@@ -179,7 +179,7 @@ _MAKERS: Mapping[str, Maker] = {
     "text": _line,
     "bool": _switch,
     "choice": _choice,
-    "section": _variant,
+    "section": _choice,
     "every": _every,
 }
 
@@ -222,7 +222,10 @@ class Row:
         draft = form.draft(path)
         self._mark.recolour("error" if draft else "accent" if form.differs(path) else "card")
         self.control.mark_invalid(draft is not None)
-        self._say_reason(draft.problem.message if draft else "")
+        if draft is not None:
+            self._say(draft.problem.message, "error")
+        else:
+            self._say(not_yet_words(form.config, self.record), "muted")
 
     def set_shown(self, is_shown: bool) -> None:
         """Show or hide the row."""
@@ -261,14 +264,16 @@ class Row:
         # Not `frame.grid`: customtkinter's own would scale the distance a second time.
         tk.Grid.grid_configure(self.control.frame, row=self._line, column=2, sticky=sticky, pady=px(4))
 
-    def _say_reason(self, text: str) -> None:
+    def _say(self, text: str, colour: str) -> None:
+        """Say something of the value below it: why it does not fit, or that it is not supported yet."""
         if not text:
             if self._reason is not None:
                 self._reason.grid_remove()
             return
         theme = self._context.theme
         if self._reason is None:
-            self._reason = Text(self._master, theme, role="small", colour="error", on="card", wrap_px=260)
+            self._reason = Text(self._master, theme, role="small", colour=colour, on="card", wrap_px=260)
         self._reason.say(text)
+        self._reason.recolour(colour)
         if self.is_shown:
             self._reason.grid(row=self._line + 1, column=2, sticky="w", pady=(0, theme.px(4)))

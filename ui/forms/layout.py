@@ -40,7 +40,8 @@ class FormView(Panel):
         self._shape: tuple[Any, ...] = ()
         self._unsubscribe = (
             context.form.changed.subscribe(self._changed),
-            context.preferences.changed.subscribe(self._level_changed),
+            context.form.loaded.subscribe(self._show_by_level),
+            context.preferences.changed.subscribe(self._show_by_level),
         )
         # Not at once: Tk calls this while it places children, when none of them may be placed anew.
         self.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "width"), self._arrange))
@@ -92,7 +93,7 @@ class FormView(Panel):
     def _changed(self) -> None:
         self._context.pump.redraw_soon(self, self._follow)
 
-    def _level_changed(self) -> None:
+    def _show_by_level(self) -> None:
         for card in self.cards:
             card.show_by_level()
         self._changed()

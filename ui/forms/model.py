@@ -61,6 +61,7 @@ class FormModel:
         self._watchers: dict[int, tuple[str, Callable[[], None]]] = {}
         self._next_key = 0
         self.changed: Signal[[]] = Signal()  # anything at all
+        self.loaded: Signal[[]] = Signal()  # another document
 
     # -- what there is
 
@@ -176,6 +177,7 @@ class FormModel:
         touched = set(self._drafts)
         self._drafts.clear()
         self._replace(Document(config, config, source), touched)
+        self.loaded()
 
     def replace(self, config: Config) -> None:
         """Take another config as one edit of the present document."""
@@ -261,8 +263,8 @@ class FormModel:
 
 
 def plain(config: Config) -> Config:
-    """Return the config without map entries that say nothing: a part with all its defaults equals an absent one."""
-    updates = {}
+    """Return the config without what says nothing: a part with all its defaults, and what is merely remembered."""
+    updates: dict[str, Any] = {"remembered": {}}
     for path, record in top_records(type(config)).items():
         if record.kind == "map" and record.item is not None and "." not in path:
             blank = record.item()

@@ -53,6 +53,11 @@ def record_at(config: Config, path: str) -> FieldRecord | None:
     return next((r for r in inner_records(section, prefix) if r.path == path), None) if section else None
 
 
+def nearest_field(config: Config, path: str) -> str:
+    """Return the path, or the longest beginning of it that there is a field or an entry of a list for."""
+    return next((head for head in (path, *_heads(path)) if _is_there(config, head)), path)
+
+
 def variant_records(config: Config, record: FieldRecord) -> tuple[FieldRecord, ...]:
     """Return the fields that belong to the chosen variant of a section with variants (an optimizer's own, say)."""
     variant: type[BaseModel] = type(get_path(config, record.path))
@@ -98,6 +103,14 @@ def _map_groups(config: Config, record: FieldRecord) -> Iterator[Group]:
 
 def _item_type(config: Config, holder: FieldRecord) -> type[BaseModel] | None:
     return type(get_path(config, holder.path)) if holder.kind == "section" else holder.item
+
+
+def _is_there(config: Config, path: str) -> bool:
+    try:
+        get_path(config, path)
+    except KeyError:
+        return False
+    return record_at(config, path) is not None or path.rpartition(".")[2].isdigit()
 
 
 def _heads(path: str) -> Iterator[str]:

@@ -31,10 +31,10 @@ PAGES: tuple[PageSpec, ...] = (
         "model",
         "Model",
         "What to start from, which parts learn, and the file it becomes.",
-        ("model", "parts", "output"),
+        ("model", "parts", "quantization", "output"),
         ("tokens",),
     ),
-    PageSpec("data", "Data", "Sizes, captions and caches, for all concepts alike.", ("data",)),
+    PageSpec("data", "Data", "Sizes, captions and caches, for all concepts alike.", ("data", "masks")),
     PageSpec(
         "concepts",
         "Concepts",
@@ -42,7 +42,9 @@ PAGES: tuple[PageSpec, ...] = (
         ("concepts",),
         view="ui.pages.concepts:ConceptsPage",
     ),
-    PageSpec("training", "Training", "How long, how fast and by which rule it learns.", ("training", "adapter")),
+    PageSpec(
+        "training", "Training", "How long, how fast and by which rule it learns.", ("training", "adapter", "embeddings")
+    ),
     PageSpec(
         "sampling",
         "Sampling",

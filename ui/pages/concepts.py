@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from ui.run.words import count
 from ui.scanning import Scans
 from ui.theme import PAD
 from ui.thumbnails import load_square
-from ui.widgets.dropping import accept_folders
+from ui.widgets.dropping import accept_paths
 from ui.widgets.panel import Text
 from ui.widgets.table import Column
 
@@ -71,7 +71,7 @@ class ConceptsPage:
         self._empty = Text(
             self.list.table, context.theme, _NOTHING_YET, colour="faint", on="card", justify="center", anchor="center"
         )
-        accept_folders(context.root, self.frame, self.add_folders)
+        accept_paths(context.root, self.frame, self._dropped)
         context.form.watch(PATH, self._follow)
         self._follow()
 
@@ -99,6 +99,11 @@ class ConceptsPage:
         new = [Concept(path=as_config_path(p)) for p in paths]
         if new:
             self.list.add(new)
+
+    def _dropped(self, paths: Sequence[Path]) -> None:
+        """Load a config that was dropped, as the whole window does; anything else is a concept."""
+        if not self._context.documents.open_dropped(paths):
+            self.add_folders(paths)
 
     def edit(self, index: int) -> ConceptEditor:
         """Open the editor of a concept."""

@@ -89,6 +89,19 @@ class ListCard:
         self.table.set_rows([self._row_of(index, item) for index, item in enumerate(self.items)])
         self._enable_buttons()
 
+    def show_field(self, path: str, open_at: Callable[[int], bool]) -> bool:
+        """Lead the user to the list, to the entry that a path leads to, or by `open_at` to a field of that entry.
+
+        Return whether the list has it.
+        """
+        index, _, inner = path.removeprefix(self.path).removeprefix(".").partition(".")
+        if index.isdigit() and int(index) >= len(self.items):
+            return False
+        if index.isdigit():
+            self.table.select([int(index)])
+        self.table.tree.focus_set()
+        return open_at(int(index)) if index.isdigit() and inner else path.startswith(self.path)
+
     def add(self, new: Sequence[BaseModel]) -> list[int]:
         """Add entries, select them and return their places."""
         places = items.add(self._context.form, self.path, new)

@@ -67,11 +67,7 @@ class SamplingPage:
                 self.scroll.see(row.control.frame)
             return row is not None
         self.scroll.see(self.list.card)
-        names = path.split(".")
-        if len(names) > 3 and int(names[2]) < len(self.list.items):
-            self.list.table.select([int(names[2])])
-            return self.edit(int(names[2])).show_field(path)
-        return path == PATH
+        return self.list.show_field(path, lambda index: self.edit(index).show_field(path))
 
     def add(self) -> None:
         """Add a prompt like the last one, or one of the size that is trained, and open its editor."""

@@ -1,4 +1,4 @@
-"""Folders dropped on the window from a file manager, where tkinterdnd2 is installed."""
+"""Files and folders dropped on the window from a file manager, where tkinterdnd2 is installed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from typing import Any
 _log = logging.getLogger(__name__)
 
 
-def accept_folders(root: tk.Tk, widget: tk.Misc, on_drop: Callable[[Sequence[Path]], None]) -> bool:
-    """Call `on_drop` with the paths dropped on a widget; return whether dropping works here."""
+def accept_paths(root: tk.Tk, widget: tk.Misc, on_drop: Callable[[Sequence[Path]], object]) -> bool:
+    """Call `on_drop` with the paths dropped on a widget or on what is in it; return whether dropping works here.
+
+    Where something in the widget accepts paths itself, that is asked instead.
+    """
     try:
         from tkinterdnd2 import DND_FILES, TkinterDnD  # an optional package
 
         TkinterDnD._require(root)
     except (ImportError, RuntimeError, tk.TclError):
-        _log.info("Dropping folders on the window is not possible here")
+        _log.info("Dropping files on the window is not possible here")
         return False
 
     def dropped(event: Any) -> str:

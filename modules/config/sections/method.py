@@ -25,9 +25,7 @@ class AlignProp(Section):
         Le(1),
         Setting("Share of steps", "The share of steps that follow the reward; the others denoise as usual."),
     ] = 0.1
-    steps: Annotated[
-        int, Ge(1), Le(1000), Setting("Denoising steps", "How many steps a picture is painted in.", unit="steps")
-    ] = 20
+    steps: Annotated[int, Ge(1), Le(1000), Setting("Denoising steps", "How many steps a picture is painted in.")] = 20
     truncate: Annotated[
         float,
         Ge(0),
