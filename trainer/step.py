@@ -12,6 +12,7 @@ from modules.optim.ema import Ema
 from modules.optim.param_groups import TrainGroup
 from modules.optim.stand_ins import StandIn
 from trainer.methods.protocol import StepLoss
+from trainer.watchdog import Watchdog
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,9 @@ class Stepper:
         self._clip_norm = clip_norm
         self._rate_factor = rate_factor
         self._rounding_draws = rounding_draws
+        self._watchdog = Watchdog(groups)
         self._losses: list[torch.Tensor] = []
+        self._may_be_zero = False
         self._num_images = 0
         self.is_moving = False
         """Whether weights are being moved: an error meanwhile leaves a step half done."""
@@ -62,9 +65,13 @@ class Stepper:
             self.scaler.scale(loss).backward()
         self._losses.append(loss.detach())
         self._num_images += step_loss.num_samples
+        self._may_be_zero |= step_loss.zero_gradient_is_legal
 
     def finish(self, step: int) -> StepOutcome:
-        """Move the weights, as step number `step` (counted from 0), unless something is not finite."""
+        """Move the weights, as step number `step` (counted from 0), unless something is not finite.
+
+        Raises DarkroomError where a part has learned nothing in the first steps.
+        """
         learning_rates = self._set_learning_rates(step)
         for stand_in in self._stand_ins():
             stand_in.take_gradient()
@@ -74,6 +81,7 @@ class Stepper:
         loss, gradient_norm = torch.stack([torch.stack(self._losses).sum().float(), norm.float()]).tolist()
         is_finite = math.isfinite(loss) and math.isfinite(gradient_norm)
         if is_finite:
+            self._watchdog.look()
             self.is_moving = True
             self.scaler.step(self.optimizer)
             draws = self._rounding_draws(step)
@@ -82,6 +90,7 @@ class Stepper:
             if self.ema is not None:
                 self.ema.update(step + 1)
             self.is_moving = False
+            self._watchdog.judge(learning_rates, may_be_zero=self._may_be_zero or loss == 0.0)
         if self.scaler.is_enabled():
             self.scaler.update()
         outcome = StepOutcome(
@@ -102,6 +111,7 @@ class Stepper:
             stand_in.release()
         self._losses.clear()
         self._num_images = 0
+        self._may_be_zero = False
 
     def _stand_ins(self) -> Iterator[StandIn]:
         return (s for g in self._groups.values() for s in g.stand_ins.values())
