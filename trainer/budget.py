@@ -92,6 +92,18 @@ def memory_problems(
         return
 
 
+def disk_need(config: Config, sizes: Counts, *, num_captions: int) -> DiskNeed | None:
+    """Return what a run writes: caches, one backup, the result; None where its model does not tell.
+
+    `num_captions` are the different captions.
+    """
+    try:
+        budget = _budget(config, sizes)
+        return _disk_need(budget, sizes, num_captions) if budget else None
+    except _NO_CONFIG:
+        return None
+
+
 def disk_problems(
     config: Config, sizes: Counts, *, num_captions: int, total_steps: int, free: FreeBytes = free_bytes
 ) -> Iterator[Problem]:
@@ -99,11 +111,7 @@ def disk_problems(
 
     `num_captions` are the different captions; `free(path)` tells the free bytes where a path lies.
     """
-    try:
-        budget = _budget(config, sizes)
-        need = _disk_need(budget, sizes, num_captions) if budget else None
-    except _NO_CONFIG:
-        return
+    need = disk_need(config, sizes, num_captions=num_captions)
     if need is None:
         return
     refused = list(_cannot_be_written(config, need, free))

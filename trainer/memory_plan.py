@@ -10,13 +10,14 @@ from modules.data.buckets import Size
 from modules.families.registry import FAMILIES
 from modules.families.spec import PartSpec
 from modules.memory.estimate.architecture import Architecture
-from modules.memory.estimate.run import Phase, RunPlan, Sample
+from modules.memory.estimate.run import Average, Phase, RunPlan, Sample
 from modules.memory.estimate.tape import AdapterPlan, PartPlan, Trains
 from trainer import phases
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _COMPUTE_BYTES = {"bfloat16": 2, "float16": 2}
 _LAYERS = {"attention_mlp": ("attentions",), "attention": ("attn",), "all": ("",)}
+_AVERAGES: Mapping[str, Average] = {"off": "off", "train_device": "here", "temp_device": "elsewhere"}
 _TEXT_LAYERS = ("layers.",)
 _NO_LAYER = "\0"
 
@@ -34,7 +35,6 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         for s in config.sampling.prompts
         if s.enabled and _paints(config)
     )
-    average = {"off": "off", "train_device": "here", "temp_device": "elsewhere"}[config.training.ema.mode]
     return RunPlan(
         plans=plans,
         on_device=_on_device(config, has_samples=bool(samples)),
@@ -43,7 +43,7 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         accumulates=config.training.accumulation_steps > 1,
         optimizer=config.training.optimizer.name,
         keeps_copies=config.training.small_weights == "master",
-        average=average,  # type: ignore[arg-type]
+        average=_AVERAGES[config.training.ema.mode],
         encodes_in_training=not config.data.latent_cache,
         samples=samples,
     )

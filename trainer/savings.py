@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from modules.config.schema import Config
 from modules.families.registry import FAMILIES
@@ -107,12 +108,12 @@ def _frozen(run: RunPlan, parts: tuple[str, ...]) -> RunPlan:
     return _of_parts(parts, trains="nothing", adapter=None)(run)
 
 
-def _of_part(name: str, **changes: object) -> Callable[[RunPlan], RunPlan]:
+def _of_part(name: str, **changes: Any) -> Callable[[RunPlan], RunPlan]:
     return _of_parts((name,), **changes)
 
 
-def _of_parts(names: tuple[str, ...], **changes: object) -> Callable[[RunPlan], RunPlan]:
+def _of_parts(names: tuple[str, ...], **changes: Any) -> Callable[[RunPlan], RunPlan]:
     def change(plan: PartPlan) -> PartPlan:
-        return replace(plan, **changes)  # type: ignore[arg-type]
+        return replace(plan, **changes)
 
     return lambda run: replace(run, plans={n: change(p) if n in names else p for n, p in run.plans.items()})

@@ -38,4 +38,8 @@ def _layer(walk: Walk, config: Config, path: str, x: Array) -> Array:
     attended = walk.attention(query, key, value, heads=int(config["num_attention_heads"]))
     x = walk.add(x, walk.linear(f"{path}.self_attn.out_proj", attended, width))
     inner = walk.linear(f"{path}.mlp.fc1", walk.layer_norm(f"{path}.layer_norm2", x), int(config["intermediate_size"]))
-    return walk.add(x, walk.linear(f"{path}.mlp.fc2", walk.activation(inner), width))
+    if config.get("hidden_act") == "quick_gelu":  # an input times a sigmoid of it: both are kept
+        inner = walk.product(inner, walk.copy(inner))
+    else:
+        inner = walk.activation(inner)
+    return walk.add(x, walk.linear(f"{path}.mlp.fc2", inner, width))

@@ -14,6 +14,7 @@ from modules.memory.estimate.tape import FLOAT32_BYTES, Shape
 Phase = Literal[
     "encoding pictures", "encoding captions", "training", "validating", "painting samples", "decoding samples"
 ]
+Average = Literal["off", "here", "elsewhere"]
 
 RUNTIME_BYTES = 600_000_000
 """What CUDA itself takes: its context and kernels (300 to 500 MB) and the workspaces of cuBLAS and cuDNN."""
@@ -53,7 +54,7 @@ class RunPlan:
     accumulates: bool
     optimizer: str
     keeps_copies: bool
-    average: Literal["off", "here", "elsewhere"]
+    average: Average
     encodes_in_training: bool
     samples: tuple[Sample, ...] = ()
 

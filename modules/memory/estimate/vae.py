@@ -17,11 +17,7 @@ def encode_pass(walk: Walk, config: Config, *, width_px: int, height_px: int) ->
     channels = [int(n) for n in config["block_out_channels"]]
     x = walk.conv("encoder.conv_in", walk.new((1, int(config["in_channels"]), height_px, width_px)), channels[0])
     for level, wide in enumerate(channels):
-        path = f"encoder.down_blocks.{level}"
-        for index in range(int(config["layers_per_block"])):
-            x = resnet(walk, f"{path}.resnets.{index}", x, wide)
-        if level < len(channels) - 1:
-            x = walk.conv(f"{path}.downsamplers.0.conv", x, wide, stride=2)
+        x = _down(walk, config, level, x, wide, is_last=level == len(channels) - 1)
     moments = 2 * int(config["latent_channels"])
     x = _end(walk, "encoder", _middle(walk, "encoder", x, channels[-1]), moments)
     return walk.conv("quant_conv", x, moments, kernel=1) if config.get("use_quant_conv", True) else x
@@ -37,12 +33,28 @@ def decode_pass(walk: Walk, config: Config, *, width_px: int, height_px: int) ->
     x = walk.conv("decoder.conv_in", x, channels[0])
     x = _middle(walk, "decoder", x, channels[0])
     for level, wide in enumerate(channels):
-        path = f"decoder.up_blocks.{level}"
-        for index in range(int(config["layers_per_block"]) + 1):
-            x = resnet(walk, f"{path}.resnets.{index}", x, wide)
-        if level < len(channels) - 1:
-            x = walk.conv(f"{path}.upsamplers.0.conv", walk.upsampled(x), wide)
+        x = _up(walk, config, level, x, wide, is_last=level == len(channels) - 1)
     return _end(walk, "decoder", x, int(config["out_channels"]))
+
+
+# What goes into a level is referred to until the level is done, by diffusers' loop over the levels.
+
+
+def _down(walk: Walk, config: Config, level: int, entering: Array, width: int, *, is_last: bool) -> Array:
+    path, x = f"encoder.down_blocks.{level}", entering
+    for index in range(int(config["layers_per_block"])):
+        x = resnet(walk, f"{path}.resnets.{index}", x, width)
+    if is_last:
+        return x
+    padded = walk.copy(x)  # by one pixel at two edges
+    return walk.conv(f"{path}.downsamplers.0.conv", padded, width, stride=2)
+
+
+def _up(walk: Walk, config: Config, level: int, entering: Array, width: int, *, is_last: bool) -> Array:
+    path, x = f"decoder.up_blocks.{level}", entering
+    for index in range(int(config["layers_per_block"]) + 1):
+        x = resnet(walk, f"{path}.resnets.{index}", x, width)
+    return x if is_last else walk.conv(f"{path}.upsamplers.0.conv", walk.upsampled(x), width)
 
 
 def _middle(walk: Walk, half: str, x: Array, width: int) -> Array:

@@ -1,0 +1,100 @@
+"""What a real forward and backward pass holds at its worst moment, counted on tensors without memory."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class LiveBytes(TorchDispatchMode):
+    """Counts the bytes of all storages that operations make while they live. Under FakeTensorMode none is real."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: dict[int, int] = {}
+        self.live = 0
+        self.peak = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs or {})) if isinstance(t, torch.Tensor)}
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor):
+                self._count(tensor.untyped_storage(), given)
+        return result
+
+    def _count(self, storage: torch.UntypedStorage, given: set[int]) -> None:
+        key = storage._cdata
+        if key in self._known or key in given:
+            return
+        self._known[key] = storage.nbytes()
+        self.live += storage.nbytes()
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(storage, self._forget, key)
+
+    def _forget(self, key: int) -> None:
+        self.live -= self._known.pop(key)
+
+
+@contextmanager
+def cuda_autocast(dtype: torch.dtype) -> Iterator[Callable[[], None]]:
+    """Do what CUDA's autocast does to the operations of these models; yields what ends the forward pass.
+
+    The processor's own autocast leaves norms in 16 bits and would show other numbers. Copies of trained weights are
+    remembered until the forward pass ends (PyTorch, "Autocast Op Reference", and `autocast_mode.cpp`).
+    """
+    remembered: dict[int, torch.Tensor] = {}
+    is_over = False
+
+    def end() -> None:
+        nonlocal is_over
+        is_over = True
+        remembered.clear()
+
+    def cast(value: Any, to: torch.dtype) -> Any:
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.dtype == to:
+            return value
+        if to == dtype and value.requires_grad and value.is_leaf and not is_over:
+            if id(value) not in remembered:
+                remembered[id(value)] = value.to(to)
+            return remembered[id(value)]
+        return value.to(to)
+
+    def casting(plain: Callable[..., Any], to: torch.dtype) -> Callable[..., Any]:
+        return lambda *args, **kwargs: plain(
+            *[cast(a, to) for a in args], **{k: cast(v, to) for k, v in kwargs.items()}
+        )
+
+    halves = dict.fromkeys(("linear", "conv2d", "scaled_dot_product_attention"), dtype)
+    table = {**halves, "group_norm": torch.float32, "layer_norm": torch.float32}
+    plain = {name: getattr(functional, name) for name in table}
+    for name, to in table.items():
+        setattr(functional, name, casting(plain[name], to))
+    try:
+        yield end
+    finally:
+        for name, function in plain.items():
+            setattr(functional, name, function)
+
+
+def give_weights(
+    module: nn.Module, *, dtype: torch.dtype, adapter_dtype: torch.dtype, learns: Callable[[str], bool]
+) -> None:
+    """Put fresh weights, of whatever mode is active, in the place of a meta module's."""
+    for path, part in module.named_modules():
+        for name, old in list(part._parameters.items()):
+            if old is not None:
+                full = f"{path}.{name}"
+                fresh = torch.empty(old.shape, dtype=adapter_dtype if "lora_" in full else dtype)
+                part._parameters[name] = nn.Parameter(fresh, requires_grad=learns(full))
+        for name, buffer in list(part._buffers.items()):
+            if buffer is not None:
+                part._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype)

@@ -1,0 +1,380 @@
+"""The memory estimate against what real passes of full-size models hold, and against the weights that models have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
+from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
+from safetensors.torch import load_file
+from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
+
+from modules.adapters.lora import LoraShape, attach_lora
+from modules.adapters.targets import target_layers
+from modules.families.parts.forwards import _BLOCK_TYPES
+from modules.families.registry import FAMILIES
+from modules.families.spec import Role
+from modules.formats.single_file.models import shipped_configs
+from modules.memory.checkpointing import create_checkpointed_forward
+from modules.memory.estimate.architecture import architecture_of
+from modules.memory.estimate.clip import clip_pass
+from modules.memory.estimate.passes import Passes, count
+from modules.memory.estimate.tape import AdapterPlan, PartPlan, Tape
+from modules.memory.estimate.unet import unet_pass
+from modules.memory.estimate.walk import Walk
+from modules.system.devices import CPU
+from tests.builders.configs import small_config
+from tests.builders.live_bytes import LiveBytes, cuda_autocast, give_weights
+from tests.builders.pipelines import load_tiny
+from tests.builders.runs import run
+from tests.builders.single_files import write_tiny
+from trainer.budget import disk_need
+from trainer.preflight import datasets_of
+
+FACTOR = 0.15
+RANK = 8
+ENTRIES = {"denoiser": ("attentions",), "text_encoder": ("layers.",)}
+FAMILY = {"sd1": "sd", "sd2": "sd", "sdxl": "sdxl"}
+
+
+def meta_part(model: str, part: str) -> Any:
+    """A full-size part without weights."""
+    config = shipped_configs(model)[part]
+    with torch.device("meta"):
+        if part == "unet":
+            return UNet2DConditionModel.from_config(config)
+        if part == "vae":
+            return AutoencoderKL.from_config(config)
+        kind = CLIPTextModelWithProjection if part == "text_encoder_2" else CLIPTextModel
+        return kind(CLIPTextConfig(**config))
+
+
+# -- weights, exactly
+
+
+@pytest.mark.parametrize("model", ["sd1", "sd2", "sdxl"])
+def test_every_published_weight_is_counted(model: str) -> None:
+    spec = FAMILIES[FAMILY[model]]
+    passes = Passes(spec, shipped_configs(model))
+    for part in spec.parts:
+        real = meta_part(model, part.name)
+        found = passes.weights(part.name, PartPlan()).own
+        assert sorted(found.values()) == sorted(tuple(p.shape) for p in real.parameters()), part.name
+
+
+@pytest.mark.parametrize(("model", "millions"), [("sd1", 859.5), ("sd2", 865.9), ("sdxl", 2567.5)])
+def test_the_known_sizes_of_unets(model: str, millions: float) -> None:
+    passes = Passes(FAMILIES[FAMILY[model]], shipped_configs(model))
+    assert count(passes.weights("unet", PartPlan()).own.values()) / 1e6 == pytest.approx(millions, abs=0.1)
+
+
+@pytest.mark.parametrize("name", ["tiny_sd", "tiny_sd2", "tiny_sdxl"])
+def test_weights_of_a_folder_are_counted_from_its_configs(name: str, request: pytest.FixtureRequest) -> None:
+    folder: Path = request.getfixturevalue(name)
+    family = load_tiny(folder)
+    architecture = architecture_of(str(folder), family.spec.name)
+    assert architecture is not None
+    assert not architecture.is_published
+    passes = Passes(family.spec, architecture.configs)
+    for part_name, part in family.parts.items():
+        found = passes.weights(part_name, PartPlan()).own
+        assert count(found.values()) == sum(p.numel() for p in part.module.parameters()), part_name
+
+
+@pytest.mark.parametrize("model", ["sd1", "sd2_v", "sdxl"])
+def test_weights_of_a_single_file_are_counted_from_its_header(model: str, tmp_path: Path) -> None:
+    parts = write_tiny(tmp_path / "model.safetensors", model)
+    family = "sdxl" if model == "sdxl" else "sd"
+    architecture = architecture_of(str(tmp_path / "model.safetensors"), family)
+    assert architecture is not None
+    passes = Passes(FAMILIES[family], architecture.configs)
+    for name, part in parts.items():
+        found = passes.weights(name, PartPlan()).own
+        assert count(found.values()) == sum(p.numel() for p in part.parameters()), name
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "text_width"),
+    [
+        ("stable-diffusion-v1-5/stable-diffusion-v1-5", "sd", 768),
+        ("stabilityai/stable-diffusion-2-1", "sd", 1024),
+        ("stabilityai/stable-diffusion-xl-base-1.0", "sdxl", 2048),
+    ],
+)
+def test_a_repository_counts_as_the_published_model(name: str, family: str, text_width: int) -> None:
+    architecture = architecture_of(name, family)
+    assert architecture is not None
+    assert architecture.is_published
+    assert architecture.configs["unet"]["cross_attention_dim"] == text_width
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"<html>", b"\x80\x02junk"])
+def test_a_file_that_is_no_model_tells_nothing(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(content)
+    assert architecture_of(str(tmp_path / "model.safetensors"), "sd") is None
+
+
+@pytest.mark.parametrize("layers", ["attention_mlp", "attention", "all", "custom"])
+def test_a_lora_is_counted_from_shapes_and_the_filter(layers: str) -> None:
+    unet = meta_part("sd1", "unet")
+    names = target_layers(unet, "denoiser", layers=layers, custom_layers="attn2, ff.net.2", reaches=lambda name: True)
+    with torch.device("meta"):
+        adapter = attach_lora("unet", unet, names, LoraShape(RANK, 1.0, 0.0, torch.float32), seed=0)
+    entries = {"attention_mlp": ("attentions",), "attention": ("attn",), "all": ("",)}.get(
+        layers, ("attn2", "ff.net.2")
+    )
+    plan = PartPlan(trains="adapter", adapter=AdapterPlan(RANK, 4, entries))
+    found = Passes(FAMILIES["sd"], shipped_configs("sd1")).weights("unet", plan).adapter
+    assert sorted(found.values()) == sorted(tuple(p.shape) for p in adapter.parameters().values())
+
+
+# -- what a pass holds
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pass of a full-size UNet."""
+
+    model: str
+    side_px: int
+    batch: int
+    trains: str
+    dtype: torch.dtype
+    is_mixed: bool
+    mode: str
+
+    @property
+    def plan(self) -> PartPlan:
+        return PartPlan(
+            weight_bytes=self.dtype.itemsize,
+            compute_bytes=2 if self.is_mixed else 0,
+            trains=self.trains,
+            adapter=AdapterPlan(RANK, 4, ("attentions",)) if self.trains == "adapter" else None,
+            checkpointing=self.mode,
+        )
+
+    def __str__(self) -> str:
+        kind = f"{str(self.dtype).removeprefix('torch.')}{'-mixed' if self.is_mixed else ''}"
+        return f"{self.model}-{self.side_px}x{self.batch}-{self.trains}-{kind}-{self.mode}"
+
+
+BF16, F32 = torch.bfloat16, torch.float32
+DAILY = [
+    Case("sd1", 512, 1, "full", F32, False, "off"),
+    Case("sd1", 512, 1, "full", F32, True, "block"),
+    Case("sd1", 1024, 1, "adapter", F32, True, "off"),
+    Case("sd1", 512, 2, "adapter", BF16, True, "block"),
+    Case("sdxl", 512, 1, "full", BF16, True, "off"),
+    Case("sdxl", 1024, 1, "full", BF16, True, "block"),
+]
+REST = [
+    Case(model, side_px, batch, trains, dtype, is_mixed, mode)
+    for model in ("sd1", "sd2", "sdxl")
+    for side_px in (512, 1024)
+    for batch in (1, 2)
+    for trains in ("full", "adapter")
+    for dtype, is_mixed in ((F32, False), (F32, True), (BF16, True), (BF16, False))
+    for mode in ("off", "block", "whole")
+]
+CASES = [*DAILY, *(pytest.param(c, marks=pytest.mark.full) for c in REST if c not in DAILY)]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_training_pass_takes_what_was_estimated(case: Case) -> None:
+    kept, peak = measured(case)
+    tape = Tape()
+    walk = Walk(tape, case.plan, records=True)
+    unet_pass(walk, shipped_configs(case.model)["unet"], batch=case.batch, latents=latents(case), tokens=77, text=None)
+    estimated_kept, forward = tape.kept_bytes, tape.meter.peak
+    tape.end_forward()
+    estimated = max(forward, sum(tape.backward_peak(has_gradients=False)))
+    assert estimated_kept == pytest.approx(kept, rel=0.05, abs=1_000_000)
+    assert estimated == pytest.approx(peak, rel=FACTOR)
+
+
+def latents(case: Case) -> tuple[int, int]:
+    return case.side_px // 8, case.side_px // 8
+
+
+def measured(case: Case) -> tuple[int, int]:
+    """What autograd keeps after the forward pass, and the most that is in use, gradients among it, weights left out."""
+    unet = meta_part(case.model, "unet").train()
+    config = shipped_configs(case.model)["unet"]
+    if case.trains == "adapter":
+        names = target_layers(unet, "denoiser", layers="attention_mlp", custom_layers="", reaches=lambda name: True)
+        with torch.device("meta"):
+            attach_lora("unet", unet, names, LoraShape(RANK, 1.0, 0.0, F32), seed=0)
+    with FakeTensorMode():
+        give_weights(unet, dtype=case.dtype, adapter_dtype=F32, learns=lambda n: case.trains == "full" or "lora_" in n)
+        forward = checkpointed(unet, "denoiser", case.mode)
+        inputs = {
+            "sample": torch.empty(case.batch, 4, *latents(case), dtype=case.dtype),
+            "timestep": torch.empty(case.batch, dtype=torch.long),
+            "encoder_hidden_states": torch.empty(case.batch, 77, config["cross_attention_dim"], dtype=case.dtype),
+        }
+        if case.model == "sdxl":
+            pooled = torch.empty(case.batch, 1280, dtype=case.dtype)
+            inputs["added_cond_kwargs"] = {"text_embeds": pooled, "time_ids": torch.empty(case.batch, 6)}
+        return passed(unet, lambda: forward(**inputs, return_dict=False)[0], is_mixed=case.is_mixed)
+
+
+def checkpointed(module: Any, role: Role, mode: str) -> Callable[..., Any]:
+    """The forward pass as families run it."""
+    types = _BLOCK_TYPES[role]
+    return create_checkpointed_forward(
+        module,
+        train_device=CPU,
+        temp_device=CPU,
+        mode=mode,
+        block_types=types,
+    )
+
+
+def passed(module: Any, run: Callable[[], torch.Tensor], *, is_mixed: bool) -> tuple[int, int]:
+    weights = {p.untyped_storage()._cdata for p in module.parameters()}
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in weights:
+            kept[storage._cdata] = storage
+        return tensor
+
+    mixed: Any = cuda_autocast(BF16) if is_mixed else nullcontext(lambda: None)
+    with LiveBytes() as live, mixed as end_forward:
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            loss = run().float().mean()
+        num_kept = sum(s.nbytes() for s in kept.values())
+        kept.clear()
+        end_forward()
+        loss.backward()
+    return num_kept, live.peak
+
+
+@pytest.mark.parametrize("mode", ["off", "block"])
+@pytest.mark.parametrize("part", ["text_encoder", "text_encoder_2"])
+def test_a_text_encoder_that_learns_takes_what_was_estimated(part: str, mode: str) -> None:
+    encoder = meta_part("sdxl", part).train()
+    names = target_layers(encoder, "text_encoder", layers="all", custom_layers="", reaches=lambda name: True)
+    with torch.device("meta"):
+        attach_lora(part, encoder, names, LoraShape(RANK, 1.0, 0.0, F32), seed=0)
+    with FakeTensorMode():
+        give_weights(encoder, dtype=BF16, adapter_dtype=F32, learns=lambda name: "lora_" in name)
+        forward = checkpointed(encoder, "text_encoder", mode)
+        ids_BL = torch.zeros(4, 77, dtype=torch.long)
+        kept, peak = passed(encoder, lambda: forward(input_ids=ids_BL).last_hidden_state, is_mixed=True)
+    plan = PartPlan(2, 2, "adapter", AdapterPlan(RANK, 4, ("layers.",)), checkpointing=mode)
+    tape = Tape()
+    clip_pass(
+        Walk(tape, plan, records=True),
+        shipped_configs("sdxl")[part],
+        prompts=4,
+        has_projection=part == "text_encoder_2",
+    )
+    assert tape.kept_bytes == pytest.approx(kept, rel=FACTOR)
+    assert max(tape.meter.peak, sum(tape.backward_peak(has_gradients=False))) == pytest.approx(peak, rel=FACTOR)
+
+
+# -- passes without gradients
+
+
+@pytest.mark.parametrize("side_px", [512, 1024])
+@pytest.mark.parametrize("encodes", [True, False], ids=["encode", "decode"])
+def test_the_vae_takes_what_was_estimated(side_px: int, encodes: bool) -> None:
+    vae = meta_part("sdxl", "vae")
+    with FakeTensorMode(), torch.no_grad():
+        give_weights(vae, dtype=F32, adapter_dtype=F32, learns=lambda name: False)
+        with LiveBytes() as live:
+            if encodes:
+                vae.encode(torch.empty(1, 3, side_px, side_px)).latent_dist.mode()
+            else:
+                vae.decode(torch.empty(1, 4, side_px // 8, side_px // 8))
+    passes = Passes(FAMILIES["sdxl"], shipped_configs("sdxl"))
+    found = passes.one_way(PartPlan(), encodes=encodes, width_px=side_px, height_px=side_px)
+    assert found == pytest.approx(live.peak, rel=FACTOR)
+
+
+@pytest.mark.parametrize("model", ["sd1", "sdxl"])
+def test_a_denoising_step_of_a_sample_takes_what_was_estimated(model: str) -> None:
+    case = Case(model, 1024, 2, "nothing", BF16, True, "off")
+    with torch.no_grad():
+        peak = looked(case)
+    passes = Passes(FAMILIES[FAMILY[model]], shipped_configs(model))
+    found = passes.looking("unet", case.plan, batch=2, width_px=1024, height_px=1024)
+    assert found == pytest.approx(peak, rel=FACTOR)
+
+
+def looked(case: Case) -> int:
+    """The most that is in use in a pass without gradients."""
+    unet = meta_part(case.model, "unet")
+    config = shipped_configs(case.model)["unet"]
+    with FakeTensorMode():
+        give_weights(unet, dtype=case.dtype, adapter_dtype=F32, learns=lambda name: False)
+        noisy = torch.empty(case.batch, 4, *latents(case), dtype=case.dtype)
+        states = torch.empty(case.batch, 77, config["cross_attention_dim"], dtype=case.dtype)
+        more: Any = None
+        if case.model == "sdxl":
+            more = {"text_embeds": torch.empty(case.batch, 1280, dtype=BF16), "time_ids": torch.empty(case.batch, 6)}
+        with LiveBytes() as live, cuda_autocast(BF16):
+            unet(noisy, torch.empty(case.batch, dtype=torch.long), states, added_cond_kwargs=more)
+    return live.peak
+
+
+# -- how a plan bends it
+
+
+def test_offloaded_activations_are_not_on_the_device() -> None:
+    plan = Case("sd1", 512, 1, "adapter", BF16, True, "block").plan
+    passes = Passes(FAMILIES["sd"], shipped_configs("sd1"))
+    plans = {"unet": plan, "text_encoder": PartPlan(), "vae": PartPlan()}
+    size = {"batch": 1, "width_px": 512, "height_px": 512, "has_gradients": False}
+    kept_here, _ = passes.learning(plans, **size)
+    elsewhere, _ = passes.learning({**plans, "unet": replace(plan, offloads=True)}, **size)
+    assert elsewhere < kept_here
+
+
+def test_gradients_of_earlier_batches_are_counted() -> None:
+    plan = Case("sd1", 512, 1, "full", F32, False, "off").plan
+    passes = Passes(FAMILIES["sd"], shipped_configs("sd1"))
+    plans = {"unet": plan, "text_encoder": PartPlan(), "vae": PartPlan()}
+    size = {"batch": 1, "width_px": 512, "height_px": 512}
+    once = sum(passes.learning(plans, **size, has_gradients=False))
+    again = sum(passes.learning(plans, **size, has_gradients=True))
+    num_weights = count(passes.weights("unet", plan).own.values())
+    assert once < again <= once + 4 * num_weights
+
+
+# -- what a run leaves on the disk
+
+
+@pytest.mark.parametrize("trains", ["adapter", "full"])
+def test_a_run_leaves_on_the_disk_what_was_estimated(
+    trains: str, any_model: Path, pictures: Path, tmp_path: Path
+) -> None:
+    config = small_config(
+        tmp_path,
+        model=any_model,
+        pictures=pictures,
+        training={"trains": trains, "epochs": 1, "ema": {"mode": "temp_device"}},
+        parts={"text_encoder": {"train": False}, "text_encoder_2": {"train": False}},
+        output={"dtype": "float32"},
+    )
+    training, _ = datasets_of(config)
+    captions = {c for e in training.examples for c in e.picture.captions}
+    need = disk_need(config, training.bucket_counts, num_captions=len(captions))
+    assert need is not None
+    finished = run(config).finished
+    held = [load_file(f) for f in Path(finished.backup_path).glob("*.safetensors")]
+    assert need.backup_bytes == pytest.approx(sum(t.nbytes for f in held for t in f.values()), rel=0.02)
+    result = load_file(config.output.destination)
+    assert need.result_bytes == pytest.approx(sum(t.nbytes for t in result.values()), rel=0.02)
+    for name, estimated in (("latents", need.latents_bytes), ("text", need.text_bytes)):
+        sizes = [f.stat().st_size for f in (Path(config.general.cache_dir) / name).rglob("*.safetensors")]
+        assert sum(sizes) <= estimated <= sum(sizes) + 1024 * len(sizes)

@@ -1,0 +1,112 @@
+"""What a run writes: sizes from shapes, and what is free where it is to lie."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modules.memory.disk import (
+    DiskNeed,
+    backup_bytes,
+    file_system_of,
+    free_bytes,
+    latents_bytes,
+    num_backups,
+    result_bytes,
+    text_bytes,
+)
+from modules.memory.estimate.passes import PartWeights
+from modules.memory.estimate.tape import AdapterPlan, PartPlan
+
+LORA = PartPlan(weight_bytes=2, trains="adapter", adapter=AdapterPlan(4, 4, ("attn",)))
+WEIGHTS = {
+    "unet": PartWeights({"attn.weight": (10, 10), "norm.weight": (10,)}, {"attn.lora_A.weight": (4, 10)}),
+    "vae": PartWeights({"conv.weight": (3, 3, 1, 1)}, {}),
+}
+WITHOUT_ADAPTER = {name: PartWeights(part.own, {}) for name, part in WEIGHTS.items()}
+
+
+def backup(plan: PartPlan, **changes: Any) -> int:
+    facts = {"optimizer": "adamw", "keeps_copies": True, "has_average": False, **changes}
+    weights = WEIGHTS if plan.trains == "adapter" else WITHOUT_ADAPTER
+    return backup_bytes(weights, {"unet": plan, "vae": PartPlan()}, **facts)
+
+
+def test_a_backup_of_a_lora_holds_it_and_its_optimizer_state() -> None:
+    assert backup(LORA) == 40 * (4 + 8)
+    assert backup(LORA, has_average=True) == 40 * (4 + 8 + 4)
+    assert backup(LORA, optimizer="sgd") == 40 * (4 + 4)
+
+
+def test_a_backup_of_a_fine_tune_holds_exact_copies_of_small_weights() -> None:
+    full = PartPlan(weight_bytes=2, trains="full")
+    assert backup(full) == 110 * (4 + 8)
+    assert backup(full, keeps_copies=False) == 110 * (2 + 8)
+
+
+def test_what_no_gradient_reaches_is_in_no_backup() -> None:
+    assert backup(PartPlan(trains="full", unreached=("norm",))) == 100 * (4 + 8)
+
+
+def test_what_does_not_learn_is_in_no_backup() -> None:
+    assert backup(PartPlan()) == 0
+
+
+def test_the_result_is_the_whole_model_or_the_adapter() -> None:
+    plans = {"unet": LORA, "vae": PartPlan()}
+    assert result_bytes(WEIGHTS, plans, is_whole_model=True, item_bytes=2) == 2 * (110 + 9)
+    assert result_bytes(WEIGHTS, plans, is_whole_model=False, item_bytes=2) == 2 * 40
+
+
+@given(st.dictionaries(st.tuples(st.integers(64, 4096), st.integers(64, 4096)), st.integers(0, 10_000), max_size=6))
+def test_latents_take_at_least_their_numbers(counts: dict[tuple[int, int], int]) -> None:
+    numbers = sum(n * 4 * (w // 8) * (h // 8) * 4 for (w, h), n in counts.items())
+    found = latents_bytes(counts, factor=8, channels=4, item_bytes=4)
+    assert numbers <= found <= numbers + 2048 * sum(counts.values())
+
+
+def test_the_empty_caption_is_cached_too() -> None:
+    assert text_bytes(0, width=768, pooled_width=0, item_bytes=4) > 77 * 768 * 4
+    one = text_bytes(1, width=768, pooled_width=0, item_bytes=4)
+    assert one == 2 * text_bytes(0, width=768, pooled_width=0, item_bytes=4)
+
+
+@pytest.mark.parametrize(
+    ("keep", "expected", "number"), [(3, 100, 4), (3, 2, 2), (0, 100, 100), (0, 0, 1), (1, 1.2, 2), (5, 0, 1)]
+)
+def test_backups_that_lie_there_at_once(keep: int, expected: float, number: int) -> None:
+    assert num_backups(keep, expected) == number
+
+
+def test_both_caches_are_one_sum() -> None:
+    assert DiskNeed(backup_bytes=1, result_bytes=2, latents_bytes=30, text_bytes=12).cache_bytes == 42
+
+
+def test_what_is_free_is_asked_of_the_nearest_folder_that_exists(tmp_path: Path) -> None:
+    deep = tmp_path / "not" / "there" / "file.safetensors"
+    found = free_bytes(deep)
+    assert found is not None
+    assert found == pytest.approx(shutil.disk_usage(tmp_path).free, rel=0.2)
+    assert file_system_of(deep) == tmp_path.stat().st_dev
+    (tmp_path / "file").write_text("")
+    assert free_bytes(tmp_path / "file" / "below") is not None
+
+
+@pytest.mark.parametrize("name", ["zero\0inside", "x" * 5000])
+def test_a_name_that_none_can_have_is_unknown(name: str, tmp_path: Path) -> None:
+    assert free_bytes(tmp_path / name) in (None, free_bytes(tmp_path))
+    assert file_system_of(tmp_path / name) in (None, tmp_path.stat().st_dev)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="nothing is forbidden to root")
+def test_a_folder_that_may_not_be_looked_into_is_unknown(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0)
+    assert free_bytes(closed / "below" / "it") is None
+    closed.chmod(0o700)
