@@ -63,7 +63,8 @@ def offered(
     for record in records:
         yield config, record
         for name, variant in record.variants.items():
-            yield from offered(with_value(config, record.path, {"name": name}), records_of(variant, record.path))
+            # By its name alone: what is set for the one that is chosen stays.
+            yield from offered(with_value(config, record.path, name), records_of(variant, record.path))
         if record.item and record.kind in ("list", "map"):
             inside = get_path(config, record.path)
             for key in inside if record.kind == "map" else range(min(1, len(inside))):
@@ -87,11 +88,16 @@ def with_value(config: Config, path: str, value: Any) -> Config:
 
 
 def in_force(config: Config, record: FieldRecord) -> Config:
-    """The config in which a field counts: what it waits for is set."""
+    """The config in which a field counts: what it waits for is set, and what that waits for."""
+    for path, value in BESIDE.get(record.path, {}).items():
+        config = with_value(config, path, value)
     condition = record.setting.applies_when
     if condition is None or is_relevant(config, record):
         return config
-    return with_value(config, condition_path(record, condition), condition.is_any_of[-1])
+    path = condition_path(record, condition)
+    if (waited_for := next((r for r in records_of(Config) if r.path == path), None)) is not None:
+        config = in_force(config, waited_for)
+    return with_value(config, path, condition.is_any_of[-1])
 
 
 def choices_of(config: Config) -> Iterator[tuple[Config, FieldRecord, str]]:
@@ -129,9 +135,14 @@ EXACT = {
     ("training.ema.mode", "temp_device"),  # see test_the_average_lies_where_it_is_asked_to
     *((f"parts.{part}.checkpointing", mode) for part in ("unet", "text_encoder", "vae") for mode in ("block", "whole")),
     ("training.schedule", "constant"),
+    ("model.prediction", "epsilon"),  # what the model says of itself
+    ("model.zero_terminal_snr", "off"),  # as above
+    *(("embeddings.dtype", dtype) for dtype in ("bfloat16", "float16")),  # there are no embeddings, which are refused
     ("output.model_format", "diffusers"),  # says nothing of a LoRA; see test_fine_tune
     ("training.small_weights", "stochastic"),  # nothing is in 16 bits here; see test_stand_ins and test_fine_tune
 }
+# What a choice asks for beside it.
+BESIDE = {"model.zero_terminal_snr": {"model.prediction": "v_prediction"}}
 # Refused alone: leaves nothing to train; wants another base model.
 ALONE = {("concepts.0.kind", "validation"), ("model.family", "sdxl")}
 
