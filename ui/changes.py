@@ -41,7 +41,7 @@ def changes(config: Config, reference: Config, *, with_new_lists: bool = True) -
     for path in dict.fromkeys(_field_of(config, reference, p) for p in differing_paths(config, reference)):
         record = record_at(config, path)
         before = value_at(reference, path)
-        if record is None or (record.kind == "list" and not before and not with_new_lists):
+        if record is None or record.kind == "map" or (record.kind == "list" and not before and not with_new_lists):
             continue
         change = _change(config, record, before)
         if change is not None:

@@ -127,6 +127,8 @@ def test_the_editor_shows_fields_pictures_and_what_is_skipped(window: Window, co
         row = editor.form_view.reveal(path)
         assert shown_by(row) == expected(row.record, window.app.form.value(path))
         wanted = change(row)
+        if wanted is None:  # a choice of one
+            continue
         assert window.app.form.value(path) == wanted, path
         window.app.form.undo()
         window.settle()

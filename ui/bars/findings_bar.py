@@ -13,8 +13,7 @@ from ui.widgets.auto_bar import AutoBar
 from ui.widgets.controls import Button
 from ui.widgets.panel import Panel, Text, rule
 
-SHORT_PX = 176
-_TALL_SHARE = 0.5  # of the window
+_SHORT_SHARE, _TALL_SHARE = 0.3, 0.5  # of the window's height
 _HEADER_HEIGHT = 24
 _INDENT = 22  # of what stands behind the sign
 _SIGNS = {"error": "✖", "warning": "▲", "info": "•"}
@@ -205,8 +204,8 @@ class FindingsBar(Panel):
         if self.list.winfo_width() <= 1 or not self._context.findings.items:
             return
         needed_px = int(self.list.tk.call(self.list, "count", "-update", "-ypixels", "1.0", "end"))
-        short_px = self._context.theme.px(SHORT_PX)
-        tall_px = max(short_px, int(self.winfo_toplevel().winfo_height() * _TALL_SHARE))
+        window_px = self.winfo_toplevel().winfo_height()
+        short_px, tall_px = int(window_px * _SHORT_SHARE), int(window_px * _TALL_SHARE)
         line_px = tkfont.Font(self, font=self.list.cget("font")).metrics("linespace") + 2 * self._gap_px
         lines = max(1, -(-min(needed_px, tall_px if self.is_tall else short_px) // line_px))
         if int(str(self.list.cget("height"))) != lines:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
+import tkinter.font as tkfont
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -22,7 +23,9 @@ from ui.widgets.menu import make_menu
 from ui.widgets.panel import Panel, Text
 from ui.widgets.variables import TextVar
 
-CHOICES = (("model.family", 184), ("training.method", 112), ("training.trains", 124))
+# path, usual width, and how wide it may become for what is chosen
+CHOICES = (("model.family", 184, 184), ("training.method", 112, 136), ("training.trains", 124, 216))
+_ARROW_PX = 44
 _MAX_NAME_CHARS = 26
 
 
@@ -132,7 +135,7 @@ class TopBar(Panel):
         number = 0 if form.source.kind == "built_in" else len(changes(form.config, Config(), with_new_lists=False))
         return f"{number:,} not at default" if number else ""
 
-    def _add_choice(self, inner: Panel, path: str, width: int, column: int) -> ChoiceBinding:
+    def _add_choice(self, inner: Panel, path: str, width: int, widest: int, column: int) -> ChoiceBinding:
         context = self._context
         record = context.form.record(path)
         assert record is not None, path
@@ -144,11 +147,14 @@ class TopBar(Panel):
         context.tips.attach(choice, lambda: tip_of(context, record))
         self.choices[path] = choice
         self._captions[path] = caption
-        return ChoiceBinding(context.form, record, variable, partial(self._offer, path))
+        return ChoiceBinding(context.form, record, variable, partial(self._offer, path, width, widest))
 
-    def _offer(self, path: str, choices: Mapping[str, str]) -> None:
+    def _offer(self, path: str, width: int, widest: int, choices: Mapping[str, str]) -> None:
         """Offer what there is to choose from; where that is one thing alone, there is no choice to show."""
         self.choices[path].set_choices(choices)
+        font = tkfont.Font(self, font=self._context.theme.font("body"))
+        needed = max(map(font.measure, choices.values())) / self._context.theme.scale + _ARROW_PX
+        self.choices[path].configure(width=round(min(widest, max(width, needed))))
         for widget in (self._captions[path], self.choices[path]):
             if len(choices) > 1:
                 tk.Grid.grid_configure(widget)

@@ -21,7 +21,7 @@ _SIZE = (760, 460)
 _COLUMNS = (
     Column("#0", "Setting", 290, is_stretched=True),
     Column("before", "There", 200),
-    Column("now", "Here, now", 200),
+    Column("now", "Now", 200),
 )
 
 
@@ -107,7 +107,9 @@ class Differences(Window):
         return self._loaded[name]
 
     def _follow(self) -> None:
-        self.choice.set_choices(self._references())
+        references = self._references()
+        self.choice.set_choices(references)
+        self.table.tree.heading("before", text=references[self.reference.get()])
         is_own = self.reference.get() == AS_LOADED
         self.found = changes(self._context.form.config, self._reference(), with_new_lists=is_own)
         self.table.set_rows([(f" {c.place}", (c.before, c.now), "") for c in self.found])

@@ -89,7 +89,7 @@ def display(record: FieldRecord, value: Any) -> str:
             name = str(getattr(value, "name", value))
             return record.choices.get(name, name)
         case "list" | "map":
-            return f"{len(value)} entries" if value else "none"
+            return f"{len(value)} {'entry' if len(value) == 1 else 'entries'}" if value else "none"
         case _:
             text = to_text(record, value)
             unit = f" {record.setting.unit}" if record.setting.unit and text else ""

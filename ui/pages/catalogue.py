@@ -34,7 +34,7 @@ PAGES: tuple[PageSpec, ...] = (
         ("model", "parts", "quantization", "output"),
         ("tokens",),
     ),
-    PageSpec("data", "Data", "Sizes, captions and caches, for all concepts alike.", ("data", "masks")),
+    PageSpec("data", "Data", "Sizes, captions and caches, for all concepts alike.", ("data", "concepts_file", "masks")),
     PageSpec(
         "concepts",
         "Concepts",

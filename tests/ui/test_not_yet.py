@@ -1,0 +1,190 @@
+"""What the engine does not do yet: out of sight, unless a file asks for it; then marked, and gone when it is mended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import pytest
+
+from modules.config.every import Every
+from modules.config.field import Section, Setting, When, variants
+from modules.config.schema import Config
+from tests.ui.conftest import Window
+from tests.ui.driving import inside, pick
+from ui.forms.fields import Row
+from ui.forms.model import FormModel, Source
+from ui.forms.records import record_at
+from ui.forms.visibility import is_out_of_reach, is_shown, not_yet_words, offered
+from ui.lookup import find_fields
+from ui.widgets.controls import Choice
+
+
+class Done(Section):
+    """A variant that can be had."""
+
+    name: Literal["done"] = "done"
+    depth: Annotated[int, Setting("Depth", "How deep.")] = 3
+
+
+class Other(Section):
+    """Another one."""
+
+    name: Literal["other"] = "other"
+
+
+class Later(Section):
+    """A variant that cannot be had yet."""
+
+    name: Literal["later"] = "later"
+    height: Annotated[int, Setting("Height", "How high.")] = 4
+
+
+class Garden(Section):
+    """Fields of which the engine does some."""
+
+    herbs: Annotated[bool, Setting("Herbs", "Whether.", not_yet="refused")] = False
+    herb_count: Annotated[int, Setting("Number of herbs", "How many.", applies_when=When("herbs", (True,)))] = 5
+    gnomes: Annotated[int, Setting("Gnomes", "How many.", not_yet="ignored")] = 0
+    fence: Annotated[
+        Literal["none", "wood", "iron"],
+        Setting("Fence", "Of what.", choice_labels={"iron": "Iron"}, not_yet_choices=frozenset({"iron"})),
+    ] = "none"
+    spikes: Annotated[int, Setting("Spikes", "How many.", applies_when=When("fence", ("iron",)))] = 9
+    gate: Annotated[Literal["open", "shut"], Setting("Gate", "How it stands.", not_yet_choices=frozenset({"shut"}))] = (
+        "open"
+    )
+    pond: Annotated[
+        Done | Other | Later, *variants("done"), Setting("Pond", "Of which kind.", not_yet_choices=frozenset({"later"}))
+    ] = Done()
+    watering: Annotated[Every, Setting("Watering", "How often.")] = Every(n=2, unit="step")
+
+
+class GardenConfig(Config):
+    """Our config, and a garden."""
+
+    garden: Garden = Garden()
+
+
+def garden(**values: object) -> GardenConfig:
+    return GardenConfig.model_validate({"garden": values})
+
+
+def record(config: Config, name: str) -> Any:
+    found = record_at(config, f"garden.{name}")
+    assert found is not None
+    return found
+
+
+def shown(config: Config, *, show_advanced: bool = True) -> set[str]:
+    names = Garden.model_fields
+    return {n for n in names if is_shown(config, record(config, n), show_advanced=show_advanced)}
+
+
+def test_what_is_not_done_yet_is_shown_only_where_a_file_asks_for_it() -> None:
+    assert shown(garden()) == {"fence", "pond", "watering"}
+    assert shown(garden(herbs=True, gnomes=2, gate="shut"), show_advanced=False) == {
+        "herbs", "herb_count", "gnomes", "fence", "gate", "pond", "watering",
+    }  # fmt: skip
+
+
+def test_what_is_not_done_yet_is_offered_only_while_it_is_chosen() -> None:
+    fence = record(garden(), "fence")
+    assert offered(fence, "none") == {"none": "none", "wood": "wood"}
+    assert offered(fence, "iron") == {"none": "none", "wood": "wood", "iron": "Iron (not yet)"}
+
+
+def test_it_is_said_what_becomes_of_it() -> None:
+    config = garden(herbs=True, gnomes=2, fence="iron", pond="later")
+    words = {name: not_yet_words(config, record(config, name)) for name in Garden.model_fields}
+    assert words["herbs"] == "Not supported yet."
+    assert words["gnomes"] == "Without effect yet."
+    assert words["fence"] == words["pond"] == "Not supported yet: choose another."
+    assert words["watering"] == words["gate"] == ""
+
+
+def test_what_nobody_can_use_is_not_found() -> None:
+    config = garden()
+    hidden = {n for n in Garden.model_fields if is_out_of_reach(config, record(config, n))}
+    assert hidden == {"herbs", "herb_count", "gnomes", "spikes"}
+    assert not {m.path for m in find_fields(config, "herbs")}
+    assert {m.path for m in find_fields(garden(herbs=True), "herbs")} == {"garden.herbs", "garden.herb_count"}
+
+
+@pytest.fixture
+def rows(open_window: Callable[..., Window]) -> Callable[..., dict[str, Row]]:
+    window = open_window()
+
+    def load(config: GardenConfig) -> dict[str, Row]:
+        window.app.form.load(config, Source("garden"))
+        window.open_page("general")
+        window.settle()
+        page: Any = window.app.shell.pages["general"]
+        return {r.record.name: r for r in page.form_view.rows() if r.record.path.startswith("garden.")}
+
+    load.window = window  # type: ignore[attr-defined]
+    return load
+
+
+def test_the_list_of_a_choice_is_short_and_what_a_file_asks_for_vanishes(rows: Any) -> None:
+    window: Window = rows.window
+    found = rows(garden(fence="iron", pond="later"))
+    fence, pond = (inside(found[n].control.frame, Choice) for n in ("fence", "pond"))
+    assert (fence.get(), pond.get()) == ("Iron (not yet)", "later (not yet)")
+    assert list(pond.choices) == ["done", "other", "later"]
+    assert found["fence"]._reason is not None
+    assert found["fence"]._reason.cget("text") == "Not supported yet: choose another."
+    assert found["fence"]._reason.winfo_ismapped()
+    assert found["fence"]._reason.token == "muted"
+    assert "Not supported yet" in found["pond"].tip()
+    pick(fence, "wood")
+    pick(pond, "other")
+    window.settle()
+    assert window.app.form.value("garden.fence") == "wood"
+    assert window.app.form.value("garden.pond").name == "other"
+    assert list(fence.choices) == ["none", "wood"]
+    assert list(pond.choices) == ["done", "other"]
+    assert fence.menu.index("end") == 1
+    assert not found["fence"]._reason.winfo_ismapped()
+    window.app.form.undo()
+    window.app.form.undo()
+    assert (fence.get(), pond.get()) == ("Iron (not yet)", "later (not yet)")
+
+
+def test_fields_of_an_old_file_go_when_another_one_is_loaded(rows: Any) -> None:
+    found = rows(garden(herbs=True, gate="shut"))
+    assert {n for n, row in found.items() if row.is_shown} >= {"herbs", "herb_count", "gate"}
+    found = rows(garden())
+    assert {n for n, row in found.items() if row.is_shown} == {"fence", "pond", "depth", "watering"}
+
+
+def test_a_step_is_explained_where_one_is_counted(rows: Any) -> None:
+    found = rows(garden())
+    assert "A step is one update of the weights" in found["watering"].tip()
+    assert "A step is" not in found["fence"].tip()
+
+
+def test_the_top_bar_shows_a_choice_only_where_there_is_one(window: Window) -> None:
+    bar, form = window.app.shell.top_bar, window.app.form
+    method = form.record("training.method")
+    assert method is not None
+    can_choose = len(offered(method, "denoise")) > 1
+    window.settle()
+    assert bool(bar.choices["training.method"].winfo_ismapped()) is can_choose
+    form.choose_variant("training.method", "alignprop")
+    window.settle()
+    assert bar.choices["training.method"].winfo_ismapped()
+    pick(bar.choices["training.method"], "denoise")
+    window.settle()
+    assert form.config.training.method.name == "denoise"
+    assert bool(bar.choices["training.method"].winfo_ismapped()) is can_choose
+
+
+def test_what_is_remembered_is_no_change() -> None:
+    form = FormModel(garden())
+    form.edit("garden.pond.depth", 8)
+    form.choose_variant("garden.pond", "other")
+    form.choose_variant("garden.pond", "done")
+    assert form.value("garden.pond.depth") == 8
+    form.edit("garden.pond.depth", 3)
+    assert not form.is_changed
