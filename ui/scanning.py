@@ -10,12 +10,12 @@ from modules.data.scan import Scan, scan_folder
 from modules.system.paths import from_root
 from ui.run.background import Background
 
-Key = tuple[str, bool, str]
+Key = tuple[str, bool, str, str]
 Result = Scan | str  # a scan, or the reason why there is none
 
 
 class Scans:
-    """Scans by folder, depth and source of captions."""
+    """Scans by folder, depth, source of captions and their file."""
 
     def __init__(self, background: Background) -> None:
         self._background = background
@@ -48,11 +48,11 @@ class Scans:
 
 
 def _key(concept: Concept) -> Key:
-    return concept.path.strip(), concept.include_subfolders, concept.caption_source
+    return concept.path.strip(), concept.include_subfolders, concept.caption_source, concept.captions_file
 
 
 def _scan(key: Key) -> Result:
-    path, include_subfolders, caption_source = key
+    path, include_subfolders, caption_source, captions_file = key
     if not path:
         return "no folder yet"
     try:
@@ -60,6 +60,7 @@ def _scan(key: Key) -> Result:
             from_root(path),
             include_subfolders=include_subfolders,
             caption_source=caption_source,  # type: ignore[arg-type]  # from a concept, where it was checked
+            captions_file=from_root(captions_file),
         )
     except FileNotFoundError:
         return "not found"

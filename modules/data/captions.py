@@ -9,22 +9,23 @@ from typing import Literal
 
 from modules.system.seeds import derive_seed
 
-CaptionSource = Literal["text_file", "file_name"]
+CaptionSource = Literal["text_file", "file_name", "one_file"]
 
 
-def read_captions(picture: Path, source: CaptionSource) -> tuple[str, ...]:
+def read_captions(picture: Path, source: CaptionSource, captions_file: Path | None = None) -> tuple[str, ...]:
     """Return the captions of a picture, one or more where there are any, else an empty tuple.
 
-    A text file holds one caption per line; blank lines do not count. Text that is not UTF-8 is read as UTF-16 where
-    it says so by its first bytes, else as Windows-1252, which decodes what older tag editors wrote.
+    With the source "one_file" they are those of `captions_file`, the same for every picture. A text file holds one
+    caption per line; blank lines do not count. Text that is not UTF-8 is read as UTF-16 where it says so by its first
+    bytes, else as Windows-1252, which decodes what older tag editors wrote.
     """
     if source == "file_name":
         name = _decode(os.fsencode(picture.stem)).replace("_", " ").strip()
         return (name,) if name else ()
-    file = picture.with_suffix(".txt")
+    file = captions_file if source == "one_file" and captions_file else picture.with_suffix(".txt")
     try:
         content = file.read_bytes()
-    except OSError:
+    except (OSError, ValueError):  # also a name no file can have
         return ()
     return tuple(line.strip() for line in _decode(content).splitlines() if line.strip())
 

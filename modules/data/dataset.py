@@ -22,6 +22,7 @@ from modules.data.order import (
     windows_of_epoch,
 )
 from modules.data.scan import Picture, Skipped, scan_folder
+from modules.system.paths import from_root
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +51,19 @@ class ConceptFacts:
 
 @dataclass(frozen=True, slots=True)
 class BucketRules:
-    """How sizes are made."""
+    """How sizes are made. A fixed size is the only one, rounded down to whole steps."""
 
     resolutions_px: tuple[int, ...]
     step_px: int
     max_aspect: float
     is_bucketing: bool
+    fixed: Size | None = None
 
     def sizes(self) -> tuple[tuple[Size, ...], ...]:
         """Return the sizes on offer at each resolution."""
+        if self.fixed is not None:
+            sides_px = (self.fixed.width_px, self.fixed.height_px)
+            return ((Size(*(max(self.step_px, side // self.step_px * self.step_px) for side in sides_px)),),)
         return tuple(
             bucket_sizes(r, step_px=self.step_px, max_aspect=self.max_aspect, is_bucketing=self.is_bucketing)
             for r in self.resolutions_px
@@ -101,7 +106,12 @@ def build_dataset(
     for concept, folder in concepts:
         if not concept.enabled or concept.kind != kind:
             continue
-        scan = scan_folder(folder, include_subfolders=concept.include_subfolders, caption_source=concept.caption_source)
+        scan = scan_folder(
+            folder,
+            include_subfolders=concept.include_subfolders,
+            caption_source=concept.caption_source,
+            captions_file=from_root(concept.captions_file),
+        )
         skipped += scan.skipped
         for picture in scan.pictures:
             placements = tuple(place(picture.width_px, picture.height_px, s) for s in sizes)

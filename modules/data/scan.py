@@ -49,7 +49,9 @@ class Scan:
         return sum(not p.captions for p in self.pictures)
 
 
-def scan_folder(folder: Path, *, include_subfolders: bool, caption_source: CaptionSource) -> Scan:
+def scan_folder(
+    folder: Path, *, include_subfolders: bool, caption_source: CaptionSource, captions_file: Path | None = None
+) -> Scan:
     """Return what `folder` holds. Only headers are read. A folder that cannot be listed raises OSError."""
     pictures: list[Picture] = []
     skipped: list[Skipped] = []
@@ -59,7 +61,7 @@ def scan_folder(folder: Path, *, include_subfolders: bool, caption_source: Capti
         if path.name.startswith("."):
             skipped.append(Skipped(path, "a hidden file"))
             continue
-        found = _look_at(path, caption_source)
+        found = _look_at(path, caption_source, captions_file)
         (pictures if isinstance(found, Picture) else skipped).append(found)  # type: ignore[arg-type]
     return Scan(tuple(pictures), tuple(sorted(skipped, key=lambda s: s.path)))
 
@@ -96,7 +98,7 @@ def _holds(test: Callable[[], bool]) -> bool:
         return False
 
 
-def _look_at(path: Path, caption_source: CaptionSource) -> Picture | Skipped:
+def _look_at(path: Path, caption_source: CaptionSource, captions_file: Path | None) -> Picture | Skipped:
     try:
         status = path.stat()
         if status.st_size == 0:
@@ -109,5 +111,5 @@ def _look_at(path: Path, caption_source: CaptionSource) -> Picture | Skipped:
         return Skipped(path, f"cannot be read ({error.strerror})")
     if max(width_px, height_px) > _LONGEST * min(width_px, height_px):
         return Skipped(path, f"more than {_LONGEST} times as long as wide ({width_px}x{height_px})")
-    captions = read_captions(path, caption_source)
+    captions = read_captions(path, caption_source, captions_file)
     return Picture(path, width_px, height_px, status.st_size, status.st_mtime_ns, captions)

@@ -84,3 +84,12 @@ def test_the_second_encoder_may_skip_layers_of_its_own(tiny_sdxl: Path) -> None:
     assert torch.equal(states[2][..., width:], states[1][..., width:])
     assert not torch.equal(states[0][..., width:], states[1][..., width:])
     assert len({family.text_identity() for family in (both_0, both_1, mixed)}) == 3
+
+
+def test_a_config_may_ask_for_its_caches_alone(tiny_sd: Path, tmp_path: Path) -> None:
+    pictures = draw_folder(tmp_path / "pictures", sizes=[(64, 64)] * 2)
+    config = small_config(tmp_path, model=tiny_sd, pictures=pictures)
+    ran = run(laid_over(config, {"general": {"only_cache": True}}))
+    assert (ran.finished.outcome, ran.of(StepFinished)) == ("cached", [])
+    assert any((tmp_path / "cache").rglob("*.safetensors"))
+    assert not (tmp_path / "out").exists()

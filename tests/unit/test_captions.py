@@ -110,3 +110,13 @@ def test_dropout() -> None:
 def test_without_captions_the_empty_one_stands() -> None:
     assert draw(()) == ""
     assert draw((), 0.5) == ""
+
+
+def test_one_file_holds_the_captions_of_all_pictures(tmp_path: Path) -> None:
+    (tmp_path / "cat.txt").write_text("beside the picture")
+    shared = tmp_path / "all.txt"
+    shared.write_text("a cat\n\na tabby\n")
+    for name in ("cat.png", "dog.png"):
+        assert read_captions(tmp_path / name, "one_file", shared) == ("a cat", "a tabby")
+    for nothing in (tmp_path / "none.txt", tmp_path, tmp_path / "a\x00b"):
+        assert read_captions(tmp_path / "cat.png", "one_file", nothing) == ()

@@ -40,6 +40,23 @@ def test_a_concept_s_pictures_with_their_placements(pictures: Path) -> None:
     assert dataset.num_resolutions == 1
 
 
+@pytest.mark.parametrize(
+    ("fixed", "bucket"), [(Size(96, 64), Size(96, 64)), (Size(100, 60), Size(96, 48)), (Size(8, 70), Size(16, 64))]
+)
+@pytest.mark.parametrize("is_bucketing", [True, False])
+def test_a_fixed_size_is_the_only_one(pictures: Path, fixed: Size, bucket: Size, is_bucketing: bool) -> None:
+    rules = BucketRules((64, 96), step_px=16, max_aspect=2.0, is_bucketing=is_bucketing, fixed=fixed)
+    dataset = build([(Concept(), pictures)], rules=rules)
+    assert dataset.num_resolutions == 1
+    assert dataset.bucket_counts == {bucket: 5}
+
+
+def test_captions_of_one_file(pictures: Path, tmp_path: Path) -> None:
+    (tmp_path / "all.txt").write_text("a disc")
+    concept = Concept(caption_source="one_file", captions_file=str(tmp_path / "all.txt"))
+    assert {e.picture.captions for e in build([(concept, pictures)]).examples} == {("a disc",)}
+
+
 def test_only_enabled_concepts_of_the_kind_take_part(pictures: Path, tmp_path: Path) -> None:
     concepts = [
         (Concept(kind="validation"), pictures),

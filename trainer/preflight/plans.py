@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from modules.config.schema import Config
+from modules.data.buckets import Size
 from modules.data.dataset import BucketRules, Dataset, EpochPlans, build_dataset
 from modules.system.paths import from_root
 
 
 def datasets_of(config: Config) -> tuple[Dataset, Dataset]:
     """Return the training and the validation pictures of a config. Raises OSError for a folder that is not there."""
+    data = config.data
+    is_fixed = data.fixed_width_px > 0 and data.fixed_height_px > 0
     rules = BucketRules(
-        config.data.resolution_px, config.data.bucket_step_px, config.data.max_aspect, config.data.aspect_buckets
+        data.resolution_px,
+        data.bucket_step_px,
+        data.max_aspect,
+        data.aspect_buckets,
+        Size(data.fixed_width_px, data.fixed_height_px) if is_fixed else None,
     )
     located = [(c, from_root(c.path)) for c in config.concepts if c.enabled]
     return build_dataset(located, "training", rules), build_dataset(located, "validation", rules)

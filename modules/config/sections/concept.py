@@ -45,7 +45,6 @@ class Concept(Section):
                 "file_name": "File name",
                 "one_file": "One file for all",
             },
-            not_yet_choices=frozenset({"one_file"}),
         ),
     ] = "text_file"
     captions_file: Annotated[

@@ -73,11 +73,7 @@ def model_of(rest: Tree, result: Tree, notes: Notes) -> None:
         notes.append(Problem("", message, "info"))
     _prediction(rest, result, notes)
     move_all(rest, result, _PLAIN)
-    first, second = result["model"].get("clip_skip", 0), rest.pop("text_encoder_2_layer_skip", None)
-    if result["model"]["family"] == "sdxl" and second is None:
-        second = 0
-    if second is not None and second != first:
-        put(result, "model.clip_skip_2", second)
+    _second_clip_skip(rest, result)
     choose(rest, result, "output_dtype", "output.dtype", WEIGHT_DTYPES, notes)
     _form(rest, result, notes)
     choose(
@@ -117,6 +113,17 @@ def _prediction(rest: Tree, result: Tree, notes: Notes) -> None:
     if is_epsilon and (is_rescaled or is_v):
         message = "The file forces both v-prediction and epsilon; v-prediction stands."
         notes.append(Problem("model.prediction", message, "warning"))
+
+
+def _second_clip_skip(rest: Tree, result: Tree) -> None:
+    """Theirs is said for each text encoder, ours for the second only where it differs."""
+    is_sdxl = result["model"]["family"] == "sdxl"
+    first = result["model"].get("clip_skip", 0)
+    second = rest.pop("text_encoder_2_layer_skip", None)
+    if second is None and is_sdxl:
+        second = 0
+    if second != first and (is_sdxl or second):
+        put(result, "model.clip_skip_2", second)
 
 
 def _form(rest: Tree, result: Tree, notes: Notes) -> None:
