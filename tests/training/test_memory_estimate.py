@@ -195,7 +195,7 @@ def test_a_training_pass_takes_what_was_estimated(case: Case) -> None:
     estimated_kept, forward = tape.kept_bytes, tape.meter.peak
     tape.end_forward()
     estimated = max(forward, sum(tape.backward_peak(has_gradients=False)))
-    assert estimated_kept == pytest.approx(kept, rel=0.05, abs=1_000_000)
+    assert estimated_kept == pytest.approx(kept, rel=0.05, abs=4_000_000)
     assert estimated == pytest.approx(peak, rel=FACTOR)
 
 
