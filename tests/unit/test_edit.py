@@ -13,7 +13,8 @@ from modules.config.every import Every
 from modules.config.field import records_of
 from modules.config.schema import Config
 from modules.config.sections.model import Part
-from modules.config.sections.optimizer import Adafactor, AdamW
+from modules.config.sections.optimizers.adafactor import Adafactor
+from modules.config.sections.optimizers.adam import AdamW
 from tests.unit.strategies import garbage, steady, valid_values
 
 FULL = Config.model_validate(
