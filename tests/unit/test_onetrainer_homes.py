@@ -1,0 +1,132 @@
+"""Every key of OneTrainer's that concerns SD 1.x, 2.x and SDXL has a home: set to another value, it changes a field.
+
+The fixture lists every key with a value other than OneTrainer's default. The few that have no home are listed here,
+each with its reason.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modules.config.codec import Loaded, decode
+from modules.config.migrations.onetrainer_keys import FIRST_VERSION, LAST_VERSION, NEWEST
+
+KEYS: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "fixtures" / "onetrainer_keys.json").read_text())
+ALL = [(place, key) for place, keys in KEYS.items() for key in keys]
+
+# What a key needs beside it before it means anything.
+BESIDE: dict[str, dict[str, Any]] = {
+    "validate_after": {"validation": True},
+    "validate_after_unit": {"validation": True},
+    "custom_learning_rate_scheduler": {"learning_rate_scheduler": "CUSTOM"},
+    "scheduler_params": {"learning_rate_scheduler": "CUSTOM"},
+    "learning_rate_cycles": {"learning_rate_scheduler": "COSINE_WITH_RESTARTS"},
+    "learning_rate_min_factor": {"learning_rate_scheduler": "COSINE"},
+    "rolling_backup_count": {"rolling_backup": True},
+    "save_every": {"save_every_unit": "EPOCH"},
+    "save_every_unit": {"save_every": 5},
+    "save_skip_first": {"save_every": 5, "save_every_unit": "EPOCH"},
+    "layer_filter": {"layer_filter_preset": "custom"},
+    "layer_filter_regex": {"layer_filter_preset": "custom"},
+    "stop_training_after": {"stop_training_after_unit": "EPOCH"},
+    "stop_training_after_unit": {"stop_training_after": 5},
+    "resolution_override": {"enable_resolution_override": True},
+}
+# No home, and why.
+MEANINGLESS = {
+    ("top", "clear_cache_before_training"): "the cache is content-addressed: it is never stale",
+    ("top", "continue_last_backup"): "OneTrainer's backups cannot be resumed; said in a note",
+    ("top", "secrets"): "kept in a file of its own; said in a note",
+    ("concept", "concept_stats"): "what was counted last, not what is set",
+    ("concept.image", "enable_crop_jitter"): "off here always; said in a note where it is on",
+}
+# Keys of 1.12 in the facts of OneTrainer: they concern other kinds of model.
+OTHER_KINDS = {
+    "prior", "transformer", "unconditional_transformer", "text_encoder_3", "text_encoder_3_layer_skip",
+    "text_encoder_4", "text_encoder_4_layer_skip", "effnet_encoder", "decoder", "decoder_text_encoder",
+    "decoder_vqgan", "frames", "vb_loss_strength", "dynamic_timestep_shifting", "text_encoder_sequence_length",
+    "text_encoder_2_sequence_length", "async_offloading", "sample_video_format", "sample_audio_format",
+}  # fmt: skip
+
+
+def placed(place: str, keys: dict[str, Any]) -> Loaded:
+    """Load a LoRA of SDXL with some keys at a place of the file."""
+    tree: dict[str, Any] = {"__version": 11, "training_method": "LORA", "model_type": "STABLE_DIFFUSION_XL_10_BASE"}
+    match place.split("."):
+        case ["top"]:
+            tree |= keys
+        case ["concept"]:
+            tree["concepts"] = [keys]
+        case ["concept", inner]:
+            tree["concepts"] = [{inner: keys}]
+        case ["sample"]:
+            tree["samples"] = [keys]
+        case ["embedding"]:
+            tree |= {"training_method": "EMBEDDING", "embedding": keys}
+        case _:
+            tree[place] = keys
+    return decode(tree)
+
+
+@pytest.mark.parametrize(("place", "key"), ALL, ids=[f"{place}.{key}" for place, key in ALL])
+def test_a_key_has_a_home(place: str, key: str) -> None:
+    beside = BESIDE.get(key, {})
+    if (place, key) == ("top", "model_type"):
+        beside = {"model_type": "STABLE_DIFFUSION_15"}
+    without, result = placed(place, beside), placed(place, {**beside, key: KEYS[place][key]})
+    assert [str(p) for p in result.problems if p.severity in ("warning", "error")] == []
+    assert result.config.unknown == without.config.unknown == {}
+    if (place, key) in MEANINGLESS:
+        assert result.config == without.config
+    else:
+        assert result.config != without.config
+
+
+@pytest.mark.parametrize(("place", "key"), ALL, ids=[f"{place}.{key}" for place, key in ALL])
+def test_a_fine_tune_keeps_every_key_too(place: str, key: str) -> None:
+    """Keys count in another method, as well: none of them is lost there or called unknown."""
+    if place in ("embedding", "concept", "concept.image", "concept.text", "sample"):
+        return
+    keys = {"training_method": "FINE_TUNE", **BESIDE.get(key, {}), key: KEYS[place][key]}
+    if key == "output_model_format":
+        keys[key] = "DIFFUSERS"
+    result = decode(keys if place == "top" else {"training_method": "FINE_TUNE", place: {key: KEYS[place][key]}})
+    left = result.config.unknown.get("onetrainer", {})
+    assert left.keys() <= {"custom_learning_rate_scheduler", "scheduler_params"}
+    assert key not in left
+
+
+def test_the_list_of_keys_is_complete() -> None:
+    """Against the keys by which files are known: a key that is found there one day is asked for here."""
+    todays = {key for key in FIRST_VERSION if LAST_VERSION.get(key, NEWEST) >= NEWEST}
+    nested = KEYS.keys() - {"top", "concept", "concept.image", "concept.text", "sample"}
+    listed = KEYS["top"].keys() | nested
+    assert todays - listed == OTHER_KINDS
+
+
+@pytest.mark.parametrize("key", sorted(OTHER_KINDS))
+def test_what_concerns_other_kinds_of_model_is_kept_and_reported(key: str) -> None:
+    result = placed("top", {key: "some value"})
+    assert result.config.unknown == {"onetrainer": {key: "some value"}}
+    assert [p.severity for p in result.problems] == ["info"]
+
+
+@pytest.mark.parametrize(
+    ("place", "key", "value"),
+    [
+        ("unet", "model_name", "other"),
+        ("unet", "dropout_probability", 0.5),  # captions are dropped for text encoders
+        ("unet", "guidance_scale", 2.0),
+        ("vae", "include", False),
+        ("sample", "frames", 9),
+        ("concept.image", "resolution_override", "640"),  # is not enabled
+    ],
+)
+def test_what_has_no_effect_inside_of_objects_is_kept_there(place: str, key: str, value: Any) -> None:
+    result = placed(place, {key: value})
+    assert json.dumps(result.config.unknown["onetrainer"]).count(key) == 1
+    assert result.config.model_copy(update={"unknown": {}}) == placed(place, {}).config
