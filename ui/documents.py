@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from modules.config.codec import Loaded, save_file
+from modules.config.codec import Loaded, export_file, save_file
 from modules.config.imports.any_file import CONFIG_SUFFIXES, load_any
 from modules.config.presets import BUILT_IN_DIR, Preset, import_presets, list_presets, save_preset
 from modules.config.problem import Problem
@@ -115,7 +115,7 @@ class Documents:
             self._refuse_built_in(path)
             return
         try:
-            kept = save_file(self._form.config, path)
+            kept = export_file(self._form.config, path)
         except OSError as error:
             self._tell(f"{path.name} could not be written", error)
             return
@@ -165,7 +165,8 @@ class Documents:
     def _write(self, source: Source) -> None:
         assert source.path is not None
         try:
-            kept = save_file(self._form.config, source.path)
+            write = export_file if source.kind == "preset" else save_file  # a preset is one file
+            kept = write(self._form.config, source.path)
         except OSError as error:
             self._tell(f"{source.path.name} could not be saved", error)
             return

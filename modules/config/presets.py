@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from modules.config.codec import Loaded, load_file, save_file
+from modules.config.codec import Loaded, export_file, load_file, packed
 from modules.config.problem import Problem
 from modules.config.schema import Config
 from modules.errors import DarkroomError
@@ -60,13 +60,15 @@ def list_presets(*, user_dir: Path | None = None) -> list[Preset]:
 def save_preset(config: Config, name: str, *, user_dir: Path | None = None) -> Preset:
     """Save a config as the user's own preset of that name and return it; replaces one of the same name.
 
+    A preset is one file: concepts and samples that have files of their own are written into it.
+
     Raises DarkroomError where nothing is left of the name once '#' and odd characters are taken out.
     """
     stem = safe_name(name.lstrip("# "))
     if not any(c.isalnum() for c in name):
         raise DarkroomError("A preset needs a name.", advice="Type one; '#' at its beginning marks built-in ones.")
     path = (user_dir or user_presets_dir()) / f"{stem}.json"
-    save_file(config, path)
+    export_file(config, path)
     return Preset(stem, "yours", path)
 
 
@@ -85,7 +87,7 @@ def import_presets(folder: Path, *, user_dir: Path | None = None) -> Imported:
         if any(p.severity == "error" and not p.path for p in loaded.problems):
             problems += (Problem("", f"{file.name} was left out. {p.message}", "warning") for p in loaded.problems)
             continue
-        preset, message = _keep(loaded.config, file.stem, target)
+        preset, message = _keep(packed(loaded.config), file.stem, target)
         presets.append(preset)
         problems.append(Problem("", f"{file.stem}: {message}", "info"))
         problems += (Problem("", f"{file.stem}: {p}", p.severity) for p in loaded.problems)

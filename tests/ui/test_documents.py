@@ -199,3 +199,23 @@ def test_a_problem_without_a_place_leads_nowhere() -> None:
 
     assert locate(Problem("", "The file is odd."), Config()).page == ""
     assert locate(Problem("onetrainer.cloud", "Kept."), Config()).place == "onetrainer.cloud"
+
+
+def test_a_preset_is_saved_as_one_file_and_an_export_too(desk: Desk, tmp_path: Path) -> None:
+    items.add(desk.form, "concepts", [Concept(path="cats")])
+    desk.form.edit_text("concepts_file", "lists/concepts.json")
+    desk.asked.answers["ask_text"] = "mine"
+    desk.documents.save_as_preset()
+    desk.form.edit_text("training.epochs", "4")
+    desk.documents.save()
+    desk.asked.answers["ask_save_file"] = tmp_path / "all.json"
+    desk.documents.export()
+    mine = next(p for p in list_presets() if not p.is_built_in)
+    for file in (mine.path, tmp_path / "all.json"):
+        assert [c.path for c in load_file(file).config.concepts] == ["cats"]
+        assert load_file(file).config.training.epochs == 4
+        assert not (file.parent / "lists").exists()
+    desk.asked.answers["ask_save_file"] = tmp_path / "apart.json"
+    desk.documents.save_as_file()
+    assert (tmp_path / "lists" / "concepts.json").is_file()
+    assert [c.path for c in load_file(tmp_path / "apart.json").config.concepts] == ["cats"]

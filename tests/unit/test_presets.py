@@ -189,3 +189,16 @@ def test_importing_never_overwrites(built_in: Path, tmp_path: Path) -> None:
 def test_a_folder_without_presets_gives_none(tmp_path: Path) -> None:
     assert import_presets(tmp_path / "nowhere").presets == ()
     assert not user_presets_dir().exists()
+
+
+def test_a_preset_holds_its_lists_itself(built_in: Path, tmp_path: Path) -> None:
+    folder = onetrainer_folder(tmp_path)
+    (tmp_path / "training_concepts").mkdir()
+    (tmp_path / "training_concepts" / "c.json").write_text(json.dumps([{"name": "cats", "path": "pictures"}]))
+    tree = {"__version": 11, "training_method": "LORA", "concept_file_name": "training_concepts/c.json"}
+    (folder / "cat.json").write_text(json.dumps(tree))
+    cat = import_presets(folder).presets[0]
+    assert [c.name for c in cat.load().config.concepts] == ["cats"]
+    assert sorted(f.name for f in user_presets_dir().iterdir()) == ["cat.json", "dog v2.json"]
+    assert import_presets(folder).presets[0] == cat
+    assert [c.name for c in save_preset(cat.load().config, "other").load().config.concepts] == ["cats"]

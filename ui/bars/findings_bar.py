@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tkinter as tk
-import tkinter.font as tkfont
 
 from modules.config.problem import Severity
 from ui.context import Context
@@ -111,7 +110,6 @@ class FindingsBar(Panel):
 
     def _add_list(self) -> None:
         theme, px = self._context.theme, self._context.theme.px
-        self._gap_px = px(3)
         box = Panel(self, theme, "card")
         box.pack(fill="both", expand=True, padx=(px(PAD + 4), px(6)), pady=(0, px(8)))
         self.list = tk.Text(
@@ -123,8 +121,9 @@ class FindingsBar(Panel):
             cursor="arrow",
             state="disabled",
             takefocus=True,
-            spacing1=self._gap_px,
-            spacing3=self._gap_px,
+            pady=0,
+            spacing1=px(3),
+            spacing3=px(3),
             tabs=px(_INDENT),
             width=1,
             height=1,
@@ -206,7 +205,7 @@ class FindingsBar(Panel):
         needed_px = int(self.list.tk.call(self.list, "count", "-update", "-ypixels", "1.0", "end"))
         window_px = self.winfo_toplevel().winfo_height()
         short_px, tall_px = int(window_px * _SHORT_SHARE), int(window_px * _TALL_SHARE)
-        line_px = tkfont.Font(self, font=self.list.cget("font")).metrics("linespace") + 2 * self._gap_px
+        line_px = self.list.winfo_reqheight() // int(str(self.list.cget("height")))
         lines = max(1, -(-min(needed_px, tall_px if self.is_tall else short_px) // line_px))
         if int(str(self.list.cget("height"))) != lines:
             self.list.configure(height=lines)
