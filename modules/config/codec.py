@@ -26,6 +26,7 @@ from modules.config.secrets import without_secrets
 from modules.system.atomic import atomic_file, write_text
 
 _DEEPEST = 100
+_SCHEMA = "$schema"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +38,28 @@ class Loaded:
     was_migrated: bool = False
 
 
-def load_file(path: Path) -> Loaded:
+def load_file(path: Path, *, over: Config | None = None) -> Loaded:
     """Read a config file, and the files that it names for its concepts and samples.
 
-    Content never raises; a file that cannot be read gives the defaults and an error.
+    Where the file is silent the config `over` which it is laid speaks, else the defaults. Content never raises; a file
+    that cannot be read gives the defaults and an error.
     """
+    doubled: list[str] = []
     try:
-        raw = json.loads(path.read_text(encoding="utf-8-sig"), parse_int=_whole_number)
+        raw = json.loads(
+            path.read_text(encoding="utf-8-sig"),
+            parse_int=_whole_number,
+            object_pairs_hook=lambda pairs: _object(pairs, doubled),
+        )
     except (OSError, UnicodeDecodeError) as error:
         return Loaded(Config(), [Problem("", f"{path} cannot be read: {error}.", "error")])
     except (ValueError, RecursionError) as error:
         return Loaded(Config(), [Problem("", f"{path} is not a JSON file: {error}.", "error")])
-    loaded = decode(raw)
+    loaded = decode(raw, over=over)
+    if doubled:
+        names = ", ".join(shown(name) for name in dict.fromkeys(doubled))
+        note = Problem("", f"These stand twice in one place of the file; the last one counts: {names}.", "warning")
+        loaded = replace(loaded, problems=[note, *loaded.problems])
     for kind in LISTS if isinstance(raw, dict) else ():
         loaded = _with_list(loaded, kind, raw, path.parent)
     return loaded
@@ -137,11 +148,16 @@ def _set(config: Config, path: str, value: object) -> Config:
 def encode(config: Config) -> dict[str, Any]:
     """Return the config as JSON-safe data, every field written."""
     tree = {name: _json_safe(value) for name, value in config.model_dump().items()}
-    return {name: value for name, value in tree.items() if value or name not in ("unknown", "remembered")}
+    schema = tree["unknown"].pop(_SCHEMA, None)
+    beginning = {} if schema is None else {_SCHEMA: schema}
+    return beginning | {name: value for name, value in tree.items() if value or name not in ("unknown", "remembered")}
 
 
-def decode(raw: object) -> Loaded:
-    """Return the config that JSON data describes; total: any data gives a valid config."""
+def decode(raw: object, *, over: Config | None = None) -> Loaded:
+    """Return the config that JSON data describes; total: any data gives a valid config.
+
+    Where the data are silent the config `over` which they are laid speaks, else the defaults.
+    """
     if not isinstance(raw, dict):
         return Loaded(Config(), [Problem("", "The file does not hold a config: no JSON object.", "error")])
     if _is_too_deep(raw):
@@ -149,13 +165,38 @@ def decode(raw: object) -> Loaded:
     raw, left_out = without_secrets(raw)
     tree, problems, was_migrated = migrate(raw)
     problems = [*left_out, *problems]
+    schema = tree.pop(_SCHEMA, None)  # for editors; kept where it stands, and no setting
+    if over is not None:
+        tree = _laid_over(encode(over), tree)
     unknown = tree.pop("unknown", {})
     if not isinstance(unknown, dict):
         problems.append(Problem("unknown", f"{shown(unknown)} is no list of unknown settings; it is left out."))
         unknown = {}
+    if schema is not None:
+        unknown[_SCHEMA] = schema
     known = sift(tree, Config, "", unknown, problems)
     known["unknown"] = unknown
     return Loaded(validated(known, problems), problems, was_migrated)
+
+
+def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Return one tree laid over another: objects join, lists and values replace, a variant replaces any other."""
+    if "name" in above and above["name"] != below.get("name"):
+        return above
+    joined = dict(below)
+    for key, value in above.items():
+        under = below.get(key)
+        joined[key] = _laid_over(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
+    return joined
+
+
+def _object(pairs: list[tuple[str, Any]], doubled: list[str]) -> dict[str, Any]:
+    """Return a JSON object; JSON lets a key stand in it twice, which is told."""
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        names = [name for name, _ in pairs]
+        doubled += [name for name in result if names.count(name) > 1]
+    return result
 
 
 def _json_safe(value: Any) -> Any:

@@ -244,7 +244,63 @@ def test_of_a_doubled_key_the_last_one_counts(tmp_path: Path) -> None:
     file = write(
         tmp_path, b'{"darkroom_version": 1, "training": {"epochs": 3}, "training": {"epochs": 4, "epochs": 5}}'
     )
-    assert load_file(file).config.training.epochs == 5
+    loaded = load_file(file)
+    assert loaded.config.training.epochs == 5
+    (note,) = loaded.problems
+    assert note.severity == "warning"
+    assert "the last one counts: 'epochs', 'training'" in note.message
+
+
+def test_the_schema_a_file_names_for_editors_stays_where_it_is(tmp_path: Path) -> None:
+    loaded = decode({"$schema": "../docs/config.schema.json", "darkroom_version": 1})
+    assert loaded.problems == []
+    save_file(loaded.config, tmp_path / "a.json")
+    assert next(iter(json.loads((tmp_path / "a.json").read_text()).items())) == (
+        "$schema",
+        "../docs/config.schema.json",
+    )
+    assert load_file(tmp_path / "a.json") == loaded
+
+
+def test_what_a_file_does_not_say_the_config_below_it_says(tmp_path: Path) -> None:
+    below = decode(
+        {
+            "darkroom_version": 1,
+            "training": {"epochs": 77, "optimizer": {"name": "adafactor", "weight_decay": 0.5}},
+            "adapter": {"rank": 8, "alpha": 4},
+            "concepts": [{"name": "a"}, {"name": "b"}],
+            "parts": {"unet": {"learning_rate": 0.1, "dtype": "bfloat16"}},
+        }
+    ).config
+    above = {
+        "darkroom_version": 1,
+        "training": {"batch_size": 3, "optimizer": {"name": "adamw"}},
+        "adapter": {"rank": 99},
+        "concepts": [{"name": "c"}],
+        "parts": {"unet": {"learning_rate": 0.2}},
+    }
+    file = write(tmp_path, json.dumps(above).encode())
+    config = load_file(file, over=below).config
+    assert (config.training.epochs, config.training.batch_size) == (77, 3)
+    assert (config.training.optimizer.name, config.training.optimizer.weight_decay) == ("adamw", 0.01)
+    assert config.adapter.model_dump().items() >= {"rank": 99, "alpha": 4}.items()
+    assert [c.name for c in config.concepts] == ["c"]
+    assert (config.part("unet").learning_rate, config.part("unet").dtype) == (0.2, "bfloat16")
+
+
+@few
+@given(below=valid_configs(), raw=garbage)
+def test_anything_may_be_laid_over_anything(below: Config, raw: Any) -> None:
+    config = decode({"darkroom_version": 1, **raw} if isinstance(raw, dict) else raw, over=below).config
+    assert encode(decode(encode(config)).config) == encode(config)
+
+
+@few
+@given(below=valid_configs(), above=valid_configs())
+def test_a_whole_config_covers_whatever_lies_below(below: Config, above: Config) -> None:
+    merged = decode(encode(above), over=below).config
+    for name in set(Config.model_fields) - {"parts", "unknown", "remembered"}:
+        assert getattr(merged, name) == getattr(above, name)
 
 
 def test_a_number_of_thousands_of_digits_costs_only_itself(tmp_path: Path) -> None:
