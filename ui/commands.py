@@ -24,7 +24,7 @@ def add_actions(context: Context, *, open_save_menu: Callable[[], None], close: 
         Action("save_as_file", "Save as a file…", documents.save_as_file, "Ctrl+Shift+S"),
         Action("export", "Export as one file…", documents.export, help="Write a copy with everything in it"),
         Action("import_presets", "Import presets…", documents.import_presets, help=_IMPORT_HELP),
-        Action("differences", "What differs…", lambda: open_differences(context), "Ctrl+D", help=_DIFFERS_HELP),
+        Action("differences", "What differs…", lambda: _differences(context), "Ctrl+D", help=_DIFFERS_HELP),
         Action("undo", "Undo", lambda: _undo(context), "Ctrl+Z"),
         Action("redo", "Redo", lambda: _redo(context), "Ctrl+Shift+Z"),
         Action("start", "Start", starter.start, "F5", lambda: starter.can_start, "Check the settings, then train"),
@@ -84,6 +84,10 @@ def open_finder(context: Context) -> Finder:
 
 def _find(context: Context) -> None:
     open_finder(context)
+
+
+def _differences(context: Context) -> None:
+    open_differences(context)
 
 
 def _undo(context: Context) -> None:

@@ -125,6 +125,7 @@ def test_the_editor_shows_fields_pictures_and_what_is_skipped(window: Window, co
     window.wait_until(lambda: all((t.path, grid._tile_px) in grid._photos for t in grid.tiles), "thumbnails")
     for path in [row.record.path for row in editor.form_view.rows()]:
         row = editor.form_view.reveal(path)
+        window.settle()
         assert shown_by(row) == expected(row.record, window.app.form.value(path))
         wanted = change(row)
         if wanted is None:  # a choice of one

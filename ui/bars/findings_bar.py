@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import tkinter as tk
+from collections.abc import Callable
+from functools import partial
 
-from modules.config.problem import Severity
+from modules.config.problem import Severity, cut
 from ui.context import Context
 from ui.findings import SEVERITIES, Finding, counted
 from ui.theme import PAD
@@ -14,6 +16,7 @@ from ui.widgets.panel import Panel, Text, rule
 
 _SHORT_SHARE, _TALL_SHARE = 0.3, 0.5  # of the window's height
 _HEADER_HEIGHT = 24
+_MAX_TITLE_CHARS = 64
 _INDENT = 22  # of what stands behind the sign
 _SIGNS = {"error": "✖", "warning": "▲", "info": "•"}
 _TOKENS = {"error": "error", "warning": "warning", "info": "muted"}
@@ -57,7 +60,7 @@ class FindingsBar(Panel):
             self.is_tall = False
             self.grid_remove()
             return
-        self.title.say(findings.title)
+        self.title.say(cut(findings.title, max_chars=_MAX_TITLE_CHARS))
         self._show_kinds()
         self.list.configure(state="normal")
         self.list.delete("1.0", "end")
@@ -96,7 +99,7 @@ class FindingsBar(Panel):
         box = Panel(header, context.theme, "card")
         box.pack(side="left", padx=(px(12), 0))
         for severity in SEVERITIES:
-            self.kinds[severity] = self._small_button(box, "", lambda s=severity: context.findings.toggle(s))  # type: ignore[misc]
+            self.kinds[severity] = self._small_button(box, "", partial(context.findings.toggle, severity))
             tip = f"Shows or hides the {counted(severity, 2)[2:]}."
             context.tips.attach(self.kinds[severity], lambda tip=tip: tip)  # type: ignore[misc]
         self.close_button = self._small_button(header, "Dismiss", context.findings.dismiss)
@@ -105,8 +108,8 @@ class FindingsBar(Panel):
         self.close_button.pack(side="right")
         self.copy_button.pack(side="right", padx=(0, 6))
 
-    def _small_button(self, master: tk.Misc, text: str, command: object) -> Button:
-        return Button(master, self._context.theme, text, command, on="card", height=_HEADER_HEIGHT)  # type: ignore[arg-type]
+    def _small_button(self, master: tk.Misc, text: str, command: Callable[[], object]) -> Button:
+        return Button(master, self._context.theme, text, command, on="card", height=_HEADER_HEIGHT)
 
     def _add_list(self) -> None:
         theme, px = self._context.theme, self._context.theme.px
