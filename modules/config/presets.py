@@ -34,9 +34,9 @@ class Preset:
         """Whether it came with the program and may not be overwritten."""
         return self.name.startswith("#")
 
-    def load(self) -> Loaded:
-        """Read the preset; like every load, this never raises on content."""
-        return load_file(self.path)
+    def load(self, *, over: Config | None = None) -> Loaded:
+        """Read the preset, over another config if one is given; like every load, this never raises on content."""
+        return load_file(self.path, over=over)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from modules.config.edit import set_path
 from modules.config.schema import Config
 from trainer.__main__ import main
 from trainer.cli.diff import differences
+from trainer.cli.options import read_config
 
 
 def test_a_config_differs_from_itself_in_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -30,3 +32,21 @@ def test_each_difference_has_both_values() -> None:
 def test_a_change_on_the_command_line_shows(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", "#demo", "#demo", "--set", "training.epochs=3", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == [{"path": "training.epochs", "value": "3", "other": "30"}]
+
+
+def test_the_layers_are_defaults_preset_config_and_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mine.json"
+    file.write_text('{"darkroom_version": 1, "training": {"batch_size": 5}, "general": {"seed": 3}}')
+    loaded = read_config(str(file), ["general.seed=4"], preset="#demo")
+    demo = read_config("#demo", []).config
+    assert loaded.config.training.epochs == demo.training.epochs != Config().training.epochs
+    assert (loaded.config.training.batch_size, loaded.config.general.seed) == (5, 4)
+    assert loaded.config.concepts == demo.concepts
+    assert main(["diff", str(file), "#demo", "--preset", "demo", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert [row["path"] for row in said] == ["general.seed", "training.batch_size"]
+
+
+def test_a_preset_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "#demo", "--preset", "#none"]) == 2
+    assert "There is no preset '#none'. Presets are: #demo" in capsys.readouterr().err.replace("\n", " ")

@@ -16,7 +16,7 @@ from trainer.preflight import Report, check
 
 
 def _check(options: argparse.Namespace) -> int:
-    loaded = read_config(options.config, options.changes)
+    loaded = read_config(options.config, options.changes, preset=options.preset)
     report = check(loaded.config, resume_from=from_caller(options.resume) if options.resume else None)
     if options.json:
         data = {

@@ -31,7 +31,7 @@ def _shown(config: Config, path: str) -> str:
 
 
 def _diff(options: argparse.Namespace) -> int:
-    config = read_config(options.config, options.changes).config
+    config = read_config(options.config, options.changes, preset=options.preset).config
     other = read_config(options.other, []).config if options.other else Config()
     rows = differences(config, other)
     if options.json:

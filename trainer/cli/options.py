@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 
 from modules.config.codec import Loaded
 from modules.config.edit import set_path
 from modules.config.imports.any_file import load_any
-from modules.config.presets import list_presets
+from modules.config.presets import Preset, list_presets
 from modules.config.problem import Problem
 from modules.config.schema import Config
 from modules.errors import DarkroomError
@@ -17,8 +18,11 @@ from modules.system.paths import from_caller
 
 
 def add_config_argument(parser: argparse.ArgumentParser) -> None:
-    """Add CONFIG and --set."""
+    """Add CONFIG, --preset and --set."""
     parser.add_argument("config", metavar="CONFIG", help="a config file, or the name of a preset such as '#demo'")
+    parser.add_argument(
+        "--preset", metavar="NAME", help="what the config does not say this preset says, and the defaults after it"
+    )
     add_set_argument(parser)
 
 
@@ -34,23 +38,28 @@ def add_set_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def read_config(name: str, changes: list[str]) -> Loaded:
-    """Return the config of a file or a preset, with changes. Raises DarkroomError where there is none, or a change
-    does not fit.
+def read_config(name: str, changes: list[str], *, preset: str | None = None) -> Loaded:
+    """Return the config of a file or a preset: the defaults, over them `preset`, the file, and the changes.
+
+    Raises DarkroomError where there is no such file or preset, or a change does not fit.
     """
     path = from_caller(name)
-    if path.is_file():
-        loaded = load_any(path)
-    else:
-        preset = next((p for p in list_presets() if name in (p.name, p.name.lstrip("#"))), None)
-        if preset is None:
-            names = ", ".join(p.name for p in list_presets())
-            raise DarkroomError(f"There is no file {path} and no preset {name!r}.", advice=f"Presets are: {names}.")
-        loaded = preset.load()
+    over = _preset(preset).load().config if preset else None
+    loaded = load_any(path, over=over) if path.is_file() else _preset(name, path).load(over=over)
     fatal = [p for p in loaded.problems if p.severity == "error" and not p.path]
     if fatal:
         raise DarkroomError(str(fatal[0]))
     return Loaded(changed(loaded.config, changes), loaded.problems, loaded.was_migrated)
+
+
+def _preset(name: str, path: Path | None = None) -> Preset:
+    """Return the preset of a name, with or without its mark; `path` is the file it was first taken for."""
+    found = next((p for p in list_presets() if name in (p.name, p.name.lstrip("#"))), None)
+    if found is None:
+        names = ", ".join(p.name for p in list_presets())
+        message = f"There is no file {path} and no preset {name!r}." if path else f"There is no preset {name!r}."
+        raise DarkroomError(message, advice=f"Presets are: {names}.")
+    return found
 
 
 def changed(config: Config, changes: list[str]) -> Config:

@@ -22,13 +22,13 @@ from trainer.launch import RunRequest, import_engine
 
 
 def _train(options: argparse.Namespace) -> int:
-    loaded = read_config(options.config, options.changes)
+    loaded = read_config(options.config, options.changes, preset=options.preset)
     _tell(loaded.problems, options)
     return _run(RunRequest(loaded.config, beside_window=False), options)
 
 
 def _cache(options: argparse.Namespace) -> int:
-    loaded = read_config(options.config, options.changes)
+    loaded = read_config(options.config, options.changes, preset=options.preset)
     _tell(loaded.problems, options)
     return _run(RunRequest(loaded.config, kind="cache", beside_window=False), options)
 

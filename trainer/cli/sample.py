@@ -14,7 +14,7 @@ from trainer.launch import import_engine
 
 
 def _sample(options: argparse.Namespace) -> int:
-    loaded = read_config(options.config, options.changes)
+    loaded = read_config(options.config, options.changes, preset=options.preset)
     prompts = [p for p in loaded.config.sampling.prompts if p.enabled]
     if not prompts:
         raise DarkroomError("The config has no sample prompts.", advice="Add some on the Sampling page.")

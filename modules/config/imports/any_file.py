@@ -21,17 +21,19 @@ _KOHYA_KEYS_NAMES = """
 _KOHYA_KEYS = frozenset(_KOHYA_KEYS_NAMES.split())
 
 
-def load_any(path: Path) -> Loaded:
+def load_any(path: Path, *, over: Config | None = None) -> Loaded:
     """Read settings from a config of ours or of OneTrainer, a JSON or TOML config of kohya, or a LoRA file.
 
-    Content never raises; a file that holds no settings gives the defaults and an error without a path.
+    Where the file is silent the config `over` which it is laid speaks, else the defaults (kohya's files and LoRA
+    files speak for themselves alone). Content never raises; a file that holds no settings gives the defaults and an
+    error without a path.
     """
     if path.suffix.lower() == ".safetensors":
         return config_of_lora(path)
     if path.suffix.lower() == ".toml":
         return _load_toml(path)
     raw = _json_object(path)
-    return _from_kohya(raw, path) if raw is not None and is_kohya(raw) else load_file(path)
+    return _from_kohya(raw, path) if raw is not None and is_kohya(raw) else load_file(path, over=over)
 
 
 def is_kohya(raw: dict[str, Any]) -> bool:
