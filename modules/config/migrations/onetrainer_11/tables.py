@@ -73,7 +73,11 @@ def every(rest: Tree, key: str, steps_per_update: int, default: tuple[float, str
         n, unit = default
     if n <= 0 or unit == "NEVER":
         return {"unit": "never"}
-    return span(n, unit, steps_per_update)
+    result = span(n, unit, steps_per_update)
+    if unit == "STEP" and steps_per_update > 1:
+        message = f"{n:g} steps became {result['n']:g}: a step is an update of the weights here, not a batch."
+        notes.append(Problem(where, message, "info"))
+    return result
 
 
 def span(n: float, unit: str, steps_per_update: int) -> Tree:
