@@ -124,6 +124,6 @@ def embedded_config(config: Config) -> str:
         case "none":
             return ""
         case "settings":
-            tree = {k: v for k, v in tree.items() if k not in ("concepts", "unknown")}
-            tree["sampling"] = {**tree["sampling"], "prompts": []}
+            tree = {k: v for k, v in tree.items() if k not in ("concepts", "concepts_file", "unknown")}
+            tree["sampling"] = {**tree["sampling"], "prompts": [], "prompts_file": ""}
     return json.dumps(tree, sort_keys=True, ensure_ascii=False)

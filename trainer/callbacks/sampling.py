@@ -51,7 +51,9 @@ class SamplingCallback:
 
     def after_step(self, view: StepView) -> None:
         """Paint if it is due or asked for."""
-        is_due = self._settings.every.is_due(view.before.moment, view.now.moment)
+        skipped = self._settings.skip_first
+        has_begun = skipped.is_never or skipped.is_over(view.now.moment)
+        is_due = has_begun and self._settings.every.is_due(view.before.moment, view.now.moment)
         if self._desk.take(SampleNow) or is_due:
             self.paint_all(view.now.step)
 
@@ -82,7 +84,7 @@ class SamplingCallback:
             path = self._path(step, index, [(index, prompt)])
             with atomic_file(path) as temporary:
                 _write(image, temporary, path.suffix)
-            if self._log is not None:
+            if self._log is not None and self._settings.to_tensorboard:
                 self._log.image(f"samples/{path.parent.name}", image, step)
             self._emit(SampleReady(step, index, prompt.prompt, str(path)))
 

@@ -96,14 +96,15 @@ StartFrom = Annotated[
     ),
 ]
 WeightType = Annotated[
-    Literal["float32", "bfloat16"],
+    Literal["float32", "bfloat16", "float16"],
     Setting(
         "Weight type",
         "The number format of the LoRA's own weights while training.",
         group="Adapter",
         applies_when=AN_ADAPTER,
         level="advanced",
-        choice_labels={"float32": "float32", "bfloat16": "bfloat16"},
+        choice_labels={"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"},
+        not_yet_choices=frozenset({"float16"}),
     ),
 ]
 Bundle = Annotated[

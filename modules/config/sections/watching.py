@@ -35,6 +35,41 @@ class Validation(Section):
             changeable_on_resume=True,
         ),
     ] = 4
+    keep_best: Annotated[
+        bool,
+        Setting(
+            "Keep the best",
+            "Whenever the validation loss is lower than ever in this run, the model is saved in the run's save folder "
+            'as "...-best", in place of the one before. What is measured before the first step does not compete.',
+            group="Validation",
+            changeable_on_resume=True,
+        ),
+    ] = False
+    result: Annotated[
+        Literal["last", "best"],
+        Setting(
+            "The result is",
+            "Which model is written where the result goes when the run ends: as it is after the last step, or as it "
+            "was when the validation loss was lowest.",
+            group="Validation",
+            choice_labels={"last": "The last", "best": "The best"},
+            applies_when=When("keep_best", (True,)),
+            changeable_on_resume=True,
+        ),
+    ] = "last"
+    stop_after_worse: Annotated[
+        int,
+        Ge(0),
+        Le(10_000),
+        Setting(
+            "Stop early after",
+            "The run ends, and saves, once this many validations in a row were not better than the best before them. "
+            "0 never stops early.",
+            unit="validations",
+            group="Validation",
+            changeable_on_resume=True,
+        ),
+    ] = 0
 
 
 class SamplePrompt(Section):
@@ -129,7 +164,6 @@ class Sampling(Section):
             group="Samples",
             level="advanced",
             changeable_on_resume=True,
-            not_yet="ignored",
         ),
     ] = Every()
     without_average_too: Annotated[
@@ -153,7 +187,6 @@ class Sampling(Section):
             level="advanced",
             applies_when=When("general.tensorboard", (True,)),
             changeable_on_resume=True,
-            not_yet="ignored",
         ),
     ] = True
     image_format: Annotated[
