@@ -18,6 +18,7 @@ from modules.adapters.targets import target_layers
 from modules.config.schema import Config, lora_of
 from modules.config.secrets import hub_access
 from modules.config.secrets_file import load_secrets
+from modules.config.sections.model import Part
 from modules.data.cache.store import weights_fingerprint
 from modules.data.dataset import Dataset
 from modules.data.order import Showing
@@ -28,7 +29,7 @@ from modules.memory.guard import DeviceGuard
 from modules.memory.placement import Placement
 from modules.optim.ema import Ema
 from modules.optim.param_groups import TrainGroup, kept_parameters, named_parameters, optimizer_groups
-from modules.optim.registry import build_optimizer
+from modules.optim.registry import build_optimizer, is_fused
 from modules.optim.schedules import learning_rate_factor
 from modules.system.devices import Device, resolve_device
 from modules.system.dtypes import dtype_of
@@ -120,10 +121,7 @@ def load_model(config: Config, machine: Machine, on_bytes: Callable[[float, floa
         adapters = _attach(config, family)
         groups = [_group(config, adapter.part, adapter.parameters()) for adapter in adapters]
     family.set_memory(
-        {
-            name: PartMemory(config.part(name).checkpointing, config.part(name).offload_activations)
-            for name in family.parts
-        },
+        {name: _memory_of(config.part(name), name, adapters) for name in family.parts},
         train_device=machine.train_device,
         temp_device=machine.temp_device,
     )
@@ -136,6 +134,17 @@ def load_model(config: Config, machine: Machine, on_bytes: Callable[[float, floa
         guard=machine.guard,
     )
     return LoadedModel(family, adapters, groups, placement, identities)
+
+
+def _memory_of(settings: Part, part: str, adapters: Sequence[LoraAdapter]) -> PartMemory:
+    """Return how a part saves memory. Whatever waits, its adapter stays with it: it is small, and learns there."""
+    own = (name for a in adapters if a.part == part for name in a.parameters())
+    return PartMemory(
+        settings.checkpointing,
+        settings.offload_activations,
+        settings.offload_fraction,
+        resident=frozenset(name.removeprefix(f"{part}.") for name in own),
+    )
 
 
 def build_stepper(config: Config, model: LoadedModel, machine: Machine, *, total_steps: int) -> Stepper:
@@ -160,18 +169,20 @@ def build_stepper(config: Config, model: LoadedModel, machine: Machine, *, total
         clip_norm=config.training.clip_norm,
         rate_factor=lambda step: learning_rate_factor(schedule, step=step, total_steps=total_steps),
         ema=ema,
-        rounding_draws=lambda step: _rounding_draws(config.general.seed, step, machine.train_device),
+        rounding_draws=lambda step, name: _rounding_draws(config.general.seed, step, name, machine.train_device),
+        is_fused=is_fused(config.training.optimizer),
     )
 
 
-def _rounding_draws(run_seed: int, step: int, device: Device) -> torch.Generator:
-    # On the device itself: there is a number for every weight.
-    return torch.Generator(device.torch).manual_seed(derive_seed(run_seed, "rounding", step))
+def _rounding_draws(run_seed: int, step: int, name: str, device: Device) -> torch.Generator:
+    # On the device itself: there is a number for every weight. Of each weight's own: they move in any order.
+    return torch.Generator(device.torch).manual_seed(derive_seed(run_seed, f"rounding {name}", step))
 
 
 def evaluation_of(model: LoadedModel, stepper: Stepper) -> Evaluation:
     """Return how the model is looked at: through its averages, without dropout."""
-    return Evaluation([model.family.parts[g.part].module for g in model.groups], stepper.ema)
+    trained = [model.family.parts[g.part].module for g in model.groups]
+    return Evaluation(trained, stepper.ema, stepper.optimizer, model.groups)
 
 
 def caches_of(config: Config, model: LoadedModel, machine: Machine, desk: CommandDesk, log: EventLog) -> Caches:

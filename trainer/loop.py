@@ -23,7 +23,7 @@ from trainer.precision import Precision
 from trainer.state import Counters
 from trainer.step import Stepper
 
-LoopOutcome = Literal["finished", "nothing_left"]
+LoopOutcome = Literal["finished", "nothing_left", "stopped_early"]
 
 
 @dataclass(eq=False)
@@ -38,6 +38,7 @@ class Training:
     groups: Sequence[TrainGroup]
     callbacks: Sequence[Callback]
     freeze: Callable[[Counters], None]
+    is_enough: Callable[[], bool]
     desk: CommandDesk
     log: EventLog
     clock: Callable[[], float]
@@ -48,13 +49,15 @@ class Training:
 
 
 def run_loop(training: Training) -> LoopOutcome:
-    """Train to the last epoch, or until no part is left that learns.
+    """Train to the last epoch, or until no part is left that learns or what watches the run says it is enough.
 
     Raises StopRequested between micro-batches once the run is to stop; the step under way is then forgotten.
     """
     while training.counters.epoch < training.epochs:
         if not training_parts(training.groups):
             return "nothing_left"
+        if training.is_enough():
+            return "stopped_early"
         train_epoch(training)
     return "finished"
 
@@ -76,7 +79,7 @@ def train_epoch(training: Training) -> None:
             continue
         finish_step(training, epoch_steps, started)
         training.quiet_points.reached()
-        if not training_parts(training.groups):
+        if not training_parts(training.groups) or training.is_enough():
             return
         if training.counters.epoch == epoch:
             training.log.emit(PhaseChanged("training"))
@@ -92,6 +95,7 @@ def take_in(
     with seeded_global_rng(seed, context.device):
         with precision.autocast():
             step_loss = method.loss(batch, context)
+        stepper.begin(batch.step)
         stepper.backward(step_loss)
     return step_loss
 

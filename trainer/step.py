@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from modules.optim.ema import Ema
+from modules.optim.fused_backward import FusedBackward
+from modules.optim.moving import Draws, Mover, holding, slices, total_norm
 from modules.optim.param_groups import TrainGroup
 from modules.optim.stand_ins import StandIn
 from trainer.methods.protocol import StepLoss
@@ -38,12 +42,16 @@ class Stepper:
         clip_norm: float | None,
         rate_factor: Callable[[int], float],
         ema: Ema | None,
-        rounding_draws: Callable[[int], torch.Generator | None] = lambda step: None,
+        rounding_draws: Callable[[int, str], torch.Generator | None] = lambda step, name: None,
+        is_fused: bool = False,
     ) -> None:
         """`rate_factor(step)` is the share of the learning rate that a step, counted from 0, uses.
 
-        `rounding_draws(step)` gives what stochastic rounding draws from, where there is any.
+        `rounding_draws(step, name)` gives what the stochastic rounding of a parameter draws from, where there is any.
+        With `is_fused` weights move inside the backward pass. Raises ValueError for what that cannot do.
         """
+        if is_fused and (clip_norm is not None or scaler.is_enabled()):
+            raise ValueError("a fused backward pass knows no clipping by the norm of all gradients and no loss scaler")
         self.optimizer = optimizer
         self.scaler = scaler
         self.ema = ema
@@ -52,16 +60,28 @@ class Stepper:
         self._rate_factor = rate_factor
         self._rounding_draws = rounding_draws
         self._watchdog = Watchdog(groups)
+        self._mover = Mover(groups, optimizer, self._watchdog)
+        self._fused = FusedBackward(groups, self._mover) if is_fused else None
+        self._step = 0
         self._losses: list[torch.Tensor] = []
         self._may_be_zero = False
         self._num_images = 0
         self.is_moving = False
         """Whether weights are being moved: an error meanwhile leaves a step half done."""
 
+    def begin(self, step: int) -> None:
+        """Say which step, counted from 0, the next micro-batch belongs to: a fused backward pass moves weights."""
+        self._step = step
+
     def backward(self, step_loss: StepLoss) -> None:
-        """Add a micro-batch's share of the step's gradient: its mean loss, weighed by its share of the samples."""
+        """Add a micro-batch's share of the step's gradient: its mean loss, weighed by its share of the samples.
+
+        A fused backward pass moves the weights by it at once. Raises ValueError where that would be a part of a step.
+        """
         loss = step_loss.loss * (step_loss.num_samples / step_loss.window_samples)
-        if loss.requires_grad:
+        if self._fused is not None:
+            self._move_backward(self._fused, loss, is_whole=step_loss.ends_step and not self._losses)
+        elif loss.requires_grad:
             self.scaler.scale(loss).backward()
         self._losses.append(loss.detach())
         self._num_images += step_loss.num_samples
@@ -73,23 +93,23 @@ class Stepper:
         Raises DarkroomError where a part has learned nothing in the first steps.
         """
         learning_rates = self._set_learning_rates(step)
-        for stand_in in self._stand_ins():
-            stand_in.take_gradient()
-        self.scaler.unscale_(self.optimizer)
-        norm = self._clipped_norm()
+        if self.scaler.is_enabled():
+            self._unscale()
+        if self._fused is not None:
+            self._fused.move_rest(self._draws_of(step))
+        norms = self.gradient_norms().values()
+        norm = torch.linalg.vector_norm(torch.stack(list(norms))) if norms else self._losses[0].new_zeros(())
         # One wait for the device per step: loss and norm together.
         loss, gradient_norm = torch.stack([torch.stack(self._losses).sum().float(), norm.float()]).tolist()
         is_finite = math.isfinite(loss) and math.isfinite(gradient_norm)
         if is_finite:
-            self._watchdog.look()
             self.is_moving = True
-            self.scaler.step(self.optimizer)
-            draws = self._rounding_draws(step)
-            for stand_in in self._stand_ins():
-                stand_in.give_value(draws)
+            if self._fused is None:
+                self._move_all(step, norm)
             if self.ema is not None:
                 self.ema.update(step + 1)
-            self.is_moving = False
+        self.is_moving = False
+        if is_finite:
             self._watchdog.judge(learning_rates, may_be_zero=self._may_be_zero or loss == 0.0)
         if self.scaler.is_enabled():
             self.scaler.update()
@@ -104,14 +124,59 @@ class Stepper:
         return outcome
 
     def discard(self) -> None:
-        """Forget the gradients of a step that is not finished; the weights are untouched by it."""
+        """Forget the gradients of a step that is not finished. Unless it was fused, no weight has moved by it."""
         self.optimizer.zero_grad(set_to_none=True)
         for stand_in in self._stand_ins():
             stand_in.weight.grad = None
             stand_in.release()
+        if self._fused is not None:
+            self._fused.forget()
         self._losses.clear()
         self._num_images = 0
         self._may_be_zero = False
+
+    def gradient_norms(self) -> dict[str, torch.Tensor]:
+        """Return, by part, the norm of the gradients that lie there or came and went in a fused pass, shape ()."""
+        if self._fused is not None:
+            return self._fused.norms()
+        norms = {part: total_norm(group) for part, group in self._groups.items()}
+        return {part: norm for part, norm in norms.items() if norm is not None}
+
+    def trial(self, kept: Collection[str]) -> AbstractContextManager[None]:
+        """Return the context of a backward pass of somebody else through these weights, which moves none of them.
+
+        Of the gradients those of `kept` remain; where the step is not fused, all of them do.
+        """
+        return nullcontext() if self._fused is None else self._fused.looks(kept)
+
+    def _move_backward(self, fused: FusedBackward, loss: torch.Tensor, *, is_whole: bool) -> None:
+        if not is_whole:
+            raise ValueError("a fused backward pass is a whole step: nothing can be added up over micro-batches")
+        if not loss.requires_grad or not math.isfinite(loss.item()):
+            return  # `finish` finds that there is nothing, or nothing usable
+        self._set_learning_rates(self._step)
+        self.is_moving = True
+        with fused.moves(self._draws_of(self._step)):
+            loss.backward()
+
+    def _move_all(self, step: int, norm: torch.Tensor) -> None:
+        def clip(parameters: Sequence[nn.Parameter]) -> None:
+            if self._clip_norm is not None:
+                torch.nn.utils.clip_grads_with_norm_(parameters, self._clip_norm, norm)
+
+        for names in slices(self._groups.values()):
+            self._mover.move(names, self._draws_of(step), clip)
+
+    def _unscale(self) -> None:
+        """Undo the scaling of the loss in all gradients. It is done in float32 for float16, and so all at once."""
+        for stand_in in self._stand_ins():
+            if stand_in.rounding == "master":
+                stand_in.take_gradient()
+        with holding(self.optimizer, self._groups):
+            self.scaler.unscale_(self.optimizer)
+
+    def _draws_of(self, step: int) -> Draws:
+        return lambda name: self._rounding_draws(step, name)
 
     def _stand_ins(self) -> Iterator[StandIn]:
         return (s for g in self._groups.values() for s in g.stand_ins.values())
@@ -123,13 +188,3 @@ class Stepper:
             part = str(group["part"])
             group["lr"] = rates[part] = self._groups[part].learning_rate * factor
         return rates
-
-    def _clipped_norm(self) -> torch.Tensor:
-        """Clip all gradients to the norm that is set and return their norm before that, shape ()."""
-        parameters = [p for g in self.optimizer.param_groups for p in g["params"] if p.grad is not None]
-        if not parameters:
-            return torch.zeros((), device=self._losses[0].device)
-        norm = torch.nn.utils.get_total_norm([p.grad for p in parameters])
-        if self._clip_norm is not None:
-            torch.nn.utils.clip_grads_with_norm_(parameters, self._clip_norm, norm)
-        return norm

@@ -81,8 +81,9 @@ class TrialStep:
         try:
             step_loss = self._learn_from(self._batch(), method)
             self._refuse_numbers_that_are_none(step_loss)
-            self._reached |= {g.part for g in self._groups if any(p.grad is not None for p in g.parameters.values())}
-            if is_last and not step_loss.zero_gradient_is_legal:
+            self._reached |= training.stepper.gradient_norms().keys()
+            # A fused backward pass is not begun with a loss that is no number, and so reaches nothing.
+            if is_last and not step_loss.zero_gradient_is_legal and step_loss.loss.isfinite().item():
                 self._refuse_parts_out_of_reach()
             if self._hand_over_gradients():
                 stepper.finish(training.counters.step)
@@ -103,10 +104,11 @@ class TrialStep:
 
     def _learn_from(self, batch: Batch, method: TrainingMethod) -> StepLoss:
         training = self._training
-        taken = [
-            take_in(b, method, self.small.stepper, training.context, training.precision)
-            for b in method.batches([batch])
-        ]
+        with training.stepper.trial(named_parameters(self.small.groups).keys()):
+            taken = [
+                take_in(b, method, self.small.stepper, training.context, training.precision)
+                for b in method.batches([batch])
+            ]
         return taken[-1]
 
     def _refuse_numbers_that_are_none(self, step_loss: StepLoss) -> None:
@@ -121,10 +123,9 @@ class TrialStep:
             raise DarkroomError("The loss is not a number.", advice=advice)
         if self._training.stepper.scaler.is_enabled():
             return
-        for group in self._groups:
-            gradients = [p.grad for p in group.parameters.values() if p.grad is not None]
-            if gradients and not math.isfinite(torch.nn.utils.get_total_norm(gradients).item()):
-                raise DarkroomError(f"The gradient of {self._label(group.part)} is not a number.", advice=advice)
+        for part, norm in self._training.stepper.gradient_norms().items():
+            if not norm.isfinite().item():
+                raise DarkroomError(f"The gradient of {self._label(part)} is not a number.", advice=advice)
 
     def _refuse_parts_out_of_reach(self) -> None:
         """Raise where a part that is to learn got no gradient in any branch."""

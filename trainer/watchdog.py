@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from modules.errors import DarkroomError
-from modules.optim.param_groups import TrainGroup, moved_parameters
+from modules.optim.param_groups import TrainGroup
 
 FIRST_STEPS = 10
 
@@ -26,40 +26,44 @@ class Watchdog:
         self._unproven = {g.part: g for g in groups}
         self._num_idle = dict.fromkeys(self._unproven, 0)
         self._had_gradient: set[str] = set()
+        self._stirred: set[str] = set()
         self._before: dict[str, tuple[nn.Parameter, torch.Tensor]] = {}
 
-    def look(self) -> None:
-        """Before the weights move, with the step's gradients in place: keep one weight of each part that has any."""
-        self._before.clear()
-        for part, group in list(self._unproven.items()):
-            if not group.is_training:
-                del self._unproven[part]
-            elif (found := _learning_parameter(group)) is not None:
-                self._had_gradient.add(part)
-                self._before[part] = found, found.detach().clone()
+    def before_move(self, part: str, parameters: Sequence[nn.Parameter]) -> None:
+        """Before some weights of a part move, with their gradients in place: keep one that has a gradient to follow."""
+        if part in self._unproven and (found := _learning_parameter(parameters)) is not None:
+            self._had_gradient.add(part)
+            self._stirred.add(part)
+            self._before[part] = found, found.detach().clone()
+
+    def after_move(self, part: str) -> None:
+        """After they moved: let go of the part if it has learned."""
+        seen = self._before.pop(part, None)
+        if seen is not None and not torch.equal(*seen):
+            del self._unproven[part]
 
     def judge(self, learning_rates: Mapping[str, float], *, may_be_zero: bool) -> None:
-        """After the weights moved: let go of the parts that learned, and count the step for those that did not.
+        """After a step: count it for the parts that have not learned yet.
 
         Raises DarkroomError, naming the part, where one has had its steps and learned nothing.
         """
-        for part in list(self._unproven):
-            seen = self._before.pop(part, None)
-            if seen is not None and not torch.equal(*seen):
+        stirred, self._stirred = self._stirred, set()
+        for part, group in list(self._unproven.items()):
+            if not group.is_training:
                 del self._unproven[part]
-            elif learning_rates.get(part) and (seen is not None or not may_be_zero):
+            elif learning_rates.get(part) and (part in stirred or not may_be_zero):
                 self._num_idle[part] += 1
                 if self._num_idle[part] >= FIRST_STEPS:
                     raise _idle(part, part in self._had_gradient)
 
 
-def _learning_parameter(group: TrainGroup) -> nn.Parameter | None:
-    """Return a parameter of a group whose gradient is finite and not zero.
+def _learning_parameter(parameters: Sequence[nn.Parameter]) -> nn.Parameter | None:
+    """Return one of some parameters whose gradient is finite and not zero.
 
     Kernels and matrices come first: among their weights are some near zero, which even the first steps of a long
     warm-up move; the weights of a norm are all about one, and such a step is lost in their rounding.
     """
-    for parameter in sorted(moved_parameters([group]).values(), key=lambda p: -p.dim()):
+    for parameter in sorted(parameters, key=lambda p: -p.dim()):
         if parameter.grad is not None and parameter.grad.numel():
             largest = parameter.grad.abs().max()
             if bool(largest.isfinite() & (largest > 0)):

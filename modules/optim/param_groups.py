@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from modules.optim.stand_ins import Rounding, StandIn
 
@@ -16,7 +17,7 @@ from modules.optim.stand_ins import Rounding, StandIn
 class TrainGroup:
     """The trained parameters of one part, by full name, with their learning rate. A frozen group stays frozen.
 
-    `stand_ins` are what the optimizer moves in place of parameters in 16 bits.
+    `stand_ins` are what the optimizer moves in place of parameters in 16 bits; `hooks` are those on its parameters.
     """
 
     part: str
@@ -24,6 +25,7 @@ class TrainGroup:
     learning_rate: float
     is_training: bool = True
     stand_ins: dict[str, StandIn] = field(default_factory=dict)
+    hooks: list[RemovableHandle] = field(default_factory=list)
 
     def stand_in(self, rounding: Rounding) -> None:
         """Have every parameter of 16 bits stood in for. The parameters are where they will be trained by now."""
@@ -46,6 +48,9 @@ def freeze(group: TrainGroup, optimizer: torch.optim.Optimizer) -> None:
     non-reentrant and does not ask whether anything inside requires a gradient.
     """
     group.is_training = False
+    for hook in group.hooks:
+        hook.remove()
+    group.hooks.clear()
     for parameter in group.parameters.values():
         parameter.requires_grad_(False)
         parameter.grad = None

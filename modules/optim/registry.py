@@ -105,6 +105,11 @@ OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
 }
 
 
+def is_fused(settings: OptimizerSettings) -> bool:
+    """Whether weights are to move inside the backward pass."""
+    return bool(getattr(settings, "fused_back_pass", False))
+
+
 def build_optimizer(groups: Groups, settings: OptimizerSettings) -> torch.optim.Optimizer:
     """Return the optimizer that settings describe over parameter groups (dicts with "params" and "lr").
 

@@ -1,8 +1,9 @@
 """Training weights that are kept in 16 bits: the optimizer moves a float32 stand-in for each of them.
 
 Two ways. "master": the stand-in stays, and the 16-bit weight is its rounded image (Micikevicius et al. 2018, section
-3.1): exact, four more bytes a weight. "stochastic": the stand-in lives only while a step is made, and is rounded up or
-down at random, so that small updates count on average (Zamirai et al. 2020, algorithm 1): no more bytes, some noise.
+3.1): exact, four more bytes a weight. "stochastic": the stand-in lives only while its weight is moved, and is rounded
+up or down at random, so that small updates count on average (Zamirai et al. 2020, algorithm 1): no more bytes, some
+noise. Weights are moved a few at a time (`moving.py`), so that little of this is there at once.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import torch
 from torch import nn
 
 Rounding = Literal["master", "stochastic"]
+
+_ROUNDED_AT_ONCE = 1 << 20  # rounding takes some five times the bytes of what it rounds
 
 
 @dataclass(eq=False)
@@ -37,12 +40,22 @@ class StandIn:
         """The parameter that holds the exact value between steps: what is saved and averaged."""
         return self.moved if self.rounding == "master" else self.weight
 
+    @property
+    def has_gradient(self) -> bool:
+        """Whether a gradient lies at the weight, or was taken from it."""
+        return self.weight.grad is not None or self.moved.grad is not None
+
     def take_gradient(self) -> None:
-        """Before a step: take the weight's gradient, in float32, and its value where that is not kept."""
-        if self.rounding == "stochastic":
-            self.moved.data = self.weight.detach().float()
+        """Take the weight's gradient, in float32. A stand-in that is empty between steps has to have its value."""
         self.moved.grad = None if self.weight.grad is None else self.weight.grad.float()
         self.weight.grad = None
+
+    def fill(self) -> None:
+        """Before a step: take the weight's value, where it is not kept, and its gradient, where that still lies there."""
+        if self.rounding == "stochastic":
+            self.moved.data = self.weight.detach().float()
+        if self.weight.grad is not None:
+            self.take_gradient()
 
     @torch.no_grad()
     def give_value(self, generator: torch.Generator | None = None) -> None:
@@ -51,7 +64,10 @@ class StandIn:
             self.weight.copy_(self.moved)
         elif self.moved.numel():
             assert generator is not None, "stochastic rounding draws from a generator of its own"
-            self.weight.copy_(round_stochastically(self.moved, generator))
+            rounded, values = torch.atleast_1d(self.weight.detach()), torch.atleast_1d(self.moved.detach())
+            num_rows = max(1, _ROUNDED_AT_ONCE // values[0].numel())
+            for into, part in zip(rounded.split(num_rows), values.split(num_rows), strict=True):
+                into.copy_(round_stochastically(part, generator))
 
     def release(self) -> None:
         """Let go of what only a step needs."""

@@ -17,8 +17,8 @@ from trainer.methods.protocol import StepLoss
 from trainer.step import Stepper
 
 
-def draws(step: int) -> torch.Generator:
-    return torch.Generator().manual_seed(derive_seed(1, "rounding", step))
+def draws(step: int, name: str) -> torch.Generator:
+    return torch.Generator().manual_seed(derive_seed(1, f"rounding {name}", step))
 
 
 def group_of(dtype: torch.dtype, rounding: Rounding | None) -> TrainGroup:
