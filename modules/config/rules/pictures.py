@@ -18,6 +18,13 @@ def sizes(config: Config) -> Iterator[Problem]:
             f"The size step of {config.data.bucket_step_px} px does not fit {spec.label}.",
             advice=f"Use a multiple of {spec.size_step_px}.",
         )
+    fixed = (config.data.fixed_width_px, config.data.fixed_height_px)
+    if any(fixed) and not all(fixed):
+        yield Problem(
+            f"data.fixed_{'height' if fixed[0] else 'width'}_px",
+            "A fixed size needs both a width and a height.",
+            advice="Give both, or set both to 0.",
+        )
     for side_px in config.data.resolution_px:
         if side_px % config.data.bucket_step_px:
             rounded_px = max(1, side_px // config.data.bucket_step_px) * config.data.bucket_step_px

@@ -149,6 +149,7 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "no layers named": (lambda c, tmp: changed(c, adapter__layers="custom"), "adapter.custom_layers"),
     "only commas named": (
         lambda c, tmp: changed(c, adapter__layers="custom", adapter__custom_layers=" , ,"), "adapter.custom_layers"),
+    "half a fixed size": (lambda c, tmp: changed(c, data__fixed_width_px=512), "data.fixed_height_px"),
     "size step of no use": (lambda c, tmp: changed(c, data__bucket_step_px=12), "data.bucket_step_px"),
     "a file that may not be replaced": (may_not_replace, "output.destination"),
     "no device": (lambda c, tmp: changed(c, general__train_device="gpu"), "general.train_device"),
