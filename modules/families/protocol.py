@@ -54,10 +54,15 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class PartMemory:
-    """How a part's forward pass saves memory."""
+    """How a part's forward pass saves memory; see `create_checkpointed_forward`.
+
+    `resident` names the parameters, as the part names them, that stay with the part whatever waits.
+    """
 
     mode: CheckpointMode = "off"
     offload_activations: bool = False
+    offload_fraction: float = 0.0
+    resident: frozenset[str] = frozenset()
 
 
 class ModelFamily(Protocol):

@@ -8,15 +8,18 @@ the idea; torch.utils.checkpoint for the machinery).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
 from typing import Any, Literal
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from modules.system.devices import Device, move
+from modules.memory.activations import offloaded_activations
+from modules.memory.offload import OffloadedForward, offload_layers
+from modules.memory.transfers import Transfers
+from modules.system.devices import Device
 
 CheckpointMode = Literal["off", "block", "whole"]
 Forward = Callable[..., Any]
@@ -30,33 +33,45 @@ def create_checkpointed_forward(
     mode: CheckpointMode = "whole",
     block_types: Sequence[type[nn.Module]] = (),
     offload_activations: bool = False,
+    offload_fraction: float = 0.0,
+    resident: Collection[nn.Parameter] = (),
 ) -> Forward:
     """Make a module compute its forward pass with checkpointing, and return the callable that runs it.
 
     `mode` is "off", "whole" (only the inputs of the module are kept), or "block" (the inputs of every sub-module of
     one of `block_types`). With `offload_activations` what is kept between forward and backward waits on
-    `temp_device` and comes back to `train_device` when the backward pass wants it. Calling it again on the same
-    module replaces what was set up before. Without gradients (`no_grad`) it is the plain forward.
+    `temp_device` and comes back to `train_device` when the backward pass wants it. `offload_fraction` of the weights
+    of the blocks, but none that are `resident`, wait on `temp_device` and are copied to `train_device` while their
+    block is computed (`modules/memory/offload.py`). Calling it again on the same module replaces what was set up
+    before; a placement made afterwards brings the weights where they belong. Without gradients (`no_grad`) nothing is
+    computed twice.
 
     The gradients are those of the plain forward, bit for bit; offloaded ones too, as a copy loses nothing.
     """
     for wrapped in _wrapped_in(module):
         del wrapped.forward
-    targets = {
-        "off": [],
-        "whole": [module],
-        "block": [m for m in module.modules() if isinstance(m, tuple(block_types))],
-    }[mode]
-    for target in targets:
+    blocks = [m for m in module.modules() if isinstance(m, tuple(block_types))]
+    transfers = Transfers(train_device, temp_device)
+    layers = offload_layers(blocks, fraction=offload_fraction, resident=resident, transfers=transfers)
+    for target in {"off": [], "whole": [module], "block": blocks}[mode]:
         target.forward = _CheckpointedForward(target.forward)
-    if not offload_activations:
+    if layers is None and not offload_activations:
         return module.__call__
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        with _offloaded(module, train_device, temp_device) if torch.is_grad_enabled() else nullcontext():
+        if layers is not None:
+            layers.begin()
+        keeps = offload_activations and torch.is_grad_enabled()
+        with offloaded_activations(module, transfers) if keeps else nullcontext():
             return module(*args, **kwargs)
 
     return run
+
+
+def offloaded_weights(module: nn.Module) -> list[nn.Parameter]:
+    """Return the weights of a module that wait on the resting device also while the module is to be run."""
+    forwards = (_offloaded(m.__dict__.get("forward")) for m in module.modules())
+    return [weight for forward in forwards if forward is not None for weight in forward.weights]
 
 
 class _CheckpointedForward:
@@ -72,19 +87,12 @@ class _CheckpointedForward:
 
 
 def _wrapped_in(module: nn.Module) -> list[nn.Module]:
-    return [m for m in module.modules() if isinstance(m.__dict__.get("forward"), _CheckpointedForward)]
+    return [
+        m for m in module.modules() if isinstance(m.__dict__.get("forward"), _CheckpointedForward | OffloadedForward)
+    ]
 
 
-def _offloaded(module: nn.Module, train_device: Device, temp_device: Device) -> AbstractContextManager[object]:
-    """Keep what autograd saves on the resting device. Weights, and views of them, stay: they are no copies."""
-    weights = {p.untyped_storage().data_ptr() for p in module.parameters()}
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor]:
-        if tensor.dim() == 0 or tensor.untyped_storage().data_ptr() in weights:
-            return tensor
-        return (move(tensor.detach(), temp_device),)
-
-    def unpack(packed: torch.Tensor | tuple[torch.Tensor]) -> torch.Tensor:
-        return packed if isinstance(packed, torch.Tensor) else move(packed[0], train_device)
-
-    return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
+def _offloaded(forward: object) -> OffloadedForward | None:
+    if isinstance(forward, _CheckpointedForward):
+        forward = forward.plain
+    return forward if isinstance(forward, OffloadedForward) else None

@@ -9,6 +9,7 @@ without dimensions, as torch allows. Slow: for tests and the debug switch.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self
 
@@ -59,7 +60,11 @@ class DeviceGuard(TorchDispatchMode):
 
     def retag_module(self, module: torch.nn.Module, device: Device) -> None:
         """Give every parameter and buffer of a module the tag of a device, where they lie."""
-        for tensor in (*module.parameters(), *module.buffers()):
+        self.retag_in_place((*module.parameters(), *module.buffers()), device)
+
+    def retag_in_place(self, tensors: Iterable[torch.Tensor], device: Device) -> None:
+        """Give tensors the tag of a device, where they lie."""
+        for tensor in tensors:
             self._set(tensor, device.name)
 
     def tag_of(self, tensor: torch.Tensor) -> str | None:

@@ -1,7 +1,9 @@
 """Which part of the model is where. Code asks for a phase; nobody else moves a part.
 
-The table of phases belongs to the trainer (`trainer/phases.py`); here is the moving, and the check that a part which
-is parked does not run. That check is a hook on each part and always on: it costs nothing beside a forward pass.
+A part on the training device has those of its layers there that do not wait for their turn (`offload.py`); these stay
+on the resting device throughout. The table of phases belongs to the trainer (`trainer/phases.py`); here is the moving,
+and the check that a part which is parked does not run. That check is a hook on each part and always on: it costs
+nothing beside a forward pass.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from modules.memory.checkpointing import offloaded_weights
 from modules.memory.guard import DeviceGuard
+from modules.memory.transfers import at_rest
 from modules.system.devices import Device
 
 
@@ -90,11 +94,17 @@ class Placement:
         if self._devices[name] == device:
             return
         module = self._modules[name]
+        waiting = offloaded_weights(module)
         if not device.is_cpu or any(t.device.type != "cpu" for t in module.parameters()):
-            module.to(device.torch)
+            waits = {id(weight) for weight in waiting}
+            module._apply(lambda t: self._at_rest(t) if id(t) in waits else t.to(device.torch))
         if self._guard is not None:
             self._guard.retag_module(module, device)
+            self._guard.retag_in_place(waiting, self.temp_device)
         self._devices[name] = device
+
+    def _at_rest(self, weight: torch.Tensor) -> torch.Tensor:
+        return at_rest(weight, train_device=self.train_device, temp_device=self.temp_device)
 
     def _refuse_parked(self, name: str) -> Callable[[nn.Module, object], None]:
         def check(_module: nn.Module, _inputs: object) -> None:

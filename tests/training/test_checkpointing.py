@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -15,12 +17,17 @@ from modules.data.frame import Frame
 from modules.families.protocol import Conditioning, ModelFamily, PartMemory
 from modules.memory.checkpointing import create_checkpointed_forward
 from modules.memory.guard import DeviceGuard
-from modules.system.devices import CPU, Device
+from modules.memory.placement import Placement
+from modules.system.devices import CPU, Device, move
 from tests.builders.matrix import matrix
 from tests.builders.pipelines import load_tiny
 
 TEMP = Device("cpu:1")
 FRAME = Frame(Size(100, 80), 3, 0, Size(64, 64))
+
+Parameters = dict[str, torch.nn.Parameter]
+Gradients = dict[str, torch.Tensor | None]
+Loss = Callable[[ModelFamily], torch.Tensor]
 
 
 def trained_parts(family: ModelFamily) -> list[str]:
@@ -47,64 +54,188 @@ def with_lora(model: Path, *, dropout: float = 0.0) -> tuple[ModelFamily, list[L
     return family, adapters
 
 
+@functools.cache
+def trained(model: Path, kind: str) -> tuple[ModelFamily, Parameters]:
+    """A family with what is trained of it; loaded once, as nothing here moves a weight."""
+    if kind.startswith("lora"):
+        family, adapters = with_lora(model, dropout=0.3 if "dropout" in kind else 0.0)
+        return family, {n: p for a in adapters for n, p in a.parameters().items()}
+    family = load_tiny(model)
+    parameters = {
+        f"{name}.{n}": p
+        for name in trained_parts(family)
+        for n, p in family.parts[name].module.named_parameters()
+        if family.parts[name].reaches(n) and (kind == "full" or "token_embedding" in n)
+    }
+    for name in trained_parts(family):
+        family.parts[name].module.requires_grad_(False)
+    for parameter in parameters.values():
+        parameter.requires_grad_(True)
+    return family, parameters
+
+
+def predicted(family: ModelFamily, *, dtype: torch.dtype | None = None) -> torch.Tensor:
+    noisy = torch.randn(2, 4, 8, 8, generator=torch.Generator().manual_seed(7))
+    with torch.autocast("cpu", dtype=dtype) if dtype else nullcontext():
+        conditioning = conditioning_of(family, ["a red disc", "a cat"])
+        output = family.predict(move(noisy, CPU), move(torch.tensor([10, 700]), CPU), conditioning)
+    return output.float().square().mean()
+
+
+def chained(family: ModelFamily) -> torch.Tensor:
+    """A denoising chain of which the last two of three steps learn, as reward-gradient methods have it."""
+    latents = torch.randn(1, 4, 8, 8, generator=torch.Generator().manual_seed(8))
+    conditioning = conditioning_of(family, ["a cat"])
+    for step, timestep in enumerate((900, 500, 100)):
+        with torch.no_grad() if step == 0 else nullcontext():
+            latents = latents - 0.3 * family.predict(latents, torch.tensor([timestep]), conditioning)
+    return latents.square().mean()
+
+
+def with_a_reference(family: ModelFamily, adapters: list[LoraAdapter]) -> torch.Tensor:
+    """Online preference training as in trl#2671: a rollout, the adapters off and on again, then a prediction."""
+    noisy, timesteps = torch.randn(1, 4, 8, 8, generator=torch.Generator().manual_seed(9)), torch.tensor([400])
+    with torch.no_grad():
+        rollout = family.predict(noisy, timesteps, conditioning_of(family, ["a cat"]))
+    learning = family.predict(noisy, timesteps, conditioning_of(family, ["a cat"]))
+    reference = reference_of(family, adapters, lambda: family.predict(noisy, timesteps, conditioning_of(family, ["a"])))
+    assert not torch.equal(rollout, reference)
+    return (learning - reference).square().mean()
+
+
+def reference_of(family: ModelFamily, adapters: list[LoraAdapter], predict: Callable[[], torch.Tensor]) -> torch.Tensor:
+    first, *rest = adapters
+    with first.disabled():
+        return reference_of(family, rest, predict) if rest else predict()
+
+
 def gradients(
-    family: ModelFamily, parameters: dict[str, torch.nn.Parameter], memory: PartMemory, *, seed: int = 0
-) -> dict[str, torch.Tensor | None]:
+    family: ModelFamily, parameters: Parameters, memory: PartMemory, *, loss: Loss = predicted, guarded: bool = False
+) -> Gradients:
+    """What a loss gives each parameter; guarded, with a resting device of its own, as on a GPU."""
     family.set_memory(dict.fromkeys(trained_parts(family), memory), train_device=CPU, temp_device=TEMP)
     for parameter in parameters.values():
         parameter.grad = None
-    generator = torch.Generator().manual_seed(7)
-    noisy = torch.randn(2, 4, 8, 8, generator=generator)
-    torch.manual_seed(seed)  # for dropout
-    conditioning = conditioning_of(family, ["a red disc", "a cat"])
-    output = family.predict(noisy, torch.tensor([10, 700]), conditioning)
-    output.square().mean().backward()
+    torch.manual_seed(0)  # for dropout
+    guard = DeviceGuard() if guarded else None
+    with guard or nullcontext():
+        placement = Placement(
+            {n: p.module for n, p in family.parts.items()},
+            train_device=CPU,
+            temp_device=TEMP,
+            needed_in=lambda phase: frozenset(family.parts),
+            guard=guard,
+        )
+        placement.enter("train")
+        try:
+            loss(family).backward()
+        finally:
+            placement.close()
     return {name: p.grad for name, p in parameters.items()}
 
 
-MEMORIES = [
-    PartMemory(mode, offload) for mode in ("block", "whole") for offload in (False, True)
-] + [PartMemory("off", True)]  # fmt: skip
+def assert_equal_gradients(one: Gradients, other: Gradients) -> None:
+    assert one.keys() == other.keys()
+    for name in one:
+        assert one[name] is not None, f"{name} is reached by no gradient"
+        assert torch.equal(one[name], other[name]), name
+
+
+@functools.cache
+def plain_gradients(model: Path, kind: str, loss: Loss) -> Gradients:
+    family, parameters = trained(model, kind)
+    return gradients(family, parameters, PartMemory(), loss=loss)
+
+
+def memory_of(mode: str, saves: str, resident: frozenset[str] = frozenset()) -> PartMemory:
+    return PartMemory(
+        mode,
+        offload_activations="activations" in saves,
+        offload_fraction=0.5 if "layers" in saves else 0.0,
+        resident=resident,
+    )
+
+
+MODES = ["off", "block", "whole"]
+SAVES = ["nothing more", "activations", "layers"]
 
 
 @pytest.mark.parametrize(
-    ("model", "memory", "kind"),
-    matrix(["tiny_sd", "tiny_sdxl"], MEMORIES, ["lora", "lora with dropout", "full"]),
+    ("model", "kind", "mode", "saves"),
+    matrix(["tiny_sd", "tiny_sdxl"], ["full", "lora", "lora with dropout", "embedding"], MODES, SAVES),
     ids=str,
 )
 def test_gradients_equal_the_plain_ones_bit_for_bit(
-    request: pytest.FixtureRequest, model: str, memory: PartMemory, kind: str
+    request: pytest.FixtureRequest, model: str, kind: str, mode: str, saves: str
+) -> None:
+    """Every parameter that the family declares reachable; offload is no exception: a copy loses nothing."""
+    folder = request.getfixturevalue(model)
+    family, parameters = trained(folder, kind)
+    resident = frozenset(n.partition(".")[2] for n in parameters) if "lora" in kind else frozenset()
+    saved = gradients(family, parameters, memory_of(mode, saves, resident), guarded=saves != "nothing more")
+    assert_equal_gradients(plain_gradients(folder, kind, predicted), saved)
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode", "saves"), matrix(["full", "lora", "embedding"], MODES, ["nothing more", "activations, layers"])
+)
+def test_gradients_of_a_truncated_denoising_chain_are_the_plain_ones(
+    tiny_sd: Path, kind: str, mode: str, saves: str
+) -> None:
+    family, parameters = trained(tiny_sd, kind)
+    saved = gradients(family, parameters, memory_of(mode, saves), loss=chained)
+    assert_equal_gradients(plain_gradients(tiny_sd, kind, chained), saved)
+
+
+in_bfloat16 = functools.partial(predicted, dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "mode", "saves"), matrix(["tiny_sd", "tiny_sdxl"], ["full", "lora"], MODES, SAVES)
+)
+def test_gradients_inside_autocast_are_the_plain_ones(
+    request: pytest.FixtureRequest, model: str, kind: str, mode: str, saves: str
 ) -> None:
     folder = request.getfixturevalue(model)
-    if kind == "full":
-        family: ModelFamily = load_tiny(folder)
-        parameters = {
-            f"{name}.{n}": p.requires_grad_(True)
-            for name in trained_parts(family)
-            for n, p in family.parts[name].module.named_parameters()
-            if family.parts[name].reaches(n)
-        }
-    else:
-        family, adapters = with_lora(folder, dropout=0.3 if "dropout" in kind else 0.0)
-        parameters = {n: p for a in adapters for n, p in a.parameters().items()}
-    plain = gradients(family, parameters, PartMemory())
-    saved = gradients(family, parameters, memory)
-    assert plain.keys() == saved.keys()
-    for name in plain:
-        assert plain[name] is not None, f"{name} is reached by no gradient"
-        assert torch.equal(plain[name], saved[name]), name
+    family, parameters = trained(folder, kind)
+    saved = gradients(family, parameters, memory_of(mode, saves), loss=in_bfloat16, guarded=saves == "layers")
+    assert_equal_gradients(plain_gradients(folder, kind, in_bfloat16), saved)
 
 
-def test_offloaded_activations_cross_devices_only_by_moving(tiny_sd: Path) -> None:
-    family, adapters = with_lora(tiny_sd)
-    parameters = {n: p for a in adapters for n, p in a.parameters().items()}
-    plain = gradients(family, parameters, PartMemory("block", offload_activations=True))
-    guard = DeviceGuard()
-    with guard:
-        for name in trained_parts(family):
-            guard.retag_module(family.parts[name].module, CPU)
-        guarded = gradients(family, parameters, PartMemory("block", offload_activations=True))
-    assert all(torch.equal(plain[n], guarded[n]) for n in plain)
+@pytest.mark.parametrize(("mode", "saves"), matrix(MODES, SAVES))
+def test_where_nothing_inside_learns_the_input_may(tiny_sd: Path, mode: str, saves: str) -> None:
+    family: ModelFamily = load_tiny(tiny_sd)
+    for part in family.parts.values():
+        part.module.requires_grad_(False)
+
+    def of_input(memory: PartMemory) -> torch.Tensor:
+        family.set_memory(dict.fromkeys(trained_parts(family), memory), train_device=CPU, temp_device=TEMP)
+        noisy = torch.ones(1, 4, 8, 8)
+        conditioning = conditioning_of(family, ["a cat"])
+        assert not family.predict(noisy, torch.tensor([10]), conditioning).requires_grad
+        noisy.requires_grad_()
+        family.predict(noisy, torch.tensor([10]), conditioning).square().mean().backward()
+        assert noisy.grad is not None
+        return noisy.grad
+
+    assert torch.equal(of_input(PartMemory()), of_input(memory_of(mode, saves)))
+
+
+@pytest.mark.parametrize(("mode", "saves"), matrix(MODES, SAVES))
+def test_without_gradients_nothing_is_computed_twice_or_sent_away(tiny_sd: Path, mode: str, saves: str) -> None:
+    family, _ = trained(tiny_sd, "full")
+    calls: list[str] = []
+    blocks = [m for m in family.parts["unet"].module.modules() if type(m).__name__ == "ResnetBlock2D"]
+    hooks = [b.register_forward_hook(lambda *_: calls.append("a block")) for b in blocks]
+    outputs = []
+    for memory in (PartMemory(), memory_of(mode, saves)):
+        family.set_memory(dict.fromkeys(trained_parts(family), memory), train_device=CPU, temp_device=TEMP)
+        with torch.no_grad():
+            outputs.append(predicted(family))
+    for hook in hooks:
+        hook.remove()
+    assert torch.equal(*outputs)
+    assert len(calls) == 2 * len(blocks)
 
 
 @pytest.mark.parametrize("mode", ["block", "whole"])
@@ -119,38 +250,53 @@ def test_a_part_frozen_in_mid_run_goes_on(any_model: Path, mode: str) -> None:
     assert all(result[n] is not None and result[n].abs().sum() > 0 for n in unet.parameters())
 
 
-@pytest.mark.parametrize("mode", ["off", "block", "whole"])
-def test_online_preference_training_gives_every_lora_parameter_its_gradient(tiny_sd: Path, mode: str) -> None:
-    """trl#2671: a rollout without gradients, the adapters off for the reference and on again, then a prediction."""
-    family, adapters = with_lora(tiny_sd)
-    family.set_memory(dict.fromkeys(trained_parts(family), PartMemory(mode)), train_device=CPU, temp_device=TEMP)
-    noisy, timesteps = torch.randn(1, 4, 8, 8), torch.tensor([400])
-    with torch.no_grad():
-        rollout = family.predict(noisy, timesteps, conditioning_of(family, ["a cat"]))
-    with adapters[0].disabled(), adapters[1].disabled():
-        reference = family.predict(noisy, timesteps, conditioning_of(family, ["a cat"]))
-    assert not torch.equal(rollout, reference)
-    output = family.predict(noisy, timesteps, conditioning_of(family, ["a cat"]))
-    (output - reference).square().mean().backward()
-    for adapter in adapters:
-        for name, parameter in adapter.parameters().items():
-            assert parameter.grad is not None, name
-            assert parameter.grad.abs().sum() > 0, name
+def lora_adapters(family: ModelFamily) -> list[LoraAdapter]:
+    shape = LoraShape(2, 2.0, 0.0, torch.float32)
+    return [LoraAdapter(name, family.parts[name].module, shape) for name in trained_parts(family)]
 
 
-def test_a_disabled_adapter_is_back_after_an_exception(tiny_sd: Path) -> None:
-    family, [unet, _] = with_lora(tiny_sd)
-    noisy, timesteps = torch.randn(1, 4, 8, 8), torch.tensor([400])
-    with torch.no_grad():
-        conditioning = conditioning_of(family, ["a cat"])
-        before = family.predict(noisy, timesteps, conditioning)
-        with pytest.raises(RuntimeError, match="planted"), unet.disabled():
-            raise RuntimeError("planted")
-        assert torch.equal(before, family.predict(noisy, timesteps, conditioning))
+def preferred(family: ModelFamily) -> torch.Tensor:
+    return with_a_reference(family, lora_adapters(family))
+
+
+@pytest.mark.parametrize(("model", "mode", "saves"), matrix(["tiny_sd", "tiny_sdxl"], MODES, SAVES))
+def test_online_preference_training_gives_every_lora_parameter_its_gradient(
+    request: pytest.FixtureRequest, model: str, mode: str, saves: str
+) -> None:
+    """trl#2671: it trained nothing, and only warned."""
+    folder = request.getfixturevalue(model)
+    family, parameters = trained(folder, "lora")
+    saved = gradients(family, parameters, memory_of(mode, saves), loss=preferred)
+    assert_equal_gradients(plain_gradients(folder, "lora", preferred), saved)
+    for name, gradient in saved.items():
+        assert gradient is not None, name
+        assert gradient.abs().sum() > 0, name
+
+
+def after_a_failed_reference(family: ModelFamily) -> torch.Tensor:
+    loss = predicted(family)
+
+    def fail() -> torch.Tensor:
+        raise RuntimeError("planted")
+
+    with pytest.raises(RuntimeError, match="planted"):
+        reference_of(family, lora_adapters(family), fail)
+    return loss
+
+
+@pytest.mark.parametrize("mode", ["off", "block"])
+def test_adapters_are_back_for_the_backward_pass_also_after_an_exception(tiny_sd: Path, mode: str) -> None:
+    """A recomputation without them would end as CheckpointError, a plain backward as zero gradients, silently."""
+    family, parameters = trained(tiny_sd, "lora")
+    plain = plain_gradients(tiny_sd, "lora", predicted)
+    assert_equal_gradients(plain, gradients(family, parameters, PartMemory(mode), loss=after_a_failed_reference))
 
 
 def test_the_temp_device_may_not_be_left_out(tiny_sd: Path) -> None:
     """OneTrainer#467, #470: two of three arguments, found out at step 31. Here: when the run is built."""
+    family: ModelFamily = load_tiny(tiny_sd)
+    with pytest.raises(TypeError, match="temp_device"):
+        family.set_memory({}, train_device=CPU)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="temp_device"):
         create_checkpointed_forward(torch.nn.Linear(2, 2), train_device=CPU)  # type: ignore[call-arg]
     with pytest.raises(TypeError):

@@ -210,9 +210,10 @@ class Part(Section):
         Le(1),
         Setting(
             "Offload layers",
-            "The share of the part's layers that wait on the resting device until they are needed.",
+            "The share of the part's layers that wait on the resting device and are fetched one by one while the part "
+            "is computed: 0 for none, 0.5 for half of them, 1 for all. Saves memory on a GPU at some cost in speed; "
+            "the result is the same bit for bit. What learns of it learns on the resting device.",
             level="advanced",
-            not_yet="refused",
         ),
     ] = 0.0
     train_embedding: Annotated[

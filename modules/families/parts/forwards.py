@@ -42,6 +42,8 @@ class Forwards:
                 mode=wanted.mode,
                 block_types=_BLOCK_TYPES[part.spec.role],
                 offload_activations=wanted.offload_activations,
+                offload_fraction=wanted.offload_fraction,
+                resident=[p for n, p in part.module.named_parameters() if n in wanted.resident],
             )
 
     def of(self, name: str, module: nn.Module) -> Callable[..., Any]:

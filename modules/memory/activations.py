@@ -1,0 +1,109 @@
+"""What autograd keeps between the forward and the backward pass waits on the resting device.
+
+Whole storages travel, each once: several kept tensors may be views of one, and a view comes back with the strides it
+had, on which the last bits of a kernel can depend. On a GPU the copies run beside the computing, both ways: a storage
+sets out as it is kept, and while the backward pass uses one, the one that it will want next comes back already.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from modules.memory.transfers import Arriving, Sent, Transfers
+
+
+class _Kept:
+    """A storage that was sent away, as a flat tensor. A backward pass wants them from the last one to the first."""
+
+    def __init__(self, sent: Sent, source: StorageWeakRef, former: _Kept | None) -> None:
+        self.source = source
+        self.num_views = 0
+        self._sent = sent
+        self._former = weakref.ref(former) if former is not None else None
+        self._arriving: Arriving | None = None
+        self._num_taken = 0
+
+    def bring(self, transfers: Transfers) -> Arriving:
+        """Begin to bring it back."""
+        if self._arriving is None:
+            self._arriving = transfers.bring([self._sent.tensor], after=self._sent.done)
+        return self._arriving
+
+    def take(self, transfers: Transfers) -> torch.Tensor:
+        """Return it on the training device for one of its views, and have the next one come."""
+        [flat] = self.bring(transfers).take()
+        self._num_taken += 1
+        if self._num_taken % self.num_views == 0:  # every view has it; of a second backward pass, every one again
+            self._arriving = None
+        former = self._former() if self._former is not None else None
+        if former is not None:  # else the graph has let go of it
+            former.bring(transfers)
+        return flat
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _View:
+    """A tensor that was kept, as a view of its storage."""
+
+    kept: _Kept
+    size: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+
+    def take(self, transfers: Transfers) -> torch.Tensor:
+        """Return the tensor on the training device."""
+        return self.kept.take(transfers).as_strided(self.size, self.stride, self.offset)
+
+
+class _Keeping:
+    """What one forward pass sends away."""
+
+    def __init__(self, module: nn.Module, transfers: Transfers) -> None:
+        self._transfers = transfers
+        self._weights = {p.untyped_storage().data_ptr() for p in module.parameters()}
+        self._known: weakref.WeakValueDictionary[tuple[int, int, torch.dtype], _Kept] = weakref.WeakValueDictionary()
+        self._newest: weakref.ref[_Kept] | None = None
+
+    def pack(self, tensor: torch.Tensor) -> torch.Tensor | _View:
+        """Return what autograd keeps in a tensor's place: itself, where it is a weight or nothing to speak of."""
+        is_elsewhere = tensor.device.type != self._transfers.train_device.type
+        if tensor.dim() == 0 or is_elsewhere or tensor.untyped_storage().data_ptr() in self._weights:
+            return tensor
+        kept = self._kept(tensor)
+        kept.num_views += 1
+        return _View(kept, tensor.size(), tensor.stride(), int(tensor.storage_offset()))
+
+    def unpack(self, packed: torch.Tensor | _View) -> torch.Tensor:
+        """Return the tensor that was kept."""
+        return packed if isinstance(packed, torch.Tensor) else packed.take(self._transfers)
+
+    def _kept(self, tensor: torch.Tensor) -> _Kept:
+        storage = tensor.untyped_storage()
+        key = storage._cdata, tensor._version, tensor.dtype
+        known = self._known.get(key)
+        if known is not None and not known.source.expired():
+            return known
+        whole = tensor.detach().as_strided((storage.nbytes() // tensor.itemsize,), (1,), 0)
+        former = self._newest() if self._newest is not None else None
+        kept = _Kept(self._transfers.send(whole), StorageWeakRef(storage), former)
+        self._known[key] = kept
+        self._newest = weakref.ref(kept)
+        return kept
+
+
+@contextmanager
+def offloaded_activations(module: nn.Module, transfers: Transfers) -> Iterator[None]:
+    """Keep what autograd saves meanwhile on the resting device. Weights and views of them stay: they are no copies."""
+    keeping = _Keeping(module, transfers)
+    with torch.autograd.graph.saved_tensors_hooks(keeping.pack, keeping.unpack):
+        try:
+            yield
+        finally:
+            transfers.let_go()
