@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from modules.config.migrations.taking import Notes, Tree
 from modules.config.problem import Problem, shown
@@ -37,9 +37,9 @@ def section_of(given: Tree, key: str) -> Tree:
     return {k: v for k, v in section.items() if not k.startswith("__")} if isinstance(section, dict) else {}
 
 
-def is_key(value: object, names: object) -> bool:
+def is_key(value: object, names: Container[str]) -> bool:
     """Return whether a value is a text and one of some names."""
-    return isinstance(value, str) and value in names  # type: ignore[operator]  # a mapping or a set of texts
+    return isinstance(value, str) and value in names
 
 
 def plain(value: object) -> str:
