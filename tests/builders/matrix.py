@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import combinations, product
 from typing import Any
 
 import pytest
 
 
-def matrix(*axes: list[Any]) -> list[Any]:
-    """Return the product of the axes as parameters; those outside a pairwise cover are marked `full`."""
-    daily = set(pairwise(*axes))
-    return [row if row in daily else pytest.param(*row, marks=pytest.mark.full) for row in product(*axes)]
+def matrix(*axes: list[Any], possible: Callable[..., bool] = lambda *row: True) -> list[Any]:
+    """Return the product of the axes as parameters; those outside a pairwise cover are marked `full`.
+
+    `possible(*row)` tells which rows there are.
+    """
+    daily = set(pairwise(*axes, possible=possible))
+    rows = [row for row in product(*axes) if possible(*row)]
+    return [row if row in daily else pytest.param(*row, marks=pytest.mark.full) for row in rows]
 
 
-def pairwise(*axes: list[Any]) -> list[tuple[Any, ...]]:
+def pairwise(*axes: list[Any], possible: Callable[..., bool] = lambda *row: True) -> list[tuple[Any, ...]]:
     """Return rows that together hold every pair of values of every two axes; greedy and deterministic."""
-    rows = list(product(*axes))
+    rows = [row for row in product(*axes) if possible(*row)]
     open_pairs = {pair for row in rows for pair in _pairs(row)}
     chosen = []
     while open_pairs:

@@ -2,109 +2,238 @@
 
 from __future__ import annotations
 
+import itertools
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
+from modules.config.codec import save_file
 from modules.config.schema import Config
-from tests.builders.configs import laid_over, small_config
+from tests.builders.configs import small_config
 from tests.builders.matrix import matrix
+from tests.builders.pictures import draw_folder
 from tests.builders.runs import Ran, assert_equal_tensors, run
-from trainer.events import BackupSaved, StepFinished, WarningRaised
-
-STOP = {"n": 2, "unit": "epoch"}
-
-
-def config_of(tiny_sd: Path, pictures: Path, folder: Path, **changes: Any) -> Config:
-    base = small_config(
-        folder,
-        model=tiny_sd,
-        pictures=pictures,
-        training={"epochs": 4, "batch_size": 4},
-        backup={"every": {"n": 1, "unit": "epoch"}, "keep": 0},
-    )
-    return laid_over(base, changes)
-
-
-def weights_by_step(ran: Ran) -> dict[int, dict[str, Any]]:
-    return {b.step: load_file(Path(b.path) / "weights.safetensors") for b in ran.of(BackupSaved)}
-
+from trainer import freezing
+from trainer.__main__ import main
+from trainer.cli import runs
+from trainer.events import BackupSaved, ModelSaved, RunStarted, StepFinished, WarningRaised
+from trainer.run_setup import Clocks
+from ui.run.run_state import RunState, fold
 
 TRAINED = {"tiny_sd": ("unet", "text_encoder"), "tiny_sdxl": ("unet", "text_encoder", "text_encoder_2")}
-SDXL_STOPS = [
-    ("block", True, "tiny_sdxl", "text_encoder_2", "adapter"),
-    pytest.param("off", False, "tiny_sdxl", "text_encoder", "full", marks=pytest.mark.full),
-    pytest.param("whole", False, "tiny_sdxl", "text_encoder_2", "adapter", marks=pytest.mark.full),
-    pytest.param("block", True, "tiny_sdxl", "unet", "full", marks=pytest.mark.full),
-]
+MODELS = list(TRAINED)
+MEMORIES: dict[str, dict[str, Any]] = {
+    "off": {},
+    "block": {"checkpointing": "block"},
+    "whole": {"checkpointing": "whole"},
+    "offloaded activations": {"checkpointing": "block", "offload_activations": True},
+}
+STOPPING = ["text_encoder", "text_encoder_2", "unet", "everything"]
+SIZES = [(64, 64)] * 3
+# Two steps make an epoch. The clock of these runs ticks once a step.
+STOPS = {"epoch": 1, "step": 3, "second": 3}
+STOPS_AT_STEP = {"epoch": 2, "step": 3, "second": 3}
+EPOCHS, LAST_STEP = 3, 6
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run some of whose parts stop."""
+
+    model: str
+    trains: str
+    memory: str
+    stopping: str
+    unit: str
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """The parts that learn at first."""
+        return TRAINED[self.model]
+
+    @property
+    def remaining(self) -> tuple[str, ...]:
+        """Those that learn to the end."""
+        return tuple(p for p in self.trained if self.stopping not in (p, "everything"))
+
+    @property
+    def at_stop(self) -> int:
+        """The last step of those that stop."""
+        return STOPS_AT_STEP[self.unit]
+
+    def config(self, model: Path, pictures: Path, folder: Path) -> Config:
+        """Return the run's config; it backs up after every step."""
+        stop = {"stop_after": {"n": STOPS[self.unit], "unit": self.unit}}
+        return small_config(
+            folder,
+            model=model,
+            pictures=pictures,
+            general={"temp_device": "cpu:1"},
+            parts={p: MEMORIES[self.memory] | ({} if p in self.remaining else stop) for p in self.trained},
+            training={"epochs": EPOCHS, "trains": self.trains, "ema": {"mode": "train_device"}},
+            backup={"every": {"n": 1, "unit": "step"}, "keep": 0},
+        )
+
+
+@dataclass(frozen=True)
+class Straight:
+    """A run from its beginning to its end, and its config."""
+
+    config: Config
+    ran: Ran
+
+
+class StraightRuns:
+    """The newest uninterrupted run: rows that resume one another follow each other."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._pictures = draw_folder(folder / "pictures", sizes=SIZES)
+        self._newest: tuple[Case, Straight] | None = None
+
+    def of(self, case: Case, model: Path) -> Straight:
+        """Return a case's run."""
+        if self._newest is None or self._newest[0] != case:
+            shutil.rmtree(self._folder / "run", ignore_errors=True)
+            config = case.config(model, self._pictures, self._folder / "run")
+            self._newest = case, Straight(config, ticking_run(config))
+        return self._newest[1]
+
+
+def ticking_run(config: Config, resume_from: Path | None = None) -> Ran:
+    """Carry out a run whose clock moves a second each time it is read, as it is twice in a step."""
+    ticks = itertools.count()
+    return run(config, resume_from=resume_from, clocks=Clocks(seconds=lambda: float(next(ticks))))
+
+
+@pytest.fixture(scope="module")
+def straight_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StraightRuns]:
+    folder = tmp_path_factory.mktemp("freezing")
+    yield StraightRuns(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def backup_of(ran: Ran, step: int) -> Path:
+    [path] = [b.path for b in ran.of(BackupSaved) if b.step == step]
+    return Path(path)
+
+
+def tensors_of(ran: Ran, step: int, kind: str = "weights") -> dict[str, torch.Tensor]:
+    return load_file(backup_of(ran, step) / f"{kind}.safetensors")
+
+
+def parts_of(names: Any) -> set[str]:
+    return {name.partition(".")[0] for name in names}
 
 
 @pytest.mark.parametrize(
-    ("mode", "offload", "model", "stopping", "trains"),
-    [
-        *matrix(["off", "block", "whole"], [False, True], ["tiny_sd"], ["text_encoder", "unet"], ["adapter", "full"]),
-        *SDXL_STOPS,
-    ],
-)
-def test_a_part_stops_and_the_other_goes_on(
+    ("model", "trains", "memory", "stopping", "unit", "start"),
+    matrix(
+        MODELS, ["adapter", "full"], list(MEMORIES), STOPPING, list(STOPS), ["fresh", "before", "after"],
+        possible=lambda model, *row: row[2] in (*TRAINED[model], "everything"),
+    ),
+)  # fmt: skip
+def test_parts_stop_and_the_others_go_on(
     request: pytest.FixtureRequest,
-    pictures: Path,
-    tmp_path: Path,
-    mode: str,
-    offload: bool,
+    straight_runs: StraightRuns,
     model: str,
-    stopping: str,
     trains: str,
+    memory: str,
+    stopping: str,
+    unit: str,
+    start: str,
 ) -> None:
     """OneTrainer#549 stopped the text encoder after 30 epochs and died at the next step."""
-    memory = {"checkpointing": mode, "offload_activations": offload}
-    parts = {name: dict(memory) for name in TRAINED[model]}
-    parts[stopping]["stop_after"] = STOP
-    changes = {"parts": parts, "general": {"temp_device": "cpu:1"}}
-    config = config_of(request.getfixturevalue(model), pictures, tmp_path, **changes)
-    ran = run(laid_over(config, {"training": {"trains": trains}}))
-    assert ran.finished.outcome == "finished"
-    weights = weights_by_step(ran)
-    steps = ran.of(StepFinished)
-    at_stop = next(s.step for s in steps if s.epoch == 2 and s.epoch_step == s.epoch_steps)
-    last = steps[-1].step
-    for name in weights[last]:
-        is_frozen = name.startswith(f"{stopping}.")
-        assert weights[at_stop][name].equal(weights[last][name]) == is_frozen, name
-    assert {s.training_parts for s in steps if s.epoch <= 2} == {TRAINED[model]}
-    assert {s.training_parts for s in steps if s.epoch > 2} == {tuple(p for p in parts if p != stopping)}
-    assert any("stopped learning" in w.message for w in ran.of(WarningRaised))
+    case = Case(model, trains, memory, stopping, unit)
+    straight = straight_runs.of(case, request.getfixturevalue(model))
+    assert_it_ran_to_its_end(case, straight.ran)
+    assert_what_is_frozen_stays(case, straight.ran)
+    assert_it_is_told(case, straight.ran)
+    if start == "fresh":
+        return
+    # The run of nothing has no step after its stop: there the last backup is gone on from.
+    step = 1 if start == "before" else case.at_stop + (1 if case.remaining else 0)
+    resumed = ticking_run(straight.config, backup_of(straight.ran, step))
+    assert_it_ran_to_its_end(case, resumed)
+    assert_it_is_told(case, resumed)
+    for kind in ("weights", "ema", "optimizer"):
+        assert_equal_tensors(
+            load_file(Path(straight.ran.finished.backup_path) / f"{kind}.safetensors"),
+            load_file(Path(resumed.finished.backup_path) / f"{kind}.safetensors"),
+        )
 
 
-def test_optimizer_state_of_a_frozen_part_is_let_go(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
-    ran = run(config_of(tiny_sd, pictures, tmp_path, parts={"text_encoder": {"stop_after": STOP}}))
-    state = load_file(Path(ran.finished.backup_path) / "optimizer.safetensors")
-    assert state
-    assert all(name.startswith("unet.") for name in state)
-
-
-@pytest.mark.parametrize("resume_epoch", [1, 2, 3])
-def test_resumed_before_at_and_after_the_stop_ends_bit_equal(
-    tiny_sd: Path, pictures: Path, tmp_path: Path, resume_epoch: int
-) -> None:
-    changes = {"parts": {"text_encoder": {"stop_after": STOP}}, "training": {"ema": {"mode": "train_device"}}}
-    config = config_of(tiny_sd, pictures, tmp_path, **changes)
-    straight = run(config)
-    backups = straight.of(BackupSaved)
-    resumed = run(config, resume_from=Path(backups[resume_epoch - 1].path))
-    assert_equal_tensors(straight.weights, resumed.weights)
-    assert resumed.of(StepFinished)[-1].training_parts == ("unet",)
-
-
-def test_when_nothing_is_left_the_run_ends_early_and_saves(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
-    stop = {"stop_after": {"n": 3, "unit": "step"}}
-    ran = run(config_of(tiny_sd, pictures, tmp_path, parts={"unet": stop, "text_encoder": stop}))
-    assert (ran.finished.outcome, ran.finished.step) == ("nothing_left", 3)
+def assert_it_ran_to_its_end(case: Case, ran: Ran) -> None:
+    """It finished, or ended early because nothing was left, and in both cases left its result."""
+    ending = ("finished", LAST_STEP) if case.remaining else ("nothing_left", case.at_stop)
+    assert (ran.finished.outcome, ran.finished.step) == ending
+    assert ("Every part has stopped learning" in ran.finished.message) == (not case.remaining)
+    assert [m.path for m in ran.of(ModelSaved) if m.is_final] == [ran.finished.model_path]
     assert Path(ran.finished.model_path).is_file()
-    again = run(
-        config_of(tiny_sd, pictures, tmp_path, parts={"unet": stop, "text_encoder": stop}),
-        resume_from=Path(ran.finished.backup_path),
-    )
-    assert (again.finished.outcome, again.finished.step) == ("nothing_left", 3)
+
+
+def assert_what_is_frozen_stays(case: Case, ran: Ran) -> None:
+    """The weights of what stopped are those of its last step, the others changed; and its optimizer state is gone."""
+    first, at_stop, last = (tensors_of(ran, s) for s in (1, case.at_stop, ran.finished.step))
+    moved = {name for name in first if not first[name].equal(at_stop[name])}
+    assert parts_of(moved) == set(case.trained)
+    if case.remaining:
+        assert {n for n in last if not last[n].equal(at_stop[n])} == {
+            n for n in last if n.partition(".")[0] in case.remaining
+        }
+    assert parts_of(tensors_of(ran, case.at_stop - 1, "optimizer")) == set(case.trained)
+    assert parts_of(tensors_of(ran, case.at_stop, "optimizer")) == set(case.remaining)
+
+
+def assert_it_is_told(case: Case, ran: Ran) -> None:
+    """Every step and the window say what learns, and the log says once of each part that it stopped."""
+    state = RunState()
+    for event in ran.events:
+        state = fold(state, event, 0.0)
+        if isinstance(event, StepFinished):
+            learns = case.trained if event.step <= case.at_stop else case.remaining
+            assert event.training_parts == state.training_parts == learns
+            assert set(event.learning_rates) == set(learns)
+    [started] = ran.of(RunStarted)
+    assert started.trained_parts == (case.trained if started.first_step < case.at_stop else case.remaining)
+    told = [w.message for w in ran.of(WarningRaised) if "stopped learning" in w.message]
+    assert len(told) == len(case.trained) - len(case.remaining)
+    assert sum("stopped learning" in line.text for line in state.log) >= len(told)
+
+
+def test_resumed_at_the_stop_ends_bit_equal(straight_runs: StraightRuns, tiny_sd: Path) -> None:
+    case = Case("tiny_sd", "adapter", "block", "text_encoder", "epoch")
+    straight = straight_runs.of(case, tiny_sd)
+    resumed = ticking_run(straight.config, backup_of(straight.ran, case.at_stop))
+    assert_equal_tensors(straight.ran.weights, resumed.weights)
+    assert resumed.of(StepFinished)[0].training_parts == ("unet",)
+
+
+def test_a_run_with_nothing_left_has_the_exit_code_of_one_that_went_well(
+    tiny_sd: Path, pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("import_engine", "_stop_on_signals"):  # which change the process for good
+        monkeypatch.setattr(runs, name, lambda *arguments, **options: None)
+    stop = {"stop_after": {"n": 1, "unit": "step"}}
+    parts = {"unet": stop, "text_encoder": stop}
+    save_file(small_config(tmp_path, model=tiny_sd, pictures=pictures, parts=parts), tmp_path / "config.json")
+    assert main(["train", str(tmp_path / "config.json")]) == 0
+    assert "Every part has stopped learning; ended after 1 steps." in capsys.readouterr().err
+
+
+def test_a_part_that_is_forgotten_to_be_frozen_is_caught(
+    tiny_sd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: the group counts as frozen, but its parameters go on learning."""
+    monkeypatch.setattr(freezing, "freeze", lambda group, optimizer: setattr(group, "is_training", False))
+    case = Case("tiny_sd", "adapter", "off", "text_encoder", "step")
+    ran = ticking_run(case.config(tiny_sd, draw_folder(tmp_path / "pictures", sizes=SIZES), tmp_path))
+    assert_it_ran_to_its_end(case, ran)
+    with pytest.raises(AssertionError):
+        assert_what_is_frozen_stays(case, ran)
