@@ -210,7 +210,7 @@ def _tight(config: Config, need: DiskNeed, total_steps: int, free: FreeBytes) ->
     """Yield a warning for each file system that all of a run may fill up."""
     epochs = config.training.epochs
     backups = num_backups(config.backup.keep, _times(config.backup.every, total_steps, epochs) + config.backup.at_end)
-    saves = int(_times(config.backup.save_every, total_steps, epochs))
+    saves = int(_times(config.backup.save_every, total_steps, epochs)) + config.validation.keep_best
     takers = [
         ("general.cache_dir", config.general.cache_dir, "caches", need.cache_bytes),
         (

@@ -6,8 +6,8 @@ Nothing in it is code, and nothing random: draws follow from the seed and the co
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ class SavedState:
     scaler: dict[str, Any]
     optimizer_values: dict[str, Any]
     ema_updates: int
+    validation: dict[str, Any] = field(default_factory=dict)
 
 
 def write_state(
@@ -52,6 +53,7 @@ def write_state(
     groups: Sequence[TrainGroup],
     stepper: Stepper,
     method: TrainingMethod,
+    validation: Mapping[str, Any],
 ) -> None:
     """Write everything a run needs to go on. `plan` is the fingerprint of the pictures and their order."""
     write_safetensors(folder / "weights.safetensors", kept_parameters(groups), {})
@@ -67,6 +69,7 @@ def write_state(
         "scaler": stepper.scaler.state_dict(),
         "optimizer_values": values,
         "ema_updates": stepper.ema.num_updates if stepper.ema else 0,
+        "validation": dict(validation),
     }
     (folder / "state.json").write_text(json.dumps(state, indent=1), encoding="utf-8")
     (folder / "config.json").write_text(json.dumps(encode(config), indent=2), encoding="utf-8")

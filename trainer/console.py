@@ -130,7 +130,7 @@ def words(event: Event) -> str:
         case PhaseChanged(phase=phase, detail=detail) if phase not in ("training", "sampling", "caching"):
             return f"{phase.replace('_', ' ')}: {detail}" if detail else phase.replace("_", " ")
         case ValidationFinished():
-            return f"validation loss {event.loss:.5f} at step {event.step}"
+            return _validation_words(event)
         case SampleReady(path=path):
             return f"sample: {path}"
         case BackupSaved(path=path):
@@ -145,6 +145,16 @@ def words(event: Event) -> str:
             return f"failed: {message}\n{advice}{f' Details: {details}' if details else ''}".rstrip()
         case _:
             return ""
+
+
+def _validation_words(event: ValidationFinished) -> str:
+    weighted = "" if event.weighted_loss is None else f" (weighted {event.weighted_loss:.5f})"
+    best = "" if event.best_loss is None else f", best {event.best_loss:.5f} at step {event.best_step}"
+    rows = [f"{name} {value:.5f}" for name, value in event.by_concept.items()] if len(event.by_concept) > 1 else []
+    rows += [f"timestep {name} {value:.5f}" for name, value in event.by_timestep.items()]
+    return f"validation loss {event.loss:.5f}{weighted} at step {event.step}{best}; {', '.join(rows)}".removesuffix(
+        "; "
+    )
 
 
 def _step_words(event: StepFinished) -> str:

@@ -14,6 +14,7 @@ from trainer.assemble import LoadedModel
 from trainer.backup import BackupInfo, remove_older, write_backup
 from trainer.callbacks.rehearsal import EnoughTried, SmallRun, without_a_trace
 from trainer.callbacks.saving import SavingCallback
+from trainer.callbacks.validation import ValidationCallback
 from trainer.checkpoint import write_state
 from trainer.events import BackupSaved, PhaseChanged, RunFinished, WarningRaised
 from trainer.loop import LoopOutcome, Training
@@ -33,6 +34,7 @@ class Backups:
     stepper: Stepper
     method: TrainingMethod
     plan: str
+    validation: ValidationCallback
     _newest: tuple[Counters, BackupInfo] | None = None
 
     def write_last(self, counters: Counters) -> BackupInfo:
@@ -82,6 +84,7 @@ class Backups:
             groups=groups,
             stepper=stepper,
             method=self.method,
+            validation=self.validation.state_dict(),
         )
 
 
@@ -105,12 +108,17 @@ class Prepared:
 def end(run: Prepared, outcome: LoopOutcome) -> None:
     """Write the result and, as set, a last backup, from which the run can go on with more epochs."""
     counters = run.training.counters
-    result = _save_result(run.setup, run.watchers.saving, counters)
+    best, has_best = run.watchers.validation.best, _ends_with_best(run)
+    result = _save_result(run.setup, run.watchers.saving, counters, best_step=best.step if has_best else None)
     backup = run.backups.write_last(counters) if run.setup.config.backup.at_end else None
     message = {
         "finished": f"Finished after {counters.step} steps.",
         "nothing_left": f"Every part has stopped learning; ended after {counters.step} steps.",
+        "stopped_early": f"Stopped early after {counters.step} steps: {best.num_worse} validations in a row were not "
+        + (f"better than that of step {best.step}." if best.step is not None else "a number."),
     }[outcome]
+    if has_best:
+        message += f" The result is the best by validation, of step {best.step} (loss {best.loss:.4g})."
     backup_path = str(backup.path) if backup else ""
     run.setup.log.emit(RunFinished(outcome, counters.step, message, str(result), backup_path))
 
@@ -134,18 +142,41 @@ def rescue(run: Prepared) -> None:
             run.backups.write(run.training.counters)
 
 
-def _save_result(setup: RunSetup, saving: SavingCallback, counters: Counters) -> Path:
-    """Write the result to its place; where that fails after all, into the run's own folder, and say so."""
+def _ends_with_best(run: Prepared) -> bool:
+    """Return whether the result is to be the best model and one was kept; where one was not, say so."""
+    settings, saving = run.setup.config.validation, run.watchers.saving
+    if not settings.keep_best or settings.result != "best":
+        return False
+    if run.watchers.validation.best.step is not None and saving.best_path.exists():
+        return True
+    run.setup.log.emit(
+        WarningRaised(f"There is no {saving.best_path.name} in the run's save folder; the result is the last model.")
+    )
+    return False
+
+
+def _save_result(setup: RunSetup, saving: SavingCallback, counters: Counters, *, best_step: int | None) -> Path:
+    """Write the result to its place; where that fails after all, into the run's own folder, and say so.
+
+    It is a copy of the best model, where its step is given, else the model as it is.
+    """
+
+    def write(path: Path) -> None:
+        if best_step is None:
+            saving.save(path, counters, is_final=True)
+        else:
+            saving.copy_best(path, best_step)
+
     destination = from_root(setup.config.output.destination)
     try:
         if setup.config.output.never_replace and destination.exists():
             raise FileExistsError("it exists by now, and no file may be replaced")
-        saving.save(destination, counters, is_final=True)
+        write(destination)
     except OSError as error:
         fallback = setup.run_dir / "save" / destination.name
         setup.log.emit(
             WarningRaised(f"The result could not be written to {destination} ({error}).", f"It is in {fallback}.")
         )
-        saving.save(fallback, counters, is_final=True)
+        write(fallback)
         return fallback
     return destination

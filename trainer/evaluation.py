@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from modules.optim.ema import Ema
+from modules.optim.param_groups import TrainGroup, kept_parameters, moved_parameters, named_parameters
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,16 +19,54 @@ class Evaluation:
 
     trained_modules: Sequence[nn.Module]
     ema: Ema | None
+    optimizer: torch.optim.Optimizer
+    groups: Sequence[TrainGroup]
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
         """Be in evaluation for a while; weights and modes come back as they were, also after an exception."""
-        modes = [m.training for m in self.trained_modules]
-        with self.ema.swapped_in() if self.ema else contextlib.nullcontext(), torch.no_grad():
-            for module in self.trained_modules:
-                module.eval()
+        modes = {m: m.training for trained in self.trained_modules for m in trained.modules()}
+        weights = self.ema.swapped_in() if self.ema else optimizer_in_evaluation(self.optimizer, self.groups)
+        with weights, torch.no_grad():
             try:
+                for module in self.trained_modules:
+                    module.eval()
                 yield
             finally:
-                for module, mode in zip(self.trained_modules, modes, strict=True):
-                    module.train(mode)
+                for module, mode in modes.items():
+                    module.training = mode
+
+    @contextlib.contextmanager
+    def values(self) -> Iterator[Mapping[str, torch.Tensor]]:
+        """Yield the weights to save, exact, by full parameter name: the averages where they are kept."""
+        if self.ema is not None:
+            yield self.ema.averages
+            return
+        with optimizer_in_evaluation(self.optimizer, self.groups):
+            yield kept_parameters(self.groups)
+
+
+@contextlib.contextmanager
+def optimizer_in_evaluation(optimizer: torch.optim.Optimizer, groups: Sequence[TrainGroup]) -> Iterator[None]:
+    """Put an optimizer that has an evaluation mode into it for a while; others are left alone.
+
+    Schedule-free optimizers (Defazio et al. 2024, "The Road Less Scheduled", algorithm 1) learn at one point and are
+    judged at another, between which `eval()` and `train()` move the weights. The way back rounds, so each weight is
+    given its own bits again.
+    """
+    to_evaluation, to_training = getattr(optimizer, "eval", None), getattr(optimizer, "train", None)
+    if not callable(to_evaluation) or not callable(to_training):
+        yield
+        return
+    touched = {id(p): p for p in (*named_parameters(groups).values(), *moved_parameters(groups).values())}
+    own = [(p, p.detach().clone()) for p in touched.values()]
+    try:
+        to_evaluation()
+        for stand_in in (s for g in groups for s in g.stand_ins.values() if s.rounding == "master"):
+            stand_in.give_value()
+        yield
+    finally:
+        to_training()
+        with torch.no_grad():
+            for parameter, value in own:
+                parameter.copy_(value)

@@ -31,7 +31,7 @@ Phase = Literal[
     "paused",
     "stopping",
 ]
-Outcome = Literal["finished", "stopped", "nothing_left", "already_complete", "cached"]
+Outcome = Literal["finished", "stopped", "stopped_early", "nothing_left", "already_complete", "cached"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,11 @@ class StepFinished:
 
 @dataclass(frozen=True, slots=True)
 class ValidationFinished:
-    """The loss on the validation pictures: overall, by timestep, by concept."""
+    """The plain loss on the validation pictures: overall, by timestep, by concept.
+
+    `weighted_loss` is the same overall, weighed as the training loss is. `best_loss` and `best_step` are the lowest
+    plain loss of the run so far, this one included, without what was measured before the first step.
+    """
 
     may_coalesce: ClassVar[bool] = False
 
@@ -120,6 +124,14 @@ class ValidationFinished:
     loss: float
     by_timestep: Mapping[str, float] = field(default_factory=dict)
     by_concept: Mapping[str, float] = field(default_factory=dict)
+    weighted_loss: float | None = None
+    best_loss: float | None = None
+    best_step: int | None = None
+
+    @property
+    def is_best(self) -> bool:
+        """Whether this is the lowest so far."""
+        return self.best_step == self.step
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +195,7 @@ class WarningRaised:
 
 @dataclass(frozen=True, slots=True)
 class RunFinished:
-    """The run ended as it should: finished, stopped by the user, or nothing was left to train."""
+    """The run ended as it should: finished, stopped by the user or by its validation, or nothing was left to train."""
 
     may_coalesce: ClassVar[bool] = False
 

@@ -47,7 +47,7 @@ def carry_out(setup: RunSetup) -> None:
         is_safe = False
         if training.counters.step == 0:
             watchers.sampling.at_start(training.counters)
-            watchers.validation.at_start(training.counters)
+        watchers.validation.at_start(training.counters)
         outcome = run_loop(training)
         with suppress(StopRequested):  # the training is done: a stop now only cuts the samples short
             watchers.sampling.at_end(training.counters)
@@ -70,8 +70,8 @@ def prepare(setup: RunSetup) -> Prepared:
     method = build_method(setup.config.training)
     total_steps = loaders.training.plans.total_steps(setup.config.training.epochs)
     stepper = build_stepper(setup.config, model, setup.machine, total_steps=total_steps)
-    backups = Backups(setup, model, stepper, method, plan_fingerprint(loaders.training))
     watchers = build_watchers(setup, model, loaders, stepper, total_steps)
+    backups = Backups(setup, model, stepper, method, plan_fingerprint(loaders.training), watchers.validation)
     training = _training(setup, model, loaders, stepper, method, watchers, backups)
     _announce(setup, training, model, loaders, total_steps)
     return Prepared(setup, model, training, watchers, backups)
@@ -118,6 +118,7 @@ def _training(
     freeze(counters)
     if setup.backup and setup.saved:
         restore(setup.backup.path, setup.saved, groups=model.groups, stepper=stepper, method=method)
+        watchers.validation.load_state_dict(setup.saved.validation)
         counters = _fitted(setup, counters, loaders.training, setup.saved.plan)
     method.prepare(context)
     backup_callback = BackupCallback(config.backup.every, write=backups.write, try_out=backups.try_out, desk=setup.desk)
@@ -131,6 +132,7 @@ def _training(
         # The backup comes last, so that it holds all that the step led to.
         callbacks=(watchers.metrics, watchers.validation, watchers.sampling, watchers.saving, backup_callback),
         freeze=freeze,
+        is_enough=lambda: watchers.validation.is_enough,
         desk=setup.desk,
         log=setup.log,
         clock=setup.clocks.seconds,

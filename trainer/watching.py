@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from modules.config.schema import Config
 from modules.data.dataset import Dataset
-from modules.optim.param_groups import kept_parameters
+from modules.objectives.denoise import snr_weights
 from modules.system.paths import from_root
-from trainer.assemble import LoadedModel, evaluation_of
+from trainer.assemble import LoadedModel, evaluation_of, plan_fingerprint
 from trainer.callbacks.metrics import Metrics
 from trainer.callbacks.sampling import SamplingCallback
 from trainer.callbacks.saving import SavingCallback
 from trainer.callbacks.validation import ValidationCallback
+from trainer.evaluation import Evaluation
 from trainer.export import Exporter, LoraExporter
 from trainer.export_model import ModelExporter
 from trainer.painting import Painter
@@ -49,7 +47,8 @@ def build_watchers(
         TensorBoardLog(setup.run_dir / "tensorboard", first_step=first_step) if config.general.tensorboard else None
     )
     painter = Painter(model.family, model.placement, device, machine.precision)
-    destination = from_root(config.output.destination)
+    saving = _saving(setup, model, loaders, evaluation)
+    loss = config.training.loss
     return Watchers(
         metrics=Metrics(emit=log.emit, epochs=config.training.epochs, total_steps=total_steps, log=tensorboard),
         validation=ValidationCallback(
@@ -58,9 +57,12 @@ def build_watchers(
             family=model.family,
             placement=model.placement,
             evaluation=evaluation,
+            weights_at=functools.partial(snr_weights, model.family.process, weighting=loss.weighting, gamma=loss.gamma),
             precision=machine.precision,
             device=device,
             run_seed=config.general.seed,
+            pictures=plan_fingerprint(loaders.validation),
+            keep=saving.save_best,
             desk=desk,
             emit=log.emit,
             log=tensorboard,
@@ -74,19 +76,25 @@ def build_watchers(
             emit=log.emit,
             log=tensorboard,
         ),
-        saving=SavingCallback(
-            config.backup.save_every,
-            destination=destination,
-            folder=setup.run_dir / "save",
-            name=config.backup.save_prefix or destination.stem,
-            format_name=config.output.format if model.adapters else config.output.model_format,
-            exporter=_exporter(config, model, loaders.training.dataset, setup.run_dir / "samples"),
-            values=lambda: _values(model, stepper),
-            now=setup.clocks.now,
-            desk=desk,
-            emit=log.emit,
-        ),
+        saving=saving,
         tensorboard=tensorboard,
+    )
+
+
+def _saving(setup: RunSetup, model: LoadedModel, loaders: Loaders, evaluation: Evaluation) -> SavingCallback:
+    config = setup.config
+    destination = from_root(config.output.destination)
+    return SavingCallback(
+        config.backup.save_every,
+        destination=destination,
+        folder=setup.run_dir / "save",
+        name=config.backup.save_prefix or destination.stem,
+        format_name=config.output.format if model.adapters else config.output.model_format,
+        exporter=_exporter(config, model, loaders.training.dataset, setup.run_dir / "samples"),
+        values=evaluation.values,
+        now=setup.clocks.now,
+        desk=setup.desk,
+        emit=setup.log.emit,
     )
 
 
@@ -96,8 +104,3 @@ def _exporter(config: Config, model: LoadedModel, dataset: Dataset, samples: Pat
     if model.adapters:
         return LoraExporter(model.adapters, model.family.lora_naming, config, dataset, thumbnail)
     return ModelExporter(model.family, config, thumbnail)
-
-
-def _values(model: LoadedModel, stepper: Stepper) -> Mapping[str, torch.Tensor]:
-    """Return the weights to save: the averages where they are kept."""
-    return stepper.ema.averages if stepper.ema is not None else kept_parameters(model.groups)

@@ -1,9 +1,11 @@
-"""Validation: the plain denoising loss on pictures that are not learned, at fixed timesteps with fixed noise."""
+"""Validation: the denoising loss on pictures that are not learned, at fixed timesteps with fixed noise."""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -15,21 +17,26 @@ from modules.memory.placement import Placement
 from modules.objectives.denoise import predicted_losses
 from modules.system.devices import Device, move
 from trainer import phases
+from trainer.callbacks.best import Best
 from trainer.callbacks.protocol import StepView
 from trainer.callbacks.rehearsal import Rehearsal, SmallRun
 from trainer.commands import CommandDesk, ValidateNow
 from trainer.evaluation import Evaluation
-from trainer.events import Event, PhaseChanged, ValidationFinished
+from trainer.events import Event, PhaseChanged, ValidationFinished, WarningRaised
 from trainer.loader import Loader
 from trainer.precision import Precision
 from trainer.state import Counters
 from trainer.tensorboard_log import TensorBoardLog
 
-Losses = dict[tuple[str, int], list[float]]  # by concept and timestep
+Losses = dict[tuple[str, int], list[tuple[float, float]]]  # by concept and timestep: each plain and weighted
 
 
 class ValidationCallback:
-    """Measures when it is due or asked for. Same weights, same number, bit for bit; training does not notice."""
+    """Measures when it is due or asked for. Same weights, same number, bit for bit; training does not notice.
+
+    It remembers the best of what it has measured. What was measured before the first step is told and does not compete:
+    a model that has learned nothing is no result.
+    """
 
     def __init__(
         self,
@@ -39,52 +46,110 @@ class ValidationCallback:
         family: ModelFamily,
         placement: Placement,
         evaluation: Evaluation,
+        weights_at: Callable[[torch.Tensor], torch.Tensor | None],
         precision: Precision,
         device: Device,
         run_seed: int,
+        pictures: str,
+        keep: Callable[[Counters], object],
         desk: CommandDesk,
         emit: Callable[[Event], None],
         log: TensorBoardLog | None,
     ) -> None:
+        """`weights_at(timesteps)` gives the training loss's weights, or None where all count alike.
+
+        `pictures` stands for what is measured on; `keep` writes the model away where it is the best and is to be kept.
+        """
         self._settings = settings
         self._loader = loader
         self._family = family
         self._placement = placement
         self._evaluation = evaluation
+        self._weights_at = weights_at
         self._precision = precision
         self._device = device
         self._run_seed = run_seed
+        self._keep = keep
         self._desk = desk
         self._emit = emit
         self._log = log
+        self.best = Best(f"{pictures} at {settings.num_timesteps}")
+        self._is_owed = False
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether so many measurements in a row were not better that the run is to end."""
+        limit = self._settings.stop_after_worse
+        return 0 < limit <= self.best.num_worse
 
     def at_start(self, counters: Counters) -> None:
-        """Measure where the training begins, if validation is on."""
-        if not self._settings.every.is_never:
-            self.validate(counters.step)
+        """Measure where the training begins, if validation is on, or what a stop had cut short where it goes on."""
+        if self._is_owed or (counters.step == 0 and not self._settings.every.is_never):
+            self._validate(counters, counts=True)
 
     def after_step(self, view: StepView) -> None:
         """Measure if it is due or asked for."""
         is_due = self._settings.every.is_due(view.before.moment, view.now.moment)
         if self._desk.take(ValidateNow) or is_due:
-            self.validate(view.now.step)
+            self._validate(view.now, counts=is_due)
 
-    def validate(self, step: int) -> None:
-        """Measure the loss on all validation pictures and tell it."""
-        if not self._loader.dataset.examples:
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs, JSON-safe: the best, and whether a measurement is owed."""
+        return {"best": self.best.to_json(), "is_owed": self._is_owed}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over a state; nothing of one that was measured on other pictures or noise levels."""
+        if not state:  # a backup from before there was a best
             return
-        self._emit(PhaseChanged("validating", f"{len(self._loader.dataset.examples)} pictures"))
+        self._is_owed = bool(state["is_owed"])
+        best = Best.from_json(state["best"])
+        if best.measured_on == self.best.measured_on:
+            self.best = best
+        elif best.step is not None:
+            self._emit(
+                WarningRaised(
+                    "The validation pictures or noise levels have changed since the backup; losses from before cannot "
+                    "be compared, so the search for the best begins again."
+                )
+            )
+
+    def _validate(self, counters: Counters, *, counts: bool) -> None:
+        """Measure the loss on all validation pictures, tell it, and keep the model if it is the best."""
+        num_pictures = len(self._loader.dataset.examples)
+        if not num_pictures:
+            return
+        self._is_owed = counts and counters.step > 0
+        self._emit(PhaseChanged("validating", f"{num_pictures} pictures"))
+        losses = self._measured()
+        if not losses:
+            return
+        result = summarise(losses, counters.step, self.best, counts=counts)
+        self._tell(result)
+        if counters.step > 0:
+            if result.is_best and self._settings.keep_best:
+                self._keep(counters)
+            self.best = self.best.after(result.loss, counters.step, counts=counts)
+        self._is_owed = False
+
+    def _measured(self) -> Losses:
         losses: Losses = defaultdict(list)
         with self._evaluation.active(), self._placement.phase(phases.VALIDATE):
             for batch in self._loader.batches(0, first_epoch_step=0, step=0):
                 self._desk.check()
                 self._measure(batch, self._timesteps(), losses)
-        result = summarise(losses, step)
+        return losses
+
+    def _tell(self, result: ValidationFinished) -> None:
         self._emit(result)
-        if self._log is not None:
-            self._log.scalar("loss/validation", result.loss, step)
-            for concept, value in result.by_concept.items():
-                self._log.scalar(f"loss/validation/{concept}", value, step)
+        if self._log is None:
+            return
+        self._log.scalar("loss/validation", result.loss, result.step)
+        if result.weighted_loss is not None:
+            self._log.scalar("loss/validation_weighted", result.weighted_loss, result.step)
+        for concept, value in result.by_concept.items():
+            self._log.scalar(f"loss/validation/{concept}", value, result.step)
+        for timestep, value in result.by_timestep.items():
+            self._log.scalar(f"loss/validation_at_timestep/{timestep}", value, result.step)
 
     def rehearsals(self, small: SmallRun) -> list[Rehearsal]:
         """Return the trial of one measurement, if validation is on."""
@@ -119,8 +184,10 @@ class ValidationCallback:
                     timesteps_B=timesteps_B,
                     noise_BCHW=self._noise(batch, timestep),
                 )
-            for concept, loss in zip(concepts, losses_B.tolist(), strict=True):
-                losses[concept, timestep].append(loss)
+            weights_B = self._weights_at(timesteps_B)
+            weighted_B = (losses_B if weights_B is None else losses_B * weights_B) * batch.loss_weights_B
+            for concept, *both in zip(concepts, losses_B.tolist(), weighted_B.tolist(), strict=True):
+                losses[concept, timestep].append((both[0], both[1]))
 
     def _noise(self, batch: Batch, timestep: int) -> torch.Tensor:
         """Return each picture's own noise at a timestep: the same in every validation of the run."""
@@ -132,21 +199,27 @@ class ValidationCallback:
         return move(torch.stack(noise), self._device)
 
 
-def summarise(losses: Mapping[tuple[str, int], list[float]], step: int) -> ValidationFinished:
-    """Return the means: over everything, by timestep, by concept."""
-    by_timestep: dict[str, list[float]] = defaultdict(list)
+def summarise(losses: Losses, step: int, best: Best, *, counts: bool) -> ValidationFinished:
+    """Return the means: over everything, plain and weighted; by timestep and by concept, plain; and the best so far."""
+    by_timestep: dict[int, list[float]] = defaultdict(list)
     by_concept: dict[str, list[float]] = defaultdict(list)
     for (concept, timestep), values in losses.items():
-        by_timestep[str(timestep)] += values
-        by_concept[concept] += values
-    everything = [v for values in losses.values() for v in values]
+        plain = [p for p, _ in values]
+        by_timestep[timestep] += plain
+        by_concept[concept] += plain
+    loss = _mean([p for values in losses.values() for p, _ in values])
+    after = best.after(loss, step, counts=counts) if step > 0 else best
     return ValidationFinished(
         step=step,
-        loss=_mean(everything),
-        by_timestep={k: _mean(v) for k, v in by_timestep.items()},
-        by_concept={k: _mean(v) for k, v in by_concept.items()},
+        loss=loss,
+        by_timestep={str(t): _mean(by_timestep[t]) for t in sorted(by_timestep)},
+        by_concept={name: _mean(by_concept[name]) for name in sorted(by_concept)},
+        weighted_loss=_mean([w for values in losses.values() for _, w in values]),
+        best_loss=after.loss,
+        best_step=after.step,
     )
 
 
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
+def _mean(values: Sequence[float]) -> float:
+    """Return the mean, whatever the order of the values: batches may come in any."""
+    return math.fsum(values) / len(values)

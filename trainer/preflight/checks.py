@@ -23,6 +23,7 @@ from trainer.preflight.plans import datasets_of, plans_of
 from trainer.preflight.prediction import problems_of_prediction
 from trainer.preflight.report import Preview, Report
 from trainer.preflight.resume import problems_of_resume
+from trainer.preflight.validation import problems_of_validation
 
 
 def check(config: Config, *, resume_from: Path | None = None) -> Report:
@@ -54,6 +55,7 @@ def check(config: Config, *, resume_from: Path | None = None) -> Report:
     plans = plans_of(readable, training)
     problems += problems_of_length(readable, training, plans)
     total_steps = plans.total_steps(config.training.epochs)
+    problems += problems_of_validation(config, total_steps=total_steps)
     problems += problems_of_estimates(readable, training, validation, total_steps=total_steps)
     return Report(tuple(problems), None if concept_problems else _preview(config, model, training, validation, plans))
 

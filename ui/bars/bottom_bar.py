@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ui.context import Context
 from ui.run.run_state import RunState
-from ui.run.words import PHASE_WORDS, download, duration, loss
+from ui.run.words import OUTCOME_WORDS, PHASE_WORDS, download, duration, loss
 from ui.theme import GAP, PAD
 from ui.widgets.controls import Button
 from ui.widgets.panel import Panel, Text
@@ -191,5 +191,6 @@ def _outcome_words(state: RunState) -> tuple[str, str, str]:
     if state.failed is not None:
         return "Broke off", f"{state.failed.message} {state.failed.advice}".strip(), "error"
     if state.finished is not None:
-        return "Stopped" if state.finished.outcome == "stopped" else "Finished", state.finished.message, "good"
+        words = OUTCOME_WORDS.get(state.finished.outcome, "Finished")
+        return words, state.finished.message, "good"
     return PHASE_WORDS[""], "", "text"

@@ -14,7 +14,7 @@ from ui.editors.pictures import PictureViewer
 from ui.pages.catalogue import PageSpec
 from ui.pages.page import PageFrame
 from ui.run.run_state import RunState
-from ui.run.words import count, preview_lines, rate
+from ui.run.words import count, preview_lines, rate, validation_line
 from ui.theme import PAD
 from ui.widgets.card import Card
 from ui.widgets.chart import LossChart
@@ -148,6 +148,8 @@ class RunPage:
                 lines.append(f"Learning rate: {shown}")
             if step.num_skipped:
                 lines.append(f"{count(step.num_skipped, 'broken step')} left out")
+        if state.validation is not None:
+            lines.append(validation_line(state.validation))
         lines.append(f"{count(started.num_pictures, 'picture')} on {started.device}")
         lines.append(f"Folder: {as_config_path(Path(started.run_dir))}")
         return lines

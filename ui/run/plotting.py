@@ -5,11 +5,26 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
+from typing import Protocol, TypeVar
 
+from trainer.events import ValidationFinished
 from ui.run.run_state import LossPoint
 
 _OUTLIER_SHARE = 0.02
 _MARGIN = 0.08
+_SAME_SHARE = 1e-6
+
+
+class AtStep(Protocol):
+    """Something measured after a step."""
+
+    @property
+    def step(self) -> int:
+        """The step."""
+        ...
+
+
+P = TypeVar("P", bound=AtStep)
 
 
 def ticks(low: float, high: float, max_count: int) -> list[float]:
@@ -44,7 +59,16 @@ def loss_range(points: Sequence[LossPoint], validation_losses: Sequence[float]) 
     return (max(0.0, low - margin) if low >= 0 else low - margin), high + margin
 
 
-def nearest(points: Sequence[LossPoint], step: float) -> LossPoint | None:
+def weighted_course(validations: Sequence[ValidationFinished]) -> list[tuple[int, float]]:
+    """Return steps and validation losses as the training weighs them; nothing where that is the plain loss itself."""
+    course = [(v, v.weighted_loss) for v in validations]
+    told = [(v, w) for v, w in course if w is not None and math.isfinite(w)]
+    if all(abs(w - v.loss) <= _SAME_SHARE * abs(v.loss) for v, w in told):
+        return []
+    return [(v.step, w) for v, w in told]
+
+
+def nearest(points: Sequence[P], step: float) -> P | None:
     """Return the point whose step is nearest; points are in the order of their steps."""
     if not points:
         return None

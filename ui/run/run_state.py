@@ -126,6 +126,11 @@ class RunState:
                 return self.step.seconds_left if self.step and not self.is_over else None
 
     @property
+    def validation(self) -> ValidationFinished | None:
+        """The newest validation, which also tells the best so far."""
+        return self.validations[-1] if self.validations else None
+
+    @property
     def training_parts(self) -> tuple[str, ...]:
         """The parts of the model that learn at this moment."""
         if self.step is not None and self.step.training_parts:

@@ -43,6 +43,7 @@ PHASE_WORDS: Mapping[str, str] = {
     "paused": "Paused",
     "stopping": "Stopping",
 }
+OUTCOME_WORDS: Mapping[str, str] = {"stopped": "Stopped", "stopped_early": "Stopped early"}  # else "Finished"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def _words(event: Event) -> tuple[str, Tone] | None:
             words = PHASE_WORDS.get(phase, phase)
             return f"{words}: {detail}" if detail else words, "plain"
         case ValidationFinished():
-            return f"Validation loss {loss(event.loss)} at step {event.step:,}", "plain"
+            return f"Validation loss {loss(event.loss)} at step {event.step:,}{_best_words(event)}", "plain"
         case BackupSaved():
             return f"Backup at step {event.step:,}: {Path(event.path).name}", "plain"
         case ModelSaved(is_final=True):
@@ -78,6 +79,30 @@ def _words(event: Event) -> tuple[str, Tone] | None:
             return f"Saved at step {event.step:,}: {Path(event.path).name}", "plain"
         case _:
             return _closing_words(event)
+
+
+def _best_words(event: ValidationFinished) -> str:
+    if event.best_loss is None or event.best_step is None:
+        return ""
+    return ", the best so far" if event.is_best else f"; best {loss(event.best_loss)} at step {event.best_step:,}"
+
+
+def validation_line(event: ValidationFinished) -> str:
+    """Return the newest validation and the best in a line of the run's facts."""
+    return f"Validation: {loss(event.loss)} at step {event.step:,}{_best_words(event)}"
+
+
+def concept_rows(event: ValidationFinished) -> list[tuple[str, str]]:
+    """Return the validation loss overall, as the training weighs it, and of each concept, each with its name."""
+    rows = [("overall", loss(event.loss))]
+    if event.weighted_loss is not None:
+        rows.append(("weighted as in training", loss(event.weighted_loss)))
+    return [*rows, *((name, loss(value)) for name, value in event.by_concept.items())]
+
+
+def timestep_rows(event: ValidationFinished) -> list[tuple[str, str]]:
+    """Return the validation loss at each noise level, named by its timestep."""
+    return [(name, loss(value)) for name, value in event.by_timestep.items()]
 
 
 def _closing_words(event: Event) -> tuple[str, Tone] | None:

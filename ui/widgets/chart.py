@@ -1,4 +1,4 @@
-"""The loss chart on a plain canvas: the loss faint, its smoothed course strong, validation as points."""
+"""The loss chart on a canvas: the loss faint, its smoothed course strong, validation as points, the best ringed."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainer.events import ValidationFinished
-from ui.run.plotting import loss_range, nearest, tick_label, ticks
+from ui.run.plotting import loss_range, nearest, tick_label, ticks, weighted_course
 from ui.run.run_state import LossPoint
+from ui.run.words import concept_rows, timestep_rows
 from ui.run.words import loss as loss_words
 from ui.theme import Theme
+from ui.widgets.chart_box import BoxColumn, draw_box
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 28, 26
 _TICK_SPACING_PX = 70
+_NEAR_PX = 24
+_DASHES = (4, 3)
 _NOTHING_YET = "The loss appears here once training has begun."
 
 
@@ -51,13 +55,15 @@ class LossChart(tk.Canvas):
             return
         steps = [p.step for p in self._points] + [v.step for v in self._validations]
         self._steps = (float(min(steps)), float(max(max(steps), min(steps) + 1)))
-        self._losses = loss_range(self._points, [v.loss for v in self._validations])
+        weighted = weighted_course(self._validations)
+        self._losses = loss_range(self._points, [v.loss for v in self._validations] + [w for _, w in weighted])
         self._draw_grid()
         self._draw_line([(p.step, p.loss) for p in self._points if p.loss is not None], "chart_raw", 1)
         smooth = [(p.step, p.smoothed_loss) for p in self._points if p.smoothed_loss is not None]
         self._draw_line(smooth, "chart_smooth", 2)
+        self._draw_line(weighted, "chart_validation", 1, is_dashed=True)
         self._draw_validations()
-        self._draw_legend()
+        self._draw_legend(has_weighted=bool(weighted))
 
     def _draw_grid(self) -> None:
         px, width, height = self.theme.px, self.winfo_width(), self.winfo_height()
@@ -70,41 +76,72 @@ class LossChart(tk.Canvas):
             if value == int(value):
                 self._write(self._x(value), bottom + px(6), tick_label(value), "muted", anchor="n")
 
-    def _draw_line(self, points: Sequence[tuple[int, float]], token: str, width_px: int) -> None:
+    def _draw_line(
+        self, points: Sequence[tuple[int, float]], token: str, width_px: int, *, is_dashed: bool = False
+    ) -> None:
         if len(points) == 1:
             self._draw_dot(*points[0], token)
         elif points:
             low, high = self._losses
             coordinates = [c for step, value in points for c in (self._x(step), self._y(min(high, max(low, value))))]
-            self.create_line(coordinates, fill=self.theme.colour(token), width=self.theme.px(width_px))
+            dash = _DASHES if is_dashed else ()
+            self.create_line(coordinates, fill=self.theme.colour(token), width=self.theme.px(width_px), dash=dash)
 
     def _draw_validations(self) -> None:
         self._draw_line([(v.step, v.loss) for v in self._validations], "chart_validation", 1)
         for validation in self._validations:
             self._draw_dot(validation.step, validation.loss, "chart_validation")
+        best = next((v for v in self._validations if v.step == self._validations[-1].best_step), None)
+        if best is not None:
+            self._draw_ring(self._x(best.step), self._y(best.loss))
+
+    def _draw_ring(self, x: float, y: float) -> None:
+        radius, colour = self.theme.px(6), self.theme.colour("good")
+        self.create_oval(
+            x - radius, y - radius, x + radius, y + radius, outline=colour, width=self.theme.px(2), tags="best"
+        )
 
     def _draw_dot(self, step: int, value: float, token: str) -> None:
         x, y, radius = self._x(step), self._y(value), self.theme.px(3)
         self.create_oval(x - radius, y - radius, x + radius, y + radius, fill=self.theme.colour(token), width=0)
 
-    def _draw_legend(self) -> None:
+    def _draw_legend(self, *, has_weighted: bool) -> None:
         px = self.theme.px
-        x = px(_LEFT)
+        x, y = px(_LEFT), px(12)
         entries = [("loss", "chart_raw"), ("smoothed", "chart_smooth")]
-        for text, token in [*entries, *([("validation", "chart_validation")] if self._validations else [])]:
-            self.create_line(x, px(12), x + px(14), px(12), fill=self.theme.colour(token), width=px(2))
-            item = self._write(x + px(20), px(12), text, "muted", anchor="w")
+        entries += [("validation", "chart_validation")] if self._validations else []
+        entries += [("weighted", "chart_validation")] if has_weighted else []
+        for text, token in entries:
+            dash = _DASHES if text == "weighted" else ()
+            self.create_line(x, y, x + px(14), y, fill=self.theme.colour(token), width=px(2), dash=dash)
+            if text == "validation":
+                radius = px(3)
+                middle = x + px(7)
+                self.create_oval(
+                    middle - radius, y - radius, middle + radius, y + radius, fill=self.theme.colour(token), width=0
+                )
+            item = self._write(x + px(20), y, text, "muted", anchor="w")
             x = self.bbox(item)[2] + px(16)
+        if self.find_withtag("best"):
+            self._draw_ring(x + px(6), y)
+            self._write(x + px(18), y, "best", "muted", anchor="w")
 
     def _point_at(self, event: tk.Event[Any]) -> None:
         """Show the numbers at the step under the pointer."""
         self.delete("pointer")
         px = self.theme.px
         span = self.winfo_width() - px(_LEFT) - px(_RIGHT)
-        if not self._points or span <= 0:
+        if span <= 0:
             return
         low, high = self._steps
-        found = nearest(self._points, low + (event.x - px(_LEFT)) / span * (high - low))
+        step = low + (event.x - px(_LEFT)) / span * (high - low)
+        self._tell_loss(nearest(self._points, step))
+        validation = nearest(self._validations, step)
+        if validation is not None and abs(self._x(validation.step) - event.x) <= px(_NEAR_PX):
+            self._tell_validation(validation, (self._x(validation.step), event.y))
+
+    def _tell_loss(self, found: LossPoint | None) -> None:
+        px = self.theme.px
         if found is None:
             return
         x = self._x(found.step)
@@ -112,6 +149,13 @@ class LossChart(tk.Canvas):
         self.create_line(x, px(_TOP), x, bottom, fill=self.theme.colour("faint"), tags="pointer")
         text = f"step {found.step:,}   {loss_words(found.loss)}   smoothed {loss_words(found.smoothed_loss)}"
         self._write(self.winfo_width() - px(_RIGHT), px(12), text, "text", anchor="e", tags="pointer")
+
+    def _tell_validation(self, validation: ValidationFinished, at_px: tuple[float, float]) -> None:
+        """Show a validation's numbers, each concept's and each noise level's."""
+        is_best = validation.step == self._validations[-1].best_step
+        heading = f"Validation at step {validation.step:,}{', the best' if is_best else ''}"
+        columns = [BoxColumn("concept", concept_rows(validation)), BoxColumn("timestep", timestep_rows(validation))]
+        draw_box(self, self.theme, at_px, heading, [c for c in columns if c.rows], tag="pointer")
 
     def _write(self, x: float, y: float, text: str, token: str, *, anchor: Any, tags: str = "") -> int:
         colour, font = self.theme.colour(token), self.theme.font("caption")

@@ -14,6 +14,7 @@ from modules.config.rules.optimizers import nesterov
 from modules.config.rules.pictures import concepts, samples, sizes
 from modules.config.rules.rates import plausible_learning_rate
 from modules.config.rules.supported import supported
+from modules.config.rules.validation import validation
 from modules.config.schema import Config
 
 Rule = Callable[[Config], Iterator[Problem]]
@@ -29,6 +30,7 @@ RULES: tuple[Rule, ...] = (
     plausible_learning_rate,
     small_weights,
     stops,
+    validation,
 )
 
 

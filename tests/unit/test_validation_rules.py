@@ -1,0 +1,87 @@
+"""What rests on validation is asked for only where it can happen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modules.config.problem import Problem
+from modules.config.rules.validation import validation
+from modules.config.schema import Config
+from tests.builders.configs import laid_over, small_config
+from trainer.preflight.validation import problems_of_validation
+
+MEASURED = {"path": "held out", "kind": "validation", "name": "held out"}
+
+
+def config_with(tmp_path: Path, concepts: list[dict[str, Any]] | None = None, **settings: Any) -> Config:
+    config = small_config(tmp_path, model=tmp_path, pictures=tmp_path)
+    changes = {
+        "concepts": [{"path": "seen"}, *([MEASURED] if concepts is None else concepts)],
+        "training": {"epochs": 4},
+        "validation": {"every": {"n": 1, "unit": "epoch"}, **settings},
+    }
+    return laid_over(config, changes)
+
+
+def found(problems: Any) -> list[tuple[str, str]]:
+    return [(p.path, p.severity) for p in problems]
+
+
+def one(problems: Any) -> Problem:
+    [problem] = list(problems)
+    assert problem.advice
+    return problem  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"keep_best": True, "result": "best"}, {"stop_after_worse": 3}, {"every": {"n": 4, "unit": "epoch"}}],
+)
+def test_what_can_happen_is_not_spoken_of(tmp_path: Path, settings: dict[str, Any]) -> None:
+    assert found(validation(config_with(tmp_path, **settings))) == []
+
+
+@pytest.mark.parametrize("every", [{"unit": "never"}, {"n": 0, "unit": "step"}])
+def test_what_rests_on_validation_needs_it(tmp_path: Path, every: dict[str, Any]) -> None:
+    off = config_with(tmp_path, every=every, keep_best=True, stop_after_worse=2)
+    assert found(validation(off)) == [("validation.keep_best", "error"), ("validation.stop_after_worse", "error")]
+    assert found(validation(config_with(tmp_path, every=every))) == []
+
+
+@pytest.mark.parametrize(("patience", "speaks"), [(3, False), (4, True), (99, True)])
+def test_a_stop_that_cannot_come_is_told(tmp_path: Path, patience: int, speaks: bool) -> None:
+    """The first of four validations is the best: three worse ones can follow."""
+    problems = list(validation(config_with(tmp_path, stop_after_worse=patience)))
+    assert found(problems) == ([("validation.stop_after_worse", "warning")] if speaks else [])
+    by_step = config_with(tmp_path, every={"n": 10, "unit": "step"}, stop_after_worse=patience)
+    assert found(validation(by_step)) == []
+    assert found(problems_of_validation(by_step, total_steps=49)) == found(problems)
+    assert found(problems_of_validation(config_with(tmp_path, stop_after_worse=patience), total_steps=49)) == []
+
+
+def test_a_run_that_is_over_before_a_validation(tmp_path: Path) -> None:
+    seldom = {"every": {"n": 5, "unit": "epoch"}}
+    told = one(validation(config_with(tmp_path, **seldom)))
+    assert (told.path, told.severity) == ("validation.every", "warning")
+    assert "every 5 epochs" in told.message
+    assert one(validation(config_with(tmp_path, **seldom, keep_best=True))).severity == "warning"
+    assert one(validation(config_with(tmp_path, **seldom, keep_best=True, result="best"))).severity == "error"
+    by_step = config_with(tmp_path, every={"n": 50, "unit": "step"})
+    assert one(problems_of_validation(by_step, total_steps=49)).path == "validation.every"
+    assert found(problems_of_validation(by_step, total_steps=50)) == []
+    assert found(problems_of_validation(by_step, total_steps=0)) == []  # there are no pictures, which is told
+
+
+def test_time_is_known_to_nobody(tmp_path: Path) -> None:
+    by_time = config_with(tmp_path, every={"n": 9, "unit": "hour"}, stop_after_worse=50)
+    assert found([*validation(by_time), *problems_of_validation(by_time, total_steps=5)]) == []
+
+
+def test_concepts_that_are_never_measured(tmp_path: Path) -> None:
+    never = {**MEASURED, "repeats": 0}
+    assert found(validation(config_with(tmp_path, [MEASURED, never]))) == [("concepts.2.repeats", "warning")]
+    assert found(validation(config_with(tmp_path, [never]))) == [("concepts.1.repeats", "error")]
+    assert found(validation(config_with(tmp_path, [{**never, "enabled": False}]))) == []

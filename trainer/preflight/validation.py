@@ -1,0 +1,16 @@
+"""How often a run validates, where that is counted in steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from modules.config.problem import Problem
+from modules.config.rules.validation import too_seldom
+from modules.config.schema import Config
+
+
+def problems_of_validation(config: Config, *, total_steps: int) -> Iterator[Problem]:
+    """Yield what so few validations make of what rests on them, once the steps of the run are counted."""
+    every = config.validation.every
+    if total_steps and every.unit == "step" and not every.is_never:
+        yield from too_seldom(config, int(total_steps / every.n + 1e-9))

@@ -1,0 +1,92 @@
+"""A small table drawn onto a canvas beside the pointer: a heading, and columns of names with their numbers."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ui.theme import Theme
+
+_ROW_PX = 17
+_PADDING_PX = 10
+_GAP_PX = 18
+_BESIDE_POINTER_PX = 14
+_MAX_NAME_CHARS = 22
+
+
+@dataclass(frozen=True, slots=True)
+class BoxColumn:
+    """A column of the table: its title, and names with their numbers."""
+
+    title: str
+    rows: Sequence[tuple[str, str]]
+
+
+def draw_box(
+    canvas: tk.Canvas, theme: Theme, at_px: tuple[float, float], heading: str, columns: Sequence[BoxColumn], *, tag: str
+) -> None:
+    """Draw the table beside a point of the canvas, wholly inside of it; rows that do not fit are counted instead."""
+    num_rows = max(1, (canvas.winfo_height() - theme.px(2 * _PADDING_PX)) // theme.px(_ROW_PX) - 2)
+    padding, row = theme.px(_PADDING_PX), theme.px(_ROW_PX)
+    before = set(canvas.find_all())
+    write = _Writer(canvas, theme, tag)
+    write.text(padding, padding, heading, "on_tip", "nw")
+    x = float(padding)
+    for column in columns:
+        x = write.column(x, padding + row, column, num_rows) + theme.px(_GAP_PX)
+    items = [i for i in canvas.find_all() if i not in before]
+    left, top, right, bottom = _around(canvas, items)
+    width, height = right - left + 2 * padding, bottom - top + 2 * padding
+    place_x, place_y = _place(canvas, at_px, (width, height), theme.px(_BESIDE_POINTER_PX))
+    for item in items:
+        canvas.move(item, place_x - left + padding, place_y - top + padding)
+    frame = canvas.create_rectangle(
+        place_x, place_y, place_x + width, place_y + height, fill=theme.colour("tip"), width=0, tags=tag
+    )
+    canvas.tag_lower(frame, items[0])
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    canvas: tk.Canvas
+    theme: Theme
+    tag: str
+
+    def text(self, x: float, y: float, text: str, token: str, anchor: str) -> int:
+        colour, font = self.theme.colour(token), self.theme.font("caption")
+        return self.canvas.create_text(x, y, text=text, fill=colour, font=font, anchor=anchor, tags=self.tag)  # type: ignore[call-overload, no-any-return]
+
+    def column(self, x: float, y: float, column: BoxColumn, num_rows: int) -> float:
+        """Write a column whose top left is at a point; return where it ends on the right."""
+        rows = list(column.rows)
+        if len(rows) > num_rows:
+            rows = [*rows[: num_rows - 1], (f"and {len(rows) - num_rows + 1} more", "")]
+        step = self.theme.px(_ROW_PX)
+        names = [self.text(x, y, column.title, "faint", "nw")]
+        names += [self.text(x, y + (i + 1) * step, cut(n), "on_tip", "nw") for i, (n, _) in enumerate(rows)]
+        middle = max(self.canvas.bbox(i)[2] for i in names) + self.theme.px(_PADDING_PX)
+        numbers = [self.text(middle, y + (i + 1) * step, value, "on_tip", "nw") for i, (_, value) in enumerate(rows)]
+        return float(max((self.canvas.bbox(i)[2] for i in numbers if self.canvas.itemcget(i, "text")), default=middle))
+
+
+def cut(name: str) -> str:
+    """Return a name, its end left out where it is too long for the table."""
+    return name if len(name) <= _MAX_NAME_CHARS else name[: _MAX_NAME_CHARS - 1] + "…"
+
+
+def _around(canvas: tk.Canvas, items: Sequence[int]) -> tuple[float, float, float, float]:
+    boxes = [box for box in map(canvas.bbox, items) if box]
+    lows, highs = [b[:2] for b in boxes], [b[2:] for b in boxes]
+    return min(x for x, _ in lows), min(y for _, y in lows), max(x for x, _ in highs), max(y for _, y in highs)
+
+
+def _place(
+    canvas: tk.Canvas, at_px: tuple[float, float], size_px: tuple[float, float], gap_px: float
+) -> tuple[float, float]:
+    """Return the top left corner: right of the point, or left of it where there is no room."""
+    x = at_px[0] + gap_px
+    if x + size_px[0] > canvas.winfo_width():
+        x = at_px[0] - gap_px - size_px[0]
+    y = min(at_px[1], canvas.winfo_height() - size_px[1])
+    return max(0.0, x), max(0.0, y)
