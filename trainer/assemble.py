@@ -162,6 +162,7 @@ def build_stepper(config: Config, model: LoadedModel, machine: Machine, *, total
             exact=lambda: kept_parameters(model.groups),
         )
     schedule = config.training.schedule
+    weights = named_parameters(model.groups)
     return Stepper(
         model.groups,
         build_optimizer(optimizer_groups(model.groups), config.training.optimizer),
@@ -169,14 +170,14 @@ def build_stepper(config: Config, model: LoadedModel, machine: Machine, *, total
         clip_norm=config.training.clip_norm,
         rate_factor=lambda step: learning_rate_factor(schedule, step=step, total_steps=total_steps),
         ema=ema,
-        rounding_draws=lambda step, name: _rounding_draws(config.general.seed, step, name, machine.train_device),
+        rounding_draws=lambda step, name: _rounding_draws(config.general.seed, step, name, weights[name].device),
         is_fused=is_fused(config.training.optimizer),
     )
 
 
-def _rounding_draws(run_seed: int, step: int, name: str, device: Device) -> torch.Generator:
-    # On the device itself: there is a number for every weight. Of each weight's own: they move in any order.
-    return torch.Generator(device.torch).manual_seed(derive_seed(run_seed, f"rounding {name}", step))
+def _rounding_draws(run_seed: int, step: int, name: str, device: torch.device) -> torch.Generator:
+    # On the weight's device: there is a number for every number of it. Of each weight's own: they move in any order.
+    return torch.Generator(device).manual_seed(derive_seed(run_seed, f"rounding {name}", step))
 
 
 def evaluation_of(model: LoadedModel, stepper: Stepper) -> Evaluation:

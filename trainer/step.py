@@ -12,7 +12,7 @@ from torch import nn
 
 from modules.optim.ema import Ema
 from modules.optim.fused_backward import FusedBackward
-from modules.optim.moving import Draws, Mover, holding, slices, total_norm
+from modules.optim.moving import Draws, Mover, holding, norm_of, slices, total_norm
 from modules.optim.param_groups import TrainGroup
 from modules.optim.stand_ins import StandIn
 from trainer.methods.protocol import StepLoss
@@ -97,10 +97,11 @@ class Stepper:
             self._unscale()
         if self._fused is not None:
             self._fused.move_rest(self._draws_of(step))
-        norms = self.gradient_norms().values()
-        norm = torch.linalg.vector_norm(torch.stack(list(norms))) if norms else self._losses[0].new_zeros(())
+        total_loss = torch.stack(self._losses).sum().float()
+        norms = list(self.gradient_norms().values())
+        norm = norm_of([n.to(total_loss.device) for n in norms]) if norms else torch.zeros_like(total_loss)
         # One wait for the device per step: loss and norm together.
-        loss, gradient_norm = torch.stack([torch.stack(self._losses).sum().float(), norm.float()]).tolist()
+        loss, gradient_norm = torch.stack([total_loss, norm]).tolist()
         is_finite = math.isfinite(loss) and math.isfinite(gradient_norm)
         if is_finite:
             self.is_moving = True

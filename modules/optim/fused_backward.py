@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from modules.optim.moving import Draws, Mover, gradient_norm
+from modules.optim.moving import Draws, Mover, gradient_norm, norm_of
 from modules.optim.param_groups import TrainGroup
 
 
@@ -71,7 +71,7 @@ class FusedBackward:
         """Return the norm of each part's gradients in the last pass, of shape (), of those parts that had any."""
         found = {part: self._last.norms.get(part, {}) for part in self._groups}
         return {
-            part: torch.linalg.vector_norm(torch.stack([norms[n] for n in self._groups[part].parameters if n in norms]))
+            part: norm_of([norms[n] for n in self._groups[part].parameters if n in norms])
             for part, norms in found.items()
             if norms
         }

@@ -119,8 +119,13 @@ def total_norm(group: TrainGroup) -> torch.Tensor | None:
         return None
     if all(g.dtype == torch.float32 for g in gradients):
         norm: torch.Tensor = torch.nn.utils.get_total_norm(gradients)
-    else:
-        norm = torch.linalg.vector_norm(torch.stack([gradient_norm(g) for g in gradients]))
+        return norm
+    return norm_of([gradient_norm(g) for g in gradients])
+
+
+def norm_of(norms: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the norm of what has these norms, at least one, on the device of the first, shape ()."""
+    norm: torch.Tensor = torch.linalg.vector_norm(torch.stack([n.to(norms[0].device) for n in norms]))
     return norm
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,8 +12,10 @@ from transformers.optimization import Adafactor as FactoredAdam
 from modules.config.sections.optimizer import OptimizerSettings
 from modules.config.sections.optimizers.adafactor import Adafactor
 from modules.config.sections.optimizers.adam import Adam, AdamW
+from modules.config.sections.optimizers.eight_bit import AdamW8bit
 from modules.config.sections.optimizers.sgd import Sgd
 from modules.config.sections.optimizers.squares import Adagrad, RmsProp
+from modules.errors import DarkroomError
 
 Groups = list[dict[str, Any]]
 
@@ -50,6 +53,31 @@ def _adafactor(groups: Groups, settings: Adafactor) -> torch.optim.Optimizer:
         relative_step=False,
     )
     return optimizer
+
+
+def _adamw_8bit(groups: Groups, settings: AdamW8bit) -> torch.optim.Optimizer:
+    optimizer: torch.optim.Optimizer = _bitsandbytes().optim.AdamW8bit(
+        groups,
+        betas=(settings.beta1, settings.beta2),
+        eps=settings.eps,
+        weight_decay=settings.weight_decay,
+        min_8bit_size=settings.min_8bit_size,
+    )
+    return optimizer
+
+
+def _bitsandbytes() -> Any:
+    """Return bitsandbytes, which is imported only where it is wanted: it takes seconds, and not every machine has it.
+
+    Raises DarkroomError where it is missing or does not load.
+    """
+    try:
+        return importlib.import_module("bitsandbytes")
+    except ImportError as error:
+        raise DarkroomError(
+            f"The optimizer's state in 8 bits needs the package bitsandbytes, which cannot be loaded ({error}).",
+            advice='Install what the extra "cuda" names (pip install ".[cuda]"), or choose another optimizer.',
+        ) from error
 
 
 def _sgd(groups: Groups, settings: Sgd) -> torch.optim.Optimizer:
@@ -102,6 +130,7 @@ OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": _sgd,
     "rmsprop": _rmsprop,
     "adagrad": _adagrad,
+    "adamw_8bit": _adamw_8bit,
 }
 
 

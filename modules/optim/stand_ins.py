@@ -51,7 +51,7 @@ class StandIn:
         self.weight.grad = None
 
     def fill(self) -> None:
-        """Before a step: take the weight's value, where it is not kept, and its gradient, where that still lies there."""
+        """Before a step: take the weight's value, where it is not kept, and its gradient, unless it was taken."""
         if self.rounding == "stochastic":
             self.moved.data = self.weight.detach().float()
         if self.weight.grad is not None:

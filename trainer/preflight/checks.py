@@ -17,6 +17,7 @@ from trainer.preflight.companions import problems_of_companions
 from trainer.preflight.devices import problems_of_devices
 from trainer.preflight.estimates import problems_of_estimates, sizes_of
 from trainer.preflight.length import problems_of_length
+from trainer.preflight.packages import problems_of_packages
 from trainer.preflight.pictures import problems_of_concept_folders, problems_of_pictures
 from trainer.preflight.places import problems_of_places
 from trainer.preflight.plans import datasets_of, plans_of
@@ -33,6 +34,7 @@ def check(config: Config, *, resume_from: Path | None = None) -> Report:
     """
     problems = problems_of(config)
     problems += problems_of_devices(config)
+    problems += problems_of_packages(config)
     problems += problems_of_places(config)
     model = found_model(config)
     problems += problems_of_model(config, model)

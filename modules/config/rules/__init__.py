@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator
 
 from modules.config.problem import Problem
 from modules.config.rules.adapters import custom_layers
+from modules.config.rules.fused import fused_back_pass
 from modules.config.rules.learning import small_weights, something_is_trained, stops
+from modules.config.rules.offload import offloaded_layers
 from modules.config.rules.optimizers import nesterov
 from modules.config.rules.pictures import concepts, samples, sizes
 from modules.config.rules.rates import plausible_learning_rate
@@ -27,10 +29,12 @@ RULES: tuple[Rule, ...] = (
     concepts,
     samples,
     nesterov,
+    fused_back_pass,
     plausible_learning_rate,
     small_weights,
     stops,
     validation,
+    offloaded_layers,
 )
 
 

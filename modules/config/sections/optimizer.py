@@ -109,5 +109,6 @@ OPTIMIZER_LABELS = {
     "sgd_8bit": "SGD 8-bit",
 }
 VARIANTS = {str(variant.model_fields["name"].default): variant for variant in get_args(OptimizerSettings)}
+NEEDS_BITSANDBYTES = frozenset({"adamw_8bit"})
 # Those with a line in modules/optim/registry.py are there.
-OPTIMIZERS_NOT_YET = frozenset(VARIANTS) - {"adamw", "adam", "adafactor", "sgd", "rmsprop", "adagrad"}
+OPTIMIZERS_NOT_YET = frozenset(VARIANTS) - {"adamw", "adam", "adafactor", "sgd", "rmsprop", "adagrad", "adamw_8bit"}

@@ -15,6 +15,7 @@ from modules.config.sections.optimizers.terms import (
     Epsilon,
     Epsilon2,
     FusedBackPass,
+    FusedBackPassNotYet,
     Smallest8Bit,
     WeightDecay,
     advanced,
@@ -83,7 +84,7 @@ class Came(Section):
     eps2: Epsilon2 = 1e-16
     weight_decay: WeightDecay = 0.01
     use_cautious: Cautious = False
-    fused_back_pass: FusedBackPass = False
+    fused_back_pass: FusedBackPassNotYet = False
 
 
 class Came8bit(Section):
@@ -96,6 +97,6 @@ class Came8bit(Section):
     eps: Epsilon = 1e-30
     eps2: Epsilon2 = 1e-16
     weight_decay: WeightDecay = 0.01
-    fused_back_pass: FusedBackPass = False
+    fused_back_pass: FusedBackPassNotYet = False
     min_8bit_size: Smallest8Bit = 16384
     quant_block_size: BlockSize = 2048

@@ -26,7 +26,7 @@ from modules.config.sections.optimizers.terms import (
     DistanceFactor,
     Epsilon,
     FirstDistance,
-    FusedBackPass,
+    FusedBackPassNotYet,
     GrowthRate,
     LimitDistance,
     Momentum,
@@ -49,7 +49,7 @@ class AdamWAdv(Section):
     weight_decay: WeightDecay = 0.0
     nnmf_factor: FactoredState = False
     compile: Compile = False
-    fused_back_pass: FusedBackPass = False
+    fused_back_pass: FusedBackPassNotYet = False
     use_atan2: Atan2 = False
     orthogonal_gradient: OrthogonalGradient = False
     use_ademamix: UseAdEMAMix = False
@@ -69,7 +69,7 @@ class AdoptAdv(Section):
     weight_decay: WeightDecay = 0.0
     nnmf_factor: FactoredState = False
     compile: Compile = False
-    fused_back_pass: FusedBackPass = False
+    fused_back_pass: FusedBackPassNotYet = False
     use_atan2: Atan2 = True
     orthogonal_gradient: OrthogonalGradient = False
     use_ademamix: UseAdEMAMix = False
@@ -92,7 +92,7 @@ class ProdigyAdv(Section):
     weight_decay: WeightDecay = 0.0
     nnmf_factor: FactoredState = False
     compile: Compile = False
-    fused_back_pass: FusedBackPass = False
+    fused_back_pass: FusedBackPassNotYet = False
     d0: FirstDistance = 1e-6
     d_coef: DistanceFactor = 1.0
     growth_rate: GrowthRate = None
@@ -118,7 +118,7 @@ class SignSgdAdv(Section):
     weight_decay: WeightDecay = 0.0
     nnmf_factor: FactoredState = False
     compile: Compile = False
-    fused_back_pass: FusedBackPass = False
+    fused_back_pass: FusedBackPassNotYet = False
     orthogonal_gradient: OrthogonalGradient = False
     simplified_ademamix: SimplifiedAdEMAMix = False
     alpha_grad: GradientWeight = 100.0
@@ -140,7 +140,7 @@ class LionAdv(Section):
     ] = None
     nnmf_factor: FactoredState = False
     compile: Compile = False
-    fused_back_pass: FusedBackPass = False
+    fused_back_pass: FusedBackPassNotYet = False
     orthogonal_gradient: OrthogonalGradient = False
     auto_kappa_p: Annotated[
         bool,

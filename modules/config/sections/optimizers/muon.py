@@ -20,7 +20,7 @@ from modules.config.sections.optimizers.terms import (
     Beta1,
     Beta2,
     Epsilon,
-    FusedBackPass,
+    FusedBackPassNotYet,
     Momentum,
     Nesterov,
     WeightDecay,
@@ -172,7 +172,7 @@ class MuonAdv(Section):
     rms_rescaling: AdamSized = True
     nnmf_factor: FactoredState = False
     compile: Compile = False
-    fused_back_pass: FusedBackPass = False
+    fused_back_pass: FusedBackPassNotYet = False
     muon_with_aux_adam: WithAdam = True
     muon_hidden_layers: HiddenLayers = ""
     muon_adam_regex: LayersArePatterns = False
@@ -214,7 +214,7 @@ class AdaMuonAdv(Section):
     rms_rescaling: AdamSized = True
     nnmf_factor: FactoredState = False
     compile: Compile = False
-    fused_back_pass: FusedBackPass = False
+    fused_back_pass: FusedBackPassNotYet = False
     muon_with_aux_adam: WithAdam = True
     muon_hidden_layers: HiddenLayers = ""
     muon_adam_regex: LayersArePatterns = False

@@ -16,7 +16,7 @@ from modules.config.sections.optimizers.terms import (
     DistanceFactor,
     Epsilon,
     FirstDistance,
-    FusedBackPass,
+    FusedBackPassNotYet,
     GrowthRate,
     LimitDistance,
     SearchSteps,
@@ -90,7 +90,7 @@ class ProdigyPlusScheduleFree(Section):
             applies_when=When("factored", (True,)),
         ),
     ] = True
-    fused_back_pass: FusedBackPass = False
+    fused_back_pass: FusedBackPassNotYet = False
     use_stableadamw: Annotated[
         bool, advanced("StableAdamW", "Scales unusually large updates down, tensor by tensor.")
     ] = True

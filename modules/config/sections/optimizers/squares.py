@@ -15,7 +15,7 @@ from modules.config.sections.optimizers.terms import (
     STATE_BITS,
     BlockWise,
     Epsilon,
-    FusedBackPass,
+    FusedBackPassNotYet,
     Momentum,
     PercentileClipping,
     Smallest8Bit,
@@ -71,7 +71,7 @@ class Adagrad8bit(Section):
     min_8bit_size: Smallest8Bit = 4096
     percentile_clipping: PercentileClipping = 100
     block_wise: BlockWise = True
-    fused_back_pass: FusedBackPass = False
+    fused_back_pass: FusedBackPassNotYet = False
 
 
 class RmsProp(Section):

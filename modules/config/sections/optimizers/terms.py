@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -60,12 +61,10 @@ Nesterov = Annotated[
     bool,
     advanced("Nesterov momentum", "Looks ahead along the momentum before it steps. It needs momentum, undampened."),
 ]
-AmsGrad = Annotated[
-    bool,
-    advanced(
-        "AMSGrad", "Divides by the largest mean of squared gradients so far (Reddi et al. 2018): steadier, slower."
-    ),
-]
+AMSGRAD = advanced(
+    "AMSGrad", "Divides by the largest mean of squared gradients so far (Reddi et al. 2018): steadier, slower."
+)
+AmsGrad = Annotated[bool, AMSGRAD]
 ClipThreshold = Annotated[
     float,
     Ge(1),
@@ -106,14 +105,14 @@ Differentiable = Annotated[
     bool,
     advanced("Differentiable", "Lets gradients flow through the step itself, for meta-learning.", not_yet="ignored"),
 ]
-FusedBackPass = Annotated[
-    bool,
-    advanced(
-        "Fused back pass",
-        "Moves each weight as soon as its gradient is there and lets go of it: much less memory, no accumulation.",
-        not_yet="refused",
-    ),
-]
+FUSED_BACK_PASS = advanced(
+    "Fused back pass",
+    "Moves each weight as soon as its gradient is there and lets go of it: gradients take next to no memory. It cannot "
+    "accumulate, clip gradients or compute in float16, and a step whose gradient breaks in mid-way is left out only "
+    "from there on.",
+)
+FusedBackPass = Annotated[bool, FUSED_BACK_PASS]
+FusedBackPassNotYet = Annotated[bool, replace(FUSED_BACK_PASS, not_yet="refused")]
 
 # How 8-bit state is kept. The settings stand by themselves for those that follow only some of them.
 STATE_BITS = advanced(
@@ -134,10 +133,8 @@ StateBits = Annotated[Literal["32", "8"], STATE_BITS]
 Smallest8Bit = Annotated[int, Ge(0), Le(1_000_000_000), SMALLEST_8BIT]
 PercentileClipping = Annotated[int, Ge(1), Le(100), PERCENTILE_CLIPPING]
 BlockWise = Annotated[bool, BLOCK_WISE]
-Paged = Annotated[
-    bool,
-    advanced("Paged", "Lets the state move to the computer's memory when the GPU's is full."),
-]
+PAGED = advanced("Paged", "Lets the state move to the computer's memory when the GPU's is full.")
+Paged = Annotated[bool, PAGED]
 
 # Variations on the direction of a step.
 Cautious = Annotated[

@@ -1,0 +1,124 @@
+"""AdamW with its state in 8 bits, as bitsandbytes has it: how it is asked for, and its steps where it is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from modules.config.rules import problems_of
+from modules.config.sections.optimizers.eight_bit import AdamW8bit
+from modules.errors import DarkroomError
+from modules.optim.param_groups import TrainGroup, optimizer_groups
+from modules.optim.registry import build_optimizer
+from tests.builders.configs import small_config
+from tests.builders.runs import assert_equal_tensors, run
+from trainer.events import BackupSaved, StepFinished
+from trainer.preflight.packages import problems_of_packages
+
+IS_HERE = importlib.util.find_spec("bitsandbytes") is not None
+needs_it = pytest.mark.skipif(not IS_HERE, reason="bitsandbytes is not installed")
+
+
+def group_of() -> TrainGroup:
+    weight = torch.randn(96, 64, generator=torch.Generator().manual_seed(0))
+    return TrainGroup("unet", {"unet.w": nn.Parameter(weight)}, 1e-3)
+
+
+def test_it_is_asked_for_with_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[Any, dict[str, Any]]] = []
+
+    def adamw_8bit(groups: Any, **options: Any) -> torch.optim.Optimizer:
+        calls.append((groups, options))
+        return torch.optim.AdamW(groups)
+
+    package = SimpleNamespace(optim=SimpleNamespace(AdamW8bit=adamw_8bit))
+    monkeypatch.setitem(sys.modules, "bitsandbytes", package)  # type: ignore[arg-type]
+    groups = optimizer_groups([group_of()])
+    build_optimizer(groups, AdamW8bit(beta1=0.8, beta2=0.95, eps=1e-6, weight_decay=0.2, min_8bit_size=100))
+    expected = {"betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.2, "min_8bit_size": 100}
+    assert calls == [(groups, expected)]
+
+
+def test_where_the_package_is_missing_it_is_named_before_and_in_the_run(
+    monkeypatch: pytest.MonkeyPatch, tiny_sd: Path, pictures: Path, tmp_path: Path
+) -> None:
+    config, other = (
+        small_config(tmp_path, model=tiny_sd, pictures=pictures, training={"optimizer": {"name": name}})
+        for name in ("adamw_8bit", "adamw")
+    )
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)  # as if it were not there
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    (problem,) = problems_of_packages(config)
+    assert problem.path == "training.optimizer"
+    assert "cuda" in problem.advice
+    assert not list(problems_of_packages(other))
+    with pytest.raises(DarkroomError, match="needs the package bitsandbytes"):
+        build_optimizer(optimizer_groups([group_of()]), AdamW8bit())
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "severity"),
+    [
+        ("amsgrad", True, "error"),
+        ("percentile_clipping", 50, "error"),
+        ("block_wise", False, "error"),
+        ("is_paged", True, "error"),
+        ("optim_bits", "8", "warning"),
+    ],
+)
+def test_what_it_does_not_do_is_said(
+    tiny_sd: Path, pictures: Path, tmp_path: Path, field: str, value: object, severity: str
+) -> None:
+    changes = {"training": {"optimizer": {"name": "adamw_8bit", field: value}}}
+    (problem,) = problems_of(small_config(tmp_path, model=tiny_sd, pictures=pictures, **changes))
+    assert (problem.path, problem.severity) == (f"training.optimizer.{field}", severity)
+
+
+@needs_it
+def test_its_state_is_in_8_bits_and_its_steps_are_near_those_of_adamw() -> None:
+    ours, exact = group_of(), group_of()
+    one = build_optimizer(optimizer_groups([ours]), AdamW8bit(weight_decay=0.1))
+    other = torch.optim.AdamW(optimizer_groups([exact]), weight_decay=0.1)
+    start = ours.parameters["unet.w"].detach().clone()
+    for seed in range(10):
+        gradient = torch.randn(96, 64, generator=torch.Generator().manual_seed(seed)) + 1.0
+        for group, optimizer in ((ours, one), (exact, other)):
+            group.parameters["unet.w"].grad = gradient.clone()
+            optimizer.step()
+    state = one.state[ours.parameters["unet.w"]]
+    assert state["state1"].dtype == state["state2"].dtype == torch.uint8
+    away, expected = ours.parameters["unet.w"].detach() - start, exact.parameters["unet.w"].detach() - start
+    assert (away - expected).norm() < 0.1 * expected.norm()
+
+
+@needs_it
+def test_a_run_fused_and_resumed_ends_as_the_plain_one(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
+    ended = []
+    for fused in (False, True):
+        config = small_config(
+            tmp_path / str(fused),
+            model=tiny_sd,
+            pictures=pictures,
+            training={
+                "trains": "full",
+                "batch_size": 1,
+                "clip_norm": None,
+                "small_weights": "stochastic",
+                "optimizer": {"name": "adamw_8bit", "min_8bit_size": 64, "fused_back_pass": fused},
+            },
+            parts={"unet": {"dtype": "bfloat16"}},
+            backup={"every": {"n": 1, "unit": "epoch"}, "keep": 0},
+        )
+        ran = run(config)
+        assert len(ran.of(StepFinished)) == 10
+        resumed = run(config, resume_from=Path(ran.of(BackupSaved)[0].path))
+        assert_equal_tensors(ran.weights, resumed.weights)
+        ended.append(ran.weights)
+    assert_equal_tensors(*ended)

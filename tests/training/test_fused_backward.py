@@ -1,0 +1,298 @@
+"""The optimizer's step inside the backward pass: the same weights as without, one gradient at a time, its limits."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from modules.config.rules import problems_of
+from modules.config.schema import Config
+from modules.config.sections.optimizers.adafactor import Adafactor
+from modules.config.sections.optimizers.adam import AdamW
+from modules.optim.ema import Ema
+from modules.optim.moving import Mover, gradient_holders
+from modules.optim.param_groups import TrainGroup, freeze, kept_parameters, named_parameters, optimizer_groups
+from modules.optim.registry import build_optimizer
+from modules.optim.stand_ins import Rounding
+from modules.system.devices import CPU
+from tests.builders.configs import laid_over, small_config
+from tests.builders.matrix import matrix
+from tests.builders.runs import Ran, assert_equal_tensors, run
+from trainer.events import BackupSaved, StepFinished
+from trainer.methods.protocol import StepLoss
+from trainer.step import StepOutcome, Stepper
+
+# -- whole runs
+
+
+def config_of(model: Path, pictures: Path, folder: Path, *, name: str, fused: bool, **changes: Any) -> Config:
+    """Ten steps of both parts."""
+    base = small_config(
+        folder / ("fused" if fused else "plain"),
+        model=model,
+        pictures=pictures,
+        training={
+            "epochs": 2,
+            "batch_size": 1,
+            "clip_norm": None,
+            "optimizer": {"name": name, "fused_back_pass": fused},
+            "small_weights": "stochastic",
+        },
+    )
+    return laid_over(base, changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "trains", "mode", "dtype"),
+    matrix(["adamw", "adafactor"], ["adapter", "full"], ["off", "block"], ["float32", "bfloat16"]),
+)
+def test_ten_steps_are_those_of_the_plain_path_to_the_bit(
+    tiny_sd: Path, pictures: Path, tmp_path: Path, name: str, trains: str, mode: str, dtype: str
+) -> None:
+    """Of weights in bfloat16, which are rounded at random, too: each weight draws for itself."""
+    changes = {
+        "training": {"trains": trains},
+        "adapter": {"dtype": dtype},
+        "parts": {
+            part: {"checkpointing": mode, "dtype": dtype if trains == "full" else "float32"}
+            for part in ("unet", "text_encoder")
+        },
+    }
+    plain, fused = (
+        run(config_of(tiny_sd, pictures, tmp_path, name=name, fused=fused, **changes)) for fused in (False, True)
+    )
+    assert len(losses(plain)) == 10
+    assert losses(plain) == losses(fused)
+    assert [s.gradient_norm for s in plain.of(StepFinished)] == [s.gradient_norm for s in fused.of(StepFinished)]
+    assert {t.dtype for t in fused.weights.values()} == {getattr(torch, dtype)}
+    assert_equal_tensors(plain.weights, fused.weights)
+
+
+def losses(ran: Ran) -> list[float | None]:
+    assert ran.finished.outcome == "finished"
+    return [s.loss for s in ran.of(StepFinished)]
+
+
+def test_a_part_stops_in_mid_run_and_a_resumed_run_ends_the_same(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
+    changes = {
+        "training": {"epochs": 4, "batch_size": 4, "ema": {"mode": "train_device"}, "trains": "full"},
+        "parts": {"text_encoder": {"stop_after": {"n": 2, "unit": "epoch"}}, "unet": {"dtype": "bfloat16"}},
+        "backup": {"every": {"n": 1, "unit": "epoch"}, "keep": 0},
+    }
+    plain, fused = (
+        run(config_of(tiny_sd, pictures, tmp_path, name="adamw", fused=fused, **changes)) for fused in (False, True)
+    )
+    assert losses(plain) == losses(fused)
+    assert_equal_tensors(plain.weights, fused.weights)
+    assert fused.of(StepFinished)[-1].training_parts == ("unet",)
+    config = config_of(tiny_sd, pictures, tmp_path, name="adamw", fused=True, **changes)
+    for backup in (fused.of(BackupSaved)[0], fused.of(BackupSaved)[2]):
+        assert_equal_tensors(fused.weights, run(config, resume_from=Path(backup.path)).weights)
+
+
+def test_no_two_gradients_are_there_at_once(
+    tiny_sd: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    living: list[int] = []
+    plain_move = Mover.move
+
+    def move(mover: Mover, *arguments: Any) -> None:
+        holders = [p for g in mover._groups.values() for p in gradient_holders(g)]
+        living.append(sum(p.grad is not None for p in holders))
+        plain_move(mover, *arguments)
+
+    monkeypatch.setattr(Mover, "move", move)
+    most = []
+    for fused in (False, True):
+        living.clear()
+        run(config_of(tiny_sd, pictures, tmp_path, name="adafactor", fused=fused, training={"trains": "full"}))
+        most.append(max(living[-20:]))
+    assert most[0] > 50
+    assert most[1] == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "advice"),
+    [
+        ({"accumulation_steps": 3}, "training.accumulation_steps", "Set the accumulation to 1"),
+        ({"clip_norm": 1.0}, "training.clip_norm", "Leave this field empty"),
+        ({"precision": "float16"}, "training.precision", "Choose bfloat16 or float32"),
+    ],
+)
+def test_what_needs_all_gradients_together_is_refused(
+    tiny_sd: Path, pictures: Path, tmp_path: Path, changes: dict[str, Any], path: str, advice: str
+) -> None:
+    config = config_of(tiny_sd, pictures, tmp_path, name="adamw", fused=True)
+    assert not problems_of(config)
+    (problem,) = problems_of(laid_over(config, {"training": changes}))
+    assert (problem.path, problem.severity) == (path, "error")
+    assert advice in problem.advice
+    without = laid_over(config, {"training": {**changes, "optimizer": {"fused_back_pass": False}}})
+    assert not problems_of(without)
+
+
+# -- single steps
+
+
+class Toy:
+    """Three matrices of one part, one after the other; the last one's gradient comes first."""
+
+    def __init__(self, *, fused: bool = True, rounding: Rounding | None = None, ema: bool = False) -> None:
+        generator = torch.Generator().manual_seed(0)
+        dtype = torch.float32 if rounding is None else torch.bfloat16
+        matrices = {f"unet.{n}": torch.randn(4, 4, generator=generator).to(dtype) for n in ("first", "second", "third")}
+        self.group = TrainGroup("unet", {n: nn.Parameter(m) for n, m in matrices.items()}, 1e-2)
+        if rounding is not None:
+            self.group.stand_in(rounding)
+        self.average = Ema(self.group.parameters, decay=0.5, update_every_steps=1, device=CPU) if ema else None
+        self.stepper = Stepper(
+            [self.group],
+            build_optimizer(optimizer_groups([self.group]), AdamW()),
+            scaler=torch.amp.GradScaler("cpu", enabled=False),
+            clip_norm=None,
+            rate_factor=lambda step: 1.0 / (step + 1),
+            ema=self.average,
+            rounding_draws=lambda step, name: torch.Generator().manual_seed(step * 1000 + len(name)),
+            is_fused=fused,
+        )
+
+    def loss(self, change: Callable[[torch.Tensor], torch.Tensor] = lambda value: value) -> torch.Tensor:
+        first, second, third = (p.float() for p in self.group.parameters.values())
+        return (third @ change(second @ (first @ torch.ones(4)))).square().mean()
+
+    def step(self, step: int, loss: torch.Tensor | None = None) -> StepOutcome:
+        self.stepper.begin(step)
+        loss = self.loss() if loss is None else loss
+        self.stepper.backward(StepLoss(loss, num_samples=1, window_samples=1, ends_step=True))
+        return self.stepper.finish(step)
+
+    def values(self) -> list[torch.Tensor]:
+        return [p.detach().clone() for p in kept_parameters([self.group]).values()]
+
+
+def have_moved(before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]) -> list[bool]:
+    return [not torch.equal(one, other) for one, other in zip(before, after, strict=True)]
+
+
+@pytest.mark.parametrize("rounding", [None, "master", "stochastic"])
+def test_the_rate_of_each_step_and_both_ways_of_small_weights(rounding: Rounding | None) -> None:
+    plain, fused = Toy(fused=False, rounding=rounding), Toy(rounding=rounding)
+    for step in range(10):
+        assert plain.step(step) == fused.step(step)
+    assert have_moved(plain.values(), fused.values()) == [False] * 3
+    assert all(p.grad is None for p in fused.group.parameters.values())
+
+
+def test_a_gradient_that_breaks_in_mid_way_stops_the_step_there() -> None:
+    class Breaks(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+            return value.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            return gradient * float("inf")
+
+    toy = Toy(ema=True)
+    assert toy.average is not None
+    toy.step(0)
+    before, num_updates = toy.values(), toy.average.num_updates
+    outcome = toy.step(1, toy.loss(Breaks.apply))
+    assert outcome.was_skipped
+    assert (outcome.loss is not None, outcome.gradient_norm) == (True, None)
+    assert have_moved(before, toy.values()) == [False, False, True]
+    assert toy.average.num_updates == num_updates
+    assert all(p.grad is None for p in toy.group.parameters.values())
+    assert not toy.step(2).was_skipped
+
+
+def test_a_loss_that_is_no_number_moves_nothing() -> None:
+    toy = Toy()
+    before = toy.values()
+    outcome = toy.step(0, toy.loss() * float("nan"))
+    assert outcome.was_skipped
+    assert outcome.loss is None
+    assert have_moved(before, toy.values()) == [False] * 3
+    assert not toy.stepper.optimizer.state
+    assert not toy.stepper.is_moving
+
+
+def test_an_error_in_mid_pass_leaves_a_step_half_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    toy = Toy()
+
+    def fails(*_: Any) -> None:
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(Mover, "move", fails)
+    with pytest.raises(RuntimeError, match="no memory"):
+        toy.step(0)
+    assert toy.stepper.is_moving
+
+
+def test_a_part_of_a_step_is_refused() -> None:
+    toy = Toy()
+    with pytest.raises(ValueError, match="a whole step"):
+        toy.stepper.backward(StepLoss(toy.loss(), num_samples=1, window_samples=2, ends_step=False))
+    group = toy.group
+    options: dict[str, Any] = {"rate_factor": lambda step: 1.0, "ema": None, "is_fused": True}
+    for clip_norm, has_scaler in ((1.0, False), (None, True)):
+        scaler = torch.amp.GradScaler("cpu", enabled=has_scaler)
+        with pytest.raises(ValueError, match="no clipping"):
+            Stepper([group], toy.stepper.optimizer, scaler=scaler, clip_norm=clip_norm, **options)
+
+
+def test_a_frozen_group_has_no_hooks_and_a_backward_pass_of_others_is_left_alone() -> None:
+    toy = Toy()
+    toy.loss().backward()
+    gradients = [p.grad for p in toy.group.parameters.values()]
+    assert all(g is not None for g in gradients)
+    toy.stepper.discard()
+    freeze(toy.group, toy.stepper.optimizer)
+    assert not toy.group.hooks
+    assert not toy.stepper.optimizer.state
+
+
+def test_a_trial_keeps_the_gradients_that_are_asked_for_and_their_norms_all() -> None:
+    toy, plain = Toy(), Toy(fused=False)
+    before = toy.values()
+    with toy.stepper.trial({"unet.second"}), plain.stepper.trial({"unet.second"}):
+        toy.loss().backward()
+        plain.loss().backward()
+    assert [n for n, p in toy.group.parameters.items() if p.grad is not None] == ["unet.second"]
+    assert toy.stepper.gradient_norms() == plain.stepper.gradient_norms()
+    assert have_moved(before, toy.values()) == [False] * 3
+
+
+def test_hooks_keep_nothing_alive() -> None:
+    toy = Toy()
+    toy.step(0)
+    parameter = next(iter(named_parameters([toy.group]).values()))
+    stepper, group = weakref.ref(toy.stepper), weakref.ref(toy.group)
+    del toy
+    gc.collect()
+    assert stepper() is None
+    assert group() is None
+    parameter.square().sum().backward()
+    assert parameter.grad is not None
+
+
+def test_adafactor_may_be_cut_into_single_weights() -> None:
+    """It scales each tensor by itself alone, so that it makes no difference which are stepped together."""
+    states = []
+    for fused in (False, True):
+        toy = Toy(fused=fused)
+        optimizer = build_optimizer(optimizer_groups([toy.group]), Adafactor(scale_parameter=True, beta1=0.9))
+        options: dict[str, Any] = {"rate_factor": lambda step: 1.0, "ema": None, "is_fused": fused}
+        scaler = torch.amp.GradScaler("cpu", enabled=False)
+        toy.stepper = Stepper([toy.group], optimizer, scaler=scaler, clip_norm=None, **options)
+        for step in range(3):
+            toy.step(step)
+        states.append(toy.values())
+    assert have_moved(*states) == [False] * 3

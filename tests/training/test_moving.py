@@ -1,0 +1,160 @@
+"""Moving 16-bit weights in slices: what a step takes is that of a slice, and the cut makes no difference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from modules.config.sections.optimizer import Adafactor, AdamW, OptimizerSettings
+from modules.optim import moving
+from modules.optim.param_groups import TrainGroup, kept_parameters, optimizer_groups
+from modules.optim.registry import build_optimizer
+from modules.optim.stand_ins import Rounding
+from modules.system.seeds import derive_seed
+from tests.builders.live_bytes import LiveBytes
+from trainer.methods.protocol import StepLoss
+from trainer.step import Stepper
+
+SIDE = 64
+NUM_WEIGHTS = SIDE * SIDE
+NUM_TENSORS = 40
+
+
+def groups_of(rounding: Rounding | None) -> list[TrainGroup]:
+    """Two parts of many small matrices; a last one is larger than a slice may be."""
+    generator = torch.Generator().manual_seed(0)
+    groups = []
+    for part in ("unet", "text_encoder"):
+        shapes = [(SIDE, SIDE)] * NUM_TENSORS + [(3 * SIDE, SIDE)]
+        values = [torch.randn(s, generator=generator).to(torch.bfloat16) for s in shapes]
+        group = TrainGroup(part, {f"{part}.{i}": nn.Parameter(v) for i, v in enumerate(values)}, 1e-3)
+        if rounding is not None:
+            group.stand_in(rounding)
+        groups.append(group)
+    return groups
+
+
+def stepper_of(groups: list[TrainGroup], settings: OptimizerSettings, **options: Any) -> Stepper:
+    return Stepper(
+        groups,
+        build_optimizer(optimizer_groups(groups), settings),
+        scaler=torch.amp.GradScaler("cpu", enabled=False),
+        clip_norm=options.pop("clip_norm", 1.0),
+        rate_factor=lambda step: 1.0,
+        ema=None,
+        rounding_draws=lambda step, name: torch.Generator().manual_seed(derive_seed(step, name)),
+        **options,
+    )
+
+
+def backward(groups: list[TrainGroup], stepper: Stepper, step: int) -> None:
+    weights = [p for g in groups for p in g.parameters.values()]
+    loss = torch.stack([(w.float() * (i % 3 + step)).square().mean() for i, w in enumerate(weights)]).sum()
+    stepper.begin(step)
+    stepper.backward(StepLoss(loss, num_samples=1, window_samples=1, ends_step=True))
+
+
+def taken_by_a_step(settings: OptimizerSettings, rounding: Rounding) -> int:
+    """The most bytes that the second step takes beside what is there before it; state is made by the first."""
+    groups = groups_of(rounding)
+    stepper = stepper_of(groups, settings)
+    for step in range(2):
+        backward(groups, stepper, step)
+        with LiveBytes() as live:
+            stepper.finish(step)
+    return live.peak
+
+
+@pytest.mark.parametrize("settings", [AdamW(), Adafactor()], ids=lambda s: s.name)
+@pytest.mark.parametrize("rounding", ["master", "stochastic"])
+def test_a_step_takes_what_its_largest_slice_takes(
+    monkeypatch: pytest.MonkeyPatch, settings: OptimizerSettings, rounding: Rounding
+) -> None:
+    everything = 2 * (NUM_TENSORS + 3) * NUM_WEIGHTS
+    at_once = taken_by_a_step(settings, rounding)
+    assert at_once >= 4 * everything
+    monkeypatch.setattr(moving, "SLICE_WEIGHTS", 2 * NUM_WEIGHTS)
+    # Value and gradient in float32, and what the optimizer (Adafactor: three arrays) or rounding (five) works with.
+    bound = 7 * 4 * (3 * NUM_WEIGHTS)
+    assert taken_by_a_step(settings, rounding) <= bound + 1024
+    assert bound < at_once / 4
+
+
+@pytest.mark.parametrize("rounding", ["master", "stochastic"])
+def test_the_cut_makes_no_difference(monkeypatch: pytest.MonkeyPatch, rounding: Rounding) -> None:
+    ended = []
+    for size in (1, 3 * NUM_WEIGHTS, 1 << 30):
+        monkeypatch.setattr(moving, "SLICE_WEIGHTS", size)
+        groups = groups_of(rounding)
+        stepper = stepper_of(groups, AdamW())
+        for step in range(3):
+            backward(groups, stepper, step)
+            assert not stepper.finish(step).was_skipped
+        ended.append(kept_parameters(groups))
+    for name, value in ended[0].items():
+        assert all(torch.equal(value, other[name]) for other in ended[1:]), name
+
+
+def test_slices_hold_all_that_has_a_gradient_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moving, "SLICE_WEIGHTS", 5 * NUM_WEIGHTS)
+    groups = groups_of("stochastic")
+    backward(groups, stepper_of(groups, AdamW()), 1)
+    groups[0].parameters["unet.7"].grad = None
+    cut = list(moving.slices(groups))
+    sizes = [sum(groups_by_part(groups)[p].parameters[n].numel() for p, ns in c.items() for n in ns) for c in cut]
+    assert max(sizes) == 5 * NUM_WEIGHTS
+    names = [n for c in cut for ns in c.values() for n in ns]
+    expected = [n for g in groups for n in g.parameters if n != "unet.7"]
+    assert names == expected
+    assert any(len(c) == 2 for c in cut), "a slice may hold the end of a part and the beginning of the next"
+
+
+def groups_by_part(groups: list[TrainGroup]) -> dict[str, TrainGroup]:
+    return {g.part: g for g in groups}
+
+
+def test_a_weight_without_a_gradient_stays_and_has_no_state() -> None:
+    groups = groups_of("stochastic")
+    stepper = stepper_of(groups, AdamW())
+    backward(groups, stepper, 1)
+    weight = groups[0].parameters["unet.7"]
+    before, weight.grad = weight.detach().clone(), None
+    stepper.finish(1)
+    assert torch.equal(weight, before)
+    assert groups[0].stand_ins["unet.7"].moved not in stepper.optimizer.state
+
+
+@pytest.mark.parametrize("rounding", ["master", "stochastic"])
+def test_a_scaled_loss_and_clipping_in_16_bits(rounding: Rounding) -> None:
+    """The scale is a power of two: undone, it leaves no trace."""
+    ended = []
+    for is_scaled in (False, True):
+        groups = groups_of(rounding)
+        stepper = stepper_of(groups, AdamW(), clip_norm=0.5)
+        stepper.scaler = torch.amp.GradScaler("cpu", enabled=is_scaled, init_scale=1024.0)
+        for step in range(2):
+            backward(groups, stepper, step)
+            outcome = stepper.finish(step)
+        assert outcome.gradient_norm is not None
+        ended.append((outcome, kept_parameters(groups)))
+    (plain, one), (scaled, other) = ended
+    assert scaled.gradient_norm == pytest.approx(plain.gradient_norm, rel=1e-6)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_an_overflow_under_a_scaled_loss_skips_the_step_and_lowers_the_scale() -> None:
+    groups = groups_of("stochastic")
+    stepper = stepper_of(groups, AdamW())
+    stepper.scaler = torch.amp.GradScaler("cpu", enabled=True, init_scale=1024.0)
+    weights = [p for g in groups for p in g.parameters.values()]
+    before = [p.detach().clone() for p in weights]
+    backward(groups, stepper, 1)
+    gradient = groups[0].parameters["unet.3"].grad
+    assert gradient is not None
+    gradient[0, 0] = float("inf")
+    assert stepper.finish(1).was_skipped
+    assert stepper.scaler.get_scale() == 512.0
+    assert all(torch.equal(a, p) for a, p in zip(before, weights, strict=True))
