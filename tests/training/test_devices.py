@@ -3,71 +3,127 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from modules.config.schema import Config
+from modules.data.batch import Batch
 from modules.data.order import Showing
 from modules.memory.guard import DeviceGuard, DeviceMixError
 from modules.memory.placement import ParkedPartError, Placement
 from modules.system.devices import CPU, Device, move
-from tests.builders.configs import small_config
+from tests.builders.configs import laid_over, small_config
 from tests.builders.matrix import matrix
-from tests.builders.runs import assert_equal_tensors, run
+from tests.builders.pictures import draw_folder
+from tests.builders.runs import Ran, assert_equal_tensors, run
 from trainer import sources
-from trainer.events import BackupSaved, ModelSaved, RunFailed, SampleReady, ValidationFinished
+from trainer.events import BackupSaved, ModelSaved, RunFailed, SampleReady, ValidationFinished, WarningRaised
+from trainer.methods.denoise import Denoise
+from trainer.methods.protocol import StepContext, StepLoss
 from trainer.sources import Prepared
 
 ENCODERS = ("text_encoder", "text_encoder_2")
-EVERYTHING = {
+# Two epochs of two steps; all that can happen beside a step does so at the start, between the epochs and at the end.
+EVERYTHING: dict[str, Any] = {
+    "general": {"debug_checks": True},
+    "training": {"ema": {"mode": "temp_device"}, "epochs": 2},
     "sampling": {
         "at_start": True,
         "every": {"n": 1, "unit": "epoch"},
         "prompts": [{"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 2, "guidance": 3.0}],
     },
-    "validation": {"every": {"n": 1, "unit": "step"}, "num_timesteps": 2},
-    "backup": {"every": {"n": 2, "unit": "step"}, "save_every": {"n": 2, "unit": "step"}},
+    "validation": {"every": {"n": 1, "unit": "epoch"}, "num_timesteps": 2},
+    "backup": {"every": {"n": 1, "unit": "epoch"}, "save_every": {"n": 1, "unit": "epoch"}},
 }
+FORMS: dict[str, dict[str, Any]] = {
+    "kohya": {"training": {"trains": "adapter"}, "output": {"format": "kohya"}},
+    "diffusers": {"training": {"trains": "adapter"}, "output": {"format": "diffusers"}},
+    "single file": {"training": {"trains": "full"}, "output": {"model_format": "single_file"}},
+    "folder": {"training": {"trains": "full"}, "output": {"model_format": "diffusers"}},
+}
+TRAINED_PARTS = ("unet", *ENCODERS)
+
+
+@pytest.fixture(scope="module")
+def two_sizes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return draw_folder(tmp_path_factory.mktemp("two-sizes"), sizes=[(64, 64), (64, 64), (96, 64)])
+
+
+def watched_config(model: Path, pictures: Path, folder: Path, *, form: str, text_learns: bool) -> Config:
+    """A run in which everything happens, and whose result has one of the forms."""
+    # A fine-tune's weights in 16 bits, so that their float32 stand-ins are looked at, too.
+    is_whole = FORMS[form]["training"]["trains"] == "full"
+    learning = {part: {"dtype": "bfloat16" if is_whole else "float32"} for part in TRAINED_PARTS}
+    config = small_config(
+        folder,
+        model=model,
+        pictures=pictures,
+        concepts=[{"path": str(pictures)}, {"path": str(pictures), "kind": "validation"}],
+        parts={
+            **{key: {"train": text_learns, **learning[key]} for key in ENCODERS},
+            "unet": {"checkpointing": "block", "offload_activations": True, **learning["unet"]},
+        },
+    )
+    name = "model" if form == "folder" else "model.safetensors"
+    place = {"output": {"destination": str(folder / "out" / name)}}
+    return laid_over(laid_over(laid_over(config, EVERYTHING), FORMS[form]), place)
+
+
+def assert_all_went_well(ran: Ran) -> None:
+    """Each thing was done at each of its moments; none was given up with a warning, as a sample that fails is."""
+    assert ran.finished.outcome == "finished"
+    assert [e.step for e in ran.of(SampleReady)] == [0, 2, 4]
+    assert [e.step for e in ran.of(ValidationFinished)] == [0, 2, 4]
+    assert [e.step for e in ran.of(BackupSaved)] == [2, 4]
+    assert [(e.step, e.is_final) for e in ran.of(ModelSaved)] == [(2, False), (4, False), (4, True)]
+    assert not [w.message for w in ran.of(WarningRaised) if "could not" in w.message]
 
 
 @pytest.mark.parametrize(
-    ("model", "latent_cache", "text_cache", "text_learns", "temp_device", "trains"),
+    ("model", "latent_cache", "text_cache", "text_learns", "temp_device", "form"),
     matrix(
-        ["tiny_sd", "tiny_sdxl"], [True, False], [True, False], [True, False], ["cpu:1", "cpu"], ["adapter", "full"]
+        ["tiny_sd", "tiny_sdxl"], [True, False], [True, False], [True, False], ["cpu:1", "cpu"], list(FORMS)
     ),
-)
+)  # fmt: skip
 def test_no_phase_uses_a_parked_part_or_mixes_devices(
     request: pytest.FixtureRequest,
-    pictures: Path,
+    two_sizes: Path,
     tmp_path: Path,
     model: str,
     latent_cache: bool,
     text_cache: bool,
     text_learns: bool,
     temp_device: str,
-    trains: str,
+    form: str,
 ) -> None:
-    # A fine-tune's weights in 16 bits, so that their float32 stand-ins are looked at, too.
-    dtype = {"dtype": "bfloat16" if trains == "full" else "float32"}
-    config = small_config(
-        tmp_path,
-        model=request.getfixturevalue(model),
-        pictures=pictures,
-        concepts=[{"path": str(pictures)}, {"path": str(pictures), "kind": "validation"}],
-        general={"temp_device": temp_device, "debug_checks": True},
-        data={"latent_cache": latent_cache, "text_cache": text_cache},
-        parts={
-            **{key: {"train": text_learns, **dtype} for key in ENCODERS},
-            "unet": {"checkpointing": "block", "offload_activations": True, **dtype},
-        },
-        training={"ema": {"mode": "temp_device"}, "epochs": 1, "trains": trains},
-        **EVERYTHING,
+    config = watched_config(
+        request.getfixturevalue(model), two_sizes, tmp_path, form=form, text_learns=text_learns
+    )  # fmt: skip
+    ran = run(
+        laid_over(
+            config,
+            {
+                "general": {"temp_device": temp_device},
+                "data": {"latent_cache": latent_cache, "text_cache": text_cache},
+            },
+        )
     )
-    ran = run(config)
-    assert ran.finished.outcome == "finished"
-    for kind in (SampleReady, ValidationFinished, BackupSaved, ModelSaved):
-        assert ran.of(kind)
+    assert_all_went_well(ran)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("is_cached", [True, False])
+@pytest.mark.parametrize("form", list(FORMS))
+def test_on_a_gpu_all_the_same(any_model: Path, two_sizes: Path, tmp_path: Path, form: str, is_cached: bool) -> None:
+    config = watched_config(any_model, two_sizes, tmp_path, form=form, text_learns=not is_cached)
+    cuda = {"train_device": "cuda", "temp_device": "cpu"}
+    caches = {"latent_cache": is_cached, "text_cache": is_cached}
+    assert_all_went_well(run(laid_over(config, {"general": cuda, "data": caches})))
 
 
 def test_the_guard_changes_nothing(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
@@ -81,19 +137,64 @@ def test_the_guard_changes_nothing(tiny_sd: Path, pictures: Path, tmp_path: Path
     assert_equal_tensors(weights[0], weights[1])
 
 
-@pytest.mark.parametrize("text_cache", [True, False])
-def test_cached_is_bit_equal_to_encoded(any_model: Path, pictures: Path, tmp_path: Path, text_cache: bool) -> None:
+@pytest.mark.parametrize(
+    ("text_cache", "precision"), [(True, "float32"), (False, "float32"), (True, "bfloat16")]
+)  # fmt: skip
+def test_what_is_cached_arrives_as_what_is_encoded(
+    any_model: Path, pictures: Path, tmp_path: Path, text_cache: bool, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the training device, in its numbers, bit for bit the same; in batches of two sizes, some without caption."""
+    batches = watch_batches(monkeypatch)
     weights = []
     for cached in (False, True):
         config = small_config(
             tmp_path / str(cached),
             model=any_model,
             pictures=pictures,
+            general={"temp_device": "cpu:1", "debug_checks": True},
             data={"latent_cache": cached, "text_cache": cached and text_cache, "caption_dropout": 0.3},
             parts={key: {"train": False} for key in ENCODERS},
+            training={"precision": precision, "epochs": 1},
         )
         weights.append(run(config).weights)
     assert_equal_tensors(weights[0], weights[1])
+    encoded, read = batches[: len(batches) // 2], batches[len(batches) // 2 :]
+    assert len({b["latents"].tensor.shape[2:] for b in encoded}) == 2
+    for one, other in zip(encoded, read, strict=True):
+        assert_equal_tensors({n: d.tensor for n, d in one.items()}, {n: d.tensor for n, d in other.items()})
+    wanted = {"float32": torch.float32, "bfloat16": torch.bfloat16}[precision]
+    assert {(d.device, d.tensor.dtype) for b in batches for n, d in b.items() if n != "loss weights"} == {
+        ("cpu", wanted)
+    }
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """A tensor as a method got it, and the logical device it was on."""
+
+    tensor: torch.Tensor
+    device: str | None
+
+
+def watch_batches(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Delivered]]:
+    """Return the list that the tensors of every batch that is learned from will be put into."""
+    batches: list[dict[str, Delivered]] = []
+    guards: list[DeviceGuard] = []
+    plain_enter, plain_loss = DeviceGuard.__enter__, Denoise.loss
+
+    def enter(guard: DeviceGuard) -> DeviceGuard:
+        guards[:] = [guard]
+        return plain_enter(guard)
+
+    def loss(self: Denoise, batch: Batch, context: StepContext) -> StepLoss:
+        assert batch.conditioning is not None
+        tensors = {"latents": batch.latents_BCHW, "loss weights": batch.loss_weights_B, **batch.conditioning.tensors()}
+        batches.append({n: Delivered(t.detach().clone(), guards[0].tag_of(t)) for n, t in tensors.items()})
+        return plain_loss(self, batch, context)
+
+    monkeypatch.setattr(DeviceGuard, "__enter__", enter)
+    monkeypatch.setattr(Denoise, "loss", loss)
+    return batches
 
 
 def test_an_encoder_left_parked_is_caught(
@@ -140,6 +241,10 @@ def test_the_guard_tells_devices_apart_and_lets_constants_through() -> None:
             here + there
         assert guard.tag_of(here + move(there, CPU)) == "cpu"
         assert guard.tag_of(here + there.sum()) == "cpu"  # a tensor without dimensions may meet any
+        both = torch._foreach_mul([here, there], [here, there])  # of lists each pair for itself
+        assert [guard.tag_of(t) for t in both] == ["cpu", "cpu:1"]
+        with pytest.raises(DeviceMixError):
+            torch._foreach_add_([here, there], [there, here])
 
 
 def test_placement_restores_the_former_phase_after_an_exception() -> None:
