@@ -22,6 +22,8 @@ from modules.system.devices import Device, pop_retag, push_retag
 
 # Operations whose purpose is to go from one device to another.
 _CROSSING = frozenset({torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default})
+# Operations on lists of tensors. Torch splits such lists by device, and so they may hold tensors of several.
+_LIST_WISE = ("aten::_foreach_", "aten::_fused_")
 _FIRST_SWEEP = 64  # tags
 
 
@@ -94,15 +96,35 @@ class DeviceGuard(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        inputs = [t for t in tree_leaves((args, kwargs or {})) if isinstance(t, torch.Tensor)]
-        tags = {tag: t for t in inputs if t.dim() > 0 and (tag := self.tag_of(t)) is not None}
+        if func._schema.name.startswith(_LIST_WISE):
+            return self._list_wise(func, args, kwargs or {})
+        tag = self._common_tag(func, tree_leaves((args, kwargs or {})))
+        result = func(*args, **(kwargs or {}))
+        self._inherit(tree_leaves(result), tag)
+        return result
+
+    def _list_wise(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Look at an operation on lists of tensors, which does the same for the firsts, the seconds and so on."""
+        lists = [a for a in args if isinstance(a, list | tuple)]
+        tags = [self._common_tag(func, one) for one in zip(*lists, strict=False)]
+        result = func(*args, **kwargs)
+        if isinstance(result, list | tuple):
+            for output, tag in zip(result, tags, strict=False):
+                self._inherit([output], tag)
+        return result
+
+    def _common_tag(self, func: Any, values: Iterable[Any]) -> str | None:
+        """Return the tag of the tensors among some values. Raises DeviceMixError where they have several."""
+        tags: dict[str, torch.Tensor] = {}
+        for value in values:
+            if isinstance(value, torch.Tensor) and value.dim() > 0 and (tag := self.tag_of(value)) is not None:
+                tags[tag] = value
         if len(tags) > 1 and func not in _CROSSING:
             shapes = ", ".join(f"{tag}: {tuple(t.shape)}" for tag, t in sorted(tags.items()))
             raise DeviceMixError(f"{func} met tensors of different devices ({shapes}).")
-        result = func(*args, **(kwargs or {}))
-        if len(tags) == 1:
-            tag = next(iter(tags))
-            for output in tree_leaves(result):
-                if isinstance(output, torch.Tensor) and self.tag_of(output) is None:
-                    self._set(output, tag)
-        return result
+        return next(iter(tags)) if len(tags) == 1 else None
+
+    def _inherit(self, values: Iterable[Any], tag: str | None) -> None:
+        for value in values:
+            if tag is not None and isinstance(value, torch.Tensor) and self.tag_of(value) is None:
+                self._set(value, tag)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from modules.data.order import Showing
 from modules.memory.guard import DeviceGuard, DeviceMixError
 from modules.memory.placement import ParkedPartError, Placement
 from modules.system.devices import CPU, Device, move
+from modules.system.paths import PROGRAM_ROOT
 from tests.builders.configs import laid_over, small_config
 from tests.builders.matrix import matrix
 from tests.builders.pictures import draw_folder
@@ -278,3 +281,53 @@ def test_the_guard_forgets_the_tags_of_what_is_gone() -> None:
             _ = kept * 2 + 1  # two tensors of a tag each, gone at once
         assert guard.tag_of(kept) == "cpu:1"
         assert len(guard._tags) < 100
+
+
+def watch_callers(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Return the set that the files which run a part of a model, or a child of one, will be put into."""
+    callers: set[str] = set()
+    plain = Placement._refuse_parked
+
+    def noting(self: Placement, name: str) -> Callable[[torch.nn.Module, object], None]:
+        check = plain(self, name)
+
+        def note(module: torch.nn.Module, inputs: object) -> None:
+            frame = inspect.currentframe()
+            own = (f for f in iter_outwards(frame.f_back if frame else None) if f.is_relative_to(PROGRAM_ROOT))
+            callers.add(next(own).relative_to(PROGRAM_ROOT).parent.as_posix())
+            check(module, inputs)
+
+        return note
+
+    monkeypatch.setattr(Placement, "_refuse_parked", noting)
+    return callers
+
+
+def iter_outwards(frame: FrameType | None) -> Iterator[Path]:
+    while frame is not None:
+        yield Path(frame.f_code.co_filename)
+        frame = frame.f_back
+
+
+@pytest.mark.parametrize("checkpointing", ["block", "whole"])
+def test_nobody_but_the_family_runs_a_part(
+    any_model: Path, two_sizes: Path, tmp_path: Path, checkpointing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In training, recomputation, validation, samples and caches; checkpointing is what the family runs them by."""
+    callers = watch_callers(monkeypatch)
+    config = watched_config(any_model, two_sizes, tmp_path, form="kohya", text_learns=True)
+    parts = {part: {"checkpointing": checkpointing} for part in TRAINED_PARTS}
+    assert_all_went_well(run(laid_over(config, {"parts": parts, "general": {"debug_checks": False}})))
+    families = {"modules/families/sd", "modules/families/sdxl", "modules/families/parts", "modules/memory"}
+    assert callers
+    assert callers <= families
+
+    plain = Denoise.loss
+
+    def meddling(self: Denoise, batch: Batch, context: StepContext) -> StepLoss:
+        context.family.parts["text_encoder"].module(input_ids=torch.zeros(1, 77, dtype=torch.long))
+        return plain(self, batch, context)
+
+    monkeypatch.setattr(Denoise, "loss", meddling)
+    run(laid_over(config, {"training": {"epochs": 1}, "general": {"debug_checks": False}}))
+    assert callers - families == {"tests/training"}
