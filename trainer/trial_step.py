@@ -69,7 +69,7 @@ class TrialStep:
 
         What comes later, as a sample, must fit beside it.
         """
-        size = 0 if device.is_cpu else coming_state_bytes(self.small, self._groups, self._training.stepper)
+        size = 0 if device.is_cpu else coming_state_bytes(self.small, self._groups, self._training.stepper, device)
         room = torch.empty(size, dtype=torch.uint8, device=device.torch)
         try:
             yield
@@ -161,10 +161,10 @@ def small_copies(groups: Sequence[TrainGroup]) -> list[TrainGroup]:
     return [TrainGroup(g.part, _copies(g), g.learning_rate) for g in groups]
 
 
-def coming_state_bytes(small: SmallRun, groups: Sequence[TrainGroup], stepper: Stepper) -> int:
-    """Return the bytes of optimizer state that the first step will make, judged by the state of the small copies.
+def coming_state_bytes(small: SmallRun, groups: Sequence[TrainGroup], stepper: Stepper, device: Device) -> int:
+    """Return the bytes of optimizer state that the first step will make on a device, judged by that of the copies.
 
-    Nothing where the state is there already.
+    Nothing where the state is there already. Weights that wait elsewhere have their state there.
     """
     made, _ = optimizer_state(stepper.optimizer, moved_parameters(groups))
     if made:
@@ -176,7 +176,8 @@ def coming_state_bytes(small: SmallRun, groups: Sequence[TrainGroup], stepper: S
         for name, parameter in copied.parameters.items():
             held = sum(t.nbytes for key, t in state.items() if key.rsplit("|", 1)[0] == name and t.dim() > 0)
             share[_kind(parameter)] = held / parameter.numel()
-        total += sum(share[_kind(p)] * p.numel() for p in group.parameters.values())
+        here = (p for p in group.parameters.values() if p.device.type == device.type)
+        total += sum(share[_kind(p)] * p.numel() for p in here)
     return int(total)
 
 

@@ -14,6 +14,7 @@ from modules.config.schema import Config
 from modules.config.sections.optimizer import Adafactor, AdamW
 from modules.families.sd.forward import StableDiffusion
 from modules.optim.param_groups import moved_parameters, optimizer_state
+from modules.system.devices import CPU
 from tests.builders.configs import laid_over, small_config
 from tests.builders.matrix import matrix
 from tests.builders.pictures import draw_folder
@@ -480,7 +481,7 @@ def test_the_coming_optimizer_state_is_foreseen(
 
     def rehearsals(self: TrialStep) -> Any:
         yield from plain(self)
-        foreseen.append(coming_state_bytes(self.small, self._groups, self._training.stepper))
+        foreseen.append(coming_state_bytes(self.small, self._groups, self._training.stepper, CPU))
 
     held: list[int] = []
     monkeypatch.setattr(TrialStep, "rehearsals", rehearsals)
