@@ -46,6 +46,8 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         average=_AVERAGES[config.training.ema.mode],
         encodes_in_training=not config.data.latent_cache,
         samples=samples,
+        scales_loss=config.training.precision == "float16",
+        is_fused=bool(getattr(config.training.optimizer, "fused_back_pass", False)),
     )
 
 
@@ -72,6 +74,7 @@ def _part_plan(config: Config, lora: Lora, part: PartSpec, configs: Mapping[str,
         unreached=_unreached(config, part, configs[part.name]),
         checkpointing=settings.checkpointing,
         offloads=settings.offload_activations,
+        offload_fraction=0.0 if _rests_here(config) else settings.offload_fraction,
     )
 
 
@@ -106,10 +109,14 @@ def _on_device(config: Config, *, has_samples: bool) -> dict[Phase, frozenset[st
         "painting samples": (phases.SAMPLE_DENOISE, has_samples),
         "decoding samples": (phases.SAMPLE_DECODE, has_samples),
     }
-    rests_here = config.general.temp_device.strip().lower() == config.general.train_device.strip().lower()
     everything = frozenset(p.name for p in spec.parts)
     return {
-        phase: everything if rests_here else phases.needed_parts(name, spec, facts)
+        phase: everything if _rests_here(config) else phases.needed_parts(name, spec, facts)
         for phase, (name, is_there) in table.items()
         if is_there
     }
+
+
+def _rests_here(config: Config) -> bool:
+    """Return whether the resting device is the training device."""
+    return config.general.temp_device.strip().lower() == config.general.train_device.strip().lower()

@@ -14,10 +14,8 @@ import torch
 from torch import nn
 
 from modules.optim.param_groups import TrainGroup
+from modules.optim.slicing import SLICE_WEIGHTS
 from modules.optim.stand_ins import StandIn
-
-SLICE_WEIGHTS = 1 << 24
-"""How many 16-bit weights are moved at once, in float32: 64 MiB for each array. A larger tensor is moved alone."""
 
 Names = Mapping[str, Sequence[str]]
 Draws = Callable[[str], torch.Generator | None]

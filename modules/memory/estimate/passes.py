@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from modules.families.spec import FamilySpec, Role
 from modules.memory.estimate.clip import clip_pass
-from modules.memory.estimate.tape import Array, PartPlan, Shape, Tape
+from modules.memory.estimate.tape import Array, Gradients, PartPlan, Shape, Tape
 from modules.memory.estimate.unet import unet_pass
 from modules.memory.estimate.vae import decode_pass, encode_pass
 from modules.memory.estimate.walk import Walk
+from modules.memory.waiting import choose_waiting
 
 CHUNK_TOKENS = 77
 _SMALL_PX = 64  # the weights of a part do not hang on the size of pictures
 
 Plans = Mapping[str, PartPlan]
+
+# The blocks that are checkpointed, and that wait (`families/parts/forwards.py`), as their weights' names begin.
+_BLOCKS: Mapping[Role, re.Pattern[str]] = {
+    "denoiser": re.compile(r".*\b(transformer_blocks|resnets)\.\d+\."),
+    "text_encoder": re.compile(r".*\blayers\.\d+\."),
+    "vae": re.compile(r".*\b(attentions|resnets)\.\d+\."),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +41,32 @@ class PartWeights:
         learning = (shape for name, shape in self.own.items() if plan.learns(name.rpartition(".")[0]))
         return [*learning, *self.adapter.values()]
 
+    def trained_here(self, plan: PartPlan) -> list[Shape]:
+        """Return the shapes of what learns on the training device."""
+        learning = (shape for name, shape in self.own.items() if plan.learns_here(name.rpartition(".")[0]))
+        return [*learning, *self.adapter.values()]
+
     def num_bytes(self, plan: PartPlan) -> int:
-        """Return what the weights take where the part is."""
+        """Return what the weights take where the part is; of those that wait, a block's and the next one's.
+
+        Where they learn, a block's gradients are there, too, before they leave.
+        """
         adapter_bytes = plan.adapter.item_bytes if plan.adapter else 0
-        return count(self.own.values()) * plan.weight_bytes + count(self.adapter.values()) * adapter_bytes
+        staying = count(shape for name, shape in self.own.items() if not name.startswith(plan.waiting))
+        blocks = self._blocks(plan.waiting)
+        guests = sum(sorted(blocks.values())[-2:]) + (max(blocks.values(), default=0) if plan.trains == "full" else 0)
+        return (staying + guests) * plan.weight_bytes + count(self.adapter.values()) * adapter_bytes
+
+    def waiting(self, role: Role, fraction: float) -> tuple[str, ...]:
+        """Return the blocks that wait where this share of them does."""
+        found = (_BLOCKS[role].match(name) for name in self.own)
+        blocks = self._blocks(tuple(dict.fromkeys(match[0] for match in found if match)))
+        waits = choose_waiting(list(blocks.values()), fraction)
+        return tuple(name for name, is_waiting in zip(blocks, waits, strict=True) if is_waiting)
+
+    def _blocks(self, names: tuple[str, ...]) -> dict[str, int]:
+        """Return how many numbers blocks hold, by what their weights' names begin with."""
+        return {name: count(shape for n, shape in self.own.items() if n.startswith(name)) for name in names}
 
 
 class Passes:
@@ -62,6 +93,12 @@ class Passes:
         found: PartWeights = self._once(("weights", part, plan), find)
         return found
 
+    def with_waiting(self, part: str, plan: PartPlan) -> PartPlan:
+        """Return a plan that knows which of the part's blocks wait."""
+        if not plan.offload_fraction:
+            return plan
+        return replace(plan, waiting=self.weights(part, plan).waiting(self.role_of(part), plan.offload_fraction))
+
     def looking(self, part: str, plan: PartPlan, *, batch: int, width_px: int, height_px: int) -> int:
         """Return the most bytes of a pass without gradients, weights left out; of a VAE the larger of its two ways."""
 
@@ -86,11 +123,11 @@ class Passes:
         return peak
 
     def learning(
-        self, plans: Plans, *, batch: int, width_px: int, height_px: int, has_gradients: bool
+        self, plans: Plans, *, batch: int, width_px: int, height_px: int, gradients: Gradients
     ) -> tuple[int, int]:
         """Return what the forward and backward pass of a batch take at most: bytes in use, and gradients then.
 
-        Text encoders that learn run before the denoiser. `has_gradients`: those of an earlier micro-batch lie there.
+        Text encoders that learn run before the denoiser.
         """
 
         def run() -> tuple[int, int]:
@@ -103,11 +140,11 @@ class Passes:
             name = self._name_of("denoiser")
             walk = Walk(tape, plans[name], records=True)
             self._run(walk, name, batch=batch, width_px=width_px, height_px=height_px, text=text)
-            forward = (tape.meter.peak, tape.trained_bytes if has_gradients else 0)
+            forward = (tape.meter.peak, tape.trained_bytes if gradients == "lie" else 0)
             tape.end_forward()
-            return max(forward, tape.backward_peak(has_gradients=has_gradients), key=sum)
+            return max(forward, tape.backward_peak(gradients), key=sum)
 
-        key = ("learning", tuple(plans.items()), batch, width_px, height_px, has_gradients)
+        key = ("learning", tuple(plans.items()), batch, width_px, height_px, gradients)
         peak: tuple[int, int] = self._once(key, run)
         return peak
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from modules.families.spec import Role
 from modules.memory.estimate.passes import Passes, Plans, count
-from modules.memory.estimate.tape import FLOAT32_BYTES, Shape
+from modules.memory.estimate.tape import FLOAT32_BYTES, Gradients, Shape
+from modules.optim.slicing import SLICE_WEIGHTS
 
 Phase = Literal[
     "encoding pictures", "encoding captions", "training", "validating", "painting samples", "decoding samples"
@@ -28,6 +29,7 @@ _STATE_BYTES = {
     **dict.fromkeys(("ademamix", "prodigy", "dadapt_adam"), 12.0),
 }
 _ADAMW_STATE_BYTES = 8.0
+_WORKING_ARRAYS = 3  # of the size of the weight that is moved: Adafactor's squares, its estimate, and their ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,8 @@ class RunPlan:
     """What of a run decides its memory.
 
     `on_device` names the parts that are on the training device in each phase that the run has; `sizes` are those that
-    batches are made of, in pixels (width, height); `average` says whether EMA is kept, and where.
+    batches are made of, in pixels (width, height); `average` says whether EMA is kept, and where. `scales_loss` is what
+    float16 does; with `is_fused` weights move inside the backward pass.
     """
 
     plans: Plans
@@ -57,6 +60,8 @@ class RunPlan:
     average: Average
     encodes_in_training: bool
     samples: tuple[Sample, ...] = ()
+    scales_loss: bool = False
+    is_fused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +136,7 @@ class _Run:
     """One run, looked at phase by phase."""
 
     def __init__(self, passes: Passes, run: RunPlan) -> None:
+        run = replace(run, plans={name: passes.with_waiting(name, plan) for name, plan in run.plans.items()})
         self.passes, self.run = passes, run
         self.weights = {name: passes.weights(name, plan) for name, plan in run.plans.items()}
         self.trained = [s for name in run.plans for s in self._trained_of(name)]
@@ -162,7 +168,7 @@ class _Run:
 
     def _trained_of(self, name: str) -> list[Shape]:
         plan = self.run.plans[name]
-        return self.weights[name].trained(plan) if plan.trains != "nothing" else []
+        return self.weights[name].trained_here(plan) if plan.trains != "nothing" else []
 
     def _kept(self) -> dict[str, int]:
         """What a run keeps from its first step to its last, whatever the phase."""
@@ -180,21 +186,45 @@ class _Run:
     def _training(self, here: frozenset[str]) -> dict[str, int]:
         """Return the worst of a step's moments: the passes, the step itself, pictures that are encoded on the way."""
         run, (width_px, height_px) = self.run, self.size
+        ways: dict[bool, Gradients] = {True: "lie", False: "come and go" if run.is_fused else "come"}
         activations, gradients = self.passes.learning(
-            run.plans, batch=run.batch_size, width_px=width_px, height_px=height_px, has_gradients=run.accumulates
+            run.plans, batch=run.batch_size, width_px=width_px, height_px=height_px, gradients=ways[run.accumulates]
         )
-        # The optimizer sees float32 gradients and, on a GPU, goes over all weights at once with one array beside them.
-        small = any(self._trained_item(n) < FLOAT32_BYTES for n in run.plans if self._trained_of(n))
-        step = FLOAT32_BYTES * self.num_trained * (1 if run.keeps_copies or not small else 2)
         moments = [
             {"activations": activations, "gradients": gradients},
-            {"working of the optimizer": step, "gradients": FLOAT32_BYTES * self.num_trained},
+            {"gradients": self._gradients_at_step()} | self._moving(),
         ]
+        if run.is_fused:
+            moments = [{"activations": activations, "gradients": self._largest_gradient()} | self._moving()]
         if run.encodes_in_training:
             lying = self._gradient_bytes() if run.accumulates else 0
             moments.append({"activations": self._vae(encodes=True, sizes=(self.size,)), "gradients": lying})
         moments.append({"activations": self._text(here, batch=1), "gradients": 0})
         return max(moments, key=lambda m: sum(m.values()))
+
+    def _moving(self) -> dict[str, int]:
+        """What moving weights takes beside their gradients: of 16-bit weights a slice in float32, and working arrays.
+
+        Optimizers work through the weights one by one; at worst, on a GPU, with one array beside all that are moved.
+        """
+        small = [s for n in self.run.plans if self._trained_item(n) < FLOAT32_BYTES for s in self._trained_of(n)]
+        num_small, largest = count(small), max((math.prod(s) for s in self.trained), default=0)
+        moved = largest if self.run.is_fused else max(largest, self.num_trained - num_small)
+        in_slice = min(num_small, largest if self.run.is_fused else max(largest, SLICE_WEIGHTS))
+        num_arrays = 1 if self.run.keeps_copies else 2  # gradient, value
+        working = max(moved, in_slice, _WORKING_ARRAYS * largest)
+        return {"working of the optimizer": FLOAT32_BYTES * (num_arrays * in_slice + working)}
+
+    def _largest_gradient(self) -> int:
+        return max(
+            (self._trained_item(n) * math.prod(s) for n in self.run.plans for s in self._trained_of(n)), default=0
+        )
+
+    def _gradients_at_step(self) -> int:
+        """Gradients as they lie there when a step is made; a scaled loss is undone in float32 copies of them all."""
+        if not self.run.scales_loss or not self.run.keeps_copies:
+            return self._gradient_bytes()
+        return FLOAT32_BYTES * self.num_trained
 
     def _gradient_bytes(self) -> int:
         return sum(count(self._trained_of(n)) * self._trained_item(n) for n in self.run.plans)

@@ -13,6 +13,9 @@ from typing import Literal
 
 CheckpointMode = Literal["off", "block", "whole"]
 Trains = Literal["nothing", "full", "adapter"]
+# Weights' gradients on the way back: they come one by one and stay; those of an earlier micro-batch lie there already;
+# or they go as they come, as a fused backward pass lets them.
+Gradients = Literal["come", "lie", "come and go"]
 Shape = tuple[int, ...]
 
 FLOAT32_BYTES = 4
@@ -87,7 +90,8 @@ class PartPlan:
 
     `weight_bytes` and `compute_bytes` are item sizes, the latter of autocast, 0 without; `trains` says what of it
     learns, `adapter` how, where it is a LoRA. What begins with one of `unreached` never learns: no gradient gets there.
-    `offloads` moves what autograd keeps to the resting device.
+    `offloads` moves what autograd keeps to the resting device. `offload_fraction` of the weights of its blocks wait
+    there; which these are is known with the sizes: what begins with one of `waiting`.
     """
 
     weight_bytes: int = FLOAT32_BYTES
@@ -97,10 +101,16 @@ class PartPlan:
     unreached: tuple[str, ...] = ()
     checkpointing: CheckpointMode = "off"
     offloads: bool = False
+    offload_fraction: float = 0.0
+    waiting: tuple[str, ...] = ()
 
     def learns(self, path: str) -> bool:
         """Whether a layer's own weights learn."""
         return self.trains == "full" and not path.startswith(self.unreached)
+
+    def learns_here(self, path: str) -> bool:
+        """Whether a layer's own weights learn on the training device."""
+        return self.learns(path) and not path.startswith(self.waiting)
 
     def adapter_on(self, path: str) -> AdapterPlan | None:
         """Return the LoRA that a layer has, or None."""
@@ -156,11 +166,10 @@ class Tape:
         """Let go of the copies of trained weights that autocast remembers until the forward pass is over."""
         self.casts.clear()
 
-    def backward_peak(self, *, has_gradients: bool) -> tuple[int, int]:
-        """Return the bytes in use and those of weights' gradients at the moment on the way back that takes most.
-
-        `has_gradients`: those of an earlier micro-batch lie there already.
-        """
+    def backward_peak(self, gradients: Gradients) -> tuple[int, int]:
+        """Return the bytes in use and those of weights' gradients at the moment on the way back that takes most."""
         everything = self.trained_bytes
-        moments = ((m.in_use, everything if has_gradients else everything - m.later) for m in self.moments)
-        return max(moments, key=sum, default=(0, everything))
+        coming = 1 if gradients == "come" else 0
+        there = 0 if gradients == "come and go" else everything
+        moments = ((m.in_use, there - coming * m.later) for m in self.moments)
+        return max(moments, key=sum, default=(0, there))
