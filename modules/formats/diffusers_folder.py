@@ -56,7 +56,7 @@ def locate(
                 local_files_only=offline,
                 cache_dir=cache_dir or None,
                 token=hub.token,
-                tqdm_class=_telling_bar(on_bytes or (lambda done, total: None)),
+                tqdm_class=telling_bar(on_bytes or (lambda done, total: None)),
             )
         )
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
@@ -104,7 +104,7 @@ def _refusal(name: str, error: Exception, hub: HubAccess) -> DarkroomError | Non
     return None
 
 
-def _telling_bar(on_bytes: OnBytes) -> type[Any]:
+def telling_bar(on_bytes: OnBytes) -> type[Any]:
     """Return a progress bar class that draws nothing and tells the bytes of the whole download."""
     from tqdm import tqdm
 

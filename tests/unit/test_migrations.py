@@ -385,7 +385,6 @@ def test_stochastic_rounding_is_said_of_the_weights(dtype: str, asked: bool, exp
         ("training.loss.scaler", {"loss_scaler": "BATCH"}),
         ("multi_gpu.enabled", {"multi_gpu": True}),
         ("embeddings.words", {"additional_embeddings": [{"placeholder": "<x>"}]}),
-        ("training.method", {"align_prop": True}),
         ("training.loss.weighting", {"loss_weight_fn": "P2"}),
         ("cloud.enabled", {"cloud": {"enabled": True}}),
         ("model.variant", {"model_type": "STABLE_DIFFUSION_15_INPAINTING"}),
@@ -439,12 +438,34 @@ def test_what_changes_nothing_is_not() -> None:
 def test_alignprop_s_keys_mean_something_again() -> None:
     keys = {"align_prop_steps": 30, "align_prop_weight": 0.02, "align_prop_loss": "HPS"}
     on, off = loaded(align_prop=True, **keys), loaded(align_prop=False, **keys)
-    assert on.config.training.method == AlignProp(steps=30, weight=0.02)
+    theirs = {"probability": 0.1, "steps": 30, "weight": 0.02, "last_steps": 30, "last_steps_min": 15}
+    assert on.config.training.method == AlignProp(**theirs, guidance=7.0, truncate="uniform", loss="target", target=1.0)
     assert [s.kind for s in on.config.reward.scorers] == ["hps"]
     assert off.config.training.method.name == "denoise"
-    assert off.config.remembered == {"training.method": {"alignprop": {"steps": 30, "weight": 0.02}}}
+    remembered = theirs | {"loss": "target", "target": 1.0}
+    assert off.config.remembered == {"training.method": {"alignprop": remembered}}
     assert choose_variant(off.config, "training.method", "alignprop")[0].training.method == on.config.training.method
-    assert [s.kind for s in loaded(align_prop=True).config.reward.scorers] == ["aesthetic"]
+
+
+def test_alignprop_s_own_defaults_are_written_out() -> None:
+    """They are not ours: a share of 0.5 of 20 steps without gradient, drawn anew, is K from 10 to 20."""
+    result = loaded(align_prop=True)
+    theirs = {"probability": 0.1, "weight": 0.01, "steps": 20, "guidance": 7.0, "last_steps": 20, "last_steps_min": 10}
+    assert result.config.training.method == AlignProp(**theirs, truncate="uniform", loss="target", target=10.0)
+    assert [s.kind for s in result.config.reward.scorers] == ["aesthetic"]
+    all_of_it = loaded(align_prop=True, align_prop_truncate_steps=1.0).config.training.method
+    assert (all_of_it.last_steps_min, all_of_it.last_steps) == (1, 20)
+
+
+def test_alignprop_that_was_never_used_leaves_nothing() -> None:
+    theirs = {
+        "align_prop": False, "align_prop_probability": 0.1, "align_prop_weight": 0.01, "align_prop_steps": 20,
+        "align_prop_truncate_steps": 0.5, "align_prop_cfg_scale": 7.0, "align_prop_loss": "AESTHETIC",
+    }  # fmt: skip
+    result = loaded(**theirs)
+    assert result.config.remembered == {}
+    assert result.config.reward.scorers == ()
+    assert "align_prop" not in str(result.config.unknown)
 
 
 def test_what_was_set_for_another_kind_of_adapter_is_remembered() -> None:

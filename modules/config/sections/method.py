@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from modules.config.field import Section, Setting
+from modules.config.field import Section, Setting, When, one_of
+from modules.rewards.registry import hold_out_labels
 
 
 class Denoise(Section):
@@ -23,21 +24,64 @@ class AlignProp(Section):
         float,
         Ge(0),
         Le(1),
-        Setting("Share of steps", "The share of steps that follow the reward; the others denoise as usual."),
-    ] = 0.1
+        Setting(
+            "Share of steps",
+            "The share of steps that follow the reward; the others denoise as usual, which keeps the model close to "
+            "your pictures.",
+        ),
+    ] = 1.0
     steps: Annotated[int, Ge(1), Le(1000), Setting("Denoising steps", "How many steps a picture is painted in.")] = 20
     truncate: Annotated[
-        float,
-        Ge(0),
-        Le(1),
-        Setting("Truncation", "The share of the chain, from its beginning, that no gradient passes through."),
-    ] = 0.5
+        Literal["fixed", "uniform"],
+        Setting(
+            "Steps that learn",
+            "The gradient passes through the last steps of the chain only. Late steps change detail, earlier ones what "
+            "the picture shows; a number drawn anew each time reaches both and is harder to cheat.",
+            choice_labels={"fixed": "A fixed number", "uniform": "A number drawn each time"},
+        ),
+    ] = "uniform"
+    last_steps: Annotated[
+        int,
+        Ge(1),
+        Le(1000),
+        Setting("Last steps", "How many of the last steps learn; the most of them where the number is drawn."),
+    ] = 5
+    last_steps_min: Annotated[
+        int,
+        Ge(1),
+        Le(1000),
+        Setting("At least", "The fewest last steps that learn.", applies_when=When("truncate", ("uniform",))),
+    ] = 1
     guidance: Annotated[
         float, Ge(0), Le(100), Setting("Guidance", "How strictly the painted pictures follow their captions.")
     ] = 7.0
+    loss: Annotated[
+        Literal["mean", "target", "hinge"],
+        Setting(
+            "Loss",
+            "The higher the better, without end; or as near as can be to a rating; or up to a rating and no further, "
+            "which keeps a reward from being overdone.",
+            choice_labels={"mean": "Higher is better", "target": "Near a rating", "hinge": "Up to a rating"},
+        ),
+    ] = "mean"
+    target: Annotated[
+        float,
+        Ge(-1000),
+        Le(1000),
+        Setting("Rating aimed at", "In the judges' own numbers.", applies_when=When("loss", ("target", "hinge"))),
+    ] = 10.0
     weight: Annotated[
         float, Gt(0), Le(1000), Setting("Weight", "How much a step for the reward counts against the others.")
-    ] = 0.01
+    ] = 1.0
+    hold_out: Annotated[
+        str,
+        *one_of(hold_out_labels),
+        Setting(
+            "Judge held out",
+            "A judge that is only watched: when its rating falls while the others rise, the reward is being cheated. "
+            "One of this kind among the judges is then watched instead of followed.",
+        ),
+    ] = "none"
 
 
 MethodSettings = Denoise | AlignProp

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from annotated_types import Ge, Le
 
-from modules.config.field import Section, Setting
+from modules.config.every import Every
+from modules.config.field import Section, Setting, When, one_of
+from modules.rewards.registry import NEED_CLIP, NEED_FILES, reward_labels
 
 
 class Scorer(Section):
@@ -14,12 +16,13 @@ class Scorer(Section):
 
     enabled: Annotated[bool, Setting("Enabled", "Whether it is asked.")] = True
     kind: Annotated[
-        Literal["aesthetic", "hps"],
+        str,
+        *one_of(reward_labels),
         Setting(
             "Judge",
-            "Aesthetic rates how pleasing a picture is, whatever its caption. HPS rates how well people would like it "
-            "as a picture of its caption.",
-            choice_labels={"aesthetic": "Aesthetic (LAION)", "hps": "Human preference (HPS v2)"},
+            "Aesthetic rates how pleasing a picture is, whatever its caption. HPS and PickScore rate how well people "
+            "would like it as a picture of its caption, the CLIP score how well it fits. The plain ones, from "
+            "brightness to symmetry, need no file.",
         ),
     ] = "aesthetic"
     weight: Annotated[
@@ -27,8 +30,34 @@ class Scorer(Section):
     ] = 1.0
     file: Annotated[
         str,
-        Setting("File", "Its weights.", path_kind="file", empty_means="the published ones"),
+        Setting(
+            "File",
+            "Its weights: a file, a folder or a repository at Hugging Face. For your own function, the Python file and "
+            "the function's name, as in rewards/mine.py:score; it is run as a program.",
+            path_kind="file",
+            empty_means="the published ones",
+            applies_when=When("kind", (*NEED_FILES, "user_code")),
+        ),
     ] = ""
+    clip_model: Annotated[
+        str,
+        Setting(
+            "CLIP model",
+            "The CLIP model it looks through: a folder or a repository in transformers' layout.",
+            level="advanced",
+            path_kind="folder",
+            empty_means="the published one",
+            applies_when=When("kind", NEED_CLIP),
+        ),
+    ] = ""
+    colour: Annotated[
+        str,
+        Setting(
+            "Colour",
+            "The colour that is aimed at, as #rrggbb.",
+            applies_when=When("kind", ("colour_target",)),
+        ),
+    ] = "#ff0000"
 
 
 class Reward(Section):
@@ -38,3 +67,38 @@ class Reward(Section):
         tuple[Scorer, ...],
         Setting("Judges", "Who rates the pictures that a reward method paints.", group="Reward"),
     ] = ()
+    measure_every: Annotated[
+        Every,
+        Setting(
+            "Measure the reward",
+            "How often the judges, also the one held out, rate pictures that are painted for it: always of the same "
+            "prompts and seeds, those of the samples, or else captions of the validation pictures.",
+            group="Reward",
+            changeable_on_resume=True,
+        ),
+    ] = Every(n=50, unit="step")
+    num_pictures: Annotated[
+        int,
+        Ge(1),
+        Le(1000),
+        Setting(
+            "Pictures per measurement",
+            "How many pictures are painted for a measurement. More give a steadier number and take longer.",
+            unit="pictures",
+            group="Reward",
+            level="advanced",
+        ),
+    ] = 8
+    stop_after_worse: Annotated[
+        int,
+        Ge(0),
+        Le(10_000),
+        Setting(
+            "Stop early after",
+            "The run ends, and saves, once this many measurements in a row were not better than the best before them, "
+            "by the judge held out, or by those that are followed where none is. 0 never stops early.",
+            unit="measurements",
+            group="Reward",
+            changeable_on_resume=True,
+        ),
+    ] = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from modules.config.migrations.onetrainer_11.alignprop import alignprop_of
 from modules.config.migrations.onetrainer_11.tables import DTYPES, choose_layers, move_all, remember
 from modules.config.migrations.onetrainer_optimizers import (
     optimizer_from,
@@ -13,7 +14,6 @@ from modules.config.migrations.onetrainer_optimizers import (
 from modules.config.migrations.onetrainer_schedules import schedule_from
 from modules.config.migrations.taking import Notes, Tree, choose, give_back, put, taken_part
 from modules.config.problem import Problem
-from modules.config.sections.method import AlignProp
 
 _METHODS = {"LORA": "adapter", "FINE_TUNE": "full", "EMBEDDING": "embedding", "FINE_TUNE_VAE": "vae"}
 _PLAIN = {
@@ -70,14 +70,6 @@ _CHOICES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "loss_scaler": ("training.loss.scaler", _SCALERS),
     "learning_rate_scaler": ("training.learning_rate_scaler", _SCALERS),
 }
-_ALIGNPROP = {
-    "align_prop_probability": "probability",
-    "align_prop_weight": "weight",
-    "align_prop_steps": "steps",
-    "align_prop_truncate_steps": "truncate",
-    "align_prop_cfg_scale": "guidance",
-}
-_SCORERS = {"AESTHETIC": "aesthetic", "HPS": "hps"}
 
 
 def learning_of(rest: Tree, result: Tree, notes: Notes, steps_per_update: int) -> None:
@@ -95,7 +87,7 @@ def learning_of(rest: Tree, result: Tree, notes: Notes, steps_per_update: int) -
     for source, (path, names) in _CHOICES.items():
         choose(rest, result, source, path, names, notes)
     move_all(rest, result, _PLAIN)
-    _alignprop(rest, result, notes)
+    alignprop_of(rest, result, notes)
 
 
 def _optimizer(rest: Tree, result: Tree, notes: Notes) -> None:
@@ -120,23 +112,3 @@ def _trains_bfloat16(rest: Tree) -> bool:
         return rest.get("lora_weight_dtype") == "BFLOAT_16"
     parts = [part for name in ("unet", "text_encoder", "text_encoder_2") if isinstance(part := rest.get(name), dict)]
     return any(part.get("train", True) is True and part.get("weight_dtype") == "BFLOAT_16" for part in parts)
-
-
-def _alignprop(rest: Tree, result: Tree, notes: Notes) -> None:
-    """AlignProp's seven keys, which OneTrainer took out in 2025, mean something here again."""
-    fields: Tree = {}
-    is_on = rest.pop("align_prop", False) is True
-    move_all(rest, fields, _ALIGNPROP)
-    if is_on:
-        put(result, "training.method", {"name": "alignprop", **fields})
-        rest.setdefault("align_prop_loss", "AESTHETIC")
-    else:
-        usual = AlignProp().model_dump()
-        kept = {key: value for key, value in fields.items() if value != usual[key]}
-        remember(result, "training.method", "alignprop", kept)
-        if rest.get("align_prop_loss") == "AESTHETIC":
-            del rest["align_prop_loss"]
-    scorer: Tree = {}
-    choose(rest, scorer, "align_prop_loss", "kind", _SCORERS, notes, where="reward.scorers")
-    if scorer:
-        put(result, "reward.scorers", [scorer])

@@ -1,0 +1,69 @@
+"""AlignProp's seven keys, which OneTrainer took out in March 2025: they mean something here again."""
+
+from __future__ import annotations
+
+import math
+
+from modules.config.migrations.onetrainer_11.tables import remember
+from modules.config.migrations.taking import Notes, Tree, choose, number, put
+from modules.config.sections.method import AlignProp
+
+# OneTrainer's own defaults, which an old file that leaves a key out means. They are not ours.
+_USUAL = {
+    "align_prop_probability": 0.1,
+    "align_prop_weight": 0.01,
+    "align_prop_steps": 20,
+    "align_prop_truncate_steps": 0.5,
+    "align_prop_cfg_scale": 7.0,
+}
+_PLAIN = {
+    "align_prop_probability": "probability",
+    "align_prop_weight": "weight",
+    "align_prop_steps": "steps",
+    "align_prop_cfg_scale": "guidance",
+}
+_SCORERS = {"AESTHETIC": "aesthetic", "HPS": "hps"}
+_TARGETS = {"aesthetic": 10.0, "hps": 1.0}
+
+
+def alignprop_of(rest: Tree, result: Tree, notes: Notes) -> None:
+    """Take AlignProp's keys: the method and its judge where it was on, else what was set for it, to be remembered."""
+    is_on = rest.pop("align_prop", False) is True
+    given = {key: rest.pop(key) for key in _USUAL if key in rest}
+    if is_on:
+        rest.setdefault("align_prop_loss", "AESTHETIC")
+    elif rest.get("align_prop_loss") == "AESTHETIC":
+        del rest["align_prop_loss"]
+    scorer: Tree = {}
+    choose(rest, scorer, "align_prop_loss", "kind", _SCORERS, notes, where="reward.scorers")
+    if scorer:
+        put(result, "reward.scorers", [scorer])
+    if is_on:
+        put(result, "training.method", {"name": "alignprop", **_fields(given, scorer)})
+    elif any(value != _USUAL[key] for key, value in given.items()) or scorer:
+        usual = AlignProp().model_dump()
+        kept = {key: value for key, value in _fields(given, scorer).items() if value != usual[key]}
+        remember(result, "training.method", "alignprop", kept)
+
+
+def _fields(given: Tree, scorer: Tree) -> Tree:
+    """Return our method's fields. A value that fits none of them is left to the reader, who tells it.
+
+    Their loss was the distance of the rating from 10 for the aesthetic judge and from 1 for HPS.
+    """
+    values = _USUAL | given
+    fields: Tree = {ours: values[theirs] for theirs, ours in _PLAIN.items()}
+    fields |= _last_steps(number(values["align_prop_steps"]), number(values["align_prop_truncate_steps"]))
+    return fields | {"loss": "target", "target": _TARGETS[scorer.get("kind", "aesthetic")]}
+
+
+def _last_steps(num_steps: float | None, share: float | None) -> Tree:
+    """Return how many of the last steps learn.
+
+    OneTrainer drew, per step of training, from where on the chain of N steps learns: the number of the last steps that
+    do was uniform from N (1 - share) to N, so that the usual share of 0.5 means K from 10 to 20 of 20.
+    """
+    if num_steps is None or share is None or num_steps < 1 or not 0 <= share <= 1:
+        return {}
+    highest = math.floor(num_steps)
+    return {"truncate": "uniform", "last_steps": highest, "last_steps_min": max(int(num_steps * (1 - share)), 1)}

@@ -1,0 +1,67 @@
+"""The reward methods: somebody judges, and the chain is as long as what is asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from modules.config.problem import Problem
+from modules.config.schema import Config
+from modules.config.sections.method import AlignProp
+from modules.errors import DarkroomError
+from modules.rewards.colour import parse_colour
+from modules.rewards.registry import REWARDS
+from modules.rewards.selection import held_out_scorer, trained_scorers
+from modules.rewards.user_code_file import split_reference
+
+
+def reward_judges(config: Config) -> Iterator[Problem]:
+    """A judge is there to be followed, lets a gradient pass, and its settings can be read."""
+    method = config.training.method
+    if not isinstance(method, AlignProp):
+        return
+    scorers = config.reward.scorers
+    trained = trained_scorers(scorers, method.hold_out)
+    if not trained:
+        yield Problem(
+            "reward.scorers",
+            "A reward is to be followed, but no judge is there to give one.",
+            advice="Add a judge, with a weight above 0, that is not the one held out.",
+        )
+    held_out = held_out_scorer(scorers, method.hold_out)
+    for index, scorer in enumerate(scorers):
+        if scorer not in (*trained, held_out):
+            continue
+        path = f"reward.scorers.{index}"
+        if scorer != held_out and not REWARDS[scorer.kind].is_differentiable:
+            message = f"No gradient passes through {REWARDS[scorer.kind].label}, which AlignProp needs."
+            yield Problem(f"{path}.kind", message, advice="Take another judge, or hold this one out.")
+        try:
+            if scorer.kind == "colour_target":
+                parse_colour(scorer.colour)
+            elif scorer.kind == "user_code":
+                split_reference(scorer.file)
+        except DarkroomError as error:
+            name = "colour" if scorer.kind == "colour_target" else "file"
+            yield Problem(f"{path}.{name}", error.message, advice=error.advice)
+    if held_out is not None and held_out.kind == "user_code" and held_out not in scorers:
+        message = "Your own function is to be held out, but none is among the judges."
+        yield Problem("training.method.hold_out", message, advice="Add it to the judges, with its file.")
+
+
+def reward_chain(config: Config) -> Iterator[Problem]:
+    """The last steps that learn are no more than there are, and the fewest no more than the most."""
+    method = config.training.method
+    if not isinstance(method, AlignProp):
+        return
+    if method.last_steps > method.steps:
+        yield Problem(
+            "training.method.last_steps",
+            f"The last {method.last_steps} steps are to learn, but a picture is painted in {method.steps}.",
+            advice=f"Set it to {method.steps} or fewer, or paint in more steps.",
+        )
+    if method.truncate == "uniform" and method.last_steps_min > method.last_steps:
+        yield Problem(
+            "training.method.last_steps_min",
+            f"At least {method.last_steps_min} of the last steps are to learn, and at most {method.last_steps}.",
+            advice=f"Set the fewest to {method.last_steps} or less.",
+        )

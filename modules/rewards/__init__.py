@@ -1,0 +1,1 @@
+"""Rewards: what rates the pictures that a reward method paints."""

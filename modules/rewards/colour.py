@@ -1,0 +1,19 @@
+"""Colours as a person writes them. Torch-free."""
+
+from __future__ import annotations
+
+import re
+
+from modules.config.problem import shown
+from modules.errors import DarkroomError
+
+
+def parse_colour(text: str) -> tuple[float, float, float]:
+    """Return red, green and blue in [0, 1] of "#rrggbb". Raises DarkroomError for anything else."""
+    if not re.fullmatch(r"#?[0-9a-fA-F]{6}", text.strip()):
+        raise DarkroomError(
+            f"{shown(text)} is no colour.", advice="Write red, green and blue as #rrggbb, as in #ff8000."
+        )
+    digits = text.strip().removeprefix("#")
+    red, green, blue = (int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4))
+    return red, green, blue

@@ -1,0 +1,100 @@
+"""Several judges as one reward: the weighted sum of what they say."""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from modules.config.sections.reward import Scorer
+from modules.errors import DarkroomError
+from modules.rewards.protocol import Reward, RewardContext
+from modules.rewards.registry import REWARDS
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What the judges say of B pictures: the weighted sum, and each judge's own rating by its name, not weighted.
+
+    A judge that has no score for a picture (NaN) does not count for it; where none has one the sum is NaN.
+    """
+
+    total_B: torch.Tensor
+    by_name: Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """A reward with the name it is reported under, unique among its fellows, and its weight."""
+
+    name: str
+    reward: Reward
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class CompositeReward:
+    """The judges of a run."""
+
+    judges: tuple[Judge, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The judges' names, in the config's order."""
+        return tuple(judge.name for judge in self.judges)
+
+    @property
+    def is_differentiable(self) -> bool:
+        """Whether a gradient passes through every judge."""
+        return all(judge.reward.is_differentiable for judge in self.judges)
+
+    def require_gradient(self) -> None:
+        """Raise DarkroomError where no gradient passes through a judge, naming it."""
+        blind = [judge.name for judge in self.judges if not judge.reward.is_differentiable]
+        if blind:
+            raise DarkroomError(
+                f"No gradient passes through the reward {', '.join(blind)}, which AlignProp needs to learn from it.",
+                advice="Take it off the judges, or hold it out: it is then watched and not followed.",
+            )
+
+    def __call__(self, pictures_B3PP: torch.Tensor, prompts: Sequence[str]) -> Scores:
+        """Return what the judges say of pictures in [0, 1] and their prompts.
+
+        In float32 also inside autocast: the differences that matter to a judge are small.
+        """
+        with torch.autocast(pictures_B3PP.device.type, enabled=False):
+            pictures_B3PP = pictures_B3PP.float()
+            said = {judge.name: judge.reward(pictures_B3PP, prompts) for judge in self.judges}
+            ratings_JB = torch.stack([said[judge.name].float() for judge in self.judges])
+            weights_J = torch.tensor([judge.weight for judge in self.judges], device=ratings_JB.device)
+            is_missing_JB = ratings_JB.isnan()
+            total_B = (torch.where(is_missing_JB, 0.0, ratings_JB) * weights_J[:, None]).sum(dim=0)
+            return Scores(torch.where(is_missing_JB.all(dim=0), torch.nan, total_B), said)
+
+
+def build_rewards(scorers: Sequence[Scorer], context: RewardContext) -> CompositeReward:
+    """Return the judges of settings, loaded, with what they need downloaded where it may be.
+
+    Raises DarkroomError where there is none, or one cannot be had.
+    """
+    if not scorers:
+        raise DarkroomError("There is no judge to learn from.", advice="Add one to the judges, and switch it on.")
+    made = [(name, _made(s, context), s.weight) for name, s in zip(_names(scorers), scorers, strict=True)]
+    return CompositeReward(tuple(Judge(*judge) for judge in made))
+
+
+def _made(scorer: Scorer, context: RewardContext) -> Reward:
+    module, _, function = REWARDS[scorer.kind].factory.partition(":")
+    reward: Reward = getattr(importlib.import_module(module), function)(scorer, context)
+    return reward
+
+
+def _names(scorers: Sequence[Scorer]) -> Iterator[str]:
+    """Yield a name per judge: its kind, counted from the second of a kind on."""
+    seen: Counter[str] = Counter()
+    for scorer in scorers:
+        seen[scorer.kind] += 1
+        yield scorer.kind if seen[scorer.kind] == 1 else f"{scorer.kind}_{seen[scorer.kind]}"

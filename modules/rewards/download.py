@@ -1,0 +1,59 @@
+"""Getting the files of rewards: from where they are, or from Hugging Face before the first step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from modules.config.sections.reward import Scorer
+from modules.errors import DarkroomError
+from modules.formats.diffusers_folder import telling_bar
+from modules.rewards.files import Wanted, found_file, wanted_files
+from modules.rewards.protocol import RewardContext
+
+
+def files_of(scorer: Scorer, context: RewardContext) -> dict[str, Path]:
+    """Return the files, or folders, that a judge needs, by the setting that can name them; missing ones are fetched.
+
+    Raises DarkroomError where one is not there and cannot be had.
+    """
+    return {wanted.published.slot: _had(wanted, context) for wanted in wanted_files(scorer)}
+
+
+def _had(wanted: Wanted, context: RewardContext) -> Path:
+    found = found_file(wanted, hub_cache_dir=context.hub_cache_dir)
+    if found is not None:
+        return found
+    if context.offline:
+        raise DarkroomError(
+            f"The reward needs {wanted.words}, which is not on this machine, and the network may not be used.",
+            advice="Allow downloads once, or get it by hand and name it in the judge's settings.",
+        )
+    return _fetched(wanted, context)
+
+
+def _fetched(wanted: Wanted, context: RewardContext) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        folder = Path(
+            snapshot_download(
+                wanted.published.repo,
+                allow_patterns=list(wanted.published.names),
+                cache_dir=context.hub_cache_dir or None,
+                token=context.hub.token if context.hub is not None else None,
+                tqdm_class=telling_bar(context.on_bytes or (lambda done, total: None)),
+            )
+        )
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
+        raise DarkroomError(
+            f"The reward needs {wanted.words}, which could not be downloaded: {str(error).splitlines()[0]}",
+            advice="Check the connection, or get it by hand and name it in the judge's settings.",
+        ) from error
+    missing = [name for name in wanted.published.names if not (folder / name).is_file()]
+    if missing:
+        raise DarkroomError(
+            f"The repository {wanted.published.repo} at Hugging Face has no {missing[0]}.",
+            advice="Choose another, or leave the setting empty for the published one.",
+        )
+    return folder / wanted.published.name if wanted.published.name else folder

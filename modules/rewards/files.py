@@ -1,0 +1,82 @@
+"""Where the files of a reward are: given by the user, or published and in the cache of downloads. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from modules.config.sections.reward import Scorer
+from modules.errors import DarkroomError
+from modules.rewards.registry import REWARDS, RewardFile
+from modules.system.paths import from_root
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A file, or a folder, that a judge needs: what is said of it in public, and the user's own, if one is given."""
+
+    published: RewardFile
+    own: Path | None
+
+    @property
+    def words(self) -> str:
+        """What it is and where it can be had, as part of a sentence."""
+        names = " and ".join(self.published.names)
+        return f"{names} of {self.published.repo} at Hugging Face"
+
+
+def wanted_files(scorer: Scorer) -> Iterator[Wanted]:
+    """Yield what a judge needs. A setting that names a repository takes the place of the published one's."""
+    for published in REWARDS[scorer.kind].files:
+        given = (scorer.file if published.slot == "file" else scorer.clip_model).strip()
+        path = from_root(given)
+        if given and is_repository(given) and not path.exists():
+            yield Wanted(replace(published, repo=given), None)
+        else:
+            yield Wanted(published, path if given else None)
+
+
+def is_repository(name: str) -> bool:
+    """Return whether a name has the form "owner/name" that repositories have, and not that of a file."""
+    owner, _, rest = name.partition("/")
+    is_file = Path(rest).suffix in {".pth", ".pt", ".safetensors", ".bin", ".ckpt"}
+    return bool(owner.strip(".~") and rest) and not {"/", "\\", ":"} & set(rest + owner) and not is_file
+
+
+def found_file(wanted: Wanted, *, hub_cache_dir: str) -> Path | None:
+    """Return the file, or the folder, where it is on this machine, else None. Looks at names alone.
+
+    Raises DarkroomError where the user's own is not there, or is not what is wanted.
+    """
+    if wanted.own is not None:
+        return _checked(wanted.own, wanted.published)
+    # Imported here: it takes a third of a second, which who has files of their own need not spend.
+    from huggingface_hub import try_to_load_from_cache
+
+    paths = [
+        try_to_load_from_cache(wanted.published.repo, name, cache_dir=hub_cache_dir or None)
+        for name in wanted.published.names
+    ]
+    if not all(isinstance(path, str) for path in paths):
+        return None
+    last = Path(str(paths[-1]))
+    return last if wanted.published.name else last.parent
+
+
+def _checked(own: Path, published: RewardFile) -> Path:
+    if published.name:
+        if not own.is_file():
+            raise DarkroomError(f"There is no file {own}.", advice=_instead(published))
+        return own
+    missing = [name for name in published.names if not (own / name).is_file()]
+    if missing:
+        raise DarkroomError(
+            f"{own} is no folder of a CLIP model in transformers' layout: it has no {missing[0]}.",
+            advice=_instead(published),
+        )
+    return own
+
+
+def _instead(published: RewardFile) -> str:
+    return f"Correct the path, or leave it empty for the published one ({published.repo} at Hugging Face)."

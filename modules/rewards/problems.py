@@ -1,0 +1,82 @@
+"""What the judges need that is not there, told before a run. Torch-free; looks at names and hashes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from modules.config.problem import Problem
+from modules.config.sections.reward import Scorer
+from modules.errors import DarkroomError
+from modules.rewards.files import found_file, wanted_files
+from modules.rewards.registry import REWARDS
+from modules.rewards.selection import held_out_scorer, trained_scorers
+from modules.rewards.user_code_file import hash_of, refusal_of, split_reference
+
+
+def problems_of_rewards(
+    scorers: Sequence[Scorer],
+    *,
+    hold_out: str = "none",
+    offline: bool,
+    hub_cache_dir: str = "",
+    approved_hashes: Collection[str] = (),
+) -> Iterator[Problem]:
+    """Yield what keeps the judges in use from working, what will be downloaded for them, and what code they run.
+
+    `approved_hashes` are those of the files of code that may be run. Errors keep a run from starting.
+    """
+    held_out = held_out_scorer(scorers, hold_out)
+    in_use = [(f"reward.scorers.{scorers.index(s)}", s) for s in trained_scorers(scorers, hold_out)]
+    if held_out is not None:
+        where = f"reward.scorers.{scorers.index(held_out)}" if held_out in scorers else "training.method"
+        in_use.append((where, held_out))
+    for path, scorer in in_use:
+        if scorer.kind == "user_code":
+            yield from _code(path, scorer, approved_hashes)
+        else:
+            yield from _files(path, scorer, offline=offline, hub_cache_dir=hub_cache_dir)
+
+
+def _files(path: str, scorer: Scorer, *, offline: bool, hub_cache_dir: str) -> Iterator[Problem]:
+    label = REWARDS[scorer.kind].label
+    for wanted in wanted_files(scorer):
+        where = f"{path}.{wanted.published.slot}" if path.startswith("reward.") else f"{path}.hold_out"
+        try:
+            is_there = found_file(wanted, hub_cache_dir=hub_cache_dir) is not None
+        except DarkroomError as error:
+            yield Problem(where, f"{label}: {error.message}", advice=error.advice)
+            continue
+        if is_there:
+            continue
+        size = _about(wanted.published.size_bytes)
+        if offline:
+            yield Problem(
+                where,
+                f"{label} needs {wanted.words} ({size}), which is not on this machine, and the network may not be "
+                "used.",
+                advice="Allow downloads once, or get it by hand and name it here.",
+            )
+        else:
+            message = f"{label} needs {wanted.words} ({size}): it is downloaded when the run begins."
+            yield Problem(where, message, "info")
+
+
+def _code(path: str, scorer: Scorer, approved_hashes: Collection[str]) -> Iterator[Problem]:
+    where = f"{path}.file" if path.startswith("reward.") else f"{path}.hold_out"
+    try:
+        file, function = split_reference(scorer.file)
+        if hash_of(file) not in approved_hashes:
+            raise refusal_of(file, function)
+    except DarkroomError as error:
+        yield Problem(where, error.message, advice=error.advice)
+        return
+    yield Problem(
+        where,
+        f"The reward {function} of {file} is run as a program, with your rights.",
+        "warning",
+        "It was approved as the file is now; what it imports is not looked at.",
+    )
+
+
+def _about(size_bytes: int) -> str:
+    return f"about {size_bytes / 1e9:.1f} GB" if size_bytes >= 5e8 else f"about {size_bytes / 1e6:.0f} MB"

@@ -1,0 +1,26 @@
+"""Brightness: the mean of all values. Needs no file; the plainest reward there is, and a good first try."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from modules.config.sections.reward import Scorer
+from modules.rewards.protocol import Reward, RewardContext
+
+
+class Brightness:
+    """Rates how light a picture is, 0 to 1."""
+
+    name = "brightness"
+    is_differentiable = True
+
+    def __call__(self, pictures_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
+        """Return the mean values (B,)."""
+        return pictures_B3PP.flatten(1).mean(dim=1)
+
+
+def make(scorer: Scorer, context: RewardContext) -> Reward:
+    """Return the reward."""
+    return Brightness()

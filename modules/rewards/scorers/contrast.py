@@ -1,0 +1,29 @@
+"""Contrast: how far the lightness of a picture's pixels spreads. Needs no file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from modules.config.sections.reward import Scorer
+from modules.rewards.luma import luma
+from modules.rewards.protocol import Reward, RewardContext
+
+_TINY = 1e-12  # the root of nothing has no finite slope
+
+
+class Contrast:
+    """Rates the standard deviation of a picture's luma, 0 to 0.5."""
+
+    name = "contrast"
+    is_differentiable = True
+
+    def __call__(self, pictures_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
+        """Return the standard deviations (B,)."""
+        return (luma(pictures_B3PP).flatten(1).var(dim=1, correction=0) + _TINY).sqrt()
+
+
+def make(scorer: Scorer, context: RewardContext) -> Reward:
+    """Return the reward."""
+    return Contrast()

@@ -1,0 +1,31 @@
+"""Sharpness: the variance of a picture's Laplacian (Pech-Pacheco et al. 2000). Needs no file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from modules.config.sections.reward import Scorer
+from modules.rewards.luma import luma
+from modules.rewards.protocol import Reward, RewardContext
+
+
+class Sharpness:
+    """Rates how much each pixel's luma differs from its four neighbours'. Noise counts as sharp too."""
+
+    name = "sharpness"
+    is_differentiable = True
+
+    def __call__(self, pictures_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
+        """Return the variances (B,) of `up + down + left + right - 4 centre` over all pixels with four neighbours."""
+        luma_BPP = luma(pictures_B3PP)
+        beside_BPP = luma_BPP[:, 1:-1, :-2] + luma_BPP[:, 1:-1, 2:]
+        above_BPP = luma_BPP[:, :-2, 1:-1] + luma_BPP[:, 2:, 1:-1]
+        laplacian_BPP = beside_BPP + above_BPP - 4 * luma_BPP[:, 1:-1, 1:-1]
+        return laplacian_BPP.flatten(1).var(dim=1, correction=0)
+
+
+def make(scorer: Scorer, context: RewardContext) -> Reward:
+    """Return the reward."""
+    return Sharpness()

@@ -1,0 +1,26 @@
+"""Symmetry: the mean squared difference between a picture and its mirror image, negated. Needs no file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from modules.config.sections.reward import Scorer
+from modules.rewards.protocol import Reward, RewardContext
+
+
+class Symmetry:
+    """Rates how alike the left and the right of a picture are: -1 to 0."""
+
+    name = "symmetry"
+    is_differentiable = True
+
+    def __call__(self, pictures_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
+        """Return the negated mean squared differences (B,)."""
+        return -(pictures_B3PP - pictures_B3PP.flip(-1)).square().flatten(1).mean(dim=1)
+
+
+def make(scorer: Scorer, context: RewardContext) -> Reward:
+    """Return the reward."""
+    return Symmetry()
