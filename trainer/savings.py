@@ -8,6 +8,7 @@ from typing import Any
 
 from modules.config.schema import Config
 from modules.families.registry import FAMILIES
+from modules.families.spec import PartSpec
 from modules.memory.estimate.passes import Passes
 from modules.memory.estimate.run import RunPlan, estimate
 from modules.memory.estimate.tape import PartPlan
@@ -54,13 +55,7 @@ def _peak(passes: Passes, run: RunPlan) -> int:
 def _savings(config: Config, run: RunPlan) -> Iterator[Saving]:
     spec = FAMILIES[config.model.family]
     for part in spec.trainable_parts:
-        name, plan = part.name, run.plans[part.name]
-        if plan.trains != "nothing" and plan.checkpointing == "off":
-            words = f"gradient checkpointing per block for the {part.label}"
-            yield Saving(f"parts.{name}.checkpointing", words, _of_part(name, checkpointing="block"))
-        elif plan.trains != "nothing" and not plan.offloads:
-            words = f"offloading what checkpointing keeps of the {part.label}"
-            yield Saving(f"parts.{name}.offload_activations", words, _of_part(name, offloads=True))
+        yield from _of_passes(part, run.plans[part.name])
     encoders = tuple(p.name for p in spec.parts if p.role == "text_encoder")
     learning = [n for n in encoders if run.plans[n].trains != "nothing"]
     if learning and any(p.trains != "nothing" for n, p in run.plans.items() if n not in encoders):
@@ -85,6 +80,19 @@ def _savings(config: Config, run: RunPlan) -> Iterator[Saving]:
         words = "the average of weights on the resting device"
         yield Saving("training.ema.mode", words, lambda r: replace(r, average="elsewhere"))
     yield from _of_caches(config, run)
+
+
+def _of_passes(part: PartSpec, plan: PartPlan) -> Iterator[Saving]:
+    name = part.name
+    if plan.trains != "nothing" and plan.checkpointing == "off":
+        words = f"gradient checkpointing per block for the {part.label}"
+        yield Saving(f"parts.{name}.checkpointing", words, _of_part(name, checkpointing="block"))
+    elif plan.trains != "nothing" and not plan.offloads:
+        words = f"offloading what checkpointing keeps of the {part.label}"
+        yield Saving(f"parts.{name}.offload_activations", words, _of_part(name, offloads=True))
+    if plan.checkpointing == "block" and plan.offload_fraction == 0:
+        words = f"letting half of the layers of the {part.label} wait on the resting device"
+        yield Saving(f"parts.{name}.offload_fraction", words, _of_part(name, offload_fraction=0.5))
 
 
 def _of_caches(config: Config, run: RunPlan) -> Iterator[Saving]:

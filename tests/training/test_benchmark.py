@@ -11,7 +11,7 @@ import torch
 
 from modules.system.devices import CPU
 from tests.builders.configs import small_config
-from trainer.benchmark import measure, report
+from trainer.benchmark import measure, report, saving_memory
 from trainer.benchmark.loop_speed import demo_config, loop_against_bare
 from trainer.benchmark.measure import paired
 
@@ -51,6 +51,22 @@ def test_both_loops_do_the_same_steps(
     assert per_round >= 2
     assert len(steps) == 4 * per_round
     assert len(set(steps)) == 1
+
+
+def test_what_saves_memory_is_measured_against_nothing_saved(
+    tiny_sdxl: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks, waiting = "checkpointing per block", "per block, all layers offloaded"
+    monkeypatch.setattr(saving_memory, "WAYS", {way: saving_memory.WAYS[way] for way in (blocks, waiting)})
+    base = small_config(tmp_path, model=tiny_sdxl, pictures=pictures, general={"temp_device": "cpu:1"})
+    config = saving_memory.of_denoiser(demo_config(base, tmp_path, repeats=1, epochs=1000), trains="full")
+    savings = {s.way: s for s in saving_memory.ways_against_none(config, rounds=1, num_threads=1)}
+    assert all(s.speed.ratio > 0 for s in savings.values())
+    (plain,) = {s.plain_peak_bytes for s in savings.values()}
+    assert savings[waiting].peak_bytes < 0.5 * savings[blocks].peak_bytes < 0.5 * plain
+    row = report._saving_row("full", savings[waiting])
+    assert row.name == "small SDXL, fine-tune: per block, all layers offloaded"
+    assert f"{savings[waiting].peak_bytes / plain:.2f} of the memory" in row.value
 
 
 def test_the_windows_own_figures_become_rows(monkeypatch: pytest.MonkeyPatch) -> None:

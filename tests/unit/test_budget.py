@@ -120,6 +120,32 @@ def test_offloading_on_top_of_checkpointing_takes_less() -> None:
     assert total(offloaded) < total(blocks)
 
 
+@pytest.mark.parametrize("trains", ["adapter", "full"])
+def test_layers_that_wait_take_their_share_of_what_their_weights_take(trains: str) -> None:
+    training = {"trains": trains, "precision": "bfloat16", "batch_size": 1}
+    changes = [{"checkpointing": "block", "offload_fraction": fraction} for fraction in (0.0, 0.5, 1.0)]
+    none, half, everything = [
+        memory_estimate(config(training=training, parts=with_part("unet", **change)), SIZES) for change in changes
+    ]
+    assert none is not None
+    assert half is not None
+    assert everything is not None
+    # 2.57 thousand million weights of 2 bytes, nineteen of twenty in blocks; two blocks are there at a time.
+    spared = none.peak.bytes_of("weights") - half.peak.bytes_of("weights")
+    assert 0.4 * 5.1e9 < spared < 0.5 * 5.1e9
+    assert 0.85 * 5.1e9 < none.peak.bytes_of("weights") - everything.peak.bytes_of("weights") < 0.95 * 5.1e9
+    if trains == "full":  # two moments in float32 are where the weights are
+        assert none.peak.bytes_of("optimizer") - half.peak.bytes_of("optimizer") > 3.5 * spared
+    there = config(
+        training=training,
+        parts=with_part("unet", **changes[1]),
+        general={"train_device": "cuda", "temp_device": "cuda"},
+    )
+    same = memory_estimate(there, SIZES)
+    assert same is not None
+    assert same.peak.bytes_of("weights") > none.peak.bytes_of("weights")
+
+
 def test_the_largest_size_counts_whatever_the_others_are() -> None:
     assert total(config(), {Size(512, 512): 900, Size(1024, 1024): 1}) == total(config(), {Size(1024, 1024): 1})
 

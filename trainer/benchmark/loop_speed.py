@@ -28,7 +28,7 @@ def loop_against_bare(config: Config, *, rounds: int, num_threads: int) -> Ratio
     """Return how fast our loop goes against a bare one; a round is an epoch of the config."""
     machine = machine_of(config)
     with process_settings(num_threads=num_threads, tf32=False, deterministic=False):
-        run = prepare(_setup(config, num_threads))
+        run = prepare(run_setup(config, num_threads))
         # A second copy of the model, so that neither loop trains what the other holds.
         model = load_model(config, machine)
         model.placement.enter("train")
@@ -83,7 +83,8 @@ def with_large_unet(config: Config, folder: Path) -> Config:
     return decode(tree).config
 
 
-def _setup(config: Config, num_threads: int) -> RunSetup:
+def run_setup(config: Config, num_threads: int = 1) -> RunSetup:
+    """Return what a run of a config begins with, its events going nowhere but to its own log."""
     clocks = Clocks()
     log = EventLog(lambda event: None, clocks.now)
     run_dir = new_run_dir(Path(config.general.workspace_dir), now=datetime.now())

@@ -23,6 +23,7 @@ from modules.system.paths import PROGRAM_ROOT, from_root
 from trainer.benchmark.cache_speed import cache_against_bare
 from trainer.benchmark.loop_speed import as_sdxl, demo_config, loop_against_bare, with_large_unet
 from trainer.benchmark.measure import Ratio
+from trainer.benchmark.saving_memory import Saving, of_denoiser, ways_against_none
 from trainer.benchmark.toy_sdxl import write_toy_sdxl
 
 
@@ -37,7 +38,7 @@ class Row:
 
 
 def measure_all(device_name: str, *, num_threads: int, wanted: frozenset[str]) -> Iterator[Row]:
-    """Yield the rows of the measurements asked for, as they come: memory, loop, large-loop, cache, window."""
+    """Yield the rows of the measurements asked for, as they come: memory, loop, large-loop, saving, cache, window."""
     device = resolve_device(device_name)
     torch.set_num_threads(num_threads)
     with tempfile.TemporaryDirectory(prefix="darkroom-benchmark-") as name:
@@ -47,6 +48,7 @@ def measure_all(device_name: str, *, num_threads: int, wanted: frozenset[str]) -
             "memory": lambda: _memory(folder, device),
             "loop": lambda: _loop(folder, device, num_threads),
             "large-loop": lambda: _large_loop(folder, device, num_threads),
+            "saving": lambda: _saving(folder, device, num_threads),
             "cache": lambda: _cache(folder, device),
             "window": _window,
         }
@@ -90,6 +92,27 @@ def _loop(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
 def _large_loop(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
     config = with_large_unet(_demo(folder, device, repeats=1, batch_size=6), folder)
     yield _ratio_row("training loop, large UNet", loop_against_bare(config, rounds=5, num_threads=num_threads), 0.97)
+
+
+def _saving(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
+    config = _demo(folder, device, repeats=6)
+    config = as_sdxl(config, write_toy_sdxl(folder / "saving-sdxl", like=from_root(config.model.base_model)))
+    resting = "cpu:1" if device.is_cpu else "cpu"  # on a processor, one that its guard can tell from the other
+    config = config.model_copy(update={"general": config.general.model_copy(update={"temp_device": resting})})
+    for trains in ("adapter", "full"):
+        for saving in ways_against_none(of_denoiser(config, trains=trains), rounds=5, num_threads=num_threads):
+            yield _saving_row(trains, saving)
+
+
+def _saving_row(trains: str, saving: Saving) -> Row:
+    speed, memory = saving.speed, saving.peak_bytes / saving.plain_peak_bytes
+    value = (
+        f"{1 / speed.ratio:.2f} of the time ({1 / speed.highest:.2f} to {1 / speed.lowest:.2f}), {memory:.2f} of the "
+        f"memory, {saving.peak_bytes / 1e6:.1f} MB against {saving.plain_peak_bytes / 1e6:.1f} MB"
+    )
+    what = {"adapter": "LoRA", "full": "fine-tune"}[trains]
+    numbers = asdict(speed) | {"peak_bytes": saving.peak_bytes, "plain_peak_bytes": saving.plain_peak_bytes}
+    return Row(f"small SDXL, {what}: {saving.way}", value, numbers=numbers)
 
 
 def _cache(folder: Path, device: Device) -> Iterator[Row]:

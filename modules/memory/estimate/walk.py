@@ -87,7 +87,7 @@ class Walk:
         self.weights[f"{path}.weight"] = shape
         if bias:
             self.weights[f"{path}.bias"] = (shape[0],)
-        if self._records and self.plan.learns(path):
+        if self._records and self.plan.learns_here(path):
             self.tape.trained_bytes += (math.prod(shape) + (shape[0] if bias else 0)) * self.plan.weight_bytes
 
     def _product(

@@ -1,0 +1,104 @@
+"""What each way of saving memory costs in time and brings in memory, against none of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from modules.config.codec import decode, encode
+from modules.config.schema import Config
+from modules.families.registry import FAMILIES
+from modules.system.devices import Device
+from trainer.benchmark.device_bytes import DeviceBytes
+from trainer.benchmark.loop_speed import run_setup
+from trainer.benchmark.measure import Ratio, paired
+from trainer.endings import Prepared
+from trainer.loop import train_epoch
+from trainer.precision import process_settings
+from trainer.training_run import prepare
+
+WAYS: dict[str, dict[str, Any]] = {
+    "checkpointing per block": {"checkpointing": "block"},
+    "checkpointing the whole part": {"checkpointing": "whole"},
+    "per block, activations offloaded": {"checkpointing": "block", "offload_activations": True},
+    "per block, half of the layers offloaded": {"checkpointing": "block", "offload_fraction": 0.5},
+    "per block, all layers offloaded": {"checkpointing": "block", "offload_fraction": 1.0},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """A way of saving memory: its speed and its peak on the training device against those of a run without any."""
+
+    way: str
+    speed: Ratio
+    peak_bytes: int
+    plain_peak_bytes: int
+
+
+def ways_against_none(config: Config, *, rounds: int, num_threads: int) -> Iterator[Saving]:
+    """Yield each way; a round is an epoch of the config, the peak that of an epoch after the first."""
+    with process_settings(num_threads=num_threads, tf32=False, deterministic=False):
+        plain_peak = _peak(config)
+        for way, settings in WAYS.items():
+            saving = _with_parts(config, settings)
+            yield Saving(way, _speed(saving, config, rounds), _peak(saving), plain_peak)
+
+
+def of_denoiser(config: Config, *, trains: str) -> Config:
+    """Return the config with the denoiser alone learning, as an adapter or whole: in small models words outweigh it."""
+    tree = encode(config)
+    tree["training"] |= {"trains": trains}
+    for part in FAMILIES[config.model.family].trainable_parts:
+        tree["parts"][part.name] = tree["parts"].get(part.name, {}) | {"train": part.role == "denoiser"}
+    return decode(tree).config
+
+
+def _speed(saving: Config, plain: Config, rounds: int) -> Ratio:
+    runs = [prepare(run_setup(c)) for c in (saving, plain)]
+    try:
+        ours, bare = (run.training for run in runs)
+        device = runs[0].setup.machine.train_device
+        return paired(lambda: train_epoch(ours), lambda: train_epoch(bare), rounds=rounds, device=device)
+    finally:
+        for run in runs:
+            run.close()
+
+
+def _peak(config: Config) -> int:
+    """Return the most bytes on the training device in an epoch. On a processor the tags of the guard tell devices."""
+    setup = run_setup(config)
+    device = setup.machine.train_device
+    counter = None if device.type == "cuda" else DeviceBytes(device)
+    if counter is not None:
+        setup = dataclasses.replace(setup, machine=dataclasses.replace(setup.machine, guard=counter))
+    with counter or nullcontext():
+        run = prepare(setup)
+        try:
+            train_epoch(run.training)  # from now on the optimizer's state is there
+            return _peak_of_epoch(run, device, counter)
+        finally:
+            run.close()
+
+
+def _peak_of_epoch(run: Prepared, device: Device, counter: DeviceBytes | None) -> int:
+    if counter is not None:
+        counter.start_over()
+        train_epoch(run.training)
+        return counter.peak
+    torch.cuda.reset_peak_memory_stats(device.torch)
+    train_epoch(run.training)
+    return torch.cuda.max_memory_allocated(device.torch)
+
+
+def _with_parts(config: Config, settings: dict[str, Any]) -> Config:
+    """Return the config with settings for every part that can learn."""
+    tree = encode(config)
+    for part in FAMILIES[config.model.family].trainable_parts:
+        tree["parts"][part.name] = tree["parts"].get(part.name, {}) | settings
+    return decode(tree).config
