@@ -28,6 +28,7 @@ from tests.builders.runs import Ran, assert_equal_tensors, run
 from trainer.events import BackupSaved, StepFinished
 from trainer.methods.protocol import StepLoss
 from trainer.step import StepOutcome, Stepper
+from trainer.trial_step import TrialStep
 
 # -- whole runs
 
@@ -116,6 +117,39 @@ def test_no_two_gradients_are_there_at_once(
         most.append(max(living[-20:]))
     assert most[0] > 50
     assert most[1] == 1
+
+
+def test_the_trial_before_the_run_does_not_keep_all_gradients_either(
+    tiny_sd: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[tuple[int, int]] = []
+    plain_hand_over = TrialStep._hand_over_gradients
+
+    def hand_over(trial: TrialStep) -> bool:
+        real = named_parameters(trial._training.groups).values()
+        found.append((sum(p.grad is not None for p in real), len(named_parameters(trial.small.groups))))
+        return plain_hand_over(trial)
+
+    monkeypatch.setattr(TrialStep, "_hand_over_gradients", hand_over)
+    for fused in (False, True):
+        changes = {"training": {"trains": "full", "epochs": 1}}
+        losses(run(config_of(tiny_sd, pictures, tmp_path, name="adamw", fused=fused, **changes)))
+    (num_plain, num_copies), (num_fused, _) = found
+    assert num_plain > 50
+    assert 0 < num_fused <= num_copies < 20
+
+
+def test_layers_that_wait_on_the_other_device_move_there(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
+    changes = {
+        "training": {"trains": "full", "epochs": 1},
+        "general": {"temp_device": "cpu:1"},
+        "parts": {"unet": {"checkpointing": "block", "offload_fraction": 0.5, "dtype": "bfloat16"}},
+    }
+    plain, fused = (
+        run(config_of(tiny_sd, pictures, tmp_path, name="adamw", fused=fused, **changes)) for fused in (False, True)
+    )
+    assert losses(plain) == losses(fused)
+    assert_equal_tensors(plain.weights, fused.weights)
 
 
 @pytest.mark.parametrize(
