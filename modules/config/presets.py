@@ -7,6 +7,7 @@ with '#', the mark of the built-in ones.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
@@ -48,7 +49,7 @@ class Imported:
 
 
 def list_presets(*, user_dir: Path | None = None) -> list[Preset]:
-    """Return all presets, the built-in ones by family first, then the user's, each by name.
+    """Return all presets, the built-in ones by family first, then the user's, each by name, 8 GB before 12 GB.
 
     What is no file with the ending of a config is passed over, and so is a folder that cannot be read.
     """
@@ -114,6 +115,12 @@ def _own_files(folder: Path) -> Iterator[Path]:
 
 def _files(folder: Path, pattern: str) -> list[Path]:
     try:
-        return sorted(file for file in folder.glob(pattern) if file.is_file())
+        return sorted((file for file in folder.glob(pattern) if file.is_file()), key=_reading_order)
     except OSError:
         return []
+
+
+def _reading_order(file: Path) -> list[tuple[str, float]]:
+    """Return what files are sorted by: their names with the numbers in them by their size, after their folder's."""
+    pieces = re.findall(r"([^\d]*)(\d*)", f"{file.parent.name}/{file.stem}")
+    return [(text, float(digits or -1)) for text, digits in pieces]

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from modules.config import presets
-from modules.config.codec import encode
+from modules.config.codec import decode, encode
+from modules.config.edit import get_path, set_path
 from modules.config.presets import BUILT_IN_DIR, Preset, import_presets, list_presets, save_preset
 from modules.config.rules import problems_of
 from modules.config.schema import Config
+from modules.config.walk import live_records
+from modules.data.buckets import Size
 from modules.errors import DarkroomError
 from modules.system.paths import user_presets_dir
+from tests.builders.pictures import draw_folder
 from tests.unit.test_codec import places
+from trainer.budget import memory_estimate
+from trainer.preflight import check
 
 BUILT_IN = sorted(BUILT_IN_DIR.glob("*/#*.json"))
 
@@ -41,6 +48,65 @@ def test_a_built_in_preset_is_sparse(file: Path) -> None:
     assert ("concepts" in raw) == (file.stem == "#demo")
 
 
+@pytest.mark.parametrize("file", BUILT_IN, ids=lambda f: f.stem)
+def test_a_built_in_preset_states_only_what_differs_from_the_defaults(file: Path) -> None:
+    raw = json.loads(file.read_text(encoding="utf-8"))
+    config = Preset(file.stem, file.parent.name, file).load().config
+    same = [
+        r.path
+        for r in live_records(config)
+        if r.kind not in ("list", "map", "section") and _states(raw, r.path) and get_path(config, r.path) == r.default
+    ]
+    assert same == []
+
+
+@pytest.mark.parametrize("file", BUILT_IN, ids=lambda f: f.stem)
+def test_a_built_in_preset_passes_the_check_with_pictures(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model is not here, which is no error: it is a repository that the start fetches."""
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    config = Preset(file.stem, file.parent.name, file).load().config
+    tree = encode(config)
+    if not config.concepts:
+        for kind in ("training", "validation"):
+            draw_folder(tmp_path / kind, sizes=[(96, 96)] * 4)
+        tree["concepts"] = [{"path": str(tmp_path / "training")}]
+        if not config.validation.every.is_never:
+            tree["concepts"].append({"path": str(tmp_path / "validation"), "kind": "validation"})
+    tree["general"] |= {"workspace_dir": str(tmp_path / "w"), "cache_dir": str(tmp_path / "c"), "train_device": "auto"}
+    tree["output"]["destination"] = str(tmp_path / "out" / "result.safetensors")
+    report = check(decode(tree).config)
+    assert report.errors == []
+    assert report.preview is not None
+    assert report.preview.total_steps > 0
+
+
+@pytest.mark.parametrize("file", [f for f in BUILT_IN if f.stem != "#demo"], ids=lambda f: f.stem)
+def test_a_preset_fits_the_card_it_names(file: Path) -> None:
+    """With a tenth of the card left for the system, while the preset's own sizes are trained and painted."""
+    config = Preset(file.stem, file.parent.name, file).load().config
+    card_gb = int(re.search(r"GPU with (\d+) GB", config.general.notes)[1])  # type: ignore[index]
+    side_px = config.data.resolution_px[0]
+    sample = {"prompt": "x", "width_px": side_px, "height_px": side_px}
+    config, problems = set_path(config, "sampling.prompts", [sample])
+    assert not problems
+    estimate = memory_estimate(config, {Size(side_px, side_px): 50})
+    assert estimate is not None
+    assert estimate.peak.total_bytes < 0.9 * card_gb * 1e9
+    if (named := re.search(r"(\d+) GB$", file.stem)) is not None:
+        assert int(named[1]) == card_gb
+
+
+def _states(raw: dict[str, object], path: str) -> bool:
+    node: object = raw
+    for name in path.split("."):
+        if not isinstance(node, dict) or name not in node:
+            return False
+        node = node[name]
+    return True
+
+
 def test_nothing_else_lies_in_the_folder_of_presets() -> None:
     assert {f for f in BUILT_IN_DIR.rglob("*.json")} == set(BUILT_IN)
 
@@ -59,14 +125,14 @@ def built_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_presets_are_listed_built_in_ones_first(built_in: Path, tmp_path: Path) -> None:
     own = tmp_path / "own"
-    for name in ("zebra", "ant", "#not mine", "._ant"):
+    for name in ("zebra 12", "zebra 8", "ant", "#not mine", "._ant"):
         own.mkdir(exist_ok=True)
         (own / f"{name}.json").write_text("{}")
     listed = list_presets(user_dir=own)
     assert [(p.group, p.name) for p in listed] == [
-        ("flux", "#z"), ("sd", "#a"), ("sd", "#b"), ("yours", "ant"), ("yours", "zebra"),
+        ("flux", "#z"), ("sd", "#a"), ("sd", "#b"), ("yours", "ant"), ("yours", "zebra 8"), ("yours", "zebra 12"),
     ]  # fmt: skip
-    assert [p.is_built_in for p in listed] == [True, True, True, False, False]
+    assert [p.is_built_in for p in listed] == [True, True, True, False, False, False]
 
 
 def test_without_a_folder_of_the_user_there_are_the_built_in_ones(built_in: Path) -> None:
@@ -164,7 +230,7 @@ def test_the_presets_of_another_program_become_the_users_own(built_in: Path, tmp
     assert ("info", "cat: imported.") in said
     left_out = [text for severity, text in said if severity == "warning" and "left out" in text]
     assert [text.partition(" ")[0] for text in left_out] == ["broken.json", "concepts.json"]
-    assert any(text.startswith("dog v2: ") and "OneTrainer" in text for _, text in said)
+    assert any(text.startswith("dog v2: ") and "what_is_this" in text for _, text in said)
 
 
 def test_importing_again_changes_nothing(built_in: Path, tmp_path: Path) -> None:
