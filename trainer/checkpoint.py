@@ -41,6 +41,7 @@ class SavedState:
     optimizer_values: dict[str, Any]
     ema_updates: int
     validation: dict[str, Any] = field(default_factory=dict)
+    rewards: dict[str, Any] = field(default_factory=dict)
 
 
 def write_state(
@@ -54,6 +55,7 @@ def write_state(
     stepper: Stepper,
     method: TrainingMethod,
     validation: Mapping[str, Any],
+    rewards: Mapping[str, Any],
 ) -> None:
     """Write everything a run needs to go on. `plan` is the fingerprint of the pictures and their order."""
     write_safetensors(folder / "weights.safetensors", kept_parameters(groups), {})
@@ -70,6 +72,7 @@ def write_state(
         "optimizer_values": values,
         "ema_updates": stepper.ema.num_updates if stepper.ema else 0,
         "validation": dict(validation),
+        "rewards": dict(rewards),
     }
     (folder / "state.json").write_text(json.dumps(state, indent=1), encoding="utf-8")
     (folder / "config.json").write_text(json.dumps(encode(config), indent=2), encoding="utf-8")

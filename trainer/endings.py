@@ -14,7 +14,6 @@ from trainer.assemble import LoadedModel
 from trainer.backup import BackupInfo, remove_older, write_backup
 from trainer.callbacks.rehearsal import EnoughTried, SmallRun, without_a_trace
 from trainer.callbacks.saving import SavingCallback
-from trainer.callbacks.validation import ValidationCallback
 from trainer.checkpoint import write_state
 from trainer.events import BackupSaved, PhaseChanged, RunFinished, WarningRaised
 from trainer.loop import LoopOutcome, Training
@@ -34,7 +33,7 @@ class Backups:
     stepper: Stepper
     method: TrainingMethod
     plan: str
-    validation: ValidationCallback
+    watchers: Watchers
     _newest: tuple[Counters, BackupInfo] | None = None
 
     def write_last(self, counters: Counters) -> BackupInfo:
@@ -84,7 +83,8 @@ class Backups:
             groups=groups,
             stepper=stepper,
             method=self.method,
-            validation=self.validation.state_dict(),
+            validation=self.watchers.validation.state_dict(),
+            rewards=self.watchers.rewards.state_dict() if self.watchers.rewards is not None else {},
         )
 
 
@@ -114,8 +114,7 @@ def end(run: Prepared, outcome: LoopOutcome) -> None:
     message = {
         "finished": f"Finished after {counters.step} steps.",
         "nothing_left": f"Every part has stopped learning; ended after {counters.step} steps.",
-        "stopped_early": f"Stopped early after {counters.step} steps: {best.num_worse} validations in a row were not "
-        + (f"better than that of step {best.step}." if best.step is not None else "a number."),
+        "stopped_early": f"Stopped early after {counters.step} steps: {_why_enough(run.watchers)}",
     }[outcome]
     if has_best:
         message += f" The result is the best by validation, of step {best.step} (loss {best.loss:.4g})."
@@ -140,6 +139,16 @@ def rescue(run: Prepared) -> None:
         run.training.stepper.discard()
         with suppress(DarkroomError, OSError, RuntimeError):
             run.backups.write(run.training.counters)
+
+
+def _why_enough(watchers: Watchers) -> str:
+    """Return which measurements did not get better any more, and since when."""
+    rewards = watchers.rewards
+    is_by_reward = rewards is not None and rewards.is_enough and not watchers.validation.is_enough
+    best = rewards.best if rewards is not None and is_by_reward else watchers.validation.best
+    what = "measurements of the reward" if is_by_reward else "validations"
+    since = f"better than that of step {best.step}." if best.step is not None else "a number."
+    return f"{best.num_worse} {what} in a row were not {since}"
 
 
 def _ends_with_best(run: Prepared) -> bool:

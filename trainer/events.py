@@ -90,7 +90,10 @@ class CacheProgress:
 
 @dataclass(frozen=True, slots=True)
 class StepFinished:
-    """One optimizer step; epoch, its step and the run's step count from 1."""
+    """One optimizer step; epoch, its step and the run's step count from 1.
+
+    `metrics` are what the method tells beside its loss, as the mean "reward" of the pictures it painted.
+    """
 
     may_coalesce: ClassVar[bool] = True
 
@@ -108,6 +111,7 @@ class StepFinished:
     learning_rates: Mapping[str, float] = field(default_factory=dict)
     training_parts: tuple[str, ...] = ()
     num_skipped: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +135,31 @@ class ValidationFinished:
     @property
     def is_best(self) -> bool:
         """Whether this is the lowest so far."""
+        return self.best_step == self.step
+
+
+@dataclass(frozen=True, slots=True)
+class RewardMeasured:
+    """What the judges say of pictures of the same prompts and seeds as ever: the mean over those they could rate.
+
+    `followed` is the weighted sum that the training raises, `held_out` the rating of the judge `held_out_by`, which is
+    only watched. `by_judge` has each judge's own. `best_step` is where `held_out`, or `followed` where nobody is held
+    out, was highest in this run, without what was measured before the first step.
+    """
+
+    may_coalesce: ClassVar[bool] = False
+
+    step: int
+    num_pictures: int
+    followed: float | None
+    held_out: float | None = None
+    held_out_by: str = ""
+    by_judge: Mapping[str, float] = field(default_factory=dict)
+    best_step: int | None = None
+
+    @property
+    def is_best(self) -> bool:
+        """Whether this is the highest so far."""
         return self.best_step == self.step
 
 
@@ -225,6 +254,7 @@ Event = (
     | CacheProgress
     | StepFinished
     | ValidationFinished
+    | RewardMeasured
     | SampleProgress
     | SampleReady
     | BackupSaved

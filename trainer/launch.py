@@ -35,12 +35,14 @@ class RunRequest:
     """What to run: a fresh run of a config, one that goes on from a backup, or only the caches.
 
     `resume_from` is a backup, a run's folder or a workspace. Beside a window one processor core is left to it.
+    `allowed_code` are hashes of files of the user's own code that may run beside those that were approved for good.
     """
 
     config: Config
     kind: Literal["train", "resume", "cache"] = "train"
     resume_from: Path | None = None
     beside_window: bool = True
+    allowed_code: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ from modules.optim.param_groups import TrainGroup
 from modules.system.global_rng import seeded_global_rng
 from modules.system.seeds import derive_seed
 from trainer.callbacks.protocol import Callback, StepView
-from trainer.commands import CommandDesk
 from trainer.event_log import EventLog
 from trainer.events import PhaseChanged
 from trainer.freezing import training_parts
 from trainer.launch import QuietPoints
 from trainer.loader import Loader
 from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
+from trainer.pauses import Pauses
 from trainer.precision import Precision
 from trainer.state import Counters
 from trainer.step import Stepper
@@ -39,7 +39,7 @@ class Training:
     callbacks: Sequence[Callback]
     freeze: Callable[[Counters], None]
     is_enough: Callable[[], bool]
-    desk: CommandDesk
+    pauses: Pauses
     log: EventLog
     clock: Callable[[], float]
     epochs: int
@@ -72,12 +72,13 @@ def train_epoch(training: Training) -> None:
     batches = training.loader.batches(epoch, first_epoch_step=training.counters.epoch_step, step=training.counters.step)
     training.log.emit(PhaseChanged("training"))
     started = training.clock()
+    training.pauses.take_seconds()
     for batch in training.method.batches(batches):
-        started += check_commands(training)
+        training.pauses.check()
         step_loss = take_in(batch, training.method, stepper, training.context, training.precision)
         if not step_loss.ends_step:
             continue
-        finish_step(training, epoch_steps, started)
+        finish_step(training, epoch_steps, started + training.pauses.take_seconds())
         training.quiet_points.reached()
         if not training_parts(training.groups) or training.is_enough():
             return
@@ -123,13 +124,3 @@ def finish_step(training: Training, epoch_steps: int, started: float) -> None:
     view = StepView(before, training.counters, outcome, seconds, epoch_steps, learned)
     for callback in training.callbacks:
         callback.after_step(view)
-
-
-def check_commands(training: Training) -> float:
-    """Let a stop or a pause through; return the seconds that were spent waiting."""
-    if not training.desk.is_paused:
-        training.desk.check()
-        return 0.0
-    start = training.clock()
-    training.desk.check(lambda waits: training.log.emit(PhaseChanged("paused" if waits else "training")))
-    return training.clock() - start

@@ -27,6 +27,8 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
     spec = FAMILIES[config.model.family]
     if config.training.trains not in ("adapter", "full") or not isinstance(config.adapter, Lora):
         return None
+    if config.training.method.name in phases.PAINTING_METHODS:
+        return None  # the judges and the chain are not in the estimate
     if any(config.part(p.name).dtype not in ITEM_BYTES for p in spec.parts):
         return None
     plans = {p.name: _part_plan(config, config.adapter, p, architecture.configs) for p in spec.parts}

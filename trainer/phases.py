@@ -16,6 +16,9 @@ SAMPLE_ENCODE = "sample_encode"
 SAMPLE_DENOISE = "sample_denoise"
 SAMPLE_DECODE = "sample_decode"
 
+PAINTING_METHODS = frozenset({"alignprop"})
+"""The methods whose steps paint pictures and decode them."""
+
 _TABLE: dict[str, frozenset[Role]] = {
     CACHE_PICTURES: frozenset({"vae"}),
     CACHE_CAPTIONS: frozenset({"text_encoder"}),
@@ -27,11 +30,12 @@ _TABLE: dict[str, frozenset[Role]] = {
 
 @dataclass(frozen=True, slots=True)
 class PhaseFacts:
-    """What of a run decides who is needed: what comes from a cache, and which parts learn."""
+    """What of a run decides who is needed: what comes from a cache, which parts learn, and whether a step paints."""
 
     has_latent_cache: bool
     has_text_cache: bool
     trained_parts: frozenset[str]
+    paints_to_learn: bool = False
 
 
 def phase_facts(config: Config) -> PhaseFacts:
@@ -43,17 +47,20 @@ def phase_facts(config: Config) -> PhaseFacts:
         has_latent_cache=config.data.latent_cache,
         has_text_cache=config.data.text_cache and not text_learns,
         trained_parts=trained,
+        paints_to_learn=config.training.method.name in PAINTING_METHODS,
     )
 
 
 def needed_parts(phase: str, spec: FamilySpec, facts: PhaseFacts) -> frozenset[str]:
     """Return the parts that a phase needs. Training and validating need the denoiser, and each encoder whose results
-    are not cached. A part that learns stays where it learns, for its optimizer state is there.
+    are not cached; a method that learns from painted pictures decodes them while it trains. A part that learns stays
+    where it learns, for its optimizer state is there.
     """
     roles = _TABLE.get(phase)
     if roles is None:
         roles = frozenset[Role]({"denoiser"})
-        roles |= frozenset[Role]() if facts.has_latent_cache else {"vae"}
+        decodes = phase == TRAIN and facts.paints_to_learn
+        roles |= frozenset[Role]() if facts.has_latent_cache and not decodes else {"vae"}
         roles |= frozenset[Role]() if facts.has_text_cache else {"text_encoder"}
     needed = {p.name for p in spec.parts if p.role in roles}
     if phase in (TRAIN, VALIDATE):

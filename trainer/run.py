@@ -19,6 +19,7 @@ from modules.config.compare import fixed_on_resume
 from modules.config.schema import Config
 from modules.config.secrets_file import load_secrets
 from modules.errors import DarkroomError
+from modules.system.approvals import approved_hashes
 from modules.system.paths import from_root
 from modules.system.redaction import redacted
 from trainer import preflight
@@ -61,7 +62,8 @@ def execute_guarded(
 
 def execute(request: RunRequest, *, log: EventLog, desk: CommandDesk, clocks: Clocks) -> None:
     """Carry out a request. Raises DarkroomError for what the user can mend, StopRequested before the first step."""
-    _tell_findings(request.config, log)
+    approved_code = request.allowed_code | approved_hashes()
+    _tell_findings(request.config, approved_code, log)
     machine = machine_of(request.config)
     backup = find_backup(request.resume_from) if request.resume_from is not None else None
     saved = _check_resume(request.config, backup) if backup else None
@@ -90,7 +92,9 @@ def execute(request: RunRequest, *, log: EventLog, desk: CommandDesk, clocks: Cl
         workspace = from_root(request.config.general.workspace_dir)
         run_dir = backup.run_dir if backup else new_run_dir(workspace, now=clocks.now())
         log.open(run_dir)
-        carry_out(RunSetup(request.config, machine, desk, log, clocks, run_dir, num_threads, backup, saved))
+        carry_out(
+            RunSetup(request.config, machine, desk, log, clocks, run_dir, num_threads, backup, saved, approved_code)
+        )
 
 
 def _tell_of_secrets(log: EventLog) -> None:
@@ -99,9 +103,9 @@ def _tell_of_secrets(log: EventLog) -> None:
         log.emit(WarningRaised(problem.message, problem.advice))
 
 
-def _tell_findings(config: Config, log: EventLog) -> None:
+def _tell_findings(config: Config, approved_code: frozenset[str], log: EventLog) -> None:
     """Check the config once more; tell its warnings, and raise DarkroomError with all of its errors."""
-    report = preflight.check(config)
+    report = preflight.check(config, approved_code=approved_code)
     if report.errors:
         advice = " ".join(dict.fromkeys(e.advice for e in report.errors if e.advice))
         raise DarkroomError(" ".join(e.message for e in report.errors), advice=advice)

@@ -27,7 +27,10 @@ class Clocks:
 
 @dataclass(frozen=True, eq=False)
 class RunSetup:
-    """What a run is given: its config and machine, its ways to hear and speak, its folder, and where it goes on."""
+    """What a run is given: its config and machine, its ways to hear and speak, its folder, and where it goes on.
+
+    `approved_code` are the hashes of files of the user's own code that this run may run.
+    """
 
     config: Config
     machine: Machine
@@ -38,6 +41,7 @@ class RunSetup:
     num_threads: int
     backup: BackupInfo | None
     saved: SavedState | None
+    approved_code: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
@@ -21,13 +21,17 @@ from trainer.watchdog import Watchdog
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """What a step came to. A step whose loss or gradient is not finite is skipped: the weights stay."""
+    """What a step came to. A step whose loss or gradient is not finite is skipped: the weights stay.
+
+    `metrics` are what the method told of its micro-batches, each the mean over the pictures it was told of.
+    """
 
     loss: float | None
     gradient_norm: float | None
     num_images: int
     was_skipped: bool
     learning_rates: dict[str, float]
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 class Stepper:
@@ -66,6 +70,7 @@ class Stepper:
         self._losses: list[torch.Tensor] = []
         self._may_be_zero = False
         self._num_images = 0
+        self._metrics: list[tuple[str, float, int]] = []
         self.is_moving = False
         """Whether weights are being moved: an error meanwhile leaves a step half done."""
 
@@ -85,6 +90,7 @@ class Stepper:
             self.scaler.scale(loss).backward()
         self._losses.append(loss.detach())
         self._num_images += step_loss.num_samples
+        self._metrics += [(name, value, step_loss.num_samples) for name, value in step_loss.metrics.items()]
         self._may_be_zero |= step_loss.zero_gradient_is_legal
 
     def finish(self, step: int) -> StepOutcome:
@@ -120,6 +126,7 @@ class Stepper:
             num_images=self._num_images,
             was_skipped=not is_finite,
             learning_rates=learning_rates,
+            metrics=_means(self._metrics),
         )
         self.discard()
         return outcome
@@ -134,6 +141,7 @@ class Stepper:
             self._fused.forget()
         self._losses.clear()
         self._num_images = 0
+        self._metrics.clear()
         self._may_be_zero = False
 
     def gradient_norms(self) -> dict[str, torch.Tensor]:
@@ -189,3 +197,10 @@ class Stepper:
             part = str(group["part"])
             group["lr"] = rates[part] = self._groups[part].learning_rate * factor
         return rates
+
+
+def _means(told: Sequence[tuple[str, float, int]]) -> dict[str, float]:
+    """Return, by name, the mean of the values weighed by their numbers of pictures."""
+    names = dict.fromkeys(name for name, _, _ in told)
+    shares = {name: [(value, count) for own, value, count in told if own == name] for name in names}
+    return {name: sum(v * n for v, n in pairs) / sum(n for _, n in pairs) for name, pairs in shares.items()}

@@ -18,6 +18,7 @@ from trainer.assemble import (
     plan_fingerprint,
 )
 from trainer.callbacks.backup import BackupCallback
+from trainer.callbacks.protocol import Callback
 from trainer.checkpoint import restore
 from trainer.commands import StopRequested
 from trainer.downloads import DownloadMeter
@@ -25,11 +26,13 @@ from trainer.dry_run import dry_run
 from trainer.endings import Backups, Prepared, end, end_stopped, rescue
 from trainer.events import PhaseChanged, RunStarted, WarningRaised
 from trainer.freezing import freeze_what_is_over, training_parts
+from trainer.judges import Judges, load_judges
 from trainer.launch import QuietPoints
 from trainer.loader import Loader
 from trainer.loop import Training, run_loop
 from trainer.methods.protocol import StepContext, TrainingMethod
 from trainer.methods.registry import build_method
+from trainer.pauses import Pauses
 from trainer.run_setup import Loaders, RunSetup
 from trainer.state import Counters
 from trainer.step import Stepper
@@ -48,6 +51,8 @@ def carry_out(setup: RunSetup) -> None:
         if training.counters.step == 0:
             watchers.sampling.at_start(training.counters)
         watchers.validation.at_start(training.counters)
+        if watchers.rewards is not None:
+            watchers.rewards.at_start(training.counters)
         outcome = run_loop(training)
         with suppress(StopRequested):  # the training is done: a stop now only cuts the samples short
             watchers.sampling.at_end(training.counters)
@@ -67,11 +72,12 @@ def carry_out(setup: RunSetup) -> None:
 def prepare(setup: RunSetup) -> Prepared:
     """Load the model, fill the caches, build what trains and watches, take over a backup, and announce the run."""
     model, loaders = _load(setup)
-    method = build_method(setup.config.training)
+    judges = _load_judges(setup)
+    method = build_method(setup.config.training, judges.followed if judges else None)
     total_steps = loaders.training.plans.total_steps(setup.config.training.epochs)
     stepper = build_stepper(setup.config, model, setup.machine, total_steps=total_steps)
-    watchers = build_watchers(setup, model, loaders, stepper, total_steps)
-    backups = Backups(setup, model, stepper, method, plan_fingerprint(loaders.training), watchers.validation)
+    watchers = build_watchers(setup, model, loaders, stepper, total_steps, judges)
+    backups = Backups(setup, model, stepper, method, plan_fingerprint(loaders.training), watchers)
     training = _training(setup, model, loaders, stepper, method, watchers, backups)
     _announce(setup, training, model, loaders, total_steps)
     return Prepared(setup, model, training, watchers, backups)
@@ -95,6 +101,20 @@ def _load(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
     return model, Loaders(training, validation)
 
 
+def _load_judges(setup: RunSetup) -> Judges | None:
+    """Load what rates pictures, where the method asks for that; after the caches, which need the room."""
+    config = setup.config
+    if config.training.method.name not in phases.PAINTING_METHODS:
+        return None
+    setup.log.emit(PhaseChanged("loading", "the judges"))
+    return load_judges(
+        config,
+        setup.machine,
+        approved_hashes=setup.approved_code,
+        on_bytes=DownloadMeter(emit=setup.log.emit, desk=setup.desk, clock=setup.clocks.seconds),
+    )
+
+
 def _training(
     setup: RunSetup,
     model: LoadedModel,
@@ -108,7 +128,16 @@ def _training(
     config = setup.config
     stops = {g.part: config.part(g.part).stop_after for g in model.groups}
     counters = setup.saved.counters if setup.saved else Counters()
-    context = StepContext(model.family, setup.machine.train_device, config.general.seed)
+    pauses = Pauses(setup.desk, setup.log.emit, setup.clocks.seconds)
+    source = loaders.training.conditioning
+    context = StepContext(
+        model.family,
+        setup.machine.train_device,
+        setup.machine.temp_device,
+        config.general.seed,
+        encode=source.deliver if source is not None else model.family.encode_prompts,
+        check=pauses.check,
+    )
 
     def freeze(now: Counters) -> None:
         for part in freeze_what_is_over(model.groups, stops, stepper.optimizer, now.moment):
@@ -119,6 +148,8 @@ def _training(
     if setup.backup and setup.saved:
         restore(setup.backup.path, setup.saved, groups=model.groups, stepper=stepper, method=method)
         watchers.validation.load_state_dict(setup.saved.validation)
+        if watchers.rewards is not None:
+            watchers.rewards.load_state_dict(setup.saved.rewards)
         counters = _fitted(setup, counters, loaders.training, setup.saved.plan)
     method.prepare(context)
     backup_callback = BackupCallback(config.backup.every, write=backups.write, try_out=backups.try_out, desk=setup.desk)
@@ -129,11 +160,10 @@ def _training(
         precision=setup.machine.precision,
         stepper=stepper,
         groups=model.groups,
-        # The backup comes last, so that it holds all that the step led to.
-        callbacks=(watchers.metrics, watchers.validation, watchers.sampling, watchers.saving, backup_callback),
+        callbacks=_callbacks(watchers, backup_callback),
         freeze=freeze,
-        is_enough=lambda: watchers.validation.is_enough,
-        desk=setup.desk,
+        is_enough=lambda: watchers.is_enough,
+        pauses=pauses,
         log=setup.log,
         clock=setup.clocks.seconds,
         epochs=config.training.epochs,
@@ -141,6 +171,12 @@ def _training(
         quiet_points=QuietPoints(setup.clocks.seconds),
         counters=counters,
     )
+
+
+def _callbacks(watchers: Watchers, backup: BackupCallback) -> tuple[Callback, ...]:
+    """Return the callbacks in their order: the backup comes last, so that it holds all that the step led to."""
+    rewards = (watchers.rewards,) if watchers.rewards is not None else ()
+    return (watchers.metrics, watchers.validation, *rewards, watchers.sampling, watchers.saving, backup)
 
 
 def _fitted(setup: RunSetup, counters: Counters, loader: Loader, plan: str) -> Counters:

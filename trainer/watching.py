@@ -12,12 +12,14 @@ from modules.objectives.denoise import snr_weights
 from modules.system.paths import from_root
 from trainer.assemble import LoadedModel, evaluation_of, plan_fingerprint
 from trainer.callbacks.metrics import Metrics
+from trainer.callbacks.rewards import RewardCallback
 from trainer.callbacks.sampling import SamplingCallback
 from trainer.callbacks.saving import SavingCallback
 from trainer.callbacks.validation import ValidationCallback
 from trainer.evaluation import Evaluation
 from trainer.export import Exporter, LoraExporter
 from trainer.export_model import ModelExporter
+from trainer.judges import Judges, measured_prompts
 from trainer.painting import Painter
 from trainer.run_setup import Loaders, RunSetup
 from trainer.step import Stepper
@@ -33,13 +35,24 @@ class Watchers:
     validation: ValidationCallback
     sampling: SamplingCallback
     saving: SavingCallback
+    rewards: RewardCallback | None
     tensorboard: TensorBoardLog | None
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether what is measured says that the run is to end."""
+        return self.validation.is_enough or (self.rewards is not None and self.rewards.is_enough)
 
 
 def build_watchers(
-    setup: RunSetup, model: LoadedModel, loaders: Loaders, stepper: Stepper, total_steps: int
+    setup: RunSetup,
+    model: LoadedModel,
+    loaders: Loaders,
+    stepper: Stepper,
+    total_steps: int,
+    judges: Judges | None,
 ) -> Watchers:
-    """Return the callbacks of a run that will have so many steps."""
+    """Return the callbacks of a run that will have so many steps, and judges where its method asks some."""
     config, machine, log, desk = setup.config, setup.machine, setup.log, setup.desk
     device, evaluation = machine.train_device, evaluation_of(model, stepper)
     first_step = setup.saved.counters.step if setup.saved else 0
@@ -77,6 +90,19 @@ def build_watchers(
             log=tensorboard,
         ),
         saving=saving,
+        rewards=None
+        if judges is None
+        else RewardCallback(
+            config.reward,
+            judges,
+            measured_prompts(config, loaders.validation.dataset, loaders.training.dataset),
+            painter=painter,
+            evaluation=evaluation,
+            device=device,
+            desk=desk,
+            emit=log.emit,
+            log=tensorboard,
+        ),
         tensorboard=tensorboard,
     )
 

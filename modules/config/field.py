@@ -43,8 +43,8 @@ class When:
     is_any_of: tuple[object, ...]
 
     def holds(self, value: object) -> bool:
-        """Return whether the other field's value makes this field matter."""
-        return value in self.is_any_of
+        """Return whether the other field's value, or the name of the variant chosen there, makes this field matter."""
+        return getattr(value, "name", value) in self.is_any_of
 
 
 @dataclass(frozen=True, slots=True)

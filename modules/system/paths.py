@@ -36,6 +36,11 @@ def secrets_file() -> Path:
     return platformdirs.user_config_path(_APP, appauthor=False) / "secrets.json"
 
 
+def approvals_file() -> Path:
+    """Return the file in which approvals of a user's own code are kept, in the platform's config folder."""
+    return platformdirs.user_config_path(_APP, appauthor=False) / "approved_code.json"
+
+
 def session_file() -> Path:
     """Return the file in which the window keeps the last session."""
     return platformdirs.user_state_path(_APP, appauthor=False) / "session.json"

@@ -46,6 +46,7 @@ class Metrics:
                 learning_rates=outcome.learning_rates,
                 training_parts=view.training_parts,
                 num_skipped=now.num_skipped,
+                metrics=outcome.metrics,
             )
         )
         if self._log is not None:
@@ -74,3 +75,5 @@ class Metrics:
             log.scalar("gradient_norm", view.outcome.gradient_norm, step)
         for part, rate in view.outcome.learning_rates.items():
             log.scalar(f"lr/{part}", rate, step)
+        for name, value in view.outcome.metrics.items():
+            log.scalar(f"{name}/train_step", value, step)

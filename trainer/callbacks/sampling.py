@@ -68,7 +68,7 @@ class SamplingCallback:
         if not prompts:
             return
         self._emit(PhaseChanged("sampling", f"painting {len(prompts)} samples"))
-        progress = _Progress(sum(p.steps for _, p in prompts), self._desk, self._emit)
+        progress = PaintingProgress(sum(p.steps for _, p in prompts), self._desk, self._emit)
         try:
             with self._evaluation.active():
                 images = self._painter.paint([p for _, p in prompts], on_step=progress.next)
@@ -119,7 +119,7 @@ def _write(image: Image.Image, path: Path, suffix: str) -> None:
     image.save(path, format="PNG" if suffix == ".png" else "JPEG", quality=95)
 
 
-class _Progress:
+class PaintingProgress:
     """Counts denoising steps, tells them, and lets a stop through."""
 
     def __init__(self, total: int, desk: CommandDesk, emit: Callable[[Event], None]) -> None:

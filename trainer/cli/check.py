@@ -9,15 +9,20 @@ from dataclasses import asdict
 
 from modules.config.problem import Problem
 from modules.config.schema import Config
+from modules.system.approvals import approved_hashes
 from modules.system.paths import from_caller
 from trainer.cli import Verb
-from trainer.cli.options import add_config_argument, describe, read_config
+from trainer.cli.options import add_allow_code, add_config_argument, allowed_code, describe, read_config
 from trainer.preflight import Report, check
 
 
 def _check(options: argparse.Namespace) -> int:
     loaded = read_config(options.config, options.changes, preset=options.preset)
-    report = check(loaded.config, resume_from=from_caller(options.resume) if options.resume else None)
+    report = check(
+        loaded.config,
+        resume_from=from_caller(options.resume) if options.resume else None,
+        approved_code=approved_hashes() | allowed_code(loaded.config, options),
+    )
     if options.json:
         data = {
             "was_migrated": loaded.was_migrated,
@@ -62,6 +67,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         help="also say what forbids to go on from this backup, run's folder or workspace",
     )
     parser.add_argument("--json", action="store_true", help="as data")
+    add_allow_code(parser)
 
 
 CHECK = Verb("say what is wrong with a config and what it would do", _arguments, _check)

@@ -15,6 +15,7 @@ from modules.config.problem import Problem
 from modules.config.schema import Config
 from modules.errors import DarkroomError
 from modules.system.paths import from_caller
+from trainer.allowed_code import code_of
 
 
 def add_config_argument(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +37,20 @@ def add_set_argument(parser: argparse.ArgumentParser) -> None:
         dest="changes",
         help="change one setting, as in training.epochs=20; may be given several times",
     )
+
+
+def add_allow_code(parser: argparse.ArgumentParser) -> None:
+    """Add --allow-code."""
+    parser.add_argument(
+        "--allow-code",
+        action="store_true",
+        help="run the files of code that the config names, as a reward of your own: they run with your rights",
+    )
+
+
+def allowed_code(config: Config, options: argparse.Namespace) -> frozenset[str]:
+    """Return the hashes of the code that --allow-code lets run, as the files are now."""
+    return frozenset(code.digest for code in code_of(config)) if options.allow_code else frozenset()
 
 
 def read_config(name: str, changes: list[str], *, preset: str | None = None) -> Loaded:

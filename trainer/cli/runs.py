@@ -15,7 +15,15 @@ from modules.system.paths import from_caller
 from trainer import commands
 from trainer.backup import find_backup
 from trainer.cli import Verb
-from trainer.cli.options import add_config_argument, add_set_argument, changed, describe, read_config
+from trainer.cli.options import (
+    add_allow_code,
+    add_config_argument,
+    add_set_argument,
+    allowed_code,
+    changed,
+    describe,
+    read_config,
+)
 from trainer.console import Console, JsonLines
 from trainer.events import Event, RunFailed, RunFinished
 from trainer.launch import RunRequest, import_engine
@@ -24,19 +32,23 @@ from trainer.launch import RunRequest, import_engine
 def _train(options: argparse.Namespace) -> int:
     loaded = read_config(options.config, options.changes, preset=options.preset)
     _tell(loaded.problems, options)
-    return _run(RunRequest(loaded.config, beside_window=False), options)
+    allowed = allowed_code(loaded.config, options)
+    return _run(RunRequest(loaded.config, beside_window=False, allowed_code=allowed), options)
 
 
 def _cache(options: argparse.Namespace) -> int:
     loaded = read_config(options.config, options.changes, preset=options.preset)
     _tell(loaded.problems, options)
-    return _run(RunRequest(loaded.config, kind="cache", beside_window=False), options)
+    allowed = allowed_code(loaded.config, options)
+    return _run(RunRequest(loaded.config, kind="cache", beside_window=False, allowed_code=allowed), options)
 
 
 def _resume(options: argparse.Namespace) -> int:
     backup = find_backup(from_caller(options.run_path))
     config = changed(load_file(backup.path / "config.json").config, options.changes)
-    return _run(RunRequest(config, kind="resume", resume_from=backup.path, beside_window=False), options)
+    allowed = allowed_code(config, options)
+    request = RunRequest(config, "resume", backup.path, beside_window=False, allowed_code=allowed)
+    return _run(request, options)
 
 
 def _run(request: RunRequest, options: argparse.Namespace) -> int:
@@ -93,16 +105,17 @@ def _tell(problems: list[Problem], options: argparse.Namespace) -> None:
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     add_config_argument(parser)
-    _add_json_lines(parser)
+    _add_run_options(parser)
 
 
 def _resume_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_path", metavar="RUN", help="a run's folder, one of its backups, or a workspace")
     add_set_argument(parser)
-    _add_json_lines(parser)
+    _add_run_options(parser)
 
 
-def _add_json_lines(parser: argparse.ArgumentParser) -> None:
+def _add_run_options(parser: argparse.ArgumentParser) -> None:
+    add_allow_code(parser)
     parser.add_argument(
         "--json-lines",
         action="store_true",

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 
 from modules.data.batch import Batch
-from modules.families.protocol import ModelFamily
+from modules.families.protocol import Conditioning, ModelFamily
 from modules.system.devices import Device
 
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """What a method works with: the model, where it is, and the seed its draws derive from."""
+    """What a method works with: the model, where it is and where things rest, and the seed its draws derive from.
+
+    `encode(prompts)` gives their conditioning as a batch has it: from the cache, or from the encoders where they learn
+    or nothing is cached. A method that works long calls `check()` on its way, which waits while the run is paused and
+    raises StopRequested.
+    """
 
     family: ModelFamily
     device: Device
+    temp_device: Device
     run_seed: int
+    encode: Callable[[Sequence[str]], Conditioning]
+    check: Callable[[], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +36,8 @@ class StepLoss:
 
     The optimizer step is divided by `window_samples`, so that each sample counts the same however the window was cut.
     `ends_step` marks the micro-batch after which the weights move; `zero_gradient_is_legal` tells the watch that a
-    step without any gradient is no fault (a hinge that is reached, an empty mask).
+    step without any gradient is no fault (a hinge that is reached, an empty mask). `metrics` are means over the
+    samples, by name; those of a step are weighed by the samples of its micro-batches.
     """
 
     loss: torch.Tensor

@@ -4,15 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from modules.config.sections import method as settings
 from modules.config.sections.training import Training
+from modules.diffusion.samplers.rollout import ChainSettings
+from modules.diffusion.samplers.truncation import truncation_of
+from modules.rewards.composite import CompositeReward
+from trainer.methods.alignprop import AlignProp, RewardLoss
 from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import TrainingMethod
 
-METHODS: Mapping[str, Callable[[Training], TrainingMethod]] = {
-    "denoise": lambda training: Denoise(training.loss.weighting, training.loss.gamma),
+
+def _denoise(training: Training, _reward: CompositeReward | None = None) -> Denoise:
+    return Denoise(training.loss.weighting, training.loss.gamma)
+
+
+def _alignprop(training: Training, reward: CompositeReward | None) -> AlignProp:
+    chosen = training.method
+    assert isinstance(chosen, settings.AlignProp)
+    assert reward is not None
+    return AlignProp(
+        reward,
+        ChainSettings(chosen.steps, chosen.guidance),
+        truncation_of(chosen.truncate, last_steps=chosen.last_steps, last_steps_min=chosen.last_steps_min),
+        RewardLoss(chosen.loss, chosen.target, chosen.weight),
+        chosen.probability,
+        _denoise(training),
+    )
+
+
+METHODS: Mapping[str, Callable[[Training, CompositeReward | None], TrainingMethod]] = {
+    "denoise": _denoise,
+    "alignprop": _alignprop,
 }
 
 
-def build_method(training: Training) -> TrainingMethod:
-    """Return the method that a config's training section asks for."""
-    return METHODS[training.method.name](training)
+def build_method(training: Training, reward: CompositeReward | None) -> TrainingMethod:
+    """Return the method that a config's training section asks for; `reward` is what reward methods follow."""
+    return METHODS[training.method.name](training, reward)

@@ -10,12 +10,14 @@ from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.data.dataset import Dataset, EpochPlans
 from modules.formats.file_kind import FileKind
+from modules.system.approvals import approved_hashes
 from trainer.budget import describe_memory
 from trainer.model_check import found_model, problems_of_model
 from trainer.preflight.captions import problems_of_captions
 from trainer.preflight.companions import problems_of_companions
 from trainer.preflight.devices import problems_of_devices
 from trainer.preflight.estimates import problems_of_estimates, sizes_of
+from trainer.preflight.judges import problems_of_judges
 from trainer.preflight.length import problems_of_length
 from trainer.preflight.packages import problems_of_packages
 from trainer.preflight.pictures import problems_of_concept_folders, problems_of_pictures
@@ -27,10 +29,11 @@ from trainer.preflight.resume import problems_of_resume
 from trainer.preflight.validation import problems_of_validation
 
 
-def check(config: Config, *, resume_from: Path | None = None) -> Report:
+def check(config: Config, *, resume_from: Path | None = None, approved_code: Collection[str] | None = None) -> Report:
     """Return everything that can be found without loading a model. Reads headers, file lists and captions only.
 
     `resume_from` is the backup, the run's folder or the workspace that the run is to go on from, where it is to.
+    `approved_code` are hashes of the user's own code that may run; what was approved on this machine by default.
     """
     problems = problems_of(config)
     problems += problems_of_devices(config)
@@ -39,6 +42,7 @@ def check(config: Config, *, resume_from: Path | None = None) -> Report:
     model = found_model(config)
     problems += problems_of_model(config, model)
     problems += problems_of_prediction(config, model)
+    problems += problems_of_judges(config, approved_hashes() if approved_code is None else approved_code)
     if resume_from is not None:
         problems += problems_of_resume(config, resume_from)
     concept_problems = dict(problems_of_concept_folders(config))

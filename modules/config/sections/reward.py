@@ -10,6 +10,8 @@ from modules.config.every import Every
 from modules.config.field import Section, Setting, When, one_of
 from modules.rewards.registry import NEED_CLIP, NEED_FILES, reward_labels
 
+_A_REWARD_METHOD = When("training.method", ("alignprop",))
+
 
 class Scorer(Section):
     """One judge of pictures and how much its word counts."""
@@ -74,9 +76,10 @@ class Reward(Section):
             "How often the judges, also the one held out, rate pictures that are painted for it: always of the same "
             "prompts and seeds, those of the samples, or else captions of the validation pictures.",
             group="Reward",
+            applies_when=_A_REWARD_METHOD,
             changeable_on_resume=True,
         ),
-    ] = Every(n=50, unit="step")
+    ] = Every(n=20, unit="step")
     num_pictures: Annotated[
         int,
         Ge(1),
@@ -87,6 +90,7 @@ class Reward(Section):
             unit="pictures",
             group="Reward",
             level="advanced",
+            applies_when=_A_REWARD_METHOD,
         ),
     ] = 8
     stop_after_worse: Annotated[
@@ -99,6 +103,7 @@ class Reward(Section):
             "by the judge held out, or by those that are followed where none is. 0 never stops early.",
             unit="measurements",
             group="Reward",
+            applies_when=_A_REWARD_METHOD,
             changeable_on_resume=True,
         ),
     ] = 0

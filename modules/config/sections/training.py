@@ -68,10 +68,10 @@ class Training(Section):
         *variants("denoise"),
         Setting(
             "Method",
-            "What is learned from. Denoising is the ordinary way: the model learns to remove noise from your pictures.",
-            group="What is trained",
+            "What is learned from. Denoising is the ordinary way: the model learns to remove noise from your pictures. "
+            "AlignProp raises what judges say of pictures that the model paints.",
+            group="Method",
             choice_labels=METHOD_LABELS,
-            not_yet_choices=frozenset({"alignprop"}),
         ),
     ] = Denoise()
     trains: Annotated[

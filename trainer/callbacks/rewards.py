@@ -1,0 +1,174 @@
+"""The reward on pictures of fixed prompts and seeds, by the judges that are followed and by the one held out."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from modules.config.sections.reward import Reward
+from modules.config.sections.watching import SamplePrompt
+from modules.rewards.composite import CompositeReward
+from modules.system.devices import Device, move
+from trainer.callbacks.best import Best
+from trainer.callbacks.protocol import StepView
+from trainer.callbacks.rehearsal import Rehearsal, SmallRun
+from trainer.callbacks.sampling import PaintingProgress
+from trainer.commands import CommandDesk
+from trainer.evaluation import Evaluation
+from trainer.events import Event, PhaseChanged, RewardMeasured, WarningRaised
+from trainer.judges import Judges
+from trainer.painting import Painter
+from trainer.state import Counters
+from trainer.tensorboard_log import TensorBoardLog
+
+
+class RewardCallback:
+    """Measures when it is due. A reward that is cheated rises while the one held out falls: that can end the run."""
+
+    def __init__(
+        self,
+        settings: Reward,
+        judges: Judges,
+        prompts: Sequence[SamplePrompt],
+        *,
+        painter: Painter,
+        evaluation: Evaluation,
+        device: Device,
+        desk: CommandDesk,
+        emit: Callable[[Event], None],
+        log: TensorBoardLog | None,
+    ) -> None:
+        """`prompts` are what is painted, one picture each; where there are none, nothing is measured."""
+        self._settings = settings
+        self._judges = judges
+        self._prompts = prompts
+        self._painter = painter
+        self._evaluation = evaluation
+        self._device = device
+        self._desk = desk
+        self._emit = emit
+        self._log = log
+        shown = hashlib.blake2b(repr([p.model_dump() for p in prompts]).encode(), digest_size=12).hexdigest()
+        self.best = Best(f"{shown} by {judges.identity}")  # of the reward's negative: its lowest is the best
+        self._is_owed = False
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether so many measurements in a row were not better that the run is to end."""
+        return 0 < self._settings.stop_after_worse <= self.best.num_worse
+
+    def at_start(self, counters: Counters) -> None:
+        """Measure where the training begins, or what a stop had cut short where it goes on."""
+        if self._is_owed or (counters.step == 0 and not self._settings.measure_every.is_never):
+            self._measure(counters.step)
+
+    def after_step(self, view: StepView) -> None:
+        """Measure if it is due."""
+        if self._settings.measure_every.is_due(view.before.moment, view.now.moment):
+            self._measure(view.now.step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs, JSON-safe: the best, and whether a measurement is owed."""
+        return {"best": self.best.to_json(), "is_owed": self._is_owed}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over a state; nothing of one that was measured on other pictures or by other judges."""
+        if not state:
+            return
+        self._is_owed = bool(state["is_owed"])
+        best = Best.from_json(state["best"])
+        if best.measured_on == self.best.measured_on:
+            self.best = best
+        elif best.step is not None:
+            self._emit(
+                WarningRaised(
+                    "The prompts or judges of the reward's measurements have changed since the backup; what was "
+                    "measured before cannot be compared, so the search for the best begins again."
+                )
+            )
+
+    def rehearsals(self, small: SmallRun) -> list[Rehearsal]:
+        """Return the trial of the largest picture, painted in one step and rated by every judge."""
+        if not self._prompts or self._settings.measure_every.is_never:
+            return []
+        advice = "Use smaller samples, or never measure the reward."
+        return [Rehearsal("measuring the reward", advice, self._try_out)]
+
+    def _try_out(self) -> None:
+        largest = max(self._prompts, key=lambda p: p.width_px * p.height_px * (2 if p.guidance > 1 else 1))
+        with self._evaluation.active():
+            [image] = self._painter.paint([largest], on_step=self._desk.check, most_steps=1)
+            for judge in self._all_judges():
+                judge(self._as_picture(image), [largest.prompt])
+
+    def _measure(self, step: int) -> None:
+        """Paint, rate, tell, and remember whether it was the best."""
+        if not self._prompts:
+            return
+        self._is_owed = step > 0
+        result = self._rated(step)
+        rating = result.held_out if self._judges.held_out is not None else result.followed
+        if step > 0:
+            self.best = self.best.after(-rating if rating is not None else math.nan, step, counts=True)
+        self._is_owed = False
+        self._tell(result)
+
+    def _rated(self, step: int) -> RewardMeasured:
+        self._emit(PhaseChanged("sampling", f"painting {len(self._prompts)} pictures to measure the reward"))
+        progress = PaintingProgress(sum(p.steps for p in self._prompts), self._desk, self._emit)
+        ratings: dict[str, list[float]] = {}
+        with self._evaluation.active():
+            images = self._painter.paint(self._prompts, on_step=progress.next)
+            for prompt, image in zip(self._prompts, images, strict=True):
+                self._desk.check()
+                self._rate(self._as_picture(image), prompt.prompt, ratings)
+        means = {name: mean for name, values in ratings.items() if (mean := _mean(values)) is not None}
+        followed, held_out = means.pop(_FOLLOWED, None), means.pop(_HELD_OUT, None)
+        return RewardMeasured(
+            step=step,
+            num_pictures=len(images),
+            followed=followed,
+            held_out=held_out,
+            held_out_by=self._judges.held_out.names[0] if self._judges.held_out is not None else "",
+            by_judge=means,
+        )
+
+    def _rate(self, picture_13PP: torch.Tensor, prompt: str, ratings: dict[str, list[float]]) -> None:
+        """Add what each judge says of a picture, and the sums, to the ratings by name."""
+        for total, judge in zip((_FOLLOWED, _HELD_OUT), self._all_judges(), strict=False):
+            scores = judge(picture_13PP, [prompt])
+            for name, rating_B in {total: scores.total_B, **scores.by_name}.items():
+                ratings.setdefault(name, []).append(rating_B.item())
+
+    def _all_judges(self) -> tuple[CompositeReward, ...]:
+        held_out = self._judges.held_out
+        return (self._judges.followed,) if held_out is None else (self._judges.followed, held_out)
+
+    def _as_picture(self, image: Image.Image) -> torch.Tensor:
+        unit_PP3 = torch.from_numpy(np.array(image, dtype=np.float32)) / 255
+        return move(unit_PP3.permute(2, 0, 1)[None].contiguous(), self._device)
+
+    def _tell(self, result: RewardMeasured) -> None:
+        self._emit(replace(result, best_step=self.best.step))
+        if self._log is None:
+            return
+        values = {"followed": result.followed, "held_out": result.held_out, **result.by_judge}
+        for name, value in values.items():
+            if value is not None:
+                self._log.scalar(f"reward/measured/{name}", value, result.step)
+
+
+_FOLLOWED, _HELD_OUT = "\0followed", "\0held out"  # beside the names of judges, none of which begins so
+
+
+def _mean(ratings: Sequence[float]) -> float | None:
+    """Return the mean of the ratings that are numbers; None where no picture could be rated."""
+    told = [r for r in ratings if math.isfinite(r)]
+    return math.fsum(told) / len(told) if told else None

@@ -1,0 +1,120 @@
+"""AlignProp: the model paints, and the gradient of a reward goes back through its last denoising steps.
+
+Prabhudesai et al. 2023 (arXiv 2310.03739). A step follows the reward with a probability, else it denoises as usual,
+which keeps the model near its pictures. The prompts are the batch's captions, at the batch's size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+
+from modules.data.batch import Batch
+from modules.data.buckets import Size
+from modules.diffusion.samplers.rollout import ChainSettings, Rollout, roll_out
+from modules.diffusion.samplers.truncation import Truncation
+from modules.objectives.reward_gradient import num_scored, reward_loss
+from modules.rewards.composite import CompositeReward, Scores
+from modules.system.seeds import derive_seed
+from trainer.methods.denoise import Denoise
+from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
+
+_SEEDS = 2**63  # as many as `derive_seed` knows
+
+
+@dataclass(frozen=True, slots=True)
+class RewardLoss:
+    """How a reward becomes a loss: "mean", "target" or "hinge", the target of the latter two, and a factor."""
+
+    kind: Literal["mean", "target", "hinge"] = "mean"
+    target: float = 10.0
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class AlignProp:
+    """Follows `reward` in a share `probability` of the steps and `denoise` in the others."""
+
+    reward: CompositeReward
+    chain: ChainSettings
+    truncation: Truncation
+    reward_loss: RewardLoss
+    probability: float
+    denoise: Denoise
+
+    def prepare(self, context: StepContext) -> None:
+        """Refuse a reward that no gradient passes through, with a DarkroomError that names it."""
+        if self.probability > 0:
+            self.reward.require_gradient()
+
+    def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+        """Yield the loader's batches as they are."""
+        yield from loader
+
+    def loss(self, batch: Batch, context: StepContext) -> StepLoss:
+        """Return the loss of pictures painted for the batch's captions, or the denoising loss of its own pictures.
+
+        All micro-batches of an optimizer step go the same way.
+        """
+        # A share of 1 is every seed there is, one of 0 none.
+        if derive_seed(context.run_seed, "alignprop", batch.step) >= self.probability * _SEEDS:
+            return self.denoise.loss(batch, context)
+        rollout = self._painted(batch, context)
+        scores = self.reward(rollout.pictures_B3PP, batch.captions)
+        settings = self.reward_loss
+        is_rated = num_scored(scores.total_B) > 0
+        return StepLoss(
+            loss=reward_loss(scores.total_B, loss=settings.kind, target=settings.target, weight=settings.weight),
+            num_samples=batch.num_samples,
+            window_samples=batch.window_samples,
+            ends_step=batch.ends_window,
+            zero_gradient_is_legal=settings.kind == "hinge" or not is_rated,
+            metrics=_metrics(scores) if is_rated else {},
+        )
+
+    def _painted(self, batch: Batch, context: StepContext) -> Rollout:
+        draws = (batch.step, batch.micro_batch)
+        factor, (height, width) = context.family.spec.latent_factor, batch.latents_BCHW.shape[-2:]
+        # Together, so that the empty prompt's states are as long as the captions'.
+        texts = context.encode([*batch.captions, ""])
+        return roll_out(
+            context.family,
+            texts.select(range(batch.num_samples)),
+            texts.select([batch.num_samples]),
+            seeds=[derive_seed(context.run_seed, "rollout", *draws, i) for i in range(batch.num_samples)],
+            size=Size(width * factor, height * factor),
+            chain=self.chain,
+            gradient_steps=self.truncation.draw(derive_seed(context.run_seed, "truncation", *draws)),
+            device=context.device,
+            temp_device=context.temp_device,
+            on_step=context.check,
+        )
+
+    def branches(self) -> Mapping[str, TrainingMethod]:
+        """Return the ways a step can go; that of the reward through as many of the last steps as it ever takes."""
+        ways: dict[str, TrainingMethod] = {}
+        if self.probability > 0:
+            longest = Truncation(self.truncation.highest, self.truncation.highest)
+            ways["following the reward"] = replace(self, probability=1.0, truncation=longest)
+        if self.probability < 1:
+            ways["denoising"] = self.denoise
+        return ways
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: what is drawn follows from the seed and the step."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over nothing."""
+
+
+def _metrics(scores: Scores) -> dict[str, float]:
+    """Return the mean reward, and that of each scorer, over the pictures that could be rated."""
+    means = [scores.total_B, *scores.by_name.values()]
+    values = torch.stack([m.detach().float().nanmean() for m in means]).tolist()  # one wait for the device
+    names = ["reward", *(f"reward/{name}" for name in scores.by_name)]
+    return {name: value for name, value in zip(names, values, strict=True) if not math.isnan(value)}

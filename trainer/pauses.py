@@ -1,0 +1,32 @@
+"""Where a step may be interrupted: a stop goes through, a pause is waited out and does not count as training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trainer.commands import CommandDesk
+from trainer.events import Event, PhaseChanged
+
+
+class Pauses:
+    """Asks the desk between micro-batches, and between the denoising steps of a method that paints."""
+
+    def __init__(self, desk: CommandDesk, emit: Callable[[Event], None], clock: Callable[[], float]) -> None:
+        self._desk = desk
+        self._emit = emit
+        self._clock = clock
+        self._seconds = 0.0
+
+    def check(self) -> None:
+        """Wait while the run is paused. Raises StopRequested once it is to stop."""
+        if not self._desk.is_paused:
+            self._desk.check()
+            return
+        start = self._clock()
+        self._desk.check(lambda waits: self._emit(PhaseChanged("paused" if waits else "training")))
+        self._seconds += self._clock() - start
+
+    def take_seconds(self) -> float:
+        """Return the seconds that were spent waiting since the last call."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
