@@ -51,7 +51,14 @@ def test_numbers_and_samples_are_there(config: Config) -> None:
     validations = ran.of(ValidationFinished)
     assert len(validations) > 0
     np.testing.assert_allclose([k.value for k in log.Scalars("loss/validation")], [v.loss for v in validations], 1e-6)
-    assert "loss/validation/seen" in log.Tags()["scalars"]
+    tags = {
+        "loss/validation_weighted": [v.weighted_loss for v in validations],
+        "loss/validation/seen": [v.by_concept["seen"] for v in validations],
+        "loss/validation_at_timestep/250": [v.by_timestep["250"] for v in validations],
+        "loss/validation_at_timestep/750": [v.by_timestep["750"] for v in validations],
+    }
+    for tag, told in tags.items():
+        np.testing.assert_allclose([k.value for k in log.Scalars(tag)], told, 1e-6)
     painted = ran.of(SampleReady)
     (tag,) = log.Tags()["images"]
     assert tag == f"samples/{Path(painted[0].path).parent.name}"

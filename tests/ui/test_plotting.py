@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ui.run.plotting import loss_range, nearest, tick_label, ticks
+from trainer.events import ValidationFinished
+from ui.run.plotting import loss_range, nearest, tick_label, ticks, weighted_course
 from ui.run.run_state import LossPoint
 
 
@@ -44,3 +47,15 @@ def test_the_nearest_point() -> None:
     points = [LossPoint(n, 0.1, 0.1) for n in (1, 10, 20)]
     assert [nearest(points, s).step for s in (-5, 4, 6, 14, 16, 99)] == [1, 1, 10, 10, 20, 20]  # type: ignore[union-attr]
     assert nearest([], 3) is None
+
+
+def test_the_weighted_course_is_drawn_where_it_is_another() -> None:
+    same = [ValidationFinished(0, 0.5, weighted_loss=0.5), ValidationFinished(5, 0.25, weighted_loss=0.25)]
+    assert weighted_course(same) == []
+    assert weighted_course([ValidationFinished(0, 0.5)]) == []  # an older run's
+    another = [
+        *same,
+        ValidationFinished(9, 0.5, weighted_loss=0.1),
+        ValidationFinished(12, 0.5, weighted_loss=math.nan),
+    ]
+    assert weighted_course(another) == [(0, 0.5), (5, 0.25), (9, 0.1)]

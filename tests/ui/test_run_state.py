@@ -28,7 +28,7 @@ from trainer.events import (
     WarningRaised,
 )
 from ui.run.run_state import MAX_CURVE_POINTS, MAX_LOG_LINES, Curve, LossPoint, RunState, fold
-from ui.run.words import count, download, duration, line_of, loss, rate
+from ui.run.words import concept_rows, count, download, duration, line_of, loss, rate, timestep_rows, validation_line
 
 
 def folded(*events: Event, state: RunState | None = None) -> RunState:
@@ -129,6 +129,23 @@ def test_samples_validations_saves_and_backups_are_kept() -> None:
     assert [v.loss for v in state.validations] == [0.5]
     assert state.backup is not None
     assert len(state.saves) == 1
+
+
+def test_the_newest_validation_tells_the_best() -> None:
+    first = ValidationFinished(5, 0.5, {"100": 0.25}, {"cats": 0.5}, 0.5, best_loss=0.5, best_step=5)
+    second = ValidationFinished(9, 0.75, {"100": 0.5}, {"cats": 0.75}, 0.25, best_loss=0.5, best_step=5)
+    assert RunState().validation is None
+    state = folded(ValidationFinished(0, 0.25), first, second)
+    assert state.validation == second
+    assert [line.text for line in state.log] == [
+        "Validation loss 0.2500 at step 0",
+        "Validation loss 0.5000 at step 5, the best so far",
+        "Validation loss 0.7500 at step 9; best 0.5000 at step 5",
+    ]
+    assert validation_line(second) == "Validation: 0.7500 at step 9; best 0.5000 at step 5"
+    assert concept_rows(first) == [("overall", "0.5000"), ("cats", "0.5000")]
+    assert concept_rows(second) == [("overall", "0.7500"), ("as training weighs it", "0.2500"), ("cats", "0.7500")]
+    assert timestep_rows(second) == [("100", "0.5000")]
 
 
 @pytest.mark.parametrize("last", [RunFinished("finished", 400, "Done."), RunFailed("It broke.", "Mend it.")])

@@ -237,6 +237,63 @@ def test_the_run_page_shows_the_course(ready: Window, tmp_path: Path) -> None:
     assert "Learned: " in page.facts.cget("text")
 
 
+def written(chart: Any, tag: str = "all") -> list[str]:
+    return [chart.itemcget(i, "text") for i in chart.find_withtag(tag) if chart.type(i) == "text"]
+
+
+def point_at(window: Window, chart: Any, step: int) -> list[str]:
+    """Move the pointer to a step and return what is written there."""
+    chart.event_generate("<Motion>", x=int(chart._x(step)), y=60)
+    window.settle()
+    return written(chart, "pointer")
+
+
+def test_the_chart_shows_validation_the_best_and_each_number(ready: Window) -> None:
+    run = press_start(ready)
+    page: Any = ready.app.shell.pages["run"]
+    run.emit(
+        started(), PhaseChanged("training"), ValidationFinished(0, 0.1), *(step(n) for n in range(1, 61)),
+        ValidationFinished(20, 0.2, {"250": 0.15, "750": 0.25}, {"cats": 0.22, "dogs": 0.18}, 0.3, 0.2, 20),
+        ValidationFinished(40, 0.4, {"250": 0.35, "750": 0.45}, {"cats": 0.42, "dogs": 0.38}, 0.6, 0.2, 20),
+    )  # fmt: skip
+    ready.wait_until(lambda: len(page.chart._validations) == 3, "validations")
+    ready.wait_until(lambda: len(page.chart._points) == 60, "the course")
+    ready.settle()
+    chart = page.chart
+    assert [t for t in written(chart) if t.isalpha()] == ["loss", "smoothed", "validation", "weighted", "best"]
+    ring = chart.bbox(chart.find_withtag("best")[0])
+    assert ring[0] < chart._x(20) < ring[2]
+    assert ring[1] < chart._y(0.2) < ring[3]
+    assert "Validation: 0.4000 at step 40; best 0.2000 at step 20" in page.facts.cget("text")
+    assert point_at(ready, chart, 20) == [
+        "Step 20: loss 0.1250, smoothed 0.1200", "validation, the best", "overall", "as training weighs it", "cats",
+        "dogs", "0.2000", "0.3000", "0.2200", "0.1800", "at timestep", "250", "750", "0.1500", "0.2500",
+    ]  # fmt: skip
+    assert "validation" in point_at(ready, chart, 40)
+    assert point_at(ready, chart, 30) == ["Step 30: loss 0.1167, smoothed 0.1133"]
+    assert point_at(ready, chart, 0) == ["Step 0", "validation", "overall", "0.1000"]
+    for at in (0, 20, 40, 60):
+        point_at(ready, chart, at)
+        left, top, right, bottom = chart.bbox(
+            *(i for i in chart.find_withtag("pointer") if chart.type(i) == "rectangle")
+        )
+        assert 0 <= left + 1 < right - 1 <= chart.winfo_width()
+        assert 0 <= top + 1 < bottom - 1 <= chart.winfo_height()
+    chart.event_generate("<Leave>")
+    assert not chart.find_withtag("pointer")
+    end(ready, run)
+
+
+def test_an_early_stop_is_said(ready: Window) -> None:
+    run, bar = press_start(ready), ready.app.shell.bottom_bar
+    message = "Stopped early after 5 steps: 2 validations in a row were not better than that of step 3."
+    run.emit(started(), PhaseChanged("training"), step(5))
+    end(ready, run, RunFinished("stopped_early", 5, message))
+    assert (bar.phase.cget("text"), bar.detail.cget("text")) == ("Stopped early", message)
+    page: Any = ready.app.shell.pages["run"]
+    assert message in page.log.text.get("1.0", "end")
+
+
 def test_what_learns_now_is_named_part_by_part(ready: Window) -> None:
     run = press_start(ready)
     page: Any = ready.app.shell.pages["run"]

@@ -21,6 +21,7 @@ from ui.theme import Theme
 from ui.thumbnails import load_fitted, load_square
 from ui.widgets.auto_bar import AutoBar
 from ui.widgets.chart import LossChart
+from ui.widgets.chart_box import BoxColumn, draw_box
 from ui.widgets.controls import Button, Choice, Switch
 from ui.widgets.dialog import Dialog
 from ui.widgets.entry import Entry
@@ -248,6 +249,24 @@ def test_the_chart_draws_any_course(screen: tk.Tk, theme: Theme) -> None:
     chart.event_generate("<Motion>", x=100, y=50)
     chart.event_generate("<Leave>")
     assert not chart.find_withtag("pointer")
+
+
+@pytest.mark.parametrize("num_rows", [1, 3, 400])
+@pytest.mark.parametrize("x", [0, 60, 10_000])
+def test_a_table_stays_inside_the_chart(screen: tk.Tk, theme: Theme, num_rows: int, x: int) -> None:
+    canvas = tk.Canvas(screen, width=400, height=200, highlightthickness=0)
+    canvas.pack()
+    screen.update()
+    rows = [(f"a rather long name of number {n}", f"{n / 7:.4f}") for n in range(num_rows)]
+    draw_box(canvas, theme, (x, 20), "Step 5", [BoxColumn("concept", rows), BoxColumn("timestep", rows)], tag="box")
+    left, top, right, bottom = canvas.bbox("box")
+    assert -1 <= left < right
+    assert -1 <= top < bottom <= 201
+    texts = [canvas.itemcget(i, "text") for i in canvas.find_withtag("box") if canvas.type(i) == "text"]
+    shown = [t for t in texts if t.startswith("a rather")]
+    more = [int(t.split()[1]) for t in texts if t.startswith("and ")]
+    assert len(shown) + sum(more) == 2 * num_rows
+    assert all(len(t) <= 22 for t in shown)
 
 
 def test_the_log_grows_and_follows(screen: tk.Tk, theme: Theme) -> None:

@@ -127,3 +127,14 @@ def test_texts_of_any_kind() -> None:
     assert from_line(to_line(event)) == event
     assert to_line(event).isascii()
     assert from_line(to_line(BackupSaved(2**70, "x"))) == BackupSaved(2**70, "x")
+
+
+def test_a_validation_of_an_older_run_is_read() -> None:
+    line = (
+        '{"event": "ValidationFinished", "step": 4, "loss": 0.5, "by_timestep": {"1": 0.5}, "by_concept": {"a": 0.5}}'
+    )
+    assert from_line(line) == ValidationFinished(4, 0.5, {"1": 0.5}, {"a": 0.5})
+    assert not ValidationFinished(4, 0.5).is_best
+    best = ValidationFinished(4, 0.5, weighted_loss=0.25, best_loss=0.5, best_step=4)
+    assert from_line(to_line(best)) == best
+    assert best.is_best

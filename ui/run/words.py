@@ -9,12 +9,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
+from modules.rewards.registry import REWARDS
 from trainer.events import (
     BackupSaved,
     DownloadProgress,
     Event,
     ModelSaved,
     PhaseChanged,
+    RewardMeasured,
     RunFailed,
     RunFinished,
     RunStarted,
@@ -70,6 +72,8 @@ def _words(event: Event) -> tuple[str, Tone] | None:
             return f"{words}: {detail}" if detail else words, "plain"
         case ValidationFinished():
             return f"Validation loss {loss(event.loss)} at step {event.step:,}{_best_words(event)}", "plain"
+        case RewardMeasured():
+            return reward_line(event), "plain"
         case BackupSaved():
             return f"Backup at step {event.step:,}: {Path(event.path).name}", "plain"
         case ModelSaved(is_final=True):
@@ -92,11 +96,32 @@ def validation_line(event: ValidationFinished) -> str:
     return f"Validation: {loss(event.loss)} at step {event.step:,}{_best_words(event)}"
 
 
+def reward_line(event: RewardMeasured) -> str:
+    """Return a measurement of the reward in a line: what is followed, what is held out, where the best was."""
+    held_out = f", held out {loss(event.held_out)} ({_judge(event.held_out_by)})" if event.held_out_by else ""
+    best = "" if event.best_step is None else f"; best at step {event.best_step:,}"
+    end = ", the best so far" if event.is_best else best
+    return f"Reward {loss(event.followed)}{held_out} at step {event.step:,}{end}"
+
+
+def reward_rows(event: RewardMeasured) -> list[tuple[str, str]]:
+    """Return what each judge said, by its label; the sum comes first where several are followed."""
+    rows = [(_judge(name), loss(value)) for name, value in event.by_judge.items()]
+    followed = [name for name in event.by_judge if name != event.held_out_by]
+    return [("followed", loss(event.followed)), *rows] if len(followed) > 1 else rows
+
+
+def _judge(name: str) -> str:
+    spec = REWARDS.get(name.rstrip("_0123456789"))
+    return spec.label if spec else name
+
+
 def concept_rows(event: ValidationFinished) -> list[tuple[str, str]]:
-    """Return the validation loss overall, as the training weighs it, and of each concept, each with its name."""
+    """Return the validation loss overall, as the training weighs it where that differs, and of each concept, named."""
     rows = [("overall", loss(event.loss))]
-    if event.weighted_loss is not None:
-        rows.append(("weighted as in training", loss(event.weighted_loss)))
+    weighted = loss(event.weighted_loss)
+    if event.weighted_loss is not None and weighted != rows[0][1]:
+        rows.append(("as training weighs it", weighted))
     return [*rows, *((name, loss(value)) for name, value in event.by_concept.items())]
 
 

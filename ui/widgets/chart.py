@@ -16,7 +16,7 @@ from ui.widgets.chart_box import BoxColumn, draw_box
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 28, 26
 _TICK_SPACING_PX = 70
-_NEAR_PX = 24
+_NEAR_PX = 8
 _DASHES = (4, 3)
 _NOTHING_YET = "The loss appears here once training has begun."
 
@@ -127,7 +127,7 @@ class LossChart(tk.Canvas):
             self._write(x + px(18), y, "best", "muted", anchor="w")
 
     def _point_at(self, event: tk.Event[Any]) -> None:
-        """Show the numbers at the step under the pointer."""
+        """Show the numbers at the step under the pointer; a validation draws the pointer to it."""
         self.delete("pointer")
         px = self.theme.px
         span = self.winfo_width() - px(_LEFT) - px(_RIGHT)
@@ -135,27 +135,29 @@ class LossChart(tk.Canvas):
             return
         low, high = self._steps
         step = low + (event.x - px(_LEFT)) / span * (high - low)
-        self._tell_loss(nearest(self._points, step))
         validation = nearest(self._validations, step)
-        if validation is not None and abs(self._x(validation.step) - event.x) <= px(_NEAR_PX):
-            self._tell_validation(validation, (self._x(validation.step), event.y))
+        if validation is not None and abs(self._x(validation.step) - event.x) > px(_NEAR_PX):
+            validation = None
+        point = nearest(self._points, step if validation is None else validation.step)
+        if validation is not None:
+            self._tell(validation.step, point if point and point.step == validation.step else None, validation)
+        elif point is not None:
+            self._tell(point.step, point, None)
 
-    def _tell_loss(self, found: LossPoint | None) -> None:
-        px = self.theme.px
-        if found is None:
-            return
-        x = self._x(found.step)
+    def _tell(self, step: int, point: LossPoint | None, validation: ValidationFinished | None) -> None:
+        """Show a line at a step, and beside it what is known there: of training, of each concept and noise level."""
+        px, x = self.theme.px, self._x(step)
         bottom = self.winfo_height() - px(_BOTTOM)
         self.create_line(x, px(_TOP), x, bottom, fill=self.theme.colour("faint"), tags="pointer")
-        text = f"step {found.step:,}   {loss_words(found.loss)}   smoothed {loss_words(found.smoothed_loss)}"
-        self._write(self.winfo_width() - px(_RIGHT), px(12), text, "text", anchor="e", tags="pointer")
-
-    def _tell_validation(self, validation: ValidationFinished, at_px: tuple[float, float]) -> None:
-        """Show a validation's numbers, each concept's and each noise level's."""
-        is_best = validation.step == self._validations[-1].best_step
-        heading = f"Validation at step {validation.step:,}{', the best' if is_best else ''}"
-        columns = [BoxColumn("concept", concept_rows(validation)), BoxColumn("timestep", timestep_rows(validation))]
-        draw_box(self, self.theme, at_px, heading, [c for c in columns if c.rows], tag="pointer")
+        columns = []
+        if validation is not None:
+            is_best = step == self._validations[-1].best_step
+            columns = [
+                BoxColumn("validation, the best" if is_best else "validation", concept_rows(validation)),
+                BoxColumn("at timestep", timestep_rows(validation)),
+            ]
+        told = f": loss {loss_words(point.loss)}, smoothed {loss_words(point.smoothed_loss)}" if point else ""
+        draw_box(self, self.theme, (x, px(_TOP)), f"Step {step:,}{told}", [c for c in columns if c.rows], tag="pointer")
 
     def _write(self, x: float, y: float, text: str, token: str, *, anchor: Any, tags: str = "") -> int:
         colour, font = self.theme.colour(token), self.theme.font("caption")

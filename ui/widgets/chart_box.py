@@ -26,8 +26,8 @@ class BoxColumn:
 def draw_box(
     canvas: tk.Canvas, theme: Theme, at_px: tuple[float, float], heading: str, columns: Sequence[BoxColumn], *, tag: str
 ) -> None:
-    """Draw the table beside a point of the canvas, wholly inside of it; rows that do not fit are counted instead."""
-    num_rows = max(1, (canvas.winfo_height() - theme.px(2 * _PADDING_PX)) // theme.px(_ROW_PX) - 2)
+    """Draw the table beside a point of the canvas, its top there, wholly inside; rows without room are counted."""
+    num_rows = max(1, int(canvas.winfo_height() - at_px[1] - theme.px(2 * _PADDING_PX)) // theme.px(_ROW_PX) - 2)
     padding, row = theme.px(_PADDING_PX), theme.px(_ROW_PX)
     before = set(canvas.find_all())
     write = _Writer(canvas, theme, tag)
@@ -67,7 +67,11 @@ class _Writer:
         names += [self.text(x, y + (i + 1) * step, cut(n), "on_tip", "nw") for i, (n, _) in enumerate(rows)]
         middle = max(self.canvas.bbox(i)[2] for i in names) + self.theme.px(_PADDING_PX)
         numbers = [self.text(middle, y + (i + 1) * step, value, "on_tip", "nw") for i, (_, value) in enumerate(rows)]
-        return float(max((self.canvas.bbox(i)[2] for i in numbers if self.canvas.itemcget(i, "text")), default=middle))
+        right = max((self.canvas.bbox(i)[2] for i in numbers if self.canvas.itemcget(i, "text")), default=middle)
+        for item in numbers:  # their last digits stand below each other
+            self.canvas.coords(item, right, self.canvas.coords(item)[1])
+            self.canvas.itemconfigure(item, anchor="ne")
+        return float(right)
 
 
 def cut(name: str) -> str:
