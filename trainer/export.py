@@ -18,7 +18,7 @@ from modules.data.dataset import Dataset
 from modules.families.spec import LoraNaming
 from modules.formats.lora_files import LoraLayerWeights, to_kohya, to_peft
 from modules.formats.metadata import LoraFacts, lora_metadata, tag_frequency
-from modules.formats.safetensors_io import OnWritten, payload_sha256, write_safetensors
+from modules.formats.safetensors_io import OnWritten, Writable, payload_sha256, write_safetensors
 from modules.formats.single_file.models import CONFIGS_KEY
 from modules.system.dtypes import dtype_of
 
@@ -80,6 +80,7 @@ class LoraExporter:
             for path, (down, up) in adapter.factors(values).items()
         ]
         form_metadata: dict[str, str] = {}
+        tensors: Mapping[str, Writable]
         if output.format == "kohya":
             tensors = to_kohya(layers, self.naming.kohya_name)
         else:

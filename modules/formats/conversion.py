@@ -21,7 +21,7 @@ from modules.formats.kinds import identify
 from modules.formats.lora_files import LoraLayerWeights, NameOf, from_kohya, from_peft, to_kohya, to_peft
 from modules.formats.lora_names import kohya_naming, peft_name, readable_kohya_names
 from modules.formats.metadata import architecture_of
-from modules.formats.safetensors_io import PAYLOAD_SHA256, OnWritten, write_safetensors
+from modules.formats.safetensors_io import PAYLOAD_SHA256, OnWritten, Writable, write_safetensors
 from modules.formats.single_file.checkpoint import open_checkpoint, part_state
 from modules.formats.single_file.models import Configs, configs_of_file, shipped_configs
 from modules.formats.single_file.write import States, write_checkpoint
@@ -149,6 +149,7 @@ def _write_lora(
     """Write a LoRA. What its metadata told stays, but for the hashes of the old bytes."""
     told = {n: v for n, v in (source.metadata or {}).items() if n not in ("lora_adapter_metadata", "sshs_legacy_hash")}
     told |= {"sshs_model_hash": PAYLOAD_SHA256, "modelspec.hash_sha256": f"0x{PAYLOAD_SHA256}"}
+    tensors: Mapping[str, Writable]
     if form == "kohya":
         tensors = to_kohya(source.layers, _checked_naming(source))
         told = _kohya_metadata(source) | told

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from modules.errors import DarkroomError
+from modules.formats.lazy_tensors import LazyTensor, lazy
 
 NameOf = Callable[[str, str], str]
 
@@ -47,14 +48,14 @@ def to_kohya(layers: Iterable[LoraLayerWeights], name_of: NameOf) -> dict[str, t
     return tensors
 
 
-def to_peft(layers: Iterable[LoraLayerWeights], name_of: NameOf) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Return the tensors of the PEFT form, alpha folded into B, and the metadata that belongs to them."""
-    tensors: dict[str, torch.Tensor] = {}
+def to_peft(layers: Iterable[LoraLayerWeights], name_of: NameOf) -> tuple[dict[str, LazyTensor], dict[str, str]]:
+    """Return the tensors of the PEFT form, alpha folded into B when one is asked for, and their metadata."""
+    tensors: dict[str, LazyTensor] = {}
     ranks: dict[str, dict[str, int]] = {}
     for layer in layers:
         name = name_of(layer.part, layer.path)
-        tensors[f"{name}.lora_A.weight"] = layer.down
-        tensors[f"{name}.lora_B.weight"] = layer.up * (layer.alpha / layer.rank)
+        tensors[f"{name}.lora_A.weight"] = lazy(layer.down)
+        tensors[f"{name}.lora_B.weight"] = _scaled(layer.up, layer.alpha / layer.rank)
         # peft matches ends of names: without "text_model." a target fits the layouts before and after transformers 5.6.
         target = name.removeprefix(f"{layer.part}.").removeprefix("text_model.")
         ranks.setdefault(layer.part, {})[target] = layer.rank
@@ -72,6 +73,10 @@ def to_peft(layers: Iterable[LoraLayerWeights], name_of: NameOf) -> tuple[dict[s
         if others:
             settings |= {f"{part}.rank_pattern": others, f"{part}.alpha_pattern": others}
     return tensors, {"format": "pt", "lora_adapter_metadata": json.dumps(settings, sort_keys=True)}
+
+
+def _scaled(tensor: torch.Tensor, scale: float) -> LazyTensor:
+    return lazy(tensor).then(tensor.shape, lambda made: made * scale)
 
 
 def from_kohya(tensors: Mapping[str, torch.Tensor], names: Mapping[str, tuple[str, str]]) -> list[LoraLayerWeights]:

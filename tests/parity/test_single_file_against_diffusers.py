@@ -143,7 +143,7 @@ def test_stock_diffusers_takes_up_every_layer_of_our_lora_files(model: str, form
         save_file(to_kohya(layers, kohya_naming(model, configs)), tmp_path / "lora.safetensors")
     else:
         tensors, metadata = to_peft(layers, peft_name)
-        save_file(tensors, tmp_path / "lora.safetensors", metadata)
+        save_file({n: t.make() for n, t in tensors.items()}, tmp_path / "lora.safetensors", metadata)
     tokenizer = CLIPTokenizer(vocab=clip_vocabulary(), merges=clip_merges(), model_max_length=77)
     options = {"tokenizer": tokenizer} | ({"tokenizer_2": tokenizer} if model == "sdxl" else {})
     options |= {} if model == "sdxl" else {"safety_checker": None, "feature_extractor": None}
