@@ -95,12 +95,12 @@ def _large_loop(folder: Path, device: Device, num_threads: int) -> Iterator[Row]
 
 
 def _saving(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
-    config = _demo(folder, device, repeats=6)
+    config = _demo(folder, device, repeats=2)  # two steps a round
     config = as_sdxl(config, write_toy_sdxl(folder / "saving-sdxl", like=from_root(config.model.base_model)))
     resting = "cpu:1" if device.is_cpu else "cpu"  # on a processor, one that its guard can tell from the other
     config = config.model_copy(update={"general": config.general.model_copy(update={"temp_device": resting})})
     for trains in ("adapter", "full"):
-        for saving in ways_against_none(of_denoiser(config, trains=trains), rounds=5, num_threads=num_threads):
+        for saving in ways_against_none(of_denoiser(config, trains=trains), rounds=3, num_threads=num_threads):
             yield _saving_row(trains, saving)
 
 
