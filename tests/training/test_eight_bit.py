@@ -39,7 +39,7 @@ def test_it_is_asked_for_with_the_settings(monkeypatch: pytest.MonkeyPatch) -> N
         return torch.optim.AdamW(groups)
 
     package = SimpleNamespace(optim=SimpleNamespace(AdamW8bit=adamw_8bit))
-    monkeypatch.setitem(sys.modules, "bitsandbytes", package)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "bitsandbytes", package)
     groups = optimizer_groups([group_of()])
     build_optimizer(groups, AdamW8bit(beta1=0.8, beta2=0.95, eps=1e-6, weight_decay=0.2, min_8bit_size=100))
     expected = {"betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.2, "min_8bit_size": 100}

@@ -231,7 +231,7 @@ def test_a_gradient_that_breaks_in_mid_way_stops_the_step_there() -> None:
             return value.clone()
 
         @staticmethod
-        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
             return gradient * float("inf")
 
     toy = Toy(ema=True)
