@@ -1,6 +1,6 @@
 """Pictures as CLIP wants them, in torch alone, so that a gradient passes: resize, centre crop, normalise.
 
-The same as transformers' CLIPImageProcessor does with Pillow, but for its rounding to 256 levels after the resize.
+The same as transformers' CLIPImageProcessor does with Pillow, but for the rounding to 256 levels: within 1.1 of them.
 """
 
 from __future__ import annotations

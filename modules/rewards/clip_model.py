@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch.nn import functional
 from transformers.models.clip.modeling_clip import CLIPEncoderLayer, CLIPModel
 from transformers.utils.logging import disable_progress_bar
@@ -46,7 +47,7 @@ class ClipEyes:
     @property
     def scale(self) -> float:
         """What cosines are multiplied by where they are compared (its logit scale): 100 in published models."""
-        return float(self.model.logit_scale.exp())
+        return float(self.model.logit_scale.detach().exp())
 
     def pictures(self, pictures_B3PP: torch.Tensor) -> torch.Tensor:
         """Return the directions (B, D) of pictures in [0, 1], of length 1, with gradient."""
@@ -76,7 +77,7 @@ def read_clip(folder: Path) -> Any:
         model, loading = CLIPModel.from_pretrained(
             folder, local_files_only=True, use_safetensors=True, output_loading_info=True, dtype=torch.float32
         )
-    except (OSError, ValueError, RuntimeError, TypeError) as error:
+    except (OSError, ValueError, RuntimeError, TypeError, SafetensorError) as error:
         raise DarkroomError(
             f"No CLIP model can be read from {folder}: {str(error).splitlines()[0]}",
             advice="The folder must hold config.json and model.safetensors in transformers' layout.",

@@ -1,0 +1,250 @@
+"""The judges: their numbers, their gradients, and what CLIP sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import CLIPModel
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+from modules.config.sections.reward import Scorer
+from modules.errors import DarkroomError
+from modules.rewards.clip_input import clip_input
+from modules.rewards.composite import CompositeReward, Judge, build_rewards
+from modules.rewards.protocol import Reward, RewardContext
+from modules.rewards.registry import NEED_FILES, REWARDS
+from modules.rewards.user_code_file import hash_of
+from modules.system.devices import CPU
+from tests.builders.clip import (
+    IMAGE_PX,
+    WIDTH,
+    aesthetic_head,
+    in_open_clip,
+    tiny_clip,
+    write_aesthetic_head,
+    write_clip_folder,
+    write_open_clip,
+)
+from tests.builders.pipelines import clip_tokenizer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+CONTEXT = RewardContext(CPU, offline=True)
+PROMPTS = ["a red disc", "a cat on a mat, photographed from far above"]
+
+
+def photographs(*, size: tuple[int, int] = (40, 52), count: int = 2, seed: int = 3) -> torch.Tensor:
+    """Smooth colour with some noise, away from 0 and 1."""
+    generator = torch.Generator().manual_seed(seed)
+    coarse = torch.rand(count, 3, 5, 6, generator=generator)
+    smooth = torch.nn.functional.interpolate(coarse, size, mode="bilinear")
+    return (0.15 + 0.7 * smooth + 0.05 * torch.rand(count, 3, *size, generator=generator)).clamp(0.05, 0.95)
+
+
+@pytest.fixture(scope="module")
+def scorers(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> dict[str, Scorer]:
+    """A judge of every kind, with tiny weights on disk."""
+    folder = tmp_path_factory.mktemp("rewards")
+    clip = write_clip_folder(folder / "clip")
+    code = folder / "mine.py"
+    code.write_text("def redness(pictures, prompts):\n    return pictures[:, 0].mean(dim=(1, 2))\n")
+    places: dict[str, dict[str, str]] = {
+        "pickscore": {"file": str(clip)},
+        "clip_score": {"file": str(clip)},
+        "aesthetic": {
+            "file": str(write_aesthetic_head(folder / "head.pth", aesthetic_head())),
+            "clip_model": str(clip),
+        },
+        "hps": {"file": str(write_open_clip(folder / "HPS_v2.pt", tiny_clip(activation="gelu", seed=2)))},
+        "user_code": {"file": f"{code}:redness"},
+    }
+    return {kind: Scorer(kind=kind, **places.get(kind, {})) for kind in REWARDS}
+
+
+def made(scorer: Scorer) -> Reward:
+    approved = {hash_of(Path(scorer.file.rpartition(":")[0]))} if scorer.kind == "user_code" else set()
+    context = RewardContext(CPU, offline=True, approved_hashes=frozenset(approved))
+    return build_rewards([scorer], context).judges[0].reward
+
+
+@pytest.mark.parametrize("kind", REWARDS)
+def test_each_judge_rates_each_picture_alone(kind: str, scorers: dict[str, Scorer]) -> None:
+    reward, pictures = made(scorers[kind]), photographs()
+    together = reward(pictures, PROMPTS)
+    assert together.shape == (2,)
+    assert torch.isfinite(together).all()
+    assert together[0] != together[1]
+    alone = torch.cat([reward(pictures[i : i + 1], PROMPTS[i : i + 1]) for i in range(2)])
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
+    assert reward.name == kind
+    assert reward.is_differentiable is REWARDS[kind].is_differentiable
+
+
+@pytest.mark.parametrize("kind", REWARDS)
+def test_gradients_are_right(kind: str, scorers: dict[str, Scorer]) -> None:
+    """Against finite differences, in double precision; CLIP's judges at the size they look at, in a few directions."""
+    reward = made(scorers[kind])
+    is_clip = kind in NEED_FILES
+    if is_clip:
+        eyes = reward.eyes  # type: ignore[attr-defined]
+        eyes.model.double()
+        if kind == "aesthetic":
+            reward.head.double()  # type: ignore[attr-defined]
+    pictures = photographs(size=(IMAGE_PX + 4, IMAGE_PX + 9) if is_clip else (4, 5)).double().requires_grad_()
+    assert torch.autograd.gradcheck(lambda p: reward(p, PROMPTS), pictures, fast_mode=is_clip, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", REWARDS)
+def test_a_gradient_reaches_every_picture(kind: str, scorers: dict[str, Scorer]) -> None:
+    pictures = photographs().requires_grad_()
+    made(scorers[kind])(pictures, PROMPTS).sum().backward()
+    assert pictures.grad is not None
+    assert (pictures.grad.abs().flatten(1).sum(dim=1) > 0).all()
+
+
+@pytest.mark.parametrize("kind", sorted(NEED_FILES))
+def test_no_judge_learns_or_holds_a_graph_of_its_own(kind: str, scorers: dict[str, Scorer]) -> None:
+    assert not made(scorers[kind])(photographs(), PROMPTS).requires_grad
+
+
+def test_the_plain_judges_say_what_their_names_say() -> None:
+    black, white = torch.zeros(1, 3, 8, 8), torch.ones(1, 3, 8, 8)
+    halves = torch.cat([black, white], dim=-1)
+    board = (torch.arange(8)[:, None] + torch.arange(8)) % 2 * torch.ones(1, 3, 8, 8)
+
+    def rated(kind: str, picture: torch.Tensor, **options: Any) -> float:
+        return float(made(Scorer(kind=kind, **options))(picture, ["x"]))
+
+    assert (rated("brightness", black), rated("brightness", white)) == (0.0, 1.0)
+    assert rated("contrast", halves) == pytest.approx(0.5)
+    assert rated("contrast", white) < 1e-5
+    assert rated("symmetry", halves) == -1.0
+    assert rated("symmetry", torch.cat([halves, halves.flip(-1)], dim=-1)) == 0.0
+    assert rated("sharpness", white) == 0.0
+    assert rated("sharpness", board) == pytest.approx(16.0)  # four neighbours of the other colour around each pixel
+    assert rated("sharpness", board) > rated("sharpness", halves) > 0
+    assert rated("colour_target", white, colour="#ffffff") == 0.0
+    assert rated("colour_target", black, colour="#FFFFFF") == -1.0
+    assert rated("colour_target", black, colour="ff0000") == pytest.approx(-1 / 3)
+
+
+def test_a_flat_picture_has_a_finite_gradient_of_contrast() -> None:
+    picture = torch.full((1, 3, 8, 8), 0.5, requires_grad=True)
+    made(Scorer(kind="contrast"))(picture, ["x"]).sum().backward()
+    assert picture.grad is not None
+    assert torch.isfinite(picture.grad).all()
+
+
+@pytest.mark.parametrize("size", [(224, 224), (300, 300), (256, 400), (401, 260), (100, 100), (97, 131)])
+def test_pictures_are_shown_to_clip_as_transformers_shows_them(size: tuple[int, int]) -> None:
+    """Up to its rounding to 256 levels, after each of the two directions of a resize: within 1.1 levels."""
+    levels = (photographs(size=size, count=1)[0] * 255).round()
+    image = Image.fromarray(levels.permute(1, 2, 0).numpy().astype(np.uint8))
+    theirs = CLIPImageProcessorPil()(image, return_tensors="pt")["pixel_values"]
+    ours = clip_input(levels[None] / 255, side_px=224)
+    assert ours.shape == theirs.shape == (1, 3, 224, 224)
+    level = 1 / 255 / 0.26130258  # after normalisation, where a level is largest
+    assert float((ours - theirs).abs().max()) < 1.1 * level
+    assert float((ours - theirs).abs().mean()) < 0.35 * level
+
+
+def cosine(model: CLIPModel, pictures: torch.Tensor, *, pad: str) -> torch.Tensor:
+    """What transformers' own model says of pictures and the prompts."""
+    tokens = clip_tokenizer(pad)(PROMPTS, padding="max_length", truncation=True, return_tensors="pt")
+    with torch.no_grad():
+        result = model(input_ids=tokens["input_ids"], pixel_values=clip_input(pictures, side_px=IMAGE_PX))
+    return (result.image_embeds * result.text_embeds).sum(dim=-1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "factor", "pad"),
+    [
+        ("clip_score", tiny_clip, lambda model: 1.0, "<|endoftext|>"),
+        ("pickscore", tiny_clip, lambda model: float(model.logit_scale.detach().exp()), "<|endoftext|>"),
+        ("hps", lambda: tiny_clip(activation="gelu", seed=2), lambda model: 1.0, "!"),
+    ],
+)
+def test_clip_s_judges_say_what_transformers_own_model_says(
+    kind: str, model: Callable[[], CLIPModel], factor: Callable[[Any], float], pad: str, scorers: dict[str, Scorer]
+) -> None:
+    """HPS comes out of OpenCLIP's layout, with its sizes read off its shapes."""
+    theirs = model()
+    pictures = photographs()
+    torch.testing.assert_close(
+        made(scorers[kind])(pictures, PROMPTS),
+        factor(theirs) * cosine(theirs, pictures, pad=pad),
+        rtol=1e-5,
+        atol=1e-6,
+    )
+
+
+def test_the_aesthetic_judge_reads_its_rating_off_the_normalised_direction(scorers: dict[str, Scorer]) -> None:
+    pictures = photographs()
+    with torch.no_grad():
+        pixels = clip_input(pictures, side_px=IMAGE_PX)
+        direction = tiny_clip().get_image_features(pixel_values=pixels).pooler_output
+        expected = aesthetic_head()(direction / direction.norm(dim=-1, keepdim=True)).squeeze(1)
+    torch.testing.assert_close(made(scorers["aesthetic"])(pictures, PROMPTS), expected)
+
+
+def test_checkpointing_clip_leaves_its_gradients_as_they_are(scorers: dict[str, Scorer]) -> None:
+    reward, plain = made(scorers["clip_score"]), tiny_clip().requires_grad_(False)
+    pictures = photographs().requires_grad_()
+    (ours,) = torch.autograd.grad(reward(pictures, PROMPTS).sum(), pictures)
+    captions = reward.eyes.captions(PROMPTS)  # type: ignore[attr-defined]
+    pixels = clip_input(pictures, side_px=IMAGE_PX)
+    direction = torch.nn.functional.normalize(plain.get_image_features(pixel_values=pixels).pooler_output, dim=-1)
+    (theirs,) = torch.autograd.grad((direction * captions).sum(), pictures)
+    assert torch.equal(ours, theirs)
+
+
+def test_judges_stay_in_float32_inside_autocast(scorers: dict[str, Scorer]) -> None:
+    composite = CompositeReward((Judge("it", made(scorers["clip_score"]), 1.0),))
+    plain = composite(photographs(), PROMPTS)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(composite(photographs(), PROMPTS).total_B, plain.total_B)
+
+
+def refused(scorer: Scorer) -> str:
+    with pytest.raises(DarkroomError) as caught:
+        build_rewards([scorer], CONTEXT)
+    return str(caught.value)
+
+
+def test_damaged_files_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    clip = write_clip_folder(tmp_path / "clip")
+    other = write_aesthetic_head(tmp_path / "wide.pth", aesthetic_head(width=WIDTH + 1))
+    said = refused(Scorer(kind="aesthetic", file=str(other), clip_model=str(clip)))
+    assert "wide.pth is no aesthetic predictor for this CLIP model: layers.0.weight should be (1024, 16)" in said
+    assert "HPS_v2_compressed.pt" in refused(Scorer(kind="hps", file=str(other)))
+
+    weights = {k: v for k, v in tiny_clip().state_dict().items() if "post_layernorm" not in k}
+    tiny_clip().save_pretrained(tmp_path / "lacking", state_dict=weights)
+    assert "lacks 2 of its weights" in refused(Scorer(kind="clip_score", file=str(tmp_path / "lacking")))
+
+    (clip / "model.safetensors").write_bytes(b"no weights")
+    assert "No CLIP model can be read from" in refused(Scorer(kind="pickscore", file=str(clip)))
+
+
+def test_an_open_clip_file_with_a_hole_is_refused(tmp_path: Path) -> None:
+    whole = in_open_clip(tiny_clip())
+    del whole["visual.ln_post.bias"]
+    torch.save({"state_dict": whole}, tmp_path / "hps.pt")
+    said = refused(Scorer(kind="hps", file=str(tmp_path / "hps.pt")))
+    assert "hps.pt lacks 1 weights of its CLIP model; the first is vision_model.post_layernorm.bias" in said
+
+
+def test_a_file_that_holds_more_than_weights_is_not_run(tmp_path: Path) -> None:
+    class Planted:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (Path.touch, (tmp_path / "was run",))
+
+    torch.save({"state_dict": Planted()}, tmp_path / "hps.pt")
+    assert "holds more than weights" in refused(Scorer(kind="hps", file=str(tmp_path / "hps.pt")))
+    assert not (tmp_path / "was run").exists()

@@ -1,0 +1,297 @@
+"""The differentiable chain: what it paints, its gradients against a plain full graph, its memory, and how it stops."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from modules.adapters.lora import LoraShape, attach_lora
+from modules.adapters.targets import target_layers
+from modules.config.sections.watching import SamplePrompt
+from modules.data.buckets import Size
+from modules.data.frame import Frame
+from modules.diffusion.samplers.ddim_step import ddim_steps
+from modules.diffusion.samplers.rollout import ChainSettings, Rollout, roll_out
+from modules.families.protocol import PartMemory
+from modules.system.devices import CPU, Device
+from tests.builders.matrix import matrix
+from tests.builders.pipelines import assert_same_picture, load_tiny, paint_in_diffusers, stock_pipeline
+
+SIZE = Size(64, 48)
+SEEDS = (11, 12)
+PROMPTS = ["a red disc", "a cat"]
+CHAIN = ChainSettings(num_steps=3, guidance=3.0)
+MODELS = ["tiny_sd", "tiny_sd2", "tiny_sdxl", "tiny_sdxl_v"]
+
+Parameters = dict[str, torch.nn.Parameter]
+Gradients = dict[str, torch.Tensor]
+
+
+@functools.cache
+def learning(folder: Path, kind: str) -> tuple[Any, Parameters]:
+    """A family whose denoiser learns; loaded once, as nothing here moves a weight."""
+    family = load_tiny(folder)
+    for part in family.parts.values():
+        part.module.requires_grad_(False)
+    unet = family.parts["unet"]
+    if kind == "full":
+        unet.module.requires_grad_(True)
+        return family, dict(unet.module.named_parameters())
+    targets = target_layers(unet.module, "denoiser", layers="all", custom_layers="", reaches=unet.reaches)
+    adapter = attach_lora("unet", unet.module, targets, LoraShape(2, 2.0, 0.0, torch.float32), seed=3)
+    generator = torch.Generator().manual_seed(1)
+    for key, parameter in adapter.parameters().items():
+        if "lora_B" in key:  # zero at first, which would hide A's gradient
+            parameter.data = torch.randn(parameter.shape, generator=generator) * 0.1
+    return family, adapter.parameters()
+
+
+def painted(
+    family: Any,
+    *,
+    gradient_steps: int = 0,
+    chain: ChainSettings = CHAIN,
+    on_step: Callable[[], None] = lambda: None,
+    seeds: tuple[int, ...] = SEEDS,
+    prompts: list[str] = PROMPTS,
+    mode: str = "whole",
+    **options: Any,
+) -> Rollout:
+    family.set_memory({"unet": PartMemory(mode)}, train_device=CPU, temp_device=Device("cpu:1"))
+    with torch.no_grad():
+        conditioning, empty = family.encode_prompts(prompts), family.encode_prompts([""])
+    return roll_out(
+        family,
+        conditioning,
+        empty,
+        seeds=seeds,
+        size=SIZE,
+        chain=chain,
+        gradient_steps=gradient_steps,
+        device=CPU,
+        temp_device=Device("cpu:1"),
+        on_step=on_step,
+        **options,
+    )
+
+
+def full_graph(family: Any, *, gradient_steps: int) -> torch.Tensor:
+    """The same pictures with nothing checkpointed and no `no_grad`; the prefix detached."""
+    family.set_memory({}, train_device=CPU, temp_device=CPU)
+    with torch.no_grad():
+        # Encoded as the rollout's are: the last bits of a text's states depend on the batch it is encoded in.
+        prompts, empty = family.encode_prompts(PROMPTS), family.encode_prompts([""])
+        both = family.framed(family.join([empty.select([0, 0]), prompts], empty), [Frame.whole(SIZE)] * 4)
+    latents = torch.stack([torch.randn(4, 6, 8, generator=torch.Generator().manual_seed(s)) for s in SEEDS])
+    for index, step in enumerate(ddim_steps(family.process, family.scheduler_config(), num_steps=CHAIN.num_steps)):
+        if index == CHAIN.num_steps - gradient_steps:
+            latents = latents.detach()
+        output = family.predict(torch.cat([latents, latents]), torch.tensor([step.timestep] * 4), both)
+        without, with_prompt = output.chunk(2)
+        latents = step.mean(without + CHAIN.guidance * (with_prompt - without), latents)
+    pictures = [family.vae.decode(one[None] / family.vae.config.scaling_factor).sample for one in latents]
+    return (torch.cat(pictures) / 2 + 0.5).clamp(0, 1)
+
+
+def gradients_of(pictures: torch.Tensor, parameters: Parameters) -> Gradients:
+    for parameter in parameters.values():
+        parameter.grad = None
+    (pictures - 0.3).square().mean().backward()
+    assert all(p.grad is not None for p in parameters.values())
+    return {n: p.grad for n, p in parameters.items() if p.grad is not None}
+
+
+@pytest.mark.parametrize("model", ["tiny_sd", "tiny_sdxl", "tiny_sdxl_v"])
+def test_it_paints_what_diffusers_pipelines_paint(request: pytest.FixtureRequest, model: str) -> None:
+    folder = request.getfixturevalue(model)
+    prompt = SamplePrompt(
+        prompt="a red disc", width_px=64, height_px=48, seed=11, steps=5, guidance=4.0, sampler="ddim"
+    )
+    rollout = painted(load_tiny(folder), chain=ChainSettings(5, 4.0), seeds=(11,), prompts=["a red disc"])
+    ours = (rollout.pictures_B3PP[0].permute(1, 2, 0) * 255).round().numpy().astype(int)
+    assert_same_picture(ours, paint_in_diffusers(stock_pipeline(folder), prompt))
+
+
+@pytest.mark.parametrize(("model", "kind", "gradient_steps"), matrix(MODELS, ["lora", "full"], [1, 2, 3]))
+def test_gradients_are_those_of_a_full_graph(
+    request: pytest.FixtureRequest, model: str, kind: str, gradient_steps: int
+) -> None:
+    """Bit for bit."""
+    family, parameters = learning(request.getfixturevalue(model), kind)
+    rollout = painted(family, gradient_steps=gradient_steps)
+    ours = gradients_of(rollout.pictures_B3PP, parameters)
+    pictures = full_graph(family, gradient_steps=gradient_steps)
+    theirs = gradients_of(pictures, parameters)
+    assert torch.equal(rollout.pictures_B3PP, pictures)
+    assert max(float(g.abs().max()) for g in theirs.values()) > 0
+    for name in ours:
+        assert torch.equal(ours[name], theirs[name]), name
+
+
+@pytest.mark.parametrize(("kind", "mode"), matrix(["lora", "full"], ["whole", "block"]))
+def test_checkpointing_changes_no_bit(any_model: Path, kind: str, mode: str) -> None:
+    family, parameters = learning(any_model, kind)
+    plain = gradients_of(painted(family, gradient_steps=2, mode="off").pictures_B3PP, parameters)
+    saved = gradients_of(painted(family, gradient_steps=2, mode=mode).pictures_B3PP, parameters)
+    assert all(torch.equal(plain[name], saved[name]) for name in plain)
+
+
+def test_more_steps_that_learn_are_more_gradient(tiny_sd: Path) -> None:
+    family, parameters = learning(tiny_sd, "lora")
+    few, many = (gradients_of(painted(family, gradient_steps=k).pictures_B3PP, parameters) for k in (1, 3))
+    assert not any(torch.equal(few[n], many[n]) for n in few)
+
+
+@pytest.mark.parametrize("mode", ["whole", "off"])
+def test_memory_is_flat_in_the_steps_that_learn(tiny_sd: Path, mode: str) -> None:
+    """Counted on what autograd saves; without checkpointing it grows with every step, which the count then shows."""
+    family, _ = learning(tiny_sd, "lora")
+    kept = {}
+    for gradient_steps in (1, 3):
+        sizes: list[int] = []
+
+        def pack(tensor: torch.Tensor, sizes: list[int] = sizes) -> torch.Tensor:
+            sizes.append(tensor.numel() * tensor.element_size())
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            rollout = painted(family, gradient_steps=gradient_steps, mode=mode, store="final")
+        assert rollout.pictures_B3PP.requires_grad
+        kept[gradient_steps] = sum(sizes)
+    doubled_latents = 2 * rollout.latents_BSCHW[:, 0].nbytes
+    grown = kept[3] - kept[1]
+    if mode == "whole":
+        assert grown <= 2 * (doubled_latents + 4 * 8)  # what goes into each step: latents, and four timesteps
+        assert kept[1] < 2 * rollout.pictures_B3PP.nbytes  # of the VAE's inside nothing
+    else:
+        assert grown > 100 * doubled_latents
+
+
+def test_without_gradient_steps_there_is_no_graph(tiny_sd: Path) -> None:
+    family, _ = learning(tiny_sd, "full")
+    rollout = painted(family)
+    assert not rollout.pictures_B3PP.requires_grad
+    assert rollout.gradient_steps == 0
+    for gradient_steps in (1, 3):
+        other = painted(family, gradient_steps=gradient_steps)
+        assert other.gradient_steps == gradient_steps
+        assert torch.equal(other.pictures_B3PP.detach(), rollout.pictures_B3PP)
+
+
+def test_pictures_follow_from_their_own_seeds(any_model: Path) -> None:
+    family, _ = learning(any_model, "lora")
+    chain = ChainSettings(3, 3.0, eta=0.8)
+    both = painted(family, chain=chain).pictures_B3PP
+    assert torch.equal(both, painted(family, chain=chain).pictures_B3PP)
+    alone = [painted(family, chain=chain, seeds=(s,), prompts=[p]) for s, p in zip(SEEDS, PROMPTS, strict=True)]
+    torch.testing.assert_close(both, torch.cat([r.pictures_B3PP for r in alone]), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(both, painted(family, chain=chain, seeds=(12, 11)).pictures_B3PP, atol=1e-3)
+
+
+def test_pictures_are_of_the_size_and_range(tiny_sd: Path) -> None:
+    pictures = painted(learning(tiny_sd, "lora")[0]).pictures_B3PP
+    assert pictures.shape == (2, 3, SIZE.height_px, SIZE.width_px)
+    assert pictures.dtype == torch.float32
+    assert 0 <= float(pictures.min()) < float(pictures.max()) <= 1
+
+
+@pytest.mark.parametrize("model", ["tiny_sd", "tiny_sdxl_v"])
+def test_stored_states_give_the_log_probabilities_again(request: pytest.FixtureRequest, model: str) -> None:
+    """What a policy method learns from: with the weights as they were, the ratio of the policies is exactly 1."""
+    family, _ = learning(request.getfixturevalue(model), "lora")
+    rollout = painted(family, chain=ChainSettings(4, 1.0, eta=1.0), store="trajectory")
+    assert rollout.latents_BSCHW.shape == (2, 5, 4, 6, 8)
+    assert rollout.latents_BSCHW.dtype == rollout.log_probs_BN.dtype == torch.float32
+    assert rollout.log_probs_BN.shape == (2, 4)
+    steps = ddim_steps(family.process, family.scheduler_config(), num_steps=4, eta=1.0)
+    with torch.no_grad():
+        conditioning = family.framed(family.encode_prompts(PROMPTS), [Frame.whole(SIZE)] * 2)
+        for index, step in enumerate(steps):
+            before, after = rollout.latents_BSCHW[:, index], rollout.latents_BSCHW[:, index + 1]
+            output = family.predict(before, torch.tensor([step.timestep] * 2), conditioning)
+            again = step.log_prob(after, step.mean(output, before))
+            assert torch.equal(again, rollout.log_probs_BN[:, index])
+    assert rollout.timesteps == tuple(step.timestep for step in steps)
+
+
+def test_what_is_stored_is_what_was_asked_for(tiny_sd: Path) -> None:
+    family, _ = learning(tiny_sd, "lora")
+    none, final, all_of_them = (painted(family, gradient_steps=1, store=s) for s in ("none", "final", "trajectory"))
+    assert none.latents_BSCHW.shape == (2, 0, 4, 6, 8)
+    assert torch.equal(final.latents_BSCHW[:, 0], all_of_them.latents_BSCHW[:, -1])
+    assert not all_of_them.latents_BSCHW.requires_grad
+    first = torch.randn(4, 6, 8, generator=torch.Generator().manual_seed(SEEDS[0]))
+    assert torch.equal(all_of_them.latents_BSCHW[0, 0], first)
+    assert float(none.log_probs_BN.abs().max()) == 0.0  # deterministic: nothing to be more or less likely
+    assert final.seeds == SEEDS
+
+
+class StoppedError(Exception):
+    """What ends a chain."""
+
+
+@pytest.mark.parametrize("last_call", [1, 2, 3, 4])
+def test_it_can_be_stopped_before_each_step_and_before_the_decoding(tiny_sd: Path, last_call: int) -> None:
+    family, _ = learning(tiny_sd, "lora")
+    calls, seen = 0, 0
+
+    def count(*_: object) -> None:
+        nonlocal seen
+        seen += 1
+
+    def check() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == last_call:
+            raise StoppedError
+
+    hook = family.unet.register_forward_hook(count)
+    with pytest.raises(StoppedError):
+        painted(family, gradient_steps=2, on_step=check)
+    hook.remove()
+    assert seen == last_call - 1
+
+
+def test_inside_autocast_only_the_denoiser_is_in_16_bits(tiny_sd: Path) -> None:
+    family, parameters = learning(tiny_sd, "lora")
+    seen: dict[str, set[bool]] = {"unet": set(), "vae": set()}
+
+    def note(name: str) -> Callable[..., None]:
+        return lambda *_: seen[name].add(torch.is_autocast_enabled("cpu"))
+
+    hooks = [
+        family.unet.register_forward_pre_hook(note("unet")),
+        family.vae.decoder.register_forward_pre_hook(note("vae")),
+    ]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rollout = painted(family, gradient_steps=2)
+    gradients = gradients_of(rollout.pictures_B3PP, parameters)  # computes both again
+    for hook in hooks:
+        hook.remove()
+    assert seen == {"unet": {True}, "vae": {False}}
+    assert rollout.pictures_B3PP.dtype == torch.float32
+    assert all(torch.isfinite(g).all() for g in gradients.values())
+
+
+@pytest.mark.parametrize("gradient_steps", [-1, 4])
+def test_more_gradient_than_steps_is_refused(tiny_sd: Path, gradient_steps: int) -> None:
+    with pytest.raises(ValueError, match="3 steps cannot carry a gradient"):
+        painted(learning(tiny_sd, "lora")[0], gradient_steps=gradient_steps)
+
+
+def test_guidance_needs_the_empty_prompt(tiny_sd: Path) -> None:
+    family, _ = learning(tiny_sd, "lora")
+    with torch.no_grad():
+        conditioning = family.encode_prompts(PROMPTS)
+    options: dict[str, Any] = {
+        "seeds": SEEDS, "size": SIZE, "gradient_steps": 0, "device": CPU, "temp_device": CPU, "on_step": lambda: None,
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="empty prompt"):
+        roll_out(family, conditioning, None, chain=CHAIN, **options)
+    unguided = roll_out(family, conditioning, None, chain=ChainSettings(3), **options)
+    assert not torch.allclose(unguided.pictures_B3PP, painted(family).pictures_B3PP, atol=1e-3)

@@ -1,0 +1,465 @@
+"""Rewards without a model: the records, the settings, what is told before a run, users' code, sums and losses."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modules.config.codec import decode
+from modules.config.problem import Problem
+from modules.config.rules.rewards import reward_chain, reward_judges
+from modules.config.schema import Config
+from modules.config.sections.reward import Scorer
+from modules.diffusion.samplers.truncation import Truncation, truncation_of
+from modules.errors import DarkroomError
+from modules.objectives.reward_gradient import num_scored, reward_loss, reward_losses
+from modules.rewards import registry
+from modules.rewards.colour import parse_colour
+from modules.rewards.composite import CompositeReward, Judge, build_rewards
+from modules.rewards.files import is_repository, wanted_files
+from modules.rewards.problems import problems_of_rewards
+from modules.rewards.protocol import RewardContext
+from modules.rewards.registry import REWARDS, hold_out_labels, reward_labels
+from modules.rewards.scorers.user_code import load_user_reward
+from modules.rewards.selection import held_out_scorer, trained_scorers
+from modules.rewards.user_code_file import hash_of, split_reference
+from modules.system.devices import CPU
+from modules.system.seeds import derive_seed
+from tests.unit.strategies import few
+
+PICTURES = torch.rand(3, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+PROMPTS = ["a", "b", "c"]
+NAN = float("nan")
+
+
+# ---- the records
+
+
+@pytest.mark.parametrize("kind", REWARDS)
+def test_each_record_names_a_factory_that_is_there(kind: str) -> None:
+    module, _, function = REWARDS[kind].factory.partition(":")
+    assert callable(getattr(importlib.import_module(module), function))
+    assert REWARDS[kind].name == kind
+    assert bool(REWARDS[kind].files) is bool(REWARDS[kind].licence and REWARDS[kind].source)
+
+
+def test_records_settings_and_what_is_told_before_a_run_need_no_torch() -> None:
+    modules = ("registry", "selection", "files", "problems", "colour", "user_code_file")
+    code = f"import sys; {'; '.join(f'import modules.rewards.{m}' for m in modules)}; "
+    code += "import modules.config.rules, modules.diffusion.samplers.truncation; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_settings_know_every_reward() -> None:
+    config = decoded(scorers=[{"kind": kind} for kind in reward_labels()])
+    assert [s.kind for s in config.reward.scorers] == list(REWARDS)
+    assert decoded(hold_out="pickscore").training.method.hold_out == "pickscore"  # type: ignore[union-attr]
+    assert list(hold_out_labels()) == ["none", *REWARDS]
+    assert [p.path for p in decode(tree(scorers=[{"kind": "taste"}])).problems] == ["reward.scorers.0.kind"]
+
+
+# ---- who is followed
+
+
+def test_the_judge_held_out_is_watched_and_not_followed() -> None:
+    light, red, off = Scorer(kind="brightness"), Scorer(kind="colour_target", weight=2.0), Scorer(enabled=False)
+    idle = Scorer(kind="contrast", weight=0.0)
+    scorers = (light, red, off, idle)
+    assert trained_scorers(scorers, "none") == (light, red)
+    assert trained_scorers(scorers, "brightness") == (red,)
+    assert held_out_scorer(scorers, "none") is None
+    assert held_out_scorer(scorers, "colour_target") is red  # with its own colour
+    assert held_out_scorer(scorers, "symmetry") == Scorer(kind="symmetry")
+
+
+# ---- the rules
+
+
+def tree(*, scorers: Sequence[dict[str, Any]] = ({"kind": "brightness"},), **method: Any) -> dict[str, Any]:
+    return {
+        "darkroom_version": 1,
+        "training": {"method": {"name": "alignprop", **method}},
+        "reward": {"scorers": list(scorers)},
+    }
+
+
+def decoded(**options: Any) -> Config:
+    loaded = decode(tree(**options))
+    assert not loaded.problems, loaded.problems
+    return loaded.config
+
+
+def found(config: Config) -> list[tuple[str, str]]:
+    return [(p.path, p.severity) for rule in (reward_judges, reward_chain) for p in rule(config)]
+
+
+def test_a_sound_config_breaks_no_rule() -> None:
+    assert found(decoded(hold_out="contrast")) == []
+    assert found(Config()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "path"),
+    [
+        ({"scorers": []}, "reward.scorers"),
+        ({"scorers": [{"kind": "brightness", "enabled": False}]}, "reward.scorers"),
+        ({"scorers": [{"kind": "brightness", "weight": 0}]}, "reward.scorers"),
+        ({"hold_out": "brightness"}, "reward.scorers"),
+        ({"scorers": [{"kind": "colour_target", "colour": "red"}]}, "reward.scorers.0.colour"),
+        ({"scorers": [{}, {"kind": "user_code", "file": "mine.py"}]}, "reward.scorers.1.file"),
+        ({"hold_out": "user_code"}, "training.method.hold_out"),
+        ({"steps": 4, "last_steps": 5}, "training.method.last_steps"),
+        ({"last_steps": 3, "last_steps_min": 4}, "training.method.last_steps_min"),
+    ],
+)
+def test_each_rule_names_its_field(options: dict[str, Any], path: str) -> None:
+    assert found(decoded(**options)) == [(path, "error")]
+
+
+def test_the_fewest_steps_do_not_matter_where_their_number_is_fixed() -> None:
+    assert found(decoded(truncate="fixed", last_steps=2, last_steps_min=9)) == []
+
+
+def test_a_judge_without_gradient_may_only_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    blind = replace(REWARDS["symmetry"], is_differentiable=False)
+    monkeypatch.setattr(registry, "REWARDS", {**REWARDS, "symmetry": blind})
+    monkeypatch.setattr("modules.config.rules.rewards.REWARDS", registry.REWARDS)
+    scorers = [{"kind": "brightness"}, {"kind": "symmetry"}]
+    assert found(decoded(scorers=scorers)) == [("reward.scorers.1.kind", "error")]
+    assert found(decoded(scorers=scorers, hold_out="symmetry")) == []
+
+
+# ---- what is told before a run
+
+
+def told(scorers: Sequence[Scorer], tmp_path: Path, **options: Any) -> list[Problem]:
+    return list(problems_of_rewards(scorers, **{"offline": True, "hub_cache_dir": str(tmp_path / "hub"), **options}))
+
+
+def in_hub_cache(tmp_path: Path, repo: str, *names: str) -> Path:
+    """Put empty files where a download would have left them."""
+    folder = tmp_path / "hub" / f"models--{repo.replace('/', '--')}"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text("abc")
+    snapshot = folder / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    for name in names:
+        (snapshot / name).touch()
+    return snapshot
+
+
+def test_judges_without_files_need_nothing(tmp_path: Path) -> None:
+    plain = [Scorer(kind=kind) for kind, spec in REWARDS.items() if not spec.files and kind != "user_code"]
+    assert len(plain) == 5
+    assert told(plain, tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("pickscore", ["config.json and model.safetensors of yuvalkirstain/PickScore_v1", "3.9 GB"]),
+        ("clip_score", ["openai/clip-vit-large-patch14", "1.7 GB"]),
+        ("hps", ["HPS_v2_compressed.pt of xswu/HPSv2", "2.0 GB"]),
+        ("aesthetic", ["aesthetic-model.pth of trl-lib/ddpo-aesthetic-predictor", "4 MB"]),
+    ],
+)
+def test_what_is_missing_is_named_with_where_it_can_be_had(kind: str, words: list[str], tmp_path: Path) -> None:
+    first, *more = told([Scorer(kind=kind)], tmp_path)
+    assert (first.path, first.severity) == ("reward.scorers.0.file", "error")
+    assert all(word in first.message for word in words), first.message
+    assert [p.path for p in more] == (["reward.scorers.0.clip_model"] if kind == "aesthetic" else [])
+    with_network = told([Scorer(kind=kind)], tmp_path, offline=False)
+    assert {p.severity for p in with_network} == {"info"}
+    assert "downloaded when the run begins" in with_network[0].message
+
+
+def test_what_was_downloaded_is_found(tmp_path: Path) -> None:
+    in_hub_cache(tmp_path, "openai/clip-vit-large-patch14", "config.json", "model.safetensors")
+    assert told([Scorer(kind="clip_score")], tmp_path) == []
+    in_hub_cache(tmp_path, "yuvalkirstain/PickScore_v1", "config.json")
+    assert len(told([Scorer(kind="pickscore")], tmp_path)) == 1
+    in_hub_cache(tmp_path, "somebody/finer-clip", "config.json", "model.safetensors")
+    assert told([Scorer(kind="pickscore", file="somebody/finer-clip")], tmp_path) == []
+    other = told([Scorer(kind="pickscore", file="somebody/other-clip")], tmp_path)
+    assert "somebody/other-clip" in other[0].message
+
+
+def test_own_files_that_are_not_there_are_errors_with_or_without_network(tmp_path: Path) -> None:
+    (tmp_path / "clip").mkdir()
+    (tmp_path / "clip" / "config.json").touch()
+    scorers = [Scorer(kind="hps", file=str(tmp_path / "no.pt")), Scorer(kind="clip_score", file=str(tmp_path / "clip"))]
+    for offline in (True, False):
+        hps, clip = told(scorers, tmp_path, offline=offline)
+        assert (hps.path, hps.severity, clip.path, clip.severity) == (
+            "reward.scorers.0.file", "error", "reward.scorers.1.file", "error",
+        )  # fmt: skip
+        assert "no.pt" in hps.message
+        assert "xswu/HPSv2" in hps.advice
+        assert "has no model.safetensors" in clip.message
+
+
+def test_judges_that_are_not_asked_need_nothing(tmp_path: Path) -> None:
+    idle = [Scorer(kind="hps", enabled=False), Scorer(kind="pickscore", weight=0), Scorer(kind="brightness")]
+    assert told(idle, tmp_path) == []
+    assert told(idle, tmp_path, hold_out="pickscore")[0].path == "reward.scorers.1.file"
+    assert told(idle[2:], tmp_path, hold_out="pickscore")[0].path == "training.method.hold_out"
+
+
+def test_a_missing_file_also_stops_the_loading_in_a_sentence(tmp_path: Path) -> None:
+    context = RewardContext(CPU, offline=True, hub_cache_dir=str(tmp_path))
+    with pytest.raises(DarkroomError, match=r"HPS_v2_compressed\.pt of xswu/HPSv2 at Hugging Face"):
+        build_rewards([Scorer(kind="hps")], context)
+    with pytest.raises(DarkroomError, match="no judge"):
+        build_rewards([], context)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [
+        ("openai/clip-vit-large-patch14", True), ("a/b", True), ("clip", False), ("/models/clip", False),
+        ("./clip", False), ("~/clip", False), ("models/head.pth", False), ("a/b/c", False), ("C:\\a/b", False),
+        ("", False), ("/", False),
+    ],
+)  # fmt: skip
+def test_what_is_a_repository_s_name(name: str, is_one: bool) -> None:
+    assert is_repository(name) is is_one
+    own = next(iter(wanted_files(Scorer(kind="pickscore", file=name)))).own
+    assert (own is None) is (is_one or not name)
+
+
+# ---- code of the user's own
+
+
+CODE = "import torch\n\ndef score(pictures, prompts):\n    return pictures.mean(dim=(1, 2, 3)) + len(prompts[0])\n"
+
+
+def written(tmp_path: Path, code: str = CODE) -> Path:
+    file = tmp_path / "mine.py"
+    file.write_text(code)
+    return file
+
+
+def test_code_runs_only_where_that_very_file_was_approved(tmp_path: Path) -> None:
+    file = written(tmp_path, f"from pathlib import Path\nPath({str(tmp_path / 'was run')!r}).touch()\n{CODE}")
+    assert hash_of(file) == hashlib.sha256(file.read_bytes()).hexdigest()
+    with pytest.raises(DarkroomError, match="not approved") as caught:
+        load_user_reward(file, "score", {hashlib.sha256(CODE.encode()).hexdigest()})
+    assert "--allow-code" in caught.value.advice
+    assert not (tmp_path / "was run").exists()
+    approved = {hash_of(file)}
+    reward = load_user_reward(file, "score", approved)
+    assert (tmp_path / "was run").exists()
+    torch.testing.assert_close(reward(PICTURES, PROMPTS), PICTURES.flatten(1).mean(1) + 1)
+    file.write_text(file.read_text() + "\n# changed\n")
+    with pytest.raises(DarkroomError, match="not approved"):
+        load_user_reward(file, "score", approved)
+
+
+def test_preflight_asks_for_the_approval_and_warns_where_it_is_given(tmp_path: Path) -> None:
+    file = written(tmp_path)
+    scorers = [Scorer(kind="brightness"), Scorer(kind="user_code", file=f"{file}:score")]
+    [refusal] = told(scorers, tmp_path)
+    assert (refusal.path, refusal.severity) == ("reward.scorers.1.file", "error")
+    [warning] = told(scorers, tmp_path, approved_hashes={hash_of(file)})
+    assert (warning.path, warning.severity) == ("reward.scorers.1.file", "warning")
+    assert "run as a program" in warning.message
+    [missing] = told([Scorer(kind="user_code", file=f"{tmp_path / 'none.py'}:score")], tmp_path)
+    assert "cannot be read" in missing.message
+
+
+@pytest.mark.parametrize("reference", ["", "mine.py", "mine.py:", "mine.txt:score", ":score", "mine.py:1st", "a:b"])
+def test_a_reference_to_no_function_is_refused(reference: str) -> None:
+    with pytest.raises(DarkroomError, match="names no function"):
+        split_reference(reference)
+
+
+def test_a_reference_may_hold_a_drive(tmp_path: Path) -> None:
+    assert split_reference(f"{tmp_path}/mine.py:score") == (tmp_path / "mine.py", "score")
+    assert split_reference("C:\\rewards\\mine.py:score")[1] == "score"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("def score(:", "does not run: SyntaxError"),
+        ("raise ValueError('no')", "does not run: ValueError: no"),
+        ("score = 3", "has no function score"),
+        ("def score(p, t):\n    return p.mean()", r"returned \(\) instead of a tensor of shape \(3,\)"),
+        ("def score(p, t):\n    return [1.0, 2.0, 3.0]", "returned list instead"),
+        ("def score(p, t):\n    return 1 / 0", "failed: ZeroDivisionError"),
+        ("def score(p, t):\n    return p.detach().mean(dim=(1, 2, 3))", "No gradient passes"),
+    ],
+)
+def test_what_is_wrong_with_code_is_said(tmp_path: Path, code: str, words: str) -> None:
+    file = written(tmp_path, code)
+    with pytest.raises(DarkroomError, match=words):
+        load_user_reward(file, "score", {hash_of(file)})(PICTURES.clone().requires_grad_(), PROMPTS)
+
+
+def test_code_may_hold_what_looks_itself_up(tmp_path: Path) -> None:
+    """A dataclass with annotations from the future finds its module by name."""
+    code = (
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n\n@dataclass\nclass Scale:\n"
+        "    factor: float = 2.0\n\ndef score(pictures, prompts):\n"
+        "    return pictures.mean(dim=(1, 2, 3)) * Scale().factor\n\nscore.is_differentiable = False\n"
+    )
+    file = written(tmp_path, code)
+    reward = load_user_reward(file, "score", {hash_of(file)})
+    torch.testing.assert_close(reward(PICTURES, PROMPTS), 2 * PICTURES.flatten(1).mean(1))
+    composite = CompositeReward((Judge("light", Says((1.0, 2.0, 3.0)), 1.0), Judge("mine", reward, 1.0)))
+    assert not composite.is_differentiable
+    with pytest.raises(DarkroomError, match="No gradient passes through the reward mine"):
+        composite.require_gradient()
+
+
+# ---- several judges
+
+
+@dataclass(frozen=True)
+class Says:
+    """A judge that always says the same."""
+
+    ratings: tuple[float, ...]
+    name: str = "says"
+    is_differentiable: bool = True
+
+    def __call__(self, pictures_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
+        return torch.tensor(self.ratings)
+
+
+def test_the_sum_is_weighted_and_leaves_out_who_has_no_score() -> None:
+    composite = CompositeReward((Judge("a", Says((1.0, 2.0, NAN)), 2.0), Judge("b", Says((10.0, NAN, NAN)), 0.5)))
+    scores = composite(PICTURES, PROMPTS)
+    assert scores.total_B[:2].tolist() == [7.0, 4.0]
+    assert scores.total_B[2].isnan()
+    assert scores.by_name["a"][:2].tolist() == [1.0, 2.0]  # as said, not weighted
+    assert composite.names == ("a", "b")
+    assert composite.is_differentiable
+    composite.require_gradient()
+
+
+def test_judges_of_one_kind_have_names_of_their_own() -> None:
+    red, blue, light = (
+        Scorer(kind="colour_target", colour="#ff0000"), Scorer(kind="colour_target", colour="#0000ff", weight=3.0),
+        Scorer(kind="brightness"),
+    )  # fmt: skip
+    composite = build_rewards([red, light, blue], RewardContext(CPU))
+    assert composite.names == ("colour_target", "brightness", "colour_target_2")
+    scores = composite(PICTURES, PROMPTS)
+    parts = [scores.by_name[n] * w for n, w in zip(composite.names, (1.0, 1.0, 3.0), strict=True)]
+    torch.testing.assert_close(scores.total_B, sum(parts))
+    assert not torch.equal(scores.by_name["colour_target"], scores.by_name["colour_target_2"])
+
+
+def test_no_gradient_comes_from_a_picture_without_score() -> None:
+    @dataclass(frozen=True)
+    class Half:
+        name: str = "half"
+        is_differentiable: bool = True
+
+        def __call__(self, pictures_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
+            means = pictures_B3PP.flatten(1).mean(dim=1)
+            return torch.where(torch.tensor([True, False, True]), means, NAN)
+
+    pictures = PICTURES.clone().requires_grad_()
+    total = CompositeReward((Judge("half", Half(), 1.0),))(pictures, PROMPTS).total_B
+    reward_loss(total, loss="mean", target=0.0, weight=1.0).backward()
+    assert pictures.grad is not None
+    assert torch.isfinite(pictures.grad).all()
+    assert [bool(g.any()) for g in pictures.grad] == [True, False, True]
+    torch.testing.assert_close(pictures.grad[0], torch.full((3, 8, 8), -1 / 192 / 2))  # a mean over two, not three
+
+
+# ---- losses
+
+
+def test_losses_by_hand() -> None:
+    rewards = torch.tensor([0.5, 1.0, 2.0])
+    assert reward_losses(rewards, loss="mean", target=9.0).tolist() == [-0.5, -1.0, -2.0]
+    assert reward_losses(rewards, loss="target", target=1.0).tolist() == [0.5, 0.0, 1.0]
+    assert reward_losses(rewards, loss="hinge", target=1.0).tolist() == [0.5, 0.0, 0.0]
+    assert reward_losses(rewards.bfloat16(), loss="mean", target=0.0).dtype == torch.float32
+    with pytest.raises(ValueError, match="'median'"):
+        reward_losses(rewards, loss="median", target=0.0)
+
+
+@pytest.mark.parametrize("loss", ["mean", "target", "hinge"])
+def test_samples_without_rating_do_not_count(loss: str) -> None:
+    some = torch.tensor([0.5, NAN, 2.0], requires_grad=True)
+    value = reward_loss(some, loss=loss, target=3.0, weight=0.5)
+    value.backward()
+    expected = 0.5 * reward_losses(torch.tensor([0.5, 2.0]), loss=loss, target=3.0).mean()
+    torch.testing.assert_close(value.detach(), expected)
+    assert some.grad is not None
+    assert some.grad.tolist() == [-0.25, 0.0, -0.25]
+    assert num_scored(some) == 2
+
+
+def test_a_batch_without_any_rating_is_a_loss_of_nothing_with_its_graph() -> None:
+    none = torch.full((2,), NAN, requires_grad=True)
+    value = reward_loss(none, loss="target", target=3.0, weight=0.5)
+    value.backward()
+    assert value.item() == 0.0
+    assert none.grad is not None
+    assert none.grad.tolist() == [0.0, 0.0]
+    assert num_scored(none) == 0
+
+
+def test_a_hinge_that_is_reached_gives_no_gradient() -> None:
+    rewards = torch.tensor([5.0, 6.0], requires_grad=True)
+    reward_loss(rewards, loss="hinge", target=4.0, weight=1.0).backward()
+    assert rewards.grad is not None
+    assert not rewards.grad.any()
+
+
+# ---- how many steps learn
+
+
+@few
+@given(st.integers(1, 50), st.integers(0, 50), st.integers(0, 2**63 - 1))
+def test_a_draw_is_within_its_bounds_and_the_seed_s_alone(lowest: int, more: int, seed: int) -> None:
+    truncation = Truncation(lowest, lowest + more)
+    assert lowest <= truncation.draw(seed) <= lowest + more
+    assert truncation.draw(seed) == Truncation(lowest, lowest + more).draw(seed)
+
+
+def test_draws_are_uniform_with_both_ends() -> None:
+    counts = Counter(Truncation(2, 6).draw(derive_seed(1, "truncation", step, 0)) for step in range(5000))
+    assert sorted(counts) == [2, 3, 4, 5, 6]
+    assert all(900 < n < 1100 for n in counts.values())
+
+
+@pytest.mark.parametrize(("lowest", "highest"), [(0, 3), (-1, 1), (4, 3)])
+def test_no_step_that_learns_is_no_truncation(lowest: int, highest: int) -> None:
+    with pytest.raises(ValueError, match="no range"):
+        Truncation(lowest, highest)
+
+
+def test_settings_mean_a_fixed_number_or_a_range() -> None:
+    assert truncation_of("fixed", last_steps=4, last_steps_min=2) == Truncation(4, 4)
+    assert truncation_of("uniform", last_steps=4, last_steps_min=2) == Truncation(2, 4)
+
+
+# ---- colours
+
+
+def test_colours_are_read_as_people_write_them() -> None:
+    assert parse_colour("#ff8000") == (1.0, 128 / 255, 0.0)
+    assert parse_colour(" 0000FF ") == (0.0, 0.0, 1.0)
+    for text in ("", "red", "#fff", "#gg0000", "#ff00000"):
+        with pytest.raises(DarkroomError, match="no colour"):
+            parse_colour(text)
