@@ -33,6 +33,7 @@ MEMORIES: dict[str, dict[str, Any]] = {
     "block": {"checkpointing": "block"},
     "whole": {"checkpointing": "whole"},
     "offloaded activations": {"checkpointing": "block", "offload_activations": True},
+    "offloaded layers": {"checkpointing": "block", "offload_activations": True, "offload_fraction": 0.5},
 }
 STOPPING = ["text_encoder", "text_encoder_2", "unet", "everything"]
 SIZES = [(64, 64)] * 3
