@@ -76,6 +76,7 @@ def _savings(config: Config, run: RunPlan) -> Iterator[Saving]:
         yield Saving("training.precision", "bfloat16 as the precision", _of_parts(names, compute_bytes=2))
     if run.optimizer != "adafactor":
         yield Saving("training.optimizer.name", "Adafactor", lambda r: replace(r, optimizer="adafactor"))
+    yield from _of_steps(config, run)
     if run.average == "here":
         words = "the average of weights on the resting device"
         yield Saving("training.ema.mode", words, lambda r: replace(r, average="elsewhere"))
@@ -93,6 +94,17 @@ def _of_passes(part: PartSpec, plan: PartPlan) -> Iterator[Saving]:
     if plan.checkpointing == "block" and plan.offload_fraction == 0:
         words = f"letting half of the layers of the {part.label} wait on the resting device"
         yield Saving(f"parts.{name}.offload_fraction", words, _of_part(name, offload_fraction=0.5))
+
+
+def _of_steps(config: Config, run: RunPlan) -> Iterator[Saving]:
+    is_tuned = any(p.trains == "full" for p in run.plans.values())
+    can_fuse = run.batch_size == 1 and not run.accumulates and not run.scales_loss  # a smaller batch would accumulate
+    if is_tuned and can_fuse and getattr(config.training.optimizer, "fused_back_pass", None) is False:
+        words = "the optimizer's fused back pass, without clipping gradients"
+        yield Saving("training.optimizer.fused_back_pass", words, lambda r: replace(r, is_fused=True))
+    if run.keeps_copies and any(config.part(n).dtype == "bfloat16" for n, p in run.plans.items() if p.trains == "full"):
+        words = "stochastic rounding in the place of float32 copies"
+        yield Saving("training.small_weights", words, lambda r: replace(r, keeps_copies=False))
 
 
 def _of_caches(config: Config, run: RunPlan) -> Iterator[Saving]:

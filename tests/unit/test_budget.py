@@ -224,6 +224,22 @@ def test_a_fine_tune_is_told_of_its_optimizer() -> None:
     assert "Adafactor (training.optimizer.name)" in found.advice
 
 
+def test_a_fine_tune_is_told_of_a_fused_back_pass_and_stochastic_rounding() -> None:
+    plain: dict[str, Any] = {"trains": "full", "precision": "bfloat16", "batch_size": 1}
+    parts = {n: {**p, "train": n == "unet", "checkpointing": "block"} for n, p in BF16.items()}
+    full = config(training=plain, parts=parts)
+    (found,) = memory_problems(full, SIZES, memory_of=card(free=12 * GB))
+    for path, changes in {
+        "training.optimizer.fused_back_pass": {"optimizer": {"name": "adamw", "fused_back_pass": True}},
+        "training.small_weights": {"small_weights": "stochastic"},
+    }.items():
+        saved = total(full) - total(config(training={**plain, **changes}, parts=parts))
+        assert f"({path}) saves about {saved / 1e9:.1f} GB" in found.advice
+    for cannot in ({"accumulation_steps": 2}, {"precision": "float16"}, {"batch_size": 4}):
+        (found,) = memory_problems(config(training={**plain, **cannot}, parts=parts), SIZES, memory_of=card(free=GB))
+        assert "fused_back_pass" not in found.advice
+
+
 # -- the disk
 
 
