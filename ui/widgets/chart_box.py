@@ -67,7 +67,8 @@ class _Writer:
         names += [self.text(x, y + (i + 1) * step, cut(n), "on_tip", "nw") for i, (n, _) in enumerate(rows)]
         middle = max(self.canvas.bbox(i)[2] for i in names) + self.theme.px(_PADDING_PX)
         numbers = [self.text(middle, y + (i + 1) * step, value, "on_tip", "nw") for i, (_, value) in enumerate(rows)]
-        right = max((self.canvas.bbox(i)[2] for i in numbers if self.canvas.itemcget(i, "text")), default=middle)
+        told = [i for i, (_, value) in zip(numbers, rows, strict=True) if value]
+        right = max((self.canvas.bbox(i)[2] for i in told), default=middle)
         for item in numbers:  # their last digits stand below each other
             self.canvas.coords(item, right, self.canvas.coords(item)[1])
             self.canvas.itemconfigure(item, anchor="ne")
