@@ -35,6 +35,7 @@ def create_checkpointed_forward(
     offload_activations: bool = False,
     offload_fraction: float = 0.0,
     resident: Collection[nn.Parameter] = (),
+    entry: str = "forward",
 ) -> Forward:
     """Make a module compute its forward pass with checkpointing, and return the callable that runs it.
 
@@ -42,28 +43,31 @@ def create_checkpointed_forward(
     one of `block_types`). With `offload_activations` what is kept between forward and backward waits on
     `temp_device` and comes back to `train_device` when the backward pass wants it. `offload_fraction` of the weights
     of the blocks, but none that are `resident`, wait on `temp_device` and are copied to `train_device` while their
-    block is computed (`modules/memory/offload.py`). Calling it again on the same module replaces what was set up
+    block is computed (`modules/memory/offload.py`). `entry` is the method that runs the module, where that is not its
+    forward pass, as the `decode` of a VAE. Calling it again on the same module replaces what was set up
     before; a placement made afterwards brings the weights where they belong. Without gradients (`no_grad`) nothing is
     computed twice.
 
     The gradients are those of the plain forward, bit for bit; offloaded ones too, as a copy loses nothing.
     """
-    for wrapped in _wrapped_in(module):
-        del wrapped.forward
+    for wrapped, name in _wrapped_in(module, entry):
+        delattr(wrapped, name)
     blocks = [m for m in module.modules() if isinstance(m, tuple(block_types))]
     transfers = Transfers(train_device, temp_device)
     layers = offload_layers(blocks, fraction=offload_fraction, resident=resident, transfers=transfers)
-    for target in {"off": [], "whole": [module], "block": blocks}[mode]:
-        target.forward = _CheckpointedForward(target.forward)
+    targets = {"off": [], "whole": [(module, entry)], "block": [(block, "forward") for block in blocks]}[mode]
+    for target, name in targets:
+        setattr(target, name, _CheckpointedForward(getattr(target, name)))
+    enter: Forward = module.__call__ if entry == "forward" else getattr(module, entry)
     if layers is None and not offload_activations:
-        return module.__call__
+        return enter
 
     def run(*args: Any, **kwargs: Any) -> Any:
         if layers is not None:
             layers.begin()
         keeps = offload_activations and torch.is_grad_enabled()
         with offloaded_activations(module, transfers) if keeps else nullcontext():
-            return module(*args, **kwargs)
+            return enter(*args, **kwargs)
 
     return run
 
@@ -86,10 +90,10 @@ class _CheckpointedForward:
         return checkpoint(self.plain, *args, use_reentrant=False, **kwargs)
 
 
-def _wrapped_in(module: nn.Module) -> list[nn.Module]:
-    return [
-        m for m in module.modules() if isinstance(m.__dict__.get("forward"), _CheckpointedForward | OffloadedForward)
-    ]
+def _wrapped_in(module: nn.Module, entry: str) -> list[tuple[nn.Module, str]]:
+    places = [(module, entry), *((m, "forward") for m in module.modules())]
+    is_ours = _CheckpointedForward | OffloadedForward
+    return [place for place in dict.fromkeys(places) if isinstance(place[0].__dict__.get(place[1]), is_ours)]
 
 
 def _offloaded(forward: object) -> OffloadedForward | None:

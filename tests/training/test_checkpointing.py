@@ -222,6 +222,28 @@ def test_where_nothing_inside_learns_the_input_may(tiny_sd: Path, mode: str, sav
 
 
 @pytest.mark.parametrize(("mode", "saves"), matrix(MODES, SAVES))
+def test_a_gradient_through_the_decoder_is_the_plain_one(tiny_sd: Path, mode: str, saves: str) -> None:
+    """As a reward on pictures has it; the VAE is entered by its decoder and learns nothing."""
+    family: ModelFamily = load_tiny(tiny_sd)
+    family.parts["vae"].module.requires_grad_(False)
+    runs: list[str] = []
+    decoder = family.parts["vae"].module.decoder
+    decoder.register_forward_pre_hook(lambda *_: runs.append("the decoder"))
+
+    def of_latents(memory: PartMemory) -> torch.Tensor:
+        family.set_memory({"vae": memory}, train_device=CPU, temp_device=TEMP)
+        latents = torch.randn(1, 4, 4, 4, generator=torch.Generator().manual_seed(3)).requires_grad_()
+        family.decode(latents).square().mean().backward()
+        assert latents.grad is not None
+        return latents.grad
+
+    plain = of_latents(PartMemory())
+    assert torch.equal(plain, of_latents(memory_of(mode, saves)))
+    assert len(runs) - 1 == (2 if mode == "whole" else 1)
+    assert torch.equal(plain, of_latents(PartMemory()))
+
+
+@pytest.mark.parametrize(("mode", "saves"), matrix(MODES, SAVES))
 def test_without_gradients_nothing_is_computed_twice_or_sent_away(tiny_sd: Path, mode: str, saves: str) -> None:
     family, _ = trained(tiny_sd, "full")
     calls: list[str] = []

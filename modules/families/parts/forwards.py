@@ -21,6 +21,8 @@ _BLOCK_TYPES: Mapping[Role, tuple[type[nn.Module], ...]] = {
     "text_encoder": (CLIPEncoderLayer,),
     "vae": (ResnetBlock2D, Attention),
 }
+# A VAE's two ways are never run as one. The way to latents needs no gradient.
+_ENTRIES: Mapping[Role, str] = {"denoiser": "forward", "text_encoder": "forward", "vae": "decode"}
 
 
 class Forwards:
@@ -43,6 +45,7 @@ class Forwards:
                 block_types=_BLOCK_TYPES[part.spec.role],
                 offload_activations=wanted.offload_activations,
                 offload_fraction=wanted.offload_fraction,
+                entry=_ENTRIES[part.spec.role],
                 resident=[p for n, p in part.module.named_parameters() if n in wanted.resident],
             )
 

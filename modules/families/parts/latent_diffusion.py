@@ -52,7 +52,7 @@ class LatentDiffusion:
 
     def decode(self, latents_BCHW: torch.Tensor) -> torch.Tensor:
         """Return the pictures (B, 3, P, P) of scaled latents, float32 in [-1, 1]."""
-        return vae.decode_latents(self.vae.decode, self.vae, latents_BCHW)
+        return vae.decode_latents(self._forwards.of("vae", self.vae.decode), self.vae, latents_BCHW)
 
     def scheduler_config(self) -> Mapping[str, Any]:
         """Return the scheduler's config as the model's folder has it."""
