@@ -87,9 +87,9 @@ def assert_all_went_well(ran: Ran) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "latent_cache", "text_cache", "text_learns", "temp_device", "form"),
+    ("model", "latent_cache", "text_cache", "text_learns", "temp_device", "form", "waiting_layers"),
     matrix(
-        ["tiny_sd", "tiny_sdxl"], [True, False], [True, False], [True, False], ["cpu:1", "cpu"], list(FORMS)
+        ["tiny_sd", "tiny_sdxl"], [True, False], [True, False], [True, False], ["cpu:1", "cpu"], list(FORMS), [0.0, 0.5]
     ),
 )  # fmt: skip
 def test_no_phase_uses_a_parked_part_or_mixes_devices(
@@ -102,6 +102,7 @@ def test_no_phase_uses_a_parked_part_or_mixes_devices(
     text_learns: bool,
     temp_device: str,
     form: str,
+    waiting_layers: float,
 ) -> None:
     config = watched_config(
         request.getfixturevalue(model), two_sizes, tmp_path, form=form, text_learns=text_learns
@@ -112,6 +113,7 @@ def test_no_phase_uses_a_parked_part_or_mixes_devices(
             {
                 "general": {"temp_device": temp_device},
                 "data": {"latent_cache": latent_cache, "text_cache": text_cache},
+                "parts": {p: {"checkpointing": "block", "offload_fraction": waiting_layers} for p in TRAINED_PARTS},
             },
         )
     )
