@@ -26,6 +26,8 @@ from modules.config.secrets import without_secrets
 from modules.system.atomic import atomic_file, write_text
 
 _DEEPEST = 100
+_DEEPEST_KEPT = 110  # what is kept of a file comes to lie a few levels deeper than it was, and has to load again
+_KEPT = ("unknown", "remembered")
 _SCHEMA = "$schema"
 
 
@@ -51,9 +53,13 @@ def load_file(path: Path, *, over: Config | None = None) -> Loaded:
             parse_int=_whole_number,
             object_pairs_hook=lambda pairs: _object(pairs, doubled),
         )
-    except (OSError, UnicodeDecodeError) as error:
-        return Loaded(Config(), [Problem("", f"{path} cannot be read: {error}.", "error")])
-    except (ValueError, RecursionError) as error:
+    except OSError as error:
+        return Loaded(Config(), [Problem("", f"{path} cannot be read: {error.strerror or error}.", "error")])
+    except UnicodeDecodeError:
+        return Loaded(Config(), [Problem("", f"{path} is not a JSON file: it is no text in UTF-8.", "error")])
+    except RecursionError:
+        return Loaded(Config(), [Problem("", f"{path} does not hold a config: it is nested too deeply.", "error")])
+    except ValueError as error:
         return Loaded(Config(), [Problem("", f"{path} is not a JSON file: {error}.", "error")])
     loaded = decode(raw, over=over)
     if doubled:
@@ -129,7 +135,8 @@ def _with_list(loaded: Loaded, kind: ListKind, raw: dict[str, Any], folder: Path
     unknown = {**config.unknown, **fitted.config.unknown}
     if found.leftovers:
         theirs = unknown.get("onetrainer")
-        unknown["onetrainer"] = {**(theirs if isinstance(theirs, dict) else {}), kind.name: found.leftovers}
+        kept = {kind.name: _storable(found.leftovers)}
+        unknown["onetrainer"] = {**(theirs if isinstance(theirs, dict) else {}), **kept}
     config = _set(config, kind.list_path, get_path(fitted.config, kind.list_path))
     if found.path != folder.absolute() / name:
         config = _set(config, kind.name_path, str(found.path))
@@ -147,7 +154,7 @@ def _set(config: Config, path: str, value: object) -> Config:
 
 def encode(config: Config) -> dict[str, Any]:
     """Return the config as JSON-safe data, every field written."""
-    tree = {name: _json_safe(value) for name, value in config.model_dump().items()}
+    tree = {name: _storable(value) for name, value in config.model_dump().items()}
     schema = tree["unknown"].pop(_SCHEMA, None)
     beginning = {} if schema is None else {_SCHEMA: schema}
     return beginning | {name: value for name, value in tree.items() if value or name not in ("unknown", "remembered")}
@@ -160,7 +167,9 @@ def decode(raw: object, *, over: Config | None = None) -> Loaded:
     """
     if not isinstance(raw, dict):
         return Loaded(Config(), [Problem("", "The file does not hold a config: no JSON object.", "error")])
-    if _is_too_deep(raw):
+    kept = {key: raw[key] for key in _KEPT if key in raw}
+    rest = {key: value for key, value in raw.items() if key not in _KEPT}
+    if _is_deeper(rest, _DEEPEST) or _is_deeper(kept, _DEEPEST_KEPT):
         return Loaded(Config(), [Problem("", "The file does not hold a config: it is nested too deeply.", "error")])
     raw, left_out = without_secrets(raw)
     tree, problems, was_migrated = migrate(raw)
@@ -175,7 +184,9 @@ def decode(raw: object, *, over: Config | None = None) -> Loaded:
     if schema is not None:
         unknown[_SCHEMA] = schema
     known = sift(tree, Config, "", unknown, problems)
-    known["unknown"] = unknown
+    known["unknown"] = _storable(unknown)
+    if "remembered" in known:
+        known["remembered"] = _storable(known["remembered"])
     return Loaded(validated(known, problems), problems, was_migrated)
 
 
@@ -199,15 +210,18 @@ def _object(pairs: list[tuple[str, Any]], doubled: list[str]) -> dict[str, Any]:
     return result
 
 
-def _json_safe(value: Any) -> Any:
-    """Return a dumped value as JSON holds it. Pydantic's own JSON mode refuses half surrogate pairs."""
+def _storable(value: Any) -> Any:
+    """Return a value as JSON holds it; what is infinite, or no number, as the text that OneTrainer writes for it.
+
+    Pydantic's own JSON mode refuses half surrogate pairs.
+    """
     match value:
         case Mapping():
-            return {key: _json_safe(v) for key, v in value.items()}
+            return {key: _storable(v) for key, v in value.items()}
         case list() | tuple():
-            return [_json_safe(v) for v in value]
+            return [_storable(v) for v in value]
         case float() if not math.isfinite(value):
-            return None
+            return str(value)
         case _:
             return value
 
@@ -217,9 +231,9 @@ def _whole_number(digits: str) -> int | float:
     return int(digits) if len(digits) < 4000 else float(digits)
 
 
-def _is_too_deep(raw: object) -> bool:
+def _is_deeper(raw: object, num_levels: int) -> bool:
     level = [raw]
-    for _ in range(_DEEPEST):
+    for _ in range(num_levels):
         level = [c for n in level for c in (n.values() if isinstance(n, dict) else n if isinstance(n, list) else ())]
     return bool(level)
 

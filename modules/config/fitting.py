@@ -81,7 +81,7 @@ def validated(tree: dict[str, Any], problems: list[Problem]) -> Config:
             messages.setdefault(_place_of(tree, finding["loc"]), message)
         outermost = [p for p in messages if not any(p[:n] in messages for n in range(1, len(p)))]
         # From the last to the first: what is left out of a list moves what comes after it.
-        dropped = [_drop(tree, place, messages[place]) for place in reversed(outermost)]
+        dropped = [_drop(tree, place, messages[place], outermost) for place in reversed(outermost)]
         problems += reversed(dropped)
 
 
@@ -101,12 +101,22 @@ def _place_of(tree: dict[str, Any], location: _Place) -> _Place:
     return place
 
 
-def _drop(tree: dict[str, Any], place: _Place, message: str) -> Problem:
-    """Remove the value at a place, and say so."""
+def _drop(tree: dict[str, Any], place: _Place, message: str, others: list[_Place]) -> Problem:
+    """Remove the value at a place, and say so where the rest is once the others are removed, too."""
     holder: Any = tree
     for step in place[:-1]:
         holder = holder[step]
     value = holder.pop(place[-1])
-    stands = "it is left out" if isinstance(holder, list) else "the default stands instead"
-    path = ".".join(str(step) for step in place)
+    is_item = isinstance(holder, list)
+    stands = "it is left out" if is_item else "the default stands instead"
+    kept = place[:-1] if is_item else place
+    path = ".".join(str(_number_then(kept, n, others)) for n in range(len(kept)))
     return Problem(path, f"{shown(value)} does not fit ({message}); {stands}.", "warning")
+
+
+def _number_then(place: _Place, depth: int, others: list[_Place]) -> Any:
+    """Return a step of a place; of an item of a list the number it has once earlier items are left out."""
+    step = place[depth]
+    if not isinstance(step, int):
+        return step
+    return step - sum(p[:depth] == place[:depth] and len(p) == depth + 1 and p[depth] < step for p in others)

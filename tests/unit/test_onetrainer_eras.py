@@ -137,7 +137,7 @@ def test_a_proven_age_restores_the_default_of_its_day(tree: Tree, expected: Tree
 @pytest.mark.parametrize(
     ("tree", "said"),
     [
-        ({"huber_strength": 0.5}, "huber_delta"),
+        ({"huber_strength": 0.5}, "training.loss.huber_delta"),
         ({"cloud": {"enabled": True}}, "cloud.create"),
         ({"huber_strength": 0.0}, ""),
         ({"cloud": {"enabled": False}}, ""),
@@ -148,7 +148,7 @@ def test_a_proven_age_restores_the_default_of_its_day(tree: Tree, expected: Tree
 def test_an_unproven_age_is_said_where_a_default_matters(tree: Tree, said: str) -> None:
     notes = told(tree)
     assert brought_up(tree) == {**tree, "__version": 11}
-    assert [note.path for note in notes] == ([f"onetrainer.{said}"] if said else [])
+    assert [note.path for note in notes] == ([said] if said else [])
     assert all(note.severity == "info" and "today's" in note.message for note in notes)
 
 

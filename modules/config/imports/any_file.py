@@ -44,8 +44,10 @@ def is_kohya(raw: dict[str, Any]) -> bool:
 def _load_toml(path: Path) -> Loaded:
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, UnicodeDecodeError) as error:
-        return Loaded(Config(), [Problem("", f"{path} cannot be read: {error}.")])
+    except OSError as error:
+        return Loaded(Config(), [Problem("", f"{path} cannot be read: {error.strerror or error}.")])
+    except UnicodeDecodeError:
+        return Loaded(Config(), [Problem("", f"{path} is not a TOML file: it is no text in UTF-8.")])
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         return Loaded(Config(), [Problem("", f"{path} is not a TOML file: {error}.")])
     flat = _flattened(raw)

@@ -22,10 +22,13 @@ from modules.config.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class _Changed:
-    """A default that changed: with which version, of what, from what to what, and when a silent file minds."""
+    """A default that changed: with which version, of what, where that is here, from what to what, and when a silent
+    file minds.
+    """
 
     in_version: int
     path: str
+    ours: str
     before: Any
     now: Any
     matters: Callable[[Tree], bool]
@@ -50,11 +53,14 @@ def _is_prior_unweighted(tree: Tree) -> bool:
 
 
 _CHANGES = (
-    _Changed(3, "loss_weight_fn", "P2", "CONSTANT", _is_prior_unweighted),
-    _Changed(3, "loss_weight_strength", 1.0, 5.0, _is_prior_unweighted),
-    _Changed(9, "huber_delta", 0.1, 1.0, _uses_huber),
-    *(_Changed(10, f"{name}.weight_dtype", "FLOAT_32", "FLOAT_32", partial(_says_none, name)) for name in PARTS),
-    _Changed(11, "cloud.create", True, False, _is_cloud_silent),
+    _Changed(3, "loss_weight_fn", "training.loss.weighting", "P2", "CONSTANT", _is_prior_unweighted),
+    _Changed(3, "loss_weight_strength", "training.loss.gamma", 1.0, 5.0, _is_prior_unweighted),
+    _Changed(9, "huber_delta", "training.loss.huber_delta", 0.1, 1.0, _uses_huber),
+    *(
+        _Changed(10, f"{name}.weight_dtype", f"parts.{name}.dtype", "FLOAT_32", "FLOAT_32", partial(_says_none, name))
+        for name in PARTS
+    ),
+    _Changed(11, "cloud.create", "cloud.create", True, False, _is_cloud_silent),
 )
 
 
@@ -70,7 +76,7 @@ def with_old_defaults(tree: Tree, era: Era, notes: Notes) -> Tree:
                 f"{change.path} is not in the file, which may be older than OneTrainer's version {change.in_version}: "
                 f"it was {change.before!r} by default then; today's {change.now!r} stands."
             )
-            notes.append(Problem(f"onetrainer.{change.path}", message, "info"))
+            notes.append(Problem(change.ours, message, "info"))
     return result
 
 

@@ -38,20 +38,22 @@ def to_4(tree: Tree, notes: Notes) -> Tree:
         return result
     weight, bias = number(result.get("noising_weight", 0.0)), number(result.get("noising_bias", 0.5))
     if weight is None or bias is None:
-        where = "onetrainer.noising_weight" if weight is None else "onetrainer.noising_bias"
-        notes.append(Problem(where, "This is no number; timesteps are drawn evenly.", "warning"))
+        name = "noising_weight" if weight is None else "noising_bias"
+        message = f"{name} = {shown(result[name])} is no number; noise levels are drawn evenly."
+        result.update(timestep_distribution="UNIFORM", noising_weight=0.0, noising_bias=0.0)
+        notes.append(Problem("training.noise.distribution", message, "warning"))
     elif weight:
         # As in OneTrainer's own step; rounded, for what is left of 0.7 - 0.5 in floats.
         result.update(timestep_distribution="SIGMOID", noising_weight=weight, noising_bias=round(bias - 0.5, 12))
         message = (
             f"noising_weight = {shown(weight)} without a timestep_distribution is read as SIGMOID, as it once was."
         )
-        notes.append(Problem("onetrainer.timestep_distribution", message, "info"))
+        notes.append(Problem("training.noise.distribution", message, "info"))
     else:
         result.update(timestep_distribution="UNIFORM", noising_weight=0.0, noising_bias=0.0)
         if bias not in (0.5, 0):
             message = f"noising_bias = {shown(bias)} had no effect without a noising_weight; it is left out."
-            notes.append(Problem("onetrainer.noising_bias", message, "info"))
+            notes.append(Problem("training.noise.distribution_bias", message, "info"))
     return result
 
 
@@ -86,7 +88,7 @@ def to_7(tree: Tree, notes: Notes) -> Tree:
     if given in ("DEFAULT", "XFORMERS"):
         result["attention_mechanism"] = "SDP"
         message = f"attention_mechanism = {given} is no more; PyTorch's own, which computes the same, is used."
-        notes.append(Problem("", message, "info"))
+        notes.append(Problem("training.attention", message, "info"))
     return result
 
 

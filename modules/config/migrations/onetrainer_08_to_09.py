@@ -33,7 +33,7 @@ def to_10(tree: Tree, notes: Notes) -> Tree:
         if "weight_dtype" in result:
             del result["weight_dtype"]
             message = f"weight_dtype = {shown(dtype)} is no data type; float32 stands instead."
-            notes.append(Problem("onetrainer.weight_dtype", message, "warning"))
+            notes.append(Problem("parts", message, "warning"))
         return result
     del result["weight_dtype"]
     for name in PARTS:

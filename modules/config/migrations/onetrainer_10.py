@@ -12,12 +12,6 @@ from modules.config.problem import Problem, shown
 _OLD_KEYS = ("gradient_checkpointing", "enable_activation_offloading", "layer_offload_fraction")
 _METHODS = ("ON", "OFF", "CPU_OFFLOADED")
 
-# Optimizers that OneTrainer removed in March 2026, what is nearest to each, and the settings that make it so.
-_GONE_OPTIMIZERS: dict[str, tuple[str, Tree]] = {
-    "LION_PRODIGY_ADV": ("PRODIGY_ADV", {}),
-    "SIMPLIFIED_AdEMAMix": ("ADOPT_ADV", {"Simplified_AdEMAMix": True}),
-}
-
 
 def to_11(tree: Tree, notes: Notes) -> Tree:
     """Return the tree as OneTrainer's version 11 would hold it.
@@ -30,7 +24,6 @@ def to_11(tree: Tree, notes: Notes) -> Tree:
     _into_parts(result, notes)
     rename(result, "enable_async_offloading", "async_offloading")
     _format(result, notes)
-    _optimizer(result, notes)
     result["__version"] = 11
     return result
 
@@ -75,13 +68,3 @@ def _format(tree: Tree, notes: Notes) -> None:
                 pass
             case _:
                 tree["output_model_format"] = "LEGACY_SAFETENSORS"
-
-
-def _optimizer(tree: Tree, notes: Notes) -> None:
-    optimizer = tree.get("optimizer")
-    name = optimizer.get("optimizer") if isinstance(optimizer, dict) else None
-    if isinstance(optimizer, dict) and isinstance(name, str) and name in _GONE_OPTIMIZERS:
-        nearest, settings = _GONE_OPTIMIZERS[name]
-        tree["optimizer"] = {**optimizer, "optimizer": nearest, **settings}
-        message = f"The optimizer {name} is no more; the nearest to it, {nearest}, stands instead."
-        notes.append(Problem("training.optimizer", message, "warning", "Check its settings and the learning rate."))

@@ -57,7 +57,9 @@ def optimizer_from(given: Tree, notes: Notes, where: str = "training.optimizer")
         return {"name": "adamw"}
     if isinstance(theirs, str) and theirs.lower() in _SUCCESSORS:
         message = f"OneTrainer took the optimizer {theirs} out; {result['name']} comes nearest and stands instead."
-        notes.append(Problem(where, message, "warning"))
+        notes.append(Problem(where, message, "warning", "Check its settings and the learning rate."))
+        for key in result:  # what makes it the nearest
+            given.pop(_THEIRS.get(key, key), None)
     _follow_renamed(given, VARIANTS[result["name"]], notes, where)
     for record in records_of(VARIANTS[result["name"]]):
         _take_field(given, result, record, notes, where)
@@ -97,6 +99,7 @@ def small_weights_from(given: Tree, name: str, *, are_bfloat16: bool) -> Literal
     is ever rounded so.
     """
     asked = given.pop("stochastic_rounding", None)
+    name = _SUCCESSORS[name]["name"] if name in _SUCCESSORS else name
     rounds = name in _ROUNDS_BY_DEFAULT if asked is None else asked is True and name in _ROUNDS_IF_ASKED
     return "stochastic" if rounds and are_bfloat16 else "master"
 
@@ -120,7 +123,7 @@ def _follow_renamed(given: Tree, variant: type[BaseModel], notes: Notes, where: 
             given[new] = given.pop(old)
             notes.append(Problem(f"{where}.{new}", f"{old} is called {new} by now.", "info"))
         else:
-            message = f"OneTrainer took {old} out, and nothing here corresponds to it; it has no effect."
+            message = f"OneTrainer took the setting {old} out, and nothing here corresponds to it; it has no effect."
             notes.append(Problem(where, message, "warning"))
 
 

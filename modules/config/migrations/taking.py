@@ -84,12 +84,16 @@ def move_into(tree: Tree, source: str, holder: str, key: str, notes: Notes) -> b
     return True
 
 
+# Where our tree has what an object of theirs holds, if not under the same name among the parts of the model.
+_OUR_PLACES = {"optimizer": "training.optimizer", "embedding": "embeddings.words"}
+
+
 def own_object(tree: Tree, key: str, notes: Notes) -> Tree:
     """Return a copy of a nested object, empty where there is none; anything else there is told."""
     given = tree.get(key)
     if given is not None and not isinstance(given, dict):
         message = f"{key} = {shown(given)} holds no settings; what the file says elsewhere of it stands instead."
-        notes.append(Problem(f"onetrainer.{key}", message, "warning"))
+        notes.append(Problem(_OUR_PLACES.get(key, f"parts.{key}"), message, "warning"))
     return dict(given) if isinstance(given, dict) else {}
 
 

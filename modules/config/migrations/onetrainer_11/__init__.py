@@ -21,7 +21,7 @@ from modules.config.migrations.onetrainer_11.parts import parts_of
 from modules.config.migrations.onetrainer_11.samples import samples_of
 from modules.config.migrations.onetrainer_11.watching import watching_of
 from modules.config.migrations.taking import Notes, Tree, number
-from modules.config.problem import Problem
+from modules.config.problem import Problem, cut
 
 __all__ = ["to_darkroom_1"]
 
@@ -41,6 +41,7 @@ _THEIR_DEFAULTS: Mapping[str, object] = {
     "output_model_destination": "models/model.safetensors",
     "include_train_config": "NONE",
 }
+_MOST_NAMED = 8
 
 
 def to_darkroom_1(tree: Tree, notes: Notes) -> Tree:
@@ -65,6 +66,12 @@ def to_darkroom_1(tree: Tree, notes: Notes) -> Tree:
     samples_of(rest, result, notes)
     if rest:
         result["unknown"] = {"onetrainer": rest}
-        message = f"{len(rest)} settings of OneTrainer say nothing to the models here; the file keeps them."
+        message = f"What says nothing to the models here stays in the file as it is: {_named(sorted(rest))}."
         notes.append(Problem("", message, "info"))
     return result
+
+
+def _named(keys: list[str]) -> str:
+    """Return names in a row, those beyond the first few counted."""
+    rest = f" and {len(keys) - _MOST_NAMED} more" if len(keys) > _MOST_NAMED else ""
+    return ", ".join(cut(key, max_chars=40) for key in keys[:_MOST_NAMED]) + rest

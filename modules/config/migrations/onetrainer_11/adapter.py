@@ -51,7 +51,7 @@ def adapter_of(rest: Tree, result: Tree, notes: Notes) -> None:
     settings |= own.pop(name)
     move_all(rest, settings, _OF_ALL)
     choose(rest, settings, "lora_weight_dtype", "dtype", DTYPES, notes, where="adapter.dtype")
-    choose_layers(rest, settings, ("layers", "custom_layers", "layers_regex"), notes)
+    choose_layers(rest, settings, ("layers", "custom_layers", "layers_regex"), notes, where="adapter.layers")
     put(result, "adapter", settings)
     for other, fields in own.items():
         usual = _CLASSES[other]().model_dump()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from modules.config.migrations.onetrainer_11.items import converted, is_key, plain, section_of
+from modules.config.migrations.onetrainer_11.items import converted, is_key, plain
 from modules.config.migrations.onetrainer_11.tables import move_all, resolution_of
-from modules.config.migrations.taking import Notes, Tree, choose, give_back, number, put
+from modules.config.migrations.taking import Notes, Tree, choose, give_back, number, put, taken_part
 from modules.config.problem import Problem
 
 _KINDS = {"STANDARD": "training", "VALIDATION": "validation", "PRIOR_PREDICTION": "prior_prediction"}
@@ -83,7 +83,7 @@ def _concept(given: Tree, notes: Notes, where: str, jittered: list[str]) -> Tree
     }
     move_all(given, concept, _PLAIN)
     _balancing(given, concept, notes, where)
-    image, text = section_of(given, "image"), section_of(given, "text")
+    image, text = (taken_part(given, key, notes, where) for key in ("image", "text"))
     _captions(text, concept, notes, where)
     if image.pop("enable_crop_jitter", True) is not False:
         jittered.append(where)

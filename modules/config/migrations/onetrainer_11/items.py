@@ -31,12 +31,6 @@ def converted(given: object, theirs: str, ours: str, convert: Convert, notes: No
     return entries, leftovers if any(leftovers) else []
 
 
-def section_of(given: Tree, key: str) -> Tree:
-    """Pop a nested object without its version; empty where there is none."""
-    section = given.pop(key, None)
-    return {k: v for k, v in section.items() if not k.startswith("__")} if isinstance(section, dict) else {}
-
-
 def is_key(value: object, names: Container[str]) -> bool:
     """Return whether a value is a text and one of some names."""
     return isinstance(value, str) and value in names

@@ -13,7 +13,6 @@ from modules.config.migrations.onetrainer_optimizers import (
 )
 from modules.config.migrations.onetrainer_schedules import schedule_from
 from modules.config.migrations.taking import Notes, Tree, choose, give_back, put, taken_part
-from modules.config.problem import Problem
 
 _METHODS = {"LORA": "adapter", "FINE_TUNE": "full", "EMBEDDING": "embedding", "FINE_TUNE_VAE": "vae"}
 _PLAIN = {
@@ -59,10 +58,9 @@ _DISTRIBUTIONS = ("UNIFORM", "SIGMOID", "LOGIT_NORMAL", "HEAVY_TAIL", "COS_MAP",
 _CHOICES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "train_dtype": ("training.precision", DTYPES),
     "fallback_train_dtype": ("training.fallback_precision", DTYPES),
-    # DEFAULT chose as PyTorch does.
     "attention_mechanism": (
         "training.attention",
-        {"SDP": "sdpa", "DEFAULT": "sdpa", "FLASH": "flash", "CUDNN": "cudnn", "FLEX": "flex"},
+        {"SDP": "sdpa", "FLASH": "flash", "CUDNN": "cudnn", "FLEX": "flex"},
     ),
     "ema": ("training.ema.mode", {"OFF": "off", "GPU": "train_device", "CPU": "temp_device"}),
     "timestep_distribution": ("training.noise.distribution", {name: name.lower() for name in _DISTRIBUTIONS}),
@@ -80,10 +78,6 @@ def learning_of(rest: Tree, result: Tree, notes: Notes, steps_per_update: int) -
     _optimizer(rest, result, notes)
     put(result, "training.schedule", schedule_from(rest, notes, steps_per_update))
     choose(rest, result, "training_method", "training.trains", _METHODS, notes)
-    if rest.get("attention_mechanism") == "XFORMERS":
-        rest["attention_mechanism"] = "SDP"
-        message = "xFormers is no longer needed: PyTorch's own attention does what it did."
-        notes.append(Problem("training.attention", message, "info"))
     for source, (path, names) in _CHOICES.items():
         choose(rest, result, source, path, names, notes)
     move_all(rest, result, _PLAIN)

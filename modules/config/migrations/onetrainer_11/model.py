@@ -37,7 +37,6 @@ _MODEL_FORMATS = {
 }
 # Forms that are not written here, and the one that comes nearest.
 _NEAREST = {
-    "CKPT": "single_file",
     "INTERNAL": "diffusers",
     "ORIGINAL_LORA": "kohya",
     "COMFY_LORA": "kohya",
@@ -96,7 +95,8 @@ def _kind(rest: Tree, result: Tree, notes: Notes) -> None:
         rest.pop("model_type")
         notes.append(Problem("model.family", f"{shown(model_type)} is no kind of model; it is left out.", "warning"))
     else:  # kept under unknown, where preflight finds it and refuses to start
-        notes.append(Problem("model.family", f"Models of the kind {model_type} are not supported yet.", "error"))
+        message = f"The file is for a model of the kind {model_type}; what it shares with Stable Diffusion was read."
+        notes.append(Problem("model.family", message, "warning"))
 
 
 def _prediction(rest: Tree, result: Tree, notes: Notes) -> None:
@@ -139,6 +139,6 @@ def _form(rest: Tree, result: Tree, notes: Notes) -> None:
         put(result, path, nearest)
         del rest["output_model_format"]
         message = f"output_model_format = {given} is not written here; the form {nearest} comes nearest and stands."
-        notes.append(Problem(path, message, "info" if given == "CKPT" else "warning"))
+        notes.append(Problem(path, message, "warning"))
         return
     choose(rest, result, "output_model_format", path, names, notes)

@@ -58,8 +58,9 @@ def _dropout_of_the_second(result: Tree) -> None:
 def _quantization(rest: Tree, result: Tree, notes: Notes) -> None:
     given = taken_part(rest, "quantization", notes, "quantization")
     settings: Tree = {}
-    choose_layers(given, settings, ("layers", "custom_layers", "layers_regex"), notes)
-    choose(given, settings, "svd_dtype", "svd_dtype", {**WEIGHT_DTYPES, "NONE": "none"}, notes, where="quantization")
+    choose_layers(given, settings, ("layers", "custom_layers", "layers_regex"), notes, where="quantization.layers")
+    svd_dtypes = {**WEIGHT_DTYPES, "NONE": "none"}
+    choose(given, settings, "svd_dtype", "svd_dtype", svd_dtypes, notes, where="quantization.svd_dtype")
     move(given, settings, "svd_rank", "svd_rank")
     if given.get("cache_dir") is None:
         given.pop("cache_dir", None)

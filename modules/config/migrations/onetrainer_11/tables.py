@@ -45,9 +45,10 @@ def move_all(rest: Tree, result: Tree, places: Mapping[str, str]) -> None:
         move(rest, result, source, path)
 
 
-def choose_layers(rest: Tree, result: Tree, paths: tuple[str, str, str], notes: Notes) -> None:
+def choose_layers(rest: Tree, result: Tree, paths: tuple[str, str, str], notes: Notes, *, where: str = "") -> None:
     """Move a layer filter: the preset, the names, and whether they are patterns, to three paths of the result.
 
+    What is told of it is told under `where`, or the first of the paths.
     Their presets are names for a filter, which stands in the file as well; a preset that is not known is one of a
     family's own, and its filter says what it means.
     """
@@ -55,7 +56,7 @@ def choose_layers(rest: Tree, result: Tree, paths: tuple[str, str, str], notes: 
     names = rest.get("layer_filter")
     if isinstance(preset, str) and preset not in LAYERS and isinstance(names, str) and names.strip(" ,"):
         rest["layer_filter_preset"] = "custom"
-    choose(rest, result, "layer_filter_preset", paths[0], LAYERS, notes)
+    choose(rest, result, "layer_filter_preset", paths[0], LAYERS, notes, where=where)
     move_all(rest, result, {"layer_filter": paths[1], "layer_filter_regex": paths[2]})
 
 
