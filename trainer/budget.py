@@ -37,6 +37,8 @@ Counts = Mapping[Size, int]
 FreeBytes = Callable[[Path], int | None]
 
 _TIGHT = 0.95  # of what is free: the estimate is within a few percent, and the allocator wants some air
+# What reading shapes from a config.json raises that says something else than it should: a name that is missing, a text
+# or nothing where a number is multiplied, a list where an object is asked. It holds for nothing but that reading.
 _NO_CONFIG = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 
 
@@ -86,10 +88,11 @@ def memory_problems(
         return
     try:
         budget = _budget(config, sizes)
-        if budget is not None:
-            yield from _too_much(budget, card)
+        found = budget.memory() if budget else None
     except _NO_CONFIG:
         return
+    if budget is not None and found is not None:
+        yield from _too_much(budget, found, card)
 
 
 def disk_need(config: Config, sizes: Counts, *, num_captions: int) -> DiskNeed | None:
@@ -126,8 +129,7 @@ def _budget(config: Config, sizes: Counts) -> Budget | None:
     return Budget(config, architecture, Passes(FAMILIES[config.model.family], architecture.configs), run)
 
 
-def _too_much(budget: Budget, card: GpuMemory) -> Iterator[Problem]:
-    found = budget.memory()
+def _too_much(budget: Budget, found: MemoryEstimate, card: GpuMemory) -> Iterator[Problem]:
     if found.peak.total_bytes <= _TIGHT * card.free_bytes:
         return
     used = card.total_bytes - card.free_bytes
@@ -198,7 +200,7 @@ def _cannot_be_written(config: Config, need: DiskNeed, free: FreeBytes) -> Itera
         ("general.workspace_dir", config.general.workspace_dir, "A backup", need.backup_bytes * _backs_up(config)),
     ):
         there = free(from_root(name))
-        if there is not None and size > there:
+        if there and size > there:  # where nothing at all is free, the check of places has said so
             yield Problem(
                 path,
                 f"{what} takes about {in_gb(size)}, and where {name} lies {in_gb(there)} are free.",

@@ -43,13 +43,14 @@ def _long_ones(lengths: Sequence[int], tokenizer: ClipTokenizer, captions: Seque
         return
     num_long, num_too_long = (sum(n > limit for n in lengths) for limit in (CHUNK_TOKENS, _USUAL_LIMIT_TOKENS))
     pieces = len(tokenizer.chunks(captions[lengths.index(longest)]))
+    are, have = "is" if num_long == 1 else "are", "has" if num_too_long == 1 else "have"
     message = (
-        f"{num_long:,} of {len(lengths):,} captions are longer than the {CHUNK_TOKENS} tokens that the text encoder "
-        f"reads at once. Nothing is cut off: they are encoded in pieces, the longest, of {longest:,} tokens, in "
-        f"{pieces}. Programs that read {CHUNK_TOKENS} tokens only see the beginning."
+        f"{num_long:,} of {len(lengths):,} captions {are} longer than the {CHUNK_TOKENS} tokens that the text encoder "
+        f"reads at once. Nothing is cut off: such a caption is encoded in pieces, the longest, of {longest:,} tokens, "
+        f"in {pieces}. Programs that read {CHUNK_TOKENS} tokens only see the beginning."
     )
     if num_too_long:
-        message += f" {num_too_long:,} have more than {_USUAL_LIMIT_TOKENS}, where many programs end."
+        message += f" {num_too_long:,} {have} more than {_USUAL_LIMIT_TOKENS}, where many programs end."
     advice = "Put what matters first, or shorten them."
     yield Problem("concepts", message, "warning" if num_too_long else "info", advice)
 

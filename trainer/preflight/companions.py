@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from modules.config.problem import Problem, shown
@@ -34,16 +33,16 @@ def _masks(config: Config, training: Dataset) -> Iterator[Problem]:
 
 def _words(config: Config, training: Dataset) -> Iterator[Problem]:
     words = [w.placeholder.strip() for w in config.embeddings.words]
-    counts = Counter(words)
     captions = {c for e in training.examples for c in e.picture.captions}
     for index, word in enumerate(words):
         path = f"embeddings.words.{index}.placeholder"
         if not word:
             yield Problem(path, "The word has no placeholder.", advice="Name one, as <my-word>.")
-        elif counts[word] > 1:
+        elif word in words[:index]:
             yield Problem(
                 path,
-                f"{shown(word)} stands for {counts[word]} words: nobody can tell them apart in a caption.",
+                f"{shown(word)} stands for word {words.index(word) + 1} already: nobody can tell the two apart in a "
+                "caption.",
                 advice="Give each word a placeholder of its own.",
             )
         elif captions and config.embeddings.words[index].train and not any(word in c for c in captions):

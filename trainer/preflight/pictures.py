@@ -10,8 +10,9 @@ from pathlib import Path
 
 from modules.config.problem import Problem, cut
 from modules.config.schema import Config
+from modules.config.sections.concept import Concept
 from modules.data.dataset import Dataset
-from modules.data.scan import Picture
+from modules.data.scan import Picture, Skipped
 from modules.system.paths import from_root
 from trainer.model_check import kind_of
 from trainer.preflight.places import real
@@ -38,17 +39,18 @@ def problems_of_concept_folders(config: Config) -> Iterator[tuple[int, Problem]]
 def problems_of_pictures(config: Config, training: Dataset, validation: Dataset) -> Iterator[Problem]:
     """Yield what is wrong with the pictures that were found, as far as their headers tell."""
     yield from _empty_concepts(config, training, validation)
-    skipped = (*training.skipped, *validation.skipped)
+    told = [from_root(c.path) for c in _without_pictures(config, training, validation)]
+    skipped = [s for s in (*training.skipped, *validation.skipped) if not any(f in s.path.parents for f in told)]
     if skipped:
-        first = skipped[0]
+        yield Problem("concepts", f"{_passed_over(skipped)}.", "warning", "Mend them or take them out of the folder.")
+    if num_without := sum(not e.picture.captions for e in training.examples):
+        message = "pictures have no caption and are" if num_without > 1 else "picture has no caption and is"
         yield Problem(
             "concepts",
-            f"{len(skipped)} files are passed over; the first is {first.path.name}: {first.reason}.",
+            f"{num_without:,} {message} learned without one.",
             "warning",
+            "Put a .txt file of the same name beside each.",
         )
-    num_without = sum(not e.picture.captions for e in training.examples)
-    if num_without:
-        yield Problem("concepts", f"{num_without} pictures have no caption and are learned without one.", "warning")
     yield from _folders_used_twice(config)
     yield from _seen_and_measured(config, training, validation)
 
@@ -61,12 +63,24 @@ def _empty_concepts(config: Config, training: Dataset, validation: Dataset) -> I
                 continue
             folder = from_root(config.concepts[index].path)
             broken = [s for s in dataset.skipped if folder in s.path.parents]
-            why = f": all {len(broken)} files are passed over, the first for it is {broken[0].reason}" if broken else ""
+            why = f": {_passed_over(broken)}" if broken else ""
             yield Problem(
                 f"concepts.{index}.path",
                 f"The concept {fact.name} holds no picture that can be read{why}.",
                 advice="Check the folder, or switch on its sub-folders.",
             )
+
+
+def _without_pictures(config: Config, training: Dataset, validation: Dataset) -> Iterator[Concept]:
+    for dataset, kind in ((training, "training"), (validation, "validation")):
+        concepts = [c for c in config.concepts if c.enabled and c.kind == kind]
+        yield from (c for c, fact in zip(concepts, dataset.concepts, strict=True) if not fact.num_examples)
+
+
+def _passed_over(files: Sequence[Skipped]) -> str:
+    first = files[0]
+    are = "files are" if len(files) > 1 else "file is"
+    return f"{len(files):,} {are} passed over; the first is {first.path.name}: {first.reason}"
 
 
 def _folders_used_twice(config: Config) -> Iterator[Problem]:

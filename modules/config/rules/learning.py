@@ -21,14 +21,18 @@ def something_is_trained(config: Config) -> Iterator[Problem]:
             advice=f"Switch training on for one of: {', '.join(p.label for p in spec.trainable_parts)}.",
         )
     for part in trained:
-        settings = config.part(part.name)
-        rate = config.training.learning_rate if settings.learning_rate is None else settings.learning_rate
-        if rate == 0:
+        if config.part(part.name).learning_rate == 0:
             yield Problem(
                 f"parts.{part.name}.learning_rate",
                 f"{part.label} is to be trained, but its learning rate is 0.",
                 advice="Give it a rate, or switch its training off.",
             )
+    if config.training.learning_rate == 0 and any(config.part(p.name).learning_rate is None for p in trained):
+        yield Problem(
+            "training.learning_rate",
+            "The learning rate is 0: nothing is learned.",
+            advice="Give a rate, or a part of the model its own.",
+        )
 
 
 def small_weights(config: Config) -> Iterator[Problem]:

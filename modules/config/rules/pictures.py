@@ -27,12 +27,14 @@ def sizes(config: Config) -> Iterator[Problem]:
         )
     for side_px in config.data.resolution_px:
         if side_px % config.data.bucket_step_px:
-            rounded_px = max(1, side_px // config.data.bucket_step_px) * config.data.bucket_step_px
+            step_px = config.data.bucket_step_px
+            rounded_px = max(1, side_px // step_px) * step_px
             yield Problem(
                 "data.resolution_px",
                 f"{side_px} px is no multiple of the size step of {config.data.bucket_step_px} px; "
                 f"squares will have a side of {rounded_px} px.",
                 "warning",
+                f"Use {rounded_px} or {rounded_px + step_px}.",
             )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from modules.config.problem import Problem
 from modules.config.schema import Config
+from modules.config.sections.optimizer import OPTIMIZER_LABELS
 from modules.families.registry import FAMILIES
 
 
@@ -68,21 +69,22 @@ _KINDS = (
 def plausible_learning_rate(config: Config) -> Iterator[Problem]:
     """A rate that the optimizer cannot use: far too high breaks the model, far too low learns nothing."""
     name = config.training.optimizer.name
+    label = OPTIMIZER_LABELS[name]
     kind = next(k for k in _KINDS if name.startswith(k.prefixes))
     is_full = config.training.trains == "full"
     rates = kind.full if is_full else kind.adapter
     for path, rate in _rates_in_use(config).items():
         if rate > rates.highest:
-            verdict = "is far above what it can use"
+            verdict = f"is far above what {label} can use"
         elif 0 < rate < rates.lowest:
-            verdict = "is so far below what it needs that next to nothing is learned"
+            verdict = f"is so far below what {label} needs that next to nothing is learned"
         else:
             continue
         yield Problem(
             path,
-            f"A learning rate of {rate:g} {verdict}: {name} {kind.why}.",
+            f"A learning rate of {rate:g} {verdict}: it {kind.why}.",
             "warning",
-            f"With {name}, usual values for {'a fine-tune' if is_full else 'a LoRA'} are {rates.usual}.",
+            f"With {label}, usual values for {'a fine-tune' if is_full else 'a LoRA'} are {rates.usual}.",
         )
 
 

@@ -26,10 +26,10 @@ def cat(num_tokens: int) -> str:
     ("lengths", "severity", "said"),
     [
         ((75, 10), None, ""),
-        ((76, 10), "info", "1 of 2 captions are longer than the 75 tokens"),
+        ((76, 10), "info", "1 of 2 captions is longer than the 75 tokens"),
         ((76, 100), "info", "the longest, of 100 tokens, in 2"),
         ((225, 225), "info", "the longest, of 225 tokens, in 3"),
-        ((226, 3), "warning", "1 have more than 225"),
+        ((226, 3), "warning", "1 has more than 225"),
     ],
 )
 def test_long_captions_are_counted(

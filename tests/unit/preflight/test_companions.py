@@ -43,7 +43,7 @@ def test_masked_training_wants_masks(config: Config, tmp_path: Path) -> None:
         ([{"placeholder": "number"}, {"placeholder": " "}], [("embeddings.words.1.placeholder", "error")]),
         (
             [{"placeholder": "number"}, {"placeholder": "number"}],
-            [(f"embeddings.words.{i}.placeholder", "error") for i in (0, 1)],
+            [("embeddings.words.1.placeholder", "error")],
         ),
     ],
 )

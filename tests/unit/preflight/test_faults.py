@@ -143,7 +143,7 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "validation without a concept": (
         lambda c, tmp: changed(c, validation__every={"n": 1, "unit": "epoch"}), "validation.every"),
     "nothing trained": (nothing_trained, "parts.unet.train"),
-    "learning rate 0": (lambda c, tmp: changed(c, training__learning_rate=0.0), "parts.unet.learning_rate"),
+    "learning rate 0": (lambda c, tmp: changed(c, training__learning_rate=0.0), "training.learning_rate"),
     "a part's learning rate 0": (
         lambda c, tmp: changed(c, parts__text_encoder__learning_rate=0.0), "parts.text_encoder.learning_rate"),
     "no layers named": (lambda c, tmp: changed(c, adapter__layers="custom"), "adapter.custom_layers"),

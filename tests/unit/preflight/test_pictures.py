@@ -46,7 +46,7 @@ def test_pictures_without_captions_and_files_passed_over_are_counted(config: Con
     messages = [p.message for p in report.problems if p.severity == "warning"]
     assert messages == [
         "2 files are passed over; the first is ._002.png: a hidden file.",
-        "1 pictures have no caption and are learned without one.",
+        "1 picture has no caption and is learned without one.",
     ]
     assert report.preview is not None
     assert report.preview.num_without_caption == 1
@@ -60,7 +60,8 @@ def test_what_is_wrong_with_files_is_told_where_all_are_passed_over(config: Conf
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "a.png").write_bytes(b"")
     [problem] = check(changed(config, concepts__0__path=str(tmp_path / "broken"))).errors
-    assert "all 1 files are passed over, the first for it is an empty file" in problem.message
+    assert "1 file is passed over; the first is" in problem.message
+    assert problem.message.endswith(": an empty file.")
 
 
 # -- the same thing twice

@@ -47,7 +47,7 @@ def told(optimizer: str, rate: float, *, trains: str = "adapter") -> list[tuple[
 def test_a_rate_that_cannot_be(optimizer: str, rate: float, trains: str) -> None:
     [(path, advice)] = told(optimizer, rate, trains=trains)
     assert path == "training.learning_rate"
-    assert f"With {optimizer}, usual values for" in advice
+    assert f"With {OPTIMIZER_LABELS[optimizer]}, usual values for" in advice
 
 
 @pytest.mark.parametrize(
