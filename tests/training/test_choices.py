@@ -140,6 +140,7 @@ EXACT = {
     ("model.zero_terminal_snr", "off"),  # as above
     *(("embeddings.dtype", dtype) for dtype in ("bfloat16", "float16")),  # there are no embeddings, which are refused
     ("output.model_format", "diffusers"),  # says nothing of a LoRA; see test_fine_tune
+    ("validation.result", "best"),  # here the last is the best; see test_validation
     ("training.small_weights", "stochastic"),  # nothing is in 16 bits here; see test_stand_ins and test_fine_tune
 }
 # What a choice asks for beside it.
