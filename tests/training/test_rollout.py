@@ -12,13 +12,20 @@ import torch
 
 from modules.adapters.lora import LoraShape, attach_lora
 from modules.adapters.targets import target_layers
+from modules.config.sections.reward import Scorer
 from modules.config.sections.watching import SamplePrompt
 from modules.data.buckets import Size
 from modules.data.frame import Frame
 from modules.diffusion.samplers.ddim_step import ddim_steps
 from modules.diffusion.samplers.rollout import ChainSettings, Rollout, roll_out
 from modules.families.protocol import PartMemory
+from modules.memory.guard import DeviceGuard
+from modules.memory.placement import Placement
+from modules.objectives.reward_gradient import reward_loss
+from modules.rewards.composite import build_rewards
+from modules.rewards.protocol import RewardContext
 from modules.system.devices import CPU, Device
+from tests.builders.clip import write_clip_folder
 from tests.builders.matrix import matrix
 from tests.builders.pipelines import assert_same_picture, load_tiny, paint_in_diffusers, stock_pipeline
 
@@ -295,3 +302,43 @@ def test_guidance_needs_the_empty_prompt(tiny_sd: Path) -> None:
         roll_out(family, conditioning, None, chain=CHAIN, **options)
     unguided = roll_out(family, conditioning, None, chain=ChainSettings(3), **options)
     assert not torch.allclose(unguided.pictures_B3PP, painted(family).pictures_B3PP, atol=1e-3)
+
+
+def test_nothing_of_it_is_on_another_device(any_model: Path, tmp_path: Path) -> None:
+    """Under the guard, with a training device that is not the one torch makes tensors on by itself."""
+    train, guard = Device("cpu:1"), DeviceGuard()
+    family = load_tiny(any_model)
+    clip = write_clip_folder(tmp_path / "clip")
+    with guard:
+        placement = Placement(
+            {n: p.module for n, p in family.parts.items()},
+            train_device=train,
+            temp_device=CPU,
+            needed_in=lambda phase: frozenset(family.parts),
+            guard=guard,
+        )
+        placement.enter("train")
+        family.set_memory({"unet": PartMemory("whole")}, train_device=train, temp_device=CPU)
+        family.unet.requires_grad_(True)
+        context = RewardContext(train, CPU, offline=True)
+        reward = build_rewards([Scorer(kind="clip_score", file=str(clip)), Scorer(kind="colour_target")], context)
+        with torch.no_grad():
+            texts = family.encode_prompts([*PROMPTS, ""]).to(train)
+        rollout = roll_out(
+            family,
+            texts.select([0, 1]),
+            texts.select([2]),
+            seeds=SEEDS,
+            size=SIZE,
+            chain=ChainSettings(3, 3.0, eta=0.5),
+            gradient_steps=2,
+            device=train,
+            temp_device=CPU,
+            on_step=lambda: None,
+            store="trajectory",
+        )
+        total = reward(rollout.pictures_B3PP, PROMPTS).total_B
+        reward_loss(total, loss="mean", target=0.0, weight=1.0).backward()
+        placement.close()
+    for tensor in (rollout.pictures_B3PP, rollout.latents_BSCHW, total, family.unet.conv_in.weight.grad):
+        assert guard.tag_of(tensor) == train.name

@@ -455,6 +455,10 @@ def test_alignprop_s_own_defaults_are_written_out() -> None:
     assert [s.kind for s in result.config.reward.scorers] == ["aesthetic"]
     all_of_it = loaded(align_prop=True, align_prop_truncate_steps=1.0).config.training.method
     assert (all_of_it.last_steps_min, all_of_it.last_steps) == (1, 20)
+    less_noise = loaded(align_prop=True, max_noising_strength=0.8).config.training.method
+    assert (less_noise.last_steps_min, less_noise.last_steps) == (8, 16)
+    for key in ("align_prop_steps", "align_prop_truncate_steps", "align_prop_cfg_scale"):
+        assert loaded(align_prop=True, **{key: "many"}).config.training.method.name == "alignprop"
 
 
 def test_alignprop_that_was_never_used_leaves_nothing() -> None:

@@ -168,4 +168,5 @@ class _Decoder(nn.Module):
         self.family = family
 
     def forward(self, latents_BCHW: torch.Tensor) -> torch.Tensor:
+        """Return the pictures (B, 3, P, P) in [-1, 1]."""
         return self.family.decode(latents_BCHW)

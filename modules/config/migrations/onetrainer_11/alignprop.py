@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from modules.config.migrations.onetrainer_11.tables import remember
 from modules.config.migrations.taking import Notes, Tree, choose, number, put
 from modules.config.sections.method import AlignProp
@@ -34,36 +32,39 @@ def alignprop_of(rest: Tree, result: Tree, notes: Notes) -> None:
         rest.setdefault("align_prop_loss", "AESTHETIC")
     elif rest.get("align_prop_loss") == "AESTHETIC":
         del rest["align_prop_loss"]
+    strength = number(result.get("training", {}).get("noise", {}).get("max_strength"))
     scorer: Tree = {}
     choose(rest, scorer, "align_prop_loss", "kind", _SCORERS, notes, where="reward.scorers")
     if scorer:
         put(result, "reward.scorers", [scorer])
     if is_on:
-        put(result, "training.method", {"name": "alignprop", **_fields(given, scorer)})
+        put(result, "training.method", {"name": "alignprop", **_fields(given, scorer, strength)})
     elif any(value != _USUAL[key] for key, value in given.items()) or scorer:
         usual = AlignProp().model_dump()
-        kept = {key: value for key, value in _fields(given, scorer).items() if value != usual[key]}
+        kept = {key: value for key, value in _fields(given, scorer, strength).items() if value != usual[key]}
         remember(result, "training.method", "alignprop", kept)
 
 
-def _fields(given: Tree, scorer: Tree) -> Tree:
+def _fields(given: Tree, scorer: Tree, strength: float | None) -> Tree:
     """Return our method's fields. A value that fits none of them is left to the reader, who tells it.
 
     Their loss was the distance of the rating from 10 for the aesthetic judge and from 1 for HPS.
     """
     values = _USUAL | given
     fields: Tree = {ours: values[theirs] for theirs, ours in _PLAIN.items()}
-    fields |= _last_steps(number(values["align_prop_steps"]), number(values["align_prop_truncate_steps"]))
+    num_steps, share = (number(values[key]) for key in ("align_prop_steps", "align_prop_truncate_steps"))
+    fields |= _last_steps(num_steps, share, 1.0 if strength is None else strength)
     return fields | {"loss": "target", "target": _TARGETS[scorer.get("kind", "aesthetic")]}
 
 
-def _last_steps(num_steps: float | None, share: float | None) -> Tree:
+def _last_steps(num_steps: float | None, share: float | None, strength: float) -> Tree:
     """Return how many of the last steps learn.
 
-    OneTrainer drew, per step of training, from where on the chain of N steps learns: the number of the last steps that
-    do was uniform from N (1 - share) to N, so that the usual share of 0.5 means K from 10 to 20 of 20.
+    OneTrainer drew, for each step of training, from where on the chain of N steps learns: the number of the last steps
+    that do was uniform from `N strength (1 - share)` to `N strength`, strength being the highest share of noise that
+    training saw, 1 as a rule. So the usual share of 0.5 means K from 10 to 20 of 20.
     """
-    if num_steps is None or share is None or num_steps < 1 or not 0 <= share <= 1:
+    if num_steps is None or share is None or num_steps < 1 or not (0 <= share <= 1 and 0 <= strength <= 1):
         return {}
-    highest = math.floor(num_steps)
-    return {"truncate": "uniform", "last_steps": highest, "last_steps_min": max(int(num_steps * (1 - share)), 1)}
+    highest = max(int(num_steps * strength), 1)
+    return {"truncate": "uniform", "last_steps": highest, "last_steps_min": max(int(highest * (1 - share)), 1)}
