@@ -39,7 +39,7 @@ from trainer.backup import write_backup
 from trainer.checkpoint import write_state
 from trainer.export import LoraExporter
 from trainer.export_model import ModelExporter
-from trainer.methods.registry import build_method
+from trainer.methods.denoise import Denoise
 from trainer.preflight import datasets_of
 from trainer.state import Counters
 from trainer.step import Stepper
@@ -132,7 +132,7 @@ def backup(folder: Path) -> Callable[[int], Callable[[], None]]:
         )  # fmt: skip
         facts: dict[str, Any] = {
             "config": config, "counters": Counters(1), "num_threads": 1, "plan": "", "validation": {},
-            "method": build_method(config.training),
+            "method": Denoise(), "rewards": {},
         }  # fmt: skip
 
         def write(into: Path) -> None:
