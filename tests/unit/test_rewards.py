@@ -21,6 +21,7 @@ from modules.config.codec import decode
 from modules.config.problem import Problem
 from modules.config.rules.rewards import reward_chain, reward_judges
 from modules.config.schema import Config
+from modules.config.secrets import HubAccess
 from modules.config.sections.reward import Scorer
 from modules.diffusion.samplers.truncation import Truncation, truncation_of
 from modules.errors import DarkroomError
@@ -28,6 +29,7 @@ from modules.objectives.reward_gradient import num_scored, reward_loss, reward_l
 from modules.rewards import registry
 from modules.rewards.colour import parse_colour
 from modules.rewards.composite import CompositeReward, Judge, build_rewards
+from modules.rewards.download import files_of
 from modules.rewards.files import is_repository, wanted_files
 from modules.rewards.problems import problems_of_rewards
 from modules.rewards.protocol import RewardContext
@@ -225,6 +227,39 @@ def test_a_missing_file_also_stops_the_loading_in_a_sentence(tmp_path: Path) -> 
         build_rewards([Scorer(kind="hps")], context)
     with pytest.raises(DarkroomError, match="no judge"):
         build_rewards([], context)
+
+
+def test_what_is_missing_is_fetched_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, list[str], str | None]] = []
+
+    def fetch(repo: str, *, allow_patterns: list[str], token: str | None, **_: Any) -> str:
+        asked.append((repo, allow_patterns, token))
+        return str(in_hub_cache(tmp_path, repo, *allow_patterns))
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    context = RewardContext(CPU, hub_cache_dir=str(tmp_path / "hub"), hub=HubAccess("hf_token"))
+    files = files_of(Scorer(kind="aesthetic"), context)
+    assert files["file"].name == "aesthetic-model.pth"
+    assert (files["clip_model"] / "model.safetensors").is_file()
+    assert [repo for repo, _, _ in asked] == ["trl-lib/ddpo-aesthetic-predictor", "openai/clip-vit-large-patch14"]
+    assert [names for _, names, _ in asked] == [["aesthetic-model.pth"], ["config.json", "model.safetensors"]]
+    assert {token for _, _, token in asked} == {"hf_token"}
+    assert files_of(Scorer(kind="aesthetic"), context) == files  # from the cache now
+    assert len(asked) == 2
+
+
+def test_what_cannot_be_fetched_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = RewardContext(CPU, hub_cache_dir=str(tmp_path / "hub"))
+
+    def fail(*_: Any, **__: Any) -> str:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
+    with pytest.raises(DarkroomError, match=r"xswu/HPSv2 .* could not be downloaded: no route to host"):
+        files_of(Scorer(kind="hps"), context)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(tmp_path))
+    with pytest.raises(DarkroomError, match=r"a/b at Hugging Face has no config\.json"):
+        files_of(Scorer(kind="clip_score", file="a/b"), context)
 
 
 @pytest.mark.parametrize(
