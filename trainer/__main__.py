@@ -5,6 +5,8 @@
     python -m trainer check CONFIG          what is wrong with it, and what it would do
     python -m trainer sample CONFIG         paint its samples, with a LoRA if one is given
     python -m trainer cache CONFIG          fill the caches and stop
+    python -m trainer inspect FILE          what a model file or folder is, and which programs load it
+    python -m trainer convert IN OUT        a model or a LoRA into another form or number format
     python -m trainer secrets list          tokens and passwords: which are set; set, remove, import
     python -m trainer diff CONFIG [OTHER]   in which settings it differs from another, or from the defaults
     python -m trainer schema                the config's JSON Schema, for editors; --markdown: every setting

@@ -11,7 +11,12 @@ from modules.config.schema import Config
 
 
 def differing_paths(one: Config, other: Config) -> list[str]:
-    """Return the dotted paths of all values that differ, sorted; a list that differs counts as one value."""
+    """Return the dotted paths of all values that differ, sorted; a list that differs counts as one value.
+
+    A part of the model that one of them says nothing of has its defaults there.
+    """
+    names = {*one.parts, *other.parts}
+    one, other = (c.model_copy(update={"parts": {n: c.part(n) for n in names}}) for c in (one, other))
     left, right = dict(_leaves(encode(one))), dict(_leaves(encode(other)))
     both = left.keys() & right.keys()
     return sorted((left.keys() ^ right.keys()) | {path for path in both if left[path] != right[path]})
@@ -20,17 +25,14 @@ def differing_paths(one: Config, other: Config) -> list[str]:
 def fixed_on_resume(one: Config, other: Config) -> list[str]:
     """Return the paths that differ and that a resumed run may not change.
 
-    A part of the model that one of them says nothing of has its defaults there. What is unknown, or remembered
-    for a choice that is not made, decides nothing.
+    What is unknown, or remembered for a choice that is not made, decides nothing.
     """
-    names = {*one.parts, *other.parts}
-    one, other = (c.model_copy(update={"parts": {n: c.part(n) for n in names}}) for c in (one, other))
     free = {"unknown", "remembered"} | {r.path for r in records_of(Config) if r.setting.changeable_on_resume}
     free |= {
         f"{record.path}.{key}.{inner.name}"
         for record in records_of(Config)
         if record.kind == "map" and record.item
-        for key in names
+        for key in {*one.parts, *other.parts}
         for inner in records_of(record.item)
         if inner.setting.changeable_on_resume
     }

@@ -29,6 +29,18 @@ def test_each_difference_has_both_values() -> None:
     assert rows["training.optimizer.beta1"][1] == "0.9"
 
 
+def test_a_part_that_one_says_nothing_of_has_its_defaults() -> None:
+    """Every field of such a part used to differ, with the same value on both sides."""
+    config, _ = set_path(Config(), "parts.unet.train", False)
+    assert differences(config, Config()) == [("parts.unet.train", "false", "true")]
+    assert differences(Config.model_validate({"parts": {"unet": {}}}), Config()) == []
+
+
+def test_a_folder_is_no_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", str(tmp_path)]) == 2
+    assert f"{tmp_path} is a folder." in capsys.readouterr().err
+
+
 def test_a_change_on_the_command_line_shows(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", "#demo", "#demo", "--set", "training.epochs=3", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == [{"path": "training.epochs", "value": "3", "other": "30"}]

@@ -179,7 +179,7 @@ def test_a_file_that_tells_nothing_says_so(tmp_path: Path) -> None:
     ("name", "content", "words"),
     [
         ("a.toml", b"= nothing", "is not a TOML file"),
-        ("a.toml", b"\xff\xfe\x00", "cannot be read"),
+        ("a.toml", b"\xff\xfe\x00", "is no text in UTF-8"),
         ("a.toml", b"title = 'a book'", "no settings"),
         ("a.safetensors", b"\x00", "a.safetensors"),
         ("a.json", b"[1, 2", "is not a JSON file"),

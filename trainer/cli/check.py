@@ -50,9 +50,10 @@ def _preview(report: Report) -> str:
     if preview is None:
         return ""
     sizes = ", ".join(f"{count} at {size}" for size, count in preview.buckets)
+    pictures = f"{preview.num_pictures} pictures ({sizes})" if sizes else "No pictures"
     model, memory = (f"{line}\n" if line else "" for line in (preview.model, preview.memory))
     return (
-        f"{model}{preview.num_pictures} pictures ({sizes}), {preview.num_validation_pictures} for validation.\n"
+        f"{model}{pictures}, {preview.num_validation_pictures} for validation.\n"
         f"{preview.steps_first_epoch} steps in the first epoch, {preview.total_steps} in all.\n"
         f"{memory}"
     )

@@ -59,6 +59,8 @@ def read_config(name: str, changes: list[str], *, preset: str | None = None) -> 
     Raises DarkroomError where there is no such file or preset, or a change does not fit.
     """
     path = from_caller(name)
+    if path.is_dir():
+        raise DarkroomError(f"{path} is a folder.", advice="Name a config file in it.")
     over = _preset(preset).load().config if preset else None
     loaded = load_any(path, over=over) if path.is_file() else _preset(name, path).load(over=over)
     fatal = [p for p in loaded.problems if p.severity == "error" and not p.path]
