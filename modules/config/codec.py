@@ -20,7 +20,7 @@ from modules.config.fitting import sift, validated
 from modules.config.list_files import LISTS, ListKind, list_file, loses_entries, read_list
 from modules.config.migrations.chain import is_onetrainer, migrate
 from modules.config.migrations.taking import put
-from modules.config.problem import Problem, shown
+from modules.config.problem import Problem, cut, shown
 from modules.config.schema import VERSION, Config
 from modules.config.secrets import without_secrets
 from modules.system.atomic import atomic_file, write_text
@@ -135,6 +135,9 @@ def _with_list(loaded: Loaded, kind: ListKind, raw: dict[str, Any], folder: Path
     unknown = {**config.unknown, **fitted.config.unknown}
     if found.leftovers:
         theirs = unknown.get("onetrainer")
+        names = ", ".join(sorted({key for item in found.leftovers for key in item}))
+        message = f"What says nothing to the models here stays in the config as it is: {cut(names, max_chars=200)}."
+        notes.append(Problem(kind.list_path, message, "info"))
         kept = {kind.name: _storable(found.leftovers)}
         unknown["onetrainer"] = {**(theirs if isinstance(theirs, dict) else {}), **kept}
     config = _set(config, kind.list_path, get_path(fitted.config, kind.list_path))

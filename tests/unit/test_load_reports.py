@@ -117,3 +117,13 @@ def test_the_successor_of_an_optimizer_is_what_the_file_meant() -> None:
 def test_an_optimizer_that_is_gone_is_told_once() -> None:
     notes = notes_of({"__version": 10, "optimizer": {"optimizer": "LION_PRODIGY_ADV"}})
     assert [note.path for note in notes] == ["training.optimizer"]
+
+
+def test_what_is_kept_of_a_list_in_its_own_file_is_told(tmp_path: Path) -> None:
+    """It was kept in silence."""
+    (tmp_path / "concepts.json").write_text('[{"path": "a", "telepathy": 1}]')
+    (tmp_path / "config.json").write_text('{"__version": 11, "concept_file_name": "concepts.json"}')
+    loaded = load_file(tmp_path / "config.json")
+    assert loaded.config.unknown == {"onetrainer": {"concepts": [{"telepathy": 1}]}}
+    assert any(p.path == "concepts" and "telepathy" in p.message for p in loaded.problems)
+    assert any("Crop jitter of one concept is" in p.message for p in loaded.problems)

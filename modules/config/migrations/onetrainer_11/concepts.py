@@ -64,7 +64,8 @@ def concepts_from(given: object, notes: Notes) -> tuple[list[Tree], list[Tree]]:
 
     entries, leftovers = converted(given, "concepts", "concepts", convert, notes)
     if jittered:  # on by default there: one note for all
-        message = f"Crop jitter of {len(jittered)} concepts is left out: pictures are cropped in their middle here."
+        whose = "one concept" if len(jittered) == 1 else f"{len(jittered)} concepts"
+        message = f"Crop jitter of {whose} is left out: pictures are cropped in their middle here."
         notes.append(Problem("concepts", message, "info"))
     return entries, leftovers
 
