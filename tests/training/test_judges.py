@@ -1,0 +1,308 @@
+"""Judges in a run: what they measure, the one held out, early stop, missing files, code of one's own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modules.config.codec import load_file
+from modules.config.schema import Config
+from modules.rewards.user_code_file import hash_of
+from modules.system.approvals import approve, approved_hashes
+from modules.system.paths import approvals_file
+from tests.builders.clip import aesthetic_head, write_aesthetic_head, write_clip_folder
+from tests.builders.configs import laid_over, small_config
+from tests.builders.pictures import draw_folder
+from tests.builders.runs import assert_equal_tensors, run
+from trainer import phases
+from trainer.allowed_code import unapproved_code
+from trainer.callbacks.rewards import RewardCallback
+from trainer.cli.options import allowed_code
+from trainer.events import RewardMeasured, RunFailed, StepFinished, WarningRaised
+from trainer.judges import measured_prompts
+from trainer.preflight import check, datasets_of
+
+METHOD: dict[str, Any] = {"name": "alignprop", "steps": 3, "last_steps": 1, "guidance": 1.0}
+
+
+def judged_config(folder: Path, model: Path, pictures: Path, *scorers: dict[str, Any], **method: Any) -> Config:
+    return small_config(
+        folder,
+        model=model,
+        pictures=pictures,
+        training={"method": {**METHOD, **method}, "epochs": 1},
+        reward={"scorers": list(scorers), "measure_every": {"n": 1, "unit": "step"}, "num_pictures": 2},
+    )
+
+
+# ---- measurements
+
+
+def test_the_judge_held_out_is_told_beside_the_others_and_never_followed(
+    tiny_sd: Path, pictures: Path, tmp_path: Path
+) -> None:
+    brightness, contrast = {"kind": "brightness"}, {"kind": "contrast", "weight": 50.0}
+    alone = run(judged_config(tmp_path / "alone", tiny_sd, pictures, brightness))
+    watched = run(judged_config(tmp_path / "watched", tiny_sd, pictures, brightness, contrast, hold_out="contrast"))
+    both = run(judged_config(tmp_path / "both", tiny_sd, pictures, brightness, contrast))
+    assert_equal_tensors(alone.weights, watched.weights)
+    assert any(not one.equal(both.weights[name]) for name, one in alone.weights.items())
+    steps = len(watched.of(StepFinished))
+    measured = watched.of(RewardMeasured)
+    assert [m.step for m in measured] == list(range(steps + 1))
+    for m in measured:
+        assert m.held_out_by == "contrast"
+        assert m.held_out == m.by_judge["contrast"]
+        assert m.followed == m.by_judge["brightness"]
+    assert [m.followed for m in measured] == [m.followed for m in alone.of(RewardMeasured)]
+    assert all("contrast" not in name for s in watched.of(StepFinished) for name in s.metrics)
+
+
+def test_measuring_changes_nothing(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
+    config = judged_config(tmp_path / "often", tiny_sd, pictures, {"kind": "brightness"})
+    never = laid_over(config, {"reward": {"measure_every": {"unit": "never"}}})
+    quiet = run(never)
+    assert not quiet.of(RewardMeasured)
+    assert_equal_tensors(run(config).weights, quiet.weights)
+
+
+def test_the_run_ends_once_the_held_out_rating_no_longer_rises(
+    tiny_sd: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ratings = {0: 9.0, 1: 0.3, 2: 0.5, 3: 0.4, 4: 0.5}
+
+    def rated(_callback: RewardCallback, step: int) -> RewardMeasured:
+        return RewardMeasured(step, 2, followed=float(step), held_out=ratings[step], held_out_by="contrast")
+
+    monkeypatch.setattr(RewardCallback, "_rated", rated)
+    config = laid_over(
+        judged_config(tmp_path, tiny_sd, pictures, {"kind": "brightness"}, hold_out="contrast"),
+        {"training": {"epochs": 9, "batch_size": 1}, "reward": {"stop_after_worse": 2}},
+    )
+    ran = run(config)
+    assert (ran.finished.outcome, ran.finished.step) == ("stopped_early", 4)
+    assert "2 measurements of the reward in a row were not better than that of step 2." in ran.finished.message
+    assert [m.best_step for m in ran.of(RewardMeasured)] == [None, 1, 2, 2, 2]
+    again = run(config, resume_from=Path(ran.finished.backup_path))
+    assert (again.finished.outcome, again.finished.step) == ("stopped_early", 4)
+
+
+def test_other_judges_begin_the_search_for_the_best_anew(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
+    config = judged_config(tmp_path, tiny_sd, pictures, {"kind": "brightness"})
+    first = run(config)
+    longer = laid_over(
+        config,
+        {
+            "training": {"epochs": 2},
+            "sampling": {"prompts": [{"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 2}]},
+        },
+    )
+    second = run(longer, resume_from=Path(first.finished.backup_path))
+    assert any("the search for the best begins again" in w.message for w in second.of(WarningRaised))
+    assert all(m.best_step is None or m.best_step > first.finished.step for m in second.of(RewardMeasured))
+
+
+def test_what_is_painted_for_a_measurement(tiny_sd: Path, tmp_path: Path) -> None:
+    seen = draw_folder(tmp_path / "seen", sizes=[(64, 64)], captions=["seen"])
+    unseen = draw_folder(tmp_path / "unseen", sizes=[(96, 64), (64, 64)], captions=["one", "two"])
+    config = laid_over(
+        judged_config(tmp_path, tiny_sd, seen, {"kind": "brightness"}, guidance=4.0),
+        {"reward": {"num_pictures": 5}},
+    )
+
+    def told(config: Config) -> list[tuple[str, int, int]]:
+        training, validation = datasets_of(config)
+        return [(p.prompt, p.width_px, p.seed) for p in measured_prompts(config, validation, training)]
+
+    assert told(config) == [("seen", 64, seed) for seed in range(5)]
+    validated = laid_over(config, {"concepts": [{"path": str(seen)}, {"path": str(unseen), "kind": "validation"}]})
+    assert told(validated) == [("one", 80, 0), ("two", 64, 1), ("one", 80, 1), ("two", 64, 2), ("one", 80, 2)]
+    training, validation = datasets_of(validated)
+    assert {(p.steps, p.guidance) for p in measured_prompts(validated, validation, training)} == {(3, 4.0)}
+    samples = [{"prompt": "a", "seed": 7}, {"prompt": "b", "enabled": False}]
+    assert told(laid_over(validated, {"sampling": {"prompts": samples}})) == [("a", 512, 7 + n) for n in range(5)]
+
+
+# ---- what is told before the start
+
+
+def test_a_missing_file_is_told_by_its_field(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
+    config = judged_config(tmp_path, tiny_sd, pictures, {"kind": "hps", "file": str(tmp_path / "nowhere.pt")})
+    [error] = check(config).errors
+    assert error.path == "reward.scorers.0.file"
+    assert "nowhere.pt" in error.message
+    ending = run(config).ending
+    assert isinstance(ending, RunFailed)
+    assert "nowhere.pt" in ending.message
+
+
+def test_what_is_fetched_is_told_before_the_start(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
+    config = judged_config(tmp_path, tiny_sd, pictures, {"kind": "pickscore"})
+    report = check(config)
+    assert not report.errors
+    assert report.preview is not None
+    [line] = report.preview.judges
+    assert "PickScore" in line
+    assert "3.9 GB" in line
+    offline = check(laid_over(config, {"model": {"offline": True}}))
+    assert [e.path for e in offline.errors] == ["reward.scorers.0.file"]
+
+
+def test_an_early_stop_needs_measurements(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
+    config = laid_over(
+        judged_config(tmp_path, tiny_sd, pictures, {"kind": "brightness"}),
+        {"reward": {"measure_every": {"unit": "never"}, "stop_after_worse": 2}},
+    )
+    assert [e.path for e in check(config).errors] == ["reward.stop_after_worse"]
+
+
+def test_many_last_steps_without_checkpointing_are_told(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
+    config = judged_config(tmp_path, tiny_sd, pictures, {"kind": "brightness"}, last_steps=3)
+    hints = [p for p in check(config).problems if p.path == "parts.unet.checkpointing"]
+    assert [p.severity for p in hints] == ["info"]
+    assert "3 passes" in hints[0].message
+    saving = laid_over(config, {"parts": {"unet": {"checkpointing": "whole"}}})
+    assert not [p for p in check(saving).problems if p.path == "parts.unet.checkpointing"]
+
+
+def test_the_decoder_is_there_where_a_step_paints(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
+    from modules.families.registry import FAMILIES
+
+    painting = judged_config(tmp_path, tiny_sd, pictures, {"kind": "brightness"})
+    plain = small_config(tmp_path, model=tiny_sd, pictures=pictures)
+    for config, phase, is_needed in (
+        (painting, phases.TRAIN, True),
+        (painting, phases.VALIDATE, False),
+        (plain, phases.TRAIN, False),
+    ):
+        needed = phases.needed_parts(phase, FAMILIES["sd"], phases.phase_facts(config))
+        assert ("vae" in needed) == is_needed
+
+
+# ---- code of one's own
+
+GREEN = "def green(pictures, prompts):\n    return pictures[:, 1].mean(dim=(1, 2))\n"
+BLIND = "import numpy\n\n\ndef blind(pictures, prompts):\n    return pictures.detach().mean(dim=(1, 2, 3))\n"
+
+
+def test_code_runs_only_where_it_was_approved(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(GREEN)
+    config = judged_config(tmp_path, tiny_sd, pictures, {"kind": "user_code", "file": f"{file}:green"})
+    [code] = unapproved_code(config)
+    assert (code.path, code.function, code.digest) == (file, "green", hash_of(file))
+    refused = run(config).ending
+    assert isinstance(refused, RunFailed)
+    assert "is not approved" in refused.message
+    approve(code.digest, code.path)
+    assert unapproved_code(config) == ()
+    ran = run(config)
+    assert all("reward/user_code" in s.metrics for s in ran.of(StepFinished)), ran.ending
+    assert ran.of(StepFinished)
+    assert any("run as a program" in w.message for w in ran.of(WarningRaised))
+    file.write_text(GREEN + "\n")  # another file now
+    assert isinstance(run(config).ending, RunFailed)
+
+
+def test_the_command_line_allows_code_for_one_run(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
+    import argparse
+
+    file = tmp_path / "mine.py"
+    file.write_text(GREEN)
+    config = judged_config(tmp_path, tiny_sd, pictures, {"kind": "user_code", "file": f"{file}:green"})
+    assert allowed_code(config, argparse.Namespace(allow_code=False)) == frozenset()
+    allowed = allowed_code(config, argparse.Namespace(allow_code=True))
+    assert allowed == {hash_of(file)}
+    assert not check(config, approved_code=allowed).errors
+    assert approved_hashes() == frozenset()
+
+
+def test_approvals_that_cannot_be_read_approve_nothing() -> None:
+    file = approvals_file()
+    assert approved_hashes() == frozenset()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    for content in ("{", "[]", '"x"'):
+        file.write_text(content)
+        assert approved_hashes() == frozenset()
+    approve("abc", Path("mine.py"))
+    assert json.loads(file.read_text()) == {"abc": "mine.py"}
+
+
+def test_a_reward_that_no_gradient_passes_is_named(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(BLIND)
+    approve(hash_of(file), file)
+    config = judged_config(tmp_path, tiny_sd, pictures, {"kind": "user_code", "file": f"{file}:blind"})
+    silent = run(config)
+    assert isinstance(silent.ending, RunFailed)
+    assert "No gradient passes through the reward blind of mine.py" in silent.ending.message
+    file.write_text(BLIND + "\n\nblind.is_differentiable = False\n")
+    approve(hash_of(file), file)
+    honest = run(config)
+    assert isinstance(honest.ending, RunFailed)
+    assert "No gradient passes through the reward user_code" in honest.ending.message
+    assert not honest.of(StepFinished)
+    beside = laid_over(
+        config,
+        {
+            "reward": {"scorers": [{"kind": "brightness"}, {"kind": "user_code", "file": f"{file}:blind"}]},
+            "training": {"method": {**METHOD, "hold_out": "user_code"}},
+        },
+    )
+    assert run(beside).of(RewardMeasured)[-1].held_out is not None
+
+
+# ---- OneTrainer
+
+
+def test_an_onetrainer_config_that_follows_a_reward_trains(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
+    """OneTrainer died here after 31 steps on a missing argument (OneTrainer#467)."""
+    data = {
+        "__version": 0,
+        "training_method": "LORA",
+        "model_type": "STABLE_DIFFUSION_15",
+        "base_model_name": str(tiny_sd),
+        "workspace_dir": str(tmp_path / "workspace"),
+        "cache_dir": str(tmp_path / "cache"),
+        "output_model_destination": str(tmp_path / "lora.safetensors"),
+        "concepts": [{"path": str(pictures)}],
+        "resolution": "64",
+        "train_device": "cpu",
+        "temp_device": "cpu",
+        "train_dtype": "FLOAT_32",
+        "epochs": 2,
+        "tensorboard": False,
+        "align_prop": True,
+        "align_prop_probability": 0.5,
+        "align_prop_loss": "AESTHETIC",
+        "align_prop_weight": 0.01,
+        "align_prop_steps": 4,
+        "align_prop_truncate_steps": 0.5,
+        "align_prop_cfg_scale": 3.0,
+    }
+    file = tmp_path / "old.json"
+    file.write_text(json.dumps(data))
+    config = load_file(file).config
+    assert config.training.method.name == "alignprop"
+    [scorer] = config.reward.scorers
+    assert scorer.kind == "aesthetic"
+    own = {
+        "clip_model": str(write_clip_folder(tmp_path / "clip")),
+        "file": str(write_aesthetic_head(tmp_path / "head.pth", aesthetic_head())),
+    }
+    ran = run(
+        laid_over(
+            config,
+            {
+                "reward": {"scorers": [{**scorer.model_dump(), **own}], "num_pictures": 1},
+                "sampling": {"every": {"unit": "never"}, "at_start": False, "at_end": False},
+                "validation": {"every": {"unit": "never"}},
+            },
+        )
+    )
+    ways = {"reward" in step.metrics for step in ran.of(StepFinished)}
+    assert ways == {True, False}, ran.ending
+    assert ran.finished.outcome == "finished"
