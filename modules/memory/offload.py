@@ -35,10 +35,12 @@ class _Slot:
     weight: nn.Parameter
 
     def lend(self, copy: torch.Tensor) -> None:
+        """Put a copy in the weight's place for a while."""
         # Past `__setattr__`, which takes nothing but parameters.
         self.owner._parameters[self.name] = copy  # type: ignore[assignment]
 
     def give_back(self) -> None:
+        """Put the weight itself in its place again."""
         self.owner._parameters[self.name] = self.weight
 
 
@@ -122,6 +124,7 @@ class _Lent(torch.autograd.Function):
     def forward(
         ctx: Any, transfers: Transfers, copies: list[torch.Tensor], *weights: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
+        """Return the copies as if they were made of the weights here."""
         ctx.transfers = transfers
         ctx.set_materialize_grads(False)
         return tuple(copies)
@@ -129,6 +132,7 @@ class _Lent(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        """Return the gradients of the copies, on the device where the weights wait."""
         moved = iter(ctx.transfers.send_and_wait([g for g in gradients if g is not None]))
         return (None, None, *(None if g is None else next(moved) for g in gradients))
 

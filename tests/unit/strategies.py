@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
@@ -12,7 +12,8 @@ from modules.config.every import Every
 from modules.config.field import FieldRecord, records_of
 from modules.config.schema import Config
 
-steady = settings(derandomize=True, deadline=None, database=None)
+# No clock decides: on a busy machine hypothesis would call the drawing of large configs unhealthily slow.
+steady = settings(derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 few = settings(steady, max_examples=40)
 
 UNITS = ("epoch", "step", "second", "minute", "hour", "never")

@@ -144,6 +144,7 @@ class _Run:
         self.size = max(run.sizes, key=lambda s: s[0] * s[1], default=(0, 0))
 
     def parts_in(self, phase: Phase) -> dict[str, int]:
+        """Return the bytes that a phase takes at its worst moment, by what they are for."""
         run = self.run
         here = run.on_device[phase]
         parts = {"weights": sum(self.weights[n].num_bytes(run.plans[n]) for n in here), "runtime": RUNTIME_BYTES}

@@ -31,6 +31,7 @@ class _Unet:
         self.time: Array
 
     def run(self, noisy: Array, states: Array) -> Array:
+        """Return the prediction for noisy latents BCHW and text states BLC, having recorded what the pass takes."""
         walk, first = self.walk, self.channels[0]
         self.states = states
         self.time = self._embedding(noisy.shape[0])
