@@ -13,6 +13,7 @@ from trainer.events import (
     Event,
     ModelSaved,
     PhaseChanged,
+    RewardMeasured,
     RunFailed,
     RunFinished,
     RunStarted,
@@ -129,8 +130,8 @@ def words(event: Event) -> str:
             )
         case PhaseChanged(phase=phase, detail=detail) if phase not in ("training", "sampling", "caching"):
             return f"{phase.replace('_', ' ')}: {detail}" if detail else phase.replace("_", " ")
-        case ValidationFinished():
-            return _validation_words(event)
+        case ValidationFinished() | RewardMeasured():
+            return _measured_words(event)
         case SampleReady(path=path):
             return f"sample: {path}"
         case BackupSaved(path=path):
@@ -147,6 +148,10 @@ def words(event: Event) -> str:
             return ""
 
 
+def _measured_words(event: ValidationFinished | RewardMeasured) -> str:
+    return _validation_words(event) if isinstance(event, ValidationFinished) else _reward_words(event)
+
+
 def _validation_words(event: ValidationFinished) -> str:
     weighted = "" if event.weighted_loss is None else f" (weighted {event.weighted_loss:.5f})"
     best = "" if event.best_loss is None else f", best {event.best_loss:.5f} at step {event.best_step}"
@@ -157,7 +162,15 @@ def _validation_words(event: ValidationFinished) -> str:
     )
 
 
+def _reward_words(event: RewardMeasured) -> str:
+    followed = "none" if event.followed is None else f"{event.followed:.5f}"
+    held_out = "" if event.held_out is None else f", held out ({event.held_out_by}) {event.held_out:.5f}"
+    best = "" if event.best_step is None else f", best at step {event.best_step}"
+    return f"reward {followed}{held_out} at step {event.step}{best}"
+
+
 def _step_words(event: StepFinished) -> str:
     loss = "not a number" if event.loss is None else f"{event.loss:.4f}"
     smoothed = "" if event.smoothed_loss is None else f" smooth {event.smoothed_loss:.4f}"
-    return f"epoch {event.epoch}/{event.epochs} loss {loss}{smoothed} {event.images_per_second:.1f} pictures/s"
+    reward = f" reward {event.metrics['reward']:.4f}" if "reward" in event.metrics else ""
+    return f"epoch {event.epoch}/{event.epochs} loss {loss}{smoothed}{reward} {event.images_per_second:.1f} pictures/s"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from modules.config.field import FieldRecord
 from modules.config.schema import Config
-from ui.forms.records import Group, groups_of, variant_records
+from ui.forms.records import Group, variant_records
 from ui.forms.visibility import is_out_of_reach
-from ui.pages.catalogue import PAGES, sections_of
+from ui.pages.catalogue import PAGES, groups_on
 
 _NO_MATCH = 9
 
@@ -43,7 +43,7 @@ def _rank(record: FieldRecord, match: Match, words: list[str]) -> int:
 
 def _all_fields(config: Config) -> Iterator[tuple[FieldRecord, Match]]:
     for page in PAGES:
-        for group in groups_of(config, sections_of(page, type(config))):
+        for group in groups_on(page, config):
             for record in _records(config, group):
                 yield record, Match(record.path, record.label, f"{page.title} › {group.title}")
 

@@ -24,7 +24,7 @@ from ui.widgets.controls import Choice, Switch
 from ui.widgets.entry import Entry
 from ui.widgets.panel import Text
 
-FORM_PAGES = ("general", "model", "data", "training", "sampling", "backup")
+FORM_PAGES = ("general", "model", "data", "training", "rewards", "sampling", "backup")
 PRESETS = list_presets()
 
 

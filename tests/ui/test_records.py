@@ -14,7 +14,7 @@ from modules.families.spec import FamilySpec
 from tests.ui.made_up import Fast, TeaConfig
 from ui.forms.records import claimed_sections, groups_of, record_at, variant_records
 from ui.forms.visibility import is_shown
-from ui.pages.catalogue import PAGES, page_of, sections_of
+from ui.pages.catalogue import PAGES, groups_on, page_named, page_of, sections_of
 
 
 def edited(config: Config, **values: object) -> Config:
@@ -56,7 +56,8 @@ def test_groups_keep_the_order_of_declaration_and_join_equal_headings() -> None:
     known = ("What is trained", "Length", "Learning", "Loss", "Averaging", "Adapter")
     assert [t for t in titles if t in known] == list(known)
     assert len(set(titles)) == len(titles)
-    assert [r.name for r in groups[1].records][:3] == ["epochs", "batch_size", "accumulation_steps"]
+    length = next(g for g in groups if g.title == "Length")
+    assert [r.name for r in length.records][:3] == ["epochs", "batch_size", "accumulation_steps"]
 
 
 def test_each_part_of_the_family_is_a_group_of_its_own() -> None:
@@ -94,7 +95,13 @@ def test_a_section_that_no_page_claims_is_on_the_first_page() -> None:
 
 def test_every_field_of_the_config_is_on_exactly_one_page() -> None:
     shown = [s for page in PAGES for s in sections_of(page, Config)]
-    assert sorted(shown) == sorted(claimed_sections(Config))
+    assert sorted(s for s in shown if "." not in s) == sorted(claimed_sections(Config))
+    rows = [r.path for page in PAGES for g in groups_on(page, Config()) for r in g.records]
+    assert len(rows) == len(set(rows))
+    assert "training.method" not in {r.path for g in groups_on(page_named("training"), Config()) for r in g.records}
+    page = page_of(Config, "training.method.guidance")
+    assert page is not None
+    assert page.key == "rewards"
     assert all(page_of(Config, r.path) is not None for r in records_of(Config))
     assert page_of(Config, "") is None
     assert page_of(Config, "unknown.onetrainer") is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 from modules.config.problem import Problem
@@ -28,6 +29,8 @@ from trainer.preflight.report import Preview, Report
 from trainer.preflight.resume import problems_of_resume
 from trainer.preflight.validation import problems_of_validation
 
+_JUDGES = ("reward.", "training.method")
+
 
 def check(config: Config, *, resume_from: Path | None = None, approved_code: Collection[str] | None = None) -> Report:
     """Return everything that can be found without loading a model. Reads headers, file lists and captions only.
@@ -42,7 +45,8 @@ def check(config: Config, *, resume_from: Path | None = None, approved_code: Col
     model = found_model(config)
     problems += problems_of_model(config, model)
     problems += problems_of_prediction(config, model)
-    problems += problems_of_judges(config, approved_hashes() if approved_code is None else approved_code)
+    of_judges = list(problems_of_judges(config, approved_hashes() if approved_code is None else approved_code))
+    problems += of_judges
     if resume_from is not None:
         problems += problems_of_resume(config, resume_from)
     concept_problems = dict(problems_of_concept_folders(config))
@@ -63,7 +67,11 @@ def check(config: Config, *, resume_from: Path | None = None, approved_code: Col
     total_steps = plans.total_steps(config.training.epochs)
     problems += problems_of_validation(config, total_steps=total_steps)
     problems += problems_of_estimates(readable, training, validation, total_steps=total_steps)
-    return Report(tuple(problems), None if concept_problems else _preview(config, model, training, validation, plans))
+    if concept_problems:
+        return Report(tuple(problems), None)
+    preview = _preview(config, model, training, validation, plans)
+    judges = tuple(p.message for p in of_judges if p.severity != "error" and p.path.startswith(_JUDGES))
+    return Report(tuple(problems), replace(preview, judges=judges))
 
 
 def _without(config: Config, concepts: Collection[int]) -> Config:

@@ -6,7 +6,7 @@ family that is declared in `modules/` appears without an edit of the window.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -64,8 +64,9 @@ def variant_records(config: Config, record: FieldRecord) -> tuple[FieldRecord, .
     return inner_records(variant, record.path)
 
 
-def groups_of(config: Config, sections: Iterable[str]) -> tuple[Group, ...]:
+def groups_of(config: Config, sections: Iterable[str], *, without: Collection[str] = ()) -> tuple[Group, ...]:
     """Return the groups of some top-level sections in the order of declaration; equal headings of one section join.
+    A single field counts as a section, by its path; fields that are in `without` are left out.
 
     The parts of the model give one group each, named and ordered by the family's spec. Lists have editors of their
     own and are left out.
@@ -73,7 +74,8 @@ def groups_of(config: Config, sections: Iterable[str]) -> tuple[Group, ...]:
     groups: dict[str, Group] = {}
     for section in sections:
         for record in top_records(type(config)).values():
-            if record.path.partition(".")[0] != section or record.kind == "list":
+            is_inside = section in (record.path, record.path.partition(".")[0])
+            if not is_inside or record.path in without or record.kind == "list":
                 continue
             for group in _map_groups(config, record) if record.kind == "map" else (_plain_group(section, record),):
                 before = groups.get(group.key)

@@ -8,14 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from modules.config.schema import Config
-from ui.forms.records import claimed_sections
+from ui.forms.records import Group, claimed_sections, groups_of
 
 FORM_PAGE = "ui.pages.form_page:FormPage"
 
 
 @dataclass(frozen=True, slots=True)
 class PageSpec:
-    """A page: its name in code, its words, the sections it shows, its buttons, and the class that draws it."""
+    """A page: its name in code, its words, the sections it shows, its buttons, and the class that draws it.
+
+    Among the sections may be a field of another page's section, by its path; it is then shown here and not there.
+    """
 
     key: str
     title: str
@@ -44,6 +47,13 @@ PAGES: tuple[PageSpec, ...] = (
     ),
     PageSpec(
         "training", "Training", "How long, how fast and by which rule it learns.", ("training", "adapter", "embeddings")
+    ),
+    PageSpec(
+        "rewards",
+        "Rewards",
+        "Learning from what judges say of painted pictures, instead of from pictures alone.",
+        ("training.method", "reward"),
+        view="ui.pages.rewards:RewardsPage",
     ),
     PageSpec(
         "sampling",
@@ -78,10 +88,16 @@ def page_named(key: str) -> PageSpec:
 def page_of(config_type: type[Config], path: str) -> PageSpec | None:
     """Return the page that shows the field at a path; None where no page does."""
     section = path.partition(".")[0]
-    page = next((p for p in PAGES if section in p.sections), None)
-    if page is None and section in claimed_sections(config_type):
-        return PAGES[0]
-    return page
+    claims = [(s, p) for p in PAGES for s in p.sections if path == s or path.startswith(f"{s}.")]
+    if not claims:
+        return PAGES[0] if section in claimed_sections(config_type) else None
+    return max(claims, key=lambda claim: len(claim[0]))[1]
+
+
+def groups_on(page: PageSpec, config: Config) -> tuple[Group, ...]:
+    """Return the groups of fields a page shows, without the fields that have gone to another page."""
+    elsewhere = {s for p in PAGES if p != page for s in p.sections if "." in s}
+    return groups_of(config, sections_of(page, type(config)), without=elsewhere)
 
 
 def sections_of(page: PageSpec, config_type: type[Config]) -> tuple[str, ...]:

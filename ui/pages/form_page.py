@@ -6,8 +6,7 @@ import tkinter as tk
 
 from ui.context import Context
 from ui.forms.layout import FormView
-from ui.forms.records import groups_of
-from ui.pages.catalogue import PageSpec, sections_of
+from ui.pages.catalogue import PageSpec, groups_on
 from ui.pages.page import PageFrame
 
 
@@ -18,9 +17,7 @@ class FormPage:
         self.frame = PageFrame(master, context, spec)
         self.scroll = self.frame.add_scroll(context)
         form = context.form
-        self.form_view = FormView(
-            self.scroll.body, context, lambda: groups_of(form.config, sections_of(spec, type(form.config)))
-        )
+        self.form_view = FormView(self.scroll.body, context, lambda: groups_on(spec, form.config))
         self.form_view.grid(row=0, column=0, sticky="new")
         self.form_view.build()
 

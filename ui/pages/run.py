@@ -14,13 +14,14 @@ from ui.editors.pictures import PictureViewer
 from ui.pages.catalogue import PageSpec
 from ui.pages.page import PageFrame
 from ui.run.run_state import RunState
-from ui.run.words import count, preview_lines, rate, validation_line
+from ui.run.words import count, preview_lines, rate, reward_line, validation_line
 from ui.theme import PAD
 from ui.widgets.card import Card
 from ui.widgets.chart import LossChart
 from ui.widgets.image_grid import ImageGrid, Tile
 from ui.widgets.log import LogView
 from ui.widgets.panel import Panel, Text
+from ui.widgets.reward_chart import RewardChart
 
 _CHART_SECONDS = 0.25
 _NO_SAMPLES = "The samples appear here. What is painted, and when, is set on the Sampling page."
@@ -43,7 +44,7 @@ class RunPage:
         left, right = Panel(body, context.theme), Panel(body, context.theme)
         left.grid(row=0, column=0, sticky="nsew", padx=(0, px(PAD)))
         right.grid(row=0, column=1, sticky="nsew")
-        for column, weights in ((left, (3, 2)), (right, (0, 1))):
+        for column, weights in ((left, (3, 2, 2)), (right, (0, 1))):
             column.columnconfigure(0, weight=1)
             for row, weight in enumerate(weights):
                 column.rowconfigure(row, weight=weight)
@@ -71,11 +72,25 @@ class RunPage:
         context, px = self._context, self._context.theme.px
         chart_card, log_card = Card(left, context.theme, "Loss"), Card(left, context.theme, "What has happened")
         tk.Grid.grid_configure(chart_card, row=0, column=0, sticky="nsew", pady=(0, px(PAD)))
-        tk.Grid.grid_configure(log_card, row=1, column=0, sticky="nsew")
+        self.reward_card = Card(left, context.theme, "Reward")
+        tk.Grid.grid_configure(self.reward_card, row=1, column=0, sticky="nsew", pady=(0, px(PAD)))
+        tk.Grid.grid_configure(log_card, row=2, column=0, sticky="nsew")
+        self.reward_chart = RewardChart(self.reward_card.body, context.theme)
+        self.reward_chart.pack(fill="both", expand=True, padx=(px(4), 0))
+        self._show_rewards(RunState())
         self.chart = LossChart(chart_card.body, context.theme)
         self.chart.pack(fill="both", expand=True, padx=(px(4), 0))
         self.log = LogView(log_card.body, context.theme)
         self.log.pack(fill="both", expand=True, padx=(px(12), 0))
+
+    def _show_rewards(self, state: RunState) -> None:
+        """Show the course of the reward, and its card only where one is measured."""
+        self.reward_chart.show(state.rewards)
+        if state.rewards:
+            self.reward_card.grid()
+        else:
+            self.reward_card.grid_remove()
+        tk.Grid.rowconfigure(self.reward_card.master, 1, weight=2 if state.rewards else 0)
 
     def _fill_right(self, right: Panel) -> None:
         context, px = self._context, self._context.theme.px
@@ -112,6 +127,8 @@ class RunPage:
         self._show_facts(state)
         if state.curve is not before.curve or state.validations is not before.validations:
             self.chart.show(state.curve.points, [v for v in state.validations if math.isfinite(v.loss)])
+        if state.rewards is not before.rewards:
+            self._show_rewards(state)
         if state.samples is not before.samples:
             self.samples.show([Tile(Path(s.path), f"step {s.step:,}: {s.prompt}") for s in newest_samples(state)])
         if state.log is not before.log:
@@ -150,6 +167,8 @@ class RunPage:
                 lines.append(f"{count(step.num_skipped, 'broken step')} left out")
         if state.validation is not None:
             lines.append(validation_line(state.validation))
+        if state.rewards:
+            lines.append(reward_line(state.rewards[-1]))
         lines.append(f"{count(started.num_pictures, 'picture')} on {started.device}")
         lines.append(f"Folder: {as_config_path(Path(started.run_dir))}")
         return lines

@@ -6,7 +6,7 @@ import tkinter as tk
 
 from modules.config.sections.watching import SamplePrompt
 from ui.context import Context
-from ui.editors.sample import SampleEditor
+from ui.editors.item import ItemEditor
 from ui.forms.layout import FormView
 from ui.forms.records import groups_of
 from ui.pages.catalogue import PageSpec
@@ -32,7 +32,7 @@ class SamplingPage:
     def __init__(self, master: tk.Misc, context: Context, spec: PageSpec) -> None:
         self.frame = PageFrame(master, context, spec)
         self.scroll = self.frame.add_scroll(context)
-        self.editor: SampleEditor | None = None
+        self.editor: ItemEditor | None = None
         self._context = context
         form = context.form
         self.form_view = FormView(self.scroll.body, context, lambda: groups_of(form.config, spec.sections))
@@ -79,10 +79,10 @@ class SamplingPage:
             new = SamplePrompt(width_px=side_px, height_px=side_px)
         self.edit(self.list.add([new])[0])
 
-    def edit(self, index: int) -> SampleEditor:
+    def edit(self, index: int) -> ItemEditor:
         """Open the editor of a prompt."""
         self._close_editor()
-        self.editor = SampleEditor(self._context, f"{PATH}.{index}")
+        self.editor = ItemEditor(self._context, f"{PATH}.{index}", "Sample", SamplePrompt)
         return self.editor
 
     def _close_editor(self) -> None:

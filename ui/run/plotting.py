@@ -59,6 +59,13 @@ def loss_range(points: Sequence[LossPoint], validation_losses: Sequence[float]) 
     return (max(0.0, low - margin) if low >= 0 else low - margin), high + margin
 
 
+def course_range(values: Sequence[float]) -> tuple[float, float]:
+    """Return what a course of one or more values spans on its axis, with a little room at both ends."""
+    low, high = min(values), max(values)
+    margin = (high - low) * _MARGIN or abs(high) * _MARGIN or 0.5
+    return low - margin, high + margin
+
+
 def weighted_course(validations: Sequence[ValidationFinished]) -> list[tuple[int, float]]:
     """Return steps and validation losses as the training weighs them; nothing where that is the plain loss itself."""
     course = [(v, v.weighted_loss) for v in validations]

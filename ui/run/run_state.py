@@ -13,6 +13,7 @@ from trainer.events import (
     Event,
     ModelSaved,
     PhaseChanged,
+    RewardMeasured,
     RunFailed,
     RunFinished,
     RunStarted,
@@ -66,6 +67,7 @@ class RunState:
     step: StepFinished | None = None
     curve: Curve = field(default_factory=Curve)
     validations: tuple[ValidationFinished, ...] = ()
+    rewards: tuple[RewardMeasured, ...] = ()
     samples: tuple[SampleReady, ...] = ()
     download: DownloadProgress | None = None
     cache: CacheProgress | None = None
@@ -160,6 +162,8 @@ def _folded(state: RunState, event: Event) -> RunState:  # noqa: C901 - one arm 
             return replace(state, step=event, curve=state.curve.add(point))
         case ValidationFinished():
             return replace(state, validations=(*state.validations, event))
+        case RewardMeasured():
+            return replace(state, rewards=(*state.rewards, event))
         case SampleProgress():
             return replace(state, sampling=event)
         case SampleReady():

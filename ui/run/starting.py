@@ -10,7 +10,9 @@ from modules.config.codec import Loaded, load_file
 from modules.config.compare import fixed_on_resume
 from modules.config.problem import Problem, errors_in
 from modules.config.schema import Config
+from modules.system.approvals import approve
 from modules.system.paths import from_root
+from trainer.allowed_code import unapproved_code
 from trainer.backup import BackupInfo, newest_resumable
 from trainer.events import RunFailed
 from trainer.launch import RunRequest
@@ -114,8 +116,21 @@ class Starter:
     def _check_then(self, request: RunRequest) -> None:
         if not self.can_start:
             return
+        self._ask_for_code(request.config)
         self._findings.dismiss()
         self._session.check(request.config, lambda report: self._judge(request, report), self._check_broke)
+
+    def _ask_for_code(self, config: Config) -> None:
+        """Ask whether the user's own code may run, for each file that was not approved; the check refuses the rest."""
+        for code in unapproved_code(config):
+            message = (
+                f"The settings name the function {code.function} of {code.path} as a judge. It is a program: it runs "
+                "with your rights and can do whatever you can. Read it, and approve it only if you trust it. The "
+                f"approval holds for the file as it is now (SHA-256 {code.digest})."
+            )
+            answers = (Answer("no", "Do not run it", is_default=True), Answer("approve", "Approve this file"))
+            if self._interaction.choose("Run this code?", message, answers, "warning") == "approve":
+                approve(code.digest, code.path)
 
     def _judge(self, request: RunRequest, report: Report) -> None:
         self._checked = request.config

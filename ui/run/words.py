@@ -165,6 +165,7 @@ def preview_lines(preview: Preview) -> list[str]:
         lines.append(f"{count(preview.num_without_caption, 'picture')} without a caption")
     if preview.skipped:
         lines.append(f"{count(len(preview.skipped), 'file')} passed over")
+    lines += preview.judges
     if preview.memory:
         lines.append(preview.memory)
     return lines

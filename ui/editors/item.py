@@ -1,8 +1,8 @@
-"""The editor of a sample prompt: all its fields."""
+"""The editor of an entry of a list that is nothing but fields: a sample prompt, a judge."""
 
 from __future__ import annotations
 
-from modules.config.sections.watching import SamplePrompt
+from modules.config.field import Section
 from ui.context import Context
 from ui.forms.layout import FormView
 from ui.forms.records import Group, inner_records
@@ -14,11 +14,11 @@ from ui.widgets.scroll import ScrollFrame
 _SIZE = (560, 620)
 
 
-class SampleEditor(Window):
-    """Edits the prompt at a path of the config, at once and without an OK: undo takes back what was not meant."""
+class ItemEditor(Window):
+    """Edits the entry at a path of the config, at once and without an OK: undo takes back what was not meant."""
 
-    def __init__(self, context: Context, path: str) -> None:
-        super().__init__(context.root, context.theme, "Sample")
+    def __init__(self, context: Context, path: str, title: str, kind: type[Section]) -> None:
+        super().__init__(context.root, context.theme, title)
         self.path = path
         self._context = context
         self._list_path = path.rpartition(".")[0]
@@ -28,7 +28,7 @@ class SampleEditor(Window):
         scroll = ScrollFrame(self, context.theme)
         scroll.pack(fill="both", expand=True, padx=(px(PAD), 0), pady=(px(PAD), 0))
         scroll.body.columnconfigure(0, weight=1)
-        group = Group(path, "Sample", inner_records(SamplePrompt, path))
+        group = Group(path, title, inner_records(kind, path))
         self.form_view = FormView(scroll.body, context, lambda: (group,), max_columns=1)
         self.form_view.grid(row=0, column=0, sticky="new")
         self.form_view.build()

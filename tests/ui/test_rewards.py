@@ -1,0 +1,193 @@
+"""Rewards in the window: the page with its judges, the curves of what is followed and held out, approval of code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from modules.config.schema import Config
+from modules.config.sections.reward import Scorer
+from modules.rewards.user_code_file import hash_of
+from modules.system.approvals import approved_hashes
+from tests.ui.conftest import Window
+from tests.ui.driving import pick
+from tests.ui.fake_engine import started, step
+from trainer.events import PhaseChanged, RewardMeasured, RunFinished
+from ui.forms.model import Source
+from ui.pages.rewards import needs_of
+from ui.run.plotting import course_range
+from ui.run.words import reward_line, reward_rows
+
+
+def row_values(table: Any, index: int) -> list[str]:
+    tree = table.tree
+    return [str(tree.item(str(index), "text")).strip(), *map(str, tree.item(str(index), "values"))]
+
+
+def shown_fields(page: Any) -> set[str]:
+    return {row.record.path for row in page.form_view.rows() if row.is_shown}
+
+
+def test_the_method_is_chosen_on_the_page_and_brings_its_fields(window: Window) -> None:
+    page: Any = window.open_page("rewards")
+    window.settle()
+    assert shown_fields(page) == {"training.method"}
+    window.app.form.choose_variant("training.method", "alignprop")
+    window.settle()
+    assert shown_fields(page) >= {
+        "training.method",
+        *(f"training.method.{n}" for n in ("probability", "steps", "truncate", "last_steps", "guidance", "loss")),
+        "reward.measure_every",
+        "reward.stop_after_worse",
+    }
+    assert "training.method.target" not in shown_fields(page)
+    pick(page.form_view.reveal("training.method.loss").control.frame, "hinge")
+    window.settle()
+    assert "training.method.target" in shown_fields(page)
+
+
+def test_judges_are_added_and_edited(window: Window) -> None:
+    page: Any = window.open_page("rewards")
+    page.list.buttons["add"].invoke()
+    window.settle()
+    [scorer] = window.app.form.config.reward.scorers
+    assert scorer.kind == "brightness"
+    assert row_values(page.list.table, 0) == ["Brightness", "●", "1", "0 (black) to 1 (white)", "nothing"]
+    assert page.editor.show_field("reward.scorers.0.kind")
+    window.app.form.edit("reward.scorers", (Scorer(kind="aesthetic", weight=0.5),))
+    window.settle()
+    values = row_values(page.list.table, 0)
+    assert values[2] == "0.5"
+    assert "1.7 GB" in values[4]
+    assert page.show_field("reward.scorers.0.weight")
+    page.editor.close()
+
+
+def test_the_judge_held_out_is_marked(window: Window) -> None:
+    form = window.app.form
+    form.edit("reward.scorers", (Scorer(kind="brightness"), Scorer(kind="contrast")))
+    page: Any = window.open_page("rewards")
+    form.choose_variant("training.method", "alignprop")
+    form.edit("training.method.hold_out", "contrast")
+    window.settle()
+    assert [row_values(page.list.table, i)[0] for i in (0, 1)] == ["Brightness", "Contrast (only watched)"]
+
+
+@pytest.mark.parametrize(
+    ("scorer", "needs"),
+    [
+        (Scorer(kind="sharpness"), "nothing"),
+        (Scorer(kind="user_code"), "a file and a function"),
+        (Scorer(kind="user_code", file="mine.py:score"), "mine.py:score"),
+        (Scorer(kind="hps", file="models/hps.pt"), "models/hps.pt"),
+        (Scorer(kind="hps"), "xswu/HPSv2 (2.0 GB)"),
+    ],
+)
+def test_what_a_judge_needs_in_words(scorer: Scorer, needs: str) -> None:
+    assert needs_of(scorer) == needs
+
+
+# ---- the run
+
+
+@pytest.fixture
+def ready(window: Window, tmp_path: Path) -> Window:
+    """A window with a run that follows a reward of one's own, and that preflight has nothing else against."""
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    for n in range(2):
+        Image.new("RGB", (64, 64), (60 * n, 0, 0)).save(pictures / f"{n}.png")
+        (pictures / f"{n}.txt").write_text(f"number {n}", encoding="utf-8")
+    code = tmp_path / "mine.py"
+    code.write_text("def score(pictures, prompts):\n    return pictures.mean(dim=(1, 2, 3))\n")
+    config = Config.model_validate(
+        {
+            "general": {"workspace_dir": str(tmp_path / "workspace"), "cache_dir": str(tmp_path / "cache")},
+            "concepts": [{"path": str(pictures)}],
+            "data": {"resolution_px": [64]},
+            "output": {"destination": str(tmp_path / "lora.safetensors")},
+            "training": {"method": {"name": "alignprop"}},
+            "reward": {"scorers": [{"kind": "user_code", "file": f"{code}:score"}]},
+        }
+    )
+    window.app.form.load(config, Source("ready"))
+    window.settle()
+    return window
+
+
+def test_code_of_one_s_own_runs_once_it_is_approved(ready: Window, tmp_path: Path) -> None:
+    start, digest = ready.app.shell.bottom_bar.start, hash_of(tmp_path / "mine.py")
+    start.invoke()
+    ready.wait_until(lambda: ready.app.context.session.stage == "idle", "the check")
+    [(title, message, answers)] = ready.asked.asked("choose")
+    assert title == "Run this code?"
+    assert digest in message
+    assert str(tmp_path / "mine.py") in message
+    assert answers == ["no", "approve"]
+    assert not ready.engine.requests
+    assert approved_hashes() == frozenset()
+
+    ready.asked.answers.update(choose="approve", confirm_start=True)
+    start.invoke()
+    ready.wait_until(lambda: ready.engine.requests, "a run")
+    assert approved_hashes() == {digest}
+    assert ready.engine.run is not None
+    ready.engine.run.end(RunFinished("finished", 1, "Done."))
+    ready.wait_until(lambda: ready.app.context.session.stage == "idle", "the end")
+    ready.asked.calls.clear()
+    start.invoke()
+    ready.wait_until(lambda: len(ready.engine.requests) == 2, "a second run")
+    assert not ready.asked.asked("choose")
+    ready.engine.run.end(RunFinished("finished", 1, "Done."))
+    ready.wait_until(lambda: ready.app.context.session.stage == "idle", "the end")
+
+
+MEASURED = [
+    RewardMeasured(0, 8, 0.5, 0.30, "contrast", {"brightness": 0.5, "contrast": 0.30}),
+    RewardMeasured(20, 8, 0.6, 0.32, "contrast", {"brightness": 0.6, "contrast": 0.32}, best_step=20),
+    RewardMeasured(40, 8, 0.7, 0.28, "contrast", {"brightness": 0.7, "contrast": 0.28}, best_step=20),
+]
+
+
+def test_the_curves_of_the_reward(ready: Window) -> None:
+    ready.asked.answers.update(choose="approve", confirm_start=True)
+    ready.app.shell.bottom_bar.start.invoke()
+    ready.wait_until(lambda: ready.engine.requests, "a run")
+    run, page = ready.engine.run, ready.open_page("run")
+    assert run is not None
+    view: Any = page
+    assert not view.reward_card.winfo_ismapped()
+    run.emit(started(method="alignprop"), PhaseChanged("training"), step(1), *MEASURED)
+    ready.wait_until(lambda: view.reward_chart.find_withtag("held_out"), "the curves")
+    ready.settle()
+    assert view.reward_card.winfo_ismapped()
+    assert len(view.reward_chart.find_withtag("followed")) == 1
+    assert "Reward 0.7000, held out 0.2800 (Contrast) at step 40; best at step 20" in view.facts.cget("text")
+    view.reward_chart.event_generate("<Motion>", x=view.reward_chart.winfo_width() // 2, y=40)
+    ready.settle()
+    chart = view.reward_chart
+    told = [chart.itemcget(i, "text") for i in chart.find_withtag("pointer") if chart.type(i) == "text"]
+    assert "Reward 0.6000, held out 0.3200 (Contrast) at step 20, the best so far" in told
+    assert {"Brightness", "Contrast", "0.6000", "0.3200"} <= set(told)
+    run.end(RunFinished("finished", 40, "Done."))
+    ready.wait_until(lambda: ready.app.context.session.stage == "idle", "the end")
+
+
+def test_a_measurement_in_words() -> None:
+    assert reward_line(RewardMeasured(3, 1, None)) == "Reward – at step 3"
+    both = RewardMeasured(3, 1, 1.5, by_judge={"brightness": 0.5, "colour_target_2": -0.25})
+    assert reward_rows(both) == [
+        ("followed", "1.5000"),
+        ("Brightness", "0.5000"),
+        ("Closeness to a colour", "-0.2500"),
+    ]
+
+
+def test_a_course_has_room_around_it() -> None:
+    for values in ([0.5], [0.0, 0.0], [-1.0, 3.0]):
+        low, high = course_range(values)
+        assert low < min(values)
+        assert high > max(values)
