@@ -22,6 +22,10 @@ DEBUG = "DARKROOM_DEBUG"
 _ENTERED = "DARKROOM_LAUNCHER_ENTERED"
 
 
+# A file's tests stay together, which share what they build; more processes than these wait for each other's memory.
+ALL_TESTS = ["-n", "auto", "--maxprocesses", "4", "--dist", "loadfile"]
+
+
 class Task(NamedTuple):
     """What was asked for: the module to hand over to, and what it needs."""
 
@@ -37,11 +41,13 @@ class Task(NamedTuple):
 
 
 def task(arguments: Sequence[str]) -> Task:
-    """No word: the window. `test`: pytest. Any other word: a verb of the trainer."""
+    """No word: the window. `test`: pytest, on several processors when it is to run everything. Any other word: a verb
+    of the trainer.
+    """
     if not arguments or arguments[0].startswith("-"):
         return Task("ui", list(arguments), ("ui",), True)
     if arguments[0] == "test":
-        return Task("pytest", list(arguments[1:]), ("ui", "dev"), True)
+        return Task("pytest", list(arguments[1:]) or ALL_TESTS, ("ui", "dev"), True)
     return Task("trainer", list(arguments), (), False)
 
 

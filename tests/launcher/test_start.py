@@ -79,6 +79,12 @@ def test_test_verb_installs_what_tests_need_and_runs_pytest(project: Project) ->
     assert {"gamma>=1", "delta>=1"} <= set(project.pip_calls[0]["arguments"])
 
 
+def test_all_tests_run_on_several_processors(project: Project) -> None:
+    project.tool("Xvfb", "exit 1")
+    arguments = project.start("test").report["arguments"]
+    assert arguments == ["-n", "auto", "--maxprocesses", "4", "--dist", "loadfile"]
+
+
 def test_window_starts_on_a_real_display(project: Project) -> None:
     started = project.start(DISPLAY=os.environ.get("DISPLAY", ""))
     assert started.exit_code == 0, started.said
