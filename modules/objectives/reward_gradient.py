@@ -25,13 +25,17 @@ def reward_losses(rewards_B: torch.Tensor, *, loss: str, target: float) -> torch
             raise ValueError(f"The reward's loss is {loss!r}; mean, target and hinge are known.")
 
 
-def reward_loss(rewards_B: torch.Tensor, *, loss: str, target: float, weight: float) -> torch.Tensor:
-    """Return the weighted mean loss of the samples that have a rating, shape ().
+def reward_loss(
+    rewards_B: torch.Tensor, *, loss: str, target: float, weight: float, weights_B: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return `weight` times the mean loss of the samples that have a rating, shape (); `weights_B` are their own.
 
     Samples without one (NaN) are left out of the mean; where none has one the loss is 0, with its graph.
     """
     is_scored_B = ~rewards_B.isnan()
     losses_B = reward_losses(torch.where(is_scored_B, rewards_B, target), loss=loss, target=target)
+    if weights_B is not None:
+        losses_B = losses_B * weights_B
     return weight * torch.where(is_scored_B, losses_B, 0.0).sum() / is_scored_B.sum().clamp(min=1)
 
 

@@ -118,6 +118,17 @@ def test_a_share_of_none_trains_as_denoising_does(tiny_sd: Path, pictures: Path,
     assert_equal_tensors(plain.weights, never.weights)
 
 
+def test_a_concept_s_weight_counts_for_what_is_painted_too(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
+    losses = []
+    for weight in (1.0, 0.25):
+        config = reward_config(tmp_path / str(weight), tiny_sd, pictures)
+        weighed = {"concepts": [{"path": str(pictures), "loss_weight": weight}], "training": {"epochs": 1}}
+        [first, *_] = run(laid_over(config, weighed)).of(StepFinished)
+        losses.append((first.loss, first.metrics["reward"]))
+    assert losses[1][0] == pytest.approx(0.25 * (losses[0][0] or 0.0))
+    assert losses[1][1] == losses[0][1]
+
+
 # ---- what must fail, fails before the first step
 
 

@@ -25,8 +25,9 @@ from modules.config.support import unsupported
 from modules.config.walk import condition_path, is_relevant, live_records
 from modules.formats.safetensors_io import read_safetensors
 from modules.optim.ema import Ema
+from modules.rewards.registry import NEED_FILES
 from modules.system.devices import Device
-from tests.builders.configs import small_config
+from tests.builders.configs import laid_over, small_config
 from tests.builders.pictures import draw_folder
 from tests.builders.runs import Ran, run
 from tests.unit.strategies import few, valid_values
@@ -44,7 +45,7 @@ def base(tiny_sd: Path, tmp_path_factory: pytest.TempPathFactory) -> Config:
     """A run in which every choice has something to work on."""
     folder = tmp_path_factory.mktemp("choices")
     pictures = draw_folder(folder / "named discs", sizes=[(64, 64)] * 2 + [(96, 64)])
-    return small_config(
+    config = small_config(
         folder,
         model=tiny_sd,
         pictures=pictures,
@@ -54,7 +55,9 @@ def base(tiny_sd: Path, tmp_path_factory: pytest.TempPathFactory) -> Config:
         adapter={"custom_layers": "attn2"},
         sampling={"at_end": True, "prompts": [SAMPLE]},
         validation={"every": {"n": 1, "unit": "epoch"}},
+        reward={"scorers": [{"kind": "brightness"}], "measure_every": {"unit": "never"}},
     )
+    return laid_over(config, {"model": {"offline": True}})
 
 
 def offered(
@@ -144,9 +147,19 @@ EXACT = {
     ("training.small_weights", "stochastic"),  # nothing is in 16 bits here; see test_stand_ins and test_fine_tune
 }
 # What a choice asks for beside it.
-BESIDE = {"model.zero_terminal_snr": {"model.prediction": "v_prediction"}}
+SHORT_CHAIN = {"name": "alignprop", "steps": 3, "last_steps": 2, "guidance": 1.0, "target": 0.1}
+BESIDE: dict[str, dict[str, Any]] = {
+    "model.zero_terminal_snr": {"model.prediction": "v_prediction"},
+    **{f: {"training.method": SHORT_CHAIN} for f in ("training.method.truncate", "training.method.loss")},
+    "reward.scorers.0.kind": {"training.method": SHORT_CHAIN},
+}
 # Refused alone: leaves nothing to train; wants another base model.
-ALONE = {("concepts.0.kind", "validation"), ("model.family", "sdxl")}
+ALONE = {
+    ("concepts.0.kind", "validation"),
+    ("model.family", "sdxl"),
+    *(("reward.scorers.0.kind", kind) for kind in (*NEED_FILES, "user_code")),  # their files are not here
+}
+WATCHED = "training.method.hold_out"  # measures and never trains, whoever it is: see test_judges
 
 
 def is_chosen(config: Config, record: FieldRecord, value: str) -> bool:
@@ -171,13 +184,14 @@ def test_every_choice_does_something_or_is_refused(base: Config, plain: str) -> 
     silent = []
     for seen_in, record, value in choices_of(base):
         before = in_force(seen_in, record)
-        if is_not_yet(record, value) or is_chosen(before, record, value) or (record.path, value) in EXACT:
+        is_exact = (record.path, value) in EXACT or record.path == WATCHED
+        if is_not_yet(record, value) or is_chosen(before, record, value) or is_exact:
             continue  # what is not there yet: test_what_is_not_there_yet_is_named
         changed = with_choice(before, record, value)
         if list(problems_of_packages(changed)):
             continue  # refused by name where its package is missing: test_eight_bit
         if (record.path, value) in ALONE:
-            assert [e.path.split(".")[0] for e in check(changed).errors] == [record.path.split(".")[0]]
+            assert {e.path.split(".")[0] for e in check(changed).errors} == {record.path.split(".")[0]}
         elif not is_refused(before) and left_behind(run(changed, clocks=CLOCKS)) == (
             plain if before == base else left_behind(run(before, clocks=CLOCKS))
         ):

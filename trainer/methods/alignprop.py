@@ -68,7 +68,13 @@ class AlignProp:
         settings = self.reward_loss
         is_rated = num_scored(scores.total_B) > 0
         return StepLoss(
-            loss=reward_loss(scores.total_B, loss=settings.kind, target=settings.target, weight=settings.weight),
+            loss=reward_loss(
+                scores.total_B,
+                loss=settings.kind,
+                target=settings.target,
+                weight=settings.weight,
+                weights_B=batch.loss_weights_B,
+            ),
             num_samples=batch.num_samples,
             window_samples=batch.window_samples,
             ends_step=batch.ends_window,

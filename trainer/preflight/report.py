@@ -20,10 +20,10 @@ class Preview:
     total_steps: int
     model: str = ""
     """What the base model is, as far as its files tell; nothing for a repository that is not here yet."""
-    judges: tuple[str, ...] = ()
-    """What the judges of a reward method need or do, in sentences."""
     memory: str = ""
     """What the run takes on its training device, estimated; nothing where the model's shapes are not known."""
+    judges: tuple[str, ...] = ()
+    """What the judges of a reward method need or do, in sentences."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,15 +84,15 @@ class RewardChart(tk.Canvas):
             if at_left:
                 right = self.winfo_width() - px(_RIGHT)
                 self.create_line(edge, y_of(value), right, y_of(value), fill=self.theme.colour("chart_grid"))
-            x, anchor = (edge - px(8), "e") if at_left else (edge + px(8), "w")
-            self._write(x, y_of(value), tick_label(value), "muted", anchor=anchor)
+            label_x, anchor = (edge - px(8), "e") if at_left else (edge + px(8), "w")
+            self._write(label_x, y_of(value), tick_label(value), "muted", anchor=anchor)
         points = [(self._x(step), y_of(value)) for step, value in course]
         if len(points) > 1:
             dash = () if at_left else _DASHES
             self.create_line(points, fill=colour, width=px(2), dash=dash, tags="followed" if at_left else "held_out")
         radius = px(3)
-        for x, y in points:
-            self.create_oval(x - radius, y - radius, x + radius, y + radius, fill=colour, width=0)
+        for dot_x, dot_y in points:
+            self.create_oval(dot_x - radius, dot_y - radius, dot_x + radius, dot_y + radius, fill=colour, width=0)
 
     def _draw_legend(self, *, has_held_out: bool) -> None:
         px = self.theme.px

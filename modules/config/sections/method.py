@@ -85,4 +85,4 @@ class AlignProp(Section):
 
 
 MethodSettings = Denoise | AlignProp
-METHOD_LABELS = {"denoise": "Denoising", "alignprop": "AlignProp (reward)"}
+METHOD_LABELS = {"denoise": "Denoising", "alignprop": "AlignProp"}
