@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import IMAGES, SCALA
 from modules.config.schema import Config
 from tests.builders.configs import laid_over, small_config
 from tests.builders.runs import Ran, run
-from trainer.events import SampleReady, StepFinished, ValidationFinished
+from trainer.events import RewardMeasured, SampleReady, StepFinished, ValidationFinished
 
 
 @pytest.fixture
@@ -74,3 +74,25 @@ def test_a_resumed_run_goes_on_in_the_same_charts(config: Config) -> None:
     second = run(longer, resume_from=Path(first.finished.backup_path))
     told = [s.step for s in (*first.of(StepFinished), *second.of(StepFinished))]
     assert [k.step for k in read(second).Scalars("loss/train_step")] == told == list(range(1, len(told) + 1))
+
+
+def test_the_reward_is_there_as_followed_and_as_measured(config: Config) -> None:
+    ran = run(
+        laid_over(
+            config,
+            {
+                "training": {"method": {"name": "alignprop", "steps": 2, "last_steps": 1, "hold_out": "contrast"}},
+                "reward": {"scorers": [{"kind": "brightness"}], "measure_every": {"n": 1, "unit": "epoch"}},
+            },
+        )
+    )
+    log, steps, measured = read(ran), ran.of(StepFinished), ran.of(RewardMeasured)
+    assert len(measured) == 2
+    for tag, told in (
+        ("reward/train_step", [s.metrics["reward"] for s in steps]),
+        ("reward/brightness/train_step", [s.metrics["reward/brightness"] for s in steps]),
+        ("reward/measured/followed", [m.followed for m in measured]),
+        ("reward/measured/held_out", [m.held_out for m in measured]),
+        ("reward/measured/contrast", [m.by_judge["contrast"] for m in measured]),
+    ):
+        assert [s.value for s in log.Scalars(tag)] == pytest.approx(told), tag
