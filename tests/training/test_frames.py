@@ -51,8 +51,13 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, list[list[int]]]]:
 
 @pytest.mark.parametrize("text_learns", [False, True])
 def test_sizes_and_crops_are_those_of_the_pictures(
-    tiny_sdxl: Path, tmp_path: Path, told: list[tuple[bool, list[list[int]]]], text_learns: bool
+    tiny_sdxl: Path,
+    tmp_path: Path,
+    told: list[tuple[bool, list[list[int]]]],
+    text_learns: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("trainer.training_run.dry_run", lambda _run: None)  # shows some of the pictures once more
     pictures = draw_folder(tmp_path / "pictures", sizes=SIZES)
     config = small_config(
         tmp_path,

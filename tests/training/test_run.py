@@ -370,7 +370,7 @@ def test_nothing_of_a_run_stays_alive_and_nothing_of_it_leaks(
         watched(config, pictures),
         {
             "general": {"num_threads": 2, "deterministic": True, "debug_checks": True},
-            "training": {"precision": "tfloat32"},
+            "training": {"precision": "tfloat32", "epochs": 1},
         },
     )
     assert run(changed).finished.outcome == "finished"

@@ -148,7 +148,7 @@ def test_null_is_no_reason_to_fail(place: tuple[Any, ...]) -> None:
 
 @pytest.mark.parametrize("value", [10**400, -(10**400), float("nan"), float("inf"), "9" * 5000, [[]], {"a": {}}, True])
 def test_odd_numbers_at_every_place(value: Any) -> None:
-    for place in PLACES:
+    for place in PLACES[:: 1 if value is True else 3]:
         tree = full_tree()
         holder_of(tree, place)[place[-1]] = value
         assert_sound(decode(tree))

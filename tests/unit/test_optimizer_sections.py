@@ -27,7 +27,7 @@ from modules.config.rules.optimizers import nesterov
 from modules.config.schema import Config
 from modules.config.sections.optimizer import OPTIMIZER_LABELS, VARIANTS
 from modules.config.sections.schedule import SCHEDULE_LABELS, SCHEDULES
-from tests.unit.strategies import garbage, steady, valid_trees
+from tests.unit.strategies import few, garbage, steady, valid_trees
 
 TABLE: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parent / "fixtures" / "optimizers.json").read_text(encoding="utf-8")
@@ -322,7 +322,7 @@ objects = st.fixed_dictionaries(
 )
 
 
-@steady
+@few
 @given(objects)
 def test_whatever_an_optimizer_holds_it_becomes_one_that_validates(tree: dict[str, Any]) -> None:
     notes: list[Problem] = []
@@ -339,7 +339,7 @@ def as_theirs(settings: dict[str, Any]) -> dict[str, Any]:
     return {back[key]: value for key, value in settings.items() if key != "name"}
 
 
-@steady
+@few
 @given(st.dictionaries(st.sampled_from(sorted(TABLE)) | st.text(max_size=5), objects | garbage, max_size=4))
 def test_whatever_is_remembered_fits(defaults: dict[str, Any]) -> None:
     for name, fields in remembered_optimizers(defaults, {"name": "adamw"}, []).items():
