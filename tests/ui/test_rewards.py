@@ -118,9 +118,17 @@ def ready(window: Window, tmp_path: Path) -> Window:
     return window
 
 
-def test_code_of_one_s_own_runs_once_it_is_approved(ready: Window, tmp_path: Path) -> None:
-    start, digest = ready.app.shell.bottom_bar.start, hash_of(tmp_path / "mine.py")
+def press_start(window: Window) -> None:
+    """Press Start as soon as it can be pressed: the button follows the session with the next redraw."""
+    start = window.app.shell.bottom_bar.start
+    window.wait_until(lambda: start.cget("state") == "normal" and start.cget("text") == "Start", "Start")
     start.invoke()
+
+
+def test_code_of_one_s_own_runs_once_it_is_approved(ready: Window, tmp_path: Path) -> None:
+    digest = hash_of(tmp_path / "mine.py")
+    press_start(ready)
+    ready.wait_until(lambda: ready.asked.asked("choose"), "the question")
     ready.wait_until(lambda: ready.app.context.session.stage == "idle", "the check")
     [(title, message, answers)] = ready.asked.asked("choose")
     assert title == "Run this code?"
@@ -131,14 +139,14 @@ def test_code_of_one_s_own_runs_once_it_is_approved(ready: Window, tmp_path: Pat
     assert approved_hashes() == frozenset()
 
     ready.asked.answers.update(choose="approve", confirm_start=True)
-    start.invoke()
+    press_start(ready)
     ready.wait_until(lambda: ready.engine.requests, "a run")
     assert approved_hashes() == {digest}
     assert ready.engine.run is not None
     ready.engine.run.end(RunFinished("finished", 1, "Done."))
     ready.wait_until(lambda: ready.app.context.session.stage == "idle", "the end")
     ready.asked.calls.clear()
-    start.invoke()
+    press_start(ready)
     ready.wait_until(lambda: len(ready.engine.requests) == 2, "a second run")
     assert not ready.asked.asked("choose")
     ready.engine.run.end(RunFinished("finished", 1, "Done."))
