@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 
 
-def matrix(*axes: list[Any], possible: Callable[..., bool] = lambda *row: True) -> list[Any]:
+def matrix(
+    *axes: list[Any], possible: Callable[..., bool] = lambda *row: True, most_daily: int | None = None
+) -> list[Any]:
     """Return the product of the axes as parameters; those outside a pairwise cover are marked `full`.
 
-    `possible(*row)` tells which rows there are.
+    `possible(*row)` tells which rows there are. Of rows that take long `most_daily` are run every day, those that
+    cover the most pairs.
     """
-    daily = set(pairwise(*axes, possible=possible))
+    daily = set(pairwise(*axes, possible=possible)[:most_daily])
     rows = [row for row in product(*axes) if possible(*row)]
     return [row if row in daily else pytest.param(*row, marks=pytest.mark.full) for row in rows]
 

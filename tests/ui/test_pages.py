@@ -25,7 +25,19 @@ from ui.widgets.entry import Entry
 from ui.widgets.panel import Text
 
 FORM_PAGES = ("general", "model", "data", "training", "rewards", "sampling", "backup")
-PRESETS = list_presets()
+# One of each family and way of training, and whatever else is rare; the unit tests load and check all of them.
+PRESETS = [
+    p
+    for p in list_presets()
+    if p.name
+    in (
+        "#demo",
+        "#sd 1.5 LoRA with validation",
+        "#sd 2.1 fine-tune 8 GB",
+        "#sdxl 1.0 fine-tune 12 GB",
+        "#sdxl v-prediction LoRA",
+    )
+]
 
 
 def form_of(window: Window, key: str) -> FormView:
@@ -39,6 +51,10 @@ def advanced(window: Window) -> Window:
     flip(window.app.shell.side_bar.advanced_switch)
     window.settle()
     return window
+
+
+def test_the_presets_that_are_looked_at_are_there() -> None:
+    assert len(PRESETS) == 5
 
 
 @pytest.mark.parametrize("preset", PRESETS, ids=lambda p: p.name)
