@@ -15,7 +15,7 @@ from transformers.utils.logging import disable_progress_bar
 from modules.errors import DarkroomError
 from modules.families.parts.clip_tokens import load_clip_tokenizer
 from modules.memory.checkpointing import create_checkpointed_forward
-from modules.rewards.clip_input import clip_input
+from modules.rewards.clip_input import Fit, clip_input
 from modules.rewards.protocol import RewardContext
 from modules.system.devices import move
 
@@ -25,11 +25,12 @@ class ClipEyes:
     more than the chain of a whole rollout.
     """
 
-    def __init__(self, model: Any, context: RewardContext) -> None:
-        """Take over a `CLIPModel`, which is frozen here."""
+    def __init__(self, model: Any, context: RewardContext, *, fit: Fit = "crop") -> None:
+        """Take over a `CLIPModel`, which is frozen here; `fit` is how it is shown what is no square."""
         self.model = model.float().eval().requires_grad_(False)
         self.model._apply(lambda tensor: move(tensor, context.device))
         self._device = context.device
+        self._fit: Fit = fit
         self._tokenizer = load_clip_tokenizer(None)
         self._look = create_checkpointed_forward(
             self.model.vision_model,
@@ -51,7 +52,7 @@ class ClipEyes:
 
     def pictures(self, pictures_B3PP: torch.Tensor) -> torch.Tensor:
         """Return the directions (B, D) of pictures in [0, 1], of length 1, with gradient."""
-        pixels_B3SS = clip_input(pictures_B3PP, side_px=int(self.model.config.vision_config.image_size))
+        pixels_B3SS = clip_input(pictures_B3PP, side_px=int(self.model.config.vision_config.image_size), fit=self._fit)
         pooled_BE = self._look(pixel_values=pixels_B3SS).pooler_output
         return functional.normalize(self.model.visual_projection(pooled_BE), dim=-1)
 

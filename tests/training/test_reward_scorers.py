@@ -15,7 +15,7 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 
 from modules.config.sections.reward import Scorer
 from modules.errors import DarkroomError
-from modules.rewards.clip_input import clip_input
+from modules.rewards.clip_input import Fit, clip_input
 from modules.rewards.composite import CompositeReward, Judge, build_rewards
 from modules.rewards.protocol import Reward, RewardContext
 from modules.rewards.registry import NEED_FILES, REWARDS
@@ -36,6 +36,7 @@ from tests.builders.pipelines import clip_tokenizer
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 CONTEXT = RewardContext(CPU, offline=True)
+OPENAI_MEAN, OPENAI_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 PROMPTS = ["a red disc", "a cat on a mat, photographed from far above"]
 
 
@@ -82,7 +83,6 @@ def test_each_judge_rates_each_picture_alone(kind: str, scorers: dict[str, Score
     assert together[0] != together[1]
     alone = torch.cat([reward(pictures[i : i + 1], PROMPTS[i : i + 1]) for i in range(2)])
     torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
-    assert reward.name == kind
     assert reward.is_differentiable is REWARDS[kind].is_differentiable
 
 
@@ -154,31 +154,54 @@ def test_pictures_are_shown_to_clip_as_transformers_shows_them(size: tuple[int, 
     assert float((ours - theirs).abs().mean()) < 0.35 * level
 
 
-def cosine(model: CLIPModel, pictures: torch.Tensor, *, pad: str) -> torch.Tensor:
+@pytest.mark.parametrize("size", [(224, 224), (300, 300), (256, 400), (401, 260), (224, 160), (97, 131), (3, 400)])
+def test_pictures_are_shown_to_hps_as_its_authors_show_them(size: tuple[int, int]) -> None:
+    """The longer side to 224 with Pillow's bicubic filter, in the middle of black; the odd pixel right and below."""
+    levels = (photographs(size=size, count=1)[0] * 255).round()
+    image = Image.fromarray(levels.permute(1, 2, 0).numpy().astype(np.uint8))
+    scale = 224 / max(size)
+    height, width = (round(length * scale) for length in size)
+    canvas = Image.new("RGB", (224, 224))
+    canvas.paste(image.resize((width, height), Image.Resampling.BICUBIC), ((224 - width) // 2, (224 - height) // 2))
+    theirs = (np.asarray(canvas, dtype=np.float32) / 255 - OPENAI_MEAN) / OPENAI_STD
+    ours = clip_input(levels[None] / 255, side_px=224, fit="pad")
+    assert ours.shape == (1, 3, 224, 224)
+    level = 1 / 255 / 0.26130258  # after normalisation, where a level is largest
+    error = np.abs(ours[0].permute(1, 2, 0).numpy() - theirs)
+    assert float(error.max()) < 1.1 * level
+    assert float(error.mean()) < 0.35 * level
+
+
+def cosine(model: CLIPModel, pictures: torch.Tensor, *, pad: str, fit: Fit) -> torch.Tensor:
     """What transformers' own model says of pictures and the prompts."""
     tokens = clip_tokenizer(pad)(PROMPTS, padding="max_length", truncation=True, return_tensors="pt")
     with torch.no_grad():
-        result = model(input_ids=tokens["input_ids"], pixel_values=clip_input(pictures, side_px=IMAGE_PX))
+        result = model(input_ids=tokens["input_ids"], pixel_values=clip_input(pictures, side_px=IMAGE_PX, fit=fit))
     return (result.image_embeds * result.text_embeds).sum(dim=-1)
 
 
 @pytest.mark.parametrize(
-    ("kind", "model", "factor", "pad"),
+    ("kind", "model", "factor", "pad", "fit"),
     [
-        ("clip_score", tiny_clip, lambda model: 1.0, "<|endoftext|>"),
-        ("pickscore", tiny_clip, lambda model: float(model.logit_scale.detach().exp()), "<|endoftext|>"),
-        ("hps", lambda: tiny_clip(activation="gelu", seed=2), lambda model: 1.0, "!"),
+        ("clip_score", tiny_clip, lambda model: 1.0, "<|endoftext|>", "crop"),
+        ("pickscore", tiny_clip, lambda model: float(model.logit_scale.detach().exp()), "<|endoftext|>", "crop"),
+        ("hps", lambda: tiny_clip(activation="gelu", seed=2), lambda model: 1.0, "!", "pad"),
     ],
 )
 def test_clip_s_judges_say_what_transformers_own_model_says(
-    kind: str, model: Callable[[], CLIPModel], factor: Callable[[Any], float], pad: str, scorers: dict[str, Scorer]
+    kind: str,
+    model: Callable[[], CLIPModel],
+    factor: Callable[[Any], float],
+    pad: str,
+    fit: Fit,
+    scorers: dict[str, Scorer],
 ) -> None:
     """HPS comes out of OpenCLIP's layout, with its sizes read off its shapes."""
     theirs = model()
     pictures = photographs()
     torch.testing.assert_close(
         made(scorers[kind])(pictures, PROMPTS),
-        factor(theirs) * cosine(theirs, pictures, pad=pad),
+        factor(theirs) * cosine(theirs, pictures, pad=pad, fit=fit),
         rtol=1e-5,
         atol=1e-6,
     )
