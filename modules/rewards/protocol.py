@@ -16,10 +16,7 @@ from modules.system.devices import CPU, Device
 
 
 class Reward(Protocol):
-    """Rates pictures. What files it needs stands in its record (`registry.py`)."""
-
-    @property
-    def name(self) -> str: ...
+    """Rates pictures. What it is called and what files it needs stands in its record (`registry.py`)."""
 
     @property
     def is_differentiable(self) -> bool:

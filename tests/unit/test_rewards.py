@@ -369,7 +369,6 @@ class Says:
     """A judge that always says the same."""
 
     ratings: tuple[float, ...]
-    name: str = "says"
     is_differentiable: bool = True
 
     def __call__(self, pictures_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
@@ -403,7 +402,6 @@ def test_judges_of_one_kind_have_names_of_their_own() -> None:
 def test_no_gradient_comes_from_a_picture_without_score() -> None:
     @dataclass(frozen=True)
     class Half:
-        name: str = "half"
         is_differentiable: bool = True
 
         def __call__(self, pictures_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:

@@ -27,7 +27,6 @@ class Aesthetic:
 
     eyes: ClipEyes
     head: nn.Module
-    name: str = "aesthetic"
     is_differentiable: bool = True
 
     def __call__(self, pictures_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:

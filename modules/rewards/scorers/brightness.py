@@ -13,7 +13,6 @@ from modules.rewards.protocol import Reward, RewardContext
 class Brightness:
     """Rates how light a picture is, 0 to 1."""
 
-    name = "brightness"
     is_differentiable = True
 
     def __call__(self, pictures_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:

@@ -17,7 +17,6 @@ class ColourTarget:
     """Rates how near a picture is to a colour (red, green, blue in [0, 1]): -1 to 0."""
 
     colour: tuple[float, float, float]
-    name: str = "colour_target"
     is_differentiable: bool = True
 
     def __call__(self, pictures_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:

@@ -16,7 +16,6 @@ _TINY = 1e-12  # the root of nothing has no finite slope
 class Contrast:
     """Rates the standard deviation of a picture's luma, 0 to 0.5."""
 
-    name = "contrast"
     is_differentiable = True
 
     def __call__(self, pictures_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:

@@ -14,7 +14,6 @@ from modules.rewards.protocol import Reward, RewardContext
 class Sharpness:
     """Rates how much each pixel's luma differs from its four neighbours'. Noise counts as sharp too."""
 
-    name = "sharpness"
     is_differentiable = True
 
     def __call__(self, pictures_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:

@@ -13,7 +13,6 @@ from modules.rewards.protocol import Reward, RewardContext
 class Symmetry:
     """Rates how alike the left and the right of a picture are: -1 to 0."""
 
-    name = "symmetry"
     is_differentiable = True
 
     def __call__(self, pictures_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:

@@ -27,7 +27,6 @@ class UserCode:
     function: Callable[[torch.Tensor, Sequence[str]], Any]
     where: str
     is_differentiable: bool = True
-    name: str = "user_code"
 
     def __call__(self, pictures_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
         """Return the ratings (B,). Raises DarkroomError where the function fails or returns something else."""
