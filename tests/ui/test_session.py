@@ -6,6 +6,7 @@ import gc
 import time
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -33,7 +34,7 @@ class Desk:
         self.session = RunSession(
             self.background,
             launch_run=self.engine.launch,
-            check_config=lambda _config: self.report,
+            check_config=lambda config, *, resume_from=None: self.report,
             wall_clock=lambda: 0.0,
         )
         self.stages: list[str] = []
@@ -147,7 +148,7 @@ def test_nothing_of_a_finished_run_stays_alive(desk: Desk) -> None:
 
 def test_a_check_comes_back_with_its_report(desk: Desk) -> None:
     reports: list[Report] = []
-    desk.session.check(Config(), reports.append)
+    desk.session.check(RunRequest(Config()), reports.append)
     assert desk.session.stage == "checking"
     desk.wait_until(lambda: reports)
     assert reports == [desk.report]
@@ -155,12 +156,12 @@ def test_a_check_comes_back_with_its_report(desk: Desk) -> None:
 
 
 def test_a_check_that_breaks_leaves_the_session_idle(desk: Desk) -> None:
-    def broken(_config: Config) -> Report:
+    def broken(config: Config, *, resume_from: Path | None = None) -> Report:
         raise OSError("disk on fire")
 
     session = RunSession(desk.background, check_config=broken)
     failures: list[Exception] = []
-    session.check(Config(), lambda _report: None, failures.append)
+    session.check(RunRequest(Config()), lambda _report: None, failures.append)
     desk.wait_until(lambda: failures)
     assert session.stage == "idle"
 

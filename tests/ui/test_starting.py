@@ -37,6 +37,7 @@ class Bench:
         self.pump = Pump(lambda _ms, _callback: None)
         self.problems: list[Problem] = []
         self.num_checks = 0
+        self.checked_from: Path | None = None
         self.session = RunSession(self.pump.background, launch_run=self.engine.launch, check_config=self.check)
         self.pump.add_source(self.session.drain)
         self.happened: list[str] = []
@@ -49,8 +50,9 @@ class Bench:
             before_start=lambda: self.happened.append("before"),
         )
 
-    def check(self, _config: Config) -> Report:
+    def check(self, config: Config, *, resume_from: Path | None = None) -> Report:
         self.num_checks += 1
+        self.checked_from = resume_from
         return Report(tuple(self.problems), PREVIEW)
 
     def wait_until(self, condition: Callable[[], object]) -> None:
@@ -117,7 +119,7 @@ def test_warnings_are_confirmed(bench: Bench, is_confirmed: bool) -> None:
 
 
 def test_a_check_that_breaks_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench.session, "_check", lambda _config: 1 / 0)
+    monkeypatch.setattr(bench.session, "_check", lambda _config, **_: 1 / 0)
     bench.starter.start()
     bench.wait_until(lambda: bench.asked.asked("show_failure"))
     assert bench.findings.items[0].problem.severity == "error"
@@ -143,6 +145,7 @@ def test_an_earlier_run_can_go_on(bench: Bench) -> None:
     bench.starter.resume()
     bench.wait_until(lambda: bench.engine.requests)
     assert (bench.engine.requests[0].kind, bench.engine.requests[0].resume_from) == ("resume", newest.path)
+    assert bench.checked_from == newest.path
     assert not bench.starter.can_resume
 
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Literal
+from functools import partial
+from pathlib import Path
+from typing import Literal, Protocol
 
 from modules.config.schema import Config
 from trainer.commands import Command, Pause, Resume, Stop
@@ -26,6 +28,15 @@ MAX_BACKLOG = 200
 Stage = Literal["idle", "checking", "running", "paused", "stopping"]
 Launch = Callable[[RunRequest], RunHandle]
 
+
+class Check(Protocol):
+    """What finds out what is wrong with a config: `trainer.preflight.check`."""
+
+    def __call__(self, config: Config, *, resume_from: Path | None = None) -> Report:
+        """Return the findings; `resume_from` is the backup that the run is to go on from."""
+        ...
+
+
 _GONE = RunFailed(
     "The training broke off without a word.",
     advice="The log of the window may tell why; start again, or resume from the newest backup.",
@@ -40,7 +51,7 @@ class RunSession:
         background: Background,
         *,
         launch_run: Launch = launch,
-        check_config: Callable[[Config], Report] = check,
+        check_config: Check = check,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._background = background
@@ -68,9 +79,9 @@ class RunSession:
         return self._handle is not None
 
     def check(
-        self, config: Config, done: Callable[[Report], None], failed: Callable[[Exception], None] | None = None
+        self, request: RunRequest, done: Callable[[Report], None], failed: Callable[[Exception], None] | None = None
     ) -> None:
-        """Check a config in the background; `done(report)` comes on the Tk thread, the session being idle again."""
+        """Check in the background what is to be run; `done(report)` comes on the Tk thread, the session being idle."""
         assert self._stage == "idle", self._stage
         self._enter("checking")
 
@@ -84,7 +95,8 @@ class RunSession:
                 raise error
             failed(error)
 
-        self._background.run(lambda: self._check(config), finished, broken)
+        look = partial(self._check, request.config, resume_from=request.resume_from)
+        self._background.run(look, finished, broken)
 
     def look_at(self, config: Config) -> Report:
         """Check a config here and now, whatever the session is doing; for a background thread."""

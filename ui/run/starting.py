@@ -118,7 +118,7 @@ class Starter:
             return
         self._ask_for_code(request.config)
         self._findings.dismiss()
-        self._session.check(request.config, lambda report: self._judge(request, report), self._check_broke)
+        self._session.check(request, lambda report: self._judge(request, report), self._check_broke)
 
     def _ask_for_code(self, config: Config) -> None:
         """Ask whether the user's own code may run, for each file that was not approved; the check refuses the rest."""
