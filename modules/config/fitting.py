@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Any
 
@@ -80,8 +81,9 @@ def validated(tree: dict[str, Any], problems: list[Problem]) -> Config:
             message = cut(finding["msg"].removeprefix("Value error, "), max_chars=200)
             messages.setdefault(_place_of(tree, finding["loc"]), message)
         outermost = [p for p in messages if not any(p[:n] in messages for n in range(1, len(p)))]
+        gone = _items_gone(outermost)
         # From the last to the first: what is left out of a list moves what comes after it.
-        dropped = [_drop(tree, place, messages[place], outermost) for place in reversed(outermost)]
+        dropped = [_drop(tree, place, messages[place], gone) for place in reversed(outermost)]
         problems += reversed(dropped)
 
 
@@ -101,7 +103,16 @@ def _place_of(tree: dict[str, Any], location: _Place) -> _Place:
     return place
 
 
-def _drop(tree: dict[str, Any], place: _Place, message: str, others: list[_Place]) -> Problem:
+def _items_gone(places: list[_Place]) -> dict[_Place, list[int]]:
+    """Return the numbers of the items that are left out, in order, by the place of their list."""
+    gone: dict[_Place, list[int]] = {}
+    for *folders, step in places:
+        if isinstance(step, int):
+            gone.setdefault(tuple(folders), []).append(step)
+    return {place: sorted(numbers) for place, numbers in gone.items()}
+
+
+def _drop(tree: dict[str, Any], place: _Place, message: str, gone: Mapping[_Place, list[int]]) -> Problem:
     """Remove the value at a place, and say so where the rest is once the others are removed, too."""
     holder: Any = tree
     for step in place[:-1]:
@@ -110,13 +121,11 @@ def _drop(tree: dict[str, Any], place: _Place, message: str, others: list[_Place
     is_item = isinstance(holder, list)
     stands = "it is left out" if is_item else "the default stands instead"
     kept = place[:-1] if is_item else place
-    path = ".".join(str(_number_then(kept, n, others)) for n in range(len(kept)))
+    path = ".".join(str(_number_then(kept, n, gone)) for n in range(len(kept)))
     return Problem(path, f"{shown(value)} does not fit ({message}); {stands}.", "warning")
 
 
-def _number_then(place: _Place, depth: int, others: list[_Place]) -> Any:
+def _number_then(place: _Place, depth: int, gone: Mapping[_Place, list[int]]) -> Any:
     """Return a step of a place; of an item of a list the number it has once earlier items are left out."""
     step = place[depth]
-    if not isinstance(step, int):
-        return step
-    return step - sum(p[:depth] == place[:depth] and len(p) == depth + 1 and p[depth] < step for p in others)
+    return step - bisect_left(gone.get(place[:depth], []), step) if isinstance(step, int) else step
