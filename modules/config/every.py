@@ -40,16 +40,17 @@ class Every(BaseModel):
 
         Due-ness has no memory, so a resumed run does at step 40 what the uninterrupted one did.
         """
+        return self.times(now) > self.times(before)
+
+    def times(self, moment: Moment) -> int:
+        """Return how many of its multiples have come by a moment, after the beginning; none where it is never."""
         if self.is_never:
-            return False
-        return self._count(now) > self._count(before)
+            return 0
+        return int(min(self._position(moment) / self.n + 1e-9, 1e300))  # a period near zero gives infinity
 
     def is_over(self, now: Moment) -> bool:
         """Return whether a span that began with the run has passed (for "stop training after")."""
         return not self.is_never and self._position(now) >= self.n
-
-    def _count(self, moment: Moment) -> int:
-        return int(min(self._position(moment) / self.n + 1e-9, 1e300))  # a period near zero gives infinity
 
     def _position(self, moment: Moment) -> float:
         match self.unit:

@@ -51,6 +51,13 @@ def test_what_rests_on_validation_needs_it(tmp_path: Path, every: dict[str, Any]
     assert found(validation(config_with(tmp_path, every=every))) == []
 
 
+@pytest.mark.parametrize("unit", ["epoch", "step"])
+def test_a_period_near_nothing_breaks_no_rule(tmp_path: Path, unit: str) -> None:
+    """It used to be an OverflowError before the start."""
+    config = config_with(tmp_path, every={"n": 5e-324, "unit": unit}, stop_after_worse=3)
+    assert found([*validation(config), *problems_of_validation(config, total_steps=40)]) == []
+
+
 @pytest.mark.parametrize(("patience", "speaks"), [(3, False), (4, True), (99, True)])
 def test_a_stop_that_cannot_come_is_told(tmp_path: Path, patience: int, speaks: bool) -> None:
     """The first of four validations is the best: three worse ones can follow."""

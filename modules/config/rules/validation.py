@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from modules.config.every import Moment
 from modules.config.problem import Problem
 from modules.config.schema import Config
 
@@ -19,7 +20,8 @@ def validation(config: Config) -> Iterator[Problem]:
         return
     yield from _measures_nothing(config)
     if settings.every.unit == "epoch":
-        yield from too_seldom(config, int(config.training.epochs / settings.every.n + 1e-9))
+        end = Moment(step=0, epoch=config.training.epochs, seconds=0.0)
+        yield from too_seldom(config, settings.every.times(end))
 
 
 def too_seldom(config: Config, num_validations: int) -> Iterator[Problem]:
