@@ -399,15 +399,15 @@ def test_a_thread_that_dies_leaves_no_frozen_bar(ready: Window) -> None:
 def test_an_earlier_run_is_offered_and_resumed(ready: Window) -> None:
     from datetime import datetime
 
+    from modules.config.codec import save_file
     from modules.system.paths import from_root
     from trainer.backup import new_run_dir, write_backup
 
     bar = ready.app.shell.bottom_bar
     assert not bar.second.winfo_ismapped()
-    run_dir = new_run_dir(from_root(ready.app.form.config.general.workspace_dir), now=datetime(2026, 1, 1))
-    backup = write_backup(
-        run_dir, step=12, epoch=2, now=datetime(2026, 1, 1), write=lambda f: (f / "x").write_text("x") and None
-    )
+    config, now = ready.app.form.config, datetime(2026, 1, 1)
+    run_dir = new_run_dir(from_root(config.general.workspace_dir), now=now)
+    backup = write_backup(run_dir, step=12, epoch=2, now=now, write=lambda f: save_file(config, f / "config.json"))
     ready.app.context.starter.look_for_backup()
     ready.wait_until(bar.second.winfo_ismapped)
     assert bar.second.cget("text") == "Resume run"
