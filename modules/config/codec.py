@@ -12,10 +12,12 @@ import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from modules.config.edit import get_path
+from modules.config.field import records_of
 from modules.config.fitting import sift, validated
 from modules.config.list_files import LISTS, ListKind, list_file, loses_entries, read_list
 from modules.config.migrations.chain import is_onetrainer, migrate
@@ -193,15 +195,21 @@ def decode(raw: object, *, over: Config | None = None) -> Loaded:
     return Loaded(validated(known, problems), problems, was_migrated)
 
 
-def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+def _laid_over(below: dict[str, Any], above: dict[str, Any], path: str = "") -> dict[str, Any]:
     """Return one tree laid over another: objects join, lists and values replace, a variant replaces any other."""
-    if "name" in above and above["name"] != below.get("name"):
+    if path in _variant_paths() and "name" in above and above["name"] != below.get("name"):
         return above
     joined = dict(below)
     for key, value in above.items():
-        under = below.get(key)
-        joined[key] = _laid_over(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
+        under, place = below.get(key), f"{path}.{key}" if path else key
+        joined[key] = _laid_over(under, value, place) if isinstance(under, dict) and isinstance(value, dict) else value
     return joined
+
+
+@cache
+def _variant_paths() -> frozenset[str]:
+    """Return where a `name` chooses a variant; elsewhere it is a field like any other."""
+    return frozenset(record.path for record in records_of(Config) if record.kind == "section")
 
 
 def _object(pairs: list[tuple[str, Any]], doubled: list[str]) -> dict[str, Any]:

@@ -270,6 +270,7 @@ def test_what_a_file_does_not_say_the_config_below_it_says(tmp_path: Path) -> No
             "adapter": {"rank": 8, "alpha": 4},
             "concepts": [{"name": "a"}, {"name": "b"}],
             "parts": {"unet": {"learning_rate": 0.1, "dtype": "bfloat16"}},
+            "cloud": {"gpu": "A100"},
         }
     ).config
     above = {
@@ -278,6 +279,7 @@ def test_what_a_file_does_not_say_the_config_below_it_says(tmp_path: Path) -> No
         "adapter": {"rank": 99},
         "concepts": [{"name": "c"}],
         "parts": {"unet": {"learning_rate": 0.2}},
+        "cloud": {"name": "mine"},  # is no variant, and what lay below it used to be lost
     }
     file = write(tmp_path, json.dumps(above).encode())
     config = load_file(file, over=below).config
@@ -286,6 +288,7 @@ def test_what_a_file_does_not_say_the_config_below_it_says(tmp_path: Path) -> No
     assert config.adapter.model_dump().items() >= {"rank": 99, "alpha": 4}.items()
     assert [c.name for c in config.concepts] == ["c"]
     assert (config.part("unet").learning_rate, config.part("unet").dtype) == (0.2, "bfloat16")
+    assert (config.cloud.name, config.cloud.gpu) == ("mine", "A100")
 
 
 @few

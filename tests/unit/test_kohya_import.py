@@ -18,7 +18,7 @@ from modules.config.imports.kohya_settings import tree_of_kohya
 from modules.config.imports.kohya_values import arguments_of, sides_of
 from modules.config.imports.lora_metadata import kohya_args
 from modules.config.schema import Config, lora_of
-from tests.unit.strategies import garbage, steady
+from tests.unit.strategies import few, garbage, steady
 from trainer.__main__ import main
 
 FIXTURES = Path(__file__).parent / "fixtures" / "kohya"
@@ -128,6 +128,24 @@ def test_a_config_of_sd_scripts_with_sections_and_arguments() -> None:
 def test_a_dataset_config_gives_concepts() -> None:
     config = load_any(FIXTURES / "dataset.toml").config
     assert [(c.path, c.repeats) for c in config.concepts] == [("/pictures/hoge", 10), ("/pictures/reg", 1)]
+
+
+def test_whatever_a_dataset_config_holds_is_read() -> None:
+    """A number of subsets used to raise, and a set without a folder gave its weight to the one before it."""
+    seen = [{"image_dir": "/a"}, {"is_reg": True, "num_repeats": 2}, {"image_dir": "/b", "is_reg": True}, 7]
+    tree = tree_of_kohya({"prior_loss_weight": 0.5, "datasets": [{"subsets": 5}, {"subsets": seen}, 3]}, [])
+    assert [(c["path"], c.get("loss_weight")) for c in tree["concepts"]] == [("/a", None), ("/b", 0.5)]
+
+
+datasets = st.lists(
+    st.fixed_dictionaries({}, optional={"subsets": garbage | st.lists(st.dictionaries(st.just("image_dir"), garbage))})
+)
+
+
+@few
+@given(st.fixed_dictionaries({"datasets": datasets | garbage}, optional={"general": garbage, "dataset_dirs": garbage}))
+def test_any_datasets_at_all_give_a_valid_config(values: dict[str, Any]) -> None:
+    decode(tree_of_kohya(values, []))
 
 
 def test_folders_with_repeats_in_their_names_become_concepts(tmp_path: Path) -> None:

@@ -102,18 +102,21 @@ def _from_dataset_config(given: Args, notes: Notes) -> list[dict[str, Any]]:
     datasets = given.pop("datasets", None)
     general = given.pop("general", None)
     defaults = general if isinstance(general, dict) else {}
-    concepts = []
+    concepts: list[dict[str, Any]] = []
     for dataset in datasets if isinstance(datasets, list) else []:
         if not isinstance(dataset, dict):
             continue
-        for subset in dataset.get("subsets") or []:
+        subsets = dataset.get("subsets")
+        for subset in subsets if isinstance(subsets, list) else []:
             merged = {**defaults, **dataset, **subset} if isinstance(subset, dict) else {}
             folder = merged.get("image_dir")
-            if said(folder):
-                repeats = number_of(merged.get("num_repeats"))
-                concepts.append({"name": Path(str(folder)).name, "path": str(folder), "repeats": repeats or 1})
-            if said(merged.get("is_reg")) and flag_of(merged["is_reg"]) and concepts:
-                concepts[-1]["loss_weight"] = number_of(given.get("prior_loss_weight")) or 1.0
+            if not said(folder):
+                continue
+            repeats = number_of(merged.get("num_repeats"))
+            concept = {"name": Path(str(folder)).name, "path": str(folder), "repeats": repeats or 1}
+            if flag_of(merged.get("is_reg")):
+                concept["loss_weight"] = number_of(given.get("prior_loss_weight")) or 1.0
+            concepts.append(concept)
     if isinstance(datasets, list) and not concepts:
         notes.append(Problem("concepts", "The dataset config names no folder of pictures.", "warning"))
     return concepts
