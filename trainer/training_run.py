@@ -139,12 +139,12 @@ def _training(
         check=pauses.check,
     )
 
-    def freeze(now: Counters) -> None:
+    def freeze(now: Counters, when: str = "") -> None:
         for part in freeze_what_is_over(model.groups, stops, stepper.optimizer, now.moment):
             label = model.family.parts[part].spec.label
-            setup.log.emit(WarningRaised(f"{label} has stopped learning, as set, at step {now.step}."))
+            setup.log.emit(WarningRaised(f"{label} has stopped learning, as set, {when or f'at step {now.step}'}."))
 
-    freeze(counters)
+    freeze(counters, "before this point")  # of a run that goes on nobody knows at which step
     if setup.backup and setup.saved:
         restore(setup.backup.path, setup.saved, groups=model.groups, stepper=stepper, method=method)
         watchers.validation.load_state_dict(setup.saved.validation)

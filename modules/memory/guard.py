@@ -27,7 +27,11 @@ _LIST_WISE = ("aten::_foreach_", "aten::_fused_")
 _FIRST_SWEEP = 64  # tags
 
 
-class DeviceMixError(RuntimeError):
+class PlacementFault(RuntimeError):  # noqa: N818 - what its kinds have in common; each of them is named an error
+    """Something was not where it must be: a fault of the program, which no setting mends and nothing may hide."""
+
+
+class DeviceMixError(PlacementFault):
     """An operation met tensors of different devices."""
 
 

@@ -15,13 +15,13 @@ import torch
 from torch import nn
 
 from modules.memory.checkpointing import offloaded_weights
-from modules.memory.guard import DeviceGuard
+from modules.memory.guard import DeviceGuard, PlacementFault
 from modules.memory.transfers import at_rest
 from modules.system.devices import Device
 
 
-class ParkedPartError(RuntimeError):
-    """A part was run while it was parked on the resting device: a fault of the program."""
+class ParkedPartError(PlacementFault):
+    """A part was run while it was parked on the resting device."""
 
 
 class Placement:

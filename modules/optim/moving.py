@@ -47,7 +47,9 @@ class Mover:
         `draws(name)` gives what the stochastic rounding of a parameter draws from, so that its draws do not hang on
         the order of moves; `clip` may change the gradients, in float32, right before.
         """
-        stand_ins = {n: s for part, some in names.items() for n, s in self._groups[part].stand_ins.items() if n in some}
+        # By the names that move, not by all there are: a fused pass comes here with each weight alone.
+        own = {part: self._groups[part].stand_ins for part in names}
+        stand_ins = {n: own[part][n] for part, some in names.items() for n in some if n in own[part]}
         for stand_in in stand_ins.values():
             stand_in.fill()
         moved = {part: [self._moved(part, n) for n in some] for part, some in names.items()}

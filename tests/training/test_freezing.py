@@ -205,6 +205,8 @@ def assert_it_is_told(case: Case, ran: Ran) -> None:
     assert started.trained_parts == (case.trained if started.first_step < case.at_stop else case.remaining)
     told = [w.message for w in ran.of(WarningRaised) if "stopped learning" in w.message]
     assert len(told) == len(case.trained) - len(case.remaining)
+    when = f"at step {case.at_stop}." if started.first_step < case.at_stop else "before this point."
+    assert all(message.endswith(when) for message in told)
     assert sum("stopped learning" in line.text for line in state.log) >= len(told)
 
 

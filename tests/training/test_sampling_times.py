@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from modules.memory.guard import DeviceMixError
+from modules.memory.placement import ParkedPartError
 from tests.builders.configs import small_config
 from tests.builders.pictures import draw_folder
 from tests.builders.runs import Ran, run
-from trainer.events import SampleReady
+from trainer.events import RunFailed, SampleReady, WarningRaised
+from trainer.painting import Painter
 from trainer.tensorboard_log import TensorBoardLog
 
 PROMPT = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 1, "guidance": 1.0}
@@ -53,3 +56,40 @@ def test_samples_may_stay_out_of_tensorboard(
     ran = painted(tmp_path, tiny_sd, tensorboard=True, to_tensorboard=to_tensorboard)
     assert len(ran.of(SampleReady)) == 4
     assert shown == ([1, 2, 3, 4] if to_tensorboard else [])
+
+
+def fail_after_the_dry_run(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Plant a failure into the painting of samples, but not of the one that is tried before the training."""
+    plain = Painter.paint
+
+    def paint(self: Painter, *arguments: Any, most_steps: int | None = None, **options: Any) -> Any:
+        if most_steps is None:
+            raise error
+        return plain(self, *arguments, most_steps=most_steps, **options)
+
+    monkeypatch.setattr(Painter, "paint", paint)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(RuntimeError("no room\nat all"), "no room"), (ValueError(), "ValueError"), (RuntimeError("\n"), "RuntimeError")],
+)
+def test_samples_that_fail_do_not_end_the_run(
+    tiny_sd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
+) -> None:
+    fail_after_the_dry_run(monkeypatch, error)
+    ran = painted(tmp_path, tiny_sd)
+    assert ran.finished.step == 4
+    told = [w.message for w in ran.of(WarningRaised) if "painted" in w.message]
+    assert told == [f"The samples could not be painted: {reason}"] * 4
+
+
+@pytest.mark.parametrize("kind", [DeviceMixError, ParkedPartError])
+def test_a_fault_of_the_program_ends_the_run(
+    tiny_sd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    """The guard's findings are no samples that failed: as warnings they would be overlooked."""
+    fail_after_the_dry_run(monkeypatch, kind("planted"))
+    ending = painted(tmp_path, tiny_sd).ending
+    assert isinstance(ending, RunFailed)
+    assert f"{kind.__name__}: planted" in ending.message

@@ -10,6 +10,7 @@ from pathlib import Path
 from PIL import Image
 
 from modules.config.sections.watching import SamplePrompt, Sampling
+from modules.memory.guard import PlacementFault
 from modules.system.atomic import atomic_file
 from modules.system.paths import safe_name
 from trainer.callbacks.protocol import StepView
@@ -63,7 +64,7 @@ class SamplingCallback:
             self.paint_all(counters.step)
 
     def paint_all(self, step: int) -> None:
-        """Paint every enabled prompt. A failure is told and does not end the run."""
+        """Paint every enabled prompt. A failure is told and does not end the run, but for a fault of the program."""
         prompts = self._prompts()
         if not prompts:
             return
@@ -72,10 +73,13 @@ class SamplingCallback:
         try:
             with self._evaluation.active():
                 images = self._painter.paint([p for _, p in prompts], on_step=progress.next)
+        except PlacementFault:
+            raise
         except (RuntimeError, ValueError) as error:
+            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
             self._emit(
                 WarningRaised(
-                    f"The samples could not be painted: {str(error).splitlines()[0]}",
+                    f"The samples could not be painted: {reason}",
                     "The training goes on. Smaller samples need less memory.",
                 )
             )
