@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from modules.config.schema import Config
 from modules.config.sections.adapter import Lora
+from modules.config.sections.method import AlignProp
 from modules.data.buckets import Size
 from modules.families.registry import FAMILIES
 from modules.families.spec import PartSpec
 from modules.memory.estimate.architecture import Architecture
-from modules.memory.estimate.run import Average, Phase, RunPlan, Sample
+from modules.memory.estimate.run import Average, Painted, Phase, RunPlan, Sample
 from modules.memory.estimate.tape import AdapterPlan, PartPlan, Trains
+from modules.rewards.registry import REWARDS
+from modules.rewards.selection import held_out_scorer, trained_scorers
 from trainer import phases
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -27,20 +30,15 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
     spec = FAMILIES[config.model.family]
     if config.training.trains not in ("adapter", "full") or not isinstance(config.adapter, Lora):
         return None
-    if config.training.method.name in phases.PAINTING_METHODS:
-        return None  # the judges and the chain are not in the estimate
     if any(config.part(p.name).dtype not in ITEM_BYTES for p in spec.parts):
         return None
     plans = {p.name: _part_plan(config, config.adapter, p, architecture.configs) for p in spec.parts}
-    samples = tuple(
-        Sample(s.width_px, s.height_px, s.guidance > 1)
-        for s in config.sampling.prompts
-        if s.enabled and _paints(config)
-    )
+    sizes_px = tuple((s.width_px, s.height_px) for s in sizes)
+    samples = tuple(_samples(config, sizes_px))
     return RunPlan(
         plans=plans,
         on_device=_on_device(config, has_samples=bool(samples)),
-        sizes=tuple((s.width_px, s.height_px) for s in sizes),
+        sizes=sizes_px,
         batch_size=config.training.batch_size,
         accumulates=config.training.accumulation_steps > 1,
         optimizer=config.training.optimizer.name,
@@ -50,11 +48,34 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         samples=samples,
         scales_loss=config.training.precision == "float16",
         is_fused=bool(getattr(config.training.optimizer, "fused_back_pass", False)),
+        painted=_painted(config),
     )
 
 
-def _paints(config: Config) -> bool:
-    return not config.sampling.every.is_never or config.sampling.at_start or config.sampling.at_end
+def _samples(config: Config, sizes_px: Sequence[tuple[int, int]]) -> Iterator[Sample]:
+    """Yield what the run paints to look at: samples, and pictures to measure a reward on (`measured_prompts`)."""
+    method = config.training.method
+    measures = isinstance(method, AlignProp) and not config.reward.measure_every.is_never
+    paints = not config.sampling.every.is_never or config.sampling.at_start or config.sampling.at_end
+    prompts = [p for p in config.sampling.prompts if p.enabled]
+    if paints or measures:
+        yield from (Sample(p.width_px, p.height_px, p.guidance > 1) for p in prompts)
+    if measures and not prompts and isinstance(method, AlignProp):
+        yield from (Sample(*size, method.guidance > 1) for size in sizes_px)
+
+
+def _painted(config: Config) -> Painted | None:
+    """Return what a reward method adds to a step; judges' own files count as those that are published."""
+    method, scorers = config.training.method, config.reward.scorers
+    if not isinstance(method, AlignProp):
+        return None
+    held_out = held_out_scorer(scorers, method.hold_out)
+    judges = (*trained_scorers(scorers, method.hold_out), *((held_out,) if held_out else ()))
+    return Painted(
+        last_steps=method.last_steps,
+        is_guided=method.guidance > 1,
+        judges_bytes=sum(file.loaded_bytes for judge in judges for file in REWARDS[judge.kind].files),
+    )
 
 
 def _part_plan(config: Config, lora: Lora, part: PartSpec, configs: Mapping[str, Mapping[str, object]]) -> PartPlan:

@@ -48,7 +48,7 @@ def _files(path: str, scorer: Scorer, *, offline: bool, hub_cache_dir: str) -> I
             continue
         if is_there:
             continue
-        size = _about(wanted.published.size_bytes)
+        size = f"about {wanted.published.size_words}"
         if offline:
             yield Problem(
                 where,
@@ -76,7 +76,3 @@ def _code(path: str, scorer: Scorer, approved_hashes: Collection[str]) -> Iterat
         "warning",
         "It was approved as the file is now; what it imports is not looked at.",
     )
-
-
-def _about(size_bytes: int) -> str:
-    return f"about {size_bytes / 1e9:.1f} GB" if size_bytes >= 5e8 else f"about {size_bytes / 1e6:.0f} MB"

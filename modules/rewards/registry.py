@@ -15,18 +15,30 @@ class RewardFile:
     """Something published that a reward needs: in which repository, and about how large.
 
     `slot` is the setting that names another in its place. `name` is the one file that is wanted, or empty for a CLIP
-    model in transformers' layout: its config.json and model.safetensors.
+    model in transformers' layout: its config.json and model.safetensors. `item_bytes` is the size of its numbers.
     """
 
     slot: Slot
     repo: str
     name: str
     size_bytes: int
+    item_bytes: int = 4
 
     @property
     def names(self) -> tuple[str, ...]:
         """The files of the repository that are wanted, the largest last."""
         return (self.name,) if self.name else ("config.json", "model.safetensors")
+
+    @property
+    def loaded_bytes(self) -> int:
+        """What it takes on the training device, where judges are in float32."""
+        return self.size_bytes * 4 // self.item_bytes
+
+    @property
+    def size_words(self) -> str:
+        """The size of the download as people read it."""
+        size = self.size_bytes
+        return f"{size / 1e9:.1f} GB" if size >= 5e8 else f"{size / 1e6:.0f} MB"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +139,7 @@ REWARDS: Mapping[str, RewardSpec] = {
             "How well people would like it as a picture of its caption. Only pictures of one caption compare.",
             f"{_SCORERS}.hps:make",
             "0.2 to 0.4",
-            files=(RewardFile("file", "xswu/HPSv2", "HPS_v2_compressed.pt", 1_970_000_000),),
+            files=(RewardFile("file", "xswu/HPSv2", "HPS_v2_compressed.pt", 1_970_000_000, item_bytes=2),),
             licence="Apache-2.0",
             source="Wu et al. 2023, Human Preference Score v2",
         ),

@@ -204,8 +204,11 @@ def latents(case: Case) -> tuple[int, int]:
     return case.side_px // 8, case.side_px // 8
 
 
-def measured(case: Case) -> tuple[int, int]:
-    """What autograd keeps after the forward pass, and the most that is in use, gradients among it, weights left out."""
+def measured(case: Case, *, num_passes: int = 1) -> tuple[int, int]:
+    """What autograd keeps after the forward pass, and the most that is in use, gradients among it, weights left out.
+
+    Of several passes each gets the result of the one before.
+    """
     unet = meta_part(case.model, "unet").train()
     config = shipped_configs(case.model)["unet"]
     if case.trains == "adapter":
@@ -223,7 +226,14 @@ def measured(case: Case) -> tuple[int, int]:
         if case.model == "sdxl":
             pooled = torch.empty(case.batch, 1280, dtype=case.dtype)
             inputs["added_cond_kwargs"] = {"text_embeds": pooled, "time_ids": torch.empty(case.batch, 6)}
-        return passed(unet, lambda: forward(**inputs, return_dict=False)[0], is_mixed=case.is_mixed)
+
+        def run() -> torch.Tensor:
+            noisy = inputs["sample"]
+            for _ in range(num_passes):
+                noisy = forward(**{**inputs, "sample": noisy}, return_dict=False)[0]
+            return noisy
+
+        return passed(unet, run, is_mixed=case.is_mixed)
 
 
 def checkpointed(module: Any, role: Role, mode: str) -> Callable[..., Any]:
@@ -300,6 +310,52 @@ def test_the_vae_takes_what_was_estimated(side_px: int, encodes: bool) -> None:
     passes = Passes(FAMILIES["sdxl"], shipped_configs("sdxl"))
     found = passes.one_way(PartPlan(), encodes=encodes, width_px=side_px, height_px=side_px)
     assert found == pytest.approx(live.peak, rel=FACTOR)
+
+
+@pytest.mark.parametrize(("model", "dtype"), [("sd1", F32), ("sdxl", BF16)])
+def test_decoding_a_picture_that_a_reward_s_gradient_goes_back_through(model: str, dtype: torch.dtype) -> None:
+    vae = meta_part(model, "vae")
+    with FakeTensorMode():
+        give_weights(vae, dtype=dtype, adapter_dtype=F32, learns=lambda name: False)
+        latents_1CHW = torch.empty(1, 4, 64, 64, dtype=dtype, requires_grad=True)
+        with LiveBytes() as live:
+            vae.decode(latents_1CHW).sample.float().mean().backward()
+    passes = Passes(FAMILIES[FAMILY[model]], shipped_configs(model))
+    found = passes.decoding_to_learn(PartPlan(weight_bytes=dtype.itemsize), width_px=512, height_px=512)
+    assert found == pytest.approx(live.peak, rel=FACTOR)
+
+
+@pytest.mark.parametrize("mode", ["off", "block", "whole"])
+def test_a_chain_of_steps_that_learn_takes_what_was_estimated(mode: str) -> None:
+    """Each step's prediction goes into the next; the weights of all are the same."""
+    case = Case("sd1", 512, 2, "adapter", BF16, True, mode)
+    plans = {"text_encoder": PartPlan(), "vae": PartPlan(), "unet": case.plan}
+    size: dict[str, Any] = {"batch": 2, "width_px": 512, "height_px": 512, "gradients": "come"}
+    passes = Passes(FAMILIES["sd"], shipped_configs("sd1"))
+    for num_passes in (1, 3):
+        kept, peak = measured(case, num_passes=num_passes)
+        activations, gradients, found = passes.chain(plans, **size, num_passes=num_passes)
+        assert found == pytest.approx(kept, rel=0.05, abs=4_000_000)
+        assert activations + gradients == pytest.approx(peak, rel=FACTOR)
+    alone = passes.learning(plans, **size)
+    assert passes.chain(plans, **size, num_passes=1)[:2] == alone
+
+
+@pytest.mark.parametrize("mode", ["off", "block"])
+def test_a_frozen_unet_keeps_what_a_learning_text_encoder_s_gradient_needs(mode: str) -> None:
+    unet = meta_part("sd1", "unet").train()
+    with FakeTensorMode():
+        give_weights(unet, dtype=BF16, adapter_dtype=F32, learns=lambda name: False)
+        forward = checkpointed(unet, "denoiser", mode)
+        states = torch.empty(1, 77, 768, dtype=BF16, requires_grad=True)
+        noisy, timestep = torch.empty(1, 4, 64, 64, dtype=BF16), torch.empty(1, dtype=torch.long)
+        kept, peak = passed(unet, lambda: forward(noisy, timestep, states, return_dict=False)[0], is_mixed=True)
+    tape = Tape()
+    walk = Walk(tape, PartPlan(2, 2, checkpointing=mode), records=True)
+    text = walk.new((1, 77, 768), needs_grad=True)
+    unet_pass(walk, shipped_configs("sd1")["unet"], batch=1, latents=(64, 64), tokens=77, text=text)
+    assert tape.kept_bytes == pytest.approx(kept, rel=0.05, abs=4_000_000)
+    assert max(tape.meter.peak, sum(tape.backward_peak("come"))) == pytest.approx(peak, rel=FACTOR)
 
 
 @pytest.mark.parametrize("model", ["sd1", "sdxl"])

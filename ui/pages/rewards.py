@@ -100,9 +100,5 @@ def needs_of(scorer: Scorer) -> str:
     needs = []
     for file in REWARDS[scorer.kind].files:
         own = getattr(scorer, file.slot)
-        needs.append(own or f"{file.repo} ({_size(file.size_bytes)})")
+        needs.append(own or f"{file.repo} ({file.size_words})")
     return ", ".join(needs) or "nothing"
-
-
-def _size(size_bytes: int) -> str:
-    return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 5e8 else f"{size_bytes / 1e6:.0f} MB"

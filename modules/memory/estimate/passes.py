@@ -122,6 +122,19 @@ class Passes:
         peak: int = self._once(("vae", plan, encodes, width_px, height_px), run)
         return peak
 
+    def decoding_to_learn(self, plan: PartPlan, *, width_px: int, height_px: int) -> int:
+        """Return the most bytes of decoding one picture and taking a gradient back to its latents, weights left out."""
+
+        def run() -> int:
+            tape = Tape()
+            walk = Walk(tape, plan, records=True)
+            config = self._configs[self._name_of("vae")]
+            decode_pass(walk, config, width_px=width_px, height_px=height_px, needs_grad=True)
+            return max(tape.meter.peak, sum(tape.backward_peak("come")))
+
+        peak: int = self._once(("decoding to learn", plan, width_px, height_px), run)
+        return peak
+
     def learning(
         self, plans: Plans, *, batch: int, width_px: int, height_px: int, gradients: Gradients
     ) -> tuple[int, int]:
@@ -129,8 +142,25 @@ class Passes:
 
         Text encoders that learn run before the denoiser.
         """
+        return self._learned(plans, batch, width_px, height_px, gradients, 1)[:2]
 
-        def run() -> tuple[int, int]:
+    def chain(
+        self, plans: Plans, *, batch: int, width_px: int, height_px: int, gradients: Gradients, num_passes: int
+    ) -> tuple[int, int, int]:
+        """Return the same of several passes of the denoiser one after the other, and what they all keep till the end.
+
+        Each keeps as much as the one before it, and the last is the first to go back: two tell of any number.
+        """
+        one, two = (self._learned(plans, batch, width_px, height_px, gradients, n) for n in (1, 2))
+        kept = two[2] - one[2]
+        more = (num_passes - 2) * kept if num_passes > 1 else 0
+        activations, gradient_bytes, all_kept = two if num_passes > 1 else one
+        return activations + more, gradient_bytes, all_kept + more
+
+    def _learned(
+        self, plans: Plans, batch: int, width_px: int, height_px: int, gradients: Gradients, num_passes: int
+    ) -> tuple[int, int, int]:
+        def run() -> tuple[int, int, int]:
             tape, text = Tape(), None
             for part in self._spec.parts:
                 plan = plans[part.name]
@@ -138,15 +168,18 @@ class Passes:
                     walk = Walk(tape, plan, records=True)
                     text = self._run(walk, part.name, batch=batch, width_px=width_px, height_px=height_px)
             name = self._name_of("denoiser")
-            walk = Walk(tape, plans[name], records=True)
-            self._run(walk, name, batch=batch, width_px=width_px, height_px=height_px, text=text)
+            text_bytes = tape.trained_bytes
+            for _ in range(num_passes):
+                tape.trained_bytes = text_bytes  # the weights of all passes are the same
+                walk = Walk(tape, plans[name], records=True)
+                self._run(walk, name, batch=batch, width_px=width_px, height_px=height_px, text=text)
             forward = (tape.meter.peak, tape.trained_bytes if gradients == "lie" else 0)
             tape.end_forward()
-            return max(forward, tape.backward_peak(gradients), key=sum)
+            return *max(forward, tape.backward_peak(gradients), key=sum), tape.kept_bytes
 
-        key = ("learning", tuple(plans.items()), batch, width_px, height_px, gradients)
-        peak: tuple[int, int] = self._once(key, run)
-        return peak
+        key = ("learning", tuple(plans.items()), batch, width_px, height_px, gradients, num_passes)
+        found: tuple[int, int, int] = self._once(key, run)
+        return found
 
     def _run(
         self, walk: Walk, part: str, *, batch: int, width_px: int, height_px: int, text: Array | None = None

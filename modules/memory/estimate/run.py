@@ -42,12 +42,23 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class Painted:
+    """What a method adds that learns from pictures it paints: the last steps that learn, at most; whether each runs
+    the denoiser on two at once; and the weights of who judges them.
+    """
+
+    last_steps: int
+    is_guided: bool
+    judges_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunPlan:
     """What of a run decides its memory.
 
     `on_device` names the parts that are on the training device in each phase that the run has; `sizes` are those that
     batches are made of, in pixels (width, height); `average` says whether EMA is kept, and where. `scales_loss` is what
-    float16 does; with `is_fused` weights move inside the backward pass.
+    float16 does; with `is_fused` weights move inside the backward pass. `painted` is there where steps paint.
     """
 
     plans: Plans
@@ -62,6 +73,7 @@ class RunPlan:
     samples: tuple[Sample, ...] = ()
     scales_loss: bool = False
     is_fused: bool = False
+    painted: Painted | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +190,7 @@ class _Run:
             "optimizer": optimizer_bytes(self.run.optimizer, self.trained),
             "float32 copies": FLOAT32_BYTES * small if self.run.keeps_copies else 0,
             "average": FLOAT32_BYTES * self.num_trained if self.run.average == "here" else 0,
+            "judges": self.run.painted.judges_bytes if self.run.painted else 0,
         }
 
     def _trained_item(self, name: str) -> int:
@@ -188,17 +201,31 @@ class _Run:
         """Return the worst of a step's moments: the passes, the step itself, pictures that are encoded on the way."""
         run, (width_px, height_px) = self.run, self.size
         ways: dict[bool, Gradients] = {True: "lie", False: "come and go" if run.is_fused else "come"}
-        activations, gradients = self.passes.learning(
-            run.plans, batch=run.batch_size, width_px=width_px, height_px=height_px, gradients=ways[run.accumulates]
-        )
+        lying = self._gradient_bytes() if run.accumulates else 0
+        decoding = 0
+        if run.painted is not None:
+            activations, gradients, kept = self.passes.chain(
+                run.plans,
+                batch=run.batch_size * (1 + run.painted.is_guided),
+                width_px=width_px,
+                height_px=height_px,
+                gradients=ways[run.accumulates],
+                num_passes=run.painted.last_steps,
+            )
+            decoding = kept + self._decoding_to_learn(width_px, height_px)
+        else:
+            activations, gradients = self.passes.learning(
+                run.plans, batch=run.batch_size, width_px=width_px, height_px=height_px, gradients=ways[run.accumulates]
+            )
         moments = [
             {"activations": activations, "gradients": gradients},
             {"gradients": self._gradients_at_step()} | self._moving(),
         ]
         if run.is_fused:
             moments = [{"activations": activations, "gradients": self._largest_gradient()} | self._moving()]
+        if decoding:
+            moments.append({"activations": decoding, "gradients": lying})
         if run.encodes_in_training:
-            lying = self._gradient_bytes() if run.accumulates else 0
             moments.append({"activations": self._vae(encodes=True, sizes=(self.size,)), "gradients": lying})
         moments.append({"activations": self._text(here, batch=1), "gradients": 0})
         return max(moments, key=lambda m: sum(m.values()))
@@ -251,6 +278,10 @@ class _Run:
         if largest is None:
             return 0
         return self.passes.one_way(plan, encodes=encodes, width_px=largest[0], height_px=largest[1])
+
+    def _decoding_to_learn(self, width_px: int, height_px: int) -> int:
+        plan = self.run.plans[self._part("vae")]
+        return self.passes.decoding_to_learn(plan, width_px=width_px, height_px=height_px)
 
     def _part(self, role: Role) -> str:
         return next(n for n in self.run.plans if self.passes.role_of(n) == role)

@@ -23,11 +23,11 @@ def encode_pass(walk: Walk, config: Config, *, width_px: int, height_px: int) ->
     return walk.conv("quant_conv", x, moments, kernel=1) if config.get("use_quant_conv", True) else x
 
 
-def decode_pass(walk: Walk, config: Config, *, width_px: int, height_px: int) -> Array:
-    """Return one picture of that size, out of its latents."""
+def decode_pass(walk: Walk, config: Config, *, width_px: int, height_px: int, needs_grad: bool = False) -> Array:
+    """Return one picture of that size, out of its latents; `needs_grad` where a gradient goes back to these."""
     channels = [int(n) for n in reversed(config["block_out_channels"])]
     factor, latent = 2 ** (len(channels) - 1), int(config["latent_channels"])
-    x = walk.new((1, latent, height_px // factor, width_px // factor))
+    x = walk.new((1, latent, height_px // factor, width_px // factor), needs_grad=needs_grad)
     if config.get("use_post_quant_conv", True):
         x = walk.conv("post_quant_conv", x, latent, kernel=1)
     x = walk.conv("decoder.conv_in", x, channels[0])

@@ -24,7 +24,7 @@ class Walk:
         self.plan = plan
         self.weights: dict[str, Shape] = {}
         self.adapter_weights: dict[str, Shape] = {}
-        self._records = records and plan.trains != "nothing"
+        self._records = records
         self._is_inside = False
 
     # -- arrays
