@@ -11,10 +11,11 @@ from modules.data.buckets import Size
 from modules.families.registry import FAMILIES
 from modules.families.spec import PartSpec
 from modules.memory.estimate.architecture import Architecture
-from modules.memory.estimate.run import Average, Painted, Phase, RunPlan, Sample
+from modules.memory.estimate.run import RUNTIME_BYTES, Average, Painted, Phase, RunPlan, Sample
 from modules.memory.estimate.tape import AdapterPlan, PartPlan, Trains
 from modules.rewards.registry import REWARDS
 from modules.rewards.selection import held_out_scorer, trained_scorers
+from modules.system import hardware
 from trainer import phases
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -49,6 +50,7 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         scales_loss=config.training.precision == "float16",
         is_fused=bool(getattr(config.training.optimizer, "fused_back_pass", False)),
         painted=_painted(config),
+        runtime_bytes=0 if hardware.here().kind_of(config.general.train_device) == "cpu" else RUNTIME_BYTES,
     )
 
 

@@ -91,6 +91,8 @@ def test_a_preset_fits_the_card_it_names(file: Path) -> None:
     sample = {"prompt": "x", "width_px": side_px, "height_px": side_px}
     config, problems = set_path(config, "sampling.prompts", [sample])
     assert not problems
+    config, problems = set_path(config, "general.train_device", "cuda")
+    assert not problems
     estimate = memory_estimate(config, {Size(side_px, side_px): 50})
     assert estimate is not None
     assert estimate.peak.total_bytes < 0.9 * card_gb * 1e9

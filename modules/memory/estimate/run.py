@@ -58,7 +58,8 @@ class RunPlan:
 
     `on_device` names the parts that are on the training device in each phase that the run has; `sizes` are those that
     batches are made of, in pixels (width, height); `average` says whether EMA is kept, and where. `scales_loss` is what
-    float16 does; with `is_fused` weights move inside the backward pass. `painted` is there where steps paint.
+    float16 does; with `is_fused` weights move inside the backward pass. `painted` is there where steps paint;
+    `runtime_bytes` are what the device itself takes.
     """
 
     plans: Plans
@@ -74,6 +75,7 @@ class RunPlan:
     scales_loss: bool = False
     is_fused: bool = False
     painted: Painted | None = None
+    runtime_bytes: int = RUNTIME_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,7 @@ class _Run:
         """Return the bytes that a phase takes at its worst moment, by what they are for."""
         run = self.run
         here = run.on_device[phase]
-        parts = {"weights": sum(self.weights[n].num_bytes(run.plans[n]) for n in here), "runtime": RUNTIME_BYTES}
+        parts = {"weights": sum(self.weights[n].num_bytes(run.plans[n]) for n in here), "runtime": run.runtime_bytes}
         match phase:
             case "encoding pictures":
                 return parts | {"activations": self._vae(encodes=True, sizes=run.sizes)}

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from modules.config.schema import Config
+from modules.system import hardware
+from modules.system.hardware import Hardware
 from tests.builders.configs import small_config
 from tests.unit.preflight.setups import write_model
-from trainer.preflight import devices
-from trainer.preflight.devices import Hardware
 
 
 @pytest.fixture(autouse=True)
 def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every machine look like one without a GPU."""
-    monkeypatch.setattr(devices, "hardware", lambda: Hardware("cpu", is_mac=False, capabilities=None))
+    monkeypatch.setattr(hardware, "here", lambda: Hardware("cpu", is_mac=False, capabilities=None))
 
 
 @pytest.fixture

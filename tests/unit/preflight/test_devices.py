@@ -8,16 +8,17 @@ from typing import Any
 import pytest
 
 from modules.config.schema import Config
+from modules.system import hardware
+from modules.system.hardware import Hardware
 from tests.unit.preflight.setups import changed, errors, told
-from trainer.preflight import check, devices
-from trainer.preflight.devices import Hardware
+from trainer.preflight import check
 
 
 def machine(
     monkeypatch: pytest.MonkeyPatch, *gpus: float, build: str = "cu128", is_mac: bool = False, asked: bool = True
 ) -> None:
     here = Hardware(build, is_mac=is_mac, capabilities=gpus if asked else None)
-    monkeypatch.setattr(devices, "hardware", lambda: here)
+    monkeypatch.setattr(hardware, "here", lambda: here)
 
 
 @pytest.mark.parametrize("name", ["auto", "", " AUTO ", "cpu", "cpu:1", "CPU"])
@@ -99,11 +100,11 @@ def test_the_driver_is_asked_once_and_may_be_silent(monkeypatch: pytest.MonkeyPa
             raise answer
         return answer
 
-    monkeypatch.setattr(devices.subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "run", run)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    assert devices._capabilities() == (8.9, 7.5)
-    assert [devices._capabilities() for _ in range(4)] == [None] * 4
+    assert hardware._capabilities() == (8.9, 7.5)
+    assert [hardware._capabilities() for _ in range(4)] == [None] * 4
 
 
 @pytest.mark.parametrize(
@@ -126,5 +127,5 @@ def test_gpus_in_the_order_of_cuda(
         else:
             monkeypatch.setenv(name, value)
     answer = subprocess.CompletedProcess([], 0, driver.replace(" ", "\n"))
-    monkeypatch.setattr(devices.subprocess, "run", lambda *a, **k: answer)
-    assert devices._capabilities() == expected
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: answer)
+    assert hardware._capabilities() == expected

@@ -8,11 +8,14 @@ from types import SimpleNamespace
 import pytest
 
 from modules.config.schema import Config
+from modules.data.buckets import Size
 from modules.memory import disk
-from modules.system import gpu_memory
+from modules.memory.estimate.run import RUNTIME_BYTES
+from modules.system import gpu_memory, hardware
+from modules.system.hardware import Hardware
 from tests.unit.preflight.setups import changed, errors
-from trainer.preflight import check, devices
-from trainer.preflight.devices import Hardware
+from trainer.budget import memory_estimate
+from trainer.preflight import check
 from ui.run.words import preview_lines
 
 
@@ -28,7 +31,7 @@ def published(config: Config) -> Config:
 
 
 def test_a_card_that_is_too_small(published: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "hardware", lambda: Hardware("cu128", is_mac=False, capabilities=(8.9,)))
+    monkeypatch.setattr(hardware, "here", lambda: Hardware("cu128", is_mac=False, capabilities=(8.9,)))
     on_gpu = changed(published, general__train_device="cuda")
     for free_mib, is_told in ((4_000, True), (80_000, False)):
         answer = f"0, GPU-1, 81920, {free_mib}\n"
@@ -59,3 +62,15 @@ def test_the_window_shows_the_estimate(published: Config) -> None:
     assert preview_lines(replace(preview, memory="")) == [
         line for line in preview_lines(preview) if line != preview.memory
     ]
+
+
+def test_a_processor_has_no_runtime_of_its_own(published: Config) -> None:
+    sizes = {Size(512, 512): 4}
+    on_gpu, on_processor = (
+        memory_estimate(changed(published, general__train_device=d), sizes) for d in ("cuda", "auto")
+    )
+    assert on_gpu is not None
+    assert on_processor is not None
+    assert on_gpu.peak.total_bytes - on_processor.peak.total_bytes == RUNTIME_BYTES
+    assert "runtime" in str(on_gpu)
+    assert "runtime" not in str(on_processor)
