@@ -13,6 +13,7 @@ import torch
 
 from modules.errors import DarkroomError
 from modules.families.parts.clip_tokens import OPEN_CLIP_PAD, load_clip_tokenizer
+from modules.families.parts.clip_vocabulary import clip_merges, clip_vocabulary
 from modules.families.sd.load import load
 from modules.families.sdxl.load import load as load_sdxl
 from modules.formats.diffusers_folder import locate
@@ -116,8 +117,6 @@ def test_a_repository_in_the_cache_is_used_offline(tiny_sd: Path, tmp_path: Path
 def test_the_models_own_tokenizer_wins(model: Path) -> None:
     from transformers import CLIPTokenizer
 
-    from modules.families.parts.clip_vocabulary import clip_merges, clip_vocabulary
-
     vocabulary = clip_vocabulary()
     cat, dog = vocabulary["cat</w>"], vocabulary["dog</w>"]
     vocabulary["cat</w>"], vocabulary["dog</w>"] = dog, cat
@@ -188,3 +187,18 @@ def test_a_download_tells_its_progress_and_lets_a_stop_through(
     stopped = run(config, on_event=stop)
     assert stopped.finished.outcome == "stopped"
     assert hub.chunks < 4
+
+
+def test_a_tokenizer_that_changed_on_disk_is_read_anew(tmp_path: Path) -> None:
+    """Built ones are kept by what their files say, not by where they lie."""
+    vocabulary = clip_vocabulary()
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(" ".join(pair) for pair in clip_merges()))
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    before = load_clip_tokenizer(folder)
+    assert load_clip_tokenizer(folder).tokenizer is before.tokenizer
+    (folder / "vocab.json").write_text(json.dumps({token: len(vocabulary) - 1 - i for token, i in vocabulary.items()}))
+    after = load_clip_tokenizer(folder)
+    assert after.chunks("a cat") == [[len(vocabulary) - 1 - i for i in ids] for ids in before.chunks("a cat")]
+    assert after.identity() != before.identity()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,7 @@ class ClipTokenizer:
 
     def identity(self) -> str:
         """Return a fingerprint of everything that decides the ids of a prompt."""
-        facts = f"{self.tokenizer.to_str()}|{self.start_id}|{self.end_id}|{self.pad_id}|{CHUNK_TOKENS}"
-        return hashlib.blake2b(facts.encode(), digest_size=16).hexdigest()
+        return _identity(self)
 
     def _ids(self, prompt: str) -> list[int]:
         return list(self.tokenizer.encode(prompt, add_special_tokens=False).ids)
@@ -59,21 +59,40 @@ def load_clip_tokenizer(folder: Path | None, *, usual_pad: str = END_TOKEN) -> C
     """
     if folder is not None and not folder.is_dir():
         folder = None
-    vocabulary, merges = (None, None) if folder is None else _read(folder)
-    tokenizer = build_clip_tokenizer(vocabulary, merges)
-    ids = tokenizer.get_vocab(with_added_tokens=True)
+    tokenizer = _built(*(_read(folder) if folder is not None else (None, None)))
     pad = (_pad_token(folder) if folder is not None else None) or usual_pad
-    return ClipTokenizer(tokenizer, ids[START_TOKEN], ids[END_TOKEN], ids.get(pad, ids[END_TOKEN]))
+    start_id, end_id, pad_id = (tokenizer.token_to_id(token) for token in (START_TOKEN, END_TOKEN, pad))
+    assert start_id is not None  # build_clip_tokenizer adds both
+    assert end_id is not None
+    return ClipTokenizer(tokenizer, start_id, end_id, end_id if pad_id is None else pad_id)
 
 
-def _read(folder: Path) -> tuple[dict[str, int] | None, list[tuple[str, str]] | None]:
+# To build one takes a tenth of a second, and each check of a config and each model that is loaded wants one or two.
+# The texts of its files are the key, so a file that changes is read anew; nobody changes what is handed out.
+@lru_cache(maxsize=4)
+def _built(vocabulary_json: str | None, merges_text: str | None) -> Tokenizer:
+    """Return the tokenizer of a vocabulary and merges as the files have them, or the shipped one."""
+    if vocabulary_json is None or merges_text is None:
+        return build_clip_tokenizer()
     try:
-        vocabulary = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
-        lines = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
+        vocabulary = json.loads(vocabulary_json)
+    except ValueError:
+        return build_clip_tokenizer()
+    pairs = [line.split(" ") for line in merges_text.split("\n") if line and not line.startswith("#version")]
+    return build_clip_tokenizer(vocabulary, [(p[0], p[1]) for p in pairs if len(p) == 2])
+
+
+@lru_cache(maxsize=8)
+def _identity(tokenizer: ClipTokenizer) -> str:
+    facts = f"{tokenizer.tokenizer.to_str()}|{tokenizer.start_id}|{tokenizer.end_id}|{tokenizer.pad_id}|{CHUNK_TOKENS}"
+    return hashlib.blake2b(facts.encode(), digest_size=16).hexdigest()
+
+
+def _read(folder: Path) -> tuple[str | None, str | None]:
+    try:
+        return (folder / "vocab.json").read_text(encoding="utf-8"), (folder / "merges.txt").read_text(encoding="utf-8")
     except (OSError, ValueError):
         return None, None
-    pairs = [line.split(" ") for line in lines if line and not line.startswith("#version")]
-    return vocabulary, [(p[0], p[1]) for p in pairs if len(p) == 2]
 
 
 def _pad_token(folder: Path) -> str | None:
