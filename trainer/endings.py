@@ -83,8 +83,8 @@ class Backups:
             groups=groups,
             stepper=stepper,
             method=self.method,
-            validation=self.watchers.validation.state_dict(),
-            rewards=self.watchers.rewards.state_dict() if self.watchers.rewards is not None else {},
+            validation=self.watchers.validation.search.state_dict(),
+            rewards=self.watchers.rewards.search.state_dict() if self.watchers.rewards is not None else {},
         )
 
 
@@ -108,7 +108,7 @@ class Prepared:
 def end(run: Prepared, outcome: LoopOutcome) -> None:
     """Write the result and, as set, a last backup, from which the run can go on with more epochs."""
     counters = run.training.counters
-    best, has_best = run.watchers.validation.best, _ends_with_best(run)
+    best, has_best = run.watchers.validation.search.best, _ends_with_best(run)
     result = _save_result(run.setup, run.watchers.saving, counters, best_step=best.step if has_best else None)
     backup = run.backups.write_last(counters) if run.setup.config.backup.at_end else None
     message = {
@@ -144,8 +144,8 @@ def rescue(run: Prepared) -> None:
 def _why_enough(watchers: Watchers) -> str:
     """Return which measurements did not get better any more, and since when."""
     rewards = watchers.rewards
-    is_by_reward = rewards is not None and rewards.is_enough and not watchers.validation.is_enough
-    best = rewards.best if rewards is not None and is_by_reward else watchers.validation.best
+    is_by_reward = rewards is not None and rewards.search.is_enough and not watchers.validation.search.is_enough
+    best = rewards.search.best if rewards is not None and is_by_reward else watchers.validation.search.best
     what = "measurements of the reward" if is_by_reward else "validations"
     since = f"better than that of step {best.step}." if best.step is not None else "a number."
     return f"{best.num_worse} {what} in a row were not {since}"
@@ -156,7 +156,7 @@ def _ends_with_best(run: Prepared) -> bool:
     settings, saving = run.setup.config.validation, run.watchers.saving
     if not settings.keep_best or settings.result != "best":
         return False
-    if run.watchers.validation.best.step is not None and saving.best_path.exists():
+    if run.watchers.validation.search.best.step is not None and saving.best_path.exists():
         return True
     run.setup.log.emit(
         WarningRaised(f"There is no {saving.best_path.name} in the run's save folder; the result is the last model.")

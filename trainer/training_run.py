@@ -147,9 +147,9 @@ def _training(
     freeze(counters, "before this point")  # of a run that goes on nobody knows at which step
     if setup.backup and setup.saved:
         restore(setup.backup.path, setup.saved, groups=model.groups, stepper=stepper, method=method)
-        watchers.validation.load_state_dict(setup.saved.validation)
+        watchers.validation.search.load_state_dict(setup.saved.validation)
         if watchers.rewards is not None:
-            watchers.rewards.load_state_dict(setup.saved.rewards)
+            watchers.rewards.search.load_state_dict(setup.saved.rewards)
         counters = _fitted(setup, counters, loaders.training, setup.saved.plan)
     method.prepare(context)
     backup_callback = BackupCallback(config.backup.every, write=backups.write, try_out=backups.try_out, desk=setup.desk)

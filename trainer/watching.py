@@ -41,7 +41,7 @@ class Watchers:
     @property
     def is_enough(self) -> bool:
         """Whether what is measured says that the run is to end."""
-        return self.validation.is_enough or (self.rewards is not None and self.rewards.is_enough)
+        return self.validation.search.is_enough or (self.rewards is not None and self.rewards.search.is_enough)
 
 
 def build_watchers(

@@ -21,7 +21,7 @@ from tests.builders.configs import laid_over, small_config
 from tests.builders.pictures import draw_folder
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from trainer.callbacks import validation
-from trainer.callbacks.best import Best
+from trainer.callbacks.best import Best, Search
 from trainer.callbacks.validation import ValidationCallback
 from trainer.commands import Command, Stop, ValidateNow
 from trainer.events import (
@@ -147,7 +147,7 @@ def test_two_validations_of_the_same_weights_give_the_same_numbers(config: Confi
 
     def tell(self: ValidationCallback, result: ValidationFinished) -> None:
         plain(self, result)
-        again = validation.summarise(self._measured(), result.step, self.best, counts=True)
+        again = validation.summarise(self._measured(), result.step, self.search.best, counts=True)
         assert measured(again) == measured(result)
         twice.append(again)
 
@@ -156,11 +156,11 @@ def test_two_validations_of_the_same_weights_give_the_same_numbers(config: Confi
         first = run(hard)
     assert len(twice) == len(first.of(ValidationFinished)) > 2
 
-    def owe(self: ValidationCallback) -> dict[str, Any]:
+    def owe(self: Search) -> dict[str, Any]:
         return {"best": self.best.to_json(), "is_owed": True}
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ValidationCallback, "state_dict", owe)
+        patch.setattr(Search, "state_dict", owe)
         owing = run(hard)
     longer = laid_over(hard, {"training": {"epochs": 3}, "validation": {"every": {"n": 1, "unit": "epoch"}}})
     again_run = run(longer, resume_from=Path(owing.finished.backup_path))
@@ -376,7 +376,7 @@ def test_losses_on_other_noise_levels_are_not_compared(
 def test_a_backup_from_before_there_was_a_best_is_resumed(config: Config, held_out: Path) -> None:
     validating = validated(config, held_out)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ValidationCallback, "state_dict", lambda self: {})
+        patch.setattr(Search, "state_dict", lambda self: {})
         first = run(validating)
     resumed = run(laid_over(validating, {"training": {"epochs": 3}}), resume_from=Path(first.finished.backup_path))
     assert resumed.finished.outcome == "finished"

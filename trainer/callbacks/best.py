@@ -1,11 +1,13 @@
-"""The lowest validation loss of a run so far, and how long ago that was."""
+"""The lowest of what a run measures of itself (its validation loss, a reward's negative), and how long ago that was."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
+
+from trainer.events import Event, WarningRaised
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +39,40 @@ class Best:
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Return the best of a backup."""
         return cls(**data)
+
+
+class Search:
+    """The search for the best of a run, which a backup carries on: what it is, and whether a measurement is owed.
+
+    Owed is one that was due after a step and that a stop has cut short: the run that goes on makes up for it.
+    """
+
+    def __init__(self, measured_on: str, *, stop_after_worse: int, changed: str, emit: Callable[[Event], None]) -> None:
+        """`stop_after_worse` measurements in a row that are not better are enough, 0 never; `changed` is the warning
+        where those of a backup were `measured_on` something else.
+        """
+        self.best = Best(measured_on)
+        self.is_owed = False
+        self._stop_after_worse = stop_after_worse
+        self._changed = changed
+        self._emit = emit
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether so many measurements in a row were not better that the run is to end."""
+        return 0 < self._stop_after_worse <= self.best.num_worse
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs, JSON-safe: the best, and whether a measurement is owed."""
+        return {"best": self.best.to_json(), "is_owed": self.is_owed}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over a state; no best that was measured on something else, which cannot be compared."""
+        if not state:  # a backup from before there was a best
+            return
+        self.is_owed = bool(state["is_owed"])
+        best = Best.from_json(state["best"])
+        if best.measured_on == self.best.measured_on:
+            self.best = best
+        elif best.step is not None:
+            self._emit(WarningRaised(f"{self._changed}, so the search for the best begins again."))

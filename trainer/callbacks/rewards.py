@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,13 +15,13 @@ from modules.config.sections.reward import Reward
 from modules.config.sections.watching import SamplePrompt
 from modules.rewards.composite import CompositeReward
 from modules.system.devices import Device, move
-from trainer.callbacks.best import Best
+from trainer.callbacks.best import Search
 from trainer.callbacks.protocol import StepView
 from trainer.callbacks.rehearsal import Rehearsal, SmallRun
 from trainer.callbacks.sampling import PaintingProgress
 from trainer.commands import CommandDesk
 from trainer.evaluation import Evaluation
-from trainer.events import Event, PhaseChanged, RewardMeasured, WarningRaised
+from trainer.events import Event, PhaseChanged, RewardMeasured
 from trainer.judges import Judges
 from trainer.painting import Painter
 from trainer.state import Counters
@@ -56,43 +55,23 @@ class RewardCallback:
         self._emit = emit
         self._log = log
         shown = hashlib.blake2b(repr([p.model_dump() for p in prompts]).encode(), digest_size=12).hexdigest()
-        self.best = Best(f"{shown} by {judges.identity}")  # of the reward's negative: its lowest is the best
-        self._is_owed = False
-
-    @property
-    def is_enough(self) -> bool:
-        """Whether so many measurements in a row were not better that the run is to end."""
-        return 0 < self._settings.stop_after_worse <= self.best.num_worse
+        self.search = Search(  # for the lowest of the reward's negative
+            f"{shown} by {judges.identity}",
+            stop_after_worse=settings.stop_after_worse,
+            changed="The prompts or judges of the reward's measurements have changed since the backup; what was "
+            "measured before cannot be compared",
+            emit=emit,
+        )
 
     def at_start(self, counters: Counters) -> None:
         """Measure where the training begins, or what a stop had cut short where it goes on."""
-        if self._is_owed or (counters.step == 0 and not self._settings.measure_every.is_never):
+        if self.search.is_owed or (counters.step == 0 and not self._settings.measure_every.is_never):
             self._measure(counters.step)
 
     def after_step(self, view: StepView) -> None:
         """Measure if it is due."""
         if self._settings.measure_every.is_due(view.before.moment, view.now.moment):
             self._measure(view.now.step)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs, JSON-safe: the best, and whether a measurement is owed."""
-        return {"best": self.best.to_json(), "is_owed": self._is_owed}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a state; nothing of one that was measured on other pictures or by other judges."""
-        if not state:
-            return
-        self._is_owed = bool(state["is_owed"])
-        best = Best.from_json(state["best"])
-        if best.measured_on == self.best.measured_on:
-            self.best = best
-        elif best.step is not None:
-            self._emit(
-                WarningRaised(
-                    "The prompts or judges of the reward's measurements have changed since the backup; what was "
-                    "measured before cannot be compared, so the search for the best begins again."
-                )
-            )
 
     def rehearsals(self, small: SmallRun) -> list[Rehearsal]:
         """Return the trial of the largest picture, painted in one step and rated by every judge."""
@@ -112,12 +91,12 @@ class RewardCallback:
         """Paint, rate, tell, and remember whether it was the best."""
         if not self._prompts:
             return
-        self._is_owed = step > 0
+        self.search.is_owed = step > 0
         result = self._rated(step)
         rating = result.held_out if self._judges.held_out is not None else result.followed
         if step > 0:
-            self.best = self.best.after(-rating if rating is not None else math.nan, step, counts=True)
-        self._is_owed = False
+            self.search.best = self.search.best.after(-rating if rating is not None else math.nan, step, counts=True)
+        self.search.is_owed = False
         self._tell(result)
 
     def _rated(self, step: int) -> RewardMeasured:
@@ -156,7 +135,7 @@ class RewardCallback:
         return move(unit_PP3.permute(2, 0, 1)[None].contiguous(), self._device)
 
     def _tell(self, result: RewardMeasured) -> None:
-        self._emit(replace(result, best_step=self.best.step))
+        self._emit(replace(result, best_step=self.search.best.step))
         if self._log is None:
             return
         values = {"followed": result.followed, "held_out": result.held_out, **result.by_judge}

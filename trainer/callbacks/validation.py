@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -17,12 +16,12 @@ from modules.memory.placement import Placement
 from modules.objectives.denoise import predicted_losses
 from modules.system.devices import Device, move
 from trainer import phases
-from trainer.callbacks.best import Best
+from trainer.callbacks.best import Best, Search
 from trainer.callbacks.protocol import StepView
 from trainer.callbacks.rehearsal import Rehearsal, SmallRun
 from trainer.commands import CommandDesk, ValidateNow
 from trainer.evaluation import Evaluation
-from trainer.events import Event, PhaseChanged, ValidationFinished, WarningRaised
+from trainer.events import Event, PhaseChanged, ValidationFinished
 from trainer.loader import Loader
 from trainer.precision import Precision
 from trainer.state import Counters
@@ -73,18 +72,17 @@ class ValidationCallback:
         self._desk = desk
         self._emit = emit
         self._log = log
-        self.best = Best(f"{pictures} at {settings.num_timesteps}")
-        self._is_owed = False
-
-    @property
-    def is_enough(self) -> bool:
-        """Whether so many measurements in a row were not better that the run is to end."""
-        limit = self._settings.stop_after_worse
-        return 0 < limit <= self.best.num_worse
+        self.search = Search(
+            f"{pictures} at {settings.num_timesteps}",
+            stop_after_worse=settings.stop_after_worse,
+            changed="The validation pictures or noise levels have changed since the backup; losses from before cannot "
+            "be compared",
+            emit=emit,
+        )
 
     def at_start(self, counters: Counters) -> None:
         """Measure where the training begins, if validation is on, or what a stop had cut short where it goes on."""
-        if self._is_owed or (counters.step == 0 and not self._settings.every.is_never):
+        if self.search.is_owed or (counters.step == 0 and not self._settings.every.is_never):
             self._validate(counters, counts=True)
 
     def after_step(self, view: StepView) -> None:
@@ -93,43 +91,23 @@ class ValidationCallback:
         if self._desk.take(ValidateNow) or is_due:
             self._validate(view.now, counts=is_due)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs, JSON-safe: the best, and whether a measurement is owed."""
-        return {"best": self.best.to_json(), "is_owed": self._is_owed}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a state; nothing of one that was measured on other pictures or noise levels."""
-        if not state:  # a backup from before there was a best
-            return
-        self._is_owed = bool(state["is_owed"])
-        best = Best.from_json(state["best"])
-        if best.measured_on == self.best.measured_on:
-            self.best = best
-        elif best.step is not None:
-            self._emit(
-                WarningRaised(
-                    "The validation pictures or noise levels have changed since the backup; losses from before cannot "
-                    "be compared, so the search for the best begins again."
-                )
-            )
-
     def _validate(self, counters: Counters, *, counts: bool) -> None:
         """Measure the loss on all validation pictures, tell it, and keep the model if it is the best."""
         num_pictures = len(self._loader.dataset.examples)
         if not num_pictures:
             return
-        self._is_owed = counts and counters.step > 0
+        self.search.is_owed = counts and counters.step > 0
         self._emit(PhaseChanged("validating", f"{num_pictures} pictures"))
         losses = self._measured()
         if not losses:
             return
-        result = summarise(losses, counters.step, self.best, counts=counts)
+        result = summarise(losses, counters.step, self.search.best, counts=counts)
         self._tell(result)
         if counters.step > 0:
             if result.is_best and self._settings.keep_best:
                 self._keep(counters)
-            self.best = self.best.after(result.loss, counters.step, counts=counts)
-        self._is_owed = False
+            self.search.best = self.search.best.after(result.loss, counters.step, counts=counts)
+        self.search.is_owed = False
 
     def _measured(self) -> Losses:
         losses: Losses = defaultdict(list)
