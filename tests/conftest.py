@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,8 +26,12 @@ def one_thread() -> Iterator[None]:
     """One torch thread: tiny models are many times slower with two on a busy machine, and last bits depend on it."""
     import torch
 
+    import trainer.training_run  # noqa: F401 - what it brings in stays, and each run ends with a look at all that lives
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()
     yield
     torch.set_num_threads(threads)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from modules.system.devices import Device, move
 
@@ -42,9 +43,15 @@ class Ema:
             return
         decay = min(self._decay, (1 + self.num_updates) / (10 + self.num_updates))
         self.num_updates += 1
+        lying: dict[str, torch.Tensor] = {}
         for name, parameter in self._exact().items():
             current = move(parameter.detach().float(), self._device)
-            self.averages[name].lerp_(current, 1.0 - decay)
+            if current.data_ptr() == parameter.data_ptr():
+                lying[name] = current
+            else:  # a copy, of which there is one at a time
+                self.averages[name].lerp_(current, 1.0 - decay)
+        if lying:  # all in one call: SDXL's LoRA has 1,500, each of which would be a kernel of its own
+            get_ema_multi_avg_fn(decay)([self.averages[n] for n in lying], list(lying.values()), 0)
 
     @contextlib.contextmanager
     def swapped_in(self) -> Iterator[None]:

@@ -70,6 +70,14 @@ class LatentDiffusion:
         """Return how many tokens a prompt has, without start and end."""
         return next(iter(self.towers.values())).tokenizer.count(prompt)
 
+    def _unet_dtype(self) -> torch.dtype:
+        """Return the number format of the UNet's weights.
+
+        `unet.dtype` says the same and looks through all modules each time: 44 ms a step for SDXL with a LoRA.
+        """
+        dtype: torch.dtype = next(self.unet.parameters()).dtype
+        return dtype
+
     def _forward(self, part: str) -> Callable[..., Any]:
         module = self.towers[part].encoder if part in self.towers else getattr(self, part)
         return self._forwards.of(part, module)

@@ -37,7 +37,7 @@ class StableDiffusion(LatentDiffusion):
 
     def predict(self, noisy_BCHW: torch.Tensor, timesteps_B: torch.Tensor, conditioning: Conditioning) -> torch.Tensor:
         """Return the UNet's output (B, 4, H, W)."""
-        dtype = self.unet.dtype
+        dtype = self._unet_dtype()
         states_BLD = _own(conditioning).states_BLD
         output = self._forward("unet")(
             noisy_BCHW.to(dtype), timesteps_B, encoder_hidden_states=states_BLD.to(dtype), return_dict=False

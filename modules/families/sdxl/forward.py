@@ -42,7 +42,7 @@ class StableDiffusionXL(LatentDiffusion):
 
     def predict(self, noisy_BCHW: torch.Tensor, timesteps_B: torch.Tensor, conditioning: Conditioning) -> torch.Tensor:
         """Return the UNet's output (B, 4, H, W)."""
-        own, dtype = _own(conditioning), self.unet.dtype
+        own, dtype = _own(conditioning), self._unet_dtype()
         assert own.sizes_B6 is not None, "SDXL predicts from a framed conditioning (see `framed`)"
         output = self._forward("unet")(
             noisy_BCHW.to(dtype),
