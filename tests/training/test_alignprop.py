@@ -238,26 +238,17 @@ def test_every_trained_parameter_gets_its_gradient(
     assert [names for names in silent[1:] if names] == []
 
 
-@pytest.mark.parametrize(
-    "unet",
-    [
+def test_ways_to_save_memory_change_no_bit(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
+    config = reward_config(tmp_path, tiny_sd, pictures, truncate="fixed", last_steps=3)
+    plain = run(config)
+    for unet in (
         {"checkpointing": "whole", "offload_activations": True},
         {"checkpointing": "block", "offload_fraction": 0.5},
-    ],
-    ids=str,
-)
-def test_ways_to_save_memory_change_no_bit(tiny_sd: Path, pictures: Path, tmp_path: Path, unet: dict[str, Any]) -> None:
-    runs = [
-        run(
-            laid_over(
-                reward_config(tmp_path / name, tiny_sd, pictures, truncate="fixed", last_steps=3),
-                {"general": {"temp_device": "cpu:1", "debug_checks": True}, "parts": {"unet": settings}},
-            )
-        )
-        for name, settings in (("plain", {}), ("saving", unet))
-    ]
-    assert runs[1].finished.outcome == "finished"
-    assert_equal_tensors(runs[0].weights, runs[1].weights)
+    ):
+        watched = {"general": {"temp_device": "cpu:1", "debug_checks": True}, "parts": {"unet": unet}}
+        saving = run(laid_over(config, watched))
+        assert saving.finished.outcome == "finished"
+        assert_equal_tensors(plain.weights, saving.weights)
 
 
 @pytest.mark.parametrize(

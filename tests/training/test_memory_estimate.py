@@ -325,14 +325,16 @@ def test_decoding_a_picture_that_a_reward_s_gradient_goes_back_through(model: st
     assert found == pytest.approx(live.peak, rel=FACTOR)
 
 
-@pytest.mark.parametrize("mode", ["off", "block", "whole"])
+@pytest.mark.parametrize(
+    "mode", [pytest.param("off", marks=pytest.mark.full), "block", pytest.param("whole", marks=pytest.mark.full)]
+)
 def test_a_chain_of_steps_that_learn_takes_what_was_estimated(mode: str) -> None:
     """Each step's prediction goes into the next; the weights of all are the same."""
     case = Case("sd1", 512, 2, "adapter", BF16, True, mode)
     plans = {"text_encoder": PartPlan(), "vae": PartPlan(), "unet": case.plan}
     size: dict[str, Any] = {"batch": 2, "width_px": 512, "height_px": 512, "gradients": "come"}
     passes = Passes(FAMILIES["sd"], shipped_configs("sd1"))
-    for num_passes in (1, 3):
+    for num_passes in (1, 2, 3) if mode == "off" else (3,):
         kept, peak = measured(case, num_passes=num_passes)
         activations, gradients, found = passes.chain(plans, **size, num_passes=num_passes)
         assert found == pytest.approx(kept, rel=0.05, abs=4_000_000)

@@ -365,16 +365,20 @@ def test_nothing_of_a_run_stays_alive_and_nothing_of_it_leaks(
         plain_parts(self, phase)
 
     monkeypatch.setattr(Placement, "enter", enter)
-    settings = (torch.get_num_threads(), torch.get_float32_matmul_precision(), gc.isenabled())
+    torch.set_num_threads(2)  # and the run has one
+    settings = (2, torch.get_float32_matmul_precision(), gc.isenabled())
     changed = laid_over(
         watched(config, pictures),
         {
-            "general": {"num_threads": 2, "deterministic": True, "debug_checks": True},
+            "general": {"deterministic": True, "debug_checks": True},
             "training": {"precision": "tfloat32", "epochs": 1},
         },
     )
-    assert run(changed).finished.outcome == "finished"
+    ran = run(changed)
     assert (torch.get_num_threads(), torch.get_float32_matmul_precision(), gc.isenabled()) == settings
+    torch.set_num_threads(1)
+    assert ran.finished.outcome == "finished"
+    assert ran.of(RunStarted)[0].num_threads == 1
     assert not torch.are_deterministic_algorithms_enabled()
     gc.collect()
     assert len(alive) >= 3
