@@ -32,6 +32,12 @@ def add_actions(context: Context, *, open_save_menu: Callable[[], None], close: 
         Action("resume", "Resume run", starter.resume, "F6", lambda: starter.can_resume, "Go on with the last run"),
         Action("pause", "Pause", session.pause, "F7", lambda: session.stage == "running", "Wait; all stays in memory"),
         Action("go_on", "Continue", session.go_on, "F8", lambda: session.stage == "paused", "End the pause"),
+        Action(
+            "bring_back",
+            "Show the dismissed report again",
+            context.findings.bring_back,
+            is_enabled=lambda: context.findings.can_come_back,
+        ),
         Action("find", "Find a setting…", lambda: _find(context), "Ctrl+F", help="Find a setting by its name"),
         Action("tokens", "Tokens…", lambda: open_secrets(context), help=_TOKENS_HELP),
         Action("quit", "Quit", close, "Ctrl+Q"),

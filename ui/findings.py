@@ -41,11 +41,17 @@ class Findings:
         self.items: tuple[Finding, ...] = ()
         self.hidden: frozenset[Severity] = frozenset()
         self.changed: Signal[[]] = Signal()
+        self._dismissed: tuple[str, tuple[Finding, ...]] = ("", ())
 
     @property
     def visible(self) -> tuple[Finding, ...]:
         """The entries of the kinds that are wanted."""
         return tuple(f for f in self.items if f.problem.severity not in self.hidden)
+
+    @property
+    def can_come_back(self) -> bool:
+        """Whether there is a list that was sent away and that nothing has taken the place of."""
+        return bool(self._dismissed[1])
 
     @property
     def counts(self) -> dict[Severity, int]:
@@ -64,6 +70,7 @@ class Findings:
         self.items = tuple(sorted(found, key=_rank))
         self.title = title if found else ""
         self.hidden = frozenset()
+        self._dismissed = ("", ())
         self.changed()
 
     def toggle(self, severity: Severity) -> None:
@@ -72,8 +79,15 @@ class Findings:
         self.changed()
 
     def dismiss(self) -> None:
-        """Take the list away."""
+        """Send the list away; it can come back."""
+        if self.items:
+            self._dismissed = (self.title, self.items)
         self.items, self.title = (), ""
+        self.changed()
+
+    def bring_back(self) -> None:
+        """Show the list again that was sent away last."""
+        (self.title, self.items), self._dismissed = self._dismissed, ("", ())
         self.changed()
 
 

@@ -373,3 +373,29 @@ def test_a_broken_session_is_set_aside_said_and_the_window_opens(
     assert len(list(file.parent.glob("*.bad"))) == 1
     window.app.save_session()
     assert load_session(file).problems == ()
+
+
+def test_a_report_that_was_sent_away_comes_back_by_the_menu(window: Window) -> None:
+    bar, findings, top = window.app.shell.findings_bar, window.app.context.findings, window.app.shell.top_bar
+    label = window.app.context.actions["bring_back"].label
+
+    def offered() -> list[str]:
+        menu = top.make_menu()
+        last = menu.index("end") or 0
+        return [str(menu.entrycget(i, "label")) for i in range(last + 1) if menu.type(i) == "command"]
+
+    assert label not in offered()
+    findings.show("Found", [Problem("training.epochs", "Too few.", "warning")], window.app.form.config)
+    window.settle()
+    bar.close_button.invoke()
+    window.settle()
+    assert not bar.winfo_ismapped()
+    menu = top.make_menu()
+    menu.invoke(label)
+    window.settle()
+    assert bar.winfo_ismapped()
+    assert "Too few." in bar.list.get("1.0", "end")
+    assert label not in offered()
+    bar.close_button.invoke()
+    findings.show("Nothing found", [], window.app.form.config)
+    assert label not in offered()

@@ -91,8 +91,9 @@ class TopBar(Panel):
         if menu.index("end") is None:
             menu.add_command(label="There are no presets", state="disabled")
         menu.add_separator()
-        for name in ("differences", "import_presets", "tokens"):
-            menu.add_command(label=context.actions[name].label, command=lambda n=name: context.actions.run(n))  # type: ignore[misc]
+        for name in ("bring_back", "differences", "import_presets", "tokens"):
+            if context.actions[name].is_enabled():
+                menu.add_command(label=context.actions[name].label, command=lambda n=name: context.actions.run(n))  # type: ignore[misc]
         return menu
 
     def open_save_menu(self) -> None:
