@@ -53,7 +53,7 @@ PAGES: tuple[PageSpec, ...] = (
         "Rewards",
         "Learning from what judges say of painted pictures, instead of from pictures alone.",
         ("training.method", "reward"),
-        view="ui.pages.rewards:RewardsPage",
+        view="ui.pages.rewards:rewards_page",
     ),
     PageSpec(
         "sampling",
@@ -61,7 +61,7 @@ PAGES: tuple[PageSpec, ...] = (
         "What is painted and measured on the way, to see how it goes.",
         ("validation", "sampling"),
         ("sample_now", "validate_now"),
-        view="ui.pages.sampling:SamplingPage",
+        view="ui.pages.sampling:sampling_page",
     ),
     PageSpec(
         "backup",
