@@ -8,10 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
+from modules.config.schema import Config
+from modules.formats.folder_model import folder_configs
 from modules.system.devices import CPU
 from tests.builders.configs import small_config
-from trainer.benchmark import measure, report, saving_memory
+from tests.builders.more_models import POOLED_WIDTH
+from trainer.assemble import load_family
+from trainer.benchmark import full_size, measure, report, saving_memory
 from trainer.benchmark.loop_speed import demo_config, loop_against_bare
 from trainer.benchmark.measure import paired
 
@@ -67,6 +72,49 @@ def test_what_saves_memory_is_measured_against_nothing_saved(
     row = report._saving_row("full", savings[waiting])
     assert row.name == "small SDXL, fine-tune: per block, all layers offloaded"
     assert f"{savings[waiting].peak_bytes / plain:.2f} of the memory" in row.value
+
+
+def test_a_step_s_time_memory_and_operations_are_told_beside_what_was_predicted(
+    tiny_sdxl: Path, tmp_path: Path
+) -> None:
+    base = small_config(tmp_path, model=tiny_sdxl, pictures=tmp_path, general={"temp_device": "cpu:1"})
+    base = demo_config(base, tmp_path, repeats=1, epochs=1000)
+    pictures = full_size.draw_noise(tmp_path / "noise", num_pictures=2, side_px=64)
+    (name, case), *_ = full_size.CASES.items()
+    config = full_size.full_size_config(base, tiny_sdxl, pictures, case, side_px=64)
+    found = full_size.measured(name, config, CPU, rounds=1, num_threads=1)
+    assert found.step_flops > 2 * count_flops_of_a_prediction(config)
+    assert found.flops_per_second == found.step_flops / found.step_seconds
+    assert 0.7 < found.predicted_bytes / found.peak_bytes < 1.3
+    row = report._full_size_row("tiny SDXL", found)
+    assert f"{found.predicted_bytes / 2**30:.3f} were predicted" in row.value
+
+
+def count_flops_of_a_prediction(config: Config) -> int:
+    """What one forward pass of the UNet computes: a step does it, again under checkpointing, and goes back."""
+    unet = load_family(config).parts["unet"].module
+    noisy, states = torch.zeros(1, 4, 8, 8), torch.zeros(1, 77, unet.config.cross_attention_dim)
+    sizes = {"text_embeds": torch.zeros(1, POOLED_WIDTH), "time_ids": torch.zeros(1, 6)}
+    with FlopCounterMode(display=False) as counter, torch.autocast("cpu", torch.bfloat16):
+        unet(noisy, torch.zeros(1), encoder_hidden_states=states, added_cond_kwargs=sizes)
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("model", ["sd", "sdxl"])
+def test_a_model_of_random_weights_has_the_published_shapes(
+    request: pytest.FixtureRequest, tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    like = request.getfixturevalue(f"tiny_{model}")
+    parts = ("unet", "vae", "text_encoder", *(("text_encoder_2",) if model == "sdxl" else ()))
+    monkeypatch.setattr(full_size, "shipped_configs", lambda _name: folder_configs(like, parts))
+    folder = full_size.write_random_model(tmp_path / "random", "sdxl" if model == "sdxl" else "sd1")
+    written, original = (
+        load_family(small_config(tmp_path, model=place, pictures=tmp_path)).parts for place in (folder, like)
+    )
+    for name in parts:
+        ours, theirs = (found[name].module.state_dict() for found in (written, original))
+        assert {k: v.shape for k, v in ours.items()} == {k: v.shape for k, v in theirs.items()}
+        assert all(v.isfinite().all() for v in ours.values())
 
 
 def test_the_windows_own_figures_become_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from modules.errors import DarkroomError
 from modules.system.devices import Device, resolve_device
 from modules.system.paths import PROGRAM_ROOT, from_root
 from trainer.benchmark.cache_speed import cache_against_bare
+from trainer.benchmark.full_size import FullSize, all_measured, write_random_model
 from trainer.benchmark.loop_speed import as_sdxl, demo_config, loop_against_bare, with_large_unet
 from trainer.benchmark.measure import Ratio
 from trainer.benchmark.saving_memory import Saving, of_denoiser, ways_against_none
@@ -38,7 +39,9 @@ class Row:
 
 
 def measure_all(device_name: str, *, num_threads: int, wanted: frozenset[str]) -> Iterator[Row]:
-    """Yield the rows of the measurements asked for, as they come: memory, loop, large-loop, saving, cache, window."""
+    """Yield the rows of the measurements asked for, as they come: memory, loop, large-loop, saving, full-size, cache,
+    window.
+    """
     device = resolve_device(device_name)
     torch.set_num_threads(num_threads)
     with tempfile.TemporaryDirectory(prefix="darkroom-benchmark-") as name:
@@ -49,6 +52,7 @@ def measure_all(device_name: str, *, num_threads: int, wanted: frozenset[str]) -
             "loop": lambda: _loop(folder, device, num_threads),
             "large-loop": lambda: _large_loop(folder, device, num_threads),
             "saving": lambda: _saving(folder, device, num_threads),
+            "full-size": lambda: _full_size(folder, device, num_threads),
             "cache": lambda: _cache(folder, device),
             "window": _window,
         }
@@ -97,8 +101,7 @@ def _large_loop(folder: Path, device: Device, num_threads: int) -> Iterator[Row]
 def _saving(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
     config = _demo(folder, device, repeats=2)  # two steps a round
     config = as_sdxl(config, write_toy_sdxl(folder / "saving-sdxl", like=from_root(config.model.base_model)))
-    resting = "cpu:1" if device.is_cpu else "cpu"  # on a processor, one that its guard can tell from the other
-    config = config.model_copy(update={"general": config.general.model_copy(update={"temp_device": resting})})
+    config = _resting_elsewhere(config, device)
     for trains in ("adapter", "full"):
         for saving in ways_against_none(of_denoiser(config, trains=trains), rounds=3, num_threads=num_threads):
             yield _saving_row(trains, saving)
@@ -113,6 +116,33 @@ def _saving_row(trains: str, saving: Saving) -> Row:
     what = {"adapter": "LoRA", "full": "fine-tune"}[trains]
     numbers = asdict(speed) | {"peak_bytes": saving.peak_bytes, "plain_peak_bytes": saving.plain_peak_bytes}
     return Row(f"small SDXL, {what}: {saving.way}", value, numbers=numbers)
+
+
+def _full_size(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
+    """Train SDXL's own shapes at 1024 px on a GPU; on a processor, which would take hours, a small one at 64 px."""
+    config = _resting_elsewhere(_demo(folder, device, repeats=1), device)
+    if device.is_cpu:
+        model, side_px = write_toy_sdxl(folder / "small-sdxl", like=from_root(config.model.base_model)), 64
+    else:
+        model, side_px = write_random_model(folder / "full-sdxl", "sdxl"), 1024
+    name = "small SDXL" if device.is_cpu else "SDXL"
+    for found in all_measured(config, model, folder, device, side_px=side_px, rounds=3, num_threads=num_threads):
+        yield _full_size_row(f"{name} at {side_px} px, {found.case}", found)
+
+
+def _full_size_row(name: str, found: FullSize) -> Row:
+    value = (
+        f"{found.step_seconds:.3f} s a step, {found.flops_per_second / 1e12:.3g} TFLOP/s "
+        f"({found.share_of_matrix_speed:.0%} of a large matrix product), {found.peak_bytes / 2**30:.3f} GiB "
+        f"where {found.predicted_bytes / 2**30:.3f} were predicted ({found.predicted_bytes / found.peak_bytes:.2f})"
+    )
+    return Row(name, value, "predicted within 10 %", asdict(found))
+
+
+def _resting_elsewhere(config: Config, device: Device) -> Config:
+    """Return the config with parts resting off the device: on a processor, where its guard can tell it from there."""
+    resting = "cpu:1" if device.is_cpu else "cpu"
+    return config.model_copy(update={"general": config.general.model_copy(update={"temp_device": resting})})
 
 
 def _cache(folder: Path, device: Device) -> Iterator[Row]:

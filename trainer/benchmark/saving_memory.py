@@ -44,10 +44,10 @@ class Saving:
 def ways_against_none(config: Config, *, rounds: int, num_threads: int) -> Iterator[Saving]:
     """Yield each way; a round is an epoch of the config, the peak that of an epoch after the first."""
     with process_settings(num_threads=num_threads, tf32=False, deterministic=False):
-        plain_peak = _peak(config)
+        plain_peak = peak_of(config)
         for way, settings in WAYS.items():
             saving = _with_parts(config, settings)
-            yield Saving(way, _speed(saving, config, rounds), _peak(saving), plain_peak)
+            yield Saving(way, _speed(saving, config, rounds), peak_of(saving), plain_peak)
 
 
 def of_denoiser(config: Config, *, trains: str) -> Config:
@@ -70,8 +70,11 @@ def _speed(saving: Config, plain: Config, rounds: int) -> Ratio:
             run.close()
 
 
-def _peak(config: Config) -> int:
-    """Return the most bytes on the training device in an epoch. On a processor the tags of the guard tell devices."""
+def peak_of(config: Config) -> int:
+    """Return the most bytes on the training device in an epoch after the first.
+
+    On a processor the tags of the guard tell devices.
+    """
     setup = run_setup(config)
     device = setup.machine.train_device
     counter = None if device.type == "cuda" else DeviceBytes(device)

@@ -1,0 +1,183 @@
+"""Training at the size people train: seconds a step, the peak of memory beside what was predicted, and FLOP/s.
+
+The weights are random, for speed and memory do not hang on them, so nothing is downloaded. What a step computes is
+counted by torch and not derived; what is recomputed under checkpointing counts, for the device does it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.flop_counter import FlopCounterMode
+
+from modules.config.codec import decode, encode
+from modules.config.schema import Config
+from modules.data.buckets import Size
+from modules.families.parts.files import PART_CLASSES
+from modules.formats.folder_model import write_folder
+from modules.formats.lazy_tensors import LazyTensor
+from modules.formats.single_file.checkpoint import empty_part
+from modules.formats.single_file.models import shipped_configs
+from modules.formats.single_file.write import CheckpointTraits
+from modules.memory.estimate.run import RUNTIME_BYTES
+from modules.system.devices import Device
+from trainer.benchmark.loop_speed import run_setup
+from trainer.benchmark.saving_memory import of_denoiser, peak_of
+from trainer.budget import memory_estimate
+from trainer.loop import train_epoch
+from trainer.precision import process_settings
+from trainer.training_run import prepare
+
+_SPREAD = 0.02  # of random weights: small enough that nothing overflows in 16 bits
+_BLOCK = {"checkpointing": "block"}
+CASES: Mapping[str, dict[str, Any]] = {
+    "LoRA rank 16, batch 1": {"trains": "adapter", "batch_size": 1},
+    "LoRA rank 16, batch 4": {"trains": "adapter", "batch_size": 4},
+    "fine-tune, Adafactor in the backward pass, batch 1": {
+        "trains": "full",
+        "batch_size": 1,
+        "small_weights": "stochastic",
+        "clip_norm": None,
+        "optimizer": {"name": "adafactor", "fused_back_pass": True},
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FullSize:
+    """What a step takes: seconds (median), the most bytes on the device, what was predicted, and what it computes."""
+
+    case: str
+    step_seconds: float
+    peak_bytes: int
+    predicted_bytes: int
+    step_flops: int
+    flops_per_second: float
+    matrix_flops_per_second: float
+
+    @property
+    def share_of_matrix_speed(self) -> float:
+        """How much of what a large product of matrices reaches on this device."""
+        return self.flops_per_second / self.matrix_flops_per_second
+
+
+def write_random_model(folder: Path, model: str) -> Path:
+    """Write a published model's shapes as a diffusers folder of random bfloat16 weights, one tensor at a time."""
+    configs = shipped_configs(model)
+    parts = {name: empty_part(PART_CLASSES[name], configs[name]) for name in configs if name in PART_CLASSES}
+    states = {
+        name: {
+            key: LazyTensor(tuple(t.shape), torch.bfloat16, partial(_random_weight, key, tuple(t.shape)))
+            for key, t in part.state_dict().items()
+        }
+        for name, part in parts.items()
+    }
+    write_folder(folder, states, configs, CheckpointTraits(model), dtype=torch.bfloat16)
+    return folder
+
+
+def full_size_config(base: Config, model: Path, pictures: Path, case: Mapping[str, Any], *, side_px: int) -> Config:
+    """Return a config that trains SDXL's UNet in bfloat16 at one size, as a case says."""
+    tree = encode(base)
+    tree["model"] |= {"base_model": str(model), "family": "sdxl"}
+    tree["data"] |= {"resolution_px": [side_px], "latent_cache": True, "text_cache": True}
+    tree["concepts"] = [{"name": "noise", "path": str(pictures)}]
+    tree["training"] |= {"precision": "bfloat16", "learning_rate": 1e-5, "ema": {"mode": "off"}, **case}
+    tree["adapter"] = {"name": "lora", "rank": 16, "alpha": 16.0}
+    tree["parts"] = {part: {"dtype": "bfloat16", **_BLOCK} for part in ("unet", "text_encoder", "text_encoder_2")}
+    tree["parts"]["vae"] = {"dtype": "float32"}
+    return of_denoiser(decode(tree).config, trains=str(case["trains"]))
+
+
+def draw_noise(folder: Path, *, num_pictures: int, side_px: int) -> Path:
+    """Draw pictures of noise, with captions."""
+    folder.mkdir(parents=True, exist_ok=True)
+    generator = np.random.default_rng(0)
+    for index in range(num_pictures):
+        pixels = generator.integers(0, 256, (side_px, side_px, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{index}.png")
+        (folder / f"{index}.txt").write_text("a picture of noise", encoding="utf-8")
+    return folder
+
+
+def measured(case: str, config: Config, device: Device, *, rounds: int, num_threads: int) -> FullSize:
+    """Train a few epochs and measure their steps after the first epoch. Raises ValueError where memory is not told."""
+    side_px = config.data.resolution_px[0]
+    estimate = memory_estimate(config, {Size(side_px, side_px): 1})
+    training = estimate.phase("training") if estimate is not None else None
+    if training is None:
+        raise ValueError("the estimate knows every config that is measured here")
+    with process_settings(num_threads=num_threads, tf32=True, deterministic=False):
+        step_seconds, step_flops = _steps(config, device, rounds)
+        return FullSize(
+            case=case,
+            step_seconds=step_seconds,
+            peak_bytes=peak_of(config),
+            # The runtime of CUDA is in no count of the allocator's.
+            predicted_bytes=training.total_bytes - (0 if device.is_cpu else RUNTIME_BYTES),
+            step_flops=step_flops,
+            flops_per_second=step_flops / step_seconds,
+            matrix_flops_per_second=matrix_flops_per_second(device, side=512 if device.is_cpu else 8192),
+        )
+
+
+def all_measured(
+    base: Config, model: Path, folder: Path, device: Device, *, side_px: int, rounds: int, num_threads: int
+) -> Iterator[FullSize]:
+    """Yield each case, as it comes."""
+    pictures = draw_noise(folder / "noise", num_pictures=8, side_px=side_px)
+    for name, case in CASES.items():
+        config = full_size_config(base, model, pictures, case, side_px=side_px)
+        yield measured(name, config, device, rounds=rounds, num_threads=num_threads)
+
+
+def matrix_flops_per_second(device: Device, *, side: int, rounds: int = 5) -> float:
+    """Return what a product of two square bfloat16 matrices reaches: 2 n^3 operations in the median time."""
+    left, right = (torch.randn(side, side, device=device.torch, dtype=torch.bfloat16) for _ in range(2))
+    times = []
+    for _ in range(rounds + 1):
+        start = time.perf_counter()
+        torch.matmul(left, right)
+        _wait(device)
+        times.append(time.perf_counter() - start)
+    return float(2 * side**3 / median(times[1:]))
+
+
+def _steps(config: Config, device: Device, rounds: int) -> tuple[float, int]:
+    """Return the median seconds of a step and the operations of one."""
+    run = prepare(run_setup(config))
+    try:
+        train_epoch(run.training)
+        times = []
+        for _ in range(rounds):
+            first = run.training.counters.step
+            start = time.perf_counter()
+            train_epoch(run.training)
+            _wait(device)
+            times.append((time.perf_counter() - start) / (run.training.counters.step - first))
+        first = run.training.counters.step
+        with FlopCounterMode(display=False) as counter:
+            train_epoch(run.training)
+        return median(times), counter.get_total_flops() // (run.training.counters.step - first)
+    finally:
+        run.close()
+
+
+def _random_weight(name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    if len(shape) < 2:  # a norm's weights are about one, biases about nothing
+        return torch.full(shape, float(name.endswith("weight")), dtype=torch.bfloat16)
+    return torch.randn(shape, dtype=torch.bfloat16) * _SPREAD
+
+
+def _wait(device: Device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device.torch)
