@@ -12,6 +12,7 @@ one that was left out.
 from __future__ import annotations
 
 import contextlib
+import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -46,6 +47,7 @@ class FusedBackward:
         self._mover = mover
         self._pass: _Pass | None = None
         self._last = _Pass(None)
+        self._lock = threading.Lock()
         me = weakref.ref(self)
         for group in groups:
             for name, parameter in group.parameters.items():
@@ -81,7 +83,15 @@ class FusedBackward:
         self._last = _Pass(None)
 
     def arrived(self, part: str, name: str) -> None:
-        """Deal with a gradient that is whole. Called by the hooks; outside of an announced pass it stays as it is."""
+        """Deal with a gradient that is whole. Called by the hooks; outside of an announced pass it stays as it is.
+
+        One after the other: autograd has a thread for each GPU, and gradients of weights that wait on the processor
+        arrive in the one that began the pass, while the former goes on.
+        """
+        with self._lock:
+            self._take_in(part, name)
+
+    def _take_in(self, part: str, name: str) -> None:
         now = self._pass
         if now is None:
             return

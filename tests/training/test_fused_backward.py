@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from modules.config.schema import Config
 from modules.config.sections.optimizers.adafactor import Adafactor
 from modules.config.sections.optimizers.adam import AdamW
 from modules.optim.ema import Ema
+from modules.optim.fused_backward import FusedBackward
 from modules.optim.moving import Mover, gradient_holders
 from modules.optim.param_groups import TrainGroup, freeze, kept_parameters, named_parameters, optimizer_groups
 from modules.optim.registry import build_optimizer
@@ -29,6 +31,7 @@ from trainer.events import BackupSaved, StepFinished
 from trainer.methods.protocol import StepLoss
 from trainer.step import StepOutcome, Stepper
 from trainer.trial_step import TrialStep
+from trainer.watchdog import Watchdog
 
 # -- whole runs
 
@@ -245,6 +248,32 @@ def test_a_gradient_that_breaks_in_mid_way_stops_the_step_there() -> None:
     assert toy.average.num_updates == num_updates
     assert all(p.grad is None for p in toy.group.parameters.values())
     assert not toy.step(2).was_skipped
+
+
+def test_gradients_that_arrive_in_two_threads_move_one_after_the_other() -> None:
+    """As those of weights on a GPU and of others that wait on the processor do."""
+    toy = Toy(fused=False)
+    optimizer, others, is_between = toy.stepper.optimizer, list[threading.Thread](), threading.Event()
+    fused = FusedBackward([toy.group], Mover([toy.group], optimizer, Watchdog([toy.group])))
+
+    def meanwhile(*_: Any) -> None:
+        if others:
+            is_between.set()
+            return
+        others.append(threading.Thread(target=fused.arrived, args=("unet", "unet.first")))
+        others[0].start()
+        assert not is_between.wait(0.1), "one step begins inside another"
+
+    optimizer.register_step_pre_hook(meanwhile)
+    before = toy.values()
+    for parameter in toy.group.parameters.values():
+        parameter.grad = torch.ones(4, 4)
+    with fused.moves(lambda name: None):
+        fused.arrived("unet", "unet.second")
+        others[0].join()
+    assert is_between.is_set()
+    assert have_moved(before, toy.values()) == [True, True, False]
+    assert [len(g["params"]) for g in optimizer.param_groups] == [3]
 
 
 def test_a_loss_that_is_no_number_moves_nothing() -> None:
