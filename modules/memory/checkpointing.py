@@ -87,7 +87,12 @@ class _CheckpointedForward:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return self.plain(*args, **kwargs)
-        return checkpoint(self.plain, *args, use_reentrant=False, **kwargs)
+        # Torch looks for the devices whose random state a recomputation needs among the positional arguments alone: an
+        # encoder that is given all by name would draw another dropout on a GPU.
+        return checkpoint(self._named, kwargs, *args, use_reentrant=False)
+
+    def _named(self, kwargs: dict[str, Any], *args: Any) -> Any:
+        return self.plain(*args, **kwargs)
 
 
 def _wrapped_in(module: nn.Module, entry: str) -> list[tuple[nn.Module, str]]:

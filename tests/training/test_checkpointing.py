@@ -6,15 +6,18 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 from modules.adapters.lora import LoraAdapter, LoraShape, attach_lora
 from modules.adapters.targets import target_layers
 from modules.data.buckets import Size
 from modules.data.frame import Frame
 from modules.families.protocol import Conditioning, ModelFamily, PartMemory
+from modules.memory import checkpointing
 from modules.memory.checkpointing import create_checkpointed_forward
 from modules.memory.guard import DeviceGuard
 from modules.memory.placement import Placement
@@ -323,6 +326,25 @@ def test_the_temp_device_may_not_be_left_out(tiny_sd: Path) -> None:
         create_checkpointed_forward(torch.nn.Linear(2, 2), train_device=CPU)  # type: ignore[call-arg]
     with pytest.raises(TypeError):
         create_checkpointed_forward(torch.nn.Linear(2, 2), CPU, CPU)  # type: ignore[misc]
+
+
+def test_tensors_given_by_name_are_seen_where_torch_looks_for_the_devices_of_random_states(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whose states a recomputation needs to draw its dropout again; a text encoder is given all by name."""
+    seen: list[torch.Tensor] = []
+    plain = checkpointing.checkpoint
+
+    def looking(function: Callable[..., torch.Tensor], *args: Any, **kwargs: Any) -> torch.Tensor:
+        seen.extend(leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor))
+        return plain(function, *args, **kwargs)
+
+    monkeypatch.setattr(checkpointing, "checkpoint", looking)
+    value = torch.ones(2)
+    run = create_checkpointed_forward(torch.nn.Linear(2, 2), train_device=CPU, temp_device=TEMP)
+    run(input=value).sum().backward()
+    assert len(seen) == 1
+    assert seen[0] is value
 
 
 @pytest.fixture
