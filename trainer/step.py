@@ -99,7 +99,8 @@ class Stepper:
         Raises DarkroomError where a part has learned nothing in the first steps.
         """
         learning_rates = self._set_learning_rates(step)
-        if self.scaler.is_enabled():
+        is_scaled = self.scaler.is_enabled() and self._has_gradients()  # a scaler has no word for a step without any
+        if is_scaled:
             self._unscale()
         if self._fused is not None:
             self._fused.move_rest(self._draws_of(step))
@@ -118,7 +119,7 @@ class Stepper:
         self.is_moving = False
         if is_finite:
             self._watchdog.judge(learning_rates, may_be_zero=self._may_be_zero or loss == 0.0)
-        if self.scaler.is_enabled():
+        if is_scaled:
             self.scaler.update()
         outcome = StepOutcome(
             loss=loss if math.isfinite(loss) else None,
@@ -183,6 +184,9 @@ class Stepper:
                 stand_in.take_gradient()
         with holding(self.optimizer, self._groups):
             self.scaler.unscale_(self.optimizer)
+
+    def _has_gradients(self) -> bool:
+        return any(p.grad is not None for g in self._groups.values() for p in g.parameters.values())
 
     def _draws_of(self, step: int) -> Draws:
         return lambda name: self._rounding_draws(step, name)

@@ -177,3 +177,18 @@ def test_a_fused_pass_does_not_look_through_all_weights_for_each() -> None:
     backward(groups, stepper, 0)
     assert stepper.finish(0).gradient_norm
     assert asked <= 2 * sum(len(g.parameters) for g in groups)
+
+
+def test_a_step_that_no_gradient_came_in_is_none_for_the_loss_scaler() -> None:
+    """As where no judge can rate any picture: its word for that has no graph."""
+    groups = groups_of("stochastic")
+    stepper = stepper_of(groups, AdamW())
+    stepper.scaler = torch.amp.GradScaler("cpu", enabled=True, init_scale=1024.0)
+    none = StepLoss(torch.zeros(()), num_samples=1, window_samples=1, ends_step=True, zero_gradient_is_legal=True)
+    for step in range(4):  # before the scaler has seen any loss, and after
+        if step % 2:
+            backward(groups, stepper, step)
+        else:
+            stepper.backward(none)
+        assert not stepper.finish(step).was_skipped
+    assert stepper.scaler.get_scale() == 1024.0
