@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
+import weakref
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,8 @@ from trainer.assemble import load_family
 from trainer.benchmark import full_size, measure, report, saving_memory
 from trainer.benchmark.loop_speed import demo_config, loop_against_bare
 from trainer.benchmark.measure import paired
+from trainer.endings import Prepared
+from trainer.run_setup import RunSetup
 
 
 def test_pairs_take_turns_and_the_first_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,6 +92,34 @@ def test_a_step_s_time_memory_and_operations_are_told_beside_what_was_predicted(
     assert 0.7 < found.predicted_bytes / found.peak_bytes < 1.3
     row = report._full_size_row("tiny SDXL", found)
     assert f"{found.predicted_bytes / 2**30:.3f} were predicted" in row.value
+
+
+def test_the_weights_of_a_run_that_is_over_do_not_count_in_the_next_ones_peak(
+    tiny_sd: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU the allocator counts all that lives."""
+    base = small_config(tmp_path, model=tiny_sd, pictures=pictures, parts={"unet": {"checkpointing": "block"}})
+    config = demo_config(base, tmp_path, repeats=1, epochs=1000)
+    weights: list[weakref.ref[torch.Tensor]] = []
+    plain_prepare, living = saving_memory.prepare, []
+
+    def prepared(setup: RunSetup) -> Prepared:
+        living.append(sum(weight() is not None for weight in weights))
+        run = plain_prepare(setup)
+        weights.extend(weakref.ref(p) for p in run.model.family.parts["unet"].module.parameters())
+        return run
+
+    monkeypatch.setattr(saving_memory, "prepare", prepared)
+    was_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        for _ in range(2):
+            saving_memory.peak_of(config)
+    finally:
+        if was_collecting:
+            gc.enable()
+    assert weights
+    assert living == [0, 0]
 
 
 def count_flops_of_a_prediction(config: Config) -> int:

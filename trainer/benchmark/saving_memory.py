@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -75,6 +76,7 @@ def peak_of(config: Config) -> int:
 
     On a processor the tags of the guard tell devices.
     """
+    gc.collect()  # checkpointed blocks of a run that is over hold on to each other, and to their weights
     setup = run_setup(config)
     device = setup.machine.train_device
     counter = None if device.type == "cuda" else DeviceBytes(device)
