@@ -96,7 +96,8 @@ class Placement:
         module = self._modules[name]
         waiting = offloaded_weights(module)
         if not device.is_cpu or any(t.device.type != "cpu" for t in module.parameters()):
-            waits = {id(weight) for weight in waiting}
+            gradients = [w.grad for w in waiting if w.grad is not None]  # of a step's earlier micro-batches
+            waits = {id(t) for t in (*waiting, *gradients)}
             module._apply(lambda t: self._at_rest(t) if id(t) in waits else t.to(device.torch))
         if self._guard is not None:
             self._guard.retag_module(module, device)

@@ -281,6 +281,28 @@ def test_a_placed_part_has_only_its_staying_layers_on_the_training_device(tiny_s
     placement.close()
 
 
+def test_a_gradient_stays_with_its_weight_where_a_part_comes_back_between_two_micro_batches() -> None:
+    """As where a damaged entry of the picture cache is encoded again. "meta" is a device that torch itself tells."""
+    model, elsewhere = nn.Sequential(*(nn.Linear(3, 3) for _ in range(4))), Device("meta")
+    create_checkpointed_forward(
+        model,
+        train_device=elsewhere,
+        temp_device=CPU,
+        mode="block",
+        block_types=(nn.Linear,),
+        offload_fraction=0.5,
+    )
+    placement = Placement(
+        {"unet": model}, train_device=elsewhere, temp_device=CPU, needed_in=lambda phase: frozenset({"unet"})
+    )
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    placement.enter("train")
+    devices = [(p.device.type, p.grad.device.type) for p in model.parameters() if p.grad is not None]
+    assert Counter(devices) == {("cpu", "cpu"): 4, ("meta", "meta"): 4}
+    placement.close()
+
+
 # -- whole runs
 
 
