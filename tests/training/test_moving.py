@@ -180,7 +180,7 @@ def test_a_fused_pass_does_not_look_through_all_weights_for_each() -> None:
 
 
 def test_a_step_that_no_gradient_came_in_is_none_for_the_loss_scaler() -> None:
-    """As where no judge can rate any picture: its word for that has no graph."""
+    """A loss may have no graph, as the step allows: then there is nothing to scale and nothing to undo."""
     groups = groups_of("stochastic")
     stepper = stepper_of(groups, AdamW())
     stepper.scaler = torch.amp.GradScaler("cpu", enabled=True, init_scale=1024.0)
