@@ -87,6 +87,8 @@ class _CheckpointedForward:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return self.plain(*args, **kwargs)
+        if any(isinstance(value, torch.Tensor) for value in args):
+            return checkpoint(self.plain, *args, use_reentrant=False, **kwargs)
         # Torch looks for the devices whose random state a recomputation needs among the positional arguments alone: an
         # encoder that is given all by name would draw another dropout on a GPU.
         return checkpoint(self._named, kwargs, *args, use_reentrant=False)

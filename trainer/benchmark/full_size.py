@@ -6,6 +6,7 @@ counted by torch and not derived; what is recomputed under checkpointing counts,
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -154,6 +155,7 @@ def matrix_flops_per_second(device: Device, *, side: int, rounds: int = 5) -> fl
 
 def _steps(config: Config, device: Device, rounds: int) -> tuple[float, int]:
     """Return the median seconds of a step and the operations of one."""
+    gc.collect()  # as for a peak: the former case's model leaves the device before this one's comes
     run = prepare(run_setup(config))
     try:
         train_epoch(run.training)
