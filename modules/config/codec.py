@@ -18,7 +18,8 @@ from typing import Any
 
 from modules.config.edit import get_path
 from modules.config.field import records_of
-from modules.config.fitting import sift, validated
+from modules.config.fitting import default_named, sift, validated
+from modules.config.json_faults import advice_for, fault_of
 from modules.config.list_files import LISTS, ListKind, list_file, loses_entries, read_list
 from modules.config.migrations.chain import is_onetrainer, migrate
 from modules.config.migrations.taking import put
@@ -49,9 +50,11 @@ def load_file(path: Path, *, over: Config | None = None) -> Loaded:
     that cannot be read gives the defaults and an error.
     """
     doubled: list[str] = []
+    text = ""
     try:
+        text = path.read_text(encoding="utf-8-sig")
         raw = json.loads(
-            path.read_text(encoding="utf-8-sig"),
+            text,
             parse_int=_whole_number,
             object_pairs_hook=lambda pairs: _object(pairs, doubled),
         )
@@ -61,8 +64,11 @@ def load_file(path: Path, *, over: Config | None = None) -> Loaded:
         return Loaded(Config(), [Problem("", f"{path} is not a JSON file: it is no text in UTF-8.", "error")])
     except RecursionError:
         return Loaded(Config(), [Problem("", f"{path} does not hold a config: it is nested too deeply.", "error")])
-    except ValueError as error:
-        return Loaded(Config(), [Problem("", f"{path} is not a JSON file: {error}.", "error")])
+    except json.JSONDecodeError as error:
+        message = f"{path} is not a JSON file: {fault_of(text, error)}."
+        return Loaded(Config(), [Problem("", message, "error", advice_for(text, error))])
+    except ValueError as error:  # a name that no file can have
+        return Loaded(Config(), [Problem("", f"{shown(str(path))} cannot be read: {error}.", "error")])
     loaded = decode(raw, over=over)
     if doubled:
         names = ", ".join(shown(name) for name in dict.fromkeys(doubled))
@@ -138,7 +144,7 @@ def _with_list(loaded: Loaded, kind: ListKind, raw: dict[str, Any], folder: Path
     if found.leftovers:
         theirs = unknown.get("onetrainer")
         names = ", ".join(sorted({key for item in found.leftovers for key in item}))
-        message = f"What says nothing to the models here stays in the config as it is: {cut(names, max_chars=200)}."
+        message = f"These settings have no use here and stay in the config as they are: {cut(names, max_chars=200)}."
         notes.append(Problem(kind.list_path, message, "info"))
         kept = {kind.name: _storable(found.leftovers)}
         unknown["onetrainer"] = {**(theirs if isinstance(theirs, dict) else {}), **kept}
@@ -192,7 +198,8 @@ def decode(raw: object, *, over: Config | None = None) -> Loaded:
     known["unknown"] = _storable(unknown)
     if "remembered" in known:
         known["remembered"] = _storable(known["remembered"])
-    return Loaded(validated(known, problems), problems, was_migrated)
+    config = validated(known, problems)
+    return Loaded(config, [default_named(p, config) for p in problems], was_migrated)
 
 
 def _laid_over(below: dict[str, Any], above: dict[str, Any], path: str = "") -> dict[str, Any]:

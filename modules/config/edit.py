@@ -8,7 +8,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from modules.config.field import Section
-from modules.config.problem import Problem, cut, shown
+from modules.config.problem import Problem, shown
+from modules.config.reasons import reason_of
 from modules.config.schema import Config
 from modules.config.sections.model import Part
 from modules.families.registry import FAMILIES
@@ -78,8 +79,7 @@ def choose_variant(config: Config, path: str, name: str) -> tuple[Config, list[P
 def describe(error: ValidationError) -> str:
     """Return the first finding of a validation as a sentence with what was given."""
     finding = error.errors(include_url=False)[0]
-    message = cut(finding["msg"].removeprefix("Value error, "), max_chars=200)
-    return f"{shown(finding.get('input'))} does not fit: {message[0].lower()}{message[1:]}."
+    return f"{shown(finding.get('input'))} does not fit: {reason_of(finding)}."
 
 
 def _child(node: Any, name: str, path: str) -> Any:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from modules.config.edit import get_path
 from modules.config.every import Every
 from modules.config.field import FieldRecord, records_of
-from modules.config.problem import Problem, cut, shown
+from modules.config.problem import DEFAULT_STANDS, Problem, shown
+from modules.config.reasons import reason_of
 from modules.config.schema import Config
 
 _Place = tuple[Any, ...]  # keys of objects and indices of lists
@@ -75,16 +78,38 @@ def validated(tree: dict[str, Any], problems: list[Problem]) -> Config:
         try:
             return Config.model_validate(tree)
         except ValidationError as error:
-            findings = error.errors(include_url=False, include_context=False, include_input=False)
+            findings = error.errors(include_url=False, include_input=False)
         messages: dict[_Place, str] = {}
         for finding in findings:
-            message = cut(finding["msg"].removeprefix("Value error, "), max_chars=200)
-            messages.setdefault(_place_of(tree, finding["loc"]), message)
+            messages.setdefault(_place_of(tree, finding["loc"]), reason_of(finding))
         outermost = [p for p in messages if not any(p[:n] in messages for n in range(1, len(p)))]
         gone = _items_gone(outermost)
         # From the last to the first: what is left out of a list moves what comes after it.
         dropped = [_drop(tree, place, messages[place], gone) for place in reversed(outermost)]
         problems += reversed(dropped)
+
+
+def default_named(problem: Problem, config: Config) -> Problem:
+    """Return a problem that says that a default stands with that default, where it is short enough to be read."""
+    if DEFAULT_STANDS not in problem.message:
+        return problem
+    try:
+        words = _in_words(get_path(config, problem.path))
+    except KeyError:
+        return problem
+    return replace(problem, message=problem.message.replace(DEFAULT_STANDS, f"the default, {words}, stands instead"))
+
+
+def _in_words(default: object) -> str:
+    match default:
+        case Every():
+            return str(default)
+        case BaseModel():
+            return shown(getattr(default, "name", "..."))
+        case tuple():
+            return ", ".join(map(shown, default)) or "none"
+        case _:
+            return shown(default)
 
 
 def _place_of(tree: dict[str, Any], location: _Place) -> _Place:
@@ -119,7 +144,7 @@ def _drop(tree: dict[str, Any], place: _Place, message: str, gone: Mapping[_Plac
         holder = holder[step]
     value = holder.pop(place[-1])
     is_item = isinstance(holder, list)
-    stands = "it is left out" if is_item else "the default stands instead"
+    stands = "it is left out" if is_item else DEFAULT_STANDS
     kept = place[:-1] if is_item else place
     path = ".".join(str(_number_then(kept, n, gone)) for n in range(len(kept)))
     return Problem(path, f"{shown(value)} does not fit ({message}); {stands}.", "warning")

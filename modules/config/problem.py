@@ -26,8 +26,14 @@ class Problem:
         return f"{where}{self.message} {self.advice}".strip()
 
 
+DEFAULT_STANDS = "the default stands instead"  # which one is told once it is known (`modules/config/fitting.py`)
+_AS_IN_FILES = {None: "null", True: "true", False: "false"}
+
+
 def shown(value: object, *, max_chars: int = 60) -> str:
-    """Return a value as messages quote it: as Python writes it, cut short."""
+    """Return a value as messages quote it: as Python writes it, null, true and false as files do; cut short."""
+    if value is None or isinstance(value, bool):
+        return _AS_IN_FILES[value]
     try:
         text = repr(value)
     except ValueError:  # Python does not write out an integer of thousands of digits

@@ -326,7 +326,31 @@ def test_a_bad_value_gives_way_to_its_default_and_is_told() -> None:
         ("training.epochs", "warning"),
         ("adapter.rank", "warning"),
     ]
-    assert "-3 does not fit" in loaded.problems[0].message
+    assert [p.message for p in loaded.problems] == [
+        "-3 does not fit (it should be at least 1); the default, 10, stands instead.",
+        "'big' does not fit (it should be a whole number); the default, 16, stands instead.",
+    ]
+
+
+def test_every_kind_of_default_that_stands_is_named() -> None:
+    raw: dict[str, Any] = {
+        "training": {"learning_rate": None, "optimizer": {"name": "adamw", "beta1": "x"}, "precision": 5},
+        "data": {"resolution_px": [7], "latent_cache": "maybe"},
+        "backup": {"every": "often", "save_every": 7},
+    }
+    told = {p.path: p.message.partition(";")[2] for p in decode({**OURS, **raw}).problems}
+    assert told["training.learning_rate"] == " the default, 0.0001, stands instead."
+    assert told["training.optimizer.beta1"] == " the default, 0.9, stands instead."
+    assert told["training.precision"] == " the default, 'float32', stands instead."
+    assert told["data.latent_cache"] == " the default, true, stands instead."
+    assert told["backup.every"] == " the default, every 30 minutes, stands instead."
+    assert told["backup.save_every"] == " the default, never, stands instead."
+    assert decode({**OURS, "adapter": 5}).problems[0].message.endswith("the default, 'lora', stands instead.")
+    assert (
+        decode({**OURS, "data": {"resolution_px": []}})
+        .problems[0]
+        .message.endswith("the default, 512, stands instead.")
+    )
 
 
 def test_of_a_list_only_the_bad_entries_go() -> None:

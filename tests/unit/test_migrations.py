@@ -618,3 +618,10 @@ def test_a_silent_sample_has_the_family_s_size() -> None:
         (sample,) = loaded(model_type=model_type, samples=[{}]).config.sampling.prompts
         assert (sample.width_px, sample.height_px, sample.steps, sample.guidance) == (side_px, side_px, 30, 7.5)
         assert sample.sampler == "euler_a"
+
+
+@pytest.mark.parametrize("given", [{"sample_after_unit": "NEVER"}, {"sample_after": 0, "sample_after_unit": "EPOCH"}])
+def test_who_never_sampled_gets_no_samples_at_the_ends_either(given: dict[str, Any]) -> None:
+    sampling = loaded(**given).config.sampling
+    assert (sampling.every.is_never, sampling.at_start, sampling.at_end) == (True, False, False)
+    assert loaded().config.sampling.at_start

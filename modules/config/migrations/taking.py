@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from modules.config.problem import Problem, shown
+from modules.config.problem import DEFAULT_STANDS, Problem, shown
 
 Tree = dict[str, Any]
 Notes = list[Problem]
@@ -35,7 +35,7 @@ def choose(
     if isinstance(value, str) and value in names:
         put(result, path, names[value])
     elif value not in (None, "NONE"):
-        message = f"{source} = {shown(value)} is not known here; the default stands instead."
+        message = f"{source} = {shown(value)} is not known here; {DEFAULT_STANDS}."
         notes.append(Problem(where or path, message, "warning"))
 
 

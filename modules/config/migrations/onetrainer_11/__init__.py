@@ -66,7 +66,7 @@ def to_darkroom_1(tree: Tree, notes: Notes) -> Tree:
     samples_of(rest, result, notes)
     if rest:
         result["unknown"] = {"onetrainer": rest}
-        message = f"What says nothing to the models here stays in the file as it is: {_named(sorted(rest))}."
+        message = f"These settings have no use here and stay in the file as they are: {_named(sorted(rest))}."
         notes.append(Problem("", message, "info"))
     return result
 

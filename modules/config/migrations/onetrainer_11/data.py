@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from modules.config.migrations.onetrainer_11.tables import family_of, move_all, resolution_of
 from modules.config.migrations.taking import Notes, Tree, put
-from modules.config.problem import Problem, shown
+from modules.config.problem import DEFAULT_STANDS, Problem, shown
 
 _SIZE_STEPS_PX = {"sd": 8, "sdxl": 64}
 _PLAIN = {
@@ -37,7 +37,7 @@ def _resolution(given: object, result: Tree, notes: Notes) -> None:
         put(result, "data.fixed_width_px", fixed[0])
         put(result, "data.fixed_height_px", fixed[1])
     if not is_whole:
-        stands = f"{', '.join(f'{s:g}' for s in sides)} stands" if sides else "the default stands instead"
+        stands = f"{', '.join(f'{s:g}' for s in sides)} stands" if sides else DEFAULT_STANDS
         if fixed and not sides:
             stands = f"{fixed[0]}x{fixed[1]} stands"
         message = f"{shown(given)} is no resolution that can be used whole; {stands}."

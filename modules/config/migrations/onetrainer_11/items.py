@@ -23,7 +23,9 @@ def converted(given: object, theirs: str, ours: str, convert: Convert, notes: No
     leftovers: list[Tree] = []
     for item in given:
         if not isinstance(item, dict):
-            notes.append(Problem(ours, f"{shown(item)} is none of the {theirs}; it is left out.", "warning"))
+            notes.append(
+                Problem(ours, f"{shown(item)} stands among the {theirs} and is not one; it is left out.", "warning")
+            )
             continue
         left = {k: v for k, v in item.items() if not k.startswith("__")}
         entries.append(convert(left, notes, f"{ours}.{len(entries)}"))

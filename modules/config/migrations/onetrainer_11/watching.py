@@ -32,6 +32,9 @@ def watching_of(rest: Tree, result: Tree, notes: Notes, steps_per_update: int) -
         _skip(rest, source, path, rest.get(unit_key, default_unit), steps_per_update, result, notes)
     for source, (path, default) in _SPANS.items():
         put(result, path, every(rest, source, steps_per_update, default, notes, path))
+    if result["sampling"]["every"]["unit"] == "never":  # theirs then paints none at all
+        put(result, "sampling.at_start", False)
+        put(result, "sampling.at_end", False)
     if not rest.pop("validation", False):
         put(result, "validation.every", {"unit": "never"})
     choose(rest, result, "sample_image_format", "sampling.image_format", {"PNG": "png", "JPG": "jpg"}, notes)
