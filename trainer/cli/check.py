@@ -50,11 +50,16 @@ def _preview(report: Report) -> str:
     if preview is None:
         return ""
     sizes = ", ".join(f"{count} at {size}" for size, count in preview.buckets)
-    pictures = f"{preview.num_pictures} pictures ({sizes})" if sizes else "No pictures"
+    pictures = (
+        f"{preview.num_pictures} picture{'s' if preview.num_pictures != 1 else ''} ({sizes})"
+        if sizes
+        else "No pictures"
+    )
     model, memory = (f"{line}\n" if line else "" for line in (preview.model, preview.memory))
     return (
         f"{model}{pictures}, {preview.num_validation_pictures} for validation.\n"
-        f"{preview.steps_first_epoch} steps in the first epoch, {preview.total_steps} in all.\n"
+        f"{preview.steps_first_epoch} step{'s' if preview.steps_first_epoch != 1 else ''} in the first epoch, "
+        f"{preview.total_steps} in all.\n"
         f"{memory}"
     )
 

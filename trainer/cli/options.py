@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from modules.config.codec import Loaded
 from modules.config.edit import set_path
+from modules.config.field import records_of
 from modules.config.imports.any_file import load_any
 from modules.config.presets import Preset, list_presets
 from modules.config.problem import Problem
@@ -88,10 +90,19 @@ def changed(config: Config, changes: list[str]) -> Config:
         try:
             config, problems = set_path(config, path.strip(), _value(text))
         except KeyError as error:
-            raise DarkroomError(str(error.args[0])) from error
+            raise DarkroomError(f"--set {change}: {error.args[0]}", advice=_advice(path.strip())) from error
         if problems:
             raise DarkroomError(f"--set {change}: {problems[0].message}")
     return config
+
+
+def _advice(path: str) -> str:
+    """Return which settings are called much like one that is not there, and where all of them are listed."""
+    paths = [record.path for record in records_of(Config)]
+    near = [p for p in paths if p.rpartition(".")[2] == path.rpartition(".")[2]][:3]
+    near = near or get_close_matches(path, paths, n=3, cutoff=0.75)
+    guess = f"Did you mean {' or '.join(near)}? " if near else ""
+    return f"{guess}All settings are listed by python -m trainer schema --markdown."
 
 
 def describe(problem: Problem) -> str:

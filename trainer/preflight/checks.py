@@ -18,7 +18,7 @@ from trainer.preflight.captions import problems_of_captions
 from trainer.preflight.companions import problems_of_companions
 from trainer.preflight.devices import problems_of_devices
 from trainer.preflight.estimates import problems_of_estimates, sizes_of
-from trainer.preflight.judges import problems_of_judges
+from trainer.preflight.judges import problems_of_judges, problems_of_measuring
 from trainer.preflight.length import problems_of_length
 from trainer.preflight.packages import problems_of_packages
 from trainer.preflight.pictures import problems_of_concept_folders, problems_of_pictures
@@ -45,7 +45,9 @@ def check(config: Config, *, resume_from: Path | None = None, approved_code: Col
     model = found_model(config)
     problems += problems_of_model(config, model)
     problems += problems_of_prediction(config, model)
-    of_judges = list(problems_of_judges(config, approved_hashes() if approved_code is None else approved_code))
+    approved = approved_hashes() if approved_code is None else approved_code
+    # The rules of the settings have told already of a function whose name is none.
+    of_judges = [p for p in problems_of_judges(config, approved) if p not in problems]
     problems += of_judges
     if resume_from is not None:
         problems += problems_of_resume(config, resume_from)
@@ -66,6 +68,7 @@ def check(config: Config, *, resume_from: Path | None = None, approved_code: Col
     problems += problems_of_length(readable, training, plans)
     total_steps = plans.total_steps(config.training.epochs)
     problems += problems_of_validation(config, total_steps=total_steps)
+    problems += problems_of_measuring(config, total_steps=total_steps)
     problems += problems_of_estimates(readable, training, validation, total_steps=total_steps)
     if concept_problems:
         return Report(tuple(problems), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from modules.config.every import Moment
 from modules.config.problem import Problem
 from modules.config.schema import Config
 from modules.config.sections.method import AlignProp
@@ -33,6 +34,20 @@ def problems_of_judges(config: Config, approved_code: Collection[str]) -> Iterat
             advice="Set how often it is measured, or this to 0.",
         )
     yield from _memory(config, method)
+
+
+def problems_of_measuring(config: Config, *, total_steps: int) -> Iterator[Problem]:
+    """Yield that the run is over before the reward is measured again, once its steps are counted."""
+    every = config.reward.measure_every
+    if not isinstance(config.training.method, AlignProp) or every.is_never or every.unit not in ("step", "epoch"):
+        return  # by time nobody knows
+    if total_steps and not every.times(Moment(step=total_steps, epoch=config.training.epochs, seconds=0.0)):
+        yield Problem(
+            "reward.measure_every",
+            f"The run is over before the reward is measured again, {every}: whether it rose is not seen.",
+            "warning",
+            "Measure more often.",
+        )
 
 
 def _memory(config: Config, method: AlignProp) -> Iterator[Problem]:

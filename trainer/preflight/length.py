@@ -41,10 +41,11 @@ def _batches(config: Config, training: Dataset) -> Iterator[Problem]:
     small = [size for size, count in showings.items() if count < batch_size]
     if small:
         whole = len(small) == len(showings)
+        have = "has" if whole or len(small) == 1 else "have"
         yield Problem(
             "training.batch_size",
-            f"{'Every size' if whole else f'{len(small)} of {len(showings)} sizes'} of picture has fewer pictures in "
-            f"an epoch than the batch of {batch_size}. No picture is dropped: these batches are smaller.",
+            f"{'Every size' if whole else f'{len(small)} of {len(showings)} sizes'} of picture {have} fewer pictures "
+            f"in an epoch than the batch of {batch_size}. No picture is dropped: these batches are smaller.",
             "warning" if whole else "info",
             "Lower the batch size, or raise the size step, so that there are fewer sizes.",
         )

@@ -53,6 +53,8 @@ def test_that_no_picture_is_dropped_is_said(config: Config) -> None:
     [problem] = check(changed(config, training__batch_size=64)).problems
     assert problem.message.startswith("Every size of picture has fewer pictures in an epoch than the batch of 64.")
     assert "No picture is dropped" in problem.message
+    [problem] = check(changed(config, training__batch_size=3)).problems
+    assert problem.message.startswith("1 of 2 sizes of picture has fewer pictures in an epoch than the batch of 3.")
     preview = check(changed(config, training__batch_size=64)).preview
     assert preview is not None
     assert preview.steps_first_epoch == 2
@@ -84,3 +86,28 @@ def test_sizes_are_counted_over_concepts_and_resolutions(config: Config, tmp_pat
     big = changed(config, concepts=both, training__batch_size=13)
     [problem] = check(big).problems
     assert problem.message.startswith("1 of 2 sizes of picture")
+
+
+@pytest.mark.parametrize(
+    ("every", "is_told"),
+    [
+        ({"n": 7, "unit": "step"}, True),
+        ({"n": 6, "unit": "step"}, False),
+        ({"n": 3, "unit": "epoch"}, True),
+        ({"n": 1, "unit": "epoch"}, False),
+        ({"n": 9, "unit": "hour"}, False),
+        ({"n": 1, "unit": "never"}, False),
+    ],
+)
+def test_a_run_that_ends_before_its_reward_is_measured_again(
+    config: Config, every: dict[str, Any], is_told: bool
+) -> None:
+    """Whether the reward rose was then said nowhere, and nobody had been told."""
+    followed = changed(config, training__method="alignprop", reward__scorers=[{"kind": "brightness"}])
+    named = told(check(changed(followed, reward__measure_every=every)))
+    assert (("reward.measure_every", "warning") in named) == is_told
+
+
+def test_a_function_that_is_none_is_told_once(config: Config) -> None:
+    judged = changed(config, training__method="alignprop", reward__scorers=[{"kind": "user_code", "file": "mine.py"}])
+    assert [path for path, _ in told(check(judged))].count("reward.scorers.0.file") == 1
