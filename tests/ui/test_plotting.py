@@ -16,7 +16,8 @@ from ui.run.run_state import LossPoint
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6), st.integers(1, 20))
 def test_ticks_lie_inside_and_are_not_too_many(low: float, span: float, max_count: int) -> None:
     found = ticks(low, low + span, max_count)
-    assert len(found) <= max_count + 1
+    assert len(found) <= max(max_count + 1, 5)
+    assert len(found) >= 2
     assert all(low - span * 1e-6 <= t <= low + span * (1 + 1e-6) for t in found)
     assert found == sorted(found)
 
@@ -25,6 +26,12 @@ def test_ticks_are_round() -> None:
     assert ticks(0.0, 0.5, 5) == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
     assert ticks(1, 400, 5) == [100, 200, 300, 400]
     assert ticks(1, 1, 5) == []
+
+
+def test_a_lone_tick_gets_company() -> None:
+    """A reward that rose from 0.53 to 0.74 used to stand beside a lone 0.6, which tells no scale."""
+    assert ticks(0.505, 0.757, 2) == [0.6, 0.7]
+    assert ticks(0.517, 0.594, 2) == [0.52, 0.54, 0.56, 0.58]
 
 
 def test_tick_labels_are_short() -> None:

@@ -28,12 +28,21 @@ P = TypeVar("P", bound=AtStep)
 
 
 def ticks(low: float, high: float, max_count: int) -> list[float]:
-    """Return round numbers within a range, at most so many: multiples of 1, 2 or 5 times a power of ten."""
+    """Return round numbers within a range: multiples of 1, 2 or 5 times a power of ten.
+
+    They are at most so many, unless that left a single one: then up to five.
+    """
     if not high > low or max_count < 1:
         return []
     raw = (high - low) / max_count
     power = 10.0 ** math.floor(math.log10(raw))
-    step = next(m * power for m in (1, 2, 5, 10) if m * power >= raw * (1 - 1e-9))
+    steps = [m * power for m in (10, 5, 2, 1, 0.5, 0.2, 0.1)]
+    wide = next(n for n in range(3, -1, -1) if steps[n] >= raw * (1 - 1e-9))
+    choices = [_multiples(step, low, high) for step in steps[wide:]]
+    return next((found for found in choices if len(found) > 1), choices[0])  # a lone tick tells no scale
+
+
+def _multiples(step: float, low: float, high: float) -> list[float]:
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
     return [round(n * step, 12) for n in range(first, last + 1)]
