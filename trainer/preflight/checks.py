@@ -73,7 +73,7 @@ def check(config: Config, *, resume_from: Path | None = None, approved_code: Col
     if concept_problems:
         return Report(tuple(problems), None)
     preview = _preview(config, model, training, validation, plans)
-    judges = tuple(p.message for p in of_judges if p.severity != "error" and p.path.startswith(_JUDGES))
+    judges = tuple(p.message for p in of_judges if p.severity == "info" and p.path.startswith(_JUDGES))
     return Report(tuple(problems), replace(preview, judges=judges))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from modules.config.schema import Config
+from modules.rewards.user_code_file import hash_of
 from tests.builders.pictures import draw_folder
 from tests.unit.preflight.setups import changed, told
 from trainer.preflight import check
@@ -111,3 +112,15 @@ def test_a_run_that_ends_before_its_reward_is_measured_again(
 def test_a_function_that_is_none_is_told_once(config: Config) -> None:
     judged = changed(config, training__method="alignprop", reward__scorers=[{"kind": "user_code", "file": "mine.py"}])
     assert [path for path, _ in told(check(judged))].count("reward.scorers.0.file") == 1
+
+
+def test_a_function_that_may_run_is_told_once_before_the_start(config: Config, tmp_path: Path) -> None:
+    """The window shows the warnings, and below them the preview, which said it again."""
+    file = tmp_path / "mine.py"
+    file.write_text("def score(pictures, prompts): ...")
+    scorers = [{"kind": "user_code", "file": f"{file}:score"}]
+    judged = changed(config, training__method="alignprop", reward__scorers=scorers)
+    report = check(judged, approved_code={hash_of(file)})
+    assert ("reward.scorers.0.file", "warning") in told(report)
+    assert report.preview is not None
+    assert report.preview.judges == ()
