@@ -110,7 +110,13 @@ def restore(
     for stand_in in (s for g in groups for s in g.stand_ins.values()):
         stand_in.give_value()
     tensors, _ = read_safetensors(folder / "optimizer.safetensors")
-    restore_optimizer_state(stepper.optimizer, moved_parameters(groups), tensors, saved.optimizer_values)
+    # A part that learned when the backup was written may have stopped since: its state would lie there for nothing.
+    learning = moved_parameters(g for g in groups if g.is_training)
+    of_learning = (
+        {key: value for key, value in state.items() if key.rsplit("|", 1)[0] in learning}
+        for state in (tensors, saved.optimizer_values)
+    )
+    restore_optimizer_state(stepper.optimizer, learning, *of_learning)
     if stepper.ema is not None:
         averages, _ = read_safetensors(folder / "ema.safetensors")
         stepper.ema.load(averages, saved.ema_updates)

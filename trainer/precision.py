@@ -42,17 +42,23 @@ class Precision:
 
 
 @contextlib.contextmanager
-def process_settings(*, num_threads: int, tf32: bool, deterministic: bool) -> Iterator[None]:
-    """Set what torch keeps per process, for as long as a run lasts; nothing leaks into the next one."""
+def process_settings(*, num_threads: int, precision: str, deterministic: bool) -> Iterator[None]:
+    """Set what torch keeps per process, for as long as a run lasts; nothing leaks into the next one.
+
+    With the precision "float32" nothing is computed in TF32, to which torch else rounds what convolutions take on a
+    GPU; with "tfloat32" the products of matrices are, too.
+    """
     threads = torch.get_num_threads()
-    matmul = torch.get_float32_matmul_precision()
+    matmul, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     was_deterministic = torch.are_deterministic_algorithms_enabled()
     torch.set_num_threads(num_threads)
-    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.set_float32_matmul_precision("high" if precision == "tfloat32" else "highest")
+    torch.backends.cudnn.allow_tf32 = precision != "float32"
     torch.use_deterministic_algorithms(deterministic, warn_only=True)
     try:
         yield
     finally:
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(matmul)
+        torch.backends.cudnn.allow_tf32 = convolutions
         torch.use_deterministic_algorithms(was_deterministic, warn_only=True)

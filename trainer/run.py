@@ -80,7 +80,7 @@ def execute(request: RunRequest, *, log: EventLog, desk: CommandDesk, clocks: Cl
         stack.enter_context(
             process_settings(
                 num_threads=num_threads,
-                tf32=machine.precision.name == "tfloat32",
+                precision=machine.precision.name,
                 deterministic=request.config.general.deterministic,
             )
         )

@@ -247,11 +247,16 @@ def test_tf32_is_switched_on(base: Config, monkeypatch: pytest.MonkeyPatch) -> N
     plain_write = checkpoint.write_state
     monkeypatch.setattr(
         "trainer.endings.write_state",
-        lambda *a, **k: (seen.append(torch.get_float32_matmul_precision()), plain_write(*a, **k)),
+        lambda *a, **k: (seen.append(tf32()), plain_write(*a, **k)),
     )
     for precision in ("float32", "tfloat32"):
         run(set_path(base, "training.precision", precision)[0])
-    assert list(dict.fromkeys(seen)) == ["highest", "high"]  # the trial before the run writes too
+    assert list(dict.fromkeys(seen)) == [("highest", False), ("high", True)]  # the trial before the run writes too
+
+
+def tf32() -> tuple[str, bool]:
+    """What may be rounded to TF32: products of matrices, and convolutions."""
+    return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
 
 
 def test_the_average_lies_where_it_is_asked_to(base: Config, monkeypatch: pytest.MonkeyPatch) -> None:

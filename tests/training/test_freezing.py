@@ -240,3 +240,21 @@ def test_a_part_that_is_forgotten_to_be_frozen_is_caught(
     assert_it_ran_to_its_end(case, ran)
     with pytest.raises(AssertionError):
         assert_what_is_frozen_stays(case, ran)
+
+
+def test_a_part_that_is_to_stop_earlier_than_the_backup_keeps_no_optimizer_state(
+    tiny_sd: Path, pictures: Path, tmp_path: Path
+) -> None:
+    """How long a part learns may change on resume; what it had lay in the optimizer to the end."""
+    config = small_config(tmp_path, model=tiny_sd, pictures=pictures, parts={"text_encoder": {"train": True}})
+    first = run(config)
+    tree = config.model_dump()
+    tree["training"]["epochs"] += 1
+    tree["parts"]["text_encoder"]["stop_after"] = {"n": 1, "unit": "epoch"}
+    again = run(Config.model_validate(tree), resume_from=Path(first.finished.backup_path))
+    assert {p for s in again.of(StepFinished) for p in s.training_parts} == {"unet"}
+    names = load_file(Path(again.finished.backup_path) / "optimizer.safetensors")
+    assert names
+    assert not [name for name in names if name.startswith("text_encoder.")]
+    weights = (load_file(Path(r.finished.backup_path) / "weights.safetensors") for r in (first, again))
+    assert_equal_tensors(*({n: t for n, t in w.items() if n.startswith("text_encoder.")} for w in weights))

@@ -496,3 +496,10 @@ def test_colours_are_read_as_people_write_them() -> None:
     for text in ("", "red", "#fff", "#gg0000", "#ff00000"):
         with pytest.raises(DarkroomError, match="no colour"):
             parse_colour(text)
+
+
+def test_a_function_that_finds_no_memory_left_is_not_to_blame(tmp_path: Path) -> None:
+    file = tmp_path / "rewards.py"
+    file.write_text("import torch\ndef score(p, t):\n    raise torch.OutOfMemoryError('none left')")
+    with pytest.raises(torch.OutOfMemoryError):
+        load_user_reward(file, "score", {hash_of(file)})(PICTURES, PROMPTS)

@@ -117,7 +117,7 @@ def measured(case: str, config: Config, device: Device, *, rounds: int, num_thre
     training = estimate.phase("training") if estimate is not None else None
     if training is None:
         raise ValueError("the estimate knows every config that is measured here")
-    with process_settings(num_threads=num_threads, tf32=True, deterministic=False):
+    with process_settings(num_threads=num_threads, precision=config.training.precision, deterministic=False):
         step_seconds, step_flops = _steps(config, device, rounds)
         return FullSize(
             case=case,

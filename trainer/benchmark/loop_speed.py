@@ -27,7 +27,7 @@ from trainer.training_run import prepare
 def loop_against_bare(config: Config, *, rounds: int, num_threads: int) -> Ratio:
     """Return how fast our loop goes against a bare one; a round is an epoch of the config."""
     machine = machine_of(config)
-    with process_settings(num_threads=num_threads, tf32=False, deterministic=False):
+    with process_settings(num_threads=num_threads, precision=config.training.precision, deterministic=False):
         run = prepare(run_setup(config, num_threads))
         # A second copy of the model, so that neither loop trains what the other holds.
         model = load_model(config, machine)

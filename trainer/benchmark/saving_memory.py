@@ -44,7 +44,7 @@ class Saving:
 
 def ways_against_none(config: Config, *, rounds: int, num_threads: int) -> Iterator[Saving]:
     """Yield each way; a round is an epoch of the config, the peak that of an epoch after the first."""
-    with process_settings(num_threads=num_threads, tf32=False, deterministic=False):
+    with process_settings(num_threads=num_threads, precision=config.training.precision, deterministic=False):
         plain_peak = peak_of(config)
         for way, settings in WAYS.items():
             saving = _with_parts(config, settings)

@@ -32,6 +32,8 @@ class UserCode:
         """Return the ratings (B,). Raises DarkroomError where the function fails or returns something else."""
         try:
             rewards_B = self.function(pictures_B3PP, prompts)
+        except torch.OutOfMemoryError:
+            raise  # no fault of the function's: who called says what takes less
         except Exception as error:
             raise DarkroomError(
                 f"The reward {self.where} failed: {type(error).__name__}: {error}", advice="Mend the function."
