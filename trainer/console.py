@@ -122,10 +122,10 @@ def words(event: Event) -> str:
     """Return an event as a line for people; empty for those that are shown as progress."""
     match event:
         case RunStarted():
-            parts = " and ".join(event.trained_parts)
+            parts, epochs = " and ".join(event.trained_parts), f"epoch{'' if event.epochs == 1 else 's'}"
             return (
                 f"Run in {event.run_dir}\n{event.num_pictures} pictures, {event.total_steps} steps over "
-                f"{event.epochs} epochs; training {parts} ({event.num_trainable_parameters:,} weights) on "
+                f"{event.epochs} {epochs}; training {parts} ({event.num_trainable_parameters:,} weights) on "
                 f"{event.device}."
             )
         case PhaseChanged(phase=phase, detail=detail) if phase not in ("training", "sampling", "caching"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TextIO
@@ -16,11 +16,27 @@ from trainer.events import (
     Phase,
     PhaseChanged,
     SampleProgress,
+    from_line,
     to_line,
     without_secrets,
 )
 
+EVENTS_FILE = "events.jsonl"
 _NOT_KEPT = (DownloadProgress, CacheProgress, SampleProgress)  # too many, and of no use afterwards
+
+
+def read_events(run_dir: Path) -> Iterator[Event]:
+    """Yield what a run has told so far, all its attempts one after the other; nothing where it left no file.
+
+    Lines of another kind, a newer program's or half written ones, are passed over.
+    """
+    try:
+        with (run_dir / EVENTS_FILE).open(encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if (event := from_line(line)) is not None:
+                    yield event
+    except OSError:
+        return
 
 
 class EventLog:
@@ -49,7 +65,7 @@ class EventLog:
     def open(self, run_dir: Path) -> None:
         """Begin to keep events, those so far included, and the log of the program, in a run's folder."""
         self.run_dir = run_dir
-        self._file = (run_dir / "events.jsonl").open("a", encoding="utf-8")
+        self._file = (run_dir / EVENTS_FILE).open("a", encoding="utf-8")
         waiting, self._waiting = self._waiting, []
         for line in waiting:
             self._write(line)

@@ -68,7 +68,7 @@ def execute(request: RunRequest, *, log: EventLog, desk: CommandDesk, clocks: Cl
     backup = find_backup(request.resume_from) if request.resume_from is not None else None
     saved = _check_resume(request.config, backup) if backup else None
     if backup and saved and saved.counters.epoch >= request.config.training.epochs:
-        message = f"The run is complete already, after {saved.counters.epoch} epochs. Give it more epochs to go on."
+        message = f"The run is complete already, after {_epochs(saved.counters.epoch)}. Give it more epochs to go on."
         log.emit(RunFinished("already_complete", saved.counters.step, message, backup_path=str(backup.path)))
         return
     num_threads = choose_num_threads(
@@ -112,6 +112,10 @@ def _tell_findings(config: Config, approved_code: frozenset[str], log: EventLog)
     for problem in report.problems:
         if problem.severity == "warning":
             log.emit(WarningRaised(problem.message, problem.advice))
+
+
+def _epochs(number: int) -> str:
+    return f"{number} epoch{'' if number == 1 else 's'}"
 
 
 def _check_resume(config: Config, backup: BackupInfo) -> SavedState:

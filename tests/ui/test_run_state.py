@@ -62,6 +62,8 @@ def test_caching_and_sampling_have_shares_of_their_own() -> None:
     state = folded(started(), PhaseChanged("caching"), CacheProgress("pictures", 3, 12, 9.0))
     assert (state.phase_share, state.seconds_left) == (0.25, 9.0)
     state = folded(step(1), PhaseChanged("sampling"), SampleProgress(5, 50, 2.0), state=state)
+    assert (state.phase_share, state.seconds_left) == (0.1, 2.0 + 75.0)  # what is painted now, and the training
+    state = folded(PhaseChanged("sampling"), SampleProgress(5, 50, 2.0))  # before the first step
     assert (state.phase_share, state.seconds_left) == (0.1, 2.0)
     assert folded(PhaseChanged("training"), state=state).phase_share is None
 

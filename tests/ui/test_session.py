@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 import weakref
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from modules.config.schema import Config
 from tests.ui.fake_engine import FakeEngine, started, step
+from trainer.backup import write_backup
 from trainer.commands import BackupNow, SampleNow
-from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, SampleProgress, SampleReady
+from trainer.event_log import EVENTS_FILE
+from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, SampleProgress, SampleReady, to_line
 from trainer.launch import RunRequest
 from trainer.preflight import Report
 from ui.run.background import Background
@@ -50,6 +54,13 @@ class Desk:
             self.drain()
             assert time.monotonic() < deadline
 
+    def all_looked(self) -> None:
+        """Wait until both threads of the background have done what was asked before."""
+        meeting, done = threading.Barrier(2), list[object]()
+        for _ in range(2):
+            self.background.run(meeting.wait, done.append)
+        self.wait_until(lambda: len(done) == 2)
+
 
 @pytest.fixture
 def desk() -> Desk:
@@ -69,6 +80,44 @@ def test_a_run_from_start_to_end(desk: Desk) -> None:
     assert desk.session.stage == "idle"
     assert not desk.session.is_active
     assert desk.session.state.finished is not None
+
+
+def sample(number: int, path: str = "") -> SampleReady:
+    return SampleReady(number, 0, "a disc", path or f"/tmp/{number}.png")
+
+
+def test_a_run_that_goes_on_shows_what_it_had_shown_before(desk: Desk, tmp_path: Path) -> None:
+    """Two attempts, of which the second went back to step 2; whatever came after the backup is not of this run."""
+    told = [step(1), step(2), sample(2, "/tmp/old.png"), step(3, loss=9.0), sample(3), step(2, loss=0.5), sample(2)]
+    lines = [to_line(event) for event in (started(), *told)]
+    (tmp_path / EVENTS_FILE).write_text("\n".join([*lines, "half a li"]), encoding="utf-8")
+    now = datetime(2026, 1, 1)
+    backup = write_backup(tmp_path, step=2, epoch=1, now=now, write=lambda f: (f / "x").touch())
+    desk.session.begin(RunRequest(Config(), "resume", resume_from=backup.path))
+    assert desk.engine.run is not None
+    desk.engine.run.emit(started(first_step=2), step(3), sample(3, "/tmp/new.png"))
+    desk.wait_until(lambda: len(desk.session.state.curve.points) == 3)
+    state = desk.session.state
+    assert [(p.step, p.loss) for p in state.curve.points] == [(1, 0.6), (2, 0.5), (3, step(3).loss)]
+    assert [s.path for s in state.samples] == ["/tmp/2.png", "/tmp/new.png"]
+    assert state.step == step(3)
+    desk.engine.run.end(RunFinished("finished", 3, "Done."))
+    desk.drain()
+
+
+def test_what_was_shown_before_does_not_get_into_another_run(desk: Desk, tmp_path: Path) -> None:
+    (tmp_path / EVENTS_FILE).write_text(to_line(step(1)), encoding="utf-8")
+    now = datetime(2026, 1, 1)
+    backup = write_backup(tmp_path, step=1, epoch=1, now=now, write=lambda f: (f / "x").touch())
+    desk.session.begin(RunRequest(Config(), "resume", resume_from=backup.path))
+    assert desk.engine.run is not None
+    desk.engine.run.end(RunFinished("finished", 1, "Done."))
+    desk.drain()
+    desk.session.begin(RunRequest(Config()))
+    desk.all_looked()
+    assert desk.session.state.curve.points == ()
+    desk.engine.run.end(RunFinished("finished", 1, "Done."))
+    desk.drain()
 
 
 def test_events_that_wait_after_the_thread_ended_are_not_lost(desk: Desk) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 from trainer.events import (
     BackupSaved,
@@ -116,14 +117,14 @@ class RunState:
 
     @property
     def seconds_left(self) -> float | None:
-        """How long the present phase (downloading, caching, sampling) or the training will take."""
+        """How long the present phase (downloading, caching) or the training will take, with what is painted now."""
         match self.phase:
             case "loading":
                 return self.downloading.seconds_left if self.downloading else None
             case "caching":
                 return self.cache.seconds_left if self.cache else None
             case "sampling" if self.sampling and self.sampling.seconds_left is not None:
-                return self.sampling.seconds_left
+                return self.sampling.seconds_left + ((self.step.seconds_left or 0.0) if self.step else 0.0)
             case _:
                 return self.step.seconds_left if self.step and not self.is_over else None
 
@@ -180,6 +181,46 @@ def _folded(state: RunState, event: Event) -> RunState:  # noqa: C901 - one arm 
             return state  # a line of the log, and nothing else
         case _:
             assert_never(event)
+
+
+def told_before(events: Iterable[Event], *, until_step: int) -> RunState:
+    """Return what the earlier attempts of a run have shown up to a step: its curves, samples and measurements.
+
+    Of a step that several attempts made, the last counts: it is what the run went on from.
+    """
+    found: dict[tuple[type[Event], int, int], Event] = {}
+    for event in events:
+        if isinstance(event, _OF_STEPS) and event.step <= until_step:
+            found[type(event), event.step, event.index if isinstance(event, SampleReady) else 0] = event
+    state = RunState()
+    for _, event in sorted(found.items(), key=lambda item: item[0][1:]):
+        state = _folded(state, event)
+    return state
+
+
+def after(before: RunState, now: RunState) -> RunState:
+    """Return the state of a run that went on, with what was shown before in front of it."""
+    curve = before.curve
+    for point in now.curve.points:
+        curve = curve.add(point)
+    return replace(
+        now,
+        curve=curve,
+        step=now.step or before.step,
+        validations=(*_not_again(before.validations, now.validations), *now.validations),
+        rewards=(*_not_again(before.rewards, now.rewards), *now.rewards),
+        samples=(*_not_again(before.samples, now.samples), *now.samples),
+    )
+
+
+_OF_STEPS = (StepFinished, ValidationFinished, RewardMeasured, SampleReady)
+_Told = TypeVar("_Told", ValidationFinished, RewardMeasured, SampleReady)
+
+
+def _not_again(before: Iterable[_Told], now: Iterable[_Told]) -> Iterator[_Told]:
+    """Yield what was told before of steps that are not told of again."""
+    steps = {event.step for event in now}
+    return (event for event in before if event.step not in steps)
 
 
 def _finite(value: float | None) -> float | None:

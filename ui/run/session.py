@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from modules.config.schema import Config
+from modules.errors import DarkroomError
+from trainer.backup import find_backup
 from trainer.commands import Command, Pause, Resume, Stop
+from trainer.event_log import read_events
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished
 from trainer.launch import RunHandle, RunRequest, launch
 from trainer.preflight import Report, check
-from ui.run.background import Background
-from ui.run.run_state import RunState, fold
+from ui.run.background import Background, Job
+from ui.run.run_state import RunState, after, fold, told_before
 from ui.signal import Signal
 
 MAX_BACKLOG = 200
@@ -61,6 +64,7 @@ class RunSession:
         self._handle: RunHandle | None = None
         self._stage: Stage = "idle"
         self._state = RunState()
+        self._looking_back: Job | None = None
         self.changed: Signal[[]] = Signal()  # stage or state, at most once for each drain
 
     @property
@@ -107,6 +111,11 @@ class RunSession:
         assert self._stage == "idle", self._stage
         self._state = RunState(phase="starting")
         self._handle = self._launch(request)
+        if self._looking_back is not None:
+            self._looking_back.cancel()
+        if request.resume_from is not None:
+            look = partial(_told_before, request.resume_from)
+            self._looking_back = self._background.run(look, self._put_in_front)
         self._enter("running")
 
     def stop(self) -> None:
@@ -148,6 +157,11 @@ class RunSession:
         elif num_events:
             self.changed()
         return num_events > 0
+
+    def _put_in_front(self, before: RunState) -> None:
+        """Show what the run had shown before it went on."""
+        self._state = after(before, self._state)
+        self.changed()
 
     def _fold(self, event: Event) -> None:
         self._state = fold(self._state, event, self._wall_clock())
@@ -196,6 +210,15 @@ def _waiting(handle: RunHandle, deadline: float) -> Iterator[Event]:
             yield handle.events.get_nowait()
         except queue.Empty:
             return
+
+
+def _told_before(resume_from: Path) -> RunState:
+    """Return what a run has shown up to the backup that it goes on from."""
+    try:
+        backup = find_backup(resume_from)
+    except DarkroomError:  # the run itself will say so
+        return RunState()
+    return told_before(read_events(backup.run_dir), until_step=backup.step)
 
 
 def outcome(state: RunState) -> RunFinished | RunFailed | None:
