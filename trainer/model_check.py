@@ -21,6 +21,11 @@ from modules.formats.kinds import identify
 from modules.system.paths import from_root
 
 _WEIGHTS = ("diffusion_pytorch_model.safetensors", "model.safetensors")  # as diffusers and transformers call them
+# Configs from before then name them; OneTrainer's own default was the first.
+_MOVED = {
+    "runwayml/stable-diffusion-v1-5": "stable-diffusion-v1-5/stable-diffusion-v1-5",
+    "runwayml/stable-diffusion-inpainting": "stable-diffusion-v1-5/stable-diffusion-inpainting",
+}
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 
 
@@ -66,6 +71,13 @@ def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
             "model.base_model",
             f"The repository {name} was not downloaded yet, and the network may not be used.",
             advice="Switch offline off, or choose a file or a folder.",
+        )
+    elif (successor := _MOVED.get(name.lower())) is not None:
+        yield Problem(
+            "model.base_model",
+            f"The repository {name} was taken from Hugging Face in 2024, and is not on this machine.",
+            "warning",
+            f"Use {successor}, which holds the same weights.",
         )
 
 

@@ -26,7 +26,9 @@ def read_lora(path: Path, naming: LoraNaming, modules: Mapping[str, nn.Module]) 
     """
     kind = identify(path)
     if kind.kind != "lora":
-        raise DarkroomError(f"{path.name} is no LoRA. {kind.sentence}", advice="Choose a LoRA file.")
+        is_missing = kind.facts.get("defect") == "missing"
+        message = kind.sentence if is_missing else f"{path.name} is no LoRA. {kind.sentence}"
+        raise DarkroomError(message, advice="Choose a LoRA file.")
     stored, metadata = read_stored(path)
     tensors = {name: tensor.make() for name, tensor in stored.items()}
     is_kohya = any(name.endswith(".lora_down.weight") and "." not in name.split(".lora_down")[0] for name in tensors)

@@ -56,8 +56,11 @@ def read_header(path: Path) -> Header:
         size = path.stat().st_size
         with path.open("rb") as file:
             return _read(path, file, size)
+    except FileNotFoundError as error:
+        raise UnreadableFileError("missing", f"There is no file {path}.") from error
     except (OSError, ValueError) as error:  # a name with a zero in it is a ValueError
-        raise UnreadableFileError("missing", f"{path} cannot be read: {error}.") from error
+        reason = getattr(error, "strerror", None) or error
+        raise UnreadableFileError("missing", f"{path} cannot be read: {reason}.") from error
 
 
 def _read(path: Path, file: BinaryIO, size: int) -> Header:
@@ -65,7 +68,8 @@ def _read(path: Path, file: BinaryIO, size: int) -> Header:
     _refuse_strangers(path, beginning, size)
     length = int.from_bytes(beginning[:8], "little")
     if size < 8 or length > _MAX_HEADER_BYTES:
-        raise UnreadableFileError("damaged", f"{path.name} is no safetensors file.", advice=_AGAIN)
+        advice = "Choose another file; if it was one, download it again."
+        raise UnreadableFileError("damaged", f"{path.name} is no safetensors file.", advice=advice)
     if 8 + length > size:
         raise _truncated(path, size, 8 + length)
     file.seek(8)

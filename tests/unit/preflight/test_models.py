@@ -183,3 +183,15 @@ def test_offline_a_repository_must_be_here(config: Config, tmp_path: Path) -> No
     assert check(config).errors == []
     [problem] = check(changed(config, model__offline=True)).errors
     assert problem.message == "The repository owner/model was not downloaded yet, and the network may not be used."
+
+
+def test_a_repository_that_moved_is_told_unless_it_is_here(config: Config, tmp_path: Path) -> None:
+    moved = changed(config, model__base_model="runwayml/stable-diffusion-v1-5", model__hub_cache_dir=str(tmp_path))
+    [problem] = [p for p in check(moved).problems if p.path == "model.base_model"]
+    assert problem.severity == "warning"
+    assert "stable-diffusion-v1-5/stable-diffusion-v1-5" in problem.advice
+    snapshot = tmp_path / "models--runwayml--stable-diffusion-v1-5" / "snapshots" / "abc"
+    write_model(snapshot)
+    (snapshot.parents[1] / "refs").mkdir()
+    (snapshot.parents[1] / "refs" / "main").write_text("abc", encoding="utf-8")
+    assert not [p for p in check(moved).problems if p.path == "model.base_model"]
