@@ -151,7 +151,7 @@ def test_a_lora_changes_its_form_and_keeps_its_effect(model: str, tmp_path: Path
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["nowhere.safetensors", "b.safetensors"], "cannot be read"),
+        (["nowhere.safetensors", "b.safetensors"], "There is no file"),
         (["a.safetensors", "a.safetensors"], "is the source itself"),
         (["a.safetensors", "there.safetensors"], "exists already"),
         (["a.safetensors", "b.safetensors", "--to", "kohya"], "cannot become a kohya LoRA"),

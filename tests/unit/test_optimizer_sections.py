@@ -22,7 +22,7 @@ from modules.config.migrations.onetrainer_optimizers import (
     small_weights_from,
 )
 from modules.config.migrations.onetrainer_schedules import schedule_from
-from modules.config.problem import Problem
+from modules.config.problem import Problem, shown
 from modules.config.rules.optimizers import nesterov
 from modules.config.schema import Config
 from modules.config.sections.optimizer import OPTIMIZER_LABELS, VARIANTS
@@ -159,7 +159,7 @@ def test_a_value_that_is_not_allowed_is_told_and_the_default_stands(key: str, va
     assert left == {}
     (note,) = notes
     assert (note.path, note.severity) == (f"{OPTIMIZER}.{key}", "warning")
-    assert note.message.startswith(f"{key} = {value!r} is not allowed (")
+    assert note.message.startswith(f"{key} = {shown(value)} is not allowed (")
 
 
 @pytest.mark.parametrize("name", ["SEVEN_LEAGUE", "", 7, ["ADAMW"]])
