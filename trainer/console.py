@@ -6,6 +6,7 @@ import sys
 import time
 from typing import Any, Protocol, TextIO
 
+from modules.config.problem import count
 from trainer.events import (
     BackupSaved,
     CacheProgress,
@@ -122,11 +123,11 @@ def words(event: Event) -> str:
     """Return an event as a line for people; empty for those that are shown as progress."""
     match event:
         case RunStarted():
-            parts, epochs = " and ".join(event.trained_parts), f"epoch{'' if event.epochs == 1 else 's'}"
+            parts, pictures = " and ".join(event.trained_parts), count(event.num_pictures, "picture")
+            steps, epochs = count(event.total_steps, "step"), count(event.epochs, "epoch")
             return (
-                f"Run in {event.run_dir}\n{event.num_pictures} pictures, {event.total_steps} steps over "
-                f"{event.epochs} {epochs}; training {parts} ({event.num_trainable_parameters:,} weights) on "
-                f"{event.device}."
+                f"Run in {event.run_dir}\n{pictures}, {steps} over {epochs}; training {parts} "
+                f"({event.num_trainable_parameters:,} weights) on {event.device}."
             )
         case PhaseChanged(phase=phase, detail=detail) if phase not in ("training", "sampling", "caching"):
             return f"{phase.replace('_', ' ')}: {detail}" if detail else phase.replace("_", " ")

@@ -16,6 +16,7 @@ import torch
 
 from modules.config.codec import load_file
 from modules.config.compare import fixed_on_resume
+from modules.config.problem import count
 from modules.config.schema import Config
 from modules.config.secrets_file import load_secrets
 from modules.errors import DarkroomError
@@ -68,7 +69,9 @@ def execute(request: RunRequest, *, log: EventLog, desk: CommandDesk, clocks: Cl
     backup = find_backup(request.resume_from) if request.resume_from is not None else None
     saved = _check_resume(request.config, backup) if backup else None
     if backup and saved and saved.counters.epoch >= request.config.training.epochs:
-        message = f"The run is complete already, after {_epochs(saved.counters.epoch)}. Give it more epochs to go on."
+        message = (
+            f"The run is complete already, after {count(saved.counters.epoch, 'epoch')}. Give it more epochs to go on."
+        )
         log.emit(RunFinished("already_complete", saved.counters.step, message, backup_path=str(backup.path)))
         return
     num_threads = choose_num_threads(
@@ -112,10 +115,6 @@ def _tell_findings(config: Config, approved_code: frozenset[str], log: EventLog)
     for problem in report.problems:
         if problem.severity == "warning":
             log.emit(WarningRaised(problem.message, problem.advice))
-
-
-def _epochs(number: int) -> str:
-    return f"{number} epoch{'' if number == 1 else 's'}"
 
 
 def _check_resume(config: Config, backup: BackupInfo) -> SavedState:

@@ -8,7 +8,7 @@ from pathlib import Path
 from modules.config.codec import Loaded, export_file, save_file
 from modules.config.imports.any_file import CONFIG_SUFFIXES, load_any
 from modules.config.presets import BUILT_IN_DIR, Preset, import_presets, list_presets, save_preset
-from modules.config.problem import Problem
+from modules.config.problem import Problem, count
 from modules.config.schema import Config
 from modules.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT, safe_name
@@ -138,7 +138,7 @@ class Documents:
             self._findings.show("Nothing was imported", [problem], self._form.config)
             return
         self._findings.show(f"Presets from {folder.name}", imported.problems, self._form.config)
-        self._say(f"{number} preset{'' if number == 1 else 's'} from {folder.name}; the preset menu has them.")
+        self._say(f"{count(number, 'preset')} from {folder.name}; the preset menu has them.")
 
     def save_as_preset(self) -> None:
         """Save as a preset of the user's own, under a name that is asked for."""

@@ -41,6 +41,11 @@ def shown(value: object, *, max_chars: int = 60) -> str:
     return cut(text, max_chars=max_chars)
 
 
+def count(number: int, thing: str) -> str:
+    """Return a number with its noun: 1 step, 1,200 steps."""
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
+
+
 def cut(text: str, *, max_chars: int) -> str:
     """Return a text, the end left out where it is too long for a message."""
     return text if len(text) <= max_chars else text[: max_chars - 3] + "..."

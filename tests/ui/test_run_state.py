@@ -10,6 +10,7 @@ from typing import get_args
 
 import pytest
 
+from modules.config.problem import count
 from tests.ui.fake_engine import started, step
 from trainer.events import (
     BackupSaved,
@@ -29,7 +30,7 @@ from trainer.events import (
     WarningRaised,
 )
 from ui.run.run_state import MAX_CURVE_POINTS, MAX_LOG_LINES, Curve, LossPoint, RunState, fold
-from ui.run.words import concept_rows, count, download, duration, line_of, loss, rate, timestep_rows, validation_line
+from ui.run.words import concept_rows, download, duration, line_of, loss, rate, timestep_rows, validation_line
 
 
 def folded(*events: Event, state: RunState | None = None) -> RunState:

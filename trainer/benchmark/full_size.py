@@ -32,6 +32,7 @@ from modules.formats.single_file.write import CheckpointTraits
 from modules.memory.estimate.run import RUNTIME_BYTES
 from modules.system.devices import Device
 from trainer.benchmark.loop_speed import run_setup
+from trainer.benchmark.measure import wait_for
 from trainer.benchmark.saving_memory import of_denoiser, peak_of
 from trainer.budget import memory_estimate
 from trainer.loop import train_epoch
@@ -39,10 +40,10 @@ from trainer.precision import process_settings
 from trainer.training_run import prepare
 
 _SPREAD = 0.02  # of random weights: small enough that nothing overflows in 16 bits
-_BLOCK = {"checkpointing": "block"}
+_RANK = 16
 CASES: Mapping[str, dict[str, Any]] = {
-    "LoRA rank 16, batch 1": {"trains": "adapter", "batch_size": 1},
-    "LoRA rank 16, batch 4": {"trains": "adapter", "batch_size": 4},
+    f"LoRA rank {_RANK}, batch 1": {"trains": "adapter", "batch_size": 1},
+    f"LoRA rank {_RANK}, batch 4": {"trains": "adapter", "batch_size": 4},
     "fine-tune, Adafactor in the backward pass, batch 1": {
         "trains": "full",
         "batch_size": 1,
@@ -93,8 +94,10 @@ def full_size_config(base: Config, model: Path, pictures: Path, case: Mapping[st
     tree["data"] |= {"resolution_px": [side_px], "latent_cache": True, "text_cache": True}
     tree["concepts"] = [{"name": "noise", "path": str(pictures)}]
     tree["training"] |= {"precision": "bfloat16", "learning_rate": 1e-5, "ema": {"mode": "off"}, **case}
-    tree["adapter"] = {"name": "lora", "rank": 16, "alpha": 16.0}
-    tree["parts"] = {part: {"dtype": "bfloat16", **_BLOCK} for part in ("unet", "text_encoder", "text_encoder_2")}
+    tree["adapter"] = {"name": "lora", "rank": _RANK, "alpha": float(_RANK)}
+    tree["parts"] = {
+        part: {"dtype": "bfloat16", "checkpointing": "block"} for part in ("unet", "text_encoder", "text_encoder_2")
+    }
     tree["parts"]["vae"] = {"dtype": "float32"}
     return of_denoiser(decode(tree).config, trains=str(case["trains"]))
 
@@ -148,7 +151,7 @@ def matrix_flops_per_second(device: Device, *, side: int, rounds: int = 5) -> fl
     for _ in range(rounds + 1):
         start = time.perf_counter()
         torch.matmul(left, right)
-        _wait(device)
+        wait_for(device)
         times.append(time.perf_counter() - start)
     return float(2 * side**3 / median(times[1:]))
 
@@ -164,7 +167,7 @@ def _steps(config: Config, device: Device, rounds: int) -> tuple[float, int]:
             first = run.training.counters.step
             start = time.perf_counter()
             train_epoch(run.training)
-            _wait(device)
+            wait_for(device)
             times.append((time.perf_counter() - start) / (run.training.counters.step - first))
         first = run.training.counters.step
         with FlopCounterMode(display=False) as counter:
@@ -178,8 +181,3 @@ def _random_weight(name: str, shape: tuple[int, ...]) -> torch.Tensor:
     if len(shape) < 2:  # a norm's weights are about one, biases about nothing
         return torch.full(shape, float(name.endswith("weight")), dtype=torch.bfloat16)
     return torch.randn(shape, dtype=torch.bfloat16) * _SPREAD
-
-
-def _wait(device: Device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device.torch)

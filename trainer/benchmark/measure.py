@@ -47,6 +47,11 @@ def paired(ours: Callable[[], None], bare: Callable[[], None], *, rounds: int, d
 def _seconds(work: Callable[[], None], device: Device) -> float:
     start = time.perf_counter()
     work()
+    wait_for(device)
+    return time.perf_counter() - start
+
+
+def wait_for(device: Device) -> None:
+    """Wait until a device has done all that it was asked to; a processor has."""
     if device.type == "cuda":
         torch.cuda.synchronize(device.torch)
-    return time.perf_counter() - start

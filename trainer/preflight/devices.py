@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from modules.config.problem import Problem, shown
+from modules.config.problem import Problem, count, shown
 from modules.config.schema import Config
 from modules.families.registry import FAMILIES
 from modules.system import hardware
@@ -39,9 +39,9 @@ def _device(path: str, name: str) -> Iterator[Problem]:
         advice = "Set it to auto, or install the torch build for your GPU."
         yield Problem(path, f"{name} is a GPU that cannot be used: {why}.", advice=advice)
     elif match[1] == "cuda" and here.capabilities is not None and index >= len(here.capabilities):
-        count = len(here.capabilities)
-        message = f"{name} is not there: this machine has {count} NVIDIA GPU{'' if count == 1 else 's'}"
-        yield Problem(path, message + (", counted from cuda:0." if count else "."), advice="Set it to auto.")
+        num_gpus = len(here.capabilities)
+        message = f"{name} is not there: this machine has {count(num_gpus, 'NVIDIA GPU')}"
+        yield Problem(path, message + (", counted from cuda:0." if num_gpus else "."), advice="Set it to auto.")
     elif match[1] == "mps" and not here.is_mac:
         yield Problem(path, f"{name} is the GPU of a Mac, which this machine is not.", advice="Set it to auto.")
 

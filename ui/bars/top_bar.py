@@ -10,13 +10,13 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 
+from modules.config.problem import count
 from modules.config.schema import Config
 from modules.families.registry import family_labels
 from ui.changes import changes
 from ui.context import Context
 from ui.forms.binding import ChoiceBinding
 from ui.forms.fields import tip_of
-from ui.run.words import count
 from ui.theme import GAP, PAD
 from ui.widgets.controls import Button, Choice
 from ui.widgets.menu import make_menu

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import tkinter as tk
 
+from modules.config.problem import count
 from modules.config.sections.concept import Concept
 from modules.data.scan import Scan
 from ui.context import Context
 from ui.editors.pictures import PictureViewer
 from ui.forms.layout import FormView
 from ui.forms.records import Group, inner_records
-from ui.run.words import count
 from ui.scanning import Scans
 from ui.theme import PAD
 from ui.widgets.card import Card

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from modules.config.presets import Preset
+from modules.config.problem import count
 from modules.config.schema import Config
 from ui.changes import Change, changes, value_at
 from ui.context import Context
-from ui.run.words import count
 from ui.theme import GAP, PAD
 from ui.widgets.controls import Button, Choice
 from ui.widgets.dialog import Window

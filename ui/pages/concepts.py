@@ -10,6 +10,7 @@ from typing import Any
 
 from PIL import Image, ImageTk
 
+from modules.config.problem import count
 from modules.config.sections.concept import Concept
 from modules.data.scan import Scan
 from modules.system.paths import PROGRAM_ROOT, from_root
@@ -20,7 +21,6 @@ from ui.forms import items
 from ui.pages.catalogue import PageSpec
 from ui.pages.list_card import ENABLED_COLUMN, OFF, ON, ListCard
 from ui.pages.page import PageFrame
-from ui.run.words import count
 from ui.scanning import Scans
 from ui.theme import PAD
 from ui.thumbnails import load_square

@@ -6,6 +6,7 @@ import math
 import tkinter as tk
 from pathlib import Path
 
+from modules.config.problem import count
 from modules.families.registry import FAMILIES
 from trainer.events import SampleReady
 from ui.context import Context
@@ -14,7 +15,7 @@ from ui.editors.pictures import PictureViewer
 from ui.pages.catalogue import PageSpec
 from ui.pages.page import PageFrame
 from ui.run.run_state import RunState
-from ui.run.words import count, preview_lines, rate, reward_line, validation_line
+from ui.run.words import preview_lines, rate, reward_line, validation_line
 from ui.theme import PAD
 from ui.widgets.card import Card
 from ui.widgets.chart import LossChart

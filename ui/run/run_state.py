@@ -206,7 +206,6 @@ def after(before: RunState, now: RunState) -> RunState:
     return replace(
         now,
         curve=curve,
-        step=now.step or before.step,
         validations=(*_not_again(before.validations, now.validations), *now.validations),
         rewards=(*_not_again(before.rewards, now.rewards), *now.rewards),
         samples=(*_not_again(before.samples, now.samples), *now.samples),

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
+from modules.config.problem import count
 from modules.rewards.registry import REWARDS
 from trainer.events import (
     BackupSaved,
@@ -169,11 +170,6 @@ def preview_lines(preview: Preview) -> list[str]:
     if preview.memory:
         lines.append(preview.memory)
     return lines
-
-
-def count(number: int, thing: str) -> str:
-    """Return a number with its noun: 1 step, 1,200 steps."""
-    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
 def download(progress: DownloadProgress, what: str) -> str:

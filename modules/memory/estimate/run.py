@@ -204,7 +204,7 @@ class _Run:
         run, (width_px, height_px) = self.run, self.size
         ways: dict[bool, Gradients] = {True: "lie", False: "come and go" if run.is_fused else "come"}
         lying = self._gradient_bytes() if run.accumulates else 0
-        decoding = 0
+        decoding = []
         if run.painted is not None:
             activations, gradients, kept = self.passes.chain(
                 run.plans,
@@ -214,7 +214,8 @@ class _Run:
                 gradients=ways[run.accumulates],
                 num_passes=run.painted.last_steps,
             )
-            decoding = kept + self._decoding_to_learn(width_px, height_px)
+            vae = self.passes.decoding_to_learn(run.plans[self._part("vae")], width_px=width_px, height_px=height_px)
+            decoding = [{"activations": kept + vae, "gradients": lying}]
         else:
             activations, gradients = self.passes.learning(
                 run.plans, batch=run.batch_size, width_px=width_px, height_px=height_px, gradients=ways[run.accumulates]
@@ -225,8 +226,7 @@ class _Run:
         ]
         if run.is_fused:
             moments = [{"activations": activations, "gradients": self._largest_gradient()} | self._moving()]
-        if decoding:
-            moments.append({"activations": decoding, "gradients": lying})
+        moments += decoding
         if run.encodes_in_training:
             moments.append({"activations": self._vae(encodes=True, sizes=(self.size,)), "gradients": lying})
         moments.append({"activations": self._text(here, batch=1), "gradients": 0})
@@ -280,10 +280,6 @@ class _Run:
         if largest is None:
             return 0
         return self.passes.one_way(plan, encodes=encodes, width_px=largest[0], height_px=largest[1])
-
-    def _decoding_to_learn(self, width_px: int, height_px: int) -> int:
-        plan = self.run.plans[self._part("vae")]
-        return self.passes.decoding_to_learn(plan, width_px=width_px, height_px=height_px)
 
     def _part(self, role: Role) -> str:
         return next(n for n in self.run.plans if self.passes.role_of(n) == role)
