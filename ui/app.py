@@ -64,6 +64,7 @@ class App:
         self.form = self._last.form or first_form()
         self.context = self._make_context(interaction or TkInteraction(self.root, self.theme), launch_run)
         self.diagnostics.show = self.context.interaction.show_failure
+        self.diagnostics.defer = partial(self.root.after, 0)  # not `after_idle`: any redraw might run that
         self.shell = self._make_shell()
         self._connect()
         self._first_page(config_path)
