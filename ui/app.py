@@ -216,8 +216,9 @@ class App:
         self.shell.bottom_bar.say(text)
 
     def _pressed(self, name: str, event: tk.Event[Any]) -> str | None:
-        if isinstance(event.widget, tk.Misc) and isinstance(event.widget.winfo_toplevel(), Dialog):
-            return None  # it asks something first
+        widget = event.widget  # Tk's own file dialog has widgets that tkinter does not know
+        if not isinstance(widget, tk.Misc) or isinstance(widget.winfo_toplevel(), Dialog):
+            return None  # a dialog asks something first
         self.context.actions.run(name)
         return "break"
 

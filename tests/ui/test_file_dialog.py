@@ -109,3 +109,11 @@ def test_every_widget_shows_what_was_loaded_by_the_dialog(screen: None, loading:
         assert top.choices["training.trains"].get() == {"full": "Fine-tune", "adapter": "LoRA"}[training.trains]
         assert top.preset_button.cget("text").startswith(Path(name).stem)
         assert focus_then == [FILE_ENTRY], "the focus was elsewhere: this run shows nothing"
+
+
+def test_a_shortcut_that_is_pressed_in_the_file_dialog_is_not_for_the_window(loading: Window) -> None:
+    answer_file_dialog_by_hand(loading.app.root, "lora.json", first=("ctrl+2",))
+    loading.app.context.actions.run("load")
+    loading.settle()
+    assert loading.app.form.source.name == "lora"
+    assert loading.app.context.navigation.page == "general"
