@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from modules.config.schema import Config
-from modules.config.sections.concept import Concept
+from modules.data.concept import Concept
 from tests.ui.conftest import Window
 from tests.ui.driving import expected, shown_by
 from ui.forms.model import FormModel, Source
