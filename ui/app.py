@@ -64,6 +64,7 @@ class App:
         self.form = self._last.form or first_form()
         self.context = self._make_context(interaction or TkInteraction(self.root, self.theme), launch_run)
         self.diagnostics.show = self.context.interaction.show_failure
+        self.diagnostics.defer = partial(self.root.after, 0)  # not `after_idle`: any redraw might run that
         self.shell = self._make_shell()
         self._connect()
         self._first_page(config_path)
@@ -215,8 +216,9 @@ class App:
         self.shell.bottom_bar.say(text)
 
     def _pressed(self, name: str, event: tk.Event[Any]) -> str | None:
-        if isinstance(event.widget, tk.Misc) and isinstance(event.widget.winfo_toplevel(), Dialog):
-            return None  # it asks something first
+        widget = event.widget  # Tk's own file dialog has widgets that tkinter does not know
+        if not isinstance(widget, tk.Misc) or isinstance(widget.winfo_toplevel(), Dialog):
+            return None  # a dialog asks something first
         self.context.actions.run(name)
         return "break"
 

@@ -15,6 +15,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
@@ -50,6 +51,8 @@ class Diagnostics:
         self.ring = RingHandler()
         self.log_file: Path | None = None
         self.show: Callable[[Failure], None] | None = None
+        # A dialog waits for its answer: what was under way when the fault came is to be finished first.
+        self.defer: Callable[[Callable[[], None]], object] = lambda show: show()
         self._crash_file: IO[str] | None = None
         self._is_showing = False
         self._handlers: list[logging.Handler] = [self.ring]
@@ -67,7 +70,8 @@ class Diagnostics:
         threading.excepthook = self._on_thread_exception
 
     def close(self) -> None:
-        """Give back what `install` took."""
+        """Give back what `install` took; from now on nothing is shown."""
+        self.show = None
         for handler in self._handlers:
             logging.getLogger().removeHandler(handler)
             handler.close()
@@ -86,15 +90,20 @@ class Diagnostics:
         if self.show is None or self._is_showing:
             return
         self._is_showing = True
-        try:
-            self.show(self._failure("".join(traceback.format_exception(kind, error, trace))))
-        finally:
-            self._is_showing = False
+        failure = self._failure("".join(traceback.format_exception(kind, error, trace)))
+        self.defer(partial(self._show_now, failure))
 
     def report(self, details: str) -> str:
         """Return a text for a bug report: the fault, the machine, the last lines of the log."""
         facts = ("", *system_facts(), "", "The last lines of the log:")
         return redacted("\n".join([details.rstrip(), *facts, *self.ring.lines]))
+
+    def _show_now(self, failure: Failure) -> None:
+        try:
+            if self.show is not None:
+                self.show(failure)
+        finally:
+            self._is_showing = False
 
     def _failure(self, details: str) -> Failure:
         return Failure(

@@ -9,6 +9,7 @@ from modules.data.concept import Concept
 from modules.data.scan import Scan, scan_folder
 from modules.system.paths import from_root
 from ui.run.background import Background
+from ui.signal import notify
 
 Key = tuple[str, bool, str, str]
 Result = Scan | str  # a scan, or the reason why there is none
@@ -44,7 +45,7 @@ class Scans:
     def _keep(self, key: Key, result: Result) -> None:
         self._results[key] = result
         for done in self._waiting.pop(key, ()):
-            done()
+            notify(done)
 
 
 def _key(concept: Concept) -> Key:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 import tkinter as tk
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 
 import pytest
 
@@ -33,11 +35,16 @@ class _ErrorCatcher(logging.Handler):
         self.messages.append(self.format(record))
 
 
+def _log_fault(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    logging.getLogger(__name__).error("A fault outside of any window", exc_info=(kind, error, trace))
+
+
 @pytest.fixture(autouse=True)
-def logged_errors(request: pytest.FixtureRequest) -> Iterator[list[str]]:
+def logged_errors(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Fail a test in which an error was logged, unless it looks at the list and empties it."""
     catcher = _ErrorCatcher()
     logging.getLogger().addHandler(catcher)
+    monkeypatch.setattr(sys, "excepthook", _log_fault)  # what a listener raises while there is no window
     yield catcher.messages
     logging.getLogger().removeHandler(catcher)
     assert not catcher.messages, "\n".join(catcher.messages)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -54,6 +54,29 @@ def test_a_fault_while_a_fault_is_told_is_only_logged(diagnostics: Diagnostics, 
     diagnostics.show = show
     break_something(diagnostics)
     assert (len(told), len(logged_errors)) == (1, 2)
+    logged_errors.clear()
+
+
+def test_a_fault_is_shown_only_after_what_was_under_way(diagnostics: Diagnostics, logged_errors: list[str]) -> None:
+    told: list[Failure] = []
+    waiting: list[Callable[[], None]] = []
+    diagnostics.show, diagnostics.defer = told.append, waiting.append
+    break_something(diagnostics)
+    break_something(diagnostics)
+    assert (len(told), len(waiting), len(logged_errors)) == (0, 1, 2)
+    waiting.pop()()
+    break_something(diagnostics)
+    waiting.pop()()
+    assert len(told) == 2
+    logged_errors.clear()
+
+
+def test_nothing_is_shown_once_the_window_is_closed(diagnostics: Diagnostics, logged_errors: list[str]) -> None:
+    waiting: list[Callable[[], None]] = []
+    diagnostics.show, diagnostics.defer = lambda _failure: pytest.fail("no dialog"), waiting.append
+    break_something(diagnostics)
+    diagnostics.close()
+    waiting.pop()()
     logged_errors.clear()
 
 

@@ -20,6 +20,7 @@ from ui.forms import items
 from ui.navigation import Navigation
 from ui.settings import load_session
 from ui.widgets.entry import Entry
+from ui.widgets.focus import focused_widget
 
 FIXTURES = Path(__file__).parent / "fixtures"
 AGES = ("onetrainer_0", "onetrainer_3", "onetrainer_5", "onetrainer_11", "ours")
@@ -48,7 +49,7 @@ def has_focus(window: Window, path: str) -> bool:
     """Whether the keyboard's focus is in the entry of a field."""
     page = window.app.shell.pages[window.app.context.navigation.page]
     row = next(r for r in page.form_view.rows() if r.record.path == path)  # type: ignore[attr-defined]
-    return window.app.root.focus_get() is inside(row.control.frame, Entry).tk_entry
+    return focused_widget(window.app.root) is inside(row.control.frame, Entry).tk_entry
 
 
 def report_is_shown_and_leads_to_the_field(window: Window) -> None:

@@ -22,6 +22,7 @@ from ui.forms.reset_menu import reset_menu
 from ui.pages.catalogue import PAGES
 from ui.widgets.controls import Choice, Switch
 from ui.widgets.entry import Entry
+from ui.widgets.focus import focused_widget
 from ui.widgets.panel import Text
 
 FORM_PAGES = ("general", "model", "data", "training", "rewards", "sampling", "backup")
@@ -200,7 +201,7 @@ def test_going_to_a_field_opens_its_page_shows_it_and_gives_it_the_focus(window:
     page: Any = window.app.shell.pages["general"]
     row = next(r for r in page.form_view.rows() if r.record.path == "general.num_threads")
     assert row.is_shown
-    assert window.app.root.focus_get() is inside(row.control.frame, Entry).tk_entry
+    assert focused_widget(window.app.root) is inside(row.control.frame, Entry).tk_entry
     frame = row.control.frame
     top = frame.winfo_rooty() - page.scroll.canvas.winfo_rooty()
     assert 0 <= top <= page.scroll.canvas.winfo_height() - frame.winfo_height()

@@ -2,35 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import tkinter as tk
 from typing import Any
 
 from tests.ui.conftest import Window
 from tests.ui.driving import inside
+from tests.ui.real_input import click, keys
 from ui.widgets.controls import Choice
 from ui.widgets.entry import Entry
-
-
-def xdotool(*arguments: str) -> None:
-    subprocess.run(["xdotool", *arguments], check=True, timeout=20)
-
-
-def click(window: Window, widget: tk.Misc, button: int = 1) -> None:
-    """Move the pointer onto a widget and click."""
-    window.settle()
-    x = widget.winfo_rootx() + min(40, widget.winfo_width() // 2)
-    y = widget.winfo_rooty() + widget.winfo_height() // 2
-    xdotool("mousemove", str(x), str(y))
-    window.settle()
-    xdotool("click", str(button))
-    window.settle()
-
-
-def keys(window: Window, *names: str) -> None:
-    for name in names:
-        xdotool("key", name)
-        window.settle()
+from ui.widgets.focus import focused_widget
 
 
 def test_a_list_is_opened_by_the_pointer_and_chosen_from_by_keys(window: Window) -> None:
@@ -49,7 +28,7 @@ def test_typing_replaces_what_is_selected(window: Window) -> None:
     row = next(r for r in page.form_view.rows() if r.record.path == "training.learning_rate")
     entry = inside(row.control.frame, Entry).tk_entry
     click(window, entry)
-    window.wait_until(lambda: window.app.root.focus_get() is entry, "the focus")
+    window.wait_until(lambda: focused_widget(window.app.root) is entry, "the focus")
     keys(window, "ctrl+a", "3", "e", "minus", "4")
     window.wait_until(lambda: window.app.form.config.training.learning_rate == 3e-4, "the number")
     assert entry.get() == "3e-4"

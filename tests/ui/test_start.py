@@ -104,3 +104,15 @@ def test_no_thread_but_the_background_ones_is_started_here() -> None:
         if "threading.Thread(" in file.read_text(encoding="utf-8")
     }
     assert users == {"run/background.py"}
+
+
+def test_the_focused_widget_is_read_in_one_place() -> None:
+    """These calls of tkinter raise KeyError where Tk answers with a widget that it made by itself."""
+    unsafe = {"focus_get", "focus_displayof", "focus_lastfor", "winfo_containing", "grab_current", "nametowidget"}
+    users = {
+        file.relative_to(ROOT / "ui").as_posix()
+        for file in (ROOT / "ui").rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr in unsafe
+    }
+    assert users == {"widgets/focus.py"}

@@ -17,7 +17,7 @@ from modules.settings.field import FieldRecord
 from modules.system.problem import Problem
 from ui.forms.records import record_at, top_records
 from ui.forms.values import from_text, why_out_of_range
-from ui.signal import Signal, Unsubscribe
+from ui.signal import Signal, Unsubscribe, notify
 
 _MAX_UNDO = 200
 
@@ -251,7 +251,7 @@ class FormModel:
         touched = frozenset(touched)
         for key, (path, callback) in list(self._watchers.items()):
             if key in self._watchers and (path in touched or self._is_other(before, path)):
-                callback()
+                notify(callback)
         self.changed()
 
     def _is_other(self, before: Document, path: str) -> bool:

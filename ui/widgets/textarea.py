@@ -6,6 +6,7 @@ import tkinter as tk
 
 from ui.theme import Theme
 from ui.widgets.entry import edit_as_usual
+from ui.widgets.focus import focused_widget
 
 
 class TextArea(tk.Frame):
@@ -53,7 +54,7 @@ class TextArea(tk.Frame):
     def mark_invalid(self, is_invalid: bool) -> None:
         """Show by the border whether the text fits."""
         self._is_invalid = is_invalid
-        self._draw_border(has_focus=self.focus_get() is self.text)
+        self._draw_border(has_focus=focused_widget(self) is self.text)
 
     def destroy(self) -> None:
         """Let go of the variable, too."""

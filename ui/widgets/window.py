@@ -15,6 +15,7 @@ from customtkinter.windows.widgets.appearance_mode import AppearanceModeTracker
 from customtkinter.windows.widgets.scaling import ScalingTracker
 
 from ui.theme import Mode, Theme
+from ui.widgets.focus import focused_widget
 from ui.widgets.panel import restyle
 
 _DESIGN_DPI = 96
@@ -65,18 +66,10 @@ def bind_clicks(root: tk.Tk) -> None:
 
     def clicked(event: tk.Event[Any]) -> None:
         is_beside = isinstance(event.widget, tk.Frame | tk.Label)
-        if is_beside and isinstance(_focused(root), tk.Entry | tk.Text):
+        if is_beside and isinstance(focused_widget(root), tk.Entry | tk.Text):
             event.widget.winfo_toplevel().focus_set()
 
     root.bind_all("<Button-1>", clicked, add=True)
-
-
-def _focused(root: tk.Tk) -> tk.Misc | None:
-    """Return the widget that has the focus; None for one that tkinter does not know (a posted menu's clone)."""
-    try:
-        return root.focus_get()
-    except KeyError:
-        return None
 
 
 def _xft_dpi() -> float:

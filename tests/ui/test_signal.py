@@ -1,0 +1,92 @@
+"""Listeners: one that raises is reported, and all the others still run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modules.config.schema import Config
+from modules.data.concept import Concept
+from tests.ui.conftest import Window
+from tests.ui.driving import expected, shown_by
+from ui.forms.model import FormModel, Source
+from ui.interaction import Failure
+from ui.run.background import Background
+from ui.scanning import Scans
+from ui.signal import Signal
+
+
+def broken(*_arguments: object) -> None:
+    raise RuntimeError("a wheel came off")
+
+
+def assert_reported(logged_errors: list[str], times: int = 1) -> None:
+    assert ["RuntimeError: a wheel came off" in message for message in logged_errors] == [True] * times
+    logged_errors.clear()
+
+
+def test_a_listener_that_raises_is_reported_and_the_others_run(logged_errors: list[str]) -> None:
+    signal: Signal[[str]] = Signal()
+    heard: list[str] = []
+    for listener in (heard.append, broken, heard.append):
+        signal.subscribe(listener)
+    signal("news")
+    assert heard == ["news", "news"]
+    assert_reported(logged_errors)
+
+
+def test_an_interrupt_in_a_listener_is_not_kept_from_the_program() -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    signal: Signal[[]] = Signal()
+    signal.subscribe(interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        signal()
+
+
+def test_a_watcher_of_the_form_that_raises_keeps_nothing_from_the_others(logged_errors: list[str]) -> None:
+    form = FormModel()
+    called: list[str] = []
+    form.watch("general.notes", broken)
+    form.watch("training.learning_rate", lambda: called.append("rate"))
+    form.changed.subscribe(broken)
+    form.changed.subscribe(lambda: called.append("changed"))
+    form.loaded.subscribe(lambda: called.append("loaded"))
+    config = Config.model_validate({"general": {"notes": "Another."}, "training": {"learning_rate": 1e-6}})
+    form.load(config, Source("another"))
+    assert called == ["rate", "changed", "loaded"]
+    assert_reported(logged_errors, times=2)
+
+
+def test_a_scan_reaches_all_who_wait_for_it(logged_errors: list[str], tmp_path: Path) -> None:
+    class Later(Background):
+        def run(self, work: Any, done: Any, failed: Any = None) -> Any:
+            waiting.append(lambda: done(work()))
+
+    waiting: list[Any] = []
+    called: list[str] = []
+    scans, concept = Scans(Later()), Concept(path=str(tmp_path))
+    scans.want(concept, broken)
+    scans.want(concept, lambda: called.append("scanned"))
+    waiting.pop()()
+    assert called == ["scanned"]
+    assert_reported(logged_errors)
+
+
+def test_the_window_shows_the_fault_after_every_widget_is_updated(window: Window, logged_errors: list[str]) -> None:
+    form = window.app.form
+    form.watch("general.notes", broken)
+    page: Any = window.open_page("general")
+    config = Config.model_validate({"general": {"notes": "Another.", "seed": 7}})
+    form.load(config, Source("another"))
+    rows = list(page.form_view.rows())
+    assert [shown_by(r) for r in rows] == [expected(r.record, form.value(r.record.path)) for r in rows]
+    assert window.asked.asked("show_failure") == [], "no dialog while widgets are still being updated"
+    window.settle()
+    ((failure,),) = window.asked.asked("show_failure")
+    assert isinstance(failure, Failure)
+    assert "a wheel came off" in failure.details
+    assert_reported(logged_errors)

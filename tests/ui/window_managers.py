@@ -1,0 +1,45 @@
+"""A window manager on the tests' display: with one, the focus and the frames of windows are not Tk's alone."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+import tkinter as tk
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+WINDOW_MANAGERS = ("openbox", "metacity", "xfwm4", "twm")
+_PATIENCE_SECONDS = 20.0
+
+
+@contextmanager
+def managed(root: tk.Tk) -> Iterator[None]:
+    """Let the first window manager that is installed manage the display."""
+    name = next((n for n in WINDOW_MANAGERS if shutil.which(n)), None)
+    if name is None:
+        pytest.skip("There is no window manager; install the package openbox to run this test.")
+    process = subprocess.Popen([name], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        _wait_for_frame(root, process)
+        yield
+        root.withdraw()  # a manager that ends hands its windows back, and is to have none of ours by then
+        root.update()
+    finally:
+        process.terminate()
+        process.wait(timeout=_PATIENCE_SECONDS)
+
+
+def _wait_for_frame(root: tk.Tk, process: subprocess.Popen[bytes]) -> None:
+    """Show the window until the manager has put its frame around it."""
+    root.geometry("+0+0")  # a place of its own, so that no manager asks for one
+    root.deiconify()
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while int(root.wm_frame(), 16) == root.winfo_id():
+        root.update()
+        assert process.poll() is None, f"the window manager ended with {process.returncode}"
+        assert time.monotonic() < deadline, "the window manager put no frame around the window"
+    root.withdraw()
+    root.update()
