@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 from modules.config.problem import Problem
 from modules.config.rules.adapters import custom_layers
+from modules.config.rules.dtypes import mixed_16_bit
 from modules.config.rules.fused import fused_back_pass
 from modules.config.rules.learning import small_weights, something_is_trained, stops
 from modules.config.rules.offload import offloaded_layers
@@ -33,6 +34,7 @@ RULES: tuple[Rule, ...] = (
     fused_back_pass,
     plausible_learning_rate,
     small_weights,
+    mixed_16_bit,
     stops,
     validation,
     offloaded_layers,
