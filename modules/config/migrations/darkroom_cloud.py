@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from modules.config.migrations.taking import Notes, Tree
-from modules.config.problem import Problem
+from modules.system.problem import Problem
 
 # What such a config says where nobody has set anything.
 _DEFAULTS: Mapping[str, object] = {

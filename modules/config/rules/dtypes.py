@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modules.config.problem import Problem
 from modules.config.schema import Config
 from modules.families.registry import FAMILIES
+from modules.system.problem import Problem
 
 _SIXTEEN_BITS = ("bfloat16", "float16")
 

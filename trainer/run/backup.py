@@ -1,0 +1,185 @@
+"""Backups on disk: written whole or not at all, found again, checked before they are trusted. Torch-free.
+
+A run's folder is `<workspace>/runs/<stamp>/`; its backups are `backup/step-00000010/`. Each holds a manifest that
+lists every file with its size and SHA-256. What is still being written has another name and is never offered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from modules.system.atomic import TEMPORARY_MARK, atomic_folder
+from modules.system.errors import DarkroomError
+
+MANIFEST = "manifest.json"
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class BackupInfo:
+    """A complete backup: its folder and how far the run was."""
+
+    path: Path
+    step: int
+    epoch: int
+    created: str
+
+    @property
+    def run_dir(self) -> Path:
+        """The folder of the run it belongs to."""
+        return self.path.parent.parent
+
+
+def new_run_dir(workspace: Path, *, now: datetime) -> Path:
+    """Create and return a folder for a new run; never one that exists."""
+    stem = now.strftime("%Y-%m-%d_%H-%M-%S")
+    for suffix in ["", *(f"-{n}" for n in range(2, 1000))]:
+        path = workspace / "runs" / (stem + suffix)
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return path
+    raise DarkroomError(f"No free name for a new run under {workspace}.", advice="Clear out old runs there.")
+
+
+def write_backup(run_dir: Path, *, step: int, epoch: int, now: datetime, write: Callable[[Path], None]) -> BackupInfo:
+    """Write a backup: `write(folder)` puts the files there; then the manifest, then the rename that makes it count.
+
+    An earlier backup of the same step gives way once this one is complete.
+    """
+    destination = run_dir / "backup" / f"step-{step:08d}"
+    created = now.isoformat(timespec="seconds")
+    _remove_unfinished(destination.parent)
+    fresh = destination.with_name(f"{destination.name}-again") if destination.exists() else destination
+    with atomic_folder(fresh) as folder:
+        write(folder)
+        files = {
+            file.relative_to(folder).as_posix(): {"bytes": file.stat().st_size, "sha256": _sha256(file)}
+            for file in sorted(folder.rglob("*"))
+            if file.is_file()
+        }
+        manifest = {"format": _FORMAT, "step": step, "epoch": epoch, "created": created, "files": files}
+        (folder / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+    if fresh != destination:
+        try:
+            shutil.rmtree(destination)
+            fresh.rename(destination)
+        except OSError:  # somebody looks into the old one: then the new one stays where it is
+            destination = fresh
+    return BackupInfo(destination, step, epoch, created)
+
+
+def list_backups(run_dir: Path) -> list[BackupInfo]:
+    """Return the complete backups of a run, the newest last. A look at names and sizes; hashes are for `verify`."""
+    try:
+        folders = list((run_dir / "backup").glob("step-*"))
+    except (OSError, ValueError):  # a name no folder can have
+        return []
+    found = [backup for folder in folders if (backup := _backup_at(folder))]
+    return sorted(found, key=lambda b: (b.step, b.path.name))
+
+
+def newest_resumable(workspace: Path) -> BackupInfo | None:
+    """Return the newest backup of the newest run under a workspace that has one."""
+    try:
+        runs = sorted((workspace / "runs").iterdir(), key=lambda run: _age(run.name), reverse=True)
+    except (OSError, ValueError):
+        return None
+    return next((backups[-1] for run in runs if (backups := list_backups(run))), None)
+
+
+def find_backup(path: Path) -> BackupInfo:
+    """Return the backup that a path means: a backup, a run (its newest one), or a workspace (its newest run's).
+
+    Raises DarkroomError where there is none.
+    """
+    if (backup := _backup_at(path)) is not None:
+        return backup
+    if backups := list_backups(path):
+        return backups[-1]
+    if (newest := newest_resumable(path)) is not None:
+        return newest
+    raise DarkroomError(
+        f"There is no complete backup in {path}.",
+        advice="Name a run's folder (workspace/runs/...), one of its backups, or the workspace.",
+    )
+
+
+def verify(backup: BackupInfo) -> None:
+    """Compare every file with the manifest. Raises DarkroomError naming the first one that differs."""
+    manifest = _read_manifest(backup.path)
+    files = {MANIFEST: None} if manifest is None else {n: facts["sha256"] for n, facts in manifest["files"].items()}
+    for name, sha256 in files.items():
+        file = backup.path / name
+        if sha256 is None or not file.is_file() or _sha256(file) != sha256:
+            raise DarkroomError(
+                f"The backup {backup.path} is damaged: {name} is not what was written.",
+                advice="Resume from an older backup of the run.",
+            )
+
+
+def remove_older(run_dir: Path, *, keep: int) -> None:
+    """Remove the oldest complete backups of a run but the newest `keep`; 0 keeps all."""
+    if keep > 0:
+        for backup in list_backups(run_dir)[:-keep]:
+            shutil.rmtree(backup.path, ignore_errors=True)
+
+
+def _backup_at(folder: Path) -> BackupInfo | None:
+    """Return the backup in a folder if it is complete."""
+    manifest = _read_manifest(folder)
+    if manifest is None or not all(_has_size(folder / n, f["bytes"]) for n, f in manifest["files"].items()):
+        return None
+    return BackupInfo(folder, manifest["step"], manifest["epoch"], manifest["created"])
+
+
+def _has_size(file: Path, size_bytes: int) -> bool:
+    try:
+        return file.is_file() and file.stat().st_size == size_bytes
+    except (OSError, ValueError):
+        return False
+
+
+def _read_manifest(folder: Path) -> dict[str, Any] | None:
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    match manifest:
+        case {"format": number, "step": int(), "epoch": int(), "created": str(), "files": dict(files)}:
+            return manifest if number == _FORMAT and all(map(_is_entry, files.values())) else None
+        case _:
+            return None
+
+
+def _is_entry(facts: object) -> bool:
+    match facts:
+        case {"bytes": int(), "sha256": str()}:
+            return True
+        case _:
+            return False
+
+
+def _age(name: str) -> tuple[str, int, str]:
+    """Return what orders runs by age: their second, then the number behind it, of which "-10" follows "-9"."""
+    return name[:19], len(name), name
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Remove what a run that was killed had begun to write: it can be gigabytes, and is of no use."""
+    for unfinished in folder.glob(f".step-*{TEMPORARY_MARK}*"):
+        if f"{TEMPORARY_MARK}old-" not in unfinished.name:
+            shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
