@@ -16,7 +16,7 @@ MIXED = {("float16", "bfloat16"), ("bfloat16", "float16")}
 
 
 def config_with(tmp_path: Path, dtype: str, precision: str, part: str = "unet") -> Config:
-    config = small_config(tmp_path, model=tmp_path, pictures=tmp_path, training={"precision": precision})
+    config = small_config(tmp_path, model=tmp_path, images=tmp_path, training={"precision": precision})
     return config.model_copy(update={"parts": {part: config.part(part).model_copy(update={"dtype": dtype})}})
 
 
