@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 
 from modules.config.sections.adapter import ADAPTER_LABELS, AN_ADAPTER, AdapterSettings, Lora
 from modules.config.sections.backup import Backup
-from modules.config.sections.cloud import Cloud
 from modules.config.sections.data import Data
 from modules.config.sections.devices import MultiGpu
 from modules.config.sections.embeddings import Embeddings
@@ -76,7 +75,6 @@ class Config(Section):
     backup: Backup = Backup()
     output: Output = Output()
     multi_gpu: MultiGpu = MultiGpu()
-    cloud: Cloud = Cloud()
     remembered: Mapping[str, Mapping[str, Mapping[str, Any]]] = {}
     unknown: Mapping[str, Any] = {}
 

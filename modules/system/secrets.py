@@ -121,7 +121,7 @@ def _sifted(node: Any, path: str, notes: list[Problem]) -> Any:
         return node
     kept = {}
     for key, value in node.items():
-        if not any(_SECRET_KEY.fullmatch(part) for part in str(key).split(".")):
+        if not _is_secret(path, str(key)):
             kept[key] = _sifted(value, f"{path}{key}.", notes)
         elif value:
             message = "Passwords and tokens are not taken over into configs."
@@ -129,9 +129,19 @@ def _sifted(node: Any, path: str, notes: list[Problem]) -> Any:
     return kept
 
 
+def _is_secret(path: str, key: str) -> bool:
+    """Return whether a key says that its value is secret; of cloud settings also what says how to reach a machine."""
+    if any(_SECRET_KEY.fullmatch(part) for part in key.split(".")):
+        return True
+    *above, name = f"{path}{key}".split(".")
+    return "cloud" in above and (f"cloud.{name}" in SECRET_NAMES or _CLOUD_KEY.fullmatch(name) is not None)
+
+
 _SECRET_KEY = re.compile(
     r"secrets?|(\w+_)?(password|api_?key)|(huggingface|hugging_face|hf|hub|access|auth)_token", re.IGNORECASE
 )
+# Cloud settings are kept unread, those of newer versions too: there no key of such a name is a setting.
+_CLOUD_KEY = re.compile(r"(\w+_)?(token|secret|passwd|passphrase|key)", re.IGNORECASE)
 
 
 def from_json(data: Mapping[str, Any]) -> tuple[Secrets, list[str]]:

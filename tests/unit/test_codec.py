@@ -279,7 +279,7 @@ def test_what_a_file_does_not_say_the_config_below_it_says(tmp_path: Path) -> No
         "adapter": {"rank": 99},
         "concepts": [{"name": "c"}],
         "parts": {"unet": {"learning_rate": 0.2}},
-        "cloud": {"name": "mine"},  # is no variant, and what lay below it used to be lost
+        "cloud": {"name": "mine"},  # is no variant, and what lay below it used to be lost; kept as unknown by now
     }
     file = write(tmp_path, json.dumps(above).encode())
     config = load_file(file, over=below).config
@@ -288,7 +288,46 @@ def test_what_a_file_does_not_say_the_config_below_it_says(tmp_path: Path) -> No
     assert config.adapter.model_dump().items() >= {"rank": 99, "alpha": 4}.items()
     assert [c.name for c in config.concepts] == ["c"]
     assert (config.part("unet").learning_rate, config.part("unet").dtype) == (0.2, "bfloat16")
-    assert (config.cloud.name, config.cloud.gpu) == ("mine", "A100")
+    assert config.unknown == {"cloud": {"name": "mine", "gpu": "A100"}}
+
+
+CLOUD_AS_IT_WAS = {
+    "enabled": False, "kind": "runpod", "file_sync": "scp", "remote_dir": "/workspace",
+    "program_dir": "/workspace/OneTrainer", "hub_cache_dir": "/workspace/huggingface_cache", "install": True,
+    "install_command": "", "update": True, "tensorboard_tunnel": True, "detach": False, "run_id": "job1",
+    "create": False, "name": "OneTrainer", "offer": "", "gpu": "", "volume_gb": 100, "min_download_mbps": 0.0,
+    "download_samples": True, "download_output": True, "download_saves": True, "download_backups": False,
+    "download_tensorboard": False, "delete_workspace": False, "on_finish": "none", "on_error": "none",
+    "on_detached_finish": "none", "on_detached_error": "none",
+}  # fmt: skip
+
+
+def test_a_saved_cloud_section_that_sets_nothing_leaves_no_trace() -> None:
+    """Every config that was saved while there was one has it, whole."""
+    for cloud in (CLOUD_AS_IT_WAS, {}, {"enabled": False}):
+        assert decode({"darkroom_version": 1, "cloud": cloud}) == Loaded(Config())
+
+
+@pytest.mark.parametrize(
+    ("change", "severity"),
+    [({"gpu": "A100"}, "info"), ({"enabled": True}, "warning"), ({"of_a_newer_version": 1}, "info")],
+)
+def test_a_saved_cloud_section_that_sets_something_is_kept_and_said_once(
+    tmp_path: Path, change: dict[str, Any], severity: str
+) -> None:
+    cloud = CLOUD_AS_IT_WAS | change
+    loaded = decode({"darkroom_version": 1, "cloud": cloud, "unknown": {"odd": 1}})
+    assert loaded.config.unknown == {"odd": 1, "cloud": cloud}
+    assert [(p.path, p.severity) for p in loaded.problems] == [("cloud", severity)]
+    save_file(loaded.config, tmp_path / "again.json")
+    assert load_file(tmp_path / "again.json") == Loaded(loaded.config)
+
+
+def test_a_cloud_that_is_no_section_is_kept_like_anything_unknown() -> None:
+    assert decode({"darkroom_version": 1, "cloud": 5}).config.unknown == {"cloud": 5}
+    assert decode({"darkroom_version": 1, "cloud": {"gpu": "A"}, "unknown": 5}).config.unknown == {
+        "cloud": {"gpu": "A"}
+    }
 
 
 @few

@@ -59,7 +59,7 @@ def test_a_whole_file_gives_the_expected_config(version: int) -> None:
 
 # What says nothing to any model of ours: all else has a home, or is without meaning here.
 OTHER_KINDS = {
-    "async_offloading", "decoder", "decoder_text_encoder", "decoder_vqgan", "dynamic_timestep_shifting",
+    "async_offloading", "cloud", "decoder", "decoder_text_encoder", "decoder_vqgan", "dynamic_timestep_shifting",
     "effnet_encoder", "embedding", "frames", "prior", "sample_audio_format", "sample_video_format", "samples",
     "text_encoder", "text_encoder_2", "text_encoder_2_sequence_length", "text_encoder_3", "text_encoder_3_layer_skip",
     "text_encoder_4", "text_encoder_4_layer_skip", "text_encoder_sequence_length", "transformer",
@@ -386,7 +386,6 @@ def test_stochastic_rounding_is_said_of_the_weights(dtype: str, asked: bool, exp
         ("multi_gpu.enabled", {"multi_gpu": True}),
         ("embeddings.words", {"additional_embeddings": [{"placeholder": "<x>"}]}),
         ("training.loss.weighting", {"loss_weight_fn": "P2"}),
-        ("cloud.enabled", {"cloud": {"enabled": True}}),
         ("model.variant", {"model_type": "STABLE_DIFFUSION_15_INPAINTING"}),
         ("parts.unet.dtype", {"unet": {"weight_dtype": "NFLOAT_4"}}),
         ("training.trained_layers", {"training_method": "FINE_TUNE", "layer_filter_preset": "attn-mlp"}),

@@ -138,7 +138,7 @@ def test_a_proven_age_restores_the_default_of_its_day(tree: Tree, expected: Tree
     ("tree", "said"),
     [
         ({"huber_strength": 0.5}, "training.loss.huber_delta"),
-        ({"cloud": {"enabled": True}}, "cloud.create"),
+        ({"cloud": {"enabled": True}}, "onetrainer.cloud.create"),
         ({"huber_strength": 0.0}, ""),
         ({"cloud": {"enabled": False}}, ""),
         ({"unet": {"weight_dtype": "NONE"}}, ""),

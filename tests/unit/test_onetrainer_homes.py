@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from modules.config.codec import Loaded, decode
+from modules.config.codec import Loaded, decode, load_file, save_file
 from modules.config.migrations.onetrainer_keys import FIRST_VERSION, LAST_VERSION, NEWEST
 
 KEYS: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "fixtures" / "onetrainer_keys.json").read_text())
-ALL = [(place, key) for place, keys in KEYS.items() for key in keys]
+CLOUD = KEYS["cloud"]
+ALL = [(place, key) for place, keys in KEYS.items() for key in keys if place != "cloud"]
 
 # What a key needs beside it before it means anything.
 BESIDE: dict[str, dict[str, Any]] = {
@@ -106,6 +107,25 @@ def test_the_list_of_keys_is_complete() -> None:
     nested = KEYS.keys() - {"top", "concept", "concept.image", "concept.text", "sample"}
     listed = KEYS["top"].keys() | nested
     assert todays - listed == OTHER_KINDS
+
+
+def test_the_cloud_is_kept_as_it_is_and_reported(tmp_path: Path) -> None:
+    """Training in the cloud is not built: nothing of it is set here, and nothing of it is lost."""
+    for cloud in (CLOUD, {**CLOUD, "enabled": False}, {"__version": 0, "telepathy": 1}, 5):
+        result = placed("top", {"cloud": cloud})
+        assert result.config.unknown == {"onetrainer": {"cloud": cloud}}
+        assert result.config.model_copy(update={"unknown": {}}) == placed("top", {}).config
+        assert any("cloud" in p.message for p in result.problems)
+        save_file(result.config, tmp_path / "saved.json")
+        again = load_file(tmp_path / "saved.json")
+        assert (again.config, again.problems) == (result.config, []), "said once, and kept"
+
+
+def test_a_file_that_wants_to_train_in_the_cloud_is_told_that_it_does_not() -> None:
+    on, off = (placed("top", {"cloud": {**CLOUD, "enabled": enabled}}).problems for enabled in (True, False))
+    assert [(p.path, p.severity) for p in on] == [("onetrainer.cloud", "warning"), ("", "info")]
+    assert "trains on this machine" in on[0].message
+    assert [(p.path, p.severity) for p in off] == [("", "info")]
 
 
 @pytest.mark.parametrize("key", sorted(OTHER_KINDS))

@@ -38,6 +38,13 @@ def test_a_built_in_preset_loads_without_a_word_and_is_ready_to_start(file: Path
 
 
 @pytest.mark.parametrize("file", BUILT_IN, ids=lambda f: f.stem)
+def test_a_built_in_preset_does_nothing_that_the_rules_warn_of(file: Path) -> None:
+    """Three of them kept weights in float16 and computed in bfloat16."""
+    config = Preset(file.stem, file.parent.name, file).load().config
+    assert [str(p) for p in problems_of(config) if p.severity == "warning"] == []
+
+
+@pytest.mark.parametrize("file", BUILT_IN, ids=lambda f: f.stem)
 def test_a_built_in_preset_is_sparse(file: Path) -> None:
     raw = json.loads(file.read_text(encoding="utf-8"))
     assert raw["darkroom_version"] == 1

@@ -300,6 +300,31 @@ def test_a_config_takes_none_over_and_says_where_they_can_be_taken(tree: dict[st
     assert "secrets import FILE" in note.advice
 
 
+@pytest.mark.parametrize("kept_under", ["theirs", "ours", "unknown"])
+def test_what_opens_a_cloud_machine_is_not_kept_with_its_settings(kept_under: str) -> None:
+    """The cloud settings of a file are kept unread; keys, passwords and how to reach the machine are not among them."""
+    planted = {
+        key: "planted01"
+        for key in (
+            "api_key", "runpod_token", "token", "password", "ssh_key", "passphrase", "id", "host", "port", "user",
+            "key_file",
+        )
+    }  # fmt: skip
+    cloud = {"enabled": True, "gpu_type": "A100", **planted, "more": {"deep": [{"token": "planted01"}]}}
+    tree: dict[str, Any] = {
+        "theirs": {"__version": 11, "training_method": "LORA", "cloud": cloud},
+        "ours": {"darkroom_version": 1, "cloud": cloud},
+        "unknown": {"darkroom_version": 1, "unknown": {"onetrainer": {"cloud": cloud}, "cloud.token": "planted01"}},
+    }[kept_under]
+    loaded = decode(tree)
+    text = json.dumps(encode(loaded.config))
+    assert "A100" in text
+    assert "planted01" not in text
+    said = [p for p in loaded.problems if "not taken over into configs" in p.message]
+    assert len(said) >= len(planted) + 1
+    assert not [p for p in said if "planted01" in str(p)]
+
+
 def test_no_setting_of_ours_has_the_name_of_a_secret() -> None:
     tree = encode(Config())
     assert without_secrets(tree) == (tree, [])

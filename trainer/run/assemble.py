@@ -107,6 +107,13 @@ def load_family(config: Config, on_bytes: Callable[[float, float], None] | None 
     return cast(ModelFamily, family)
 
 
+def prepare_parts(family: ModelFamily, precision: Precision) -> None:
+    """Make the parts that run under autocast work in a precision, whatever their weight dtype is."""
+    for part in family.parts.values():
+        if part.spec.role != "vae":  # runs outside autocast, in its own dtype
+            precision.prepare(part.module)
+
+
 def load_model(config: Config, machine: Machine, on_bytes: Callable[[float, float], None] | None = None) -> LoadedModel:
     """Load the model, attach what is trained, and set up where its parts are and how they save memory.
 
@@ -115,6 +122,7 @@ def load_model(config: Config, machine: Machine, on_bytes: Callable[[float, floa
     family = load_family(config, on_bytes)
     # Before adapters are attached and parts move: the identity of the encoders is that of their own weights.
     identities = _identities(config, family, machine)
+    prepare_parts(family, machine.precision)
     if config.training.trains == "full":
         adapters, groups = [], _whole_parts(config, family)
     else:

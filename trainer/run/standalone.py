@@ -15,12 +15,13 @@ from modules.formats.lora_files import LoraLayerWeights
 from modules.memory.placement import Placement
 from trainer import phases
 from trainer.callbacks.image_sampler import ImageSampler
-from trainer.run.assemble import load_family, machine_of
+from trainer.run.assemble import load_family, machine_of, prepare_parts
 
 
 def generate_samples(config: Config, lora: Path | None) -> list[Image.Image]:
     """Return the images of a config's enabled prompts. Raises DarkroomError for a LoRA of another model."""
     machine, family = machine_of(config), load_family(config)
+    prepare_parts(family, machine.precision)
     if lora is not None:
         put_lora_on(family, lora)
     facts = phases.phase_facts(config)

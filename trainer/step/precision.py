@@ -6,8 +6,11 @@ import contextlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import torch
+from torch import nn
+from torch.nn.functional import group_norm, layer_norm
 
 from modules.system.devices import Device
 
@@ -36,9 +39,35 @@ class Precision:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self.compute_dtype)
 
+    def prepare(self, part: nn.Module) -> None:
+        """Have the norms of a part computed in float32 where a CPU would refuse them, in place.
+
+        That is where the weights are in one 16-bit format and the precision is the other. On a GPU autocast computes
+        every norm in float32; on a CPU it leaves them alone, and the kernels take activations in one 16-bit format
+        with weights in the other for an error ("mixed dtype").
+        """
+        if self.device.type != "cpu" or self.compute_dtype == torch.float32:
+            return
+        for layer in part.modules():
+            if isinstance(layer, nn.LayerNorm | nn.GroupNorm) and _is_other_16_bit(layer, self.compute_dtype):
+                layer.forward = partial(_norm_in_float32, layer)  # type: ignore[method-assign]
+
     def make_scaler(self) -> torch.amp.GradScaler:
         """Return the loss scaler: at work for float16, whose gradients would vanish, else passing all through."""
         return torch.amp.GradScaler(self.device.type, enabled=self.name == "float16")
+
+
+def _is_other_16_bit(layer: nn.LayerNorm | nn.GroupNorm, compute_dtype: torch.dtype) -> bool:
+    weight: torch.Tensor | None = layer.weight  # None without elementwise affine
+    return weight is not None and weight.dtype.itemsize == 2 and weight.dtype != compute_dtype
+
+
+def _norm_in_float32(layer: nn.LayerNorm | nn.GroupNorm, x: torch.Tensor) -> torch.Tensor:
+    """Return the norm of x in float32; the weights are read at each call, as they may be on their way."""
+    weight, bias = layer.weight.float(), None if layer.bias is None else layer.bias.float()
+    if isinstance(layer, nn.LayerNorm):
+        return layer_norm(x.float(), layer.normalized_shape, weight, bias, layer.eps)
+    return group_norm(x.float(), layer.num_groups, weight, bias, layer.eps)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+from modules.config.migrations.darkroom_cloud import cloud_kept_aside
 from modules.config.migrations.eras import Era, era_of, first_step_for, is_onetrainer
 from modules.config.migrations.old_defaults import with_old_defaults
 from modules.config.migrations.onetrainer_00 import to_1
@@ -50,6 +51,7 @@ def migrate(raw: Tree) -> tuple[Tree, list[Problem], bool]:
         )
     for step in range(max(version, 1), NEWEST_DARKROOM):
         tree = _DARKROOM_STEPS[step](tree, notes)
+    tree = cloud_kept_aside(tree, notes)
     tree["darkroom_version"] = NEWEST_DARKROOM
     return tree, notes, version < NEWEST_DARKROOM
 

@@ -60,7 +60,7 @@ _CHANGES = (
         _Changed(10, f"{name}.weight_dtype", f"parts.{name}.dtype", "FLOAT_32", "FLOAT_32", partial(_says_none, name))
         for name in PARTS
     ),
-    _Changed(11, "cloud.create", "cloud.create", True, False, _is_cloud_silent),
+    _Changed(11, "cloud.create", "onetrainer.cloud.create", True, False, _is_cloud_silent),
 )
 
 

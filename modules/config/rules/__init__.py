@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from modules.config.rules.adapters import custom_layers
+from modules.config.rules.dtypes import mixed_16_bit
 from modules.config.rules.fused import fused_back_pass
 from modules.config.rules.images import concepts, samples, sizes
 from modules.config.rules.offload import offloaded_layers
@@ -33,6 +34,7 @@ RULES: tuple[Rule, ...] = (
     fused_back_pass,
     plausible_learning_rate,
     small_weights,
+    mixed_16_bit,
     stops,
     validation,
     offloaded_layers,

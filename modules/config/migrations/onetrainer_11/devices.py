@@ -1,9 +1,10 @@
-"""OneTrainer's several GPUs, and its cloud."""
+"""OneTrainer's several GPUs. Its cloud is kept as it is: training there is not built."""
 
 from __future__ import annotations
 
+from modules.config.migrations.darkroom_cloud import note_of_cloud
 from modules.config.migrations.onetrainer_11.tables import move_all
-from modules.config.migrations.taking import Notes, Tree, choose, give_back, put, taken_part
+from modules.config.migrations.taking import Notes, Tree, choose
 
 _MULTI_GPU = {
     "multi_gpu": "multi_gpu.enabled",
@@ -18,45 +19,12 @@ _REDUCE = {
     "WEIGHT_DTYPE": "weights",
     "WEIGHT_DTYPE_STOCHASTIC": "weights_stochastic",
 }
-_CLOUD = {
-    "enabled": "enabled",
-    "create": "create",
-    "name": "name",
-    "sub_type": "offer",
-    "gpu_type": "gpu",
-    "volume_size": "volume_gb",
-    "min_download": "min_download_mbps",
-    "tensorboard_tunnel": "tensorboard_tunnel",
-    "remote_dir": "remote_dir",
-    "huggingface_cache_dir": "hub_cache_dir",
-    "onetrainer_dir": "program_dir",
-    "install_onetrainer": "install",
-    "install_cmd": "install_command",
-    "update_onetrainer": "update",
-    "detach_trainer": "detach",
-    "run_id": "run_id",
-    "download_samples": "download_samples",
-    "download_output_model": "download_output",
-    "download_saves": "download_saves",
-    "download_backups": "download_backups",
-    "download_tensorboard": "download_tensorboard",
-    "delete_workspace": "delete_workspace",
-}
-_ENDINGS = {"NONE": "none", "STOP": "stop", "DELETE": "delete"}
 
 
 def devices_of(rest: Tree, result: Tree, notes: Notes) -> None:
-    """Take what concerns other devices and other machines than the one of a plain run."""
+    """Take what concerns several GPUs; a file that wants to train in the cloud is told that it does not."""
     move_all(rest, result, _MULTI_GPU)
     choose(rest, result, "gradient_reduce_precision", "multi_gpu.reduce_precision", _REDUCE, notes)
-    given = taken_part(rest, "cloud", notes, "cloud")
-    cloud: Tree = {}
-    choose(given, cloud, "type", "kind", {"RUNPOD": "runpod", "LINUX": "linux"}, notes, where="cloud.kind")
-    sync = {"NATIVE_SCP": "scp", "FABRIC_SFTP": "sftp"}
-    choose(given, cloud, "file_sync", "file_sync", sync, notes, where="cloud.file_sync")
-    for key in ("on_finish", "on_error", "on_detached_finish", "on_detached_error"):
-        choose(given, cloud, key, key, _ENDINGS, notes, where=f"cloud.{key}")
-    move_all(given, cloud, _CLOUD)
-    if cloud:
-        put(result, "cloud", cloud)
-    give_back(rest, "cloud", given)
+    cloud = rest.get("cloud")
+    if isinstance(cloud, dict) and cloud.get("enabled") is True:  # else it is named with all that is kept
+        notes.append(note_of_cloud("onetrainer.cloud", cloud))
