@@ -36,7 +36,7 @@ from tests.builders.live_bytes import LiveBytes, cuda_autocast, give_weights
 from tests.builders.pipelines import load_tiny
 from tests.builders.runs import run
 from tests.builders.single_files import write_tiny
-from trainer.preflight import datasets_of
+from trainer.data.datasets import datasets_of
 from trainer.preflight.budget import disk_need
 
 FACTOR = 0.15
@@ -425,7 +425,7 @@ def test_a_run_leaves_on_the_disk_what_was_estimated(
         parts={"text_encoder": {"train": False}, "text_encoder_2": {"train": False}},
         output={"dtype": "float32"},
     )
-    training, _ = datasets_of(config)
+    training = datasets_of(config).training
     captions = {c for e in training.examples for c in e.image.captions}
     need = disk_need(config, training.bucket_counts, num_captions=len(captions))
     assert need is not None

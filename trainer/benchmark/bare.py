@@ -13,7 +13,7 @@ from modules.data.batch import Batch
 from modules.families.protocol import ModelFamily
 from modules.optim.registry import build_optimizer
 from modules.system.devices import Device
-from trainer.run.assemble import LoadedModel
+from trainer.run.model import LoadedModel
 from trainer.step.precision import Precision
 
 

@@ -1,14 +1,32 @@
-"""What the loop tells its callbacks."""
+"""What the loop and the dry run ask of a callback. The callbacks themselves are in `trainer/callbacks`, above."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from trainer.callbacks.dry_run import DryRunCheck, DryRunState
+from modules.optim.param_groups import TrainGroup
 from trainer.step.counters import Counters
-from trainer.step.stepper import StepOutcome
+from trainer.step.stepper import StepOutcome, Stepper
+
+
+@dataclass(frozen=True, eq=False)
+class DryRunCheck:
+    """One branch of a run: what it is, as in "a training step", what to do if memory is short, and how it is tried."""
+
+    what: str
+    if_too_large: str
+    try_once: Callable[[], None]
+
+
+@dataclass(frozen=True, eq=False)
+class DryRunState:
+    """Where a run is, and a few small weights with what moves them: a run in small, to be tried and thrown away."""
+
+    counters: Counters
+    groups: Sequence[TrainGroup]
+    stepper: Stepper
 
 
 @dataclass(frozen=True, slots=True)
