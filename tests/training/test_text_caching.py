@@ -93,7 +93,7 @@ def test_each_caption_keeps_its_place(any_model: Path, is_cacheable: Callable[[s
 def test_gradients_reach_what_encodes_the_captions_in_the_step(any_model: Path) -> None:
     family = load_tiny(any_model)
     encoder = next(p.module for p in family.parts.values() if p.spec.role == "text_encoder")
-    table = encoder.get_input_embeddings().weight.requires_grad_()  # type: ignore[operator, union-attr]
+    table = encoder.get_input_embeddings().weight.requires_grad_()
     with torch.no_grad():
         ready = [None if "<new>" in c else family.encode_prompts([c]) for c in CAPTIONS]
         empty = family.encode_prompts([""])
