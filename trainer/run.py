@@ -25,7 +25,15 @@ from modules.system.paths import from_root
 from modules.system.redaction import redacted
 from trainer import preflight
 from trainer.assemble import Machine, cached_loader, caches_of, load_model, machine_of
-from trainer.backup import BackupInfo, find_backup, list_backups, new_run_dir, verify
+from trainer.backup import (
+    BackupInfo,
+    abandoned_by,
+    find_backup,
+    list_backups,
+    make_newest,
+    new_run_dir,
+    verify,
+)
 from trainer.checkpoint import SavedState, read_state
 from trainer.commands import CommandDesk, StopRequested
 from trainer.downloads import DownloadMeter
@@ -95,6 +103,9 @@ def execute(request: RunRequest, *, log: EventLog, desk: CommandDesk, clocks: Cl
         workspace = from_root(request.config.general.workspace_dir)
         run_dir = backup.run_dir if backup else new_run_dir(workspace, now=clocks.now())
         log.open(run_dir)
+        if backup:
+            _report_abandoned(backup, request.config.backup.keep, log)
+            backup = make_newest(backup, now=clocks.now())
         carry_out(
             RunSetup(request.config, machine, desk, log, clocks, run_dir, num_threads, backup, saved, approved_code)
         )
@@ -127,6 +138,21 @@ def _check_resume(config: Config, backup: BackupInfo) -> SavedState:
             advice="Set them back, or start a new run. Epochs, samples, backups and the result's place may change.",
         )
     return read_state(backup.path)
+
+
+def _report_abandoned(backup: BackupInfo, keep: int, log: EventLog) -> None:
+    """Warn of the backups that belong to a branch which this run abandons, and say what becomes of them."""
+    abandoned = abandoned_by(backup)
+    if not abandoned:
+        return
+    limit = f" (the newest {keep} are kept)" if keep else ""
+    log.emit(
+        WarningRaised(
+            f"The run resumes from step {backup.step} and abandons the branch of these backups: "
+            f"{', '.join(b.path.name for b in abandoned)}.",
+            f"They stay until newer backups replace them{limit}. Copy them to another folder to keep them for good.",
+        )
+    )
 
 
 def _only_cache(config: Config, machine: Machine, desk: CommandDesk, log: EventLog, clocks: Clocks) -> None:
