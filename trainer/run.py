@@ -21,6 +21,7 @@ from modules.config.schema import Config
 from modules.config.secrets_file import load_secrets
 from modules.errors import DarkroomError
 from modules.system.approvals import approved_hashes
+from modules.system.atomic import write_text
 from modules.system.paths import from_root
 from modules.system.redaction import redacted
 from trainer import preflight
@@ -166,6 +167,15 @@ def _only_cache(config: Config, machine: Machine, desk: CommandDesk, log: EventL
 
 
 def _failure(error: BaseException, run_dir: Path | None) -> RunFailed:
+    """Return the failure of a run, if need be without its backup and details: a run never ends unexpectedly."""
+    try:
+        return _full_failure(error, run_dir)
+    except Exception:
+        logger.exception("The failure of the run could not be described in full.")
+        return RunFailed(f"The run failed: {type(error).__name__}.", "The log has the details.")
+
+
+def _full_failure(error: BaseException, run_dir: Path | None) -> RunFailed:
     """Return the failure as a sentence and an advice, with the technical details in the run's folder."""
     message, advice = explain(error)
     backups = list_backups(run_dir) if run_dir else []
@@ -174,9 +184,17 @@ def _failure(error: BaseException, run_dir: Path | None) -> RunFailed:
         return RunFailed(message, advice, backup_path=backup_path)
     details = redacted("".join(traceback.format_exception(error)))
     logger.error("The run failed.\n%s", details)
-    details_path = ""
-    if run_dir is not None:
-        file = run_dir / "error.txt"
-        file.write_text(details, encoding="utf-8")
-        details_path = str(file)
-    return RunFailed(message, advice, details_path, backup_path)
+    return RunFailed(message, advice, _write_details(details, run_dir), backup_path)
+
+
+def _write_details(details: str, run_dir: Path | None) -> str:
+    """Write the technical details into the run's folder and return the file's path; nothing where that fails."""
+    if run_dir is None:
+        return ""
+    file = run_dir / "error.txt"
+    try:
+        write_text(file, details)
+    except OSError:  # the disk may be full: that may even be what ended the run
+        logger.warning("%s could not be written.", file, exc_info=True)
+        return ""
+    return str(file)
