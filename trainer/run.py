@@ -77,7 +77,7 @@ def execute(request: RunRequest, *, log: EventLog, desk: CommandDesk, clocks: Cl
     machine = machine_of(request.config)
     backup = find_backup(request.resume_from) if request.resume_from is not None else None
     saved = _check_resume(request.config, backup) if backup else None
-    if backup and saved and saved.counters.epoch >= request.config.training.epochs:
+    if backup and saved and _is_complete(request.config, backup, saved):
         message = (
             f"The run is complete already, after {count(saved.counters.epoch, 'epoch')}. Give it more epochs to go on."
         )
@@ -139,6 +139,13 @@ def _check_resume(config: Config, backup: BackupInfo) -> SavedState:
             advice="Set them back, or start a new run. Epochs, samples, backups and the result's place may change.",
         )
     return read_state(backup.path)
+
+
+def _is_complete(config: Config, backup: BackupInfo, saved: SavedState) -> bool:
+    """Return whether nothing is left to do: all epochs are trained and the result was written, there or in the run."""
+    destination = from_root(config.output.destination)
+    places = (destination, backup.run_dir / "save" / destination.name)
+    return saved.counters.epoch >= config.training.epochs and any(place.exists() for place in places)
 
 
 def _report_abandoned(backup: BackupInfo, keep: int, log: EventLog) -> None:
