@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-import socket
+import platform
 import sys
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -38,7 +38,7 @@ class Holder:
     @property
     def is_alive(self) -> bool:
         """Whether the process still runs. One of another computer counts as alive: it cannot be asked from here."""
-        return self.host != socket.gethostname() or abs(_start_of(self.pid) - self.started) < _SAME_START_SECONDS
+        return self.host != platform.node() or abs(_start_of(self.pid) - self.started) < _SAME_START_SECONDS
 
 
 class RunLock:
@@ -49,7 +49,7 @@ class RunLock:
         self._path = run_dir / LOCK_FILE
         self._file = _locked(self._path)
         try:
-            holder = Holder(os.getpid(), _start_of(os.getpid()), socket.gethostname())
+            holder = Holder(os.getpid(), _start_of(os.getpid()), platform.node())
             self._file.truncate(0)
             self._file.write(json.dumps(asdict(holder)).encode())
         except BaseException:
@@ -76,8 +76,10 @@ def _locked(path: Path) -> BinaryIO:
         try:
             is_free = _try_lock(file)
             holder = _read_holder(file)
-            if is_free is False or (is_free is None and holder is not None and holder.is_alive):
+            if is_free is False:
                 raise _in_use(path, holder)
+            if is_free is None and holder is not None and holder.is_alive:
+                raise _in_use(path, holder, f"If that process is gone, delete {path}.")
             if _is_at(path, file):
                 return file
         except BaseException:
@@ -134,15 +136,15 @@ def _start_of(pid: int) -> float:
         return -float("inf")
 
 
-def _in_use(path: Path, holder: Holder | None) -> DarkroomError:
+def _in_use(path: Path, holder: Holder | None, if_gone: str = "") -> DarkroomError:
     match holder:
         case None:
             who = "another process"
-        case Holder(pid=pid) if pid == os.getpid() and holder.host == socket.gethostname():
+        case Holder(pid=pid) if pid == os.getpid() and holder.host == platform.node():
             who = f"another run of this program (process {pid})"
         case Holder(pid=pid, host=host):
             who = f"another process (process {pid} on {host})"
     return DarkroomError(
         f"The run's folder {path.parent} is in use by {who}.",
-        advice="Wait until that run has ended, or stop it; then resume. Two runs never share a folder.",
+        advice=f"Wait until that run has ended, or stop it; then resume. {if_gone}".strip(),
     )

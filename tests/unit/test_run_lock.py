@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import socket
+import platform
 import subprocess
 import sys
 import threading
@@ -38,7 +38,7 @@ def holding_process(run_dir: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def write_lock(run_dir: Path, *, pid: int, started: float, host: str | None = None) -> None:
-    content = {"pid": pid, "started": started, "host": host or socket.gethostname()}
+    content = {"pid": pid, "started": started, "host": host or platform.node()}
     (run_dir / LOCK_FILE).write_text(json.dumps(content))
 
 
@@ -117,8 +117,9 @@ def test_a_reused_process_id_is_recognized_as_stale(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("no_system_locks")
 def test_a_process_of_another_computer_counts_as_alive(tmp_path: Path) -> None:
     write_lock(tmp_path, pid=1, started=1.0, host="elsewhere")
-    with pytest.raises(DarkroomError, match="elsewhere"):
+    with pytest.raises(DarkroomError, match="elsewhere") as caught:
         RunLock(tmp_path)
+    assert f"delete {tmp_path / LOCK_FILE}" in caught.value.advice
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "12", '{"pid": "x"}', '{"pid": -5, "started": 1.0, "host": ""}'])
@@ -126,7 +127,7 @@ def test_a_process_of_another_computer_counts_as_alive(tmp_path: Path) -> None:
 def test_a_lock_file_that_names_nobody_is_stale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, locks: str
 ) -> None:
-    (tmp_path / LOCK_FILE).write_text(content.replace('""', f'"{socket.gethostname()}"'))
+    (tmp_path / LOCK_FILE).write_text(content.replace('""', f'"{platform.node()}"'))
     if locks == "none":
         monkeypatch.setattr(run_lock, "_try_lock", lambda file: None)
     RunLock(tmp_path).release()
