@@ -26,7 +26,7 @@ def one_thread() -> Iterator[None]:
     """One torch thread: tiny models are many times slower with two on a busy machine, and last bits depend on it."""
     import torch
 
-    import trainer.training_run  # noqa: F401 - what it brings in stays, and each run ends with a look at all that lives
+    import trainer.run.training_run  # noqa: F401 - what it brings in stays, and each run ends with a look at all that lives
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -24,7 +24,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from modules.errors import DarkroomError
+from modules.system.errors import DarkroomError
 from modules.system.redaction import redacted
 from trainer.cli import verbs
 

@@ -27,7 +27,7 @@ from trainer.commands import Command, CommandDesk
 from trainer.events import Event, PhaseChanged
 
 SWITCH_INTERVAL_SECONDS = 0.0005
-_ENGINE = "trainer.run"
+_ENGINE = "trainer.run.execute"
 
 
 @dataclass(frozen=True, slots=True)

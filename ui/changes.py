@@ -8,9 +8,9 @@ from typing import Any
 
 from modules.config.compare import differing_paths
 from modules.config.edit import get_path
-from modules.config.field import FieldRecord
-from modules.config.problem import Problem, cut
 from modules.config.schema import Config
+from modules.settings.field import FieldRecord
+from modules.system.problem import Problem, cut
 from ui.findings import locate
 from ui.forms.records import nearest_field, record_at, top_records
 from ui.forms.values import display

@@ -8,10 +8,10 @@ from pathlib import Path
 from modules.config.codec import Loaded, export_file, save_file
 from modules.config.imports.any_file import CONFIG_SUFFIXES, load_any
 from modules.config.presets import BUILT_IN_DIR, Preset, import_presets, list_presets, save_preset
-from modules.config.problem import Problem, count
 from modules.config.schema import Config
-from modules.errors import DarkroomError
+from modules.system.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT, safe_name
+from modules.system.problem import Problem, count
 from ui.findings import Findings
 from ui.forms.model import FormModel, Source
 from ui.interaction import Answer, Failure, FileKind, Interaction

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from modules.config.problem import Problem
+from modules.system.problem import Problem
 from trainer.preflight import Preview
 
 FileKind = tuple[str, str]  # what people call it, and a pattern: ("Config", "*.json")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from modules.config.field import FieldRecord
 from modules.config.schema import Config
+from modules.settings.field import FieldRecord
 from ui.forms.records import Group, variant_records
 from ui.forms.visibility import is_out_of_reach
 from ui.pages.catalogue import PAGES, groups_on

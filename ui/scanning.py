@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from modules.config.sections.concept import Concept
+from modules.data.concept import Concept
 from modules.data.scan import Scan, scan_folder
 from modules.system.paths import from_root
 from ui.run.background import Background

@@ -13,8 +13,8 @@ from annotated_types import Ge, Le
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from modules.config.codec import decode, encode
-from modules.config.problem import Problem
 from modules.system.atomic import write_text
+from modules.system.problem import Problem
 from ui.forms.model import Document, FormModel, Source
 
 _log = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from torch import nn
 
-from modules.errors import DarkroomError
 from modules.families.spec import Role
+from modules.system.errors import DarkroomError
 
 # Parts of diffusers' layer names; the presets mean what OneTrainer's of like name mean.
 _PRESETS = {"attention_mlp": ("attentions",), "attention": ("attn",), "all": ("",)}

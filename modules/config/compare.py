@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from modules.config.codec import encode
-from modules.config.field import records_of
 from modules.config.schema import Config
+from modules.settings.field import records_of
 
 
 def differing_paths(one: Config, other: Config) -> list[str]:

@@ -7,12 +7,12 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from modules.config.field import Section
-from modules.config.problem import Problem, shown
-from modules.config.reasons import reason_of
 from modules.config.schema import Config
 from modules.config.sections.model import Part
 from modules.families.registry import FAMILIES
+from modules.settings.field import Section
+from modules.settings.reasons import reason_of
+from modules.system.problem import Problem, shown
 
 
 def get_path(config: Config, path: str) -> Any:

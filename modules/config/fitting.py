@@ -10,11 +10,11 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from modules.config.edit import get_path
-from modules.config.every import Every
-from modules.config.field import FieldRecord, records_of
-from modules.config.problem import DEFAULT_STANDS, Problem, shown
-from modules.config.reasons import reason_of
 from modules.config.schema import Config
+from modules.settings.every import Every
+from modules.settings.field import FieldRecord, records_of
+from modules.settings.reasons import reason_of
+from modules.system.problem import DEFAULT_STANDS, Problem, shown
 
 _Place = tuple[Any, ...]  # keys of objects and indices of lists
 

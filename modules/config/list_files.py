@@ -13,8 +13,8 @@ from typing import Any
 
 from modules.config.migrations.onetrainer_11.concepts import concepts_from
 from modules.config.migrations.onetrainer_11.samples import samples_from
-from modules.config.problem import Problem, shown
 from modules.system.paths import PROGRAM_ROOT
+from modules.system.problem import Problem, shown
 
 LIST_VERSION = 1
 _PARENTS = 3

@@ -14,10 +14,10 @@ from itertools import count
 from pathlib import Path
 
 from modules.config.codec import Loaded, export_file, load_file, packed
-from modules.config.problem import Problem
 from modules.config.schema import Config
-from modules.errors import DarkroomError
+from modules.system.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT, safe_name, user_presets_dir
+from modules.system.problem import Problem
 
 BUILT_IN_DIR = PROGRAM_ROOT / "training_presets"
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from modules.config.field import Section, Setting, variants
 from modules.config.sections.adapter import ADAPTER_LABELS, AN_ADAPTER, AdapterSettings, Lora
+from modules.config.sections.backup import Backup
 from modules.config.sections.cloud import Cloud
-from modules.config.sections.concept import Concept
 from modules.config.sections.data import Data
 from modules.config.sections.devices import MultiGpu
 from modules.config.sections.embeddings import Embeddings
+from modules.config.sections.evaluation import Sampling, Validation
 from modules.config.sections.general import General
-from modules.config.sections.keeping import Backup
 from modules.config.sections.masks import Masks
 from modules.config.sections.model import Model, Part
 from modules.config.sections.output import Output
 from modules.config.sections.quantization import Quantization
 from modules.config.sections.reward import Reward
 from modules.config.sections.training import Training
-from modules.config.sections.watching import Sampling, Validation
+from modules.data.concept import Concept
+from modules.settings.field import Section, Setting, variants
 
 VERSION = 1
 

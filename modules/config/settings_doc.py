@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from modules.config.every import Every
-from modules.config.field import FieldRecord, records_of
 from modules.config.schema import Config
+from modules.settings.every import Every
+from modules.settings.field import FieldRecord, records_of
 
 _HEAD = """# Settings
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from modules.config.edit import get_path
-from modules.config.field import FieldRecord
-from modules.config.problem import Problem, shown
 from modules.config.schema import Config
 from modules.config.walk import live_records
+from modules.settings.field import FieldRecord
+from modules.system.problem import Problem, shown
 
 
 def unsupported(config: Config) -> Iterator[Problem]:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pydantic import BaseModel
 
 from modules.config.edit import get_path
-from modules.config.field import FieldRecord, When, records_of
 from modules.config.schema import Config
 from modules.families.registry import FAMILIES
+from modules.settings.field import FieldRecord, When, records_of
 
 
 def condition_path(record: FieldRecord, condition: When) -> str:

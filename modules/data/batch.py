@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # the window's side of the program knows the type and not torch
     import torch
 
-    from modules.data.frame import Frame
     from modules.data.order import Showing
+    from modules.data.size_conditioning import Frame
     from modules.families.protocol import Conditioning, ModelFamily
 
 

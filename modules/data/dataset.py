@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from modules.config.sections.concept import Concept
 from modules.data.buckets import Placement, Size, bucket_sizes, place
-from modules.data.frame import Frame
+from modules.data.concept import Concept
 from modules.data.order import (
     Copies,
     Showing,
@@ -22,6 +21,7 @@ from modules.data.order import (
     windows_of_epoch,
 )
 from modules.data.scan import Picture, Skipped, scan_folder
+from modules.data.size_conditioning import Frame
 from modules.system.paths import from_root
 
 

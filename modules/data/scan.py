@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.data.captions import CaptionSource, read_captions
-from modules.data.pictures import BrokenPictureError, opened, seen_size
+from modules.data.images import BrokenPictureError, opened, seen_size
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".jfif", ".webp", ".avif", ".bmp", ".gif", ".tif", ".tiff"})
 # Files of other trainers' masks and conditioning pictures: never pictures to learn.

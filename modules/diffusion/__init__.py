@@ -1,1 +1,1 @@
-"""Noise schedules, forward processes, loss weights and samplers."""
+"""Noise schedules, forward processes and loss weights."""

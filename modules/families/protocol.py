@@ -15,7 +15,7 @@ from typing import Any, Protocol, Self
 import torch
 from torch import nn
 
-from modules.data.frame import Frame
+from modules.data.size_conditioning import Frame
 from modules.diffusion.process import NoiseProcess
 from modules.families.spec import FamilySpec, LoraNaming, PartSpec
 from modules.memory.checkpointing import CheckpointMode

@@ -14,7 +14,6 @@ from typing import Literal
 
 import torch
 
-from modules.errors import DarkroomError
 from modules.formats.file_kind import FileKind
 from modules.formats.folder_model import folder_configs, folder_states, traits_of, write_folder
 from modules.formats.kinds import identify
@@ -26,6 +25,7 @@ from modules.formats.single_file.checkpoint import open_checkpoint, part_state
 from modules.formats.single_file.models import Configs, configs_of_file, shipped_configs
 from modules.formats.single_file.write import States, write_checkpoint
 from modules.formats.stored_tensors import read_stored
+from modules.system.errors import DarkroomError
 
 Form = Literal["single", "folder", "kohya", "peft"]
 FORMS: tuple[Form, ...] = ("single", "folder", "kohya", "peft")

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from transformers.utils.logging import disable_progress_bar
 
-from modules.config.secrets import WHERE_TO_ENTER, HubAccess
-from modules.errors import DarkroomError
+from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
+from modules.system.secrets import WHERE_TO_ENTER, HubAccess
 
 _WANTED = (
     "model_index.json",

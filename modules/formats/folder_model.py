@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from modules.errors import DarkroomError
 from modules.formats.diffusers_folder import read_json
 from modules.formats.file_kind import FAMILY_OF, FileKind
 from modules.formats.lazy_tensors import LazyTensor
@@ -23,6 +22,7 @@ from modules.formats.single_file.models import Configs, layouts
 from modules.formats.single_file.write import CheckpointTraits, States, file_state, require_keys
 from modules.formats.stored_tensors import stored_tensors
 from modules.system.atomic import atomic_folder
+from modules.system.errors import DarkroomError
 
 _WEIGHTS = {"unet": "diffusion_pytorch_model", "vae": "diffusion_pytorch_model"}  # others: "model"
 _CLASSES = {

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from modules.errors import DarkroomError
+from modules.system.errors import DarkroomError
 
 Defect = Literal["missing", "empty", "html", "lfs", "pickled", "truncated", "damaged"]
 

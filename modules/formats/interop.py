@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modules.errors import DarkroomError
+from modules.formats.checkpoint_header import Outline, read_outline
 from modules.formats.file_kind import FileKind
 from modules.formats.headers import UnreadableFileError
 from modules.formats.kinds import identify
 from modules.formats.lora_names import kohya_names
-from modules.formats.outline import Outline, read_outline
 from modules.formats.single_file.models import CONFIGS_KEY, PartLayout, configs_of_file, layouts, shipped_configs
 from modules.formats.single_file.names import missing_names, original_names
+from modules.system.errors import DarkroomError
 
 PROGRAMS = ("diffusers", "ComfyUI", "A1111", "Forge")
 _FORGE_TOLERATES = 12  # unmatched keys; with more it refuses the whole file

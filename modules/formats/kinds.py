@@ -9,14 +9,14 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+from modules.formats.checkpoint_header import Outline, read_outline
+from modules.formats.detectors.adapters import adapter_kind
+from modules.formats.detectors.checkpoints import checkpoint_kind
+from modules.formats.detectors.folders import folder_kind
+from modules.formats.detectors.others import other_model_kind
+from modules.formats.detectors.smaller import embedding_kind, part_kind, vae_kind
 from modules.formats.file_kind import FileKind
 from modules.formats.headers import UnreadableFileError
-from modules.formats.outline import Outline, read_outline
-from modules.formats.signs.adapters import adapter_kind
-from modules.formats.signs.checkpoints import checkpoint_kind
-from modules.formats.signs.folders import folder_kind
-from modules.formats.signs.others import other_model_kind
-from modules.formats.signs.smaller import embedding_kind, part_kind, vae_kind
 
 # In this order: an adapter's names contain those of the model it is for, and a model's those of its parts.
 _SIGNS = (adapter_kind, checkpoint_kind, other_model_kind, vae_kind, embedding_kind, part_kind)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import torch
 
-from modules.errors import DarkroomError
 from modules.formats.lazy_tensors import LazyTensor, lazy
+from modules.system.errors import DarkroomError
 
 NameOf = Callable[[str, str], str]
 

@@ -17,9 +17,9 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
-from modules.errors import DarkroomError
 from modules.formats.lazy_tensors import LazyTensor
 from modules.system.atomic import atomic_file
+from modules.system.errors import DarkroomError
 
 _DTYPE_CODES = {
     torch.float64: "F64",

@@ -15,9 +15,9 @@ from zipfile import is_zipfile
 
 import torch
 
-from modules.errors import DarkroomError
 from modules.formats.headers import TensorEntry, UnreadableFileError, read_header
 from modules.formats.lazy_tensors import LazyTensor, lazy
+from modules.system.errors import DarkroomError
 
 DTYPE_CODES = {
     "F64": torch.float64,

@@ -22,8 +22,8 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from modules.memory.offloaded_layers import choose_waiting
 from modules.memory.transfers import Arriving, Transfers
-from modules.memory.waiting import choose_waiting
 
 
 @dataclass(frozen=True, eq=False)

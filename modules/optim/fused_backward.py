@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from modules.optim.moving import Draws, Mover, gradient_norm, norm_of
 from modules.optim.param_groups import TrainGroup
+from modules.optim.sliced_step import Draws, Mover, gradient_norm, norm_of
 
 
 @dataclass(eq=False)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from modules.optim.stand_ins import Rounding, StandIn
+from modules.optim.master_weights import Rounding, StandIn
 
 
 @dataclass(eq=False)

@@ -15,7 +15,7 @@ from modules.config.sections.optimizers.adam import Adam, AdamW
 from modules.config.sections.optimizers.eight_bit import AdamW8bit
 from modules.config.sections.optimizers.sgd import Sgd
 from modules.config.sections.optimizers.squares import Adagrad, RmsProp
-from modules.errors import DarkroomError
+from modules.system.errors import DarkroomError
 
 Groups = list[dict[str, Any]]
 

@@ -12,12 +12,12 @@ from torch.nn import functional
 from transformers.models.clip.modeling_clip import CLIPEncoderLayer, CLIPModel
 from transformers.utils.logging import disable_progress_bar
 
-from modules.errors import DarkroomError
 from modules.families.parts.clip_tokens import load_clip_tokenizer
 from modules.memory.checkpointing import create_checkpointed_forward
 from modules.rewards.clip_input import Fit, clip_input
 from modules.rewards.protocol import RewardContext
 from modules.system.devices import move
+from modules.system.errors import DarkroomError
 
 
 class ClipEyes:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from modules.config.problem import shown
-from modules.errors import DarkroomError
+from modules.system.errors import DarkroomError
+from modules.system.problem import shown
 
 
 def parse_colour(text: str) -> tuple[float, float, float]:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 
 from modules.config.sections.reward import Scorer
-from modules.errors import DarkroomError
 from modules.rewards.protocol import Reward, RewardContext
 from modules.rewards.registry import REWARDS
+from modules.system.errors import DarkroomError
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modules.config.sections.reward import Scorer
-from modules.errors import DarkroomError
 from modules.rewards.registry import REWARDS, RewardFile
+from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 
 

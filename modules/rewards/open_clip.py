@@ -15,9 +15,9 @@ import torch
 from transformers.models.clip.configuration_clip import CLIPConfig
 from transformers.models.clip.modeling_clip import CLIPModel
 
-from modules.errors import DarkroomError
 from modules.formats.lazy_tensors import LazyTensor
 from modules.formats.stored_tensors import read_stored
+from modules.system.errors import DarkroomError
 
 # (OpenCLIP's name, transformers' name); the first that matches is taken.
 _PLAIN = {

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from modules.config.problem import Problem
 from modules.config.sections.reward import Scorer
-from modules.errors import DarkroomError
 from modules.rewards.files import found_file, wanted_files
 from modules.rewards.registry import REWARDS
 from modules.rewards.selection import held_out_scorer, trained_scorers
 from modules.rewards.user_code_file import hash_of, refusal_of, split_reference
+from modules.system.errors import DarkroomError
+from modules.system.problem import Problem
 
 
 def problems_of_rewards(

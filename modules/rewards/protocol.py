@@ -11,8 +11,8 @@ from typing import Protocol
 
 import torch
 
-from modules.config.secrets import HubAccess
 from modules.system.devices import CPU, Device
+from modules.system.secrets import HubAccess
 
 
 class Reward(Protocol):

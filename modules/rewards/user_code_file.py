@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from modules.config.problem import shown
-from modules.errors import DarkroomError
+from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
+from modules.system.problem import shown
 
 
 def split_reference(reference: str) -> tuple[Path, str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from modules.errors import DarkroomError
+from modules.system.errors import DarkroomError
 
 Retag = Callable[[torch.Tensor, "Device"], torch.Tensor]
 _retag: list[Retag] = []  # the active guard's, innermost last; empty outside tests and debug mode

@@ -18,14 +18,14 @@ WINDOW_SIDE = (
     "modules.data.transforms.fit",
     "modules.families.registry",
     "modules.families.parts.clip_tokens",
-    "modules.diffusion.samplers.registry",
+    "modules.sampling.registry",
     "trainer.preflight.checks",
     "trainer.events",
     "trainer.commands",
     "trainer.launch",
-    "trainer.backup",
-    "trainer.state",
-    "trainer.console",
+    "trainer.run.backup",
+    "trainer.step.counters",
+    "trainer.cli.console",
     "trainer.__main__",
 )
 CHECKS_ALONE_NEED = ("numpy", "tokenizers", "huggingface_hub", "modules.memory", "trainer.preflight.checks")

@@ -12,16 +12,16 @@ import numpy as np
 import torch
 from transformers import CLIPTokenizer
 
-from modules.config.sections.watching import SamplePrompt
-from modules.diffusion.samplers.chain import make_scheduler
+from modules.config.sections.evaluation import SamplePrompt
 from modules.families.parts.clip_vocabulary import END_TOKEN, clip_merges, clip_vocabulary
 from modules.families.protocol import ModelFamily
 from modules.families.registry import FAMILIES
 from modules.memory.placement import Placement
+from modules.sampling.denoising_loop import make_scheduler
 from modules.system.devices import CPU
 from tests.builders.configs import family_of
-from trainer.painting import Painter
-from trainer.precision import Precision
+from trainer.callbacks.image_sampler import Painter
+from trainer.step.precision import Precision
 
 
 def load_tiny(folder: Path, **options: Any) -> Any:

@@ -14,8 +14,8 @@ from modules.config.schema import Config
 from trainer.commands import Command, CommandDesk
 from trainer.events import Event, RunFailed, RunFinished
 from trainer.launch import RunRequest
-from trainer.run import execute_guarded
-from trainer.run_setup import Clocks
+from trainer.run.execute import execute_guarded
+from trainer.run.setup import Clocks
 
 E = TypeVar("E")
 

@@ -35,14 +35,14 @@ from tests.builders.models import write_sd_folder
 from tests.builders.more_models import write_sdxl_folder
 from tests.builders.pictures import draw_folder
 from tests.builders.pipelines import load_tiny
-from trainer.backup import write_backup
-from trainer.checkpoint import write_state
-from trainer.export import LoraExporter
-from trainer.export_model import ModelExporter
+from trainer.export.lora import LoraExporter
+from trainer.export.model import ModelExporter
 from trainer.methods.denoise import Denoise
 from trainer.preflight import datasets_of
-from trainer.state import Counters
-from trainer.step import Stepper
+from trainer.run.backup import write_backup
+from trainer.run.checkpoint import write_state
+from trainer.step.counters import Counters
+from trainer.step.stepper import Stepper
 
 TENSOR_BYTES = 1 << 20
 LITTLE_BYTES = 48 << 20  # parts of 16 MB that are cast and checked, Python's own, what the allocator cannot use

@@ -9,9 +9,9 @@ import torch
 from diffusers import DDIMScheduler
 
 from modules.diffusion.process import DDPMProcess
-from modules.diffusion.samplers.ddim_step import DdimStep, ddim_steps
-from modules.errors import DarkroomError
 from modules.families.parts.noise_process import process_of
+from modules.sampling.ddim_step import DdimStep, ddim_steps
+from modules.system.errors import DarkroomError
 
 SCHEDULER = {
     "num_train_timesteps": 1000, "beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear",

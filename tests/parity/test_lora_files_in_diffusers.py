@@ -15,14 +15,14 @@ from safetensors.torch import load_file
 from modules.adapters.lora import LoraAdapter, LoraShape, attach_lora
 from modules.adapters.targets import target_layers
 from modules.config.schema import Config
-from modules.config.sections.watching import SamplePrompt
+from modules.config.sections.evaluation import SamplePrompt
 from modules.data.dataset import Dataset
-from modules.errors import DarkroomError
 from modules.families.protocol import ModelFamily
+from modules.system.errors import DarkroomError
 from tests.builders.configs import laid_over
 from tests.builders.pipelines import load_tiny, paint_in_diffusers, paint_with_ours, stock_pipeline
-from trainer.export import LoraExporter
-from trainer.standalone import put_lora_on
+from trainer.export.lora import LoraExporter
+from trainer.run.standalone import put_lora_on
 
 PROMPT = SamplePrompt(
     prompt="a red disc", negative_prompt="blurred", width_px=64, height_px=64, seed=3, steps=4, guidance=3.0

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from modules.diffusion.process import DDPMProcess, PredictionType
-from modules.diffusion.samplers.chain import initial_noise, make_scheduler, run_chain
-from modules.diffusion.samplers.registry import SAMPLERS
+from modules.sampling.denoising_loop import initial_noise, make_scheduler, run_chain
+from modules.sampling.registry import SAMPLERS
 from modules.system.devices import CPU
 
 SCHEDULER = {

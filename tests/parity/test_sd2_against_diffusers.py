@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from modules.config.sections.watching import SamplePrompt
+from modules.config.sections.evaluation import SamplePrompt
 from modules.families.sd.forward import StableDiffusion
 from modules.families.sd.load import load
 from tests.builders.pipelines import assert_same_picture, paint_in_diffusers, paint_with_ours, stock_pipeline

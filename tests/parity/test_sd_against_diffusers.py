@@ -14,20 +14,20 @@ import torch
 from diffusers import DDPMScheduler, StableDiffusionPipeline
 from transformers import CLIPTokenizer
 
-from modules.config.sections.watching import SamplePrompt
+from modules.config.sections.evaluation import SamplePrompt
 from modules.diffusion.process import DDPMProcess
-from modules.diffusion.samplers.chain import guided, initial_noise, make_scheduler, run_chain
-from modules.diffusion.samplers.registry import SAMPLERS
 from modules.diffusion.schedule import cumulative_alphas, rescaled_to_zero_snr
 from modules.diffusion.weighting import min_snr_weights
 from modules.families.parts.clip_vocabulary import clip_merges, clip_vocabulary
 from modules.families.sd.forward import StableDiffusion
 from modules.families.sd.load import load
 from modules.memory.placement import Placement
+from modules.sampling.denoising_loop import guided, initial_noise, make_scheduler, run_chain
+from modules.sampling.registry import SAMPLERS
 from modules.system.devices import CPU
 from tests.builders.models import SCHEDULER
-from trainer.painting import Painter
-from trainer.precision import Precision
+from trainer.callbacks.image_sampler import Painter
+from trainer.step.precision import Precision
 
 PROMPT, NEGATIVE = "a small red disc on a green ground", "blurred"
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from modules.config.sections.watching import SamplePrompt
+from modules.config.sections.evaluation import SamplePrompt
 from modules.data.buckets import Size
-from modules.data.frame import Frame
-from modules.diffusion.samplers.chain import guided, initial_noise, make_scheduler, run_chain
+from modules.data.size_conditioning import Frame
 from modules.families.sdxl.forward import StableDiffusionXL
 from modules.families.sdxl.load import load
+from modules.sampling.denoising_loop import guided, initial_noise, make_scheduler, run_chain
 from modules.system.devices import CPU
 from tests.builders.pipelines import assert_same_picture, paint_in_diffusers, paint_with_ours, stock_pipeline
 

@@ -17,8 +17,8 @@ from tests.builders.pictures import draw_folder
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from trainer.commands import Stop
 from trainer.events import PhaseChanged, RewardMeasured, RunFailed, StepFinished
-from trainer.pauses import Pauses
-from trainer.step import Stepper
+from trainer.step.pauses import Pauses
+from trainer.step.stepper import Stepper
 
 BRIGHTER: dict[str, Any] = {"scorers": [{"kind": "brightness"}], "measure_every": {"unit": "never"}}
 METHOD: dict[str, Any] = {"name": "alignprop", "steps": 4, "last_steps": 2, "guidance": 2.0}

@@ -17,12 +17,12 @@ from modules.formats.folder_model import folder_configs
 from modules.system.devices import CPU
 from tests.builders.configs import small_config
 from tests.builders.more_models import POOLED_WIDTH
-from trainer.assemble import load_family
 from trainer.benchmark import full_size, measure, report, saving_memory
 from trainer.benchmark.loop_speed import demo_config, loop_against_bare
 from trainer.benchmark.measure import paired
-from trainer.endings import Prepared
-from trainer.run_setup import RunSetup
+from trainer.run.assemble import load_family
+from trainer.run.endings import Prepared
+from trainer.run.setup import RunSetup
 
 
 def test_pairs_take_turns_and_the_first_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from tests.builders.runs import Ran
 from trainer.commands import CommandDesk
 from trainer.events import CacheProgress
 from trainer.launch import RunRequest
-from trainer.run import execute_guarded
+from trainer.run.execute import execute_guarded
 
 NUM_PICTURES = 5
 NUM_CAPTIONS = NUM_PICTURES + 1  # and the empty one

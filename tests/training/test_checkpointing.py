@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from modules.adapters.lora import LoraAdapter, LoraShape, attach_lora
 from modules.adapters.targets import target_layers
 from modules.data.buckets import Size
-from modules.data.frame import Frame
+from modules.data.size_conditioning import Frame
 from modules.families.protocol import Conditioning, ModelFamily, PartMemory
 from modules.memory import checkpointing
 from modules.memory.checkpointing import create_checkpointed_forward

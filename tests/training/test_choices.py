@@ -19,7 +19,6 @@ from hypothesis import find
 from safetensors.torch import load_file
 
 from modules.config.edit import get_path, set_path
-from modules.config.field import FieldRecord, records_of
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.config.support import unsupported
@@ -27,16 +26,17 @@ from modules.config.walk import condition_path, is_relevant, live_records
 from modules.formats.safetensors_io import read_safetensors
 from modules.optim.ema import Ema
 from modules.rewards.registry import NEED_FILES
+from modules.settings.field import FieldRecord, records_of
 from modules.system.devices import Device
 from tests.builders.configs import laid_over, small_config
 from tests.builders.pictures import draw_folder
 from tests.builders.runs import Ran, run
 from tests.unit.strategies import few, valid_values
-from trainer import checkpoint
 from trainer.events import RunStarted, SampleReady
 from trainer.preflight import check
 from trainer.preflight.packages import problems_of_packages
-from trainer.run_setup import Clocks
+from trainer.run import checkpoint
+from trainer.run.setup import Clocks
 
 SAMPLE = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 3, "guidance": 2.0}
 
@@ -246,7 +246,7 @@ def test_tf32_is_switched_on(base: Config, monkeypatch: pytest.MonkeyPatch) -> N
     seen = []
     plain_write = checkpoint.write_state
     monkeypatch.setattr(
-        "trainer.endings.write_state",
+        "trainer.run.endings.write_state",
         lambda *a, **k: (seen.append(tf32()), plain_write(*a, **k)),
     )
     for precision in ("float32", "tfloat32"):

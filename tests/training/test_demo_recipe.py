@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from modules.errors import DarkroomError
+from modules.system.errors import DarkroomError
 from trainer.demo.architecture import (
     build_demo_text_encoder,
     build_demo_unet,

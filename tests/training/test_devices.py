@@ -23,11 +23,11 @@ from tests.builders.configs import laid_over, small_config
 from tests.builders.matrix import matrix
 from tests.builders.pictures import draw_folder
 from tests.builders.runs import Ran, assert_equal_tensors, run
-from trainer import sources
+from trainer.data import sources
+from trainer.data.sources import Prepared
 from trainer.events import BackupSaved, ModelSaved, RunFailed, SampleReady, ValidationFinished, WarningRaised
 from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepContext, StepLoss
-from trainer.sources import Prepared
 
 ENCODERS = ("text_encoder", "text_encoder_2")
 # Two epochs of two steps; all that can happen beside a step does so at the start, between the epochs and at the end.

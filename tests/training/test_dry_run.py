@@ -19,12 +19,12 @@ from tests.builders.configs import laid_over, small_config
 from tests.builders.matrix import matrix
 from tests.builders.pictures import draw_folder
 from tests.builders.runs import Ran, run
-from trainer import training_run
-from trainer.callbacks.rehearsal import SmallRun
+from trainer.callbacks.dry_run import SmallRun
+from trainer.callbacks.image_sampler import Painter
 from trainer.callbacks.validation import ValidationCallback
 from trainer.commands import Stop
-from trainer.dry_run import dry_run
-from trainer.endings import Prepared
+from trainer.dry_run.dry_run import dry_run
+from trainer.dry_run.step import TrialStep, coming_state_bytes
 from trainer.events import (
     BackupSaved,
     Event,
@@ -38,8 +38,8 @@ from trainer.events import (
 )
 from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepContext, StepLoss
-from trainer.painting import Painter
-from trainer.trial_step import TrialStep, coming_state_bytes
+from trainer.run import training_run
+from trainer.run.endings import Prepared
 
 SAMPLE = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 3, "guidance": 2.0}
 TRIED = [

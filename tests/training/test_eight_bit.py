@@ -14,9 +14,9 @@ from torch import nn
 
 from modules.config.rules import problems_of
 from modules.config.sections.optimizers.eight_bit import AdamW8bit
-from modules.errors import DarkroomError
 from modules.optim.param_groups import TrainGroup, optimizer_groups
 from modules.optim.registry import build_optimizer
+from modules.system.errors import DarkroomError
 from tests.builders.configs import small_config
 from tests.builders.runs import assert_equal_tensors, run
 from trainer.events import BackupSaved, StepFinished

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from modules.config.schema import Config
-from trainer.export import embedded_config
+from trainer.export.lora import embedded_config
 
 PRIVATE = ("holiday pictures", "a private prompt", "my concepts", "my samples", "an odd setting")
 

@@ -11,7 +11,7 @@ from torch import nn
 from modules.optim.ema import Ema
 from modules.optim.param_groups import TrainGroup, moved_parameters
 from modules.system.devices import resolve_device
-from trainer.evaluation import Evaluation
+from trainer.step.evaluation import Evaluation
 
 
 class ScheduleFree(torch.optim.SGD):

@@ -19,8 +19,6 @@ from tests.builders.configs import laid_over, small_config
 from tests.builders.full_disk import FullDisk
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from trainer.commands import BackupNow, Command, Pause, Stop, to_line
-from trainer.endings import Backups
-from trainer.event_log import EVENTS_FILE
 from trainer.events import (
     BackupSaved,
     CacheProgress,
@@ -36,10 +34,12 @@ from trainer.events import (
     WarningRaised,
     from_line,
 )
-from trainer.export import LoraExporter
+from trainer.export.lora import LoraExporter
 from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepContext, StepLoss
-from trainer.run_lock import LOCK_FILE
+from trainer.run.endings import Backups
+from trainer.run.event_log import EVENTS_FILE
+from trainer.run.run_lock import LOCK_FILE
 
 
 @pytest.fixture
@@ -200,7 +200,7 @@ def test_a_failure_that_cannot_be_described_is_still_told(config: Config, monkey
     def strange(*_arguments: Any, **_options: Any) -> None:
         raise StrangeError
 
-    monkeypatch.setattr("trainer.run.execute", strange)
+    monkeypatch.setattr("trainer.run.execute.execute", strange)
     assert run(config).ending == RunFailed("The run failed: StrangeError.", "The log has the details.")
 
 
@@ -235,7 +235,7 @@ def test_a_resumed_run_that_is_killed_at_once_stays_on_its_branch(
     run_dir = run_dir_of(run(config))
     older = min((run_dir / "backup").iterdir())
     with monkeypatch.context() as patch:
-        patch.setattr("trainer.run.carry_out", no_room)  # stands for a kill: nothing of the run comes any more
+        patch.setattr("trainer.run.execute.carry_out", no_room)  # stands for a kill: nothing of the run comes any more
         killed = run(laid_over(config, {"training": {"epochs": 3}}), resume_from=older)
     assert isinstance(killed.ending, RunFailed)
     assert killed.ending.backup_path == str(older)

@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from modules.data.buckets import Size, place
 from modules.data.cache.build import PictureJob, build_captions, build_pictures, missing_pictures, to_tensor
 from modules.data.cache.store import BrokenEntryError, CacheStore, weights_fingerprint
-from modules.errors import DarkroomError
 from modules.formats.safetensors_io import payload_sha256, read_safetensors, write_safetensors
+from modules.system.errors import DarkroomError
 from tests.builders.pictures import draw_folder
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.uint8, torch.bool]

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from modules.config.schema import Config
-from modules.config.sections.watching import SamplePrompt
+from modules.config.sections.evaluation import SamplePrompt
 from modules.formats.conversion import convert, open_source
 from modules.formats.kinds import identify
 from tests.builders.configs import laid_over, small_config
@@ -194,7 +194,7 @@ def test_a_broken_result_replaces_no_model(sd_config: Config, tmp_path: Path, mo
     changed = laid_over(sd_config, {"output": out})
     run(changed)
     good = (tmp_path / "tuned.safetensors").read_bytes()
-    from trainer.export_model import ModelExporter
+    from trainer.export.model import ModelExporter
 
     plain = ModelExporter.save
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from modules.data.buckets import Size
-from modules.data.frame import Frame
+from modules.data.size_conditioning import Frame
 from modules.families.parts.conditioning import TextConditioning
 from modules.families.sdxl.forward import StableDiffusionXL
 from modules.families.sdxl.text import SdxlConditioning
@@ -57,7 +57,7 @@ def test_sizes_and_crops_are_those_of_the_pictures(
     text_learns: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("trainer.training_run.dry_run", lambda _run: None)  # shows some of the pictures once more
+    monkeypatch.setattr("trainer.run.training_run.dry_run", lambda _run: None)  # shows some of the pictures once more
     pictures = draw_folder(tmp_path / "pictures", sizes=SIZES)
     config = small_config(
         tmp_path,

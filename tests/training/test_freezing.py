@@ -19,11 +19,11 @@ from tests.builders.configs import small_config
 from tests.builders.matrix import matrix
 from tests.builders.pictures import draw_folder
 from tests.builders.runs import Ran, assert_equal_tensors, run
-from trainer import freezing
 from trainer.__main__ import main
 from trainer.cli import runs
 from trainer.events import BackupSaved, ModelSaved, RunStarted, StepFinished, WarningRaised
-from trainer.run_setup import Clocks
+from trainer.run.setup import Clocks
+from trainer.step import freezing
 from ui.run.run_state import RunState, fold
 
 TRAINED = {"tiny_sd": ("unet", "text_encoder"), "tiny_sdxl": ("unet", "text_encoder", "text_encoder_2")}

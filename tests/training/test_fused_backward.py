@@ -19,19 +19,19 @@ from modules.config.sections.optimizers.adafactor import Adafactor
 from modules.config.sections.optimizers.adam import AdamW
 from modules.optim.ema import Ema
 from modules.optim.fused_backward import FusedBackward
-from modules.optim.moving import Mover, gradient_holders
+from modules.optim.master_weights import Rounding
 from modules.optim.param_groups import TrainGroup, freeze, kept_parameters, named_parameters, optimizer_groups
 from modules.optim.registry import build_optimizer
-from modules.optim.stand_ins import Rounding
+from modules.optim.sliced_step import Mover, gradient_holders
 from modules.system.devices import CPU
 from tests.builders.configs import laid_over, small_config
 from tests.builders.matrix import matrix
 from tests.builders.runs import Ran, assert_equal_tensors, run
+from trainer.dry_run.step import TrialStep
 from trainer.events import BackupSaved, StepFinished
 from trainer.methods.protocol import StepLoss
-from trainer.step import StepOutcome, Stepper
-from trainer.trial_step import TrialStep
-from trainer.watchdog import Watchdog
+from trainer.step.stepper import StepOutcome, Stepper
+from trainer.step.watchdog import Watchdog
 
 # -- whole runs
 

@@ -18,12 +18,12 @@ from tests.builders.configs import laid_over, small_config
 from tests.builders.pictures import draw_folder
 from tests.builders.runs import assert_equal_tensors, run
 from trainer import phases
-from trainer.allowed_code import unapproved_code
 from trainer.callbacks.rewards import RewardCallback
 from trainer.cli.options import allowed_code
 from trainer.events import RewardMeasured, RunFailed, StepFinished, WarningRaised
-from trainer.judges import measured_prompts
+from trainer.methods.reward_models import measured_prompts
 from trainer.preflight import check, datasets_of
+from trainer.run.allowed_code import unapproved_code
 
 METHOD: dict[str, Any] = {"name": "alignprop", "steps": 3, "last_steps": 1, "guidance": 1.0}
 

@@ -18,17 +18,17 @@ from modules.config.schema import Config
 from modules.families.protocol import ModelFamily, PartMemory
 from modules.memory.checkpointing import create_checkpointed_forward, offloaded_weights
 from modules.memory.guard import DeviceGuard
+from modules.memory.offloaded_layers import choose_waiting
 from modules.memory.placement import Placement
 from modules.memory.transfers import Arriving, Transfers
-from modules.memory.waiting import choose_waiting
 from modules.system.devices import CPU, Device
 from tests.builders.configs import laid_over, small_config
 from tests.builders.matrix import matrix
 from tests.builders.pipelines import load_tiny
 from tests.builders.runs import assert_equal_tensors, run
 from tests.training.test_checkpointing import Loss, chained, predicted, trained_parts, with_lora
-from trainer import assemble
 from trainer.events import BackupSaved, SampleReady, ValidationFinished
+from trainer.run import assemble
 
 TEMP = Device("cpu:1")
 PARTS = ("unet", "text_encoder", "text_encoder_2")

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from modules.errors import DarkroomError
 from modules.families.parts.clip_tokens import OPEN_CLIP_PAD, load_clip_tokenizer
 from modules.families.parts.clip_vocabulary import clip_merges, clip_vocabulary
 from modules.families.sd.load import load
 from modules.families.sdxl.load import load as load_sdxl
 from modules.formats.diffusers_folder import locate
+from modules.system.errors import DarkroomError
 from tests.builders.configs import small_config
 from tests.builders.models import tiny_unet
 from tests.builders.runs import run

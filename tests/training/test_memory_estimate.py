@@ -18,26 +18,26 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProject
 
 from modules.adapters.lora import LoraShape, attach_lora
 from modules.adapters.targets import target_layers
+from modules.estimate.architecture import architecture_of
+from modules.estimate.clip import clip_pass
+from modules.estimate.passes import Passes, count
+from modules.estimate.run import RunPlan, estimate
+from modules.estimate.tape import AdapterPlan, PartPlan, Tape
+from modules.estimate.unet import unet_pass
+from modules.estimate.walk import Walk
 from modules.families.parts.forwards import _BLOCK_TYPES
 from modules.families.registry import FAMILIES
 from modules.families.spec import Role
 from modules.formats.single_file.models import shipped_configs
 from modules.memory.checkpointing import create_checkpointed_forward
-from modules.memory.estimate.architecture import architecture_of
-from modules.memory.estimate.clip import clip_pass
-from modules.memory.estimate.passes import Passes, count
-from modules.memory.estimate.run import RunPlan, estimate
-from modules.memory.estimate.tape import AdapterPlan, PartPlan, Tape
-from modules.memory.estimate.unet import unet_pass
-from modules.memory.estimate.walk import Walk
 from modules.system.devices import CPU
 from tests.builders.configs import small_config
 from tests.builders.live_bytes import LiveBytes, cuda_autocast, give_weights
 from tests.builders.pipelines import load_tiny
 from tests.builders.runs import run
 from tests.builders.single_files import write_tiny
-from trainer.budget import disk_need
 from trainer.preflight import datasets_of
+from trainer.preflight.budget import disk_need
 
 FACTOR = 0.15
 RANK = 8

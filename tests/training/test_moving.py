@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 from modules.config.sections.optimizer import Adafactor, AdamW, OptimizerSettings
-from modules.optim import moving
+from modules.optim import sliced_step as moving
+from modules.optim.master_weights import Rounding, StandIn
 from modules.optim.param_groups import TrainGroup, kept_parameters, optimizer_groups
 from modules.optim.registry import build_optimizer
-from modules.optim.stand_ins import Rounding, StandIn
 from modules.system.seeds import derive_seed
 from tests.builders.live_bytes import LiveBytes
 from trainer.methods.protocol import StepLoss
-from trainer.step import Stepper
+from trainer.step.stepper import Stepper
 
 SIDE = 64
 NUM_WEIGHTS = SIDE * SIDE

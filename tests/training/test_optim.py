@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import nn
 
-from modules.config.field import records_of
 from modules.config.sections.optimizer import NEEDS_BITSANDBYTES, OPTIMIZERS_NOT_YET, VARIANTS, OptimizerSettings
 from modules.config.sections.optimizers.adafactor import Adafactor
 from modules.config.sections.optimizers.adam import Adam, AdamW
@@ -43,6 +42,7 @@ from modules.optim.param_groups import (
 )
 from modules.optim.registry import OPTIMIZERS, build_optimizer
 from modules.optim.schedules import learning_rate_factor
+from modules.settings.field import records_of
 from modules.system.devices import CPU, Device
 
 

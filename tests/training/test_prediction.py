@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from modules.errors import DarkroomError
 from modules.families.parts.noise_process import scheduler_with
 from modules.families.sd.load import load
 from modules.families.sdxl.load import load as load_sdxl
+from modules.system.errors import DarkroomError
 from tests.builders.configs import laid_over, small_config
 from tests.builders.pictures import draw_folder
 from tests.builders.runs import run

@@ -24,14 +24,14 @@ from modules.optim.ema import Ema
 from tests.builders.configs import laid_over, small_config
 from tests.builders.matrix import matrix
 from tests.builders.runs import Ran, run
-from trainer import training_run
 from trainer.commands import Command, Stop
-from trainer.endings import Prepared
 from trainer.events import CacheProgress, Event, RunFailed, RunFinished, SampleProgress, StepFinished
-from trainer.loop import Training
 from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepContext, StepLoss
-from trainer.step import Stepper
+from trainer.run import training_run
+from trainer.run.endings import Prepared
+from trainer.step.loop import Training
+from trainer.step.stepper import Stepper
 
 SAMPLE = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 2, "guidance": 2.0}
 OWNERS = (StableDiffusion, StableDiffusionXL, Placement, Stepper, Training, Ema, LoraAdapter, CacheStore, Prepared)

@@ -23,7 +23,7 @@ from trainer.commands import CommandDesk, Stop
 from trainer.events import RunFailed, StepFinished, WarningRaised
 from trainer.methods.protocol import StepLoss
 from trainer.preflight import check
-from trainer.step import Stepper
+from trainer.step.stepper import Stepper
 
 # 20 steps in 4 epochs: two sizes, 13 micro-batches in windows of three, the last shorter, and each picture twice.
 SIZES = [(64, 64)] * 7 + [(96, 64)] * 6

@@ -14,13 +14,13 @@ from transformers import CLIPModel
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from modules.config.sections.reward import Scorer
-from modules.errors import DarkroomError
 from modules.rewards.clip_input import Fit, clip_input
 from modules.rewards.composite import CompositeReward, Judge, build_rewards
 from modules.rewards.protocol import Reward, RewardContext
 from modules.rewards.registry import NEED_FILES, REWARDS
 from modules.rewards.user_code_file import hash_of
 from modules.system.devices import CPU
+from modules.system.errors import DarkroomError
 from tests.builders.clip import (
     IMAGE_PX,
     WIDTH,

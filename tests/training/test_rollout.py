@@ -12,18 +12,18 @@ import torch
 
 from modules.adapters.lora import LoraShape, attach_lora
 from modules.adapters.targets import target_layers
+from modules.config.sections.evaluation import SamplePrompt
 from modules.config.sections.reward import Scorer
-from modules.config.sections.watching import SamplePrompt
 from modules.data.buckets import Size
-from modules.data.frame import Frame
-from modules.diffusion.samplers.ddim_step import ddim_steps
-from modules.diffusion.samplers.rollout import ChainSettings, Rollout, roll_out
+from modules.data.size_conditioning import Frame
 from modules.families.protocol import PartMemory
 from modules.memory.guard import DeviceGuard
 from modules.memory.placement import Placement
 from modules.objectives.reward_gradient import reward_loss
 from modules.rewards.composite import build_rewards
 from modules.rewards.protocol import RewardContext
+from modules.sampling.ddim_step import ddim_steps
+from modules.sampling.rollout import ChainSettings, Rollout, roll_out
 from modules.system.devices import CPU, Device
 from tests.builders.clip import write_clip_folder
 from tests.builders.matrix import matrix

@@ -39,10 +39,10 @@ from trainer.events import (
     WarningRaised,
     from_line,
 )
-from trainer.loop import Training
 from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepContext, StepLoss
 from trainer.preflight import check
+from trainer.step.loop import Training
 
 Send = Callable[[Command], None]
 SAMPLE = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 3, "guidance": 2.0}
@@ -260,7 +260,7 @@ def test_many_in_a_row_stop_the_run_and_keep_the_good_model(config: Config, monk
 def test_a_result_that_cannot_be_written_lands_in_the_runs_folder(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainer.export import LoraExporter
+    from trainer.export.lora import LoraExporter
 
     plain = LoraExporter.save
 

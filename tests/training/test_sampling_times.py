@@ -12,9 +12,9 @@ from modules.memory.placement import ParkedPartError
 from tests.builders.configs import small_config
 from tests.builders.pictures import draw_folder
 from tests.builders.runs import Ran, run
+from trainer.callbacks.image_sampler import Painter
+from trainer.callbacks.tensorboard_log import TensorBoardLog
 from trainer.events import RunFailed, SampleReady, WarningRaised
-from trainer.painting import Painter
-from trainer.tensorboard_log import TensorBoardLog
 
 PROMPT = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 1, "guidance": 1.0}
 

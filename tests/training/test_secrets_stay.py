@@ -16,10 +16,10 @@ from PIL.PngImagePlugin import PngInfo
 from modules.config.codec import decode, encode, save_file
 from modules.config.presets import save_preset
 from modules.config.schema import Config
-from modules.config.secrets import CloudSecrets, Secrets
-from modules.config.secrets_file import load_secrets, save_secrets
 from modules.system.paths import log_dir, secrets_file
 from modules.system.redaction import MASK
+from modules.system.secrets import CloudSecrets, Secrets
+from modules.system.secrets_file import load_secrets, save_secrets
 from tests.builders.configs import laid_over, small_config
 from tests.builders.runs import Ran, run
 from trainer.__main__ import main
@@ -146,7 +146,7 @@ def test_the_search_finds_what_is_not_taken_out(
 ) -> None:
     """Without the guard the same run does leak, so the search is no formality."""
     unguarded = "hf_unguardedToken9876543210"
-    monkeypatch.setattr("modules.config.secrets.keep_secret", lambda *_: None)
+    monkeypatch.setattr("modules.system.secrets.keep_secret", lambda *_: None)
     save_secrets(Secrets(unguarded))
     fails_with(monkeypatch, unguarded, at_step=2)
     assert isinstance(run(config).ending, RunFailed)

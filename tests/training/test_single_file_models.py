@@ -12,15 +12,15 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from modules.config.schema import Config
-from modules.config.sections.watching import SamplePrompt
-from modules.errors import DarkroomError
+from modules.config.sections.evaluation import SamplePrompt
 from modules.formats.conversion import convert, open_source
+from modules.system.errors import DarkroomError
 from tests.builders.configs import family_of, laid_over, small_config
 from tests.builders.pipelines import load_tiny, paint_in_diffusers, stock_pipeline
 from tests.builders.runs import assert_equal_tensors, run
-from trainer.assemble import load_family
 from trainer.events import ModelSaved, SampleReady
 from trainer.preflight import check
+from trainer.run.assemble import load_family
 from ui.run.words import preview_lines
 
 NOW = datetime(2026, 1, 1)

@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from modules.config.sections.optimizer import Adafactor, AdamW, OptimizerSettings
+from modules.optim.master_weights import Rounding, StandIn, round_stochastically
 from modules.optim.param_groups import TrainGroup, freeze, kept_parameters, moved_parameters, optimizer_groups
 from modules.optim.registry import build_optimizer
-from modules.optim.stand_ins import Rounding, StandIn, round_stochastically
 from modules.system.seeds import derive_seed
 from trainer.methods.protocol import StepLoss
-from trainer.step import Stepper
+from trainer.step.stepper import Stepper
 
 
 def draws(step: int, name: str) -> torch.Generator:

@@ -198,7 +198,7 @@ def test_the_weighted_loss_is_that_of_the_training(
         )
         return torch.full(timesteps_B.shape, 2.0)
 
-    monkeypatch.setattr("trainer.watching.snr_weights", twofold)
+    monkeypatch.setattr("trainer.run.watchers.snr_weights", twofold)
     min_snr = {"training": {"epochs": 1, "loss": {"weighting": "min_snr"}}}
     concepts = [c.model_dump() for c in validated(config, held_out).concepts[:2]]
     found = run(laid_over(validated(config, held_out), {**min_snr, "concepts": concepts})).of(ValidationFinished)[0]

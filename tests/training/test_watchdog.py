@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from modules.config.sections.optimizer import AdamW
-from modules.errors import DarkroomError
 from modules.optim.param_groups import TrainGroup, freeze, optimizer_groups
 from modules.optim.registry import build_optimizer
+from modules.system.errors import DarkroomError
 from trainer.methods.protocol import StepLoss
-from trainer.step import Stepper
-from trainer.watchdog import FIRST_STEPS
+from trainer.step.stepper import Stepper
+from trainer.step.watchdog import FIRST_STEPS
 
 
 class Toy:

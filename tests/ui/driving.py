@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from modules.config.every import Every
-from modules.config.field import FieldRecord
+from modules.settings.every import Every
+from modules.settings.field import FieldRecord
 from ui.forms.fields import Row
 from ui.forms.values import to_text
 from ui.forms.visibility import name_of, offered

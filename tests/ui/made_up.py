@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 from pydantic import Field
 
-from modules.config.every import Every
-from modules.config.field import Section, Setting, When, one_of
 from modules.config.schema import Config
+from modules.settings.every import Every
+from modules.settings.field import Section, Setting, When, one_of
 
 
 class Slow(Section):

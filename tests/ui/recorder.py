@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from modules.config.problem import Problem
+from modules.system.problem import Problem
 from trainer.preflight import Preview
 from ui.interaction import Answer, Failure, FileKind, Severity
 

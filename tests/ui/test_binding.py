@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from modules.config.every import Every
+from modules.settings.every import Every
 from tests.ui.made_up import TeaConfig
 from ui.forms.binding import ChoiceBinding, EveryBinding, FlagBinding, TextBinding
 from ui.forms.model import FormModel, Source

@@ -10,8 +10,8 @@ import pytest
 from modules.config.codec import load_file, save_file
 from modules.config.presets import Preset, list_presets, save_preset
 from modules.config.schema import Config
-from modules.config.sections.concept import Concept
-from modules.config.sections.watching import SamplePrompt
+from modules.config.sections.evaluation import SamplePrompt
+from modules.data.concept import Concept
 from modules.system.paths import PROGRAM_ROOT
 from tests.ui.recorder import Recorder
 from ui.documents import Documents, as_config_path, first_form
@@ -195,7 +195,7 @@ def test_every_built_in_preset_is_saved_and_loaded_as_it_is(tmp_path: Path) -> N
 
 
 def test_a_problem_without_a_place_leads_nowhere() -> None:
-    from modules.config.problem import Problem
+    from modules.system.problem import Problem
 
     assert locate(Problem("", "The file is odd."), Config()).page == ""
     assert locate(Problem("onetrainer.cloud", "Kept."), Config()).place == "onetrainer.cloud"

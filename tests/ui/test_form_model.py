@@ -8,8 +8,8 @@ import pytest
 
 from modules.config.edit import set_path
 from modules.config.schema import Config
-from modules.config.sections.concept import Concept
-from modules.config.sections.watching import SamplePrompt
+from modules.config.sections.evaluation import SamplePrompt
+from modules.data.concept import Concept
 from tests.ui.made_up import TeaConfig
 from ui.forms import items
 from ui.forms.model import FormModel, Source

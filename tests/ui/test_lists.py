@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from modules.config.sections.concept import Concept
-from modules.config.sections.watching import SamplePrompt
+from modules.config.sections.evaluation import SamplePrompt
+from modules.data.concept import Concept
 from tests.ui.conftest import Window
 from tests.ui.driving import change, expected, fill, flip, inside, shown_by
 from ui.editors.pictures import PictureViewer

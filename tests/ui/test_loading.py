@@ -11,8 +11,8 @@ import pytest
 
 from modules.config.codec import load_file
 from modules.config.presets import BUILT_IN_DIR, list_presets
-from modules.config.problem import Problem
 from modules.config.schema import Config
+from modules.system.problem import Problem
 from tests.ui.conftest import Window
 from tests.ui.driving import answer_file_dialog, drop, inside
 from ui.bars.findings_bar import FindingsBar

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from modules.config.every import Every
-from modules.config.field import Section, Setting, When, variants
 from modules.config.schema import Config
+from modules.settings.every import Every
+from modules.settings.field import Section, Setting, When, variants
 from tests.ui.conftest import Window
 from tests.ui.driving import inside, pick
 from ui.forms.fields import Row

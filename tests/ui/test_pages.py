@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from modules.config.codec import load_file, save_file
-from modules.config.field import records_of
 from modules.config.presets import Preset, list_presets
 from modules.config.schema import Config
+from modules.settings.field import records_of
 from tests.ui.conftest import Window
 from tests.ui.driving import change, expected, fill, flip, inside, pick, shown_by, type_into, walk
 from tests.ui.made_up import TeaConfig

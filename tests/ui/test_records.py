@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from modules.config.edit import set_path
-from modules.config.field import records_of
 from modules.config.schema import Config
-from modules.config.sections.concept import Concept
 from modules.config.walk import is_relevant
+from modules.data.concept import Concept
 from modules.families.registry import FAMILIES
 from modules.families.spec import FamilySpec
+from modules.settings.field import records_of
 from tests.ui.made_up import Fast, TeaConfig
 from ui.forms.records import claimed_sections, groups_of, record_at, variant_records
 from ui.forms.visibility import is_shown

@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from modules.config.problem import count
+from modules.system.problem import count
 from tests.ui.fake_engine import started, step
 from trainer.events import (
     BackupSaved,

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from modules.config.secrets import SECRET_FIELDS, Secrets, secret
-from modules.config.secrets_file import load_secrets, save_secrets
 from modules.system.paths import secrets_file
+from modules.system.secrets import SECRET_FIELDS, Secrets, secret
+from modules.system.secrets_file import load_secrets, save_secrets
 from tests.ui.conftest import Window
 from tests.ui.driving import fill, type_into, walk
 from ui.editors.secrets import SecretsDialog

@@ -14,12 +14,12 @@ import pytest
 
 from modules.config.schema import Config
 from tests.ui.fake_engine import FakeEngine, started, step
-from trainer.backup import write_backup
 from trainer.commands import BackupNow, SampleNow
-from trainer.event_log import EVENTS_FILE
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, SampleProgress, SampleReady, to_line
 from trainer.launch import RunRequest
 from trainer.preflight import Report
+from trainer.run.backup import write_backup
+from trainer.run.event_log import EVENTS_FILE
 from ui.run.background import Background
 from ui.run.session import MAX_BACKLOG, RunSession, newest_of_each
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from modules.config.codec import save_file
-from modules.config.problem import Problem
 from modules.config.schema import Config
+from modules.system.problem import Problem
 from tests.ui.fake_engine import FakeEngine
 from tests.ui.recorder import Recorder
-from trainer.backup import BackupInfo, new_run_dir, write_backup
 from trainer.events import RunFailed, RunFinished
 from trainer.preflight import Preview, Report
+from trainer.run.backup import BackupInfo, new_run_dir, write_backup
 from ui.findings import Findings
 from ui.forms.model import FormModel
 from ui.run.pump import Pump

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules.config.field import FieldRecord, records_of
 from modules.config.schema import Config
+from modules.settings.field import FieldRecord, records_of
 from tests.ui.made_up import TeaConfig
 from ui.forms.values import display, from_text, number, to_text, why_out_of_range
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from modules.config.problem import Problem
+from modules.system.problem import Problem
 from tests.ui.conftest import Window
 from tests.ui.driving import walk
 from trainer.preflight import Preview

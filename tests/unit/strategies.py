@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from modules.config.every import Every
-from modules.config.field import FieldRecord, records_of
 from modules.config.schema import Config
+from modules.settings.every import Every
+from modules.settings.field import FieldRecord, records_of
 
 # No clock decides: on a busy machine hypothesis would call the drawing of large configs unhealthily slow.
 steady = settings(derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])

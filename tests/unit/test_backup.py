@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from modules.errors import DarkroomError
 from modules.system.atomic import TEMPORARY_MARK
+from modules.system.errors import DarkroomError
 from tests.unit.strategies import garbage, steady
 from tests.unit.test_atomic import Calls, Dead
-from trainer.backup import (
+from trainer.run.backup import (
     MANIFEST,
     BackupInfo,
     abandoned_by,

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from modules.config.problem import Problem
 from modules.config.schema import Config
 from modules.data.buckets import Size
-from modules.memory.estimate.run import optimizer_bytes
+from modules.estimate.run import optimizer_bytes
 from modules.system.gpu_memory import GpuMemory, gpu_memory
 from modules.system.paths import PROGRAM_ROOT
-from trainer.budget import describe_memory, disk_problems, memory_estimate, memory_problems
+from modules.system.problem import Problem
+from trainer.preflight.budget import describe_memory, disk_problems, memory_estimate, memory_problems
 
 GB = 1_000_000_000
 SIZES = {Size(1024, 1024): 20, Size(1216, 832): 3}
@@ -359,5 +359,5 @@ def test_a_tool_that_fails_is_no_answer(error: Exception) -> None:
 
 
 def test_budgets_are_told_without_torch() -> None:
-    code = "import sys, trainer.budget; sys.exit('torch' in sys.modules)"
+    code = "import sys, trainer.preflight.budget; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=PROGRAM_ROOT, check=False).returncode == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from modules.config.schema import Config
-from modules.errors import DarkroomError
+from modules.system.errors import DarkroomError
 from trainer.cli.options import changed
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainer.console import words
+from trainer.cli.console import words
 from trainer.events import RewardMeasured, ValidationFinished
 
 

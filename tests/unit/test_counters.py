@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules.config.every import Moment
+from modules.settings.every import Moment
 from tests.unit.strategies import steady
-from trainer.state import Counters
+from trainer.step.counters import Counters
 
 
 def step(counters: Counters, *, epoch_steps: int = 3, loss: float | None = 1.0, **changes: Any) -> Counters:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules.config.sections.concept import Concept
 from modules.data.buckets import Size, bucket_sizes, place
+from modules.data.concept import Concept
 from modules.data.dataset import BucketRules, ConceptFacts, Dataset, EpochPlans, Example, build_dataset
 from modules.data.scan import Picture
 from tests.builders.pictures import draw_folder

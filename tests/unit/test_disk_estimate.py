@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules.memory.disk import (
+from modules.estimate.disk import (
     DiskNeed,
     backup_bytes,
     file_system_of,
@@ -21,8 +21,8 @@ from modules.memory.disk import (
     result_bytes,
     text_bytes,
 )
-from modules.memory.estimate.passes import PartWeights
-from modules.memory.estimate.tape import AdapterPlan, PartPlan
+from modules.estimate.passes import PartWeights
+from modules.estimate.tape import AdapterPlan, PartPlan
 
 LORA = PartPlan(weight_bytes=2, trains="adapter", adapter=AdapterPlan(4, 4, ("attn",)))
 WEIGHTS = {

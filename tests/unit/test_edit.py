@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.config.edit import get_path, set_path
-from modules.config.every import Every
-from modules.config.field import records_of
 from modules.config.schema import Config
 from modules.config.sections.model import Part
 from modules.config.sections.optimizers.adafactor import Adafactor
 from modules.config.sections.optimizers.adam import AdamW
+from modules.settings.every import Every
+from modules.settings.field import records_of
 from tests.unit.strategies import garbage, steady, valid_values
 
 FULL = Config.model_validate(

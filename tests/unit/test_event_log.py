@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from modules.errors import DarkroomError
+from modules.system.errors import DarkroomError
 from tests.builders.full_disk import FullDisk
-from trainer.event_log import EVENTS_FILE, EventLog, read_events
 from trainer.events import Event, RunFailed, RunFinished, WarningRaised
-from trainer.run_lock import LOCK_FILE
+from trainer.run.event_log import EVENTS_FILE, EventLog, read_events
+from trainer.run.run_lock import LOCK_FILE
 
 NOW = datetime(2026, 3, 4, 5, 6, 7)
 

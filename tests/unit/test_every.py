@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from modules.config.every import Every, Moment, Unit
+from modules.settings.every import Every, Moment, Unit
 from tests.unit.strategies import steady
 
 START = Moment(0, 0, 0.0)

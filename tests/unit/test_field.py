@@ -10,9 +10,9 @@ import pytest
 from annotated_types import Ge, Gt, Le, Lt, MultipleOf
 from pydantic import BaseModel, Field, ValidationError
 
-from modules.config.every import Every
-from modules.config.field import FieldRecord, Section, Setting, When, one_of, records_of
 from modules.config.schema import Config
+from modules.settings.every import Every
+from modules.settings.field import FieldRecord, Section, Setting, When, one_of, records_of
 
 
 def all_records() -> Iterator[FieldRecord]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from modules.data.buckets import Placement, Size, bucket_sizes, place
-from modules.data.pictures import BrokenPictureError
+from modules.data.images import BrokenPictureError
 from modules.data.transforms.fit import load_pixels
 from tests.builders.pictures import draw_picture
 from tests.unit.strategies import steady

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from modules.formats.checkpoint_header import read_outline
 from modules.formats.interop import who_loads
 from modules.formats.kinds import identify
-from modules.formats.outline import read_outline
 from modules.formats.single_file.models import shipped_configs
 from modules.formats.single_file.unet_layout import unet_layers
 from tests.unit.test_kinds import Shapes, kohya, model_shapes, write_header

@@ -10,7 +10,7 @@ import pytest
 
 from modules.config.codec import decode, encode, load_file, save_file
 from modules.config.edit import get_path
-from modules.config.problem import Problem
+from modules.system.problem import Problem
 
 # A file of theirs, and the field that the note about it leads to.
 LEADS_TO = [

@@ -9,7 +9,7 @@ import pytest
 from modules.config.migrations.chain import to_onetrainer_11
 from modules.config.migrations.eras import Era, era_of, first_step_for, is_onetrainer
 from modules.config.migrations.onetrainer_keys import FIRST_VERSION, KEYS, LAST_VERSION, NEWEST, PARTS, STEP_OF
-from modules.config.problem import Problem
+from modules.system.problem import Problem
 from tests.unit.test_onetrainer_steps import CASES, FILES, Tree, brought_up, told
 
 # -- which version a file is of

@@ -21,7 +21,7 @@ from modules.config.migrations.onetrainer_02_to_07 import to_3, to_4, to_5, to_6
 from modules.config.migrations.onetrainer_08_to_09 import to_9, to_10
 from modules.config.migrations.onetrainer_10 import to_11
 from modules.config.migrations.onetrainer_keys import KEYS, STEP_OF
-from modules.config.problem import Problem
+from modules.system.problem import Problem
 from tests.unit.strategies import garbage, steady
 
 Tree = dict[str, Any]

@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 
 from modules.config.codec import decode
 from modules.config.edit import set_path
-from modules.config.field import FieldRecord, records_of
 from modules.config.migrations.onetrainer_optimizers import (
     optimizer_from,
     remembered_optimizers,
     small_weights_from,
 )
 from modules.config.migrations.onetrainer_schedules import schedule_from
-from modules.config.problem import Problem, shown
 from modules.config.rules.optimizers import nesterov
 from modules.config.schema import Config
 from modules.config.sections.optimizer import OPTIMIZER_LABELS, VARIANTS
 from modules.config.sections.schedule import SCHEDULE_LABELS, SCHEDULES
+from modules.settings.field import FieldRecord, records_of
+from modules.system.problem import Problem, shown
 from tests.unit.strategies import few, garbage, steady, valid_trees
 
 TABLE: dict[str, dict[str, Any]] = json.loads(

@@ -16,12 +16,12 @@ from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.config.walk import live_records
 from modules.data.buckets import Size
-from modules.errors import DarkroomError
+from modules.system.errors import DarkroomError
 from modules.system.paths import user_presets_dir
 from tests.builders.pictures import draw_folder
 from tests.unit.test_codec import places
-from trainer.budget import memory_estimate
 from trainer.preflight import check
+from trainer.preflight.budget import memory_estimate
 
 BUILT_IN = sorted(BUILT_IN_DIR.glob("*/#*.json"))
 

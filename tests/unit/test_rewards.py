@@ -18,13 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.config.codec import decode
-from modules.config.problem import Problem
 from modules.config.rules.rewards import reward_chain, reward_judges
 from modules.config.schema import Config
-from modules.config.secrets import HubAccess
 from modules.config.sections.reward import Scorer
-from modules.diffusion.samplers.truncation import Truncation, truncation_of
-from modules.errors import DarkroomError
 from modules.objectives.reward_gradient import num_scored, reward_loss, reward_losses
 from modules.rewards import registry
 from modules.rewards.colour import parse_colour
@@ -37,7 +33,11 @@ from modules.rewards.registry import REWARDS, hold_out_labels, reward_labels
 from modules.rewards.scorers.user_code import load_user_reward
 from modules.rewards.selection import held_out_scorer, trained_scorers
 from modules.rewards.user_code_file import hash_of, split_reference
+from modules.sampling.truncation import Truncation, truncation_of
 from modules.system.devices import CPU
+from modules.system.errors import DarkroomError
+from modules.system.problem import Problem
+from modules.system.secrets import HubAccess
 from modules.system.seeds import derive_seed
 from tests.unit.strategies import few
 
@@ -60,7 +60,7 @@ def test_each_record_names_a_factory_that_is_there(kind: str) -> None:
 def test_records_settings_and_what_is_told_before_a_run_need_no_torch() -> None:
     modules = ("registry", "selection", "files", "problems", "colour", "user_code_file")
     code = f"import sys; {'; '.join(f'import modules.rewards.{m}' for m in modules)}; "
-    code += "import modules.config.rules, modules.diffusion.samplers.truncation; sys.exit('torch' in sys.modules)"
+    code += "import modules.config.rules, modules.sampling.truncation; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps, PngImagePlugin, features
 
 from modules.data import scan as scan_module
-from modules.data.pictures import BrokenPictureError, opened, seen_size, upright
+from modules.data.images import BrokenPictureError, opened, seen_size, upright
 from modules.data.scan import SUFFIXES, Scan, scan_folder
 from tests.builders.pictures import draw_picture
 from tests.unit.strategies import steady

@@ -18,7 +18,10 @@ from hypothesis import strategies as st
 
 from modules.config.codec import decode, encode
 from modules.config.schema import Config
-from modules.config.secrets import (
+from modules.system.errors import DarkroomError
+from modules.system.paths import secrets_file
+from modules.system.redaction import MASK, RedactingFormatter, keep_secret, redacted
+from modules.system.secrets import (
     SECRET_NAMES,
     CloudSecrets,
     HubAccess,
@@ -33,10 +36,7 @@ from modules.config.secrets import (
     with_secret,
     without_secrets,
 )
-from modules.config.secrets_file import import_secrets, load_secrets, save_secrets
-from modules.errors import DarkroomError
-from modules.system.paths import secrets_file
-from modules.system.redaction import MASK, RedactingFormatter, keep_secret, redacted
+from modules.system.secrets_file import import_secrets, load_secrets, save_secrets
 from tests.unit.test_atomic import Calls, Dead
 from trainer.__main__ import main
 

@@ -11,12 +11,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from modules.errors import DarkroomError
 from modules.formats.kinds import identify
 from modules.formats.lazy_tensors import LazyTensor, lazy
 from modules.formats.single_file.checkpoint import load_part, load_vae_file, open_checkpoint
 from modules.formats.single_file.models import MODELS
 from modules.formats.single_file.write import CheckpointTraits, write_checkpoint
+from modules.system.errors import DarkroomError
 from tests.builders.single_files import CLASSES, NOW, build_parts, states_of, tiny_configs, write_tiny
 
 pytestmark = pytest.mark.usefixtures("one_thread")

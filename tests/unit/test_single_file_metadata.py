@@ -6,8 +6,8 @@ from datetime import datetime
 
 import pytest
 
+from modules.formats.detectors.prediction import read_sidecar
 from modules.formats.metadata import CheckpointFacts, LoraFacts, checkpoint_metadata, lora_metadata
-from modules.formats.signs.prediction import read_sidecar
 from modules.formats.single_file.models import shipped_configs
 from modules.formats.single_file.sidecar import needs_sidecar, sidecar_text
 

@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from modules.config.codec import decode
 from modules.config.edit import set_path
-from modules.config.field import FieldRecord, Section, Setting, When, records_of
 from modules.config.schema import Config
 from modules.config.support import unsupported
 from modules.config.walk import live_records
+from modules.settings.field import FieldRecord, Section, Setting, When, records_of
 
 
 class Stove(Section):

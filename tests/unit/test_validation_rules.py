@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from modules.config.problem import Problem
 from modules.config.rules.validation import validation
 from modules.config.schema import Config
+from modules.system.problem import Problem
 from tests.builders.configs import laid_over, small_config
 from trainer.preflight.validation import problems_of_validation
 

@@ -13,8 +13,8 @@ from modules.data.batch import Batch
 from modules.families.protocol import ModelFamily
 from modules.optim.registry import build_optimizer
 from modules.system.devices import Device
-from trainer.assemble import LoadedModel
-from trainer.precision import Precision
+from trainer.run.assemble import LoadedModel
+from trainer.step.precision import Precision
 
 
 @dataclass(eq=False)

@@ -23,21 +23,21 @@ from torch.utils.flop_counter import FlopCounterMode
 from modules.config.codec import decode, encode
 from modules.config.schema import Config
 from modules.data.buckets import Size
+from modules.estimate.run import RUNTIME_BYTES
 from modules.families.parts.files import PART_CLASSES
 from modules.formats.folder_model import write_folder
 from modules.formats.lazy_tensors import LazyTensor
 from modules.formats.single_file.checkpoint import empty_part
 from modules.formats.single_file.models import shipped_configs
 from modules.formats.single_file.write import CheckpointTraits
-from modules.memory.estimate.run import RUNTIME_BYTES
 from modules.system.devices import Device
 from trainer.benchmark.loop_speed import run_setup
 from trainer.benchmark.measure import wait_for
 from trainer.benchmark.saving_memory import of_denoiser, peak_of
-from trainer.budget import memory_estimate
-from trainer.loop import train_epoch
-from trainer.precision import process_settings
-from trainer.training_run import prepare
+from trainer.preflight.budget import memory_estimate
+from trainer.run.training_run import prepare
+from trainer.step.loop import train_epoch
+from trainer.step.precision import process_settings
 
 _SPREAD = 0.02  # of random weights: small enough that nothing overflows in 16 bits
 _RANK = 16

@@ -12,16 +12,16 @@ from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 from modules.config.codec import decode, encode
 from modules.config.schema import Config
 from modules.system.paths import from_root
-from trainer.assemble import load_model, machine_of
-from trainer.backup import new_run_dir
 from trainer.benchmark.bare import BareLoop
 from trainer.benchmark.measure import Ratio, paired
 from trainer.commands import CommandDesk
-from trainer.event_log import EventLog
-from trainer.loop import train_epoch
-from trainer.precision import process_settings
-from trainer.run_setup import Clocks, RunSetup
-from trainer.training_run import prepare
+from trainer.run.assemble import load_model, machine_of
+from trainer.run.backup import new_run_dir
+from trainer.run.event_log import EventLog
+from trainer.run.setup import Clocks, RunSetup
+from trainer.run.training_run import prepare
+from trainer.step.loop import train_epoch
+from trainer.step.precision import process_settings
 
 
 def loop_against_bare(config: Config, *, rounds: int, num_threads: int) -> Ratio:

@@ -17,8 +17,8 @@ import torch
 
 from modules.config.presets import list_presets
 from modules.config.schema import Config
-from modules.errors import DarkroomError
 from modules.system.devices import Device, resolve_device
+from modules.system.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT, from_root
 from trainer.benchmark.cache_speed import cache_against_bare
 from trainer.benchmark.full_size import FullSize, all_measured, write_random_model

@@ -18,10 +18,10 @@ from modules.system.devices import Device
 from trainer.benchmark.device_bytes import DeviceBytes
 from trainer.benchmark.loop_speed import run_setup
 from trainer.benchmark.measure import Ratio, paired
-from trainer.endings import Prepared
-from trainer.loop import train_epoch
-from trainer.precision import process_settings
-from trainer.training_run import prepare
+from trainer.run.endings import Prepared
+from trainer.run.training_run import prepare
+from trainer.step.loop import train_epoch
+from trainer.step.precision import process_settings
 
 WAYS: dict[str, dict[str, Any]] = {
     "checkpointing per block": {"checkpointing": "block"},

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from modules.config.every import Every
-from trainer.backup import BackupInfo
+from modules.settings.every import Every
+from trainer.callbacks.dry_run import Rehearsal, SmallRun
 from trainer.callbacks.protocol import StepView
-from trainer.callbacks.rehearsal import Rehearsal, SmallRun
 from trainer.commands import BackupNow, CommandDesk
-from trainer.state import Counters
+from trainer.run.backup import BackupInfo
+from trainer.step.counters import Counters
 
 
 class BackupCallback:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from trainer.callbacks.dry_run import Rehearsal, SmallRun
 from trainer.callbacks.protocol import StepView
-from trainer.callbacks.rehearsal import Rehearsal, SmallRun
+from trainer.callbacks.tensorboard_log import TensorBoardLog
 from trainer.events import Event, StepFinished
-from trainer.tensorboard_log import TensorBoardLog
 
 _SPEED_MEMORY = 0.9
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from trainer.callbacks.rehearsal import Rehearsal, SmallRun
-from trainer.state import Counters
-from trainer.step import StepOutcome
+from trainer.callbacks.dry_run import Rehearsal, SmallRun
+from trainer.step.counters import Counters
+from trainer.step.stepper import StepOutcome
 
 
 @dataclass(frozen=True, slots=True)

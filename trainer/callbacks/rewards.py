@@ -11,21 +11,21 @@ import numpy as np
 import torch
 from PIL import Image
 
+from modules.config.sections.evaluation import SamplePrompt
 from modules.config.sections.reward import Reward
-from modules.config.sections.watching import SamplePrompt
 from modules.rewards.composite import CompositeReward
 from modules.system.devices import Device, move
 from trainer.callbacks.best import Search
+from trainer.callbacks.dry_run import Rehearsal, SmallRun
+from trainer.callbacks.image_sampler import Painter
 from trainer.callbacks.protocol import StepView
-from trainer.callbacks.rehearsal import Rehearsal, SmallRun
 from trainer.callbacks.sampling import PaintingProgress
+from trainer.callbacks.tensorboard_log import TensorBoardLog
 from trainer.commands import CommandDesk
-from trainer.evaluation import Evaluation
 from trainer.events import Event, PhaseChanged, RewardMeasured
-from trainer.judges import Judges
-from trainer.painting import Painter
-from trainer.state import Counters
-from trainer.tensorboard_log import TensorBoardLog
+from trainer.methods.reward_models import Judges
+from trainer.step.counters import Counters
+from trainer.step.evaluation import Evaluation
 
 
 class RewardCallback:

@@ -9,18 +9,18 @@ from pathlib import Path
 
 from PIL import Image
 
-from modules.config.sections.watching import SamplePrompt, Sampling
+from modules.config.sections.evaluation import SamplePrompt, Sampling
 from modules.memory.guard import PlacementFault
 from modules.system.atomic import atomic_file
 from modules.system.paths import safe_name
+from trainer.callbacks.dry_run import EnoughTried, Rehearsal, SmallRun, without_a_trace
+from trainer.callbacks.image_sampler import Painter
 from trainer.callbacks.protocol import StepView
-from trainer.callbacks.rehearsal import EnoughTried, Rehearsal, SmallRun, without_a_trace
+from trainer.callbacks.tensorboard_log import TensorBoardLog
 from trainer.commands import CommandDesk, SampleNow
-from trainer.evaluation import Evaluation
 from trainer.events import Event, PhaseChanged, SampleProgress, SampleReady, WarningRaised
-from trainer.painting import Painter
-from trainer.state import Counters
-from trainer.tensorboard_log import TensorBoardLog
+from trainer.step.counters import Counters
+from trainer.step.evaluation import Evaluation
 
 
 class SamplingCallback:

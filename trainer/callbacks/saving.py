@@ -11,15 +11,15 @@ from pathlib import Path
 
 import torch
 
-from modules.config.every import Every
 from modules.formats.interop import who_loads_file
+from modules.settings.every import Every
 from modules.system.atomic import atomic_file, atomic_folder
+from trainer.callbacks.dry_run import Rehearsal, SmallRun, enough, without_a_trace
 from trainer.callbacks.protocol import StepView
-from trainer.callbacks.rehearsal import Rehearsal, SmallRun, enough, without_a_trace
 from trainer.commands import CommandDesk, SaveNow
 from trainer.events import Event, ModelSaved, PhaseChanged
-from trainer.export import Exporter
-from trainer.state import Counters
+from trainer.export.lora import Exporter
+from trainer.step.counters import Counters
 
 
 class SavingCallback:

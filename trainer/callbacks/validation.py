@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from modules.config.sections.watching import Validation
+from modules.config.sections.evaluation import Validation
 from modules.data.batch import Batch
 from modules.diffusion.noise import fixed_timesteps, generator_for
 from modules.families.protocol import ModelFamily
@@ -17,15 +17,15 @@ from modules.objectives.denoise import predicted_losses
 from modules.system.devices import Device, move
 from trainer import phases
 from trainer.callbacks.best import Best, Search
+from trainer.callbacks.dry_run import Rehearsal, SmallRun
 from trainer.callbacks.protocol import StepView
-from trainer.callbacks.rehearsal import Rehearsal, SmallRun
+from trainer.callbacks.tensorboard_log import TensorBoardLog
 from trainer.commands import CommandDesk, ValidateNow
-from trainer.evaluation import Evaluation
+from trainer.data.loader import Loader
 from trainer.events import Event, PhaseChanged, ValidationFinished
-from trainer.loader import Loader
-from trainer.precision import Precision
-from trainer.state import Counters
-from trainer.tensorboard_log import TensorBoardLog
+from trainer.step.counters import Counters
+from trainer.step.evaluation import Evaluation
+from trainer.step.precision import Precision
 
 Losses = dict[tuple[str, int], list[tuple[float, float]]]  # by concept and timestep: each plain and weighted
 

@@ -7,10 +7,10 @@ import json
 import sys
 from dataclasses import asdict
 
-from modules.config.problem import Problem
 from modules.config.schema import Config
 from modules.system.approvals import approved_hashes
 from modules.system.paths import from_caller
+from modules.system.problem import Problem
 from trainer.cli import Verb
 from trainer.cli.options import add_allow_code, add_config_argument, allowed_code, describe, read_config
 from trainer.preflight import Report, check

@@ -10,11 +10,11 @@ import sys
 from datetime import datetime
 from pathlib import Path
 
-from modules.errors import DarkroomError
 from modules.formats.kinds import identify
+from modules.system.errors import DarkroomError
 from modules.system.paths import from_caller
 from trainer.cli import Verb
-from trainer.console import Meter
+from trainer.cli.console import Meter
 
 _FORMS = ("single", "folder", "kohya", "peft")
 _DTYPES = ("float16", "bfloat16", "float32")

@@ -11,7 +11,7 @@ from types import FrameType
 
 from modules.system.paths import from_caller
 from trainer.cli import Verb
-from trainer.console import Meter
+from trainer.cli.console import Meter
 from trainer.launch import import_engine
 
 

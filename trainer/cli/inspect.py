@@ -8,10 +8,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from modules.formats.checkpoint_header import read_outline
 from modules.formats.file_kind import FileKind
 from modules.formats.headers import UnreadableFileError
 from modules.formats.interop import Loads, who_loads_file
-from modules.formats.outline import read_outline
 from modules.system.paths import from_caller
 from trainer.cli import Verb
 

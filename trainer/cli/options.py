@@ -10,14 +10,14 @@ from typing import Any
 
 from modules.config.codec import Loaded
 from modules.config.edit import set_path
-from modules.config.field import records_of
 from modules.config.imports.any_file import load_any
 from modules.config.presets import Preset, list_presets
-from modules.config.problem import Problem
 from modules.config.schema import Config
-from modules.errors import DarkroomError
+from modules.settings.field import records_of
+from modules.system.errors import DarkroomError
 from modules.system.paths import from_caller
-from trainer.allowed_code import code_of
+from modules.system.problem import Problem
+from trainer.run.allowed_code import code_of
 
 
 def add_config_argument(parser: argparse.ArgumentParser) -> None:

@@ -10,11 +10,11 @@ import threading
 from types import FrameType
 
 from modules.config.codec import load_file
-from modules.config.problem import Problem
 from modules.system.paths import from_caller
+from modules.system.problem import Problem
 from trainer import commands
-from trainer.backup import find_backup
 from trainer.cli import Verb
+from trainer.cli.console import Console, JsonLines
 from trainer.cli.options import (
     add_allow_code,
     add_config_argument,
@@ -24,9 +24,9 @@ from trainer.cli.options import (
     describe,
     read_config,
 )
-from trainer.console import Console, JsonLines
 from trainer.events import Event, RunFailed, RunFinished
 from trainer.launch import RunRequest, import_engine
+from trainer.run.backup import find_backup
 
 
 def _train(options: argparse.Namespace) -> int:
@@ -66,7 +66,7 @@ def _run(request: RunRequest, options: argparse.Namespace) -> int:
         threading.Thread(target=_read_commands, args=(desk,), name="darkroom-commands", daemon=True).start()
     _stop_on_signals(desk)
     import_engine(beside_window=False)
-    from trainer.run import execute_guarded
+    from trainer.run.execute import execute_guarded
 
     execute_guarded(request, emit=emit, desk=desk)
     listener.close()

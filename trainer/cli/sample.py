@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from modules.errors import DarkroomError
+from modules.system.errors import DarkroomError
 from modules.system.paths import from_caller, safe_name
 from trainer.cli import Verb
 from trainer.cli.options import add_config_argument, read_config
@@ -19,7 +19,7 @@ def _sample(options: argparse.Namespace) -> int:
     if not prompts:
         raise DarkroomError("The config has no sample prompts.", advice="Add some on the Sampling page.")
     import_engine(beside_window=False)
-    from trainer.standalone import paint_samples
+    from trainer.run.standalone import paint_samples
 
     folder = from_caller(options.out)
     folder.mkdir(parents=True, exist_ok=True)

@@ -7,10 +7,10 @@ import getpass
 import sys
 from collections.abc import Callable
 
-from modules.config.secrets import SECRET_FIELDS, SECRET_NAMES, Secrets, fault_of, hub_access, secret, with_secret
-from modules.config.secrets_file import import_secrets, load_secrets, save_secrets
-from modules.errors import DarkroomError
+from modules.system.errors import DarkroomError
 from modules.system.paths import from_caller, secrets_file
+from modules.system.secrets import SECRET_FIELDS, SECRET_NAMES, Secrets, fault_of, hub_access, secret, with_secret
+from modules.system.secrets_file import import_secrets, load_secrets, save_secrets
 from trainer.cli import Verb
 from trainer.cli.options import describe
 

@@ -13,8 +13,8 @@ import torch
 from diffusers import AutoencoderKL, StableDiffusionPipeline
 from transformers import CLIPTokenizer
 
-from modules.errors import DarkroomError
 from modules.system.atomic import atomic_folder
+from modules.system.errors import DarkroomError
 from modules.system.seeds import derive_seed
 from trainer.demo.architecture import (
     NUM_TOKENS,
@@ -39,7 +39,7 @@ from trainer.demo.pictures import (
 from trainer.demo.progress import Progress, Report
 from trainer.demo.quality import DemoQuality, measure_quality, write_quality
 from trainer.demo.recipe import DemoRecipe
-from trainer.threads import choose_num_threads
+from trainer.run.threads import choose_num_threads
 
 # All that a demo model's folder holds; a folder with anything else in it is somebody's own.
 _FOLDER_ENTRIES = frozenset(

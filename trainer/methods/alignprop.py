@@ -15,10 +15,10 @@ import torch
 
 from modules.data.batch import Batch
 from modules.data.buckets import Size
-from modules.diffusion.samplers.rollout import ChainSettings, Rollout, roll_out
-from modules.diffusion.samplers.truncation import Truncation
 from modules.objectives.reward_gradient import num_scored, reward_loss
 from modules.rewards.composite import CompositeReward, Scores
+from modules.sampling.rollout import ChainSettings, Rollout, roll_out
+from modules.sampling.truncation import Truncation
 from modules.system.seeds import derive_seed
 from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod

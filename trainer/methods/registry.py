@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 
 from modules.config.sections import method as settings
 from modules.config.sections.training import Training
-from modules.diffusion.samplers.rollout import ChainSettings
-from modules.diffusion.samplers.truncation import truncation_of
 from modules.rewards.composite import CompositeReward
+from modules.sampling.rollout import ChainSettings
+from modules.sampling.truncation import truncation_of
 from trainer.methods.alignprop import AlignProp, RewardLoss
 from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import TrainingMethod

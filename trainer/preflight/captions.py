@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from modules.config.problem import Problem
 from modules.config.schema import Config
 from modules.data.dataset import Dataset
 from modules.families.parts.clip_tokens import CHUNK_TOKENS, ClipTokenizer, load_clip_tokenizer
 from modules.families.registry import FAMILIES
 from modules.system.paths import from_root
+from modules.system.problem import Problem
 
 _USUAL_LIMIT_TOKENS = 3 * CHUNK_TOKENS  # what other trainers take at most, and many programs encode
 

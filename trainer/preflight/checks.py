@@ -6,27 +6,27 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
-from modules.config.problem import Problem
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.data.dataset import Dataset, EpochPlans
 from modules.formats.file_kind import FileKind
 from modules.system.approvals import approved_hashes
-from trainer.budget import describe_memory
-from trainer.model_check import found_model, problems_of_model
+from modules.system.problem import Problem
+from trainer.preflight.budget import describe_memory
 from trainer.preflight.captions import problems_of_captions
 from trainer.preflight.companions import problems_of_companions
 from trainer.preflight.devices import problems_of_devices
 from trainer.preflight.estimates import problems_of_estimates, sizes_of
-from trainer.preflight.judges import problems_of_judges, problems_of_measuring
+from trainer.preflight.images import problems_of_concept_folders, problems_of_pictures
 from trainer.preflight.length import problems_of_length
+from trainer.preflight.model import found_model, problems_of_model
 from trainer.preflight.packages import problems_of_packages
-from trainer.preflight.pictures import problems_of_concept_folders, problems_of_pictures
 from trainer.preflight.places import problems_of_places
 from trainer.preflight.plans import datasets_of, plans_of
 from trainer.preflight.prediction import problems_of_prediction
 from trainer.preflight.report import Preview, Report
 from trainer.preflight.resume import problems_of_resume
+from trainer.preflight.reward_models import problems_of_judges, problems_of_measuring
 from trainer.preflight.validation import problems_of_validation
 
 _JUDGES = ("reward.", "training.method")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modules.config.problem import Problem, shown
 from modules.config.schema import Config
 from modules.data.dataset import Dataset
+from modules.system.problem import Problem, shown
 
 
 def problems_of_companions(config: Config, training: Dataset) -> Iterator[Problem]:

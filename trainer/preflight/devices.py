@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from modules.config.problem import Problem, count, shown
 from modules.config.schema import Config
 from modules.families.registry import FAMILIES
 from modules.system import hardware
+from modules.system.problem import Problem, count, shown
 
 _NAME = re.compile(r"(cpu|cuda|mps)(?::(\d{1,3}))?|auto|", re.ASCII)
 _AMPERE = 8.0  # the first GPUs that compute in bfloat16 and TF32

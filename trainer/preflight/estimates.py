@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from modules.config.problem import Problem
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.data.dataset import Dataset
-from trainer.budget import disk_problems, memory_problems
+from modules.system.problem import Problem
+from trainer.preflight.budget import disk_problems, memory_problems
 
 
 def problems_of_estimates(

@@ -6,11 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
-from modules.config.every import Every
-from modules.config.problem import Problem
 from modules.config.schema import Config
 from modules.data.dataset import Dataset, EpochPlans
 from modules.families.registry import FAMILIES
+from modules.settings.every import Every
+from modules.system.problem import Problem
 
 
 def problems_of_length(config: Config, training: Dataset, plans: EpochPlans) -> Iterator[Problem]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator
 
-from modules.config.problem import Problem
 from modules.config.schema import Config
 from modules.config.sections.optimizer import NEEDS_BITSANDBYTES
+from modules.system.problem import Problem
 
 
 def problems_of_packages(config: Config) -> Iterator[Problem]:

@@ -8,10 +8,10 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from modules.config.problem import Problem
 from modules.config.schema import Config
 from modules.system.paths import from_root
-from trainer.model_check import kind_of
+from modules.system.problem import Problem
+from trainer.preflight.model import kind_of
 
 _LONGEST_NAME = 230  # bytes; most systems allow 255, and a file has a longer name while it is written
 _LEAST_FREE_BYTES = 16 * 2**20  # less holds not even a small LoRA and its log

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modules.config.problem import Problem
 from modules.config.schema import Config
-from modules.diffusion.samplers.registry import SAMPLERS
 from modules.formats.file_kind import FileKind
+from modules.sampling.registry import SAMPLERS
+from modules.system.problem import Problem
 
 _LABELS = {"epsilon": "the noise (epsilon)", "v_prediction": "velocity (v-prediction)"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from modules.config.problem import Problem, errors_in
+from modules.system.problem import Problem, errors_in
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from pathlib import Path
 from modules.config.codec import load_file
 from modules.config.compare import fixed_on_resume
 from modules.config.edit import get_path
-from modules.config.problem import Problem, shown
 from modules.config.schema import Config
-from modules.errors import DarkroomError
-from trainer.backup import find_backup
+from modules.system.errors import DarkroomError
+from modules.system.problem import Problem, shown
+from trainer.run.backup import find_backup
 
 
 def problems_of_resume(config: Config, place: Path) -> Iterator[Problem]:

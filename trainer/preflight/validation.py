@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modules.config.every import Moment
-from modules.config.problem import Problem
 from modules.config.rules.validation import too_seldom
 from modules.config.schema import Config
+from modules.settings.every import Moment
+from modules.system.problem import Problem
 
 
 def problems_of_validation(config: Config, *, total_steps: int) -> Iterator[Problem]:

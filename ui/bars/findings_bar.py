@@ -6,7 +6,7 @@ import tkinter as tk
 from collections.abc import Callable
 from functools import partial
 
-from modules.config.problem import Severity, cut
+from modules.system.problem import Severity, cut
 from ui.context import Context
 from ui.findings import SEVERITIES, Finding, counted
 from ui.theme import PAD

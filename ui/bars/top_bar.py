@@ -10,9 +10,9 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 
-from modules.config.problem import count
 from modules.config.schema import Config
 from modules.families.registry import family_labels
+from modules.system.problem import count
 from ui.changes import changes
 from ui.context import Context
 from ui.forms.binding import ChoiceBinding

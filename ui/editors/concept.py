@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tkinter as tk
 
-from modules.config.problem import count
-from modules.config.sections.concept import Concept
+from modules.data.concept import Concept
 from modules.data.scan import Scan
+from modules.system.problem import count
 from ui.context import Context
 from ui.editors.pictures import PictureViewer
 from ui.forms.layout import FormView

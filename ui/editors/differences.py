@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from modules.config.presets import Preset
-from modules.config.problem import count
 from modules.config.schema import Config
+from modules.system.problem import count
 from ui.changes import Change, changes, value_at
 from ui.context import Context
 from ui.theme import GAP, PAD

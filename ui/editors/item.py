@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modules.config.field import Section
+from modules.settings.field import Section
 from ui.context import Context
 from ui.forms.layout import FormView
 from ui.forms.records import Group, inner_records

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from modules.config.secrets import (
+from modules.system.errors import DarkroomError
+from modules.system.paths import secrets_file
+from modules.system.secrets import (
     SECRET_FIELDS,
     SecretField,
     Secrets,
@@ -13,9 +15,7 @@ from modules.config.secrets import (
     secret,
     with_secret,
 )
-from modules.config.secrets_file import import_secrets, load_secrets, save_secrets
-from modules.errors import DarkroomError
-from modules.system.paths import secrets_file
+from modules.system.secrets_file import import_secrets, load_secrets, save_secrets
 from ui.context import Context
 from ui.interaction import Answer
 from ui.widgets.dialog import Dialog

@@ -6,9 +6,9 @@ import tkinter as tk
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from modules.config.every import Every
-from modules.config.field import FieldRecord
-from modules.config.problem import Problem
+from modules.settings.every import Every
+from modules.settings.field import FieldRecord
+from modules.system.problem import Problem
 from ui.forms.model import FormModel
 from ui.forms.values import from_text, number, to_text
 from ui.forms.visibility import name_of, offered

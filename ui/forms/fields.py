@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from modules.config.every import Unit
-from modules.config.field import FieldRecord
+from modules.settings.every import Unit
+from modules.settings.field import FieldRecord
 from modules.system.paths import from_root
 from ui.context import Context
 from ui.documents import as_config_path

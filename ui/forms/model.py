@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from modules.config.edit import choose_variant, get_path, set_path
-from modules.config.field import FieldRecord
-from modules.config.problem import Problem
 from modules.config.schema import Config
+from modules.settings.field import FieldRecord
+from modules.system.problem import Problem
 from ui.forms.records import record_at, top_records
 from ui.forms.values import from_text, why_out_of_range
 from ui.signal import Signal, Unsubscribe

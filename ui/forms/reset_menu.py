@@ -5,7 +5,7 @@ from __future__ import annotations
 import tkinter as tk
 from typing import Any
 
-from modules.config.field import FieldRecord
+from modules.settings.field import FieldRecord
 from ui.context import Context
 from ui.forms.values import display
 from ui.forms.visibility import is_default

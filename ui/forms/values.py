@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from modules.config.every import Every
-from modules.config.field import FieldRecord
+from modules.settings.every import Every
+from modules.settings.field import FieldRecord
 
 
 def to_text(record: FieldRecord, value: Any) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from modules.config.edit import get_path
-from modules.config.field import FieldRecord
 from modules.config.schema import Config
 from modules.config.walk import condition_path, is_relevant
+from modules.settings.field import FieldRecord
 from ui.forms.records import record_at
 
 NOT_YET = "(not yet)"

@@ -10,10 +10,10 @@ from typing import Any
 
 from PIL import Image, ImageTk
 
-from modules.config.problem import count
-from modules.config.sections.concept import Concept
+from modules.data.concept import Concept
 from modules.data.scan import Scan
 from modules.system.paths import PROGRAM_ROOT, from_root
+from modules.system.problem import count
 from ui.context import Context
 from ui.documents import as_config_path
 from ui.editors.concept import ConceptEditor

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from modules.config.field import Section
 from modules.config.schema import Config
+from modules.settings.field import Section
 from ui.context import Context
 from ui.editors.item import ItemEditor
 from ui.forms.layout import FormView

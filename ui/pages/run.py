@@ -6,8 +6,8 @@ import math
 import tkinter as tk
 from pathlib import Path
 
-from modules.config.problem import count
 from modules.families.registry import FAMILIES
+from modules.system.problem import count
 from trainer.events import SampleReady
 from ui.context import Context
 from ui.documents import as_config_path

@@ -6,7 +6,7 @@ import tkinter as tk
 from collections.abc import Sequence
 
 from modules.config.schema import Config
-from modules.config.sections.watching import SamplePrompt
+from modules.config.sections.evaluation import SamplePrompt
 from ui.context import Context
 from ui.pages.catalogue import PageSpec
 from ui.pages.form_with_list import FormWithList, ListSpec, Row

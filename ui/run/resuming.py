@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from modules.config.edit import get_path, set_path
-from modules.config.field import FieldRecord
 from modules.config.schema import Config
+from modules.settings.field import FieldRecord
 from ui.forms.records import inner_records, top_records
 
 

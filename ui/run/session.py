@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from modules.config.schema import Config
-from modules.errors import DarkroomError
-from trainer.backup import find_backup
+from modules.system.errors import DarkroomError
 from trainer.commands import Command, Pause, Resume, Stop
-from trainer.event_log import read_events
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished
 from trainer.launch import RunHandle, RunRequest, launch
 from trainer.preflight import Report, check
+from trainer.run.backup import find_backup
+from trainer.run.event_log import read_events
 from ui.run.background import Background, Job
 from ui.run.run_state import RunState, after, fold, told_before
 from ui.signal import Signal

@@ -8,15 +8,15 @@ from pathlib import Path
 
 from modules.config.codec import Loaded, load_file
 from modules.config.compare import fixed_on_resume
-from modules.config.problem import Problem, errors_in
 from modules.config.schema import Config
 from modules.system.approvals import approve
 from modules.system.paths import from_root
-from trainer.allowed_code import unapproved_code
-from trainer.backup import BackupInfo, newest_resumable
+from modules.system.problem import Problem, errors_in
 from trainer.events import RunFailed
 from trainer.launch import RunRequest
 from trainer.preflight import Report
+from trainer.run.allowed_code import unapproved_code
+from trainer.run.backup import BackupInfo, newest_resumable
 from ui.findings import Findings, locate
 from ui.forms.model import FormModel
 from ui.interaction import Answer, Failure, Interaction

@@ -9,8 +9,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
-from modules.config.problem import count
 from modules.rewards.registry import REWARDS
+from modules.system.problem import count
 from trainer.events import (
     BackupSaved,
     DownloadProgress,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tkinter import filedialog
 
-from modules.config.problem import Problem
+from modules.system.problem import Problem
 from trainer.preflight import Preview
 from ui.interaction import Answer, Failure, FileKind, Severity
 from ui.run.words import preview_lines

@@ -10,8 +10,8 @@ from typing import Any
 from modules.config.codec import Loaded, decode, load_file
 from modules.config.imports.kohya_settings import tree_of_kohya
 from modules.config.imports.lora_metadata import config_of_lora
-from modules.config.problem import Problem
 from modules.config.schema import Config
+from modules.system.problem import Problem
 
 CONFIG_SUFFIXES = (".json", ".toml", ".safetensors")
 _KOHYA_KEYS_NAMES = """

@@ -7,12 +7,12 @@ silent sd-scripts' defaults stand, which are what the run was made with.
 
 from __future__ import annotations
 
-from modules.config.imports.kohya_learning import learning
-from modules.config.imports.kohya_pictures import pictures
+from modules.config.imports.kohya_dataset import pictures
+from modules.config.imports.kohya_sampling import watching
+from modules.config.imports.kohya_training import learning
 from modules.config.imports.kohya_values import Args, arguments_of, flag_of, number_of, said, taken
-from modules.config.imports.kohya_watching import watching
 from modules.config.migrations.taking import Notes, Tree, put
-from modules.config.problem import Problem
+from modules.system.problem import Problem
 
 _DTYPES = {"fp16": "float16", "bf16": "bfloat16", "float": "float32", "fp32": "float32"}
 _LYCORIS = {"loha": "loha", "lokr": "lokr", "locon": "lora", "lora": "lora", "diag-oft": "oft", "boft": "oft"}

@@ -10,9 +10,9 @@ from typing import Any
 from modules.config.codec import Loaded, decode
 from modules.config.imports.kohya_settings import tree_of_kohya
 from modules.config.imports.kohya_values import Args, said
-from modules.config.problem import Problem
 from modules.config.schema import Config
 from modules.formats.headers import UnreadableFileError, read_header
+from modules.system.problem import Problem
 
 _PREFIX = "ss_"
 # What training found and not what it was told: hashes, dates, losses, counts.

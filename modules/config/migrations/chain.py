@@ -22,7 +22,7 @@ from modules.config.migrations.onetrainer_08_to_09 import to_9, to_10
 from modules.config.migrations.onetrainer_10 import to_11
 from modules.config.migrations.onetrainer_11 import to_darkroom_1
 from modules.config.migrations.onetrainer_keys import NEWEST
-from modules.config.problem import Problem, shown
+from modules.system.problem import Problem, shown
 
 __all__ = ["NEWEST_DARKROOM", "ONETRAINER_STEPS", "Step", "Tree", "is_onetrainer", "migrate", "to_onetrainer_11"]
 

@@ -17,7 +17,7 @@ from modules.config.migrations.eras import Era
 from modules.config.migrations.onetrainer_08_to_09 import has_prior
 from modules.config.migrations.onetrainer_keys import PARTS
 from modules.config.migrations.taking import Notes, Tree, number
-from modules.config.problem import Problem
+from modules.system.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Version 0 was flat. For its last days the optimizer was an object already, still
 from __future__ import annotations
 
 from modules.config.migrations.taking import Notes, Tree, move_into
-from modules.config.problem import Problem, shown
+from modules.system.problem import Problem, shown
 
 _PREFIX = "optimizer_"
 

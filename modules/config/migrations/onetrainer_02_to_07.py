@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from modules.config.migrations.taking import Notes, Tree, number, own_object, rename
-from modules.config.problem import Problem, shown
+from modules.system.problem import Problem, shown
 
 # Switches of the whole config that became switches of each concept's images.
 _MOVED_TO_CONCEPTS = {

@@ -6,7 +6,7 @@ import copy
 
 from modules.config.migrations.onetrainer_keys import PARTS
 from modules.config.migrations.taking import Notes, Tree, own_object
-from modules.config.problem import Problem, shown
+from modules.system.problem import Problem, shown
 
 _HAVE_A_PRIOR = ("WUERSTCHEN", "STABLE_CASCADE")
 

@@ -7,7 +7,7 @@ import re
 from modules.config.migrations.onetrainer_08_to_09 import parts_of
 from modules.config.migrations.onetrainer_keys import PARTS
 from modules.config.migrations.taking import Notes, Tree, rename
-from modules.config.problem import Problem, shown
+from modules.system.problem import Problem, shown
 
 _OLD_KEYS = ("gradient_checkpointing", "enable_activation_offloading", "layer_offload_fraction")
 _METHODS = ("ON", "OFF", "CPU_OFFLOADED")

@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
-from modules.config.field import FieldRecord, records_of
 from modules.config.migrations.taking import Notes, Tree, number
-from modules.config.problem import Problem, shown
 from modules.config.sections.optimizer import VARIANTS
+from modules.settings.field import FieldRecord, records_of
+from modules.system.problem import Problem, shown
 
 # Optimizers that OneTrainer took out again, and what comes nearest to them.
 _SUCCESSORS: dict[str, Tree] = {

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 
 from modules.config.migrations.taking import Notes, Tree, number
-from modules.config.problem import Problem, shown
 from modules.config.sections.schedule import SCHEDULES
+from modules.system.problem import Problem, shown
 
 _LONGEST_WARMUP_STEPS = 1_000_000
 # What a key holds that says nothing to the schedules that have no such field.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from modules.config.problem import DEFAULT_STANDS, Problem, shown
+from modules.system.problem import DEFAULT_STANDS, Problem, shown
 
 Tree = dict[str, Any]
 Notes = list[Problem]

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from modules.config.problem import Problem
 from modules.config.rules.adapters import custom_layers
 from modules.config.rules.fused import fused_back_pass
-from modules.config.rules.learning import small_weights, something_is_trained, stops
+from modules.config.rules.images import concepts, samples, sizes
 from modules.config.rules.offload import offloaded_layers
 from modules.config.rules.optimizers import nesterov
-from modules.config.rules.pictures import concepts, samples, sizes
 from modules.config.rules.rates import plausible_learning_rate
 from modules.config.rules.rewards import reward_chain, reward_judges
 from modules.config.rules.supported import supported
+from modules.config.rules.training import small_weights, something_is_trained, stops
 from modules.config.rules.validation import validation
 from modules.config.schema import Config
+from modules.system.problem import Problem
 
 Rule = Callable[[Config], Iterator[Problem]]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modules.config.problem import Problem
 from modules.config.schema import Config
+from modules.system.problem import Problem
 
 
 def fused_back_pass(config: Config) -> Iterator[Problem]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modules.config.problem import Problem
 from modules.config.schema import Config
 from modules.families.registry import FAMILIES
 from modules.families.spec import PartSpec
+from modules.system.problem import Problem
 
 
 def offloaded_layers(config: Config) -> Iterator[Problem]:

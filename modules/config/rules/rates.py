@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from modules.config.problem import Problem
 from modules.config.schema import Config
 from modules.config.sections.optimizer import OPTIMIZER_LABELS
 from modules.families.registry import FAMILIES
+from modules.system.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)

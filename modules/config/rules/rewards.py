@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modules.config.problem import Problem
 from modules.config.schema import Config
 from modules.config.sections.method import AlignProp
-from modules.errors import DarkroomError
 from modules.rewards.colour import parse_colour
 from modules.rewards.registry import REWARDS
 from modules.rewards.selection import held_out_scorer, trained_scorers
 from modules.rewards.user_code_file import split_reference
+from modules.system.errors import DarkroomError
+from modules.system.problem import Problem
 
 
 def reward_judges(config: Config) -> Iterator[Problem]:

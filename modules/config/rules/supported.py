@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modules.config.problem import Problem
 from modules.config.schema import Config
 from modules.config.support import unsupported
+from modules.system.problem import Problem
 
 
 def supported(config: Config) -> Iterator[Problem]:

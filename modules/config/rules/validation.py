@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modules.config.every import Moment
-from modules.config.problem import Problem
 from modules.config.schema import Config
+from modules.settings.every import Moment
+from modules.system.problem import Problem
 
 
 def validation(config: Config) -> Iterator[Problem]:

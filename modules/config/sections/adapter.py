@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from modules.config.field import Section, Setting, When
+from modules.settings.field import Section, Setting, When
 
 AN_ADAPTER = When("training.trains", ("adapter",))
 

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
-from modules.config.every import Every
-from modules.config.field import Section, Setting, When
+from modules.settings.every import Every
+from modules.settings.field import Section, Setting, When
 
 
 class EmbeddingWord(Section):

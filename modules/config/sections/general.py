@@ -6,7 +6,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Le
 
-from modules.config.field import Section, Setting, When
+from modules.settings.field import Section, Setting, When
 
 
 class General(Section):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from modules.config.field import Section, Setting, When
+from modules.settings.field import Section, Setting, When
 
 Scaler = Literal["none", "batch", "global_batch", "accumulation", "both", "global_both"]
 SCALER_LABELS = {

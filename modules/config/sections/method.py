@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from modules.config.field import Section, Setting, When, one_of
 from modules.rewards.registry import hold_out_labels
+from modules.settings.field import Section, Setting, When, one_of
 
 
 class Denoise(Section):

@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
-from modules.config.every import Every
-from modules.config.field import Section, Setting, When, one_of
 from modules.families.registry import family_labels
+from modules.settings.every import Every
+from modules.settings.field import Section, Setting, When, one_of
 
 _PLAIN = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"}
 _QUANTISED = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from modules.config.field import Section, Setting, When
+from modules.settings.field import Section, Setting, When
 
 
 class Output(Section):

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from annotated_types import Ge, Le
 
-from modules.config.every import Every
-from modules.config.field import Section, Setting, When, one_of
 from modules.rewards.registry import NEED_CLIP, NEED_FILES, reward_labels
+from modules.settings.every import Every
+from modules.settings.field import Section, Setting, When, one_of
 
 _A_REWARD_METHOD = When("training.method", ("alignprop",))
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, get_args
 
 from annotated_types import Ge, Gt, Le
 
-from modules.config.field import Section, Setting
+from modules.settings.field import Section, Setting
 
 Warmup = Annotated[
     int,

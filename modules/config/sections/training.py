@@ -6,13 +6,13 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from modules.config.field import Section, Setting, When, variants
 from modules.config.sections.loss import SCALER_LABELS, Loss, Scaler
 from modules.config.sections.method import METHOD_LABELS, Denoise, MethodSettings
 from modules.config.sections.noise import Noise
 from modules.config.sections.optimizer import OPTIMIZER_LABELS, OPTIMIZERS_NOT_YET, OptimizerSettings
 from modules.config.sections.optimizers.adam import AdamW
 from modules.config.sections.schedule import SCHEDULE_LABELS, SCHEDULES_NOT_YET, Constant, ScheduleSettings
+from modules.settings.field import Section, Setting, When, variants
 
 _FULL = When("trains", ("full",))
 

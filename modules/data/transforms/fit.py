@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from modules.data.buckets import Placement
-from modules.data.pictures import opened, upright
+from modules.data.images import opened, upright
 
 # Part of every cache key: raise it when the pixels of the same picture would come out differently.
 RESAMPLER = "pillow-lanczos-reducing-2"

@@ -15,12 +15,12 @@ from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 from transformers.models.clip.modeling_clip import CLIPTextModel, CLIPTextModelWithProjection
 
-from modules.errors import DarkroomError
 from modules.families.parts.clip_text import TextTower, is_open_clip
 from modules.families.parts.clip_tokens import OPEN_CLIP_PAD, load_clip_tokenizer
 from modules.families.parts.clip_vocabulary import END_TOKEN
 from modules.families.spec import FamilySpec
 from modules.formats.diffusers_folder import read_json, read_part
+from modules.system.errors import DarkroomError
 
 PART_CLASSES: Mapping[str, Any] = {
     "unet": UNet2DConditionModel,

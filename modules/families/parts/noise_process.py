@@ -7,7 +7,7 @@ from typing import Any
 
 from modules.diffusion.process import DDPMProcess
 from modules.diffusion.schedule import cumulative_alphas, rescaled_to_zero_snr
-from modules.errors import DarkroomError
+from modules.system.errors import DarkroomError
 
 
 def scheduler_with(scheduler: Mapping[str, Any], *, prediction: str, zero_terminal_snr: str) -> Mapping[str, Any]:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import torch
 
-from modules.config.secrets import HubAccess
-from modules.errors import DarkroomError
 from modules.families.parts.files import PART_CLASSES, ModelFiles, read_folder
 from modules.families.spec import FamilySpec
 from modules.formats.diffusers_folder import OnBytes, locate
 from modules.formats.kinds import identify
 from modules.formats.single_file.checkpoint import load_part, load_vae_file, open_checkpoint
+from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
+from modules.system.secrets import HubAccess
 
 
 def read_model(

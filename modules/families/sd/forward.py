@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from modules.data.frame import Frame
+from modules.data.size_conditioning import Frame
 from modules.families.parts.conditioning import TextConditioning
 from modules.families.parts.latent_diffusion import LatentDiffusion
 from modules.families.protocol import Conditioning

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import torch
 
-from modules.config.secrets import HubAccess
 from modules.families.parts.files import ModelFiles, require_plain_unet
 from modules.families.parts.noise_process import process_of, scheduler_with
 from modules.families.parts.read_model import read_model
@@ -15,6 +14,7 @@ from modules.families.sd.forward import StableDiffusion
 from modules.families.sd.keys import lora_naming
 from modules.families.sd.spec import SD
 from modules.formats.diffusers_folder import OnBytes
+from modules.system.secrets import HubAccess
 
 
 def load(

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from modules.config.secrets import HubAccess
 from modules.families.parts.files import ModelFiles, require_plain_unet
 from modules.families.parts.noise_process import process_of, scheduler_with
 from modules.families.parts.read_model import read_model
@@ -17,6 +16,7 @@ from modules.families.sdxl.forward import StableDiffusionXL
 from modules.families.sdxl.keys import lora_naming
 from modules.families.sdxl.spec import SDXL
 from modules.formats.diffusers_folder import OnBytes
+from modules.system.secrets import HubAccess
 
 logger = logging.getLogger("darkroom.families")
 

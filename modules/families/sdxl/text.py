@@ -8,7 +8,7 @@ from typing import Self
 
 import torch
 
-from modules.data.frame import Frame
+from modules.data.size_conditioning import Frame
 from modules.families.parts.conditioning import TextConditioning
 from modules.system.devices import Device, move
 

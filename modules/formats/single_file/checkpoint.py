@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from modules.errors import DarkroomError
 from modules.formats.file_kind import FileKind
 from modules.formats.kinds import identify
 from modules.formats.lazy_tensors import LazyTensor
@@ -25,6 +24,7 @@ from modules.formats.single_file.names import averaged_names, left_over_names, m
 from modules.formats.single_file.slots import from_original
 from modules.formats.single_file.vae_layout import modern_key, vae_slots
 from modules.formats.stored_tensors import read_stored
+from modules.system.errors import DarkroomError
 
 
 @dataclass(frozen=True, eq=False)

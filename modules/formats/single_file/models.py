@@ -13,11 +13,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from modules.errors import DarkroomError
 from modules.formats.single_file.clip_layout import clip_slots, open_clip_slots
 from modules.formats.single_file.slots import Slot
 from modules.formats.single_file.unet_layout import unet_slots
 from modules.formats.single_file.vae_layout import vae_slots
+from modules.system.errors import DarkroomError
 
 Configs = Mapping[str, Mapping[str, Any]]
 

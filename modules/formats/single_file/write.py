@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from modules.errors import DarkroomError
 from modules.formats.lazy_tensors import LazyTensor, lazy
 from modules.formats.metadata import CheckpointFacts, checkpoint_metadata
 from modules.formats.safetensors_io import PAYLOAD_SHA256, OnWritten, write_safetensors
@@ -27,6 +26,7 @@ from modules.formats.single_file.slots import to_original
 from modules.formats.single_file.vae_layout import modern_key
 from modules.system.atomic import write_text
 from modules.system.dtypes import dtype_name
+from modules.system.errors import DarkroomError
 
 _SD2_LAYERS = 23  # diffusers' config of a text encoder whose 24th block is never run
 _LOGIT_SCALE = math.log(100.0)  # CLIP's is clipped there in training, and ends there

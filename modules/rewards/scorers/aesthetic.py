@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from modules.config.sections.reward import Scorer
-from modules.errors import DarkroomError
 from modules.formats.stored_tensors import read_stored
 from modules.rewards.clip_model import ClipEyes, read_clip
 from modules.rewards.download import files_of
 from modules.rewards.protocol import Reward, RewardContext
 from modules.system.devices import move
+from modules.system.errors import DarkroomError
 
 # Places of the linear layers in the published file; between them there was dropout, which is off where one rates.
 _LAYERS = {"layers.0": 1024, "layers.2": 128, "layers.4": 64, "layers.6": 16, "layers.7": 1}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from modules.config.sections.reward import Scorer
-from modules.rewards.caption_fit import CaptionFit
 from modules.rewards.clip_model import ClipEyes, read_clip
+from modules.rewards.clip_similarity import CaptionFit
 from modules.rewards.download import files_of
 from modules.rewards.protocol import Reward, RewardContext
 

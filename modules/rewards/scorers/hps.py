@@ -7,8 +7,8 @@ compare.
 from __future__ import annotations
 
 from modules.config.sections.reward import Scorer
-from modules.rewards.caption_fit import CaptionFit
 from modules.rewards.clip_model import ClipEyes
+from modules.rewards.clip_similarity import CaptionFit
 from modules.rewards.download import files_of
 from modules.rewards.open_clip import read_open_clip
 from modules.rewards.protocol import Reward, RewardContext

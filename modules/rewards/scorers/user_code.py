@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from modules.config.sections.reward import Scorer
-from modules.errors import DarkroomError
 from modules.rewards.protocol import Reward, RewardContext
 from modules.rewards.user_code_file import hash_of_code, read_code, refusal_of, split_reference
+from modules.system.errors import DarkroomError
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from modules.config.codec import encode, save_file
 from modules.config.schema import Config
 from tests.unit.preflight.setups import changed
 from trainer.__main__ import main
-from trainer.backup import write_backup
 from trainer.preflight import check
+from trainer.run.backup import write_backup
 
 
 @pytest.fixture

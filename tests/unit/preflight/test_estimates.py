@@ -9,13 +9,13 @@ import pytest
 
 from modules.config.schema import Config
 from modules.data.buckets import Size
-from modules.memory import disk
-from modules.memory.estimate.run import RUNTIME_BYTES
+from modules.estimate import disk
+from modules.estimate.run import RUNTIME_BYTES
 from modules.system import gpu_memory, hardware
 from modules.system.hardware import Hardware
 from tests.unit.preflight.setups import changed, errors
-from trainer.budget import memory_estimate
 from trainer.preflight import check
+from trainer.preflight.budget import memory_estimate
 from ui.run.words import preview_lines
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from modules.config.schema import Config
-from modules.diffusion.samplers.registry import SAMPLERS
 from modules.formats.file_kind import FileKind
+from modules.sampling.registry import SAMPLERS
 from tests.unit.preflight.setups import EMPTY_WEIGHTS, changed, write_model, write_sdxl
 from trainer.preflight import check, prediction
 from trainer.preflight.prediction import problems_of_prediction

@@ -12,8 +12,8 @@ from modules.config.support import unsupported
 from modules.data.buckets import Size
 from tests.builders.pictures import draw_folder
 from tests.unit.preflight.setups import changed
-from trainer.budget import disk_problems
 from trainer.preflight import check
+from trainer.preflight.budget import disk_problems
 
 
 def test_a_rate_of_0_for_all_parts_is_one_fault(config: Config) -> None:

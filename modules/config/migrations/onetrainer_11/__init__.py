@@ -15,13 +15,13 @@ from modules.config.migrations.onetrainer_11.concepts import concepts_of
 from modules.config.migrations.onetrainer_11.data import data_of
 from modules.config.migrations.onetrainer_11.devices import devices_of
 from modules.config.migrations.onetrainer_11.embeddings import embeddings_of
-from modules.config.migrations.onetrainer_11.learning import learning_of
+from modules.config.migrations.onetrainer_11.evaluation import watching_of
 from modules.config.migrations.onetrainer_11.model import model_of
 from modules.config.migrations.onetrainer_11.parts import parts_of
 from modules.config.migrations.onetrainer_11.samples import samples_of
-from modules.config.migrations.onetrainer_11.watching import watching_of
+from modules.config.migrations.onetrainer_11.training import learning_of
 from modules.config.migrations.taking import Notes, Tree, number
-from modules.config.problem import Problem, cut
+from modules.system.problem import Problem, cut
 
 __all__ = ["to_darkroom_1"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from modules.config.migrations.onetrainer_11.items import converted, is_key, plain
 from modules.config.migrations.onetrainer_11.tables import move_all, resolution_of
 from modules.config.migrations.taking import Notes, Tree, choose, give_back, number, put, taken_part
-from modules.config.problem import Problem
+from modules.system.problem import Problem
 
 _KINDS = {"STANDARD": "training", "VALIDATION": "validation", "PRIOR_PREDICTION": "prior_prediction"}
 _CAPTION_SOURCES = {"sample": "text_file", "filename": "file_name", "concept": "one_file"}

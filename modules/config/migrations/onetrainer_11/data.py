@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from modules.config.migrations.onetrainer_11.tables import family_of, move_all, resolution_of
 from modules.config.migrations.taking import Notes, Tree, put
-from modules.config.problem import DEFAULT_STANDS, Problem, shown
+from modules.system.problem import DEFAULT_STANDS, Problem, shown
 
 _SIZE_STEPS_PX = {"sd": 8, "sdxl": 64}
 _PLAIN = {

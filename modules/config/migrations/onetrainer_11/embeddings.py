@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from modules.config.migrations.onetrainer_11.tables import DTYPES, every, move_all
 from modules.config.migrations.taking import Notes, Tree, choose, give_back, put, taken_part
-from modules.config.problem import Problem, shown
+from modules.system.problem import Problem, shown
 
 _PLAIN = {
     "uuid": "uuid",

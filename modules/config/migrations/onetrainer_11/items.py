@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 
 from modules.config.migrations.taking import Notes, Tree
-from modules.config.problem import Problem, shown
+from modules.system.problem import Problem, shown
 
 Convert = Callable[[Tree, Notes, str], Tree]
 

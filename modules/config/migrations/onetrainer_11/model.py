@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from modules.config.migrations.onetrainer_11.tables import WEIGHT_DTYPES, move_all
 from modules.config.migrations.taking import Notes, Tree, choose, put
-from modules.config.problem import Problem, shown
+from modules.system.problem import Problem, shown
 
 # Our family of a model, and what it is given. SD 2's own prediction is read from the model, as theirs.
 _MODELS: Mapping[str, tuple[str, str]] = {

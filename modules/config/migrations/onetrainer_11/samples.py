@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from modules.config.migrations.onetrainer_11.items import converted, is_key, plain
 from modules.config.migrations.onetrainer_11.tables import family_of, move_all
 from modules.config.migrations.taking import Notes, Tree, put
-from modules.config.problem import Problem
+from modules.system.problem import Problem
 
 _SAMPLERS = {
     "DDIM": "ddim",

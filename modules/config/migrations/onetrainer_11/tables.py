@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 
 from modules.config.migrations.taking import Notes, Tree, choose, move, number, put
-from modules.config.problem import Problem, shown
+from modules.system.problem import Problem, shown
 
 DTYPES: Mapping[str, str] = {
     "FLOAT_32": "float32",

@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le, Lt
 
-from modules.config.field import Section, When
 from modules.config.sections.optimizers.terms import (
     Beta1,
     Beta2,
@@ -20,6 +19,7 @@ from modules.config.sections.optimizers.terms import (
     WeightDecay,
     advanced,
 )
+from modules.settings.field import Section, When
 
 InstabilityBeta = Annotated[
     float, Ge(0), Lt(1), advanced("Beta 3", "How long the running mean of a step's own unsteadiness remembers.")

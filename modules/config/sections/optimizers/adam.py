@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from modules.config.field import Section
 from modules.config.sections.optimizers.terms import (
     AmsGrad,
     Beta1,
@@ -18,6 +17,7 @@ from modules.config.sections.optimizers.terms import (
     Maximize,
     WeightDecay,
 )
+from modules.settings.field import Section
 
 
 class AdamW(Section):

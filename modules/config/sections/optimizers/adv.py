@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from annotated_types import Gt, Le
 
-from modules.config.field import Section
 from modules.config.sections.optimizers.adv_terms import (
     Atan2,
     CautiousDecay,
@@ -36,6 +35,7 @@ from modules.config.sections.optimizers.terms import (
     WeightDecay,
     advanced,
 )
+from modules.settings.field import Section
 
 
 class AdamWAdv(Section):

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from annotated_types import Ge, Le, Lt
 
-from modules.config.field import When
 from modules.config.sections.optimizers.terms import advanced
+from modules.settings.field import When
 
 CautiousDecay = Annotated[
     bool, advanced("Cautious decay", "Pulls only those weights towards zero that are on their way there.")

@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le, Lt
 
-from modules.config.field import Section
 from modules.config.sections.optimizers.terms import (
     AMSGRAD,
     BLOCK_WISE,
@@ -28,6 +27,7 @@ from modules.config.sections.optimizers.terms import (
     WeightDecay,
     advanced,
 )
+from modules.settings.field import Section
 
 SlowMeanBeta = Annotated[
     float,

@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
-from modules.config.field import Section
 from modules.config.sections.optimizers.terms import (
     AmsGrad,
     Beta1,
@@ -23,6 +22,7 @@ from modules.config.sections.optimizers.terms import (
     WeightDecay,
     advanced,
 )
+from modules.settings.field import Section
 
 AdamWMode = Annotated[
     bool, advanced("Decay as AdamW", "Pulls the weights themselves towards zero and not their gradients.")

@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from modules.config.field import Section, When
 from modules.config.sections.optimizers.terms import (
     AmsGrad,
     Beta1,
@@ -18,6 +17,7 @@ from modules.config.sections.optimizers.terms import (
     WeightDecay,
     advanced,
 )
+from modules.settings.field import Section, When
 
 Rectify = Annotated[
     bool, advanced("Rectify", "Holds the first steps back while little is known of the squares (Liu et al. 2020).")

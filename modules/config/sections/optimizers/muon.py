@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from modules.config.field import Section, When
 from modules.config.sections.optimizers.adv_terms import (
     Atan2,
     CautiousDecay,
@@ -26,6 +25,7 @@ from modules.config.sections.optimizers.terms import (
     WeightDecay,
     advanced,
 )
+from modules.settings.field import Section, When
 
 _HAS_ADAM = When("muon_with_aux_adam", (True,))
 _AS_IN_THE_LIBRARY = "the library's own value"

@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
-from modules.config.field import Section, When
 from modules.config.sections.optimizers.terms import (
     Beta1,
     Beta2,
@@ -26,6 +25,7 @@ from modules.config.sections.optimizers.terms import (
     WeightDecay,
     advanced,
 )
+from modules.settings.field import Section, When
 
 
 class Prodigy(Section):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from modules.config.field import Section
 from modules.config.sections.optimizers.terms import (
     Beta1,
     Beta2,
@@ -21,6 +20,7 @@ from modules.config.sections.optimizers.terms import (
     WeightDecay,
     advanced,
 )
+from modules.settings.field import Section
 
 
 class Sgd(Section):

@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le, Lt
 
-from modules.config.field import Section, When
 from modules.config.sections.optimizers.terms import (
     BLOCK_WISE,
     PERCENTILE_CLIPPING,
@@ -23,6 +22,7 @@ from modules.config.sections.optimizers.terms import (
     WeightDecay,
     advanced,
 )
+from modules.settings.field import Section, When
 
 # torch has these two, with its state in 32 bits.
 _IN_8_BITS = When("optim_bits", ("8",))

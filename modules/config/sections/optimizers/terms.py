@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from modules.config.field import Setting, When
+from modules.settings.field import Setting, When
 
 
 def advanced(label: str, explanation: str, **options: Any) -> Setting:

@@ -1,0 +1,179 @@
+"""kohya's length, rates, optimizer, schedule, precision and loss."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from modules.config.imports.kohya_values import Args, arguments_of, flag_of, number_of, said, taken
+from modules.config.migrations.taking import Notes, Tree, put
+from modules.system.problem import Problem, shown
+
+_PRECISIONS = {"no": "float32", "fp16": "float16", "bf16": "bfloat16"}
+_SCHEDULES = {
+    "constant": "constant",
+    "constant_with_warmup": "constant",
+    "linear": "linear",
+    "polynomial": "linear",
+    "cosine": "cosine",
+    "cosine_with_restarts": "cosine_with_hard_restarts",
+    "adafactor": "adafactor",
+}
+# The last word of theirs (a class path in metadata), in small letters without marks, to ours.
+_OPTIMIZERS = {
+    "adamw": "adamw",
+    "adamw8bit": "adamw_8bit",
+    "pagedadamw8bit": "adamw_8bit",
+    "adafactor": "adafactor",
+    "lion": "lion",
+    "lion8bit": "lion_8bit",
+    "sgdnesterov": "sgd",
+    "sgdnesterov8bit": "sgd_8bit",
+    "prodigy": "prodigy",
+    "dadaptation": "dadapt_adam",
+    "dadaptadam": "dadapt_adam",
+    "dadaptadapreprint": "dadapt_adam",
+    "dadaptadagrad": "dadapt_ada_grad",
+    "dadaptadan": "dadapt_adan",
+    "dadaptlion": "dadapt_lion",
+    "dadaptsgd": "dadapt_sgd",
+    "came": "came",
+    "adamwschedulefree": "schedule_free_adamw",
+    "sgdschedulefree": "schedule_free_sgd",
+    "radamschedulefree": "schedule_free_adamw",
+    "ademamix8bit": "ademamix_8bit",
+}
+_FOR_EACH_UPDATE = ("weight_decay", "eps", "momentum", "d0", "d_coef", "decouple", "use_bias_correction", "growth_rate")
+
+
+def learning(given: Args, result: Tree, notes: Notes) -> None:
+    """Take everything that says how the weights move."""
+    _length(given, result, notes)
+    _rates(given, result)
+    _optimizer(given, result, notes)
+    _schedule(given, result, notes)
+    _precision(given, result)
+    _loss(given, result)
+
+
+def _length(given: Args, result: Tree, notes: Notes) -> None:
+    epochs = number_of(taken(given, "max_train_epochs", "num_epochs", "epoch"))
+    steps = number_of(taken(given, "max_train_steps"))
+    if epochs:
+        put(result, "training.epochs", int(epochs))
+    elif steps:
+        message = f"The file counts {steps:g} steps and no epochs; runs are as long as their epochs here."
+        notes.append(Problem("training.epochs", message, "warning", "Look at the steps that the Run page foretells."))
+    given.pop("max_train_epochs", None)
+    batch = number_of(taken(given, "train_batch_size", "batch_size_per_device", "total_batch_size"))
+    if batch:
+        put(result, "training.batch_size", int(batch))
+    accumulation = number_of(taken(given, "gradient_accumulation_steps"))
+    if accumulation and accumulation > 1:
+        put(result, "training.accumulation_steps", int(accumulation))
+    if (seed := number_of(taken(given, "seed"))) is not None and seed >= 0:
+        put(result, "general.seed", int(seed))
+    norm = number_of(taken(given, "max_grad_norm"))
+    if norm is not None:
+        put(result, "training.clip_norm", norm or None)
+
+
+def _rates(given: Args, result: Tree) -> None:
+    rate = number_of(taken(given, "learning_rate"))
+    encoders = ("text_encoder", "text_encoder_2") if result["model"]["family"] == "sdxl" else ("text_encoder",)
+    if rate is not None:
+        put(result, "training.learning_rate", rate)
+    own = {"unet": number_of(taken(given, "unet_lr"))}
+    text = taken(given, "text_encoder_lr", "learning_rate_te")
+    firsts = [number_of(v) for v in (text if isinstance(text, list) else [text])] or [None]
+    singles = (number_of(taken(given, "learning_rate_te1")), number_of(taken(given, "learning_rate_te2")))
+    for index, name in enumerate(encoders):
+        shared = firsts[min(index, len(firsts) - 1)]
+        own[name] = shared if singles[index] is None else singles[index]
+    only_unet = flag_of(given.pop("network_train_unet_only", False))
+    only_text = flag_of(given.pop("network_train_text_encoder_only", False))
+    is_full = result["training"]["trains"] == "full"
+    trains_text = flag_of(given.pop("train_text_encoder", False)) or not is_full
+    has_checkpointing = flag_of(given.pop("gradient_checkpointing", False))
+    for name, value in own.items():
+        is_text = name != "unet"
+        is_trained = value != 0 and not (only_unet and is_text) and not (only_text and not is_text)
+        part: dict[str, Any] = {"train": is_trained and (trains_text or not is_text)}
+        if value:
+            part["learning_rate"] = value
+        if has_checkpointing:
+            part["checkpointing"] = "block"
+        put(result, f"parts.{name}", part)
+    share = number_of(taken(given, "stop_text_encoder_training", "stop_text_encoder_training_pct"))
+    epochs = result.get("training", {}).get("epochs")
+    if share and share > 0 and epochs:  # a share of the run, in percent
+        for name in encoders:
+            put(result, f"parts.{name}.stop_after", {"n": round(epochs * min(share, 100) / 100, 2), "unit": "epoch"})
+
+
+def _optimizer(given: Args, result: Tree, notes: Notes) -> None:
+    theirs = taken(given, "optimizer_type", "optimizer")
+    arguments = arguments_of(taken(given, "optimizer_args"))
+    if theirs is None:
+        theirs = "AdamW8bit" if flag_of(given.pop("use_8bit_adam", False)) else "AdamW"
+    text, _, inside = str(theirs).partition("(")
+    if inside:  # metadata write the arguments behind the class
+        arguments |= arguments_of([p.strip() for p in re.split(r",(?![^(\[]*[)\]])", inside.rstrip(")"))])
+    word = re.sub(r"[^a-z0-9]", "", text.rpartition(".")[2].lower())
+    ours = _OPTIMIZERS.get(word)
+    if ours is None:
+        message = f"The optimizer {shown(theirs)} is not known here; AdamW stands instead."
+        notes.append(Problem("training.optimizer", message, "warning"))
+        ours = "adamw"
+    settings: dict[str, Any] = {"name": ours}
+    betas = arguments.pop("betas", None)
+    if isinstance(betas, tuple | list) and ours != "adafactor":
+        settings |= {f"beta{i}": value for i, value in enumerate(betas[:3], start=1)}
+    for key in _FOR_EACH_UPDATE:
+        if key in arguments:
+            settings[key] = arguments.pop(key)
+    for key in ("relative_step", "scale_parameter", "warmup_init"):
+        if key in arguments and ours == "adafactor":
+            settings[key] = flag_of(arguments.pop(key))
+    put(result, "training.optimizer", settings)
+    given.update({f"optimizer_args.{key}": value for key, value in arguments.items()})
+
+
+def _schedule(given: Args, result: Tree, notes: Notes) -> None:
+    theirs = str(taken(given, "lr_scheduler") or "constant")
+    name = _SCHEDULES.get(theirs)
+    if name is None or theirs == "polynomial":
+        message = f"The schedule {shown(theirs)} is not known here; {name or 'constant'} stands instead."
+        notes.append(Problem("training.schedule", message, "warning"))
+    schedule: dict[str, Any] = {"name": name or "constant"}
+    cycles = number_of(taken(given, "lr_scheduler_num_cycles"))
+    if schedule["name"] == "cosine_with_hard_restarts" and cycles:
+        schedule["cycles"] = cycles
+    taken(given, "lr_scheduler_power", "lr_scheduler_type", "lr_scheduler_args")
+    percent = number_of(taken(given, "lr_warmup"))  # kohya_ss: percent of the run
+    steps = number_of(taken(given, "lr_warmup_steps"))  # sd-scripts: steps, or a share below 1
+    if steps and steps >= 1:
+        schedule["warmup_steps"] = int(steps)
+    elif steps or percent:
+        schedule["warmup_share"] = steps or min(1.0, (percent or 0) / 100)
+    put(result, "training.schedule", schedule)
+
+
+def _precision(given: Args, result: Tree) -> None:
+    precision = str(taken(given, "mixed_precision") or "no")
+    put(result, "training.precision", _PRECISIONS.get(precision, "float32"))
+    for key, dtype in (("full_bf16", "bfloat16"), ("full_fp16", "float16")):
+        if flag_of(given.pop(key, False)):
+            for part in result["parts"].values():
+                part["dtype"] = dtype
+
+
+def _loss(given: Args, result: Tree) -> None:
+    gamma = number_of(taken(given, "min_snr_gamma"))
+    if gamma:
+        put(result, "training.loss.weighting", "min_snr")
+        put(result, "training.loss.gamma", gamma)
+    elif flag_of(given.pop("debiased_estimation_loss", False)):
+        put(result, "training.loss.weighting", "debiased")
+    if (offset := number_of(taken(given, "noise_offset"))) and said(offset):
+        put(result, "training.noise.offset_weight", offset)

@@ -1,1 +1,0 @@
-"""Samplers: how noise is taken out step by step."""

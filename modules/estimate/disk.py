@@ -1,0 +1,98 @@
+"""What a run writes to disk, and what is free there. Torch-free: sizes follow from shapes."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from modules.estimate.passes import CHUNK_TOKENS, PartWeights, Plans, count
+from modules.estimate.run import optimizer_bytes
+from modules.estimate.tape import FLOAT32_BYTES
+
+_ENTRY_BYTES = 1024
+"""What an entry of the cache takes beside its numbers: a header, a checksum, and half a block of the file system."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskNeed:
+    """The bytes of what a run writes: one backup, one saved file or result, both caches."""
+
+    backup_bytes: int
+    result_bytes: int
+    latents_bytes: int
+    text_bytes: int
+
+    @property
+    def cache_bytes(self) -> int:
+        """Both caches together."""
+        return self.latents_bytes + self.text_bytes
+
+
+def latents_bytes(counts: Mapping[tuple[int, int], int], *, factor: int, channels: int, item_bytes: int) -> int:
+    """Return what the latents of pictures take, by size in pixels (width, height) and how many have it."""
+    return sum(
+        number * (channels * (width // factor) * (height // factor) * item_bytes + _ENTRY_BYTES)
+        for (width, height), number in counts.items()
+    )
+
+
+def text_bytes(num_captions: int, *, width: int, pooled_width: int, item_bytes: int) -> int:
+    """Return what the text states of captions take, each of one chunk, and those of the empty one."""
+    return (num_captions + 1) * ((CHUNK_TOKENS * width + pooled_width) * item_bytes + _ENTRY_BYTES)
+
+
+def backup_bytes(
+    weights: Mapping[str, PartWeights], plans: Plans, *, optimizer: str, keeps_copies: bool, has_average: bool
+) -> int:
+    """Return what one backup takes: the trained weights as they are kept, the optimizer's state, the average."""
+    total = 0
+    for name, part in weights.items():
+        plan = plans[name]
+        if plan.trains == "nothing":
+            continue
+        shapes = part.trained(plan)
+        item = plan.adapter.item_bytes if plan.adapter else plan.weight_bytes
+        kept = FLOAT32_BYTES if keeps_copies else item
+        total += count(shapes) * (kept + (FLOAT32_BYTES if has_average else 0)) + optimizer_bytes(optimizer, shapes)
+    return total
+
+
+def result_bytes(weights: Mapping[str, PartWeights], plans: Plans, *, is_whole_model: bool, item_bytes: int) -> int:
+    """Return what the result takes: a whole model, or the adapters alone."""
+    parts = weights.values()
+    if is_whole_model:
+        return item_bytes * sum(count(p.own.values()) for p in parts)
+    return item_bytes * sum(count(weights[n].adapter.values()) for n in plans)
+
+
+def free_bytes(path: Path) -> int | None:
+    """Return what is free on the file system where a path lies or would lie; None where it cannot be asked."""
+    for folder in (path, *path.parents):
+        try:
+            return shutil.disk_usage(folder).free
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except (OSError, ValueError):
+            return None
+    return None
+
+
+def file_system_of(path: Path) -> int | None:
+    """Return the number of the file system where a path lies or would lie; None where it cannot be asked."""
+    for folder in (path, *path.parents):
+        try:
+            return folder.stat().st_dev
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except (OSError, ValueError):
+            return None
+    return None
+
+
+def num_backups(keep: int, expected: float) -> int:
+    """Return how many backups lie there at most: those that are kept, and the one that is being written."""
+    most = max(1, math.ceil(expected))
+    return min(most, keep + 1) if keep else most

@@ -1,0 +1,109 @@
+"""The outline of a model file: names, shapes and dtypes of its tensors and its metadata, whatever its format.
+
+Torch-free, and quick: no tensor is read but the few whose values tell two models apart.
+"""
+
+from __future__ import annotations
+
+import struct
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from modules.formats.headers import ITEM_BYTES, TensorEntry, UnreadableFileError, read_header
+from modules.formats.pickle_header import PickledTensor, read_pickle_outline
+
+Container = Literal["safetensors", "pickle"]
+_HARMLESS = ("torch.", "collections.OrderedDict", "numpy.", "pytorch_lightning.", "lightning.", "builtins.set")
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What is known of a file without its weights."""
+
+    path: Path
+    container: Container
+    shapes: Mapping[str, tuple[int, ...]]
+    dtypes: Mapping[str, str]
+    metadata: Mapping[str, str]
+    values: Mapping[str, object] = field(default_factory=dict)
+    """Plain numbers and texts a pickle holds beside its tensors, as `global_step`."""
+    code: tuple[str, ...] = ()
+    """What a pickle names that could run code; such a file is never loaded."""
+
+    def has(self, *prefixes: str) -> bool:
+        """Whether a tensor's name begins so."""
+        return any(name.startswith(prefixes) for name in self.shapes)
+
+
+def read_outline(path: Path) -> Outline:
+    """Return a model file's outline. Raises UnreadableFileError with a sentence for what is none."""
+    try:
+        header = read_header(path)
+    except UnreadableFileError as error:
+        if error.defect != "pickled":
+            raise
+        return _pickled(path)
+    return Outline(
+        path,
+        "safetensors",
+        {name: t.shape for name, t in header.tensors.items()},
+        {name: t.dtype for name, t in header.tensors.items()},
+        header.metadata,
+    )
+
+
+def read_values(path: Path, name: str) -> np.ndarray | None:
+    """Return one small tensor's values as float32, or None where it cannot be had without torch."""
+    try:
+        entry = read_header(path).tensors.get(name)
+        if entry is not None:
+            with path.open("rb") as file:
+                file.seek(entry.start)
+                return _floats(file.read(entry.end - entry.start), entry)
+    except UnreadableFileError as error:
+        if error.defect == "pickled" and zipfile.is_zipfile(path):
+            return _pickled_values(path, name)
+    return None
+
+
+def _pickled(path: Path) -> Outline:
+    found = read_pickle_outline(path)
+    return Outline(
+        path,
+        "pickle",
+        {name: t.shape for name, t in found.tensors.items()},
+        {name: t.dtype for name, t in found.tensors.items()},
+        {},
+        found.values,
+        tuple(sorted(n for n in found.names if not n.startswith(_HARMLESS))),
+    )
+
+
+def _pickled_values(path: Path, name: str) -> np.ndarray | None:
+    tensor = read_pickle_outline(path).tensors.get(name)
+    if tensor is None:
+        return None
+    storage, first = tensor.place
+    count, size = int(np.prod(tensor.shape, dtype=np.int64)), ITEM_BYTES.get(tensor.dtype, 0)
+    with zipfile.ZipFile(path) as archive:
+        place = next((n for n in archive.namelist() if n.endswith(f"/data/{storage}")), None)
+        if place is None or not size:
+            return None
+        with archive.open(place) as file:
+            file.seek(first * size)
+            return _floats(file.read(count * size), tensor)
+
+
+def _floats(raw: bytes, tensor: TensorEntry | PickledTensor) -> np.ndarray | None:
+    kinds = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
+    try:
+        if tensor.dtype == "BF16":  # the upper half of a float32
+            return (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
+        return np.frombuffer(raw, kinds[tensor.dtype]).astype(np.float32)
+    except (KeyError, ValueError, struct.error):
+        return None

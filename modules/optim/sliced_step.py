@@ -1,0 +1,157 @@
+"""Moving weights: an optimizer's step on a few parameters at a time, so that what a step takes is bounded.
+
+To an optimizer each step is that of a run with those parameters alone; its state is one, keyed by parameter, however
+the steps are cut. So a run may be cut differently when it is resumed, and ends the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+import torch
+from torch import nn
+
+from modules.optim.master_weights import StandIn
+from modules.optim.param_groups import TrainGroup
+from modules.optim.slicing import SLICE_WEIGHTS
+
+Names = Mapping[str, Sequence[str]]
+Draws = Callable[[str], torch.Generator | None]
+
+
+class Witness(Protocol):
+    """Who wants to see parameters right before they move, with their gradients in place, and right after."""
+
+    def before_move(self, part: str, parameters: Sequence[nn.Parameter]) -> None:
+        """Called before each move of some of a part's parameters, as the optimizer sees them."""
+        ...
+
+    def after_move(self, part: str) -> None:
+        """Called after it."""
+        ...
+
+
+class Mover:
+    """Moves what it is told to by the rule of an optimizer."""
+
+    def __init__(self, groups: Iterable[TrainGroup], optimizer: torch.optim.Optimizer, witness: Witness) -> None:
+        self._groups = {g.part: g for g in groups}
+        self._optimizer = optimizer
+        self._witness = witness
+
+    def move(self, names: Names, draws: Draws, clip: Callable[[Sequence[nn.Parameter]], None] | None = None) -> None:
+        """Move parameters, in one step, by the gradients that lie there; stand-ins are filled for it and emptied again.
+
+        `draws(name)` gives what the stochastic rounding of a parameter draws from, so that its draws do not hang on
+        the order of moves; `clip` may change the gradients, in float32, right before.
+        """
+        # By the names that move, not by all there are: a fused pass comes here with each weight alone.
+        own = {part: self._groups[part].stand_ins for part in names}
+        stand_ins = {n: own[part][n] for part, some in names.items() for n in some if n in own[part]}
+        for stand_in in stand_ins.values():
+            stand_in.fill()
+        moved = {part: [self._moved(part, n) for n in some] for part, some in names.items()}
+        if clip is not None:
+            clip([p for parameters in moved.values() for p in parameters])
+        for part, parameters in moved.items():
+            self._witness.before_move(part, parameters)
+        self._step(moved)
+        for part in moved:
+            self._witness.after_move(part)
+        for name, stand_in in stand_ins.items():
+            stand_in.give_value(draws(name))
+            stand_in.release()
+
+    def _moved(self, part: str, name: str) -> nn.Parameter:
+        group = self._groups[part]
+        return group.stand_ins[name].moved if name in group.stand_ins else group.parameters[name]
+
+    def _step(self, moved: Mapping[str, list[nn.Parameter]]) -> None:
+        """Make the optimizer's step with groups that hold these parameters alone."""
+        optimizer = self._optimizer
+        groups = optimizer.param_groups
+        chosen = [g for g in groups if g["part"] in moved]
+        everything = [g["params"] for g in chosen]
+        optimizer.param_groups = chosen
+        for group in chosen:
+            group["params"] = moved[group["part"]]
+        try:
+            optimizer.step()
+        finally:
+            optimizer.param_groups = groups
+            for group, parameters in zip(chosen, everything, strict=True):
+                group["params"] = parameters
+
+
+def slices(groups: Iterable[TrainGroup]) -> Iterator[dict[str, list[str]]]:
+    """Yield the names, by part, of all parameters that have gradients, as they are to be moved at once.
+
+    Those in float32 come together, those in 16 bits in slices of at most `SLICE_WEIGHTS`.
+    """
+    groups = list(groups)
+    plain = {
+        g.part: [n for n, p in g.parameters.items() if n not in g.stand_ins and p.grad is not None] for g in groups
+    }
+    if any(plain.values()):
+        yield {part: names for part, names in plain.items() if names}
+    taken: dict[str, list[str]] = {}
+    num_weights = 0
+    for group in groups:
+        for name, stand_in in group.stand_ins.items():
+            if not stand_in.has_gradient:
+                continue
+            size = stand_in.weight.numel()
+            if taken and num_weights + size > SLICE_WEIGHTS:
+                yield taken
+                taken, num_weights = {}, 0
+            taken.setdefault(group.part, []).append(name)
+            num_weights += size
+    if taken:
+        yield taken
+
+
+def total_norm(group: TrainGroup) -> torch.Tensor | None:
+    """Return the norm of all of a group's gradients, computed in float32, of shape (); None where there are none."""
+    gradients = [p.grad for p in gradient_holders(group) if p.grad is not None]
+    if not gradients:
+        return None
+    if all(g.dtype == torch.float32 for g in gradients):
+        norm: torch.Tensor = torch.nn.utils.get_total_norm(gradients)
+        return norm
+    return norm_of([gradient_norm(g) for g in gradients])
+
+
+def norm_of(norms: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the norm of what has these norms, at least one, on the device of the first, shape ()."""
+    norm: torch.Tensor = torch.linalg.vector_norm(torch.stack([n.to(norms[0].device) for n in norms]))
+    return norm
+
+
+def gradient_norm(gradient: torch.Tensor) -> torch.Tensor:
+    """Return the norm of a gradient, computed in float32, of shape ()."""
+    norm: torch.Tensor = torch.linalg.vector_norm(gradient.detach().float())
+    return norm
+
+
+@contextlib.contextmanager
+def holding(optimizer: torch.optim.Optimizer, groups: Mapping[str, TrainGroup]) -> Iterator[None]:
+    """Let an optimizer's groups hold, for a while, what holds the gradients: a loss scaler looks for them there."""
+    kept = {g["part"]: g["params"] for g in optimizer.param_groups}
+    for group in optimizer.param_groups:
+        group["params"] = gradient_holders(groups[group["part"]])
+    try:
+        yield
+    finally:
+        for group in optimizer.param_groups:
+            group["params"] = kept[group["part"]]
+
+
+def gradient_holders(group: TrainGroup) -> list[nn.Parameter]:
+    """Return what holds the gradients of a group, in the order of its parameters: stand-ins that took them, weights."""
+    return [_holder(group.stand_ins.get(n), p) for n, p in group.parameters.items()]
+
+
+def _holder(stand_in: StandIn | None, parameter: nn.Parameter) -> nn.Parameter:
+    return stand_in.moved if stand_in is not None and stand_in.moved.grad is not None else parameter

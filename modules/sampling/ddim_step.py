@@ -1,0 +1,147 @@
+"""One step of DDIM as a Gaussian: mean, spread, density. For methods that learn through, or from, the chain.
+
+diffusers' own step returns the next latents and nothing else, and is no number at zero terminal SNR with eta above 0.
+The steps here paint what its DDIMScheduler paints, to rounding, and say how likely each next state was.
+
+Notation (Song et al. 2021, "Denoising Diffusion Implicit Models", eq. 12 and 16), for a step from t to a less noisy p:
+
+    x_p = sqrt(abar_p) x0 + sqrt(1 - abar_p - sigma^2) eps + sigma z
+    sigma^2 = eta^2 (1 - abar_p) / (1 - abar_t) (1 - abar_t / abar_p)
+
+Coefficients are Python numbers, so that nothing waits for a GPU; tensors are float32 whatever comes in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from modules.diffusion.process import DDPMProcess, NoiseProcess, PredictionType
+from modules.system.errors import DarkroomError
+
+_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+
+
+@dataclass(frozen=True, slots=True)
+class DdimStep:
+    """The step from `timestep`, where `abar` of the signal's power is left, to the next, where `abar_next` is.
+
+    `eta` is the share of DDPM's noise that is drawn anew: 0 is deterministic, 1 is DDPM.
+    """
+
+    timestep: int
+    abar: float
+    abar_next: float
+    prediction_type: PredictionType
+    eta: float = 0.0
+
+    @property
+    def sigma(self) -> float:
+        """The standard deviation of the next latents; 0 where the step is certain. Finite at zero terminal SNR."""
+        variance = (1 - self.abar_next) / (1 - self.abar) * (1 - self.abar / self.abar_next)
+        return self.eta * math.sqrt(max(variance, 0.0))
+
+    def clean_and_noise(
+        self, output_BCHW: torch.Tensor, latents_BCHW: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the clean latents and the noise that a model output implies, float32.
+
+        Epsilon: `x0 = (x - sqrt(1 - abar) eps) / sqrt(abar)`. V-prediction: `x0 = sqrt(abar) x - sqrt(1 - abar) v`,
+        `eps = sqrt(abar) v + sqrt(1 - abar) x`, finite also where abar is 0 (Salimans and Ho 2022, appendix D).
+        """
+        signal, noise = math.sqrt(self.abar), math.sqrt(1 - self.abar)
+        output_BCHW, latents_BCHW = output_BCHW.float(), latents_BCHW.float()
+        if self.prediction_type == "epsilon":
+            return (latents_BCHW - noise * output_BCHW) / signal, output_BCHW
+        return signal * latents_BCHW - noise * output_BCHW, signal * output_BCHW + noise * latents_BCHW
+
+    def mean(self, output_BCHW: torch.Tensor, latents_BCHW: torch.Tensor) -> torch.Tensor:
+        """Return the mean of the next latents, float32."""
+        clean_BCHW, eps_BCHW = self.clean_and_noise(output_BCHW, latents_BCHW)
+        # Rounding alone can take it below 0: at zero terminal SNR with eta 1 the two are equal.
+        direction = math.sqrt(max(1 - self.abar_next - self.sigma**2, 0.0))
+        return math.sqrt(self.abar_next) * clean_BCHW + direction * eps_BCHW
+
+    def next_latents(self, mean_BCHW: torch.Tensor, noise_BCHW: torch.Tensor | None) -> torch.Tensor:
+        """Return the next latents with their share of fresh standard normal noise; None where the step is certain."""
+        return mean_BCHW if noise_BCHW is None else mean_BCHW + self.sigma * noise_BCHW.float()
+
+    def log_prob(self, next_BCHW: torch.Tensor, mean_BCHW: torch.Tensor) -> torch.Tensor:
+        """Return the log-density of next latents under a mean, averaged over their dimensions, float32 of shape (B,).
+
+        The average, not the sum, as in DDPO (Black et al. 2023), whose clip range counts on it. A certain step has no
+        density; it counts as 0, so that its ratio of two policies is 1 and nothing is learned from it.
+        """
+        sigma = self.sigma
+        if sigma == 0.0:
+            return torch.zeros(len(mean_BCHW), device=mean_BCHW.device)
+        scaled_BCHW = (next_BCHW.float() - mean_BCHW.float()) / sigma
+        return (-0.5 * scaled_BCHW.square()).flatten(1).mean(dim=1) - math.log(sigma) - _LOG_SQRT_2PI
+
+    def kl(self, mean_BCHW: torch.Tensor, reference_BCHW: torch.Tensor) -> torch.Tensor:
+        """Return the divergence of two policies' Gaussians, which share sigma: `(mu - mu_ref)^2 / (2 sigma^2)`.
+
+        Averaged over the dimensions as `log_prob` is, float32 of shape (B,); 0 for a certain step.
+        """
+        sigma = self.sigma
+        if sigma == 0.0:
+            return torch.zeros(len(mean_BCHW), device=mean_BCHW.device)
+        scaled_BCHW = (mean_BCHW.float() - reference_BCHW.float()) / sigma
+        return (0.5 * scaled_BCHW.square()).flatten(1).mean(dim=1)
+
+
+def ddim_steps(
+    process: NoiseProcess, scheduler_config: Mapping[str, Any], *, num_steps: int, eta: float = 0.0
+) -> tuple[DdimStep, ...]:
+    """Return the steps of a chain, the noisiest first, spaced as the model's scheduler config wants it.
+
+    With zero terminal SNR the spacing is trailing, so that the chain begins where there is noise alone (Lin et al.
+    2023, section 3.3). Steps and levels are those of diffusers' DDIMScheduler. Latents are not clipped, whatever the
+    config says of clip_sample, which is meant for pixels. Raises DarkroomError for more steps than the model has
+    timesteps, for a spacing that is not known, and for epsilon at zero terminal SNR, where noise says nothing of a
+    picture.
+    """
+    if not isinstance(process, DDPMProcess):
+        raise DarkroomError("A chain of DDIM steps needs a model of the DDPM kind, such as SD or SDXL.")
+    levels = [float(abar) for abar in process.alphas_cumprod_T.tolist()]
+    if levels[-1] <= 0.0 and process.prediction_type == "epsilon":
+        raise DarkroomError(
+            "The model predicts epsilon with zero terminal SNR: the first step of a chain would divide by zero.",
+            advice="Set what the model predicts to v-prediction, or zero terminal SNR to off.",
+        )
+    if num_steps > len(levels):
+        raise DarkroomError(
+            f"A chain of {num_steps:,} steps was asked for; the model has {len(levels):,} timesteps.",
+            advice=f"Set the denoising steps to {len(levels):,} or fewer.",
+        )
+    last = 1.0 if scheduler_config.get("set_alpha_to_one", True) else levels[0]
+    stride = len(levels) // num_steps
+    steps = []
+    for timestep in _timesteps(scheduler_config, num_timesteps=len(levels), num_steps=num_steps):
+        level_next = levels[timestep - stride] if timestep >= stride else last
+        steps.append(DdimStep(timestep, levels[timestep], level_next, process.prediction_type, eta))
+    return tuple(steps)
+
+
+def _timesteps(config: Mapping[str, Any], *, num_timesteps: int, num_steps: int) -> list[int]:
+    """Return the timesteps, the noisiest first (Lin et al. 2023, table 2)."""
+    is_zero_snr = bool(config.get("rescale_betas_zero_snr"))
+    match "trailing" if is_zero_snr else config.get("timestep_spacing", "leading"):
+        case "leading":
+            stride, offset = num_timesteps // num_steps, int(config.get("steps_offset", 0))
+            # With as many steps as timesteps an offset would point past the last of them.
+            return [min(i * stride + offset, num_timesteps - 1) for i in reversed(range(num_steps))]
+        case "trailing":
+            return [round(num_timesteps - i * num_timesteps / num_steps) - 1 for i in range(num_steps)]
+        case "linspace":
+            last = num_timesteps - 1
+            return [round(i * last / max(num_steps - 1, 1)) for i in reversed(range(num_steps))]
+        case other:
+            raise DarkroomError(
+                f"The model's scheduler config spaces timesteps as {other!r}; known are leading, trailing, linspace.",
+                advice="Correct timestep_spacing in its scheduler_config.json.",
+            )

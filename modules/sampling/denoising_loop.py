@@ -1,0 +1,81 @@
+"""The denoising chain: from noise to latents with a diffusers scheduler, step by step as diffusers' pipelines do it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import diffusers
+import torch
+
+from modules.sampling.registry import SAMPLERS
+from modules.system.devices import Device, move
+
+Predict = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def make_scheduler(sampler: str, config: Mapping[str, Any]) -> Any:
+    """Return the diffusers scheduler of a sampler's name, set up as the model's own scheduler config wants it.
+
+    A model of zero terminal SNR is sampled with trailing timesteps, so that the chain begins at the last one, where
+    there is noise alone (Lin et al. 2023, section 3.3). Raises KeyError for a name that is no sampler.
+    """
+    spec = SAMPLERS[sampler]
+    options = dict(spec.options)
+    if config.get("rescale_betas_zero_snr"):
+        options["timestep_spacing"] = "trailing"
+    return getattr(diffusers, spec.scheduler).from_config(dict(config), **options)
+
+
+def initial_noise(shape: tuple[int, ...], *, seed: int, device: Device) -> tuple[torch.Tensor, torch.Generator]:
+    """Return the noise a picture begins with, float32, and the generator that goes on from it.
+
+    Drawn on the processor, as diffusers' pipelines do with a processor generator: the same seed gives the same picture
+    there and here.
+    """
+    generator = torch.Generator("cpu").manual_seed(seed)
+    return move(torch.randn(shape, generator=generator), device), generator
+
+
+def run_chain(
+    predict: Predict,
+    scheduler: Any,
+    noise_BCHW: torch.Tensor,
+    *,
+    num_steps: int,
+    generator: torch.Generator,
+    on_step: Callable[[], None],
+    most_steps: int | None = None,
+) -> torch.Tensor:
+    """Return the latents (B, C, H, W) that the chain ends at.
+
+    `predict(noisy, timestep)` gives the guided model output at a timestep of shape (); `on_step` is called before each
+    step and may raise to end the chain. After `most_steps` it is broken off: what is returned is still noisy.
+    """
+    scheduler.set_timesteps(num_steps, device=noise_BCHW.device)
+    latents_BCHW: torch.Tensor = noise_BCHW * scheduler.init_noise_sigma
+    options = _accepted(scheduler, generator=generator)
+    for timestep in scheduler.timesteps[:most_steps]:
+        on_step()
+        output_BCHW = predict(scheduler.scale_model_input(latents_BCHW, timestep), timestep)
+        latents_BCHW = scheduler.step(output_BCHW.float(), timestep, latents_BCHW, **options).prev_sample
+    return latents_BCHW
+
+
+def guided(predict: Predict, guidance: float) -> Predict:
+    """Return a prediction with classifier-free guidance (Ho and Salimans 2022, eq. 6).
+
+    `predict` then gets every latent twice in one batch: first for the negative prompt, then for the prompt.
+    """
+
+    def run(noisy_BCHW: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:
+        negative_BCHW, positive_BCHW = predict(torch.cat([noisy_BCHW] * 2), timestep).chunk(2)
+        return negative_BCHW + guidance * (positive_BCHW - negative_BCHW)
+
+    return run
+
+
+def _accepted(scheduler: Any, **options: Any) -> dict[str, Any]:
+    """Return the options that this scheduler's step takes: only the ancestral ones draw noise."""
+    names = scheduler.step.__code__.co_varnames[: scheduler.step.__code__.co_argcount]
+    return {name: value for name, value in options.items() if name in names}

@@ -1,0 +1,172 @@
+"""Painting pictures in a way that a method can learn from: the differentiable chain, and what it leaves behind.
+
+The chain is DDIM with classifier-free guidance. Its first steps run without gradient (under `no_grad`: detaching
+would keep their graphs until the latents are freed), the last K carry it, as does the decoding of the latents. What
+is kept between the passes does not grow with K where the family's denoiser is checkpointed as a whole
+(`PartMemory("whole")`): the latents that go in and come out of each step, and nothing of what is inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+
+from modules.data.buckets import Size
+from modules.data.size_conditioning import Frame
+from modules.families.protocol import Conditioning, ModelFamily
+from modules.families.spec import FamilySpec
+from modules.memory.checkpointing import create_checkpointed_forward
+from modules.sampling.ddim_step import DdimStep, ddim_steps
+from modules.sampling.denoising_loop import Predict, guided
+from modules.system.devices import Device, move
+
+Store = Literal["none", "final", "trajectory"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChainSettings:
+    """A chain: how many steps, how strict the guidance (1 or less is none), how much fresh noise (DDIM's eta)."""
+
+    num_steps: int
+    guidance: float = 1.0
+    eta: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Rollout:
+    """What a chain left behind; later methods learn from the stored states, AlignProp from the pictures' graph.
+
+    `pictures_B3PP` are in [0, 1], float32, with their graph where `gradient_steps` is above 0. `latents_BSCHW` are
+    detached and float32, since rounding them would move the policies' ratio by more than its clip range: none (S = 0),
+    the last alone (S = 1), or all from the noise on (S = steps + 1). `log_probs_BN` are those of each step under the
+    policy that painted, 0 where a step was certain.
+    """
+
+    seeds: tuple[int, ...]
+    timesteps: tuple[int, ...]
+    gradient_steps: int
+    pictures_B3PP: torch.Tensor
+    latents_BSCHW: torch.Tensor
+    log_probs_BN: torch.Tensor
+
+
+def roll_out(
+    family: ModelFamily,
+    conditioning: Conditioning,
+    unconditional: Conditioning | None,
+    *,
+    seeds: Sequence[int],
+    size: Size,
+    chain: ChainSettings,
+    gradient_steps: int,
+    device: Device,
+    temp_device: Device,
+    on_step: Callable[[], None],
+    store: Store = "none",
+) -> Rollout:
+    """Paint one picture per seed and return the rollout.
+
+    `conditioning` stands for B prompts on the device; `unconditional`, which only guidance needs, for the empty prompt,
+    once or B times. Both are framed here as whole pictures of `size`. Each picture's noise comes from
+    its own seed, so what is painted does not depend on the others in the batch. `gradient_steps` is K, 0 for a rollout
+    without any graph. `on_step` is called before each denoising step and before the decoding, and may raise to end it
+    all. Raises DarkroomError for a chain the model cannot do, and ValueError for a K that the chain does not have.
+    """
+    steps = ddim_steps(family.process, family.scheduler_config(), num_steps=chain.num_steps, eta=chain.eta)
+    if not 0 <= gradient_steps <= len(steps):
+        raise ValueError(f"A chain of {len(steps)} steps cannot carry a gradient through its last {gradient_steps}.")
+    predict = _policy(family, conditioning, unconditional, size, chain.guidance)
+    generators = [torch.Generator("cpu").manual_seed(seed) for seed in seeds]
+    latents_BCHW = _noise(generators, family.spec, size, device)
+    states, log_probs = [latents_BCHW], []
+    for index, step in enumerate(steps):
+        on_step()
+        fresh_BCHW = _noise(generators, family.spec, size, device) if step.sigma > 0 else None
+        with nullcontext() if index >= len(steps) - gradient_steps else torch.no_grad():
+            latents_BCHW, log_prob_B = _stepped(predict, step, latents_BCHW, fresh_BCHW)
+        log_probs.append(log_prob_B)
+        if store == "trajectory":
+            states.append(latents_BCHW.detach())
+    on_step()
+    with nullcontext() if gradient_steps else torch.no_grad():
+        pictures_B3PP = _decoded(family, latents_BCHW, train_device=device, temp_device=temp_device)
+    kept = {"none": [], "final": [latents_BCHW.detach()], "trajectory": states}[store]
+    return Rollout(
+        seeds=tuple(seeds),
+        timesteps=tuple(step.timestep for step in steps),
+        gradient_steps=gradient_steps,
+        pictures_B3PP=pictures_B3PP,
+        latents_BSCHW=torch.stack(kept, dim=1) if kept else latents_BCHW.detach()[:, None][:, :0],
+        log_probs_BN=torch.stack(log_probs, dim=1),
+    )
+
+
+def _policy(
+    family: ModelFamily,
+    conditioning: Conditioning,
+    unconditional: Conditioning | None,
+    size: Size,
+    guidance: float,
+) -> Predict:
+    """Return the guided prediction: one call of the family per step, the batch doubled for guidance."""
+    is_guided = guidance > 1
+    if is_guided:
+        if unconditional is None:
+            raise ValueError("Guidance needs the conditioning of the empty prompt.")
+        repeated = unconditional.select([0] * len(conditioning)) if len(unconditional) == 1 else unconditional
+        conditioning = family.join([repeated, conditioning], unconditional.select([0]))
+    whole = family.framed(conditioning, [Frame.whole(size)] * len(conditioning))
+
+    def predict(noisy_BCHW: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:
+        output_BCHW = family.predict(noisy_BCHW, timestep.expand(noisy_BCHW.shape[0]), whole)
+        return output_BCHW.float()
+
+    return guided(predict, guidance) if is_guided else predict
+
+
+def _stepped(
+    predict: Predict, step: DdimStep, latents_BCHW: torch.Tensor, fresh_BCHW: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the next latents, with what graph there is, and their log-probability, without."""
+    timestep = torch.full((), step.timestep, dtype=torch.int64, device=latents_BCHW.device)
+    mean_BCHW = step.mean(predict(latents_BCHW, timestep), latents_BCHW)
+    next_BCHW = step.next_latents(mean_BCHW, fresh_BCHW)
+    return next_BCHW, step.log_prob(next_BCHW.detach(), mean_BCHW.detach())
+
+
+def _noise(generators: Sequence[torch.Generator], spec: FamilySpec, size: Size, device: Device) -> torch.Tensor:
+    """Return standard normal noise, a row per generator, drawn on the processor as everywhere."""
+    shape = (spec.latent_channels, size.height_px // spec.latent_factor, size.width_px // spec.latent_factor)
+    return move(torch.stack([torch.randn(shape, generator=generator) for generator in generators]), device)
+
+
+def _decoded(
+    family: ModelFamily, latents_BCHW: torch.Tensor, *, train_device: Device, temp_device: Device
+) -> torch.Tensor:
+    """Return the pictures in [0, 1], decoded one by one, each computed again in the backward pass.
+
+    Outside autocast, as samples are painted: the VAE is in the dtype that was chosen for it.
+    """
+    decode = create_checkpointed_forward(
+        _Decoder(family), train_device=train_device, temp_device=temp_device, mode="whole"
+    )
+    with torch.autocast(latents_BCHW.device.type, enabled=False):
+        pictures_B3PP = torch.cat([decode(latents_BCHW[i : i + 1]) for i in range(len(latents_BCHW))])
+    return (pictures_B3PP / 2 + 0.5).clamp(0, 1)
+
+
+class _Decoder(nn.Module):
+    """A family's decoding as a module, which is what can be checkpointed; the family's parts stay the family's."""
+
+    def __init__(self, family: ModelFamily) -> None:
+        super().__init__()
+        self.family = family
+
+    def forward(self, latents_BCHW: torch.Tensor) -> torch.Tensor:
+        """Return the pictures (B, 3, P, P) in [-1, 1]."""
+        return self.family.decode(latents_BCHW)

@@ -1,0 +1,266 @@
+"""One declaration per config field, and the flat records that forms, flags and documents are drawn from.
+
+A field is declared once, in `modules/config/sections/`, as an annotated attribute of a section:
+
+    learning_rate: Annotated[float, Ge(0), Le(10), Setting("Learning rate", "How far each step moves.")] = 1e-4
+
+`records_of(section)` turns the declarations of a section tree into `FieldRecord`s. Nothing else in the program
+repeats a default, a range, a label or a choice.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt, MultipleOf
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.fields import FieldInfo
+
+from modules.settings.every import Every
+from modules.system.problem import shown
+
+Level = Literal["basic", "advanced"]
+Kind = Literal["int", "float", "bool", "text", "choice", "every", "int_list", "section", "list", "map"]
+PathKind = Literal["", "folder", "file", "model", "save"]
+NotYet = Literal["", "refused", "ignored"]
+
+
+class Section(BaseModel):
+    """A frozen group of fields. Unknown keys never reach it: the codec sets them aside first."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=False)
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """A condition on another field of the same section (or, with a dot, of the whole config)."""
+
+    path: str
+    is_any_of: tuple[object, ...]
+
+    def holds(self, value: object) -> bool:
+        """Return whether the other field's value, or the name of the variant chosen there, makes this field matter."""
+        return getattr(value, "name", value) in self.is_any_of
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a person needs to know of a field, attached to its annotation.
+
+    `only_if_trainable` marks a field of a model's part that says nothing for a part its family never trains.
+    `not_yet` marks a field that files may hold and the engine does nothing with: at another value than the default the
+    start is refused where it would change what is learned, and only a warning is given where it would not.
+    `not_yet_choices` are the choices, or the variants, that are refused in the same way.
+    """
+
+    label: str
+    help: str
+    unit: str = ""
+    group: str = ""
+    level: Level = "basic"
+    applies_when: When | None = None
+    changeable_on_resume: bool = False
+    choice_labels: Mapping[str, str] = field(default_factory=dict)
+    path_kind: PathKind = ""
+    multiline: bool = False
+    empty_means: str = ""
+    only_if_trainable: bool = False
+    not_yet: NotYet = ""
+    not_yet_choices: frozenset[str] = frozenset()
+
+    def __get_pydantic_json_schema__(self, core_schema: Any, handler: Callable[[Any], dict[str, Any]]) -> Any:
+        """Return the JSON Schema of the field with its label and its help, so that editors show them."""
+        unit = f" In {self.unit}." if self.unit else ""
+        standing = " Not supported yet." if self.not_yet else ""
+        return {**handler(core_schema), "title": self.label, "description": f"{self.help}{unit}{standing}"}
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """The names a registry knows, as the choices of a text field: `Annotated[str, *one_of(names)]`."""
+
+    names: Callable[[], Mapping[str, str]]
+
+    def __get_pydantic_json_schema__(self, core_schema: Any, handler: Callable[[Any], dict[str, Any]]) -> Any:
+        """Return the JSON Schema of the field with the names it takes."""
+        return {**handler(core_schema), "enum": list(self.names())}
+
+
+def one_of(names: Callable[[], Mapping[str, str]]) -> tuple[OneOf, AfterValidator]:
+    """Return the annotations that restrict a text field to the keys of `names()` (name to label)."""
+
+    def check(value: str) -> str:
+        allowed = names()
+        if value not in allowed:
+            raise ValueError(f"{shown(value)} is none of {', '.join(allowed)}")
+        return value
+
+    return OneOf(names), AfterValidator(check)
+
+
+def variants(default: str) -> tuple[Any, BeforeValidator]:
+    """Return the annotations of a field that is one of several sections, told apart by their `name`.
+
+    A bare name stands for that section with its defaults, and an object without a name for the one named `default`.
+    """
+
+    def named(value: Any) -> Any:
+        if isinstance(value, str):
+            return {"name": value}
+        return {"name": default, **value} if isinstance(value, dict) else value
+
+    return Field(discriminator="name"), BeforeValidator(named)
+
+
+@dataclass(frozen=True, slots=True)
+class FieldRecord:
+    """Everything known of one field, flat: the form, the tooltip, the CLI flag and the docs read this.
+
+    The limits of a list of numbers are those of each number in it.
+    """
+
+    path: str
+    name: str
+    kind: Kind
+    default: Any
+    setting: Setting
+    optional: bool = False
+    lo: float | None = None
+    hi: float | None = None
+    lo_is_open: bool = False
+    hi_is_open: bool = False
+    step: float | None = None
+    choices: Mapping[str, str] = field(default_factory=dict)
+    item: type[BaseModel] | None = None
+    variants: Mapping[str, type[BaseModel]] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The words beside the widget."""
+        return self.setting.label
+
+    @property
+    def allowed(self) -> str:
+        """The range or the choices, as a phrase for tooltips and messages; empty where anything goes."""
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        lower = "" if self.lo is None else f"{'above' if self.lo_is_open else 'from'} {_plain(self.lo)}"
+        if self.hi is None:
+            span = f"{_plain(self.lo)} or more" if self.lo is not None and not self.lo_is_open else lower
+        elif lower:
+            span = f"{lower} to {'below ' if self.hi_is_open else ''}{_plain(self.hi)}"
+        else:
+            span = f"{'below' if self.hi_is_open else 'at most'} {_plain(self.hi)}"
+        steps = "" if self.step is None else f"in steps of {_plain(self.step)}"
+        return ", ".join(filter(None, (span, steps)))
+
+
+def _plain(number: float) -> str:
+    return f"{int(number):,}" if number == int(number) else f"{number:g}"
+
+
+@cache
+def records_of(section: type[BaseModel], prefix: str = "") -> tuple[FieldRecord, ...]:
+    """Return the records of the fields of `section` that carry a `Setting`, nested sections flattened.
+
+    Paths are dotted and begin with `prefix`. A section with variants (a discriminated union) and a list of
+    sections give one record each; the form asks for the records of the variant or item it shows.
+    """
+    return tuple(_walk(section, prefix))
+
+
+def _walk(section: type[BaseModel], prefix: str) -> Iterator[FieldRecord]:
+    for name, info in section.model_fields.items():
+        path = f"{prefix}.{name}" if prefix else name
+        setting = next((m for m in info.metadata if isinstance(m, Setting)), None)
+        inner, optional = _strip_optional(info.annotation)
+        if setting is None:
+            if isinstance(inner, type) and issubclass(inner, Section):
+                yield from _walk(inner, path)
+            continue
+        yield _record(path, name, inner, optional, info, setting)
+
+
+def _record(path: str, name: str, annotation: Any, optional: bool, info: FieldInfo, setting: Setting) -> FieldRecord:
+    kind, choices, item, variants = _classify(annotation, info, setting)
+    limits = [*info.metadata, *_metadata_of_items(annotation)]
+    lower = next((m for m in limits if isinstance(m, Ge | Gt)), None)
+    upper = next((m for m in limits if isinstance(m, Le | Lt)), None)
+    multiple = next((m.multiple_of for m in limits if isinstance(m, MultipleOf)), None)
+    return FieldRecord(
+        path=path,
+        name=name,
+        kind=kind,
+        default=info.get_default(call_default_factory=True, validated_data={}),
+        setting=setting,
+        optional=optional,
+        lo=_bound(lower),
+        hi=_bound(upper),
+        lo_is_open=isinstance(lower, Gt),
+        hi_is_open=isinstance(upper, Lt),
+        step=multiple,  # type: ignore[arg-type]  # annotated_types speaks of a protocol
+        choices=choices,
+        item=item,
+        variants=variants,
+    )
+
+
+def _metadata_of_items(annotation: Any) -> tuple[Any, ...]:
+    """Return what is attached to the items of a tuple, as in `tuple[Annotated[int, Ge(32)], ...]`."""
+    items = get_args(annotation)[:1] if get_origin(annotation) is tuple else ()
+    return tuple(m for item in items if get_origin(item) is Annotated for m in get_args(item)[1:])
+
+
+def _bound(limit: Ge | Gt | Le | Lt | None) -> float | None:
+    match limit:
+        case Ge(ge=value) | Gt(gt=value) | Le(le=value) | Lt(lt=value):
+            return value  # type: ignore[return-value]  # as above; an integer stays exact
+        case _:
+            return None
+
+
+_SCALARS: Mapping[type, Kind] = {bool: "bool", int: "int", float: "float", str: "text", Every: "every"}
+
+
+def _classify(
+    annotation: Any, info: FieldInfo, setting: Setting
+) -> tuple[Kind, Mapping[str, str], type[BaseModel] | None, Mapping[str, type[BaseModel]]]:
+    registry = next((m for m in info.metadata if isinstance(m, OneOf)), None)
+    if registry is not None:
+        return "choice", registry.names(), None, {}
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return "choice", {str(a): setting.choice_labels.get(str(a), str(a)) for a in arguments}, None, {}
+    if origin is tuple:
+        inner, _ = _strip_optional(arguments[0])
+        if inner is int:
+            return "int_list", {}, None, {}
+        return "list", {}, inner, {}
+    if origin in (dict, Mapping) or (isinstance(origin, type) and issubclass(origin, Mapping)):
+        return "map", {}, arguments[1], {}
+    if origin in (Union, types.UnionType):
+        variants = {_tag(a): a for a in arguments}
+        return "section", {t: setting.choice_labels.get(t, t) for t in variants}, None, variants
+    if annotation in _SCALARS:
+        return _SCALARS[annotation], {}, None, {}
+    raise TypeError(f"Field {info!r} has a type no form can show: {annotation!r}")
+
+
+def _tag(variant: type[BaseModel]) -> str:
+    """Return the value of a variant's `name` field, which tells it from its siblings."""
+    return str(variant.model_fields["name"].default)
+
+
+def _strip_optional(annotation: Any) -> tuple[Any, bool]:
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    if get_origin(annotation) not in (Union, types.UnionType):
+        return annotation, False
+    rest = tuple(a for a in get_args(annotation) if a is not type(None))
+    if len(rest) == len(get_args(annotation)):
+        return annotation, False
+    return (rest[0] if len(rest) == 1 else Union[rest]), True  # noqa: UP007 - built at run time

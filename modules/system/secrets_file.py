@@ -1,0 +1,131 @@
+"""The file of the secrets: written so that nobody else can ever read it, read so that nothing it holds can raise."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from modules.system.atomic import TEMPORARY_MARK, atomic_file
+from modules.system.errors import DarkroomError
+from modules.system.paths import secrets_file
+from modules.system.problem import Problem
+from modules.system.secrets import (
+    WHERE_TO_ENTER,
+    Secrets,
+    from_json,
+    guard,
+    secret,
+    set_names,
+    to_json,
+    with_secret,
+)
+
+_OWNER_ONLY = 0o600
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSecrets:
+    """The secrets as they were read, and what was odd about their file; no message holds a value."""
+
+    secrets: Secrets
+    problems: tuple[Problem, ...] = ()
+
+
+def load_secrets(file: Path | None = None) -> LoadedSecrets:
+    """Read the secrets and have them kept out of logs and events from now on. Never raises.
+
+    A file that is no JSON object is set aside as `.bad`, which is said; a missing one is no secrets.
+    """
+    file = file or secrets_file()
+    loaded = _read(file)
+    guard(loaded.secrets)
+    return replace(loaded, problems=(*loaded.problems, *_open_to_others(file)))
+
+
+def save_secrets(secrets: Secrets, file: Path | None = None) -> None:
+    """Write the secrets atomically, with mode 0600 from the first byte on. Raises OSError as the system does."""
+    file = file or secrets_file()
+    guard(secrets)
+    content = (json.dumps(to_json(secrets), indent=2) + "\n").encode("ascii")
+    with atomic_file(file) as temporary:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+    for rest in file.parent.glob(f".{file.name}{TEMPORARY_MARK}*"):  # of a program that died while it wrote
+        rest.unlink(missing_ok=True)
+
+
+def import_secrets(file: Path, into: Secrets) -> tuple[Secrets, tuple[str, ...]]:
+    """Return `into` with what an OneTrainer `secrets.json`, or the `secrets` of an old OneTrainer config, has set, and
+    the names of what was taken. Raises DarkroomError where the file cannot be read or holds none.
+    """
+    try:
+        data = json.loads(file.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise DarkroomError(f"{file} cannot be read: {error.strerror}.", advice="Check its name.") from error
+    except (ValueError, RecursionError):
+        data = None
+    if isinstance(data, dict) and isinstance(data.get("secrets"), dict):
+        data = data["secrets"]
+    found, _ = from_json(data) if isinstance(data, dict) else (Secrets(), [])
+    guard(found)
+    # OneTrainer writes the user "root" whether or not anybody set it.
+    names = tuple(n for n in set_names(found) if not (n == "cloud.user" and found.cloud.user == "root"))
+    if not names:
+        advice = "Choose OneTrainer's secrets.json, or an old config with a 'secrets' object in it."
+        raise DarkroomError(f"{file} holds no tokens or passwords.", advice=advice)
+    for name in (*names, "cloud.user") if found.cloud.user else names:
+        into = with_secret(into, name, secret(found, name))
+    return into, names
+
+
+def _read(file: Path) -> LoadedSecrets:
+    try:
+        data: Any = json.loads(file.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        return LoadedSecrets(Secrets())
+    except OSError as error:
+        message = f"The file of tokens and passwords, {file}, cannot be read ({error.strerror})."
+        return LoadedSecrets(Secrets(), (Problem("", message, "warning", "Until then none of them is used."),))
+    except (ValueError, RecursionError):
+        data = None
+    if not isinstance(data, dict):
+        return LoadedSecrets(Secrets(), (_set_aside(file),))
+    secrets, odd = from_json(data)
+    if not odd:
+        return LoadedSecrets(secrets)
+    message = f"In {file} some entries do not fit and are not used: {', '.join(odd)}."
+    return LoadedSecrets(secrets, (Problem("", message, "warning", "Enter them again."),))
+
+
+def _set_aside(file: Path) -> Problem:
+    """Rename a file that makes no sense to the first free `.bad` name, closed to others as it may hold a token."""
+    names = (file.with_name(f"{file.name}.bad{number}") for number in ("", *range(2, 1000)))
+    aside = next(name for name in names if not name.exists())
+    try:
+        file.chmod(_OWNER_ONLY)
+        file.rename(aside)
+        kept = f"It was kept as {aside}."
+    except OSError:
+        kept = "It could not be set aside."
+    message = f"The file of tokens and passwords, {file}, is no JSON object and was not used. {kept}"
+    return Problem("", message, "warning", "Enter them again, or mend the file and give it its name back.")
+
+
+def _open_to_others(file: Path) -> tuple[Problem, ...]:
+    """Return a warning where others on this machine may read the file. Windows keeps the whole folder to its user."""
+    if sys.platform == "win32":
+        return ()
+    with suppress(OSError):
+        mode = stat.S_IMODE(file.stat().st_mode)
+        if mode & _OTHERS:
+            message = f"Others on this machine can read your tokens and passwords: {file} has the mode {mode:03o}."
+            return (Problem("", message, "warning", f"Run chmod 600 on it, or save them again ({WHERE_TO_ENTER})."),)
+    return ()

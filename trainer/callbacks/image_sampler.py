@@ -1,0 +1,83 @@
+"""Painting sample pictures with the model as it is: encode, denoise, decode, each with only its part on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from PIL import Image
+
+from modules.config.sections.evaluation import SamplePrompt
+from modules.data.buckets import Size
+from modules.data.size_conditioning import Frame
+from modules.families.protocol import Conditioning, ModelFamily
+from modules.memory.placement import Placement
+from modules.sampling.denoising_loop import guided, initial_noise, make_scheduler, run_chain
+from modules.system.devices import CPU, Device, move
+from trainer import phases
+from trainer.step.precision import Precision
+
+
+@dataclass(frozen=True, eq=False)
+class Painter:
+    """Paints prompts. It draws from no generator but its own, and leaves the model as it found it."""
+
+    family: ModelFamily
+    placement: Placement
+    device: Device
+    precision: Precision
+
+    @torch.no_grad()
+    def paint(
+        self, prompts: Sequence[SamplePrompt], *, on_step: Callable[[], None], most_steps: int | None = None
+    ) -> list[Image.Image]:
+        """Return a picture per prompt. `on_step` is called before each denoising step and may raise to end it all.
+
+        With the same seed, sampler and weights the pictures are those of diffusers' pipelines. `most_steps` breaks
+        each chain off, for a try.
+        """
+        with self.placement.phase(phases.SAMPLE_ENCODE), self.precision.autocast():
+            conditionings = [self._encode(p) for p in prompts]
+        with self.placement.phase(phases.SAMPLE_DENOISE), self.precision.autocast():
+            latents = [self._denoise(p, c, on_step, most_steps) for p, c in zip(prompts, conditionings, strict=True)]
+        with self.placement.phase(phases.SAMPLE_DECODE):
+            return [_to_image(self.family.decode(z)) for z in latents]
+
+    def _encode(self, prompt: SamplePrompt) -> Conditioning:
+        texts = [prompt.negative_prompt, prompt.prompt] if prompt.guidance > 1 else [prompt.prompt]
+        frame = Frame.whole(Size(prompt.width_px, prompt.height_px))
+        return self.family.framed(self.family.encode_prompts(texts), [frame] * len(texts))
+
+    def _denoise(
+        self, prompt: SamplePrompt, conditioning: Conditioning, on_step: Callable[[], None], most_steps: int | None
+    ) -> torch.Tensor:
+        spec = self.family.spec
+        shape = (
+            1,
+            spec.latent_channels,
+            prompt.height_px // spec.latent_factor,
+            prompt.width_px // spec.latent_factor,
+        )
+        noise_1CHW, generator = initial_noise(shape, seed=prompt.seed, device=self.device)
+
+        def predict(noisy_BCHW: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:
+            timesteps_B = timestep.to(noisy_BCHW.device).expand(noisy_BCHW.shape[0])
+            return self.family.predict(noisy_BCHW, timesteps_B, conditioning)
+
+        return run_chain(
+            guided(predict, prompt.guidance) if prompt.guidance > 1 else predict,
+            make_scheduler(prompt.sampler, self.family.scheduler_config()),
+            noise_1CHW,
+            num_steps=prompt.steps,
+            generator=generator,
+            on_step=on_step,
+            most_steps=most_steps,
+        )
+
+
+def _to_image(pictures_13PP: torch.Tensor) -> Image.Image:
+    """Return a picture in [-1, 1] as an image, rounded as diffusers rounds."""
+    unit_PP3 = (move(pictures_13PP[0], CPU) / 2 + 0.5).clamp(0, 1).permute(1, 2, 0).float().numpy()
+    return Image.fromarray((unit_PP3 * 255).round().astype(np.uint8))

@@ -1,0 +1,177 @@
+"""A run on a terminal, or as lines in a log, or as lines of JSON for another program."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any, Protocol, TextIO
+
+from modules.system.problem import count
+from trainer.events import (
+    BackupSaved,
+    CacheProgress,
+    DownloadProgress,
+    Event,
+    ModelSaved,
+    PhaseChanged,
+    RewardMeasured,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    SampleProgress,
+    SampleReady,
+    StepFinished,
+    ValidationFinished,
+    WarningRaised,
+    to_line,
+)
+
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+class Listener(Protocol):
+    """Something that shows events."""
+
+    def show(self, event: Event) -> None:
+        """Show an event."""
+        ...
+
+    def close(self) -> None:
+        """Leave the terminal in order."""
+        ...
+
+
+class JsonLines:
+    """Every event as a line of JSON on standard output."""
+
+    def show(self, event: Event) -> None:
+        """Write the event."""
+        print(to_line(event), flush=True)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class Meter:
+    """A progress bar where there is a terminal, a line now and then where there is none."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._is_terminal = self._stream.isatty()
+        self._bar: Any = None
+        self._bar_name = ""
+        self._last_line = 0.0
+
+    def progress(self, name: str, done: int, total: int, detail: str) -> None:
+        """Show how far the work of a name is; another name begins another bar."""
+        if not self._is_terminal:
+            now = time.monotonic()
+            if done >= total or now - self._last_line >= _SECONDS_BETWEEN_LINES:
+                self._last_line = now
+                self.line(f"{name} {done}/{total} {detail}".rstrip())
+            return
+        if self._bar is None or self._bar_name != name:
+            from tqdm import tqdm
+
+            self.close()
+            self._bar = tqdm(total=total, desc=name, file=self._stream, dynamic_ncols=True, initial=done)
+            self._bar_name = name
+        self._bar.n = done
+        self._bar.set_postfix_str(detail, refresh=False)
+        self._bar.refresh()
+
+    def line(self, text: str) -> None:
+        """Write a line, below the bar if there is one."""
+        self.close()
+        print(text, file=self._stream, flush=True)
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+
+class Console:
+    """A run's events for people."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._meter = Meter(stream)
+
+    def show(self, event: Event) -> None:
+        """Show the event."""
+        match event:
+            case DownloadProgress(done_mb=done_mb, total_mb=total_mb):
+                self._meter.progress("downloading the model (MB)", round(done_mb), round(total_mb), "")
+            case CacheProgress(what=what, done=done, total=total):
+                self._meter.progress(f"caching {what}", done, total, "")
+            case SampleProgress(done=done, total=total):
+                self._meter.progress("painting samples", done, total, "")
+            case StepFinished():
+                self._meter.progress("training", event.step, event.total_steps, _step_words(event))
+            case _:
+                text = words(event)
+                if text:
+                    self._meter.line(text)
+
+    def close(self) -> None:
+        """Leave the terminal in order."""
+        self._meter.close()
+
+
+def words(event: Event) -> str:
+    """Return an event as a line for people; empty for those that are shown as progress."""
+    match event:
+        case RunStarted():
+            parts, pictures = " and ".join(event.trained_parts), count(event.num_pictures, "picture")
+            steps, epochs = count(event.total_steps, "step"), count(event.epochs, "epoch")
+            return (
+                f"Run in {event.run_dir}\n{pictures}, {steps} over {epochs}; training {parts} "
+                f"({event.num_trainable_parameters:,} weights) on {event.device}."
+            )
+        case PhaseChanged(phase=phase, detail=detail) if phase not in ("training", "sampling", "caching"):
+            return f"{phase.replace('_', ' ')}: {detail}" if detail else phase.replace("_", " ")
+        case ValidationFinished() | RewardMeasured():
+            return _measured_words(event)
+        case SampleReady(path=path):
+            return f"sample: {path}"
+        case BackupSaved(path=path):
+            return f"backup: {path}"
+        case ModelSaved(path=path, loaded_by=programs):
+            return f"saved: {path}" + (f" (loads in {', '.join(programs)})" if programs else "")
+        case WarningRaised(message=message, advice=advice):
+            return f"warning: {message} {advice}".rstrip()
+        case RunFinished(message=message):
+            return message
+        case RunFailed(message=message, advice=advice, details_path=details):
+            return f"failed: {message}\n{advice}{f' Details: {details}' if details else ''}".rstrip()
+        case _:
+            return ""
+
+
+def _measured_words(event: ValidationFinished | RewardMeasured) -> str:
+    return _validation_words(event) if isinstance(event, ValidationFinished) else _reward_words(event)
+
+
+def _validation_words(event: ValidationFinished) -> str:
+    weighted = "" if event.weighted_loss is None else f" (weighted {event.weighted_loss:.5f})"
+    best = "" if event.best_loss is None else f", best {event.best_loss:.5f} at step {event.best_step}"
+    rows = [f"{name} {value:.5f}" for name, value in event.by_concept.items()] if len(event.by_concept) > 1 else []
+    rows += [f"timestep {name} {value:.5f}" for name, value in event.by_timestep.items()]
+    return f"validation loss {event.loss:.5f}{weighted} at step {event.step}{best}; {', '.join(rows)}".removesuffix(
+        "; "
+    )
+
+
+def _reward_words(event: RewardMeasured) -> str:
+    followed = "none" if event.followed is None else f"{event.followed:.5f}"
+    held_out = "" if event.held_out is None else f", held out ({event.held_out_by}) {event.held_out:.5f}"
+    best = "" if event.best_step is None else f", best at step {event.best_step}"
+    return f"reward {followed}{held_out} at step {event.step}{best}"
+
+
+def _step_words(event: StepFinished) -> str:
+    loss = "not a number" if event.loss is None else f"{event.loss:.4f}"
+    smoothed = "" if event.smoothed_loss is None else f" smooth {event.smoothed_loss:.4f}"
+    reward = f" reward {event.metrics['reward']:.4f}" if "reward" in event.metrics else ""
+    return f"epoch {event.epoch}/{event.epochs} loss {loss}{smoothed}{reward} {event.images_per_second:.1f} pictures/s"

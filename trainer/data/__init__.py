@@ -1,0 +1,1 @@
+"""Filling the caches and loading batches."""

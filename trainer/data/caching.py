@@ -1,0 +1,160 @@
+"""The caching phase: what must be encoded before the first step, with progress, and stoppable at any entry."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from modules.data.cache.build import Built, PictureJob, build_captions, build_pictures, missing_pictures, to_tensor
+from modules.data.cache.key import DigestIndex, caption_key, picture_key
+from modules.data.cache.store import CacheStore
+from modules.data.dataset import Dataset
+from modules.data.transforms.fit import load_pixels
+from modules.families.protocol import Conditioning, ModelFamily
+from modules.memory.placement import Placement
+from modules.system.devices import CPU, Device, move
+from trainer import phases
+from trainer.commands import CommandDesk
+from trainer.events import CacheProgress, Event, PhaseChanged, WarningRaised
+from trainer.step.precision import Precision
+
+Emit = Callable[[Event], None]
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderIdentities:
+    """What stands for the encoders in cache keys: their weights, dtypes and settings."""
+
+    pictures: str
+    captions: str
+
+
+@dataclass(frozen=True, eq=False)
+class Encoders:
+    """The model's encoders as the caches use them: one entry at a time, in the run's precision."""
+
+    family: ModelFamily
+    device: Device
+    precision: Precision
+
+    def latents(self, picture_13PP: torch.Tensor) -> torch.Tensor:
+        """Return the latents (1, C, H, W) of one picture, on the processor."""
+        with torch.no_grad():
+            return move(self.family.encode_images(move(picture_13PP, self.device)), CPU)
+
+    def caption(self, caption: str) -> Conditioning:
+        """Return the conditioning of one caption, on the training device."""
+        with torch.no_grad(), self.precision.autocast():
+            return self.family.encode_prompts([caption])
+
+
+@dataclass(frozen=True, eq=False)
+class Caches:
+    """The two caches of a run, and how to fill them."""
+
+    cache_dir: Path
+    identities: EncoderIdentities
+    encoders: Encoders
+    placement: Placement
+    desk: CommandDesk
+    emit: Emit
+
+    @property
+    def latent_store(self) -> CacheStore:
+        """Where latents lie."""
+        return CacheStore(self.cache_dir / "latents")
+
+    @property
+    def text_store(self) -> CacheStore:
+        """Where text states lie."""
+        return CacheStore(self.cache_dir / "text")
+
+    def picture_jobs(self, dataset: Dataset, *, verify: bool) -> dict[tuple[int, int], PictureJob]:
+        """Return what to encode, by (example, resolution). Files that are new or changed are read for their digest."""
+        index = DigestIndex(self.cache_dir)
+        jobs: dict[tuple[int, int], PictureJob] = {}
+        for number, example in enumerate(dataset.examples):
+            self.desk.check()
+            picture = example.picture
+            digest = index.digest(picture.path, size_bytes=picture.size_bytes, mtime_ns=picture.mtime_ns, verify=verify)
+            for resolution, placement in enumerate(example.placements):
+                key = picture_key(
+                    digest=digest,
+                    width_px=picture.width_px,
+                    height_px=picture.height_px,
+                    placement=placement,
+                    encoder=self.identities.pictures,
+                )
+                jobs[number, resolution] = PictureJob(key, picture.path, placement)
+        index.save()
+        return jobs
+
+    def build_latents(self, jobs: Mapping[tuple[int, int], PictureJob], *, threads: int) -> frozenset[int]:
+        """Encode the pictures that are missing. Returns the numbers of examples that cannot be used, and says why."""
+        todo = missing_pictures(jobs.values(), self.latent_store)
+        problems: dict[str, str] = {}
+        if todo:
+            self.emit(PhaseChanged("caching", "encoding pictures"))
+            with self.placement.phase(phases.CACHE_PICTURES):
+                built = build_pictures(todo, self.latent_store, self.encoders.latents, threads=threads)
+                problems = self._drive(built, "pictures", len(todo))
+        self._tell(list(problems.values()))
+        return frozenset(number for (number, _), job in jobs.items() if job.key in problems)
+
+    def build_text(self, captions: set[str]) -> None:
+        """Encode the captions that are missing, the empty one among them."""
+        by_key = {self.caption_key(c): c for c in sorted(captions | {""})}
+        missing = {k: c for k, c in by_key.items() if not self.text_store.has(k)}
+        if missing:
+            self.emit(PhaseChanged("caching", "encoding captions"))
+            with self.placement.phase(phases.CACHE_CAPTIONS):
+                self._drive(build_captions(missing, self.text_store, self._caption_tensors), "captions", len(missing))
+
+    def caption_key(self, caption: str) -> str:
+        """Return the key of a caption's entry."""
+        return caption_key(caption=caption, encoder=self.identities.captions)
+
+    def rebuild_latents(self, job: PictureJob) -> torch.Tensor:
+        """Encode one picture again whose entry turned out broken; returns its latents (C, H, W)."""
+        self.emit(WarningRaised(f"The cached copy of {job.path.name} was damaged and is encoded again."))
+        self.latent_store.remove(job.key)
+        with self.placement.phase(phases.CACHE_PICTURES):
+            latents_1CHW = self.encoders.latents(to_tensor(load_pixels(job.path, job.placement))[None])
+        self.latent_store.write(job.key, {"latents": latents_1CHW[0]})
+        return latents_1CHW[0]
+
+    def rebuild_text(self, caption: str) -> dict[str, torch.Tensor]:
+        """Encode one caption again whose entry turned out broken."""
+        self.emit(WarningRaised("A cached caption was damaged and is encoded again."))
+        key = self.caption_key(caption)
+        self.text_store.remove(key)
+        with self.placement.phase(phases.CACHE_CAPTIONS):
+            tensors = self._caption_tensors(caption)
+        self.text_store.write(key, tensors)
+        return tensors
+
+    def _caption_tensors(self, caption: str) -> dict[str, torch.Tensor]:
+        return {n: move(t, CPU) for n, t in self.encoders.caption(caption).tensors().items()}
+
+    def _drive(self, built: Iterator[Built], what: str, total: int) -> dict[str, str]:
+        """Run a build to its end with progress; returns the problems by key."""
+        problems: dict[str, str] = {}
+        start = time.monotonic()
+        for done, entry in enumerate(built, start=1):
+            if entry.problem:
+                problems[entry.key] = entry.problem
+            seconds_left = (time.monotonic() - start) / done * (total - done)
+            self.emit(CacheProgress(what, done, total, seconds_left))
+            self.desk.check()
+        return problems
+
+    def _tell(self, problems: list[str]) -> None:
+        for problem in problems[:_MOST_NAMED]:
+            self.emit(WarningRaised(f"{problem}; it is left out."))
+        if len(problems) > _MOST_NAMED:
+            self.emit(WarningRaised(f"{len(problems) - _MOST_NAMED} more pictures are left out for such reasons."))

@@ -1,0 +1,1 @@
+"""Every branch of a run once, before its first step, with nothing changed."""

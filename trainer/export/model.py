@@ -1,0 +1,91 @@
+"""Writing a fine-tuned model: every part of it, the trained weights in their place, as a single file or a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from modules.config.schema import Config
+from modules.families.protocol import ModelFamily, Part
+from modules.formats.folder_model import write_folder
+from modules.formats.lazy_tensors import LazyTensor, lazy
+from modules.formats.safetensors_io import OnWritten
+from modules.formats.single_file.write import CheckpointTraits, write_checkpoint
+from modules.system.dtypes import dtype_of
+from trainer.export.lora import embedded_config
+
+
+@dataclass(frozen=True, eq=False)
+class ModelExporter:
+    """Knows the run's model and the form it is to have as a file."""
+
+    family: ModelFamily
+    config: Config
+    thumbnail: Callable[[], str] = str
+
+    @property
+    def suffix(self) -> str:
+        """What the name of a save ends in: a folder's in nothing."""
+        return ".safetensors" if self.config.output.model_format == "single_file" else ""
+
+    def save(
+        self,
+        path: Path,
+        values: Mapping[str, torch.Tensor],
+        *,
+        now: datetime,
+        step: int,
+        epoch: int,
+        on_written: OnWritten | None = None,
+    ) -> None:
+        """Write the model with its trained weights `values` (by full parameter name) in the config's form and dtype.
+
+        Streamed and atomic: on any error what was there stands. Raises DarkroomError where a weight is not finite.
+        """
+        output = self.config.output
+        states = {name: _state(name, part, values) for name, part in self.family.parts.items()}
+        scheduler = self.family.scheduler_config()
+        configs = {name: _config(part) for name, part in self.family.parts.items()} | {"scheduler": dict(scheduler)}
+        naming = self.family.lora_naming
+        traits = CheckpointTraits(
+            naming.model, prediction=naming.prediction, zero_snr=bool(scheduler.get("rescale_betas_zero_snr"))
+        )
+        dtype = dtype_of(output.dtype)
+        if output.model_format == "diffusers":
+            write_folder(path, states, configs, traits, dtype=dtype, on_written=on_written)
+            return
+        told = {
+            "darkroom_config": embedded_config(self.config),
+            "ss_steps": str(step),
+            "ss_num_epochs": str(epoch),
+            "modelspec.trigger_phrase": output.trigger_words.strip(),
+            "modelspec.thumbnail": self.thumbnail() if output.thumbnail else "",
+        }
+        write_checkpoint(
+            path,
+            states,
+            configs,
+            traits,
+            dtype=dtype,
+            title=path.stem,
+            created=now,
+            metadata={key: text for key, text in told.items() if text},
+            on_written=on_written,
+        )
+
+
+def _state(name: str, part: Part, values: Mapping[str, torch.Tensor]) -> dict[str, LazyTensor]:
+    """Return a part's tensors, the trained ones out of `values`."""
+    return {key: lazy(values.get(f"{name}.{key}", tensor)) for key, tensor in part.module.state_dict().items()}
+
+
+def _config(part: Part) -> dict[str, Any]:
+    """Return a part's config as its file has it, without the place it was loaded from."""
+    config: Any = part.module.config  # diffusers' is a mapping, transformers' an object
+    told = config.to_dict() if hasattr(config, "to_dict") else dict(config)
+    return {key: value for key, value in told.items() if key != "_name_or_path"}

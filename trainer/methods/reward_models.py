@@ -1,0 +1,95 @@
+"""The judges of a run: those whose ratings are followed, the one that is only watched, and what they are shown."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from modules.config.schema import Config
+from modules.config.sections.evaluation import SamplePrompt
+from modules.config.sections.method import AlignProp
+from modules.data.dataset import Dataset
+from modules.rewards.composite import CompositeReward, build_rewards
+from modules.rewards.protocol import RewardContext
+from modules.rewards.selection import held_out_scorer, trained_scorers
+from modules.system.secrets import hub_access
+from modules.system.secrets_file import load_secrets
+from trainer.run.assemble import Machine
+
+
+@dataclass(frozen=True, eq=False)
+class Judges:
+    """`followed` is what a method learns from, `held_out` is never learned from; `identity` stands for both."""
+
+    followed: CompositeReward
+    held_out: CompositeReward | None
+    identity: str
+
+
+def load_judges(
+    config: Config,
+    machine: Machine,
+    *,
+    approved_hashes: frozenset[str],
+    on_bytes: Callable[[float, float], None] | None,
+) -> Judges | None:
+    """Load what rates the pictures of a config's method; None for a method that asks nobody.
+
+    Raises DarkroomError for a file that is missing or does not fit, and for code that is not approved.
+    """
+    method, scorers = config.training.method, config.reward.scorers
+    if not isinstance(method, AlignProp):
+        return None
+    context = RewardContext(
+        machine.train_device,
+        machine.temp_device,
+        offline=config.model.offline,
+        hub_cache_dir=config.model.hub_cache_dir,
+        hub=hub_access(load_secrets().secrets),
+        approved_hashes=approved_hashes,
+        on_bytes=on_bytes,
+    )
+    followed, watched = trained_scorers(scorers, method.hold_out), held_out_scorer(scorers, method.hold_out)
+    identity = repr([s.model_dump() for s in (*followed, *([watched] if watched else []))])
+    return Judges(
+        build_rewards(followed, context),
+        # Its own scale, whatever weight it would have among the others.
+        build_rewards([watched.model_copy(update={"weight": 1.0, "enabled": True})], context) if watched else None,
+        hashlib.blake2b(identity.encode(), digest_size=12).hexdigest(),
+    )
+
+
+def measured_prompts(config: Config, validation: Dataset, training: Dataset) -> tuple[SamplePrompt, ...]:
+    """Return what is painted for a measurement of the reward, always the same: the enabled samples; where there are
+    none, captions of the validation pictures, or else of the pictures themselves. Prompts come again from other seeds
+    until there are as many pictures as set.
+    """
+    prompts = [p for p in config.sampling.prompts if p.enabled]
+    if not prompts:
+        prompts = _captions(config, validation) or _captions(config, training)
+    count = config.reward.num_pictures if prompts else 0
+    rounds = (divmod(i, len(prompts)) for i in range(count))
+    return tuple(prompts[i].model_copy(update={"seed": (prompts[i].seed + r) % 2**63}) for r, i in rounds)
+
+
+def _captions(config: Config, dataset: Dataset) -> list[SamplePrompt]:
+    """Return a prompt for each caption of a data set, as many as are measured, painted as the method paints."""
+    method = config.training.method
+    assert isinstance(method, AlignProp)
+    found: dict[str, SamplePrompt] = {}
+    for example in dataset.examples:
+        size = example.placements[0].bucket
+        for caption in example.picture.captions[:1]:
+            found.setdefault(
+                caption,
+                SamplePrompt(
+                    prompt=caption,
+                    width_px=size.width_px,
+                    height_px=size.height_px,
+                    seed=len(found),
+                    steps=method.steps,
+                    guidance=method.guidance,
+                ),
+            )
+    return list(found.values())[: config.reward.num_pictures]

@@ -1,0 +1,153 @@
+"""The concepts' folders and what lies in them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from modules.config.schema import Config
+from modules.data.concept import Concept
+from modules.data.dataset import Dataset
+from modules.data.scan import Picture, Skipped
+from modules.system.paths import from_root
+from modules.system.problem import Problem, cut
+from trainer.preflight.model import kind_of
+from trainer.preflight.places import real
+
+
+def problems_of_concept_folders(config: Config) -> Iterator[tuple[int, Problem]]:
+    """Yield what is wrong with the concepts' folders, with the number of the concept."""
+    for index, concept in enumerate(config.concepts):
+        if not concept.enabled:
+            continue
+        path = f"concepts.{index}.path"
+        label = concept.name or f"number {index + 1}"
+        if not concept.path.strip():
+            yield index, Problem(path, f"The concept {label} has no folder.", advice="Name its folder or disable it.")
+        elif kind_of(from_root(concept.path)) != "folder":
+            folder = cut(concept.path, max_chars=200)
+            message = f"The folder {folder} of the concept {label} does not exist."
+            yield index, Problem(path, message, advice="Correct the path or disable the concept.")
+        elif not os.access(from_root(concept.path), os.R_OK | os.X_OK):
+            message = f"The folder {concept.path} may not be read."
+            yield index, Problem(path, message, advice="Change its permissions.")
+
+
+def problems_of_pictures(config: Config, training: Dataset, validation: Dataset) -> Iterator[Problem]:
+    """Yield what is wrong with the pictures that were found, as far as their headers tell."""
+    yield from _empty_concepts(config, training, validation)
+    told = [from_root(c.path) for c in _without_pictures(config, training, validation)]
+    skipped = [s for s in (*training.skipped, *validation.skipped) if not any(f in s.path.parents for f in told)]
+    if skipped:
+        yield Problem("concepts", f"{_passed_over(skipped)}.", "warning", "Mend them or take them out of the folder.")
+    if num_without := sum(not e.picture.captions for e in training.examples):
+        message = "pictures have no caption and are" if num_without > 1 else "picture has no caption and is"
+        yield Problem(
+            "concepts",
+            f"{num_without:,} {message} learned without one.",
+            "warning",
+            "Put a .txt file of the same name beside each.",
+        )
+    yield from _folders_used_twice(config)
+    yield from _seen_and_measured(config, training, validation)
+
+
+def _empty_concepts(config: Config, training: Dataset, validation: Dataset) -> Iterator[Problem]:
+    for dataset, kind in ((training, "training"), (validation, "validation")):
+        indices = [i for i, c in enumerate(config.concepts) if c.enabled and c.kind == kind]
+        for index, fact in zip(indices, dataset.concepts, strict=True):
+            if fact.num_examples:
+                continue
+            folder = from_root(config.concepts[index].path)
+            broken = [s for s in dataset.skipped if folder in s.path.parents]
+            why = f": {_passed_over(broken)}" if broken else ""
+            yield Problem(
+                f"concepts.{index}.path",
+                f"The concept {fact.name} holds no picture that can be read{why}.",
+                advice="Check the folder, or switch on its sub-folders.",
+            )
+
+
+def _without_pictures(config: Config, training: Dataset, validation: Dataset) -> Iterator[Concept]:
+    for dataset, kind in ((training, "training"), (validation, "validation")):
+        concepts = [c for c in config.concepts if c.enabled and c.kind == kind]
+        yield from (c for c, fact in zip(concepts, dataset.concepts, strict=True) if not fact.num_examples)
+
+
+def _passed_over(files: Sequence[Skipped]) -> str:
+    first = files[0]
+    are = "files are" if len(files) > 1 else "file is"
+    return f"{len(files):,} {are} passed over; the first is {first.path.name}: {first.reason}"
+
+
+def _folders_used_twice(config: Config) -> Iterator[Problem]:
+    """Yield the concepts whose folder is that of an earlier one of the same kind."""
+    first: dict[tuple[str, str], int] = {}
+    for index, concept in enumerate(config.concepts):
+        if not concept.enabled:
+            continue
+        earlier = first.setdefault((concept.kind, real(concept.path)), index)
+        if earlier != index:
+            yield Problem(
+                f"concepts.{index}.path",
+                f"The folder {concept.path} is that of the concept {_label(config, earlier)}, too: its pictures are "
+                "taken twice.",
+                "warning",
+                "Disable one of the two, or raise the repeats where more weight is meant.",
+            )
+
+
+def _seen_and_measured(config: Config, training: Dataset, validation: Dataset) -> Iterator[Problem]:
+    """Yield how many pictures are learned from and validated on: what is known by heart measures nothing."""
+    shared = _shared_pictures([e.picture for e in training.examples], [e.picture for e in validation.examples])
+    if not shared:
+        return
+    owner = {e.picture.path: e.concept for e in validation.examples}
+    indices = [i for i, c in enumerate(config.concepts) if c.enabled and c.kind == "validation"]
+    first = shared[0]
+    verb = "picture is" if len(shared) == 1 else "pictures are"
+    yield Problem(
+        f"concepts.{indices[owner[first]]}.path",
+        f"{len(shared)} {verb} both learned from and validated on, the first {first.name}: the validation loss says "
+        "nothing of new pictures.",
+        "warning",
+        "Take them out of one of the two concepts.",
+    )
+
+
+def _shared_pictures(learned: Sequence[Picture], measured: Sequence[Picture]) -> list[Path]:
+    """Return the measured pictures that are learned from, too: the same file, or one of the same content.
+
+    Only files of the same size and shape are read.
+    """
+    by_facts: dict[tuple[int, int, int], list[Path]] = defaultdict(list)
+    for picture in learned:
+        by_facts[_facts(picture)].append(picture.path)
+    digests: dict[Path, bytes] = {}
+    found = []
+    for picture in measured:
+        alike = by_facts.get(_facts(picture), [])
+        if picture.path in alike or any(_digest(picture.path, digests) == _digest(p, digests) for p in alike):
+            found.append(picture.path)
+    return found
+
+
+def _facts(picture: Picture) -> tuple[int, int, int]:
+    return picture.size_bytes, picture.width_px, picture.height_px
+
+
+def _digest(path: Path, known: dict[Path, bytes]) -> bytes:
+    if path not in known:
+        try:
+            content = path.read_bytes()
+        except OSError:  # gone since it was found: like no other
+            content = os.fsencode(path)
+        known[path] = hashlib.blake2b(content, digest_size=16).digest()
+    return known[path]
+
+
+def _label(config: Config, index: int) -> str:
+    return config.concepts[index].name or f"number {index + 1}"

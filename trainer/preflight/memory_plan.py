@@ -1,0 +1,147 @@
+"""A config as the memory estimate wants it: what is where in which phase, what learns and how. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from modules.config.schema import Config
+from modules.config.sections.adapter import Lora
+from modules.config.sections.method import AlignProp
+from modules.data.buckets import Size
+from modules.estimate.architecture import Architecture
+from modules.estimate.run import RUNTIME_BYTES, Average, Painted, Phase, RunPlan, Sample
+from modules.estimate.tape import AdapterPlan, PartPlan, Trains
+from modules.families.registry import FAMILIES
+from modules.families.spec import PartSpec
+from modules.rewards.registry import REWARDS
+from modules.rewards.selection import held_out_scorer, trained_scorers
+from modules.system import hardware
+from trainer import phases
+
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_COMPUTE_BYTES = {"bfloat16": 2, "float16": 2}
+_LAYERS = {"attention_mlp": ("attentions",), "attention": ("attn",), "all": ("",)}
+_AVERAGES: Mapping[str, Average] = {"off": "off", "train_device": "here", "temp_device": "elsewhere"}
+_TEXT_LAYERS = ("layers.",)
+_NO_LAYER = "\0"
+
+
+def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) -> RunPlan | None:
+    """Return what decides a run's memory; None for what is not supported and has no estimate."""
+    spec = FAMILIES[config.model.family]
+    if config.training.trains not in ("adapter", "full") or not isinstance(config.adapter, Lora):
+        return None
+    if any(config.part(p.name).dtype not in ITEM_BYTES for p in spec.parts):
+        return None
+    plans = {p.name: _part_plan(config, config.adapter, p, architecture.configs) for p in spec.parts}
+    sizes_px = tuple((s.width_px, s.height_px) for s in sizes)
+    samples = tuple(_samples(config, sizes_px))
+    return RunPlan(
+        plans=plans,
+        on_device=_on_device(config, has_samples=bool(samples)),
+        sizes=sizes_px,
+        batch_size=config.training.batch_size,
+        accumulates=config.training.accumulation_steps > 1,
+        optimizer=config.training.optimizer.name,
+        keeps_copies=config.training.small_weights == "master",
+        average=_AVERAGES[config.training.ema.mode],
+        encodes_in_training=not config.data.latent_cache,
+        samples=samples,
+        scales_loss=config.training.precision == "float16",
+        is_fused=bool(getattr(config.training.optimizer, "fused_back_pass", False)),
+        painted=_painted(config),
+        runtime_bytes=0 if hardware.here().kind_of(config.general.train_device) == "cpu" else RUNTIME_BYTES,
+    )
+
+
+def _samples(config: Config, sizes_px: Sequence[tuple[int, int]]) -> Iterator[Sample]:
+    """Yield what the run paints to look at: samples, and pictures to measure a reward on (`measured_prompts`)."""
+    method = config.training.method
+    measures = isinstance(method, AlignProp) and not config.reward.measure_every.is_never
+    paints = not config.sampling.every.is_never or config.sampling.at_start or config.sampling.at_end
+    prompts = [p for p in config.sampling.prompts if p.enabled]
+    if paints or measures:
+        yield from (Sample(p.width_px, p.height_px, p.guidance > 1) for p in prompts)
+    if measures and not prompts and isinstance(method, AlignProp):
+        yield from (Sample(*size, method.guidance > 1) for size in sizes_px)
+
+
+def _painted(config: Config) -> Painted | None:
+    """Return what a reward method adds to a step; judges' own files count as those that are published."""
+    method, scorers = config.training.method, config.reward.scorers
+    if not isinstance(method, AlignProp):
+        return None
+    held_out = held_out_scorer(scorers, method.hold_out)
+    judges = (*trained_scorers(scorers, method.hold_out), *((held_out,) if held_out else ()))
+    return Painted(
+        last_steps=method.last_steps,
+        is_guided=method.guidance > 1,
+        judges_bytes=sum(file.loaded_bytes for judge in judges for file in REWARDS[judge.kind].files),
+    )
+
+
+def _part_plan(config: Config, lora: Lora, part: PartSpec, configs: Mapping[str, Mapping[str, object]]) -> PartPlan:
+    settings = config.part(part.name)
+    weight_bytes = ITEM_BYTES[settings.dtype]
+    if part.role == "vae":
+        # SDXL's own overflows in float16 and is kept in float32 then; pictures are encoded without autocast.
+        overflows = settings.dtype == "float16" and FAMILIES[config.model.family].vae_overflows
+        stays = overflows and bool(configs[part.name].get("force_upcast", True))
+        return PartPlan(weight_bytes=4 if stays else weight_bytes)
+    trains: Trains = "nothing"
+    if part.trainable and settings.train:
+        trains = "full" if config.training.trains == "full" else "adapter"
+    return PartPlan(
+        weight_bytes=weight_bytes,
+        compute_bytes=_COMPUTE_BYTES.get(config.training.precision, 0),
+        trains=trains,
+        adapter=_adapter_plan(lora, part) if trains == "adapter" else None,
+        unreached=_unreached(config, part, configs[part.name]),
+        checkpointing=settings.checkpointing,
+        offloads=settings.offload_activations,
+        offload_fraction=0.0 if _rests_here(config) else settings.offload_fraction,
+    )
+
+
+def _adapter_plan(lora: Lora, part: PartSpec) -> AdapterPlan:
+    named = tuple(e.strip() for e in lora.custom_layers.split(",") if e.strip()) or (_NO_LAYER,)
+    entries = _TEXT_LAYERS if part.role == "text_encoder" else _LAYERS.get(lora.layers, named)
+    return AdapterPlan(lora.rank, ITEM_BYTES[lora.dtype], entries, has_dropout=lora.dropout > 0)
+
+
+def _unreached(config: Config, part: PartSpec, settings: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the layers of a text encoder that no gradient reaches (`TextTower.reaches`): those that clip skip leaves
+    out, and SDXL's first encoder's last one and its norm always. A pooled state, where it is used, reaches them all.
+    """
+    is_xl = config.model.family == "sdxl"
+    if part.role != "text_encoder" or part.name == "text_encoder_2":
+        return ()
+    num_layers = int(str(settings["num_hidden_layers"]))
+    skipped = config.model.clip_skip + (1 if is_xl else 0)
+    layers = tuple(f"encoder.layers.{i}." for i in range(num_layers - skipped, num_layers))
+    return (*layers, "final_layer_norm") if is_xl else layers
+
+
+def _on_device(config: Config, *, has_samples: bool) -> dict[Phase, frozenset[str]]:
+    """Return the phases that the run has, with the parts that are on the training device."""
+    spec = FAMILIES[config.model.family]
+    facts = phases.phase_facts(config)
+    table: dict[Phase, tuple[str, bool]] = {
+        "encoding pictures": (phases.CACHE_PICTURES, facts.has_latent_cache),
+        "encoding captions": (phases.CACHE_CAPTIONS, facts.has_text_cache),
+        "training": (phases.TRAIN, True),
+        "validating": (phases.VALIDATE, not config.validation.every.is_never),
+        "painting samples": (phases.SAMPLE_DENOISE, has_samples),
+        "decoding samples": (phases.SAMPLE_DECODE, has_samples),
+    }
+    everything = frozenset(p.name for p in spec.parts)
+    return {
+        phase: everything if _rests_here(config) else phases.needed_parts(name, spec, facts)
+        for phase, (name, is_there) in table.items()
+        if is_there
+    }
+
+
+def _rests_here(config: Config) -> bool:
+    """Return whether the resting device is the training device."""
+    return config.general.temp_device.strip().lower() == config.general.train_device.strip().lower()

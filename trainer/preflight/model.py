@@ -1,0 +1,205 @@
+"""What can be known of a base model before it is loaded: whether it is there, whole, and of the family. Torch-free."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from huggingface_hub import constants
+
+from modules.config.schema import Config
+from modules.families.registry import FAMILIES
+from modules.families.spec import FamilySpec
+from modules.formats.file_kind import FileKind
+from modules.formats.headers import UnreadableFileError, read_header
+from modules.formats.kinds import identify
+from modules.system.paths import from_root
+from modules.system.problem import Problem, cut
+
+_WEIGHTS = ("diffusion_pytorch_model.safetensors", "model.safetensors")  # as diffusers and transformers call them
+# Configs from before then name them; OneTrainer's own default was the first.
+_MOVED = {
+    "runwayml/stable-diffusion-v1-5": "stable-diffusion-v1-5/stable-diffusion-v1-5",
+    "runwayml/stable-diffusion-inpainting": "stable-diffusion-v1-5/stable-diffusion-inpainting",
+}
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
+
+
+def found_model(config: Config) -> FileKind | None:
+    """Return what the base model is, from headers alone; None where there is none on this disk.
+
+    A repository is looked for among those that were downloaded before.
+    """
+    name = config.model.base_model.strip()
+    place = from_root(name)
+    if not name or not kind_of(place):
+        downloaded = _downloaded(config) if _REPOSITORY.fullmatch(name) else None
+        return None if downloaded is None else identify(downloaded)
+    return identify(place)
+
+
+def problems_of_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
+    """Yield what is wrong with the base model, and what will be otherwise with it than the config says."""
+    yield from _base_model(config, found)
+    yield from _vae(config)
+    yield from _first_lora(config)
+
+
+def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
+    name = config.model.base_model.strip()
+    place = from_root(name)
+    spec = FAMILIES[config.model.family]
+    kind = kind_of(place)
+    if kind == "folder" and name:
+        yield from _diffusers_folder(place, name, spec)
+    elif kind == "file" and found is not None:
+        yield from _single_file(found, name, spec)
+    elif not _REPOSITORY.fullmatch(name):
+        yield Problem(
+            "model.base_model",
+            f"There is no model at {cut(name, max_chars=200) or 'an empty name'}.",
+            advice="Choose a file or a folder, or name a repository as owner/model.",
+        )
+    elif (downloaded := _downloaded(config)) is not None:
+        yield from _diffusers_folder(downloaded, name, spec, is_whole=config.model.offline)
+    elif config.model.offline:
+        yield Problem(
+            "model.base_model",
+            f"The repository {name} was not downloaded yet, and the network may not be used.",
+            advice="Switch offline off, or choose a file or a folder.",
+        )
+    elif (successor := _MOVED.get(name.lower())) is not None:
+        yield Problem(
+            "model.base_model",
+            f"The repository {name} was taken from Hugging Face in 2024, and is not on this machine.",
+            "warning",
+            f"Use {successor}, which holds the same weights.",
+        )
+
+
+def _downloaded(config: Config) -> Path | None:
+    """Return the folder a repository was downloaded to; None where it was not."""
+    cache = from_root(config.model.hub_cache_dir.strip() or constants.HF_HUB_CACHE)
+    repository = cache / f"models--{config.model.base_model.strip().replace('/', '--')}"
+    try:
+        revision = (repository / "refs" / "main").read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return None
+    folder = repository / "snapshots" / revision
+    return folder if kind_of(folder / "model_index.json") == "file" else None
+
+
+def _single_file(found: FileKind, name: str, spec: FamilySpec) -> Iterator[Problem]:
+    """Yield why a single file will not do, where it will not."""
+    if not found.is_model:
+        message = f"{name} is no whole model. {found.sentence}"
+        yield Problem("model.base_model", message, advice="Choose a checkpoint, a diffusers folder or a repository.")
+    elif found.family != spec.name:
+        other = FAMILIES[found.family].label if found.family in FAMILIES else "another family"
+        message = f"{name} is not {spec.label}. {found.sentence}"
+        yield Problem("model.base_model", message, advice=f"Set the model family to {other}.")
+    elif found.variant:
+        message = f"{name} is a model for other inputs than noise alone, which is not supported yet. {found.sentence}"
+        yield Problem("model.base_model", message, advice="Choose the plain text-to-image model.")
+
+
+def _diffusers_folder(folder: Path, name: str, spec: FamilySpec, *, is_whole: bool = True) -> Iterator[Problem]:
+    """Yield why a folder will not do; `is_whole` says that nothing more of it is going to be downloaded."""
+    try:
+        index = json.loads((folder / "model_index.json").read_text(encoding="utf-8"))
+        kind = str(index.get("_class_name", "")) if isinstance(index, dict) else ""
+    except (OSError, ValueError, RecursionError):
+        yield Problem(
+            "model.base_model",
+            f"{name} is no model folder in diffusers layout: it has no model_index.json that can be read.",
+            advice="Choose the folder that holds model_index.json.",
+        )
+        return
+    if kind not in spec.pipelines:
+        other = next((s.label for s in FAMILIES.values() if kind in s.pipelines), "")
+        yield Problem(
+            "model.base_model",
+            f"{name} is a {kind or 'model of unknown kind'}, not {spec.label}.",
+            advice=f"Set the model family to {other}." if other else "Choose a model of this family.",
+        )
+        return
+    for part in spec.parts if is_whole else ():
+        if what_is_wrong := _why_incomplete(folder / part.name):
+            yield Problem(
+                "model.base_model",
+                f"{name} is incomplete: {what_is_wrong}",
+                advice="Download or copy the model again.",
+            )
+
+
+def _why_incomplete(part: Path) -> str:
+    """Return what of a part's files is missing or broken, by their headers; nothing where all is there."""
+    if not (part / "config.json").is_file():
+        return f"{part.name}/config.json is missing."
+    files = [n for n in _WEIGHTS if kind_of(part / n) == "file"][:1]
+    try:
+        files = files or _shards(part)
+    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        return f"the list of the files that hold {part.name} cannot be read."
+    if not files:
+        return f"the weights of {part.name} are missing: there is no {' or '.join(_WEIGHTS)} in its folder."
+    for file in files:
+        try:
+            read_header(part / file)
+        except UnreadableFileError as error:
+            return f"{part.name}: {error.message}"
+    return ""
+
+
+def _shards(part: Path) -> list[str]:
+    """Return the files that a part in several files says it has; none where it says nothing."""
+    indices = sorted(part.glob("*.safetensors.index.json"))
+    if not indices:
+        return []
+    return sorted({str(name) for name in json.loads(indices[0].read_text(encoding="utf-8"))["weight_map"].values()})
+
+
+def _vae(config: Config) -> Iterator[Problem]:
+    spec = FAMILIES[config.model.family]
+    if name := config.model.vae_file.strip():
+        found = identify(from_root(name))
+        if found.kind not in ("vae", "checkpoint"):
+            yield Problem(
+                "model.vae_file",
+                f"{cut(name, max_chars=200)} holds no VAE. {found.sentence}",
+                advice="Choose a VAE file, or leave it empty for the model's own.",
+            )
+    for part in spec.parts:
+        if part.role == "vae" and spec.vae_overflows and config.part(part.name).dtype == "float16":
+            yield Problem(
+                f"parts.{part.name}.dtype",
+                f"The VAE of {spec.label} overflows in float16: it is kept in float32, but for one whose own config "
+                "says that float16 will do.",
+                "info",
+            )
+
+
+def _first_lora(config: Config) -> Iterator[Problem]:
+    name = config.adapter.start_from.strip()
+    if not name or config.training.trains != "adapter":
+        return
+    found = identify(from_root(name))
+    if found.kind != "lora":
+        message = f"{cut(name, max_chars=200)} is no LoRA. {found.sentence}"
+        yield Problem("adapter.start_from", message, advice="Choose a LoRA file, or leave it empty for a fresh one.")
+    elif found.family and found.family != config.model.family:
+        message = f"{cut(name, max_chars=200)} is for another model family. {found.sentence}"
+        yield Problem("adapter.start_from", message, advice="Choose one of the base model's family.")
+
+
+def kind_of(path: Path) -> Literal["folder", "file", ""]:
+    """Return what is at a path; nothing where there is nothing, or where no path can be."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return ""
+    return "folder" if stat.S_ISDIR(mode) else "file"

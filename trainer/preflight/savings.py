@@ -1,0 +1,139 @@
+"""Ways to take less memory, by the settings a person would change, each with what it would bring. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from modules.config.schema import Config
+from modules.estimate.passes import Passes
+from modules.estimate.run import RunPlan, estimate
+from modules.estimate.tape import PartPlan
+from modules.families.registry import FAMILIES
+from modules.families.spec import PartSpec
+
+_WORTH_IT = 0.03  # of the peak; less is not worth a sentence
+_MOST_TOLD = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """A change of settings: the field, what to do in words, and the plan that comes of it."""
+
+    path: str
+    words: str
+    apply: Callable[[RunPlan], RunPlan]
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """A saving with the bytes it takes off the peak."""
+
+    saving: Saving
+    saved_bytes: int
+
+
+def worthwhile_savings(config: Config, passes: Passes, run: RunPlan) -> list[Worth]:
+    """Return what lowers the peak, the most first. Raises as `estimate` does."""
+    peak = estimate(passes, run).peak.total_bytes
+    found = [Worth(s, peak - _peak(passes, s.apply(run))) for s in _savings(config, run)]
+    return sorted((w for w in found if w.saved_bytes > _WORTH_IT * peak), key=lambda w: -w.saved_bytes)[:_MOST_TOLD]
+
+
+def peak_with_all(passes: Passes, run: RunPlan, savings: list[Worth]) -> int:
+    """Return the peak once all of the savings are made."""
+    for worth in savings:
+        run = worth.saving.apply(run)
+    return _peak(passes, run)
+
+
+def _peak(passes: Passes, run: RunPlan) -> int:
+    return estimate(passes, run).peak.total_bytes
+
+
+def _savings(config: Config, run: RunPlan) -> Iterator[Saving]:
+    spec = FAMILIES[config.model.family]
+    for part in spec.trainable_parts:
+        yield from _of_passes(part, run.plans[part.name])
+    encoders = tuple(p.name for p in spec.parts if p.role == "text_encoder")
+    learning = [n for n in encoders if run.plans[n].trains != "nothing"]
+    if learning and any(p.trains != "nothing" for n, p in run.plans.items() if n not in encoders):
+        words = "leaving the text encoders as they are" if len(learning) > 1 else "leaving the text encoder as it is"
+        rest = encoders if config.data.text_cache else ()
+        yield Saving(f"parts.{learning[0]}.train", words, lambda r: _resting(_frozen(r, encoders), rest))
+    wide = [n for n, p in run.plans.items() if p.weight_bytes > 2]
+    if wide:
+        first = "unet" if "unet" in wide else wide[0]
+        words = f"bfloat16 as the weight type of {', '.join(wide)}"
+        yield Saving(f"parts.{first}.dtype", words, _of_parts(tuple(wide), weight_bytes=2))
+    if run.batch_size > 1:
+        smaller = run.batch_size // 2
+        words = f"a batch size of {smaller} with twice the accumulation"
+        yield Saving("training.batch_size", words, lambda r: replace(r, batch_size=smaller, accumulates=True))
+    if config.training.precision in ("float32", "tfloat32"):
+        names = tuple(p.name for p in spec.parts if p.role != "vae")
+        yield Saving("training.precision", "bfloat16 as the precision", _of_parts(names, compute_bytes=2))
+    if run.optimizer != "adafactor":
+        yield Saving("training.optimizer.name", "Adafactor", lambda r: replace(r, optimizer="adafactor"))
+    yield from _of_steps(config, run)
+    if run.average == "here":
+        words = "the average of weights on the resting device"
+        yield Saving("training.ema.mode", words, lambda r: replace(r, average="elsewhere"))
+    yield from _of_caches(config, run)
+
+
+def _of_passes(part: PartSpec, plan: PartPlan) -> Iterator[Saving]:
+    name = part.name
+    if plan.trains != "nothing" and plan.checkpointing == "off":
+        words = f"gradient checkpointing per block for the {part.label}"
+        yield Saving(f"parts.{name}.checkpointing", words, _of_part(name, checkpointing="block"))
+    elif plan.trains != "nothing" and not plan.offloads:
+        words = f"offloading what checkpointing keeps of the {part.label}"
+        yield Saving(f"parts.{name}.offload_activations", words, _of_part(name, offloads=True))
+    if plan.checkpointing == "block" and plan.offload_fraction == 0:
+        words = f"letting half of the layers of the {part.label} wait on the resting device"
+        yield Saving(f"parts.{name}.offload_fraction", words, _of_part(name, offload_fraction=0.5))
+
+
+def _of_steps(config: Config, run: RunPlan) -> Iterator[Saving]:
+    is_tuned = any(p.trains == "full" for p in run.plans.values())
+    can_fuse = run.batch_size == 1 and not run.accumulates and not run.scales_loss  # a smaller batch would accumulate
+    if is_tuned and can_fuse and getattr(config.training.optimizer, "fused_back_pass", None) is False:
+        words = "the optimizer's fused back pass, without clipping gradients"
+        yield Saving("training.optimizer.fused_back_pass", words, lambda r: replace(r, is_fused=True))
+    if run.keeps_copies and any(config.part(n).dtype == "bfloat16" for n, p in run.plans.items() if p.trains == "full"):
+        words = "stochastic rounding in the place of float32 copies"
+        yield Saving("training.small_weights", words, lambda r: replace(r, keeps_copies=False))
+
+
+def _of_caches(config: Config, run: RunPlan) -> Iterator[Saving]:
+    if run.encodes_in_training:
+        vae = next(p.name for p in FAMILIES[config.model.family].parts if p.role == "vae")
+        words = "the cache of pictures"
+        yield Saving("data.latent_cache", words, lambda r: replace(_resting(r, (vae,)), encodes_in_training=False))
+    if run.samples:
+        halves = tuple(replace(s, width_px=s.width_px // 2, height_px=s.height_px // 2) for s in run.samples)
+        yield Saving("sampling.prompts", "samples of half the width and height", lambda r: replace(r, samples=halves))
+
+
+def _resting(run: RunPlan, parts: tuple[str, ...]) -> RunPlan:
+    """Return the plan with parts at rest while the run trains and validates, their results coming from a cache."""
+    resting = frozenset(parts)
+    here = {p: n - resting if p in ("training", "validating") else n for p, n in run.on_device.items()}
+    return replace(run, on_device=here)
+
+
+def _frozen(run: RunPlan, parts: tuple[str, ...]) -> RunPlan:
+    return _of_parts(parts, trains="nothing", adapter=None)(run)
+
+
+def _of_part(name: str, **changes: Any) -> Callable[[RunPlan], RunPlan]:
+    return _of_parts((name,), **changes)
+
+
+def _of_parts(names: tuple[str, ...], **changes: Any) -> Callable[[RunPlan], RunPlan]:
+    def change(plan: PartPlan) -> PartPlan:
+        return replace(plan, **changes)
+
+    return lambda run: replace(run, plans={n: change(p) if n in names else p for n, p in run.plans.items()})

@@ -1,0 +1,46 @@
+"""Which files of the user's own code a config would run, and which of them nobody has approved. Torch-free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from modules.config.schema import Config
+from modules.config.sections.method import AlignProp
+from modules.rewards.selection import held_out_scorer, trained_scorers
+from modules.rewards.user_code_file import hash_of, split_reference
+from modules.system.approvals import approved_hashes
+from modules.system.errors import DarkroomError
+
+
+@dataclass(frozen=True, slots=True)
+class CodeFile:
+    """A function in a file of the user's own, and the SHA-256 of that file as it is now."""
+
+    path: Path
+    function: str
+    digest: str
+
+
+def code_of(config: Config) -> tuple[CodeFile, ...]:
+    """Return the code that a run of a config would run. What cannot be read is left to the check, which names it."""
+    method = config.training.method
+    if not isinstance(method, AlignProp):
+        return ()
+    held_out = held_out_scorer(config.reward.scorers, method.hold_out)
+    in_use = (*trained_scorers(config.reward.scorers, method.hold_out), *([held_out] if held_out else []))
+    found = []
+    for scorer in in_use:
+        if scorer.kind == "user_code":
+            try:
+                path, function = split_reference(scorer.file)
+                found.append(CodeFile(path, function, hash_of(path)))
+            except DarkroomError:
+                continue
+    return tuple(found)
+
+
+def unapproved_code(config: Config) -> tuple[CodeFile, ...]:
+    """Return the code of a config that is not approved on this machine."""
+    approved = approved_hashes()
+    return tuple(code for code in code_of(config) if code.digest not in approved)

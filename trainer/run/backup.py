@@ -1,0 +1,244 @@
+"""Backups on disk: written whole or not at all, found again, checked before they are trusted. Torch-free.
+
+A run's folder is `<workspace>/runs/<stamp>/`; its backups are `backup/step-00000010/`. Each holds a manifest that
+lists every file with its size and SHA-256. What is still being written has another name and is never offered.
+
+The newest backup is the one written last. That is not always the one of the highest step: a run can be resumed from an
+older backup, and the later ones are then a branch that it abandons.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from modules.system.atomic import TEMPORARY_MARK, atomic_folder, write_text
+from modules.system.errors import DarkroomError
+
+MANIFEST = "manifest.json"
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class BackupInfo:
+    """A complete backup: its folder and how far the run was.
+
+    `created` is when it was written, to the second. `written_us` orders the backups of a run: microseconds since 1970,
+    and always more than that of the backup before, even where a clock was set back.
+    """
+
+    path: Path
+    step: int
+    epoch: int
+    created: str
+    written_us: int = 0
+
+    @property
+    def run_dir(self) -> Path:
+        """The folder of the run it belongs to."""
+        return self.path.parent.parent
+
+
+def new_run_dir(workspace: Path, *, now: datetime) -> Path:
+    """Create and return a folder for a new run; never one that exists."""
+    stem = now.strftime("%Y-%m-%d_%H-%M-%S")
+    for suffix in ["", *(f"-{n}" for n in range(2, 1000))]:
+        path = workspace / "runs" / (stem + suffix)
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return path
+    raise DarkroomError(f"No free name for a new run under {workspace}.", advice="Clear out old runs there.")
+
+
+def write_backup(run_dir: Path, *, step: int, epoch: int, now: datetime, write: Callable[[Path], None]) -> BackupInfo:
+    """Write a backup: `write(folder)` puts the files there; then the manifest, then the rename that makes it count.
+
+    An earlier backup of the same step gives way once this one is complete.
+    """
+    destination = run_dir / "backup" / f"step-{step:08d}"
+    created = now.isoformat(timespec="seconds")
+    _remove_unfinished(destination.parent)
+    written_us = _next_written_us(run_dir, now)
+    fresh = destination.with_name(f"{destination.name}-again") if destination.exists() else destination
+    with atomic_folder(fresh) as folder:
+        write(folder)
+        files = {
+            file.relative_to(folder).as_posix(): {"bytes": file.stat().st_size, "sha256": _sha256(file)}
+            for file in sorted(folder.rglob("*"))
+            if file.is_file()
+        }
+        manifest = {"format": _FORMAT, "step": step, "epoch": epoch, "created": created, "written_us": written_us}
+        (folder / MANIFEST).write_text(json.dumps({**manifest, "files": files}, indent=1), encoding="utf-8")
+    if fresh != destination:
+        try:
+            shutil.rmtree(destination)
+            fresh.rename(destination)
+        except OSError:  # somebody looks into the old one: then the new one stays where it is
+            destination = fresh
+    return BackupInfo(destination, step, epoch, created, written_us)
+
+
+def list_backups(run_dir: Path) -> list[BackupInfo]:
+    """Return the complete backups of a run in the order they were written, the newest last.
+
+    Only names and sizes are checked; hashes are for `verify`.
+    """
+    try:
+        folders = list((run_dir / "backup").glob("step-*"))
+    except (OSError, ValueError):  # a name no folder can have
+        return []
+    found = [backup for folder in folders if (backup := _backup_at(folder))]
+    return sorted(found, key=lambda b: (b.written_us, b.step, b.path.name))
+
+
+def abandoned_by(backup: BackupInfo) -> list[BackupInfo]:
+    """Return the branch that a run abandons when it resumes from a backup, by step.
+
+    These are the backups of the run that were written after it, or at a higher step.
+    """
+    backups = list_backups(backup.run_dir)
+    paths = [b.path for b in backups]
+    later = backups[paths.index(backup.path) + 1 :] if backup.path in paths else []
+    return sorted({*later, *(b for b in backups if b.step > backup.step)}, key=lambda b: (b.step, b.path.name))
+
+
+def make_newest(backup: BackupInfo, *, now: datetime) -> BackupInfo:
+    """Let a backup that a run resumes from count as the newest of the run from now on, unless it does already.
+
+    Otherwise a process that is killed before its next backup would leave the abandoned branch as the newest. The
+    manifest is replaced atomically; nothing else changes. Raises OSError.
+    """
+    manifest = _read_manifest(backup.path)
+    if manifest is None or [b.path for b in list_backups(backup.run_dir)[-1:]] == [backup.path]:
+        return backup
+    written_us = _next_written_us(backup.run_dir, now)
+    write_text(backup.path / MANIFEST, json.dumps({**manifest, "written_us": written_us}, indent=1))
+    return replace(backup, written_us=written_us)
+
+
+def newest_resumable(workspace: Path) -> BackupInfo | None:
+    """Return the newest backup of the newest run under a workspace that has one."""
+    try:
+        runs = sorted((workspace / "runs").iterdir(), key=lambda run: _age(run.name), reverse=True)
+    except (OSError, ValueError):
+        return None
+    return next((backups[-1] for run in runs if (backups := list_backups(run))), None)
+
+
+def find_backup(path: Path) -> BackupInfo:
+    """Return the backup that a path means: a backup, a run (its newest one), or a workspace (its newest run's).
+
+    Raises DarkroomError where there is none.
+    """
+    if (backup := _backup_at(path)) is not None:
+        return backup
+    if backups := list_backups(path):
+        return backups[-1]
+    if (newest := newest_resumable(path)) is not None:
+        return newest
+    raise DarkroomError(
+        f"There is no complete backup in {path}.",
+        advice="Name a run's folder (workspace/runs/...), one of its backups, or the workspace.",
+    )
+
+
+def verify(backup: BackupInfo) -> None:
+    """Compare every file with the manifest. Raises DarkroomError naming the first one that differs."""
+    manifest = _read_manifest(backup.path)
+    files = {MANIFEST: None} if manifest is None else {n: facts["sha256"] for n, facts in manifest["files"].items()}
+    for name, sha256 in files.items():
+        file = backup.path / name
+        if sha256 is None or not file.is_file() or _sha256(file) != sha256:
+            raise DarkroomError(
+                f"The backup {backup.path} is damaged: {name} is not what was written.",
+                advice="Resume from an older backup of the run.",
+            )
+
+
+def remove_older(run_dir: Path, *, keep: int) -> None:
+    """Remove the complete backups of a run but the `keep` written last; 0 keeps all. The newest always stays."""
+    if keep > 0:
+        for backup in list_backups(run_dir)[:-keep]:
+            shutil.rmtree(backup.path, ignore_errors=True)
+
+
+def _backup_at(folder: Path) -> BackupInfo | None:
+    """Return the backup in a folder if it is complete."""
+    manifest = _read_manifest(folder)
+    if manifest is None or not all(_has_size(folder / n, f["bytes"]) for n, f in manifest["files"].items()):
+        return None
+    return BackupInfo(folder, manifest["step"], manifest["epoch"], manifest["created"], _written_us(manifest))
+
+
+def _written_us(manifest: dict[str, Any]) -> int:
+    """Return what orders a backup by when it was written; manifests of older programs only have the second."""
+    match manifest:
+        case {"written_us": int(written_us)}:
+            return written_us
+        case _:
+            return _microseconds(manifest["created"])
+
+
+def _microseconds(created: str) -> int:
+    try:
+        return int(datetime.fromisoformat(created).timestamp()) * 1_000_000
+    except (ValueError, OverflowError, OSError):  # no date
+        return 0
+
+
+def _next_written_us(run_dir: Path, now: datetime) -> int:
+    """Return the time for the next backup of a run: now, or just after its newest where the clock is behind that."""
+    newest_us = max((b.written_us for b in list_backups(run_dir)), default=0)
+    return max(int(now.timestamp() * 1_000_000), newest_us + 1)
+
+
+def _has_size(file: Path, size_bytes: int) -> bool:
+    try:
+        return file.is_file() and file.stat().st_size == size_bytes
+    except (OSError, ValueError):
+        return False
+
+
+def _read_manifest(folder: Path) -> dict[str, Any] | None:
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    match manifest:
+        case {"format": number, "step": int(), "epoch": int(), "created": str(), "files": dict(files)}:
+            return manifest if number == _FORMAT and all(map(_is_entry, files.values())) else None
+        case _:
+            return None
+
+
+def _is_entry(facts: object) -> bool:
+    match facts:
+        case {"bytes": int(), "sha256": str()}:
+            return True
+        case _:
+            return False
+
+
+def _age(name: str) -> tuple[str, int, str]:
+    """Return what orders runs by age: their second, then the number behind it, of which "-10" follows "-9"."""
+    return name[:19], len(name), name
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Remove what a run that was killed had begun to write: it can be gigabytes, and is of no use."""
+    for unfinished in folder.glob(f".step-*{TEMPORARY_MARK}*"):
+        if f"{TEMPORARY_MARK}old-" not in unfinished.name:
+            shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()

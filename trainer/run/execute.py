@@ -1,0 +1,207 @@
+"""A run from its request to its end. This is the engine's door.
+
+`trainer/launch.py` imports it by name on the training thread; the command line imports it directly.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import traceback
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+
+from modules.config.codec import load_file
+from modules.config.compare import fixed_on_resume
+from modules.config.schema import Config
+from modules.system.approvals import approved_hashes
+from modules.system.atomic import write_text
+from modules.system.errors import DarkroomError
+from modules.system.paths import from_root
+from modules.system.problem import count
+from modules.system.redaction import redacted
+from modules.system.secrets_file import load_secrets
+from trainer import preflight
+from trainer.commands import CommandDesk, StopRequested
+from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, WarningRaised
+from trainer.launch import RunRequest
+from trainer.run.assemble import Machine, cached_loader, caches_of, load_model, machine_of
+from trainer.run.backup import (
+    BackupInfo,
+    abandoned_by,
+    find_backup,
+    list_backups,
+    make_newest,
+    new_run_dir,
+    verify,
+)
+from trainer.run.checkpoint import SavedState, read_state
+from trainer.run.downloads import DownloadMeter
+from trainer.run.event_log import EventLog
+from trainer.run.failures import explain, is_mendable
+from trainer.run.setup import Clocks, RunSetup
+from trainer.run.threads import choose_num_threads
+from trainer.run.training_run import carry_out
+from trainer.step.precision import process_settings
+
+logger = logging.getLogger("darkroom.run")
+
+
+def execute_guarded(
+    request: RunRequest, *, emit: Callable[[Event], None], desk: CommandDesk, clocks: Clocks | None = None
+) -> None:
+    """Carry out a request. Whatever happens ends as RunFinished or RunFailed; nothing is raised, nothing is kept."""
+    clocks = clocks or Clocks()
+    log = EventLog(emit, clocks.now)
+    try:
+        _tell_of_secrets(log)
+        execute(request, log=log, desk=desk, clocks=clocks)
+    except StopRequested:
+        log.emit(RunFinished("stopped", 0, "Stopped before the first step."))
+    except BaseException as error:  # noqa: BLE001 - the outer edge of the training thread
+        log.emit(_failure(error, log.run_dir))
+    finally:
+        log.close()
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def execute(request: RunRequest, *, log: EventLog, desk: CommandDesk, clocks: Clocks) -> None:
+    """Carry out a request. Raises DarkroomError for what the user can mend, StopRequested before the first step."""
+    approved_code = request.allowed_code | approved_hashes()
+    _tell_findings(request.config, approved_code, log)
+    machine = machine_of(request.config)
+    backup = find_backup(request.resume_from) if request.resume_from is not None else None
+    saved = _check_resume(request.config, backup) if backup else None
+    if backup and saved and _is_complete(request.config, backup, saved):
+        message = (
+            f"The run is complete already, after {count(saved.counters.epoch, 'epoch')}. Give it more epochs to go on."
+        )
+        log.emit(RunFinished("already_complete", saved.counters.step, message, backup_path=str(backup.path)))
+        return
+    num_threads = choose_num_threads(
+        request.config.general.num_threads or (saved.num_threads if saved else 0),
+        device_is_cpu=machine.train_device.is_cpu,
+        beside_window=request.beside_window,
+    )
+    with ExitStack() as stack:
+        stack.enter_context(
+            process_settings(
+                num_threads=num_threads,
+                precision=machine.precision.name,
+                deterministic=request.config.general.deterministic,
+            )
+        )
+        if machine.guard is not None:
+            stack.enter_context(machine.guard)
+        if request.kind == "cache" or (request.kind == "train" and request.config.general.only_cache):
+            _only_cache(request.config, machine, desk, log, clocks)
+            return
+        workspace = from_root(request.config.general.workspace_dir)
+        run_dir = backup.run_dir if backup else new_run_dir(workspace, now=clocks.now())
+        log.open(run_dir)
+        if backup:
+            _report_abandoned(backup, request.config.backup.keep, log)
+            backup = make_newest(backup, now=clocks.now())
+        carry_out(
+            RunSetup(request.config, machine, desk, log, clocks, run_dir, num_threads, backup, saved, approved_code)
+        )
+
+
+def _tell_of_secrets(log: EventLog) -> None:
+    """Read the stored tokens before anything else, so that nothing of this run can tell them."""
+    for problem in load_secrets().problems:
+        log.emit(WarningRaised(problem.message, problem.advice))
+
+
+def _tell_findings(config: Config, approved_code: frozenset[str], log: EventLog) -> None:
+    """Check the config once more; tell its warnings, and raise DarkroomError with all of its errors."""
+    report = preflight.check(config, approved_code=approved_code)
+    if report.errors:
+        advice = " ".join(dict.fromkeys(e.advice for e in report.errors if e.advice))
+        raise DarkroomError(" ".join(e.message for e in report.errors), advice=advice)
+    for problem in report.problems:
+        if problem.severity == "warning":
+            log.emit(WarningRaised(problem.message, problem.advice))
+
+
+def _check_resume(config: Config, backup: BackupInfo) -> SavedState:
+    """Return the state of a backup that a config may go on from. Raises DarkroomError where it may not."""
+    verify(backup)
+    changed = fixed_on_resume(load_file(backup.path / "config.json").config, config)
+    if changed:
+        raise DarkroomError(
+            f"The run was begun with other settings than these: {', '.join(changed)}.",
+            advice="Set them back, or start a new run. Epochs, samples, backups and the result's place may change.",
+        )
+    return read_state(backup.path)
+
+
+def _is_complete(config: Config, backup: BackupInfo, saved: SavedState) -> bool:
+    """Return whether nothing is left to do: all epochs are trained and the result was written, there or in the run."""
+    destination = from_root(config.output.destination)
+    places = (destination, backup.run_dir / "save" / destination.name)
+    return saved.counters.epoch >= config.training.epochs and any(place.exists() for place in places)
+
+
+def _report_abandoned(backup: BackupInfo, keep: int, log: EventLog) -> None:
+    """Warn of the backups that belong to a branch which this run abandons, and say what becomes of them."""
+    abandoned = abandoned_by(backup)
+    if not abandoned:
+        return
+    limit = f" (the newest {keep} are kept)" if keep else ""
+    log.emit(
+        WarningRaised(
+            f"The run resumes from step {backup.step} and abandons the branch of these backups: "
+            f"{', '.join(b.path.name for b in abandoned)}.",
+            f"They stay until newer backups replace them{limit}. Copy them to another folder to keep them for good.",
+        )
+    )
+
+
+def _only_cache(config: Config, machine: Machine, desk: CommandDesk, log: EventLog, clocks: Clocks) -> None:
+    """Fill the caches and end."""
+    log.emit(PhaseChanged("loading", config.model.base_model))
+    model = load_model(config, machine, DownloadMeter(emit=log.emit, desk=desk, clock=clocks.seconds))
+    caches = caches_of(config, model, machine, desk, log)
+    for dataset, is_validation in zip(preflight.datasets_of(config), (False, True), strict=True):
+        cached_loader(config, dataset, model, machine, caches, is_validation=is_validation)
+    log.emit(RunFinished("cached", 0, f"The caches in {config.general.cache_dir} are complete."))
+
+
+def _failure(error: BaseException, run_dir: Path | None) -> RunFailed:
+    """Return the failure of a run, if need be without its backup and details: a run never ends unexpectedly."""
+    try:
+        return _full_failure(error, run_dir)
+    except Exception:
+        logger.exception("The failure of the run could not be described in full.")
+        return RunFailed(f"The run failed: {type(error).__name__}.", "The log has the details.")
+
+
+def _full_failure(error: BaseException, run_dir: Path | None) -> RunFailed:
+    """Return the failure as a sentence and an advice, with the technical details in the run's folder."""
+    message, advice = explain(error)
+    backups = list_backups(run_dir) if run_dir else []
+    backup_path = str(backups[-1].path) if backups else ""
+    if is_mendable(error):
+        return RunFailed(message, advice, backup_path=backup_path)
+    details = redacted("".join(traceback.format_exception(error)))
+    logger.error("The run failed.\n%s", details)
+    return RunFailed(message, advice, _write_details(details, run_dir), backup_path)
+
+
+def _write_details(details: str, run_dir: Path | None) -> str:
+    """Write the technical details into the run's folder and return the file's path; nothing where that fails."""
+    if run_dir is None:
+        return ""
+    file = run_dir / "error.txt"
+    try:
+        write_text(file, details)
+    except OSError:  # the disk may be full: that may even be what ended the run
+        logger.warning("%s could not be written.", file, exc_info=True)
+        return ""
+    return str(file)

@@ -1,0 +1,49 @@
+"""What went wrong, as a sentence a person understands and an advice that helps."""
+
+from __future__ import annotations
+
+import errno
+
+import torch
+
+from modules.system.errors import DarkroomError
+
+
+class BranchError(DarkroomError):
+    """A branch of a run failed when it was tried before the first step. `__cause__` is what went wrong in it."""
+
+
+def is_mendable(error: BaseException) -> bool:
+    """Whether the sentence of an error says all there is to know; technical details help with the others."""
+    if isinstance(error, BranchError):
+        return isinstance(error.__cause__, DarkroomError)
+    return isinstance(error, DarkroomError)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out. On the processor torch says it with a plain RuntimeError."""
+    if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):
+        return True
+    return isinstance(error, torch.OutOfMemoryError | MemoryError)
+
+
+def explain(error: BaseException) -> tuple[str, str]:
+    """Return a sentence and an advice for an error that ended a run."""
+    match error:
+        case DarkroomError():
+            return error.message, error.advice
+        case _ if is_out_of_memory(error):
+            return (
+                "There was not enough memory for this run.",
+                "Use a smaller batch or resolution, switch on gradient checkpointing, or close other programs.",
+            )
+        case OSError() if error.errno == errno.ENOSPC:
+            return "The disk is full.", "Make room, then resume: the newest backup is complete."
+        case OSError():
+            return f"A file could not be read or written: {error}.", "Check the path and its permissions."
+        case _:
+            text = str(error).strip().splitlines()
+            return (
+                f"The program made a mistake: {type(error).__name__}: {text[0] if text else 'no message'}.",
+                "The details file shows where; please report it.",
+            )

@@ -1,0 +1,49 @@
+"""Painting samples without a run: a base model, and a LoRA file on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from PIL import Image
+
+from modules.adapters.lora import LoraAdapter, LoraShape, attach_lora
+from modules.adapters.stored_lora import fill, read_lora
+from modules.config.schema import Config
+from modules.families.protocol import ModelFamily
+from modules.formats.lora_files import LoraLayerWeights
+from modules.memory.placement import Placement
+from trainer import phases
+from trainer.callbacks.image_sampler import Painter
+from trainer.run.assemble import load_family, machine_of
+
+
+def paint_samples(config: Config, lora: Path | None) -> list[Image.Image]:
+    """Return the pictures of a config's enabled prompts. Raises DarkroomError for a LoRA of another model."""
+    machine, family = machine_of(config), load_family(config)
+    if lora is not None:
+        put_lora_on(family, lora)
+    facts = phases.phase_facts(config)
+    placement = Placement(
+        {name: part.module for name, part in family.parts.items()},
+        train_device=machine.train_device,
+        temp_device=machine.temp_device,
+        needed_in=lambda phase: phases.needed_parts(phase, family.spec, facts),
+    )
+    painter = Painter(family, placement, machine.train_device, machine.precision)
+    return painter.paint([p for p in config.sampling.prompts if p.enabled], on_step=lambda: None)
+
+
+def put_lora_on(family: ModelFamily, path: Path) -> list[LoraAdapter]:
+    """Put a LoRA file on a family, each part with the rank of its layers. Raises DarkroomError for another model's."""
+    modules = {name: part.module for name, part in family.parts.items()}
+    by_part = read_lora(path, family.lora_naming, modules)
+    return [_put_on(family, part, layers, path.name) for part, layers in by_part.items()]
+
+
+def _put_on(family: ModelFamily, part: str, layers: list[LoraLayerWeights], where: str) -> LoraAdapter:
+    shape = LoraShape(layers[0].rank, layers[0].alpha, 0.0, torch.float32)
+    adapter = attach_lora(part, family.parts[part].module, [w.path for w in layers], shape, seed=0)
+    fill(adapter, layers, where=where)
+    family.parts[part].module.eval()
+    return adapter

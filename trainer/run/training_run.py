@@ -1,0 +1,215 @@
+"""One training run, step by step: load, fill the caches, build, train, end in order."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from modules.config.codec import export_file
+from modules.memory.placement import free_cached_memory
+from modules.optim.param_groups import named_parameters
+from modules.system.errors import DarkroomError
+from trainer import phases, preflight
+from trainer.callbacks.backup import BackupCallback
+from trainer.callbacks.protocol import Callback
+from trainer.commands import StopRequested
+from trainer.data.loader import Loader
+from trainer.dry_run.dry_run import dry_run
+from trainer.events import PhaseChanged, RunStarted, WarningRaised
+from trainer.launch import QuietPoints
+from trainer.methods.protocol import StepContext, TrainingMethod
+from trainer.methods.registry import build_method
+from trainer.methods.reward_models import Judges, load_judges
+from trainer.run.assemble import (
+    LoadedModel,
+    build_stepper,
+    cached_loader,
+    caches_of,
+    load_model,
+    plan_fingerprint,
+)
+from trainer.run.checkpoint import restore
+from trainer.run.downloads import DownloadMeter
+from trainer.run.endings import Backups, Prepared, end, end_stopped, rescue
+from trainer.run.setup import Loaders, RunSetup
+from trainer.run.watchers import Watchers, build_watchers
+from trainer.step.counters import Counters
+from trainer.step.freezing import freeze_what_is_over, training_parts
+from trainer.step.loop import Training, run_loop
+from trainer.step.pauses import Pauses
+from trainer.step.stepper import Stepper
+
+
+def carry_out(setup: RunSetup) -> None:
+    """Do a whole training run. Raises DarkroomError for what the user can mend."""
+    export_file(setup.config, setup.run_dir / "config.json")
+    run = prepare(setup)
+    training, watchers = run.training, run.watchers
+    is_safe = True  # nothing is learned yet that could be lost
+    try:
+        dry_run(run)
+        is_safe = False
+        if training.counters.step == 0:
+            watchers.sampling.at_start(training.counters)
+        watchers.validation.at_start(training.counters)
+        if watchers.rewards is not None:
+            watchers.rewards.at_start(training.counters)
+        outcome = run_loop(training)
+        with suppress(StopRequested):  # the training is done: a stop now only cuts the samples short
+            watchers.sampling.at_end(training.counters)
+        end(run, outcome)
+        is_safe = True
+    except StopRequested:
+        if not training.counters.step:
+            is_safe = True
+            raise
+        end_stopped(run)
+        is_safe = True
+    finally:
+        if not is_safe:
+            rescue(run)
+        run.close()
+
+
+def prepare(setup: RunSetup) -> Prepared:
+    """Load the model, fill the caches, build what trains and watches, take over a backup, and announce the run."""
+    model, loaders = _load(setup)
+    judges = _load_judges(setup)
+    method = build_method(setup.config.training, judges.followed if judges else None)
+    total_steps = loaders.training.plans.total_steps(setup.config.training.epochs)
+    stepper = build_stepper(setup.config, model, setup.machine, total_steps=total_steps)
+    watchers = build_watchers(setup, model, loaders, stepper, total_steps, judges)
+    backups = Backups(setup, model, stepper, method, plan_fingerprint(loaders.training), watchers)
+    training = _training(setup, model, loaders, stepper, method, watchers, backups)
+    _announce(setup, training, model, loaders, total_steps)
+    return Prepared(setup, model, training, watchers, backups)
+
+
+def _load(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
+    """Load the model, fill the caches, and bring the parts to where training wants them."""
+    config, machine, log = setup.config, setup.machine, setup.log
+    log.emit(PhaseChanged("loading", config.model.base_model))
+    meter = DownloadMeter(emit=log.emit, desk=setup.desk, clock=setup.clocks.seconds)
+    model = load_model(config, machine, meter)
+    setup.desk.check()
+    caches = caches_of(config, model, machine, setup.desk, log)
+    pictures, validation_pictures = preflight.datasets_of(config)
+    training = cached_loader(config, pictures, model, machine, caches, is_validation=False)
+    validation = cached_loader(config, validation_pictures, model, machine, caches, is_validation=True)
+    if training.plans.total_steps(config.training.epochs) == 0:
+        raise DarkroomError("No picture is left to learn from.", advice="Look at the warnings: they name the files.")
+    free_cached_memory(machine.train_device)
+    model.placement.enter(phases.TRAIN)
+    return model, Loaders(training, validation)
+
+
+def _load_judges(setup: RunSetup) -> Judges | None:
+    """Load what rates pictures, where the method asks for that; after the caches, which need the room."""
+    config = setup.config
+    if config.training.method.name not in phases.PAINTING_METHODS:
+        return None
+    setup.log.emit(PhaseChanged("loading", "the judges"))
+    return load_judges(
+        config,
+        setup.machine,
+        approved_hashes=setup.approved_code,
+        on_bytes=DownloadMeter(emit=setup.log.emit, desk=setup.desk, clock=setup.clocks.seconds),
+    )
+
+
+def _training(
+    setup: RunSetup,
+    model: LoadedModel,
+    loaders: Loaders,
+    stepper: Stepper,
+    method: TrainingMethod,
+    watchers: Watchers,
+    backups: Backups,
+) -> Training:
+    """Return what the loop sets going, at the step where the run begins or goes on."""
+    config = setup.config
+    stops = {g.part: config.part(g.part).stop_after for g in model.groups}
+    counters = setup.saved.counters if setup.saved else Counters()
+    pauses = Pauses(setup.desk, setup.log.emit, setup.clocks.seconds)
+    source = loaders.training.conditioning
+    context = StepContext(
+        model.family,
+        setup.machine.train_device,
+        setup.machine.temp_device,
+        config.general.seed,
+        encode=source.deliver if source is not None else model.family.encode_prompts,
+        check=pauses.check,
+    )
+
+    def freeze(now: Counters, when: str = "") -> None:
+        for part in freeze_what_is_over(model.groups, stops, stepper.optimizer, now.moment):
+            label = model.family.parts[part].spec.label
+            setup.log.emit(WarningRaised(f"{label} has stopped learning, as set, {when or f'at step {now.step}'}."))
+
+    freeze(counters, "before this point")  # of a run that goes on nobody knows at which step
+    if setup.backup and setup.saved:
+        restore(setup.backup.path, setup.saved, groups=model.groups, stepper=stepper, method=method)
+        watchers.validation.search.load_state_dict(setup.saved.validation)
+        if watchers.rewards is not None:
+            watchers.rewards.search.load_state_dict(setup.saved.rewards)
+        counters = _fitted(setup, counters, loaders.training, setup.saved.plan)
+    method.prepare(context)
+    backup_callback = BackupCallback(config.backup.every, write=backups.write, try_out=backups.try_out, desk=setup.desk)
+    return Training(
+        loader=loaders.training,
+        method=method,
+        context=context,
+        precision=setup.machine.precision,
+        stepper=stepper,
+        groups=model.groups,
+        callbacks=_callbacks(watchers, backup_callback),
+        freeze=freeze,
+        is_enough=lambda: watchers.is_enough,
+        pauses=pauses,
+        log=setup.log,
+        clock=setup.clocks.seconds,
+        epochs=config.training.epochs,
+        max_skipped_steps=config.training.max_skipped_steps,
+        quiet_points=QuietPoints(setup.clocks.seconds),
+        counters=counters,
+    )
+
+
+def _callbacks(watchers: Watchers, backup: BackupCallback) -> tuple[Callback, ...]:
+    """Return the callbacks in their order: the backup comes last, so that it holds all that the step led to."""
+    rewards = (watchers.rewards,) if watchers.rewards is not None else ()
+    return (watchers.metrics, watchers.validation, *rewards, watchers.sampling, watchers.saving, backup)
+
+
+def _fitted(setup: RunSetup, counters: Counters, loader: Loader, plan: str) -> Counters:
+    """Return counters that fit the pictures of today, should they have changed since the backup."""
+    if plan == plan_fingerprint(loader):
+        return counters
+    setup.log.emit(
+        WarningRaised(
+            "The pictures or captions have changed since the backup; the run goes on with those of today.",
+            "The present epoch may show some pictures twice or not at all.",
+        )
+    )
+    last_step = len(loader.plans.windows(counters.epoch)) - 1
+    return counters.with_epoch_step(min(counters.epoch_step, last_step))
+
+
+def _announce(setup: RunSetup, training: Training, model: LoadedModel, loaders: Loaders, total_steps: int) -> None:
+    config = setup.config
+    setup.log.emit(
+        RunStarted(
+            run_dir=str(setup.run_dir),
+            family=config.model.family,
+            method=config.training.method.name,
+            trains=config.training.trains,
+            epochs=config.training.epochs,
+            total_steps=total_steps,
+            first_step=training.counters.step,
+            num_pictures=len(loaders.training.dataset.examples),
+            num_validation_pictures=len(loaders.validation.dataset.examples),
+            num_trainable_parameters=sum(p.numel() for p in named_parameters(model.groups).values()),
+            trained_parts=training_parts(model.groups),
+            device=str(setup.machine.train_device),
+            num_threads=setup.num_threads,
+        )
+    )

@@ -1,0 +1,132 @@
+"""Building the callbacks of a run: what watches it, and what writes files on the way."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+from modules.config.schema import Config
+from modules.data.dataset import Dataset
+from modules.objectives.denoise import snr_weights
+from modules.system.paths import from_root
+from trainer.callbacks.image_sampler import Painter
+from trainer.callbacks.metrics import Metrics
+from trainer.callbacks.rewards import RewardCallback
+from trainer.callbacks.sampling import SamplingCallback
+from trainer.callbacks.saving import SavingCallback
+from trainer.callbacks.tensorboard_log import TensorBoardLog
+from trainer.callbacks.validation import ValidationCallback
+from trainer.export.lora import Exporter, LoraExporter
+from trainer.export.model import ModelExporter
+from trainer.export.thumbnail import thumbnail_of
+from trainer.methods.reward_models import Judges, measured_prompts
+from trainer.run.assemble import LoadedModel, evaluation_of, plan_fingerprint
+from trainer.run.setup import Loaders, RunSetup
+from trainer.step.evaluation import Evaluation
+from trainer.step.stepper import Stepper
+
+
+@dataclass(frozen=True, eq=False)
+class Watchers:
+    """The callbacks that also have a part at the beginning or the end of a run, and the log they share."""
+
+    metrics: Metrics
+    validation: ValidationCallback
+    sampling: SamplingCallback
+    saving: SavingCallback
+    rewards: RewardCallback | None
+    tensorboard: TensorBoardLog | None
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether what is measured says that the run is to end."""
+        return self.validation.search.is_enough or (self.rewards is not None and self.rewards.search.is_enough)
+
+
+def build_watchers(
+    setup: RunSetup,
+    model: LoadedModel,
+    loaders: Loaders,
+    stepper: Stepper,
+    total_steps: int,
+    judges: Judges | None,
+) -> Watchers:
+    """Return the callbacks of a run that will have so many steps, and judges where its method asks some."""
+    config, machine, log, desk = setup.config, setup.machine, setup.log, setup.desk
+    device, evaluation = machine.train_device, evaluation_of(model, stepper)
+    first_step = setup.saved.counters.step if setup.saved else 0
+    tensorboard = (
+        TensorBoardLog(setup.run_dir / "tensorboard", first_step=first_step) if config.general.tensorboard else None
+    )
+    painter = Painter(model.family, model.placement, device, machine.precision)
+    saving = _saving(setup, model, loaders, evaluation)
+    loss = config.training.loss
+    return Watchers(
+        metrics=Metrics(emit=log.emit, epochs=config.training.epochs, total_steps=total_steps, log=tensorboard),
+        validation=ValidationCallback(
+            config.validation,
+            loader=loaders.validation,
+            family=model.family,
+            placement=model.placement,
+            evaluation=evaluation,
+            weights_at=functools.partial(snr_weights, model.family.process, weighting=loss.weighting, gamma=loss.gamma),
+            precision=machine.precision,
+            device=device,
+            run_seed=config.general.seed,
+            pictures=plan_fingerprint(loaders.validation),
+            keep=saving.save_best,
+            desk=desk,
+            emit=log.emit,
+            log=tensorboard,
+        ),
+        sampling=SamplingCallback(
+            config.sampling,
+            painter=painter,
+            evaluation=evaluation,
+            folder=setup.run_dir / "samples",
+            desk=desk,
+            emit=log.emit,
+            log=tensorboard,
+        ),
+        saving=saving,
+        rewards=None
+        if judges is None
+        else RewardCallback(
+            config.reward,
+            judges,
+            measured_prompts(config, loaders.validation.dataset, loaders.training.dataset),
+            painter=painter,
+            evaluation=evaluation,
+            device=device,
+            desk=desk,
+            emit=log.emit,
+            log=tensorboard,
+        ),
+        tensorboard=tensorboard,
+    )
+
+
+def _saving(setup: RunSetup, model: LoadedModel, loaders: Loaders, evaluation: Evaluation) -> SavingCallback:
+    config = setup.config
+    destination = from_root(config.output.destination)
+    return SavingCallback(
+        config.backup.save_every,
+        destination=destination,
+        folder=setup.run_dir / "save",
+        name=config.backup.save_prefix or destination.stem,
+        format_name=config.output.format if model.adapters else config.output.model_format,
+        exporter=_exporter(config, model, loaders.training.dataset, setup.run_dir / "samples"),
+        values=evaluation.values,
+        now=setup.clocks.now,
+        desk=setup.desk,
+        emit=setup.log.emit,
+    )
+
+
+def _exporter(config: Config, model: LoadedModel, dataset: Dataset, samples: Path) -> Exporter:
+    """Return what writes the run's result."""
+    thumbnail = functools.partial(thumbnail_of, samples)
+    if model.adapters:
+        return LoraExporter(model.adapters, model.family.lora_naming, config, dataset, thumbnail)
+    return ModelExporter(model.family, config, thumbnail)

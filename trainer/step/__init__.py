@@ -1,0 +1,1 @@
+"""One optimizer step after the other: the loop, the step, precision, freezing, the watchdog."""

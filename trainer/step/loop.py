@@ -1,0 +1,126 @@
+"""The training loop. It orders events and does nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from modules.data.batch import Batch
+from modules.optim.param_groups import TrainGroup
+from modules.system.errors import DarkroomError
+from modules.system.global_rng import seeded_global_rng
+from modules.system.seeds import derive_seed
+from trainer.callbacks.protocol import Callback, StepView
+from trainer.data.loader import Loader
+from trainer.events import PhaseChanged
+from trainer.launch import QuietPoints
+from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
+from trainer.run.event_log import EventLog
+from trainer.step.counters import Counters
+from trainer.step.freezing import training_parts
+from trainer.step.pauses import Pauses
+from trainer.step.precision import Precision
+from trainer.step.stepper import Stepper
+
+LoopOutcome = Literal["finished", "nothing_left", "stopped_early"]
+
+
+@dataclass(eq=False)
+class Training:
+    """What the loop sets going. `counters` is where the run is: always at a full step."""
+
+    loader: Loader
+    method: TrainingMethod
+    context: StepContext
+    precision: Precision
+    stepper: Stepper
+    groups: Sequence[TrainGroup]
+    callbacks: Sequence[Callback]
+    freeze: Callable[[Counters], None]
+    is_enough: Callable[[], bool]
+    pauses: Pauses
+    log: EventLog
+    clock: Callable[[], float]
+    epochs: int
+    max_skipped_steps: int
+    quiet_points: QuietPoints
+    counters: Counters
+
+
+def run_loop(training: Training) -> LoopOutcome:
+    """Train to the last epoch, or until no part is left that learns or what watches the run says it is enough.
+
+    Raises StopRequested between micro-batches once the run is to stop; the step under way is then forgotten.
+    """
+    while training.counters.epoch < training.epochs:
+        if not training_parts(training.groups):
+            return "nothing_left"
+        if training.is_enough():
+            return "stopped_early"
+        train_epoch(training)
+    return "finished"
+
+
+def train_epoch(training: Training) -> None:
+    """Train the rest of the present epoch."""
+    epoch, stepper = training.counters.epoch, training.stepper
+    epoch_steps = len(training.loader.plans.windows(epoch))
+    if epoch_steps == 0:
+        training.counters = training.counters.after_empty_epoch()
+        return
+    batches = training.loader.batches(epoch, first_epoch_step=training.counters.epoch_step, step=training.counters.step)
+    training.log.emit(PhaseChanged("training"))
+    started = training.clock()
+    training.pauses.take_seconds()
+    for batch in training.method.batches(batches):
+        training.pauses.check()
+        step_loss = take_in(batch, training.method, stepper, training.context, training.precision)
+        if not step_loss.ends_step:
+            continue
+        finish_step(training, epoch_steps, started + training.pauses.take_seconds())
+        training.quiet_points.reached()
+        if not training_parts(training.groups) or training.is_enough():
+            return
+        if training.counters.epoch == epoch:
+            training.log.emit(PhaseChanged("training"))
+        started = training.clock()
+
+
+def take_in(
+    batch: Batch, method: TrainingMethod, stepper: Stepper, context: StepContext, precision: Precision
+) -> StepLoss:
+    """Add what a method says of a batch to a stepper's gradients, and return the loss."""
+    # Dropout inside the model draws from the global generator: each micro-batch has its own beginning of it.
+    seed = derive_seed(context.run_seed, "dropout", batch.step, batch.micro_batch)
+    with seeded_global_rng(seed, context.device):
+        with precision.autocast():
+            step_loss = method.loss(batch, context)
+        stepper.begin(batch.step)
+        stepper.backward(step_loss)
+    return step_loss
+
+
+def finish_step(training: Training, epoch_steps: int, started: float) -> None:
+    """Move the weights, count the step, freeze what is over, and let the callbacks have their turn."""
+    before = training.counters
+    outcome = training.stepper.finish(before.step)
+    seconds = training.clock() - started
+    learned = training_parts(training.groups)
+    training.counters = before.after_step(
+        epoch_steps=epoch_steps,
+        num_images=outcome.num_images,
+        seconds=seconds,
+        loss=outcome.loss,
+        was_skipped=outcome.was_skipped,
+    )
+    if training.counters.num_skipped_in_a_row > training.max_skipped_steps:
+        raise DarkroomError(
+            f"{training.counters.num_skipped_in_a_row} steps in a row gave no usable numbers; the run was stopped at "
+            f"step {training.counters.step}.",
+            advice="Lower the learning rate, or choose another precision. The newest backup is from before.",
+        )
+    training.freeze(training.counters)
+    view = StepView(before, training.counters, outcome, seconds, epoch_steps, learned)
+    for callback in training.callbacks:
+        callback.after_step(view)
