@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders.pictures import draw_folder
+from tests.builders.images import draw_folder
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +69,7 @@ def tiny_sdxl_v(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> P
 
 
 @pytest.fixture(scope="session")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Five drawn pictures of two shapes, with captions; nobody may write to it."""
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five drawn images of two shapes, with captions; nobody may write to it."""
     sizes = [(64, 64), (64, 64), (64, 64), (96, 64), (96, 64)]
-    return draw_folder(tmp_path_factory.mktemp("pictures"), sizes=sizes)
+    return draw_folder(tmp_path_factory.mktemp("images"), sizes=sizes)

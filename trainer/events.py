@@ -1,4 +1,4 @@
-"""What a run tells the world: frozen records of JSON-safe values, no tensors, pictures by path.
+"""What a run tells the world: frozen records of JSON-safe values, no tensors, images by path.
 
 The same records go over the queue to the window, as lines into `events.jsonl`, and over a pipe from a child process.
 Only progress events may be coalesced (the newest one stands for all); every other event must arrive.
@@ -22,7 +22,7 @@ Phase = Literal[
     "loading",
     "scanning",
     "caching",
-    "rehearsing",
+    "dry_run",
     "training",
     "validating",
     "sampling",
@@ -47,8 +47,8 @@ class RunStarted:
     epochs: int
     total_steps: int
     first_step: int
-    num_pictures: int
-    num_validation_pictures: int
+    num_images: int
+    num_validation_images: int
     num_trainable_parameters: int
     trained_parts: tuple[str, ...]
     device: str
@@ -78,7 +78,7 @@ class DownloadProgress:
 
 @dataclass(frozen=True, slots=True)
 class CacheProgress:
-    """How far a cache is built. `what` is "pictures" or "captions"."""
+    """How far a cache is built. `what` is "images" or "captions"."""
 
     may_coalesce: ClassVar[bool] = True
 
@@ -92,7 +92,7 @@ class CacheProgress:
 class StepFinished:
     """One optimizer step; epoch, its step and the run's step count from 1.
 
-    `metrics` are what the method tells beside its loss, as the mean "reward" of the pictures it painted.
+    `metrics` are what the method tells beside its loss, as the mean "reward" of the images it painted.
     """
 
     may_coalesce: ClassVar[bool] = True
@@ -116,7 +116,7 @@ class StepFinished:
 
 @dataclass(frozen=True, slots=True)
 class ValidationFinished:
-    """The plain loss on the validation pictures: overall, by timestep, by concept.
+    """The plain loss on the validation images: overall, by timestep, by concept.
 
     `weighted_loss` is the same overall, weighed as the training loss is. `best_loss` and `best_step` are the lowest
     plain loss of the run so far, this one included, without what was measured before the first step.
@@ -140,21 +140,21 @@ class ValidationFinished:
 
 @dataclass(frozen=True, slots=True)
 class RewardMeasured:
-    """What the judges say of pictures of the same prompts and seeds as ever: the mean over those they could rate.
+    """What the reward models say of images of the same prompts and seeds as ever: the mean over those they could rate.
 
-    `followed` is the weighted sum that the training raises, `held_out` the rating of the judge `held_out_by`, which is
-    only watched. `by_judge` has each judge's own. `best_step` is where `held_out`, or `followed` where nobody is held
-    out, was highest in this run, without what was measured before the first step.
+    `followed` is the weighted sum that the training raises, `held_out` the rating of the reward model `held_out_by`,
+    which is only watched. `by_reward_model` has each reward model's own. `best_step` is where `held_out`, or `followed`
+    where nobody is held out, was highest in this run, without what was measured before the first step.
     """
 
     may_coalesce: ClassVar[bool] = False
 
     step: int
-    num_pictures: int
+    num_images: int
     followed: float | None
     held_out: float | None = None
     held_out_by: str = ""
-    by_judge: Mapping[str, float] = field(default_factory=dict)
+    by_reward_model: Mapping[str, float] = field(default_factory=dict)
     best_step: int | None = None
 
     @property

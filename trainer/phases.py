@@ -8,7 +8,7 @@ from modules.config.schema import Config
 from modules.families.registry import FAMILIES
 from modules.families.spec import FamilySpec, Role
 
-CACHE_PICTURES = "cache_pictures"
+CACHE_IMAGES = "cache_images"
 CACHE_CAPTIONS = "cache_captions"
 TRAIN = "train"
 VALIDATE = "validate"
@@ -16,11 +16,11 @@ SAMPLE_ENCODE = "sample_encode"
 SAMPLE_DENOISE = "sample_denoise"
 SAMPLE_DECODE = "sample_decode"
 
-PAINTING_METHODS = frozenset({"alignprop"})
-"""The methods whose steps paint pictures and decode them."""
+SAMPLING_METHODS = frozenset({"alignprop"})
+"""The methods whose steps paint images and decode them."""
 
 _TABLE: dict[str, frozenset[Role]] = {
-    CACHE_PICTURES: frozenset({"vae"}),
+    CACHE_IMAGES: frozenset({"vae"}),
     CACHE_CAPTIONS: frozenset({"text_encoder"}),
     SAMPLE_ENCODE: frozenset({"text_encoder"}),
     SAMPLE_DENOISE: frozenset({"denoiser"}),
@@ -35,7 +35,7 @@ class PhaseFacts:
     has_latent_cache: bool
     has_text_cache: bool
     trained_parts: frozenset[str]
-    paints_to_learn: bool = False
+    samples_to_learn: bool = False
 
 
 def phase_facts(config: Config) -> PhaseFacts:
@@ -47,19 +47,19 @@ def phase_facts(config: Config) -> PhaseFacts:
         has_latent_cache=config.data.latent_cache,
         has_text_cache=config.data.text_cache and not text_learns,
         trained_parts=trained,
-        paints_to_learn=config.training.method.name in PAINTING_METHODS,
+        samples_to_learn=config.training.method.name in SAMPLING_METHODS,
     )
 
 
 def needed_parts(phase: str, spec: FamilySpec, facts: PhaseFacts) -> frozenset[str]:
     """Return the parts that a phase needs. Training and validating need the denoiser, and each encoder whose results
-    are not cached; a method that learns from painted pictures decodes them while it trains. A part that learns stays
+    are not cached; a method that learns from painted images decodes them while it trains. A part that learns stays
     where it learns, for its optimizer state is there.
     """
     roles = _TABLE.get(phase)
     if roles is None:
         roles = frozenset[Role]({"denoiser"})
-        decodes = phase == TRAIN and facts.paints_to_learn
+        decodes = phase == TRAIN and facts.samples_to_learn
         roles |= frozenset[Role]() if facts.has_latent_cache and not decodes else {"vae"}
         roles |= frozenset[Role]() if facts.has_text_cache else {"text_encoder"}
     needed = {p.name for p in spec.parts if p.role in roles}

@@ -209,7 +209,7 @@ class App:
 
     def _dropped(self, paths: Sequence[Path]) -> None:
         if not self.context.documents.open_dropped(paths):
-            self._say("Configs can be dropped here; folders of pictures on the page Concepts.")
+            self._say("Configs can be dropped here; folders of images on the page Concepts.")
 
     def _say(self, text: str) -> None:
         self.shell.bottom_bar.say(text)

@@ -55,7 +55,7 @@ class Config(Section):
             changeable_on_resume=True,
         ),
     ] = ""
-    concepts: Annotated[tuple[Concept, ...], Setting("Concepts", "The folders of pictures to learn from.")] = ()
+    concepts: Annotated[tuple[Concept, ...], Setting("Concepts", "The folders of images to learn from.")] = ()
     training: Training = Training()
     adapter: Annotated[
         AdapterSettings,

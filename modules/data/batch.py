@@ -9,39 +9,39 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # the window's side of the program knows the type and not torch
     import torch
 
-    from modules.data.order import Showing
-    from modules.data.size_conditioning import Frame
+    from modules.data.order import SampleIndex
+    from modules.data.size_conditioning import SizeConditioning
     from modules.families.protocol import Conditioning, ModelFamily
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """A micro-batch of one size. B pictures; shapes: latents (B, C, H, W), loss weights (B,).
+    """A micro-batch of one size. B images; shapes: latents (B, C, H, W), loss weights (B,).
 
-    `conditioning` is None where the captions are encoded while training, because their encoder learns; `frames` say
-    how each picture was fitted into its size.
-    `window_samples` is the number of pictures in the whole optimizer step, by which the step's gradient is divided;
-    `ends_window` marks the step's last micro-batch. `step` and `micro_batch` count from 0 and name the random draws.
+    `conditioning` is None where the captions are encoded while training, because their encoder learns;
+    `size_conditionings` say how each image was fitted into its size. `group_samples` is the number of images in the
+    whole optimizer step, by which the step's gradient is divided; `is_last_micro_batch` marks the step's last
+    micro-batch. `step` and `micro_batch` count from 0 and name the random draws.
     """
 
     latents_BCHW: torch.Tensor
     captions: tuple[str, ...]
     conditioning: Conditioning | None
     loss_weights_B: torch.Tensor
-    frames: Sequence[Frame]
-    showings: Sequence[Showing]
+    size_conditionings: Sequence[SizeConditioning]
+    sample_indices: Sequence[SampleIndex]
     epoch: int
     step: int
     micro_batch: int
-    window_samples: int
-    ends_window: bool
+    group_samples: int
+    is_last_micro_batch: bool
 
     @property
     def num_samples(self) -> int:
-        """How many pictures are in it."""
+        """How many images are in it."""
         return len(self.captions)
 
     def conditioning_for(self, family: ModelFamily) -> Conditioning:
-        """Return what the model is told of these pictures; encoded here, with gradients, where the encoder learns."""
+        """Return what the model is told of these images; encoded here, with gradients, where the encoder learns."""
         texts = self.conditioning or family.encode_prompts(self.captions)
-        return family.framed(texts, self.frames)
+        return family.with_size_conditioning(texts, self.size_conditionings)

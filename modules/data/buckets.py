@@ -1,4 +1,4 @@
-"""Aspect buckets: the sizes pictures are trained at, and how a picture is fitted into one."""
+"""Aspect buckets: the sizes images are trained at, and how an image is fitted into one."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
-    """How a picture becomes one of a bucket's size: scaled to cover it, then cut in the middle."""
+class ResizeCrop:
+    """How an image becomes one of a bucket's size: scaled to cover it, then cut in the middle."""
 
     bucket: Size
     scaled: Size
@@ -54,8 +54,8 @@ def bucket_sizes(resolution_px: int, *, step_px: int, max_aspect: float, is_buck
     return tuple(sorted(sizes))
 
 
-def place(width_px: int, height_px: int, sizes: tuple[Size, ...]) -> Placement:
-    """Return how a picture is fitted: into the size of the nearest shape, the larger one where two are as near."""
+def place(width_px: int, height_px: int, sizes: tuple[Size, ...]) -> ResizeCrop:
+    """Return how an image is fitted: into the size of the nearest shape, the larger one where two are as near."""
     aspect = width_px / height_px
     bucket = min(sizes, key=lambda s: (abs(math.log(s.aspect / aspect)), -s.width_px * s.height_px))
     scale = max(bucket.width_px / width_px, bucket.height_px / height_px)
@@ -63,7 +63,7 @@ def place(width_px: int, height_px: int, sizes: tuple[Size, ...]) -> Placement:
         max(bucket.width_px, round(width_px * scale)),
         max(bucket.height_px, round(height_px * scale)),
     )
-    return Placement(
+    return ResizeCrop(
         bucket,
         scaled,
         (scaled.width_px - bucket.width_px) // 2,

@@ -1,4 +1,4 @@
-"""Captions: where they come from, and which one a picture gets this time."""
+"""Captions: where they come from, and which one an image gets this time."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from modules.system.seeds import derive_seed
 CaptionSource = Literal["text_file", "file_name", "one_file"]
 
 
-def read_captions(picture: Path, source: CaptionSource, captions_file: Path | None = None) -> tuple[str, ...]:
-    """Return the captions of a picture, one or more where there are any, else an empty tuple.
+def read_captions(image: Path, source: CaptionSource, captions_file: Path | None = None) -> tuple[str, ...]:
+    """Return the captions of an image, one or more where there are any, else an empty tuple.
 
-    With the source "one_file" they are those of `captions_file`, the same for every picture. A text file holds one
+    With the source "one_file" they are those of `captions_file`, the same for every image. A text file holds one
     caption per line; blank lines do not count. Text that is not UTF-8 is read as UTF-16 where it says so by its first
     bytes, else as Windows-1252, which decodes what older tag editors wrote.
     """
     if source == "file_name":
-        name = _decode(os.fsencode(picture.stem)).replace("_", " ").strip()
+        name = _decode(os.fsencode(image.stem)).replace("_", " ").strip()
         return (name,) if name else ()
-    file = captions_file if source == "one_file" and captions_file else picture.with_suffix(".txt")
+    file = captions_file if source == "one_file" and captions_file else image.with_suffix(".txt")
     try:
         content = file.read_bytes()
     except (OSError, ValueError):  # also a name no file can have
@@ -33,7 +33,7 @@ def read_captions(picture: Path, source: CaptionSource, captions_file: Path | No
 def choose_caption(
     captions: tuple[str, ...], *, dropout: float, run_seed: int, epoch: int, example: int, repeat: int
 ) -> str:
-    """Return the caption of one showing of a picture: one of its own by lot, or the empty one by `dropout`."""
+    """Return the caption of one showing of an image: one of its own by lot, or the empty one by `dropout`."""
     draw = random.Random(derive_seed(run_seed, "caption", epoch, example, repeat))
     if dropout > 0 and draw.random() < dropout:
         return ""

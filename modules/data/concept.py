@@ -1,4 +1,4 @@
-"""A concept: a folder of pictures with captions, and what is changed in both when they are shown."""
+"""A concept: a folder of images with captions, and what is changed in both when they are shown."""
 
 from __future__ import annotations
 
@@ -7,41 +7,41 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 
 from modules.data.caption_settings import CaptionChanges
-from modules.data.image_settings import PictureChanges
+from modules.data.image_settings import ImageChanges
 from modules.settings.field import Section, Setting, When
 
 
 class Concept(Section):
-    """A folder of pictures and how it takes part."""
+    """A folder of images and how it takes part."""
 
     name: Annotated[
         str,
         Setting("Name", "What this concept is called in lists and charts.", empty_means="the folder's name"),
     ] = ""
-    path: Annotated[str, Setting("Folder", "The folder that holds the pictures.", path_kind="folder")] = ""
+    path: Annotated[str, Setting("Folder", "The folder that holds the images.", path_kind="folder")] = ""
     enabled: Annotated[bool, Setting("Enabled", "Whether the concept takes part at all.")] = True
     kind: Annotated[
         Literal["training", "validation", "prior_prediction"],
         Setting(
             "Used for",
             "Training concepts are learned from. Validation concepts are only measured, so that the "
-            "validation loss shows how well the model does on pictures it has never seen. Prior concepts hold the "
-            "model to what it made of such pictures before.",
+            "validation loss shows how well the model does on images it has never seen. Prior concepts hold the "
+            "model to what it made of such images before.",
             choice_labels={"training": "Training", "validation": "Validation", "prior_prediction": "Prior"},
             not_yet_choices=frozenset({"prior_prediction"}),
         ),
     ] = "training"
     include_subfolders: Annotated[
-        bool, Setting("Include sub-folders", "Also takes the pictures in the folders below.")
+        bool, Setting("Include sub-folders", "Also takes the images in the folders below.")
     ] = False
     caption_source: Annotated[
         Literal["text_file", "file_name", "one_file"],
         Setting(
             "Captions from",
             "Text file: cat.txt beside cat.png; where it has several lines, one is drawn each time. File name: "
-            "the picture's own name, with underscores read as spaces. One file: the same captions for all pictures.",
+            "the image's own name, with underscores read as spaces. One file: the same captions for all images.",
             choice_labels={
-                "text_file": "Text file beside the picture",
+                "text_file": "Text file beside the image",
                 "file_name": "File name",
                 "one_file": "One file for all",
             },
@@ -51,7 +51,7 @@ class Concept(Section):
         str,
         Setting(
             "Captions file",
-            "A text file with the captions for all pictures of the concept, one a line.",
+            "A text file with the captions for all images of the concept, one a line.",
             path_kind="file",
             applies_when=When("caption_source", ("one_file",)),
         ),
@@ -60,9 +60,9 @@ class Concept(Section):
         Literal["repeats", "samples"],
         Setting(
             "Counted by",
-            "How often its pictures are shown is said for each picture, or for all of them together.",
+            "How often its images are shown is said for each image, or for all of them together.",
             level="advanced",
-            choice_labels={"repeats": "Repeats of each picture", "samples": "Pictures an epoch"},
+            choice_labels={"repeats": "Repeats of each image", "samples": "Images an epoch"},
             not_yet_choices=frozenset({"samples"}),
         ),
     ] = "repeats"
@@ -72,7 +72,7 @@ class Concept(Section):
         Le(10000),
         Setting(
             "Repeats",
-            "How often each picture is seen in an epoch. 2 shows all twice; 0.5 shows half of them, another "
+            "How often each image is seen in an epoch. 2 shows all twice; 0.5 shows half of them, another "
             "half each epoch.",
             unit="times",
             applies_when=When("balancing", ("repeats",)),
@@ -83,9 +83,9 @@ class Concept(Section):
         Ge(0),
         Le(100_000_000),
         Setting(
-            "Pictures an epoch",
-            "How many pictures of the concept are shown in an epoch, whatever it holds.",
-            unit="pictures",
+            "Images an epoch",
+            "How many images of the concept are shown in an epoch, whatever it holds.",
+            unit="images",
             applies_when=When("balancing", ("samples",)),
         ),
     ] = 1
@@ -93,15 +93,15 @@ class Concept(Section):
         float,
         Ge(0),
         Le(1000),
-        Setting("Loss weight", "How much these pictures count against those of other concepts.", level="advanced"),
+        Setting("Loss weight", "How much these images count against those of other concepts.", level="advanced"),
     ] = 1.0
     image_variations: Annotated[
         int,
         Ge(1),
         Le(10000),
         Setting(
-            "Variations of pictures",
-            "How many versions of each picture are cached where it is changed at random; they are shown in turn.",
+            "Variations of images",
+            "How many versions of each image are cached where it is changed at random; they are shown in turn.",
             level="advanced",
             not_yet="ignored",
         ),
@@ -123,10 +123,10 @@ class Concept(Section):
         Le(2**31 - 1),
         Setting(
             "Seed of its changes",
-            "What the random changes of its pictures and captions follow from; without such changes, nothing does.",
+            "What the random changes of its images and captions follow from; without such changes, nothing does.",
             level="advanced",
             empty_means="the run's",
         ),
     ] = None
-    image: PictureChanges = PictureChanges()
+    image: ImageChanges = ImageChanges()
     text: CaptionChanges = CaptionChanges()

@@ -1,4 +1,4 @@
-"""The data set of a run: the pictures of all concepts that take part, their sizes, and the plan of every epoch."""
+"""The data set of a run: the images of all concepts that take part, their sizes, and the plan of every epoch."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from modules.data.buckets import Placement, Size, bucket_sizes, place
+from modules.data.buckets import ResizeCrop, Size, bucket_sizes, place
 from modules.data.concept import Concept
 from modules.data.order import (
+    AccumulationGroup,
     Copies,
-    Showing,
-    Window,
+    SampleIndex,
+    groups_of_epoch,
     period_of_epochs,
-    showings_of_epoch,
+    sample_indices_of_epoch,
     sizes_of_epoch,
-    windows_of_epoch,
 )
-from modules.data.scan import Picture, Skipped, scan_folder
-from modules.data.size_conditioning import Frame
+from modules.data.scan import Skipped, SourceImage, scan_folder
+from modules.data.size_conditioning import SizeConditioning
 from modules.system.paths import from_root
 
 
@@ -29,18 +29,18 @@ from modules.system.paths import from_root
 class Example:
     """A picture of a concept, with its placement at each resolution."""
 
-    picture: Picture
+    image: SourceImage
     concept: int
-    placements: tuple[Placement, ...]
+    resize_crops: tuple[ResizeCrop, ...]
 
-    def frame(self, resolution: int) -> Frame:
-        """Return how the picture is fitted at one of the resolutions."""
-        return Frame.of(Size(self.picture.width_px, self.picture.height_px), self.placements[resolution])
+    def size_conditioning(self, resolution: int) -> SizeConditioning:
+        """Return how the image is fitted at one of the resolutions."""
+        return SizeConditioning.of(Size(self.image.width_px, self.image.height_px), self.resize_crops[resolution])
 
 
 @dataclass(frozen=True, slots=True)
 class ConceptFacts:
-    """What of a concept matters once its pictures are known."""
+    """What of a concept matters once its images are known."""
 
     name: str
     repeats: float
@@ -83,7 +83,7 @@ class Dataset:
     @property
     def bucket_counts(self) -> dict[Size, int]:
         """How many examples fall into each size, over all resolutions, the fullest first."""
-        counts = Counter(p.bucket for e in self.examples for p in e.placements)
+        counts = Counter(p.bucket for e in self.examples for p in e.resize_crops)
         return dict(counts.most_common())
 
     def without(self, broken: frozenset[int]) -> Dataset:
@@ -95,7 +95,7 @@ class Dataset:
 def build_dataset(
     concepts: Sequence[tuple[Concept, Path]], kind: Literal["training", "validation"], rules: BucketRules
 ) -> Dataset:
-    """Scan the enabled concepts of one kind (each with its absolute folder) and place every picture.
+    """Scan the enabled concepts of one kind (each with its absolute folder) and place every image.
 
     Raises OSError where a folder cannot be listed.
     """
@@ -113,9 +113,9 @@ def build_dataset(
             captions_file=from_root(concept.captions_file),
         )
         skipped += scan.skipped
-        for picture in scan.pictures:
-            placements = tuple(place(picture.width_px, picture.height_px, s) for s in sizes)
-            examples.append(Example(picture, len(facts), placements))
+        for image in scan.images:
+            resize_crops = tuple(place(image.width_px, image.height_px, s) for s in sizes)
+            examples.append(Example(image, len(facts), resize_crops))
         facts.append(ConceptFacts(concept.name or folder.name, concept.repeats, concept.loss_weight, 0, 0))
     return _assemble(examples, facts, len(sizes), tuple(skipped))
 
@@ -128,7 +128,7 @@ def _assemble(
     for index, fact in enumerate(facts):
         numbered.append(ConceptFacts(fact.name, fact.repeats, fact.loss_weight, first, counts[index]))
         first += counts[index]
-    buckets = tuple(tuple(p.bucket for p in e.placements) for e in examples)
+    buckets = tuple(tuple(p.bucket for p in e.resize_crops) for e in examples)
     return Dataset(tuple(examples), tuple(numbered), num_resolutions, skipped, buckets)
 
 
@@ -140,16 +140,16 @@ class EpochPlans:
         self._batch_size = batch_size
         self._accumulation_steps = accumulation_steps
         self._run_seed = run_seed
-        self._newest: tuple[int, tuple[Window, ...]] = (-1, ())
+        self._newest: tuple[int, tuple[AccumulationGroup, ...]] = (-1, ())
         self._known_steps: list[int] = []
 
-    def windows(self, epoch: int) -> tuple[Window, ...]:
+    def accumulation_groups(self, epoch: int) -> tuple[AccumulationGroup, ...]:
         """Return the optimizer steps of an epoch (counted from 0)."""
         if self._newest[0] != epoch:
             self._newest = (
                 epoch,
-                windows_of_epoch(
-                    self._showings(epoch),
+                groups_of_epoch(
+                    self._sample_indices(epoch),
                     self._dataset.buckets,
                     batch_size=self._batch_size,
                     accumulation_steps=self._accumulation_steps,
@@ -174,7 +174,7 @@ class EpochPlans:
         return rounds * sum(steps) + sum(steps[:rest])
 
     def has_empty_epoch(self, epochs: int) -> bool:
-        """Return whether one of that many epochs shows no picture: a few pictures, each seldom shown."""
+        """Return whether one of that many epochs shows no image: a few images, each seldom shown."""
         return 0 in self._steps_until_they_recur(epochs)
 
     def _steps_until_they_recur(self, epochs: int) -> list[int]:
@@ -182,8 +182,8 @@ class EpochPlans:
         self._known_steps += [self.num_steps(e) for e in range(len(self._known_steps), period)]
         return self._known_steps[:period]
 
-    def _showings(self, epoch: int) -> list[Showing]:
-        return showings_of_epoch(self._copies(), num_resolutions=self._dataset.num_resolutions, epoch=epoch)
+    def _sample_indices(self, epoch: int) -> list[SampleIndex]:
+        return sample_indices_of_epoch(self._copies(), num_resolutions=self._dataset.num_resolutions, epoch=epoch)
 
     def _copies(self) -> list[Copies]:
         return [Copies(c.first_example, c.num_examples, c.repeats) for c in self._dataset.concepts]

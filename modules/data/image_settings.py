@@ -1,4 +1,4 @@
-"""What is done to pictures before they are learned from."""
+"""What is done to images before they are learned from."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from annotated_types import Ge, Le
 
 from modules.settings.field import Section, Setting, When
 
-_PICTURES = "Changes to pictures"
+_IMAGES = "Changes to images"
 _WAYS = {"off": "Off", "random": "At random", "always": "Always"}
 _CHANGED = ("random", "always")
 
@@ -22,22 +22,22 @@ def _strength(label: str, of_what: str) -> tuple[Ge, Le, Setting]:
         Setting(
             label,
             f"How far {of_what} is changed at most; always takes exactly this much.",
-            group=_PICTURES,
+            group=_IMAGES,
             level="advanced",
             applies_when=When(label.partition(":")[0].lower(), _CHANGED),
         ),
     )
 
 
-class PictureChanges(Section):
-    """What is done to a concept's pictures before they are learned from."""
+class ImageChanges(Section):
+    """What is done to a concept's images before they are learned from."""
 
     crop_jitter: Annotated[
         bool,
         Setting(
             "Crop jitter",
-            "Where a picture has to be cropped, crops it elsewhere each time, and not in the middle.",
-            group=_PICTURES,
+            "Where an image has to be cropped, crops it elsewhere each time, and not in the middle.",
+            group=_IMAGES,
             level="advanced",
             not_yet="ignored",
         ),
@@ -47,7 +47,7 @@ class PictureChanges(Section):
         Setting(
             "Flip",
             "Mirrors left and right. Not for faces, writing, or whatever has two sides.",
-            group=_PICTURES,
+            group=_IMAGES,
             level="advanced",
             choice_labels=_WAYS,
             not_yet="refused",
@@ -57,8 +57,8 @@ class PictureChanges(Section):
         Way,
         Setting(
             "Rotate",
-            "Turns the picture.",
-            group=_PICTURES,
+            "Turns the image.",
+            group=_IMAGES,
             level="advanced",
             choice_labels=_WAYS,
             not_yet="refused",
@@ -72,7 +72,7 @@ class PictureChanges(Section):
             "Rotate: angle",
             "How far it is turned at most; always turns by exactly this much.",
             unit="degrees",
-            group=_PICTURES,
+            group=_IMAGES,
             level="advanced",
             applies_when=When("rotate", _CHANGED),
         ),
@@ -81,8 +81,8 @@ class PictureChanges(Section):
         Way,
         Setting(
             "Brightness",
-            "Makes the picture brighter or darker.",
-            group=_PICTURES,
+            "Makes the image brighter or darker.",
+            group=_IMAGES,
             level="advanced",
             choice_labels=_WAYS,
             not_yet="refused",
@@ -94,7 +94,7 @@ class PictureChanges(Section):
         Setting(
             "Contrast",
             "Draws light and dark further apart or closer together.",
-            group=_PICTURES,
+            group=_IMAGES,
             level="advanced",
             choice_labels=_WAYS,
             not_yet="refused",
@@ -106,7 +106,7 @@ class PictureChanges(Section):
         Setting(
             "Saturation",
             "Makes the colours stronger or paler.",
-            group=_PICTURES,
+            group=_IMAGES,
             level="advanced",
             choice_labels=_WAYS,
             not_yet="refused",
@@ -118,7 +118,7 @@ class PictureChanges(Section):
         Setting(
             "Hue",
             "Moves all colours round the circle of colours.",
-            group=_PICTURES,
+            group=_IMAGES,
             level="advanced",
             choice_labels=_WAYS,
             not_yet="refused",
@@ -130,7 +130,7 @@ class PictureChanges(Section):
         Setting(
             "Shrink the mask",
             "Cuts the mask down to a circle of a size that is drawn each time.",
-            group=_PICTURES,
+            group=_IMAGES,
             level="advanced",
             not_yet="refused",
         ),
@@ -139,8 +139,8 @@ class PictureChanges(Section):
         bool,
         Setting(
             "Turn and crop to the mask",
-            "Turns the picture a little and crops it to what the mask shows.",
-            group=_PICTURES,
+            "Turns the image a little and crops it to what the mask shows.",
+            group=_IMAGES,
             level="advanced",
             not_yet="refused",
         ),
@@ -151,7 +151,7 @@ class PictureChanges(Section):
             "Own resolution",
             "The size to train this concept at, in place of the general one; several are taken in turn.",
             unit="px",
-            group=_PICTURES,
+            group=_IMAGES,
             level="advanced",
             empty_means="the general one",
             not_yet="refused",

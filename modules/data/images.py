@@ -1,4 +1,4 @@
-"""Opening pictures: turned as they are meant to be seen, and with one error for whatever a damaged file does.
+"""Opening images: turned as they are meant to be seen, and with one error for whatever a damaged file does.
 
 Pillow raises many kinds of errors for damaged files, and not all of them are OSError or ValueError.
 """
@@ -41,8 +41,8 @@ _SIDEWAYS = (5, 6, 7, 8)
 _PNG_TEXT = (b"eXIf", b"iTXt", b"tEXt", b"zTXt")
 
 
-class BrokenPictureError(OSError):
-    """A file that is no picture, or a damaged one; `reason` says it without the file's name."""
+class BrokenImageError(OSError):
+    """A file that is no image, or a damaged one; `reason` says it without the file's name."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path.name}: {reason}")
@@ -51,18 +51,18 @@ class BrokenPictureError(OSError):
 
 @contextmanager
 def opened(path: Path) -> Iterator[ImageFile.ImageFile]:
-    """Open a picture; whatever goes wrong with it inside of the block becomes a BrokenPictureError."""
+    """Open an image; whatever goes wrong with it inside of the block becomes a BrokenImageError."""
     try:
         with Image.open(path) as image:
             yield image
     except UnidentifiedImageError as error:
-        raise BrokenPictureError(path, "no picture that can be read") from error
+        raise BrokenImageError(path, "no image that can be read") from error
     except _UNREADABLE as error:
-        raise BrokenPictureError(path, f"cannot be read ({error})") from error
+        raise BrokenImageError(path, f"cannot be read ({error})") from error
 
 
 def seen_size(image: ImageFile.ImageFile) -> tuple[int, int]:
-    """Return the width and the height of an opened picture as it is seen, without decoding it.
+    """Return the width and the height of an opened image as it is seen, without decoding it.
 
     A PNG that ends in the midst of its pixels is told by an OSError.
     """
@@ -74,7 +74,7 @@ def seen_size(image: ImageFile.ImageFile) -> tuple[int, int]:
 
 
 def upright(image: Image.Image) -> Image.Image:
-    """Return an opened picture turned as its EXIF data, or XMP data, says."""
+    """Return an opened image turned as its EXIF data, or XMP data, says."""
     image.load()
     method = _METHODS.get(_orientation(image))
     return image if method is None else image.transpose(method)
@@ -82,7 +82,7 @@ def upright(image: Image.Image) -> Image.Image:
 
 def _orientation(image: Image.Image) -> int:
     try:
-        # The base's, for that of a PNG decodes the whole picture to look behind its pixels.
+        # The base's, for that of a PNG decodes the whole image to look behind its pixels.
         orientation = Image.Image.getexif(image).get(_ORIENTATION, 1)
     except _UNREADABLE:
         return 1  # damaged EXIF data do no harm to the pixels
@@ -99,7 +99,7 @@ def _has_late_text(file: IO[bytes]) -> bool:
         length, kind = struct.unpack(">I4s", file.read(8))
         position += 12 + length
         if kind == b"IDAT" and position > size:
-            raise OSError("the file ends in the midst of the picture")
+            raise OSError("the file ends in the midst of the image")
         is_late |= kind == b"IDAT"
         found |= is_late and kind in _PNG_TEXT
         if kind == b"IEND":

@@ -1,4 +1,4 @@
-"""The order of an epoch: which pictures are seen together and when, a function of the seed and the epoch alone."""
+"""The order of an epoch: which images are seen together and when, a function of the seed and the epoch alone."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from modules.system.seeds import derive_seed
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Showing:
-    """One picture shown once: the example's number, which of its repeats, and at which resolution."""
+class SampleIndex:
+    """One image shown once: the example's number, which of its repeats, and at which resolution."""
 
     example: int
     repeat: int
     resolution: int
 
 
-MicroBatch = tuple[Showing, ...]
-Window = tuple[MicroBatch, ...]  # the micro-batches of one optimizer step
+MicroBatch = tuple[SampleIndex, ...]
+AccumulationGroup = tuple[MicroBatch, ...]  # the micro-batches of one optimizer step
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Copies:
         return Fraction(self.repeats).limit_denominator(10_000)
 
 
-def showings_of_epoch(concepts: Sequence[Copies], *, num_resolutions: int, epoch: int) -> list[Showing]:
+def sample_indices_of_epoch(concepts: Sequence[Copies], *, num_resolutions: int, epoch: int) -> list[SampleIndex]:
     """Return every showing of an epoch, in a fixed order.
 
     The broken part of the repeats goes round: each epoch adds its share of extra showings, and the next one goes on
@@ -48,7 +48,7 @@ def showings_of_epoch(concepts: Sequence[Copies], *, num_resolutions: int, epoch
     turns from one of its showings to the next.
     """
     return [
-        Showing(example, repeat, (example + shown_before + repeat) % num_resolutions)
+        SampleIndex(example, repeat, (example + shown_before + repeat) % num_resolutions)
         for example, shown_before, count in _turns(concepts, epoch)
         for repeat in range(count)
     ]
@@ -57,7 +57,8 @@ def showings_of_epoch(concepts: Sequence[Copies], *, num_resolutions: int, epoch
 def sizes_of_epoch(
     concepts: Sequence[Copies], buckets: Sequence[Sequence[Size]], *, num_resolutions: int, epoch: int
 ) -> Counter[Size]:
-    """Return how many showings of each size an epoch has: those of `showings_of_epoch`, counted without making them.
+    """Return how many showings of each size an epoch has: those of `sample_indices_of_epoch`, counted without making
+    them.
 
     `buckets[example][resolution]` is the size of a showing.
     """
@@ -87,24 +88,24 @@ def period_of_epochs(concepts: Sequence[Copies], *, num_resolutions: int) -> int
     return num_resolutions * math.lcm(*(c.exact_repeats.denominator for c in concepts))
 
 
-def windows_of_epoch(
-    showings: Sequence[Showing],
+def groups_of_epoch(
+    sample_indices: Sequence[SampleIndex],
     buckets: Sequence[Sequence[Size]],
     *,
     batch_size: int,
     accumulation_steps: int,
     run_seed: int,
     epoch: int,
-) -> tuple[Window, ...]:
+) -> tuple[AccumulationGroup, ...]:
     """Return the optimizer steps of an epoch. `buckets[example][resolution]` is the size of a showing.
 
     A micro-batch holds showings of one size. No showing is dropped: a bucket's last micro-batch may be smaller, and
     so may the epoch's last window; a window never reaches into the next epoch.
     """
     draw = random.Random(derive_seed(run_seed, "order", epoch))
-    by_size: dict[Size, list[Showing]] = defaultdict(list)
-    for showing in showings:
-        by_size[buckets[showing.example][showing.resolution]].append(showing)
+    by_size: dict[Size, list[SampleIndex]] = defaultdict(list)
+    for sample_index in sample_indices:
+        by_size[buckets[sample_index.example][sample_index.resolution]].append(sample_index)
     batches: list[MicroBatch] = []
     for size in sorted(by_size):
         group = by_size[size]

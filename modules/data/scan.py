@@ -1,4 +1,4 @@
-"""Scanning a folder: which pictures are there, how large, with which captions, and what is passed over and why."""
+"""Scanning a folder: which images are there, how large, with which captions, and what is passed over and why."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.data.captions import CaptionSource, read_captions
-from modules.data.images import BrokenPictureError, opened, seen_size
+from modules.data.images import BrokenImageError, opened, seen_size
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".jfif", ".webp", ".avif", ".bmp", ".gif", ".tif", ".tiff"})
-# Files of other trainers' masks and conditioning pictures: never pictures to learn.
+# Files of other trainers' masks and conditioning images: never images to learn.
 _COMPANIONS = ("-masklabel", "-condlabel")
 _LONGEST = 64  # scaled to cover a bucket, a longer strip would take gigabytes
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """A picture as it lies on disk; its size is the one it is seen at, after its EXIF orientation."""
+class SourceImage:
+    """An image as it lies on disk; its size is the one it is seen at, after its EXIF orientation."""
 
     path: Path
     width_px: int
@@ -30,7 +30,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A file that looks like a picture and is none that can be used, with the reason in words."""
+    """A file that looks like an image and is none that can be used, with the reason in words."""
 
     path: Path
     reason: str
@@ -40,20 +40,20 @@ class Skipped:
 class Scan:
     """What a folder holds, sorted by path."""
 
-    pictures: tuple[Picture, ...]
+    images: tuple[SourceImage, ...]
     skipped: tuple[Skipped, ...]
 
     @property
     def num_without_caption(self) -> int:
-        """How many pictures have no caption at all; they are learned with the empty one."""
-        return sum(not p.captions for p in self.pictures)
+        """How many images have no caption at all; they are learned with the empty one."""
+        return sum(not p.captions for p in self.images)
 
 
 def scan_folder(
     folder: Path, *, include_subfolders: bool, caption_source: CaptionSource, captions_file: Path | None = None
 ) -> Scan:
     """Return what `folder` holds. Only headers are read. A folder that cannot be listed raises OSError."""
-    pictures: list[Picture] = []
+    images: list[SourceImage] = []
     skipped: list[Skipped] = []
     for path in sorted(_files(folder, include_subfolders, skipped)):
         if path.suffix.lower() not in SUFFIXES or path.stem.endswith(_COMPANIONS):
@@ -62,8 +62,8 @@ def scan_folder(
             skipped.append(Skipped(path, "a hidden file"))
             continue
         found = _look_at(path, caption_source, captions_file)
-        (pictures if isinstance(found, Picture) else skipped).append(found)  # type: ignore[arg-type]
-    return Scan(tuple(pictures), tuple(sorted(skipped, key=lambda s: s.path)))
+        (images if isinstance(found, SourceImage) else skipped).append(found)  # type: ignore[arg-type]
+    return Scan(tuple(images), tuple(sorted(skipped, key=lambda s: s.path)))
 
 
 def _files(folder: Path, include_subfolders: bool, skipped: list[Skipped]) -> Iterator[Path]:
@@ -98,18 +98,18 @@ def _holds(test: Callable[[], bool]) -> bool:
         return False
 
 
-def _look_at(path: Path, caption_source: CaptionSource, captions_file: Path | None) -> Picture | Skipped:
+def _look_at(path: Path, caption_source: CaptionSource, captions_file: Path | None) -> SourceImage | Skipped:
     try:
         status = path.stat()
         if status.st_size == 0:
             return Skipped(path, "an empty file")
         with opened(path) as image:
             width_px, height_px = seen_size(image)
-    except BrokenPictureError as error:
+    except BrokenImageError as error:
         return Skipped(path, error.reason)
     except OSError as error:
         return Skipped(path, f"cannot be read ({error.strerror})")
     if max(width_px, height_px) > _LONGEST * min(width_px, height_px):
         return Skipped(path, f"more than {_LONGEST} times as long as wide ({width_px}x{height_px})")
     captions = read_captions(path, caption_source, captions_file)
-    return Picture(path, width_px, height_px, status.st_size, status.st_mtime_ns, captions)
+    return SourceImage(path, width_px, height_px, status.st_size, status.st_mtime_ns, captions)

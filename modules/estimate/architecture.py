@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from modules.families.registry import FAMILIES
-from modules.formats.checkpoint_header import read_outline
+from modules.formats.checkpoint_header import read_checkpoint_header
 from modules.formats.file_kind import FileKind
 from modules.formats.headers import UnreadableFileError
-from modules.formats.kinds import identify_outline
+from modules.formats.kinds import identify_header
 from modules.formats.single_file.models import configs_of_file, shipped_configs
 from modules.formats.single_file.names import original_names
 from modules.system.paths import from_root
@@ -53,9 +53,9 @@ def _of_folder(folder: Path, family: str) -> Architecture:
 
 
 def _of_file(path: Path) -> Architecture | None:
-    outline = read_outline(path)
-    kind: FileKind = identify_outline(outline)
+    header = read_checkpoint_header(path)
+    kind: FileKind = identify_header(header)
     if not kind.is_model:
         return None
-    shapes = {original: outline.shapes[name] for original, name in original_names(outline.shapes).items()}
-    return Architecture(configs_of_file(kind.model, shapes, outline.metadata))
+    shapes = {original: header.shapes[name] for original, name in original_names(header.shapes).items()}
+    return Architecture(configs_of_file(kind.model, shapes, header.metadata))

@@ -32,7 +32,7 @@ class DiskNeed:
 
 
 def latents_bytes(counts: Mapping[tuple[int, int], int], *, factor: int, channels: int, item_bytes: int) -> int:
-    """Return what the latents of pictures take, by size in pixels (width, height) and how many have it."""
+    """Return what the latents of images take, by size in pixels (width, height) and how many have it."""
     return sum(
         number * (channels * (width // factor) * (height // factor) * item_bytes + _ENTRY_BYTES)
         for (width, height), number in counts.items()

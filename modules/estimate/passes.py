@@ -14,10 +14,10 @@ from modules.estimate.unet import unet_pass
 from modules.estimate.vae import decode_pass, encode_pass
 from modules.estimate.walk import Walk
 from modules.families.spec import FamilySpec, Role
-from modules.memory.offloaded_layers import choose_waiting
+from modules.memory.offloaded_layers import choose_offloaded
 
 CHUNK_TOKENS = 77
-_SMALL_PX = 64  # the weights of a part do not hang on the size of pictures
+_SMALL_PX = 64  # the weights of a part do not hang on the size of images
 
 Plans = Mapping[str, PartPlan]
 
@@ -52,17 +52,17 @@ class PartWeights:
         Where they learn, a block's gradients are there, too, before they leave.
         """
         adapter_bytes = plan.adapter.item_bytes if plan.adapter else 0
-        staying = count(shape for name, shape in self.own.items() if not name.startswith(plan.waiting))
-        blocks = self._blocks(plan.waiting)
+        staying = count(shape for name, shape in self.own.items() if not name.startswith(plan.offloaded_bytes))
+        blocks = self._blocks(plan.offloaded_bytes)
         guests = sum(sorted(blocks.values())[-2:]) + (max(blocks.values(), default=0) if plan.trains == "full" else 0)
         return (staying + guests) * plan.weight_bytes + count(self.adapter.values()) * adapter_bytes
 
-    def waiting(self, role: Role, fraction: float) -> tuple[str, ...]:
+    def offloaded_bytes(self, role: Role, fraction: float) -> tuple[str, ...]:
         """Return the blocks that wait where this share of them does."""
         found = (_BLOCKS[role].match(name) for name in self.own)
         blocks = self._blocks(tuple(dict.fromkeys(match[0] for match in found if match)))
-        waits = choose_waiting(list(blocks.values()), fraction)
-        return tuple(name for name, is_waiting in zip(blocks, waits, strict=True) if is_waiting)
+        offloaded = choose_offloaded(list(blocks.values()), fraction)
+        return tuple(name for name, is_offloaded in zip(blocks, offloaded, strict=True) if is_offloaded)
 
     def _blocks(self, names: tuple[str, ...]) -> dict[str, int]:
         """Return how many numbers blocks hold, by what their weights' names begin with."""
@@ -93,11 +93,13 @@ class Passes:
         found: PartWeights = self._once(("weights", part, plan), find)
         return found
 
-    def with_waiting(self, part: str, plan: PartPlan) -> PartPlan:
+    def with_offloaded(self, part: str, plan: PartPlan) -> PartPlan:
         """Return a plan that knows which of the part's blocks wait."""
         if not plan.offload_fraction:
             return plan
-        return replace(plan, waiting=self.weights(part, plan).waiting(self.role_of(part), plan.offload_fraction))
+        return replace(
+            plan, offloaded_bytes=self.weights(part, plan).offloaded_bytes(self.role_of(part), plan.offload_fraction)
+        )
 
     def looking(self, part: str, plan: PartPlan, *, batch: int, width_px: int, height_px: int) -> int:
         """Return the most bytes of a pass without gradients, weights left out; of a VAE the larger of its two ways."""
@@ -111,7 +113,7 @@ class Passes:
         return peak
 
     def one_way(self, plan: PartPlan, *, encodes: bool, width_px: int, height_px: int) -> int:
-        """Return the most bytes of the VAE's way to latents or back, for one picture, weights left out."""
+        """Return the most bytes of the VAE's way to latents or back, for one image, weights left out."""
 
         def run() -> int:
             walk = Walk(Tape(), plan, records=False)
@@ -123,7 +125,7 @@ class Passes:
         return peak
 
     def decoding_to_learn(self, plan: PartPlan, *, width_px: int, height_px: int) -> int:
-        """Return the most bytes of decoding one picture and taking a gradient back to its latents, weights left out."""
+        """Return the most bytes of decoding one image and taking a gradient back to its latents, weights left out."""
 
         def run() -> int:
             tape = Tape()

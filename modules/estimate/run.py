@@ -13,7 +13,7 @@ from modules.families.spec import Role
 from modules.optim.slicing import SLICE_WEIGHTS
 
 Phase = Literal[
-    "encoding pictures", "encoding captions", "training", "validating", "painting samples", "decoding samples"
+    "encoding images", "encoding captions", "training", "validating", "painting samples", "decoding samples"
 ]
 Average = Literal["off", "here", "elsewhere"]
 
@@ -34,7 +34,7 @@ _WORKING_ARRAYS = 3  # of the size of the weight that is moved: Adafactor's squa
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A picture to paint; `is_guided` runs the denoiser on two at once."""
+    """An image to paint; `is_guided` runs the denoiser on two at once."""
 
     width_px: int
     height_px: int
@@ -42,14 +42,14 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Painted:
-    """What a method adds that learns from pictures it paints: the last steps that learn, at most; whether each runs
-    the denoiser on two at once; and the weights of who judges them.
+class Sampled:
+    """What a method adds that learns from images it paints: the last steps that learn, at most; whether each runs
+    the denoiser on two at once; and the weights of who reward models them.
     """
 
     last_steps: int
     is_guided: bool
-    judges_bytes: int
+    reward_models_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class RunPlan:
 
     `on_device` names the parts that are on the training device in each phase that the run has; `sizes` are those that
     batches are made of, in pixels (width, height); `average` says whether EMA is kept, and where. `scales_loss` is what
-    float16 does; with `is_fused` weights move inside the backward pass. `painted` is there where steps paint;
+    float16 does; with `is_fused` weights move inside the backward pass. `sampled` is there where steps paint;
     `runtime_bytes` are what the device itself takes.
     """
 
@@ -74,7 +74,7 @@ class RunPlan:
     samples: tuple[Sample, ...] = ()
     scales_loss: bool = False
     is_fused: bool = False
-    painted: Painted | None = None
+    sampled: Sampled | None = None
     runtime_bytes: int = RUNTIME_BYTES
 
 
@@ -150,7 +150,7 @@ class _Run:
     """One run, looked at phase by phase."""
 
     def __init__(self, passes: Passes, run: RunPlan) -> None:
-        run = replace(run, plans={name: passes.with_waiting(name, plan) for name, plan in run.plans.items()})
+        run = replace(run, plans={name: passes.with_offloaded(name, plan) for name, plan in run.plans.items()})
         self.passes, self.run = passes, run
         self.weights = {name: passes.weights(name, plan) for name, plan in run.plans.items()}
         self.trained = [s for name in run.plans for s in self._trained_of(name)]
@@ -163,7 +163,7 @@ class _Run:
         here = run.on_device[phase]
         parts = {"weights": sum(self.weights[n].num_bytes(run.plans[n]) for n in here), "runtime": run.runtime_bytes}
         match phase:
-            case "encoding pictures":
+            case "encoding images":
                 return parts | {"activations": self._vae(encodes=True, sizes=run.sizes)}
             case "encoding captions":
                 return parts | {"activations": self._text(here, batch=1)}
@@ -171,15 +171,15 @@ class _Run:
                 return parts | self._kept() | self._training(here)
             case "validating":
                 peak = self._denoising(run.batch_size, self.size)
-                return parts | self._kept() | {"activations": peak, "average's stand-in": self._swapped()}
+                return parts | self._kept() | {"activations": peak, "average's master weight": self._swapped()}
             case "painting samples":
                 sizes = tuple((s.width_px, s.height_px, 1 + s.is_guided) for s in run.samples)
                 peak = max((self._denoising(n, (w, h)) for w, h, n in sizes), default=0)
-                return parts | self._kept() | {"activations": peak, "average's stand-in": self._swapped()}
+                return parts | self._kept() | {"activations": peak, "average's master weight": self._swapped()}
             case "decoding samples":
                 sizes_px = tuple((s.width_px, s.height_px) for s in run.samples)
                 decoding = self._vae(encodes=False, sizes=sizes_px)
-                return parts | self._kept() | {"activations": decoding, "average's stand-in": self._swapped()}
+                return parts | self._kept() | {"activations": decoding, "average's master weight": self._swapped()}
 
     def _trained_of(self, name: str) -> list[Shape]:
         plan = self.run.plans[name]
@@ -192,7 +192,7 @@ class _Run:
             "optimizer": optimizer_bytes(self.run.optimizer, self.trained),
             "float32 copies": FLOAT32_BYTES * small if self.run.keeps_copies else 0,
             "average": FLOAT32_BYTES * self.num_trained if self.run.average == "here" else 0,
-            "judges": self.run.painted.judges_bytes if self.run.painted else 0,
+            "reward_models": self.run.sampled.reward_models_bytes if self.run.sampled else 0,
         }
 
     def _trained_item(self, name: str) -> int:
@@ -200,19 +200,19 @@ class _Run:
         return plan.adapter.item_bytes if plan.adapter else plan.weight_bytes
 
     def _training(self, here: frozenset[str]) -> dict[str, int]:
-        """Return the worst of a step's moments: the passes, the step itself, pictures that are encoded on the way."""
+        """Return the worst of a step's moments: the passes, the step itself, images that are encoded on the way."""
         run, (width_px, height_px) = self.run, self.size
         ways: dict[bool, Gradients] = {True: "lie", False: "come and go" if run.is_fused else "come"}
         lying = self._gradient_bytes() if run.accumulates else 0
         decoding = []
-        if run.painted is not None:
+        if run.sampled is not None:
             activations, gradients, kept = self.passes.chain(
                 run.plans,
-                batch=run.batch_size * (1 + run.painted.is_guided),
+                batch=run.batch_size * (1 + run.sampled.is_guided),
                 width_px=width_px,
                 height_px=height_px,
                 gradients=ways[run.accumulates],
-                num_passes=run.painted.last_steps,
+                num_passes=run.sampled.last_steps,
             )
             vae = self.passes.decoding_to_learn(run.plans[self._part("vae")], width_px=width_px, height_px=height_px)
             decoding = [{"activations": kept + vae, "gradients": lying}]

@@ -90,8 +90,8 @@ class PartPlan:
 
     `weight_bytes` and `compute_bytes` are item sizes, the latter of autocast, 0 without; `trains` says what of it
     learns, `adapter` how, where it is a LoRA. What begins with one of `unreached` never learns: no gradient gets there.
-    `offloads` moves what autograd keeps to the resting device. `offload_fraction` of the weights of its blocks wait
-    there; which these are is known with the sizes: what begins with one of `waiting`.
+    `offloads` moves what autograd keeps to the offload device. `offload_fraction` of the weights of its blocks wait
+    there; which these are is known with the sizes: what begins with one of `offloaded_bytes`.
     """
 
     weight_bytes: int = FLOAT32_BYTES
@@ -102,7 +102,7 @@ class PartPlan:
     checkpointing: CheckpointMode = "off"
     offloads: bool = False
     offload_fraction: float = 0.0
-    waiting: tuple[str, ...] = ()
+    offloaded_bytes: tuple[str, ...] = ()
 
     def learns(self, path: str) -> bool:
         """Whether a layer's own weights learn."""
@@ -110,7 +110,7 @@ class PartPlan:
 
     def learns_here(self, path: str) -> bool:
         """Whether a layer's own weights learn on the training device."""
-        return self.learns(path) and not path.startswith(self.waiting)
+        return self.learns(path) and not path.startswith(self.offloaded_bytes)
 
     def adapter_on(self, path: str) -> AdapterPlan | None:
         """Return the LoRA that a layer has, or None."""
@@ -157,9 +157,9 @@ class Tape:
 
         `gradient_bytes` is what the gradient of its result takes, which waits meanwhile.
         """
-        waiting = self.kept_bytes + gradient_bytes
+        offloaded_bytes = self.kept_bytes + gradient_bytes
         for moment in (Moment(inner.meter.peak, inner.trained_bytes), *inner.moments):
-            self.moments.append(Moment(waiting + moment.in_use, self.trained_bytes + moment.later))
+            self.moments.append(Moment(offloaded_bytes + moment.in_use, self.trained_bytes + moment.later))
         self.trained_bytes += inner.trained_bytes
 
     def end_forward(self) -> None:

@@ -13,7 +13,7 @@ Config = Mapping[str, Any]
 
 
 def encode_pass(walk: Walk, config: Config, *, width_px: int, height_px: int) -> Array:
-    """Return the moments of one picture's latents."""
+    """Return the moments of one image's latents."""
     channels = [int(n) for n in config["block_out_channels"]]
     x = walk.conv("encoder.conv_in", walk.new((1, int(config["in_channels"]), height_px, width_px)), channels[0])
     for level, wide in enumerate(channels):
@@ -24,7 +24,7 @@ def encode_pass(walk: Walk, config: Config, *, width_px: int, height_px: int) ->
 
 
 def decode_pass(walk: Walk, config: Config, *, width_px: int, height_px: int, needs_grad: bool = False) -> Array:
-    """Return one picture of that size, out of its latents; `needs_grad` where a gradient goes back to these."""
+    """Return one image of that size, out of its latents; `needs_grad` where a gradient goes back to these."""
     channels = [int(n) for n in reversed(config["block_out_channels"])]
     factor, latent = 2 ** (len(channels) - 1), int(config["latent_channels"])
     x = walk.new((1, latent, height_px // factor, width_px // factor), needs_grad=needs_grad)

@@ -3,7 +3,7 @@
 Nobody but a family calls the forward pass of a part. `predict` is the one forward pass of the image model: it takes
 no device, for everything it is given is on the training device already.
 
-Shapes: B batch, C H W of latents, P H W of pictures in pixels.
+Shapes: B batch, C H W of latents, P H W of images in pixels.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol, Self
 import torch
 from torch import nn
 
-from modules.data.size_conditioning import Frame
+from modules.data.size_conditioning import SizeConditioning
 from modules.diffusion.process import NoiseProcess
 from modules.families.spec import FamilySpec, LoraNaming, PartSpec
 from modules.memory.checkpointing import CheckpointMode
@@ -84,20 +84,22 @@ class ModelFamily(Protocol):
         """Set up the checkpointed forward of every part."""
         ...
 
-    def encode_images(self, pictures_B3PP: torch.Tensor) -> torch.Tensor:
-        """Return the latents of pictures in [-1, 1]: the VAE's mean, scaled, (B, C, H, W)."""
+    def encode_images(self, images_B3PP: torch.Tensor) -> torch.Tensor:
+        """Return the latents of images in [-1, 1]: the VAE's mean, scaled, (B, C, H, W)."""
         ...
 
     def decode(self, latents_BCHW: torch.Tensor) -> torch.Tensor:
-        """Return the pictures of latents, float32 in [-1, 1], (B, 3, P, P)."""
+        """Return the images of latents, float32 in [-1, 1], (B, 3, P, P)."""
         ...
 
     def encode_prompts(self, prompts: Sequence[str]) -> Conditioning:
         """Return the conditioning of prompts, as long as the longest of them needs."""
         ...
 
-    def framed(self, conditioning: Conditioning, frames: Sequence[Frame]) -> Conditioning:
-        """Return the conditioning with the sizes and crops of its pictures, one frame each, where the model asks."""
+    def with_size_conditioning(
+        self, conditioning: Conditioning, size_conditionings: Sequence[SizeConditioning]
+    ) -> Conditioning:
+        """Return the conditioning with the sizes and crops of its images, one frame each, where the model asks."""
         ...
 
     def conditioning_from(self, tensors: Mapping[str, torch.Tensor]) -> Conditioning:
@@ -116,8 +118,8 @@ class ModelFamily(Protocol):
         """Return the config from which diffusers' schedulers are made for this model."""
         ...
 
-    def picture_identity(self) -> str:
-        """Return what, beside the VAE's weights, decides how a picture is encoded: for cache keys."""
+    def image_identity(self) -> str:
+        """Return what, beside the VAE's weights, decides how an image is encoded: for cache keys."""
         ...
 
     def text_identity(self) -> str:

@@ -15,14 +15,14 @@ from typing import Literal
 import numpy as np
 
 from modules.formats.headers import ITEM_BYTES, TensorEntry, UnreadableFileError, read_header
-from modules.formats.pickle_header import PickledTensor, read_pickle_outline
+from modules.formats.pickle_header import PickledTensor, read_pickle_header
 
 Container = Literal["safetensors", "pickle"]
 _HARMLESS = ("torch.", "collections.OrderedDict", "numpy.", "pytorch_lightning.", "lightning.", "builtins.set")
 
 
 @dataclass(frozen=True, slots=True)
-class Outline:
+class CheckpointHeader:
     """What is known of a file without its weights."""
 
     path: Path
@@ -40,7 +40,7 @@ class Outline:
         return any(name.startswith(prefixes) for name in self.shapes)
 
 
-def read_outline(path: Path) -> Outline:
+def read_checkpoint_header(path: Path) -> CheckpointHeader:
     """Return a model file's outline. Raises UnreadableFileError with a sentence for what is none."""
     try:
         header = read_header(path)
@@ -48,7 +48,7 @@ def read_outline(path: Path) -> Outline:
         if error.defect != "pickled":
             raise
         return _pickled(path)
-    return Outline(
+    return CheckpointHeader(
         path,
         "safetensors",
         {name: t.shape for name, t in header.tensors.items()},
@@ -71,9 +71,9 @@ def read_values(path: Path, name: str) -> np.ndarray | None:
     return None
 
 
-def _pickled(path: Path) -> Outline:
-    found = read_pickle_outline(path)
-    return Outline(
+def _pickled(path: Path) -> CheckpointHeader:
+    found = read_pickle_header(path)
+    return CheckpointHeader(
         path,
         "pickle",
         {name: t.shape for name, t in found.tensors.items()},
@@ -85,7 +85,7 @@ def _pickled(path: Path) -> Outline:
 
 
 def _pickled_values(path: Path, name: str) -> np.ndarray | None:
-    tensor = read_pickle_outline(path).tensors.get(name)
+    tensor = read_pickle_header(path).tensors.get(name)
     if tensor is None:
         return None
     storage, first = tensor.place

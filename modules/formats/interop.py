@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modules.formats.checkpoint_header import Outline, read_outline
+from modules.formats.checkpoint_header import CheckpointHeader, read_checkpoint_header
 from modules.formats.file_kind import FileKind
 from modules.formats.headers import UnreadableFileError
 from modules.formats.kinds import identify
@@ -45,27 +45,27 @@ def who_loads_file(path: Path) -> tuple[FileKind, tuple[Loads, ...]]:
     if kind.kind == "broken" or path.is_dir():
         return kind, who_loads(None, kind)
     try:
-        return kind, who_loads(read_outline(path), kind)
+        return kind, who_loads(read_checkpoint_header(path), kind)
     except UnreadableFileError:
         return kind, ()
 
 
-def who_loads(outline: Outline | None, kind: FileKind) -> tuple[Loads, ...]:
+def who_loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]:
     """Return, for each program, whether it loads a file; empty where nothing is known of such files.
 
-    `outline` is None for a folder.
+    `header` is None for a folder.
     """
     if kind.kind == "diffusers_folder":
         return _folder(kind)
-    if outline is None:
+    if header is None:
         return ()
-    rules: Mapping[str, Callable[[Outline, FileKind], tuple[Loads, ...]]] = {
+    rules: Mapping[str, Callable[[CheckpointHeader, FileKind], tuple[Loads, ...]]] = {
         "checkpoint": _checkpoint,
         "lora": _lora,
         "embedding": _embedding,
     }
     rule = rules.get(kind.kind)
-    return rule(outline, kind) if rule else ()
+    return rule(header, kind) if rule else ()
 
 
 def _folder(kind: FileKind) -> tuple[Loads, ...]:
@@ -75,13 +75,13 @@ def _folder(kind: FileKind) -> tuple[Loads, ...]:
     return Loads("diffusers", not missing, note), *rest
 
 
-def _checkpoint(outline: Outline, kind: FileKind) -> tuple[Loads, ...]:
+def _checkpoint(header: CheckpointHeader, kind: FileKind) -> tuple[Loads, ...]:
     try:
-        parts = layouts(kind.model, configs_of_file(kind.model, outline.shapes, outline.metadata))
+        parts = layouts(kind.model, configs_of_file(kind.model, header.shapes, header.metadata))
     except DarkroomError as error:
         return tuple(Loads(p, None, error.message) for p in PROGRAMS)
     # Older files leave "text_model." out; diffusers alone does not know them.
-    lacks = _lacking(parts, outline.shapes), _lacking(parts, original_names(outline.shapes))
+    lacks = _lacking(parts, header.shapes), _lacking(parts, original_names(header.shapes))
     if any(lacks):
         advice = "; choose a VAE there" if set(lacks[1]) == {"vae"} else ""
         return tuple(_incomplete(p, lacks[0 if p == "diffusers" else 1], advice) for p in PROGRAMS)
@@ -119,13 +119,13 @@ def _prediction_note(program: str, kind: FileKind) -> str:
     return "keep the .yaml beside it" if sidecar else "" if kind.model == "sd2_v" else "needs a .yaml beside it"
 
 
-def _lora(outline: Outline, kind: FileKind) -> tuple[Loads, ...]:
+def _lora(header: CheckpointHeader, kind: FileKind) -> tuple[Loads, ...]:
     form, adapter = kind.facts.get("form", ""), kind.facts.get("adapter", "")
     match form:
         case "kohya":
-            return _kohya(outline, kind, adapter)
+            return _kohya(header, kind, adapter)
         case "diffusers":
-            return _peft(outline)
+            return _peft(header)
         case "lycoris":
             known = {"ComfyUI": True, "Forge": True}
             return tuple(
@@ -137,37 +137,37 @@ def _lora(outline: Outline, kind: FileKind) -> tuple[Loads, ...]:
             return ()
 
 
-def _kohya(outline: Outline, kind: FileKind, adapter: str) -> tuple[Loads, ...]:
-    layers = {n.split(".", 1)[0] for n in outline.shapes if not n.startswith("bundle_emb.")}
+def _kohya(header: CheckpointHeader, kind: FileKind, adapter: str) -> tuple[Loads, ...]:
+    layers = {n.split(".", 1)[0] for n in header.shapes if not n.startswith("bundle_emb.")}
     matched = layers
     if kind.model:
-        matched = layers & _known_names(kind.model, outline)
+        matched = layers & _known_names(kind.model, header)
     strange = len(layers) - len(matched)
     found = []
     for program in PROGRAMS:
         note = f"{strange} of {len(layers)} layers have names it does not know" if strange else ""
         if program == "diffusers":
-            note = note or _diffusers_on_kohya(outline, kind, matched, adapter)
-        elif "OFT" in adapter and (program == "Forge" or not any(n.endswith("oft_blocks") for n in outline.shapes)):
+            note = note or _diffusers_on_kohya(header, kind, matched, adapter)
+        elif "OFT" in adapter and (program == "Forge" or not any(n.endswith("oft_blocks") for n in header.shapes)):
             note = note or "does not load this OFT"
         elif program == "Forge" and "embeddings" in kind.facts:
             note = note or "leaves the bundled embedding out"
-        if not note and CONFIGS_KEY in outline.metadata and program != "diffusers":
+        if not note and CONFIGS_KEY in header.metadata and program != "diffusers":
             found.append(Loads(program, None, "made for a model of another size than the published ones"))
         else:
             found.append(Loads(program, not note, note))
     return tuple(found)
 
 
-def _known_names(model: str, outline: Outline) -> set[str]:
+def _known_names(model: str, header: CheckpointHeader) -> set[str]:
     """Return the kohya names of a model's layers: of the one that the file says it is for, where it says so."""
-    for configs in (configs_of_file(model, {}, outline.metadata), shipped_configs(model)):
+    for configs in (configs_of_file(model, {}, header.metadata), shipped_configs(model)):
         with suppress(KeyError, TypeError, ValueError, AttributeError, IndexError):  # what a file says may be nonsense
             return set(kohya_names(model, configs, sgm=True) | kohya_names(model, configs, sgm=False))
     return set()
 
 
-def _diffusers_on_kohya(outline: Outline, kind: FileKind, layers: set[str], adapter: str) -> str:
+def _diffusers_on_kohya(header: CheckpointHeader, kind: FileKind, layers: set[str], adapter: str) -> str:
     if "embeddings" in kind.facts:
         return "refuses files with bundled embeddings"
     if any(sort in adapter for sort in (*_LYCORIS, "OFT")):
@@ -181,12 +181,12 @@ def _diffusers_on_kohya(outline: Outline, kind: FileKind, layers: set[str], adap
     return ""
 
 
-def _peft(outline: Outline) -> tuple[Loads, ...]:
-    if any(n.endswith(".alpha") for n in outline.shapes):
+def _peft(header: CheckpointHeader) -> tuple[Loads, ...]:
+    if any(n.endswith(".alpha") for n in header.shapes):
         known = {"diffusers": Loads("diffusers", False, "refuses alpha tensors in this form")}
     else:
         known = {"diffusers": Loads("diffusers", True)}
-    layers = {n.rsplit(".lora_", 1)[0] for n in outline.shapes if ".lora_" in n}
+    layers = {n.rsplit(".lora_", 1)[0] for n in header.shapes if ".lora_" in n}
     attention = [n for n in layers if n.startswith("unet.") and (".attn1.to_" in n or ".attn2.to_" in n)]
     if attention:
         note = f"{len(attention)} of {len(layers)} layers, the attention, are not in its map; use the kohya form"
@@ -198,9 +198,9 @@ def _peft(outline: Outline) -> tuple[Loads, ...]:
     return tuple(known.get(p, Loads(p, None, "not known; the kohya form is safe")) for p in PROGRAMS)
 
 
-def _embedding(outline: Outline, kind: FileKind) -> tuple[Loads, ...]:
+def _embedding(header: CheckpointHeader, kind: FileKind) -> tuple[Loads, ...]:
     if kind.model == "sdxl":
-        both = {"clip_l", "clip_g"} <= outline.shapes.keys()
+        both = {"clip_l", "clip_g"} <= header.shapes.keys()
         note = "" if both else "needs clip_l and clip_g both"
         return (
             Loads("diffusers", False, "wants each of its tensors passed separately, with a token"),
@@ -208,9 +208,9 @@ def _embedding(outline: Outline, kind: FileKind) -> tuple[Loads, ...]:
             Loads("A1111", both, note),
             Loads("Forge", both, note),
         )
-    single = len(outline.shapes) == 1 or outline.container == "pickle"
+    single = len(header.shapes) == 1 or header.container == "pickle"
     note = "" if single else "needs exactly one tensor"
-    token = "" if outline.container == "pickle" else "its token is the tensor's name, unless token= is passed"
+    token = "" if header.container == "pickle" else "its token is the tensor's name, unless token= is passed"
     return (
         Loads("diffusers", True, token),
         Loads("ComfyUI", True),

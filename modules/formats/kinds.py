@@ -1,7 +1,7 @@
 """What a file or folder is, told from headers alone in a fraction of a second. Torch-free.
 
 Weights are not read, a pickle is not run, and nothing raises: what is odd, broken or of another kind gets a record
-whose sentence says so. The signs stand in `signs/`, one file per sort of thing.
+whose sentence says so. The signs stand in `detectors/`, one file per sort of thing.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from modules.formats.checkpoint_header import Outline, read_outline
+from modules.formats.checkpoint_header import CheckpointHeader, read_checkpoint_header
 from modules.formats.detectors.adapters import adapter_kind
 from modules.formats.detectors.checkpoints import checkpoint_kind
 from modules.formats.detectors.folders import folder_kind
@@ -19,7 +19,7 @@ from modules.formats.file_kind import FileKind
 from modules.formats.headers import UnreadableFileError
 
 # In this order: an adapter's names contain those of the model it is for, and a model's those of its parts.
-_SIGNS = (adapter_kind, checkpoint_kind, other_model_kind, vae_kind, embedding_kind, part_kind)
+_DETECTORS = (adapter_kind, checkpoint_kind, other_model_kind, vae_kind, embedding_kind, part_kind)
 
 
 def identify(path: Path) -> FileKind:
@@ -30,31 +30,31 @@ def identify(path: Path) -> FileKind:
     except OSError as error:
         return FileKind("broken", f"{path} cannot be read: {error}.", facts={"defect": "missing"})
     try:
-        return identify_outline(read_outline(path))
+        return identify_header(read_checkpoint_header(path))
     except UnreadableFileError as error:
         return _unreadable(path, error)
 
 
-def identify_outline(outline: Outline) -> FileKind:
+def identify_header(header: CheckpointHeader) -> FileKind:
     """Return what a file of this outline is."""
-    found = next((kind for sign in _SIGNS if (kind := sign(outline)) is not None), None)
+    found = next((kind for detector in _DETECTORS if (kind := detector(header)) is not None), None)
     if found is None:
-        found = _unknown(outline)
-    if outline.container == "safetensors" and outline.path.suffix.lower() in (".ckpt", ".pt", ".pth", ".bin"):
+        found = _unknown(header)
+    if header.container == "safetensors" and header.path.suffix.lower() in (".ckpt", ".pt", ".pth", ".bin"):
         found = dataclasses.replace(found, facts={**found.facts, "suffix": "a safetensors file under another name"})
-    if outline.code and "code" not in found.facts:
-        found = dataclasses.replace(found, facts={**found.facts, "code": ", ".join(outline.code[:5])})
+    if header.code and "code" not in found.facts:
+        found = dataclasses.replace(found, facts={**found.facts, "code": ", ".join(header.code[:5])})
     return found
 
 
-def _unknown(outline: Outline) -> FileKind:
-    if not outline.shapes:
-        return FileKind("unknown", f"{outline.path.name} holds no tensors.")
-    first = sorted(outline.shapes)[0][:80]
+def _unknown(header: CheckpointHeader) -> FileKind:
+    if not header.shapes:
+        return FileKind("unknown", f"{header.path.name} holds no tensors.")
+    first = sorted(header.shapes)[0][:80]
     return FileKind(
         "unknown",
-        f"{outline.path.name} holds {len(outline.shapes)} tensors of no kind this program knows; one is {first!r}.",
-        facts={"tensors": str(len(outline.shapes))},
+        f"{header.path.name} holds {len(header.shapes)} tensors of no kind this program knows; one is {first!r}.",
+        facts={"tensors": str(len(header.shapes))},
     )
 
 

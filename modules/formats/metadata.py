@@ -25,7 +25,7 @@ class LoraFacts:
     alpha: float
     resolution_px: int
     clip_skip: int
-    num_pictures: int
+    num_images: int
     epochs: int
     steps: int
     seed: int
@@ -108,7 +108,7 @@ def lora_metadata(facts: LoraFacts, *, payload_sha256: str) -> dict[str, str]:
         "ss_sd_model_name": facts.base_model,
         "ss_resolution": f"({facts.resolution_px}, {facts.resolution_px})",
         "ss_clip_skip": str(facts.clip_skip + 1),
-        "ss_num_train_images": str(facts.num_pictures),
+        "ss_num_train_images": str(facts.num_images),
         "ss_num_epochs": str(facts.epochs),
         "ss_steps": str(facts.steps),
         "ss_seed": str(facts.seed),

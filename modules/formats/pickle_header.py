@@ -41,7 +41,7 @@ class PickledTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class PickleOutline:
+class PickleHeader:
     """The tensors and plain values of a pickle by dotted name, and the functions and classes it names."""
 
     tensors: dict[str, PickledTensor]
@@ -61,7 +61,7 @@ class _Machine:
     names: set[str] = field(default_factory=set)
 
 
-def read_pickle_outline(path: Path) -> PickleOutline:
+def read_pickle_header(path: Path) -> PickleHeader:
     """Return what a pickled checkpoint holds. Raises UnreadableFileError where it cannot be followed."""
     machine = _Machine()
     try:
@@ -82,7 +82,7 @@ def read_pickle_outline(path: Path) -> PickleOutline:
             tensors[name] = value
         elif isinstance(value, str | int | float | bool):
             values[name] = value
-    return PickleOutline(tensors, values, frozenset(machine.names))
+    return PickleHeader(tensors, values, frozenset(machine.names))
 
 
 def _pickle_of(archive: zipfile.ZipFile) -> bytes:

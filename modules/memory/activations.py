@@ -1,4 +1,4 @@
-"""What autograd keeps between the forward and the backward pass waits on the resting device.
+"""What autograd keeps between the forward and the backward pass waits on the offload device.
 
 Whole storages travel, each once: several kept tensors may be views of one, and a view comes back with the strides it
 had, on which the last bits of a kernel can depend. On a GPU the copies run beside the computing, both ways: a storage
@@ -100,7 +100,7 @@ class _Keeping:
 
 @contextmanager
 def offloaded_activations(module: nn.Module, transfers: Transfers) -> Iterator[None]:
-    """Keep what autograd saves meanwhile on the resting device. Weights and views of them stay: they are no copies."""
+    """Keep what autograd saves meanwhile on the offload device. Weights and views of them stay: they are no copies."""
     keeping = _Keeping(module, transfers)
     with torch.autograd.graph.saved_tensors_hooks(keeping.pack, keeping.unpack):
         try:

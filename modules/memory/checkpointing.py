@@ -73,7 +73,7 @@ def create_checkpointed_forward(
 
 
 def offloaded_weights(module: nn.Module) -> list[nn.Parameter]:
-    """Return the weights of a module that wait on the resting device also while the module is to be run."""
+    """Return the weights of a module that wait on the offload device also while the module is to be run."""
     forwards = (_offloaded(m.__dict__.get("forward")) for m in module.modules())
     return [weight for forward in forwards if forward is not None for weight in forward.weights]
 

@@ -1,6 +1,6 @@
-"""Layers that wait on the resting device, and are on the training device only while they are computed.
+"""Layers that wait on the offload device, and are on the training device only while they are computed.
 
-The weights of a waiting layer never leave the resting device: there they are saved, averaged and moved by the
+The weights of a waiting layer never leave the offload device: there they are saved, averaged and moved by the
 optimizer, whose state and gradients are there, too. Before its forward pass a layer is lent copies on the training
 device, the next layer's copies set out meanwhile, and after the pass they are dropped. So a frozen weight travels one
 way only. Of a learning weight the gradient comes back, and the step is made where it rests: to bring weight, gradient
@@ -22,7 +22,7 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from modules.memory.offloaded_layers import choose_waiting
+from modules.memory.offloaded_layers import choose_offloaded
 from modules.memory.transfers import Arriving, Transfers
 
 
@@ -140,7 +140,7 @@ class _Lent(torch.autograd.Function):
 def offload_layers(
     blocks: Sequence[nn.Module], *, fraction: float, resident: Collection[nn.Parameter], transfers: Transfers
 ) -> LayerOffload | None:
-    """Have a share of the blocks of a part wait on the resting device; None where that is none of them.
+    """Have a share of the blocks of a part wait on the offload device; None where that is none of them.
 
     `fraction` is that of the blocks' weights; `resident` ones stay where the part is. The weights are not moved
     here: a placement does that.
@@ -148,12 +148,12 @@ def offload_layers(
     stays = {id(weight) for weight in resident}
     slots = [_slots_of(block, stays) for block in blocks]
     sizes = [sum(slot.weight.nbytes for slot in of_block) for of_block in slots]
-    waits = choose_waiting(sizes, fraction)
-    if not any(waits):
+    offloaded = choose_offloaded(sizes, fraction)
+    if not any(offloaded):
         return None
     part = LayerOffload(transfers)
-    for block, of_block, is_waiting in zip(blocks, slots, waits, strict=True):
-        if is_waiting:
+    for block, of_block, is_offloaded in zip(blocks, slots, offloaded, strict=True):
+        if is_offloaded:
             block.forward = OffloadedForward(block.forward, of_block, part)
     return part
 

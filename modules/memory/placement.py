@@ -1,7 +1,7 @@
 """Which part of the model is where. Code asks for a phase; nobody else moves a part.
 
 A part on the training device has those of its layers there that do not wait for their turn (`offload.py`); these stay
-on the resting device throughout. The table of phases belongs to the trainer (`trainer/phases.py`); here is the moving,
+on the offload device throughout. The table of phases belongs to the trainer (`trainer/phases.py`); here is the moving,
 and the check that a part which is parked does not run. That check is a hook on each part and always on: it costs
 nothing beside a forward pass.
 """
@@ -21,11 +21,11 @@ from modules.system.devices import Device
 
 
 class ParkedPartError(PlacementFault):
-    """A part was run while it was parked on the resting device."""
+    """A part was run while it was parked on the offload device."""
 
 
 class Placement:
-    """Moves parts between the training and the resting device as phases come and go."""
+    """Moves parts between the training and the offload device as phases come and go."""
 
     def __init__(
         self,
@@ -94,14 +94,14 @@ class Placement:
         if self._devices[name] == device:
             return
         module = self._modules[name]
-        waiting = offloaded_weights(module)
+        offloaded_bytes = offloaded_weights(module)
         if not device.is_cpu or any(t.device.type != "cpu" for t in module.parameters()):
-            gradients = [w.grad for w in waiting if w.grad is not None]  # of a step's earlier micro-batches
-            waits = {id(t) for t in (*waiting, *gradients)}
-            module._apply(lambda t: self._at_rest(t) if id(t) in waits else t.to(device.torch))
+            gradients = [w.grad for w in offloaded_bytes if w.grad is not None]  # of a step's earlier micro-batches
+            offloaded = {id(t) for t in (*offloaded_bytes, *gradients)}
+            module._apply(lambda t: self._at_rest(t) if id(t) in offloaded else t.to(device.torch))
         if self._guard is not None:
             self._guard.retag_module(module, device)
-            self._guard.retag_in_place(waiting, self.temp_device)
+            self._guard.retag_in_place(offloaded_bytes, self.temp_device)
         self._devices[name] = device
 
     def _at_rest(self, weight: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Copies between the training and the resting device; between a GPU and the processor's memory beside the computing.
+"""Copies between the training and the offload device; between a GPU and the processor's memory beside the computing.
 
 A GPU's copies run on two streams of their own, one per direction, from and to pinned memory (the CUDA programming
 guide, "asynchronous concurrent execution"). What arrives is allocated by the computing stream, and its copy waits for
@@ -45,7 +45,7 @@ class Arriving:
 
 @dataclass(frozen=True, eq=False)
 class Sent:
-    """A tensor on the resting device, or on its way there."""
+    """A tensor on the offload device, or on its way there."""
 
     tensor: torch.Tensor
     done: torch.cuda.Event | None = None
@@ -81,7 +81,7 @@ class Transfers:
 
     @torch.no_grad()
     def send(self, tensor: torch.Tensor) -> Sent:
-        """Begin to copy a tensor to the resting device; the processor may not read it there before `done`."""
+        """Begin to copy a tensor to the offload device; the processor may not read it there before `done`."""
         if self._outward is None:
             return Sent(move(tensor.detach(), self.temp_device))
         computing = torch.cuda.current_stream(self.train_device.torch)
@@ -97,7 +97,7 @@ class Transfers:
         return Sent(there, done)
 
     def send_and_wait(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Copy tensors to the resting device and return them once the processor may read them there."""
+        """Copy tensors to the offload device and return them once the processor may read them there."""
         sent = [self.send(t) for t in tensors]
         if self._outward is not None:
             self._outward.synchronize()
@@ -111,7 +111,7 @@ class Transfers:
 
 
 def at_rest(tensor: torch.Tensor, *, train_device: Device, temp_device: Device) -> torch.Tensor:
-    """Return a tensor where it waits to be brought: on the resting device, pinned where a GPU will fetch it."""
+    """Return a tensor where it waits to be brought: on the offload device, pinned where a GPU will fetch it."""
     resting = tensor.to(temp_device.torch)
     if train_device.type == "cuda" and temp_device.is_cpu and not resting.is_pinned():
         return resting.pin_memory()

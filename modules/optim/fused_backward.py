@@ -20,17 +20,17 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from modules.optim.param_groups import TrainGroup
-from modules.optim.sliced_step import Draws, Mover, gradient_norm, norm_of
+from modules.optim.sliced_step import Generators, SlicedStep, gradient_norm, norm_of
 
 
 @dataclass(eq=False)
 class _Pass:
     """A backward pass: what rounding draws from, and the norms of the gradients that came, by part and name.
 
-    In a pass that only looks (`draws` is None) nothing moves, and the gradients of `kept` stay where they are.
+    In a pass that only looks (`generators` is None) nothing moves, and the gradients of `kept` stay where they are.
     """
 
-    draws: Draws | None
+    generators: Generators | None
     kept: Collection[str] = ()
     norms: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
     is_broken: bool = False
@@ -42,9 +42,9 @@ class FusedBackward:
     A frozen group loses its hooks (`param_groups.freeze`). No hook keeps this alive.
     """
 
-    def __init__(self, groups: Sequence[TrainGroup], mover: Mover) -> None:
+    def __init__(self, groups: Sequence[TrainGroup], sliced_step: SlicedStep) -> None:
         self._groups = {g.part: g for g in groups}
-        self._mover = mover
+        self._sliced_step = sliced_step
         self._pass: _Pass | None = None
         self._last = _Pass(None)
         self._lock = threading.Lock()
@@ -53,17 +53,17 @@ class FusedBackward:
             for name, parameter in group.parameters.items():
                 group.hooks.append(parameter.register_post_accumulate_grad_hook(_hook(me, group.part, name)))
 
-    def moves(self, draws: Draws) -> contextlib.AbstractContextManager[None]:
-        """Return the context of a backward pass that moves the weights; `draws(name)` as for `Mover.move`."""
-        return self._during(_Pass(draws))
+    def moves(self, generators: Generators) -> contextlib.AbstractContextManager[None]:
+        """Return the context of a backward pass that moves the weights; `generators(name)` as for `SlicedStep.move`."""
+        return self._during(_Pass(generators))
 
     def looks(self, kept: Collection[str]) -> contextlib.AbstractContextManager[None]:
         """Return the context of a backward pass that moves nothing: of the gradients only those of `kept` remain."""
         return self._during(_Pass(None, kept))
 
-    def move_rest(self, draws: Draws) -> None:
+    def move_rest(self, generators: Generators) -> None:
         """Move what has a gradient that no backward pass brought, as if the last one had."""
-        with self._during(replace(self._last, draws=draws)):
+        with self._during(replace(self._last, generators=generators)):
             for group in self._groups.values():
                 for name, parameter in group.parameters.items():
                     if parameter.grad is not None:
@@ -89,23 +89,23 @@ class FusedBackward:
         arrive in the one that began the pass, while the former goes on.
         """
         with self._lock:
-            self._take_in(part, name)
+            self._add_gradient(part, name)
 
-    def _take_in(self, part: str, name: str) -> None:
+    def _add_gradient(self, part: str, name: str) -> None:
         now = self._pass
         if now is None:
             return
         parameter = self._groups[part].parameters[name]
         assert parameter.grad is not None
         norm = now.norms.setdefault(part, {})[name] = gradient_norm(parameter.grad)
-        if now.draws is None:
+        if now.generators is None:
             if name not in now.kept:
                 parameter.grad = None
             return
         # One wait for the device for each weight: what is no number must not get into the weights.
         now.is_broken = now.is_broken or not norm.isfinite().item()
         if not now.is_broken:
-            self._mover.move({part: [name]}, now.draws)
+            self._sliced_step.move({part: [name]}, now.generators)
         parameter.grad = None
 
     @contextlib.contextmanager

@@ -1,9 +1,9 @@
-"""Training weights that are kept in 16 bits: the optimizer moves a float32 stand-in for each of them.
+"""Training weights that are kept in 16 bits: the optimizer moves a float32 master weight for each of them.
 
-Two ways. "master": the stand-in stays, and the 16-bit weight is its rounded image (Micikevicius et al. 2018, section
-3.1): exact, four more bytes a weight. "stochastic": the stand-in lives only while its weight is moved, and is rounded
-up or down at random, so that small updates count on average (Zamirai et al. 2020, algorithm 1): no more bytes, some
-noise. Weights are moved a few at a time (`moving.py`), so that little of this is there at once.
+Two ways. "master": the master weight stays, and the 16-bit weight is its rounded image (Micikevicius et al. 2018,
+section 3.1): exact, four more bytes a weight. "stochastic": the master weight lives only while its weight is moved, and
+is rounded up or down at random, so that small updates count on average (Zamirai et al. 2020, algorithm 1): no more
+bytes, some noise. Weights are moved a few at a time (`moving.py`), so that little of this is there at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ROUNDED_AT_ONCE = 1 << 20  # rounding takes some five times the bytes of what i
 
 
 @dataclass(eq=False)
-class StandIn:
+class MasterWeight:
     """What the optimizer moves in place of a 16-bit weight of the model."""
 
     weight: nn.Parameter
@@ -28,8 +28,8 @@ class StandIn:
     rounding: Rounding
 
     @classmethod
-    def of(cls, weight: nn.Parameter, rounding: Rounding) -> StandIn:
-        """Return the stand-in of a weight. Raises ValueError for stochastic rounding to anything but bfloat16."""
+    def of(cls, weight: nn.Parameter, rounding: Rounding) -> MasterWeight:
+        """Return the master weight of a weight. Raises ValueError for stochastic rounding to anything but bfloat16."""
         if rounding == "stochastic" and weight.dtype != torch.bfloat16:
             raise ValueError(f"stochastic rounding goes to bfloat16, not to {weight.dtype}")
         value = weight.detach().float() if rounding == "master" else weight.detach().new_empty(0, dtype=torch.float32)
@@ -46,7 +46,7 @@ class StandIn:
         return self.weight.grad is not None or self.moved.grad is not None
 
     def take_gradient(self) -> None:
-        """Take the weight's gradient, in float32. A stand-in that is empty between steps has to have its value."""
+        """Take the weight's gradient, in float32. A master weight that is empty between steps has to have its value."""
         self.moved.grad = None if self.weight.grad is None else self.weight.grad.float()
         self.weight.grad = None
 

@@ -10,26 +10,29 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from modules.optim.master_weights import Rounding, StandIn
+from modules.optim.master_weights import MasterWeight, Rounding
 
 
 @dataclass(eq=False)
 class TrainGroup:
     """The trained parameters of one part, by full name, with their learning rate. A frozen group stays frozen.
 
-    `stand_ins` are what the optimizer moves in place of parameters in 16 bits; `hooks` are those on its parameters.
+    `master_weights` are what the optimizer moves in place of parameters in 16 bits; `hooks` are those on its
+    parameters.
     """
 
     part: str
     parameters: dict[str, nn.Parameter]
     learning_rate: float
     is_training: bool = True
-    stand_ins: dict[str, StandIn] = field(default_factory=dict)
+    master_weights: dict[str, MasterWeight] = field(default_factory=dict)
     hooks: list[RemovableHandle] = field(default_factory=list)
 
-    def stand_in(self, rounding: Rounding) -> None:
+    def master_weight(self, rounding: Rounding) -> None:
         """Have every parameter of 16 bits stood in for. The parameters are where they will be trained by now."""
-        self.stand_ins = {n: StandIn.of(p, rounding) for n, p in self.parameters.items() if p.dtype.itemsize == 2}
+        self.master_weights = {
+            n: MasterWeight.of(p, rounding) for n, p in self.parameters.items() if p.dtype.itemsize == 2
+        }
 
 
 def optimizer_groups(groups: Iterable[TrainGroup]) -> list[dict[str, Any]]:
@@ -55,9 +58,9 @@ def freeze(group: TrainGroup, optimizer: torch.optim.Optimizer) -> None:
         parameter.requires_grad_(False)
         parameter.grad = None
         optimizer.state.pop(parameter, None)
-    for stand_in in group.stand_ins.values():
-        optimizer.state.pop(stand_in.moved, None)
-    group.stand_ins.clear()
+    for master_weight in group.master_weights.values():
+        optimizer.state.pop(master_weight.moved, None)
+    group.master_weights.clear()
     optimizer.param_groups[:] = [g for g in optimizer.param_groups if g.get("part") != group.part]
 
 
@@ -68,12 +71,16 @@ def named_parameters(groups: Iterable[TrainGroup]) -> dict[str, nn.Parameter]:
 
 def moved_parameters(groups: Iterable[TrainGroup]) -> dict[str, nn.Parameter]:
     """Return, by the same names, what the optimizer moves."""
-    return {n: g.stand_ins[n].moved if n in g.stand_ins else p for g in groups for n, p in g.parameters.items()}
+    return {
+        n: g.master_weights[n].moved if n in g.master_weights else p for g in groups for n, p in g.parameters.items()
+    }
 
 
 def kept_parameters(groups: Iterable[TrainGroup]) -> dict[str, nn.Parameter]:
     """Return, by the same names, what holds each value exactly between steps: for saving and averaging."""
-    return {n: g.stand_ins[n].kept if n in g.stand_ins else p for g in groups for n, p in g.parameters.items()}
+    return {
+        n: g.master_weights[n].kept if n in g.master_weights else p for g in groups for n, p in g.parameters.items()
+    }
 
 
 def optimizer_state(

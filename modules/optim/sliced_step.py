@@ -13,15 +13,15 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from modules.optim.master_weights import StandIn
+from modules.optim.master_weights import MasterWeight
 from modules.optim.param_groups import TrainGroup
 from modules.optim.slicing import SLICE_WEIGHTS
 
 Names = Mapping[str, Sequence[str]]
-Draws = Callable[[str], torch.Generator | None]
+Generators = Callable[[str], torch.Generator | None]
 
 
-class Witness(Protocol):
+class HookHandle(Protocol):
     """Who wants to see parameters right before they move, with their gradients in place, and right after."""
 
     def before_move(self, part: str, parameters: Sequence[nn.Parameter]) -> None:
@@ -33,40 +33,43 @@ class Witness(Protocol):
         ...
 
 
-class Mover:
+class SlicedStep:
     """Moves what it is told to by the rule of an optimizer."""
 
-    def __init__(self, groups: Iterable[TrainGroup], optimizer: torch.optim.Optimizer, witness: Witness) -> None:
+    def __init__(self, groups: Iterable[TrainGroup], optimizer: torch.optim.Optimizer, hook_handle: HookHandle) -> None:
         self._groups = {g.part: g for g in groups}
         self._optimizer = optimizer
-        self._witness = witness
+        self._hook_handle = hook_handle
 
-    def move(self, names: Names, draws: Draws, clip: Callable[[Sequence[nn.Parameter]], None] | None = None) -> None:
-        """Move parameters, in one step, by the gradients that lie there; stand-ins are filled for it and emptied again.
+    def move(
+        self, names: Names, generators: Generators, clip: Callable[[Sequence[nn.Parameter]], None] | None = None
+    ) -> None:
+        """Move parameters, in one step, by the gradients that lie there; master weights are filled for it and emptied
+        again.
 
-        `draws(name)` gives what the stochastic rounding of a parameter draws from, so that its draws do not hang on
-        the order of moves; `clip` may change the gradients, in float32, right before.
+        `generators(name)` gives what the stochastic rounding of a parameter draws from, so that its draws do not hang
+        on the order of moves; `clip` may change the gradients, in float32, right before.
         """
         # By the names that move, not by all there are: a fused pass comes here with each weight alone.
-        own = {part: self._groups[part].stand_ins for part in names}
-        stand_ins = {n: own[part][n] for part, some in names.items() for n in some if n in own[part]}
-        for stand_in in stand_ins.values():
-            stand_in.fill()
+        own = {part: self._groups[part].master_weights for part in names}
+        master_weights = {n: own[part][n] for part, some in names.items() for n in some if n in own[part]}
+        for master_weight in master_weights.values():
+            master_weight.fill()
         moved = {part: [self._moved(part, n) for n in some] for part, some in names.items()}
         if clip is not None:
             clip([p for parameters in moved.values() for p in parameters])
         for part, parameters in moved.items():
-            self._witness.before_move(part, parameters)
+            self._hook_handle.before_move(part, parameters)
         self._step(moved)
         for part in moved:
-            self._witness.after_move(part)
-        for name, stand_in in stand_ins.items():
-            stand_in.give_value(draws(name))
-            stand_in.release()
+            self._hook_handle.after_move(part)
+        for name, master_weight in master_weights.items():
+            master_weight.give_value(generators(name))
+            master_weight.release()
 
     def _moved(self, part: str, name: str) -> nn.Parameter:
         group = self._groups[part]
-        return group.stand_ins[name].moved if name in group.stand_ins else group.parameters[name]
+        return group.master_weights[name].moved if name in group.master_weights else group.parameters[name]
 
     def _step(self, moved: Mapping[str, list[nn.Parameter]]) -> None:
         """Make the optimizer's step with groups that hold these parameters alone."""
@@ -92,17 +95,17 @@ def slices(groups: Iterable[TrainGroup]) -> Iterator[dict[str, list[str]]]:
     """
     groups = list(groups)
     plain = {
-        g.part: [n for n, p in g.parameters.items() if n not in g.stand_ins and p.grad is not None] for g in groups
+        g.part: [n for n, p in g.parameters.items() if n not in g.master_weights and p.grad is not None] for g in groups
     }
     if any(plain.values()):
         yield {part: names for part, names in plain.items() if names}
     taken: dict[str, list[str]] = {}
     num_weights = 0
     for group in groups:
-        for name, stand_in in group.stand_ins.items():
-            if not stand_in.has_gradient:
+        for name, master_weight in group.master_weights.items():
+            if not master_weight.has_gradient:
                 continue
-            size = stand_in.weight.numel()
+            size = master_weight.weight.numel()
             if taken and num_weights + size > SLICE_WEIGHTS:
                 yield taken
                 taken, num_weights = {}, 0
@@ -149,9 +152,11 @@ def holding(optimizer: torch.optim.Optimizer, groups: Mapping[str, TrainGroup]) 
 
 
 def gradient_holders(group: TrainGroup) -> list[nn.Parameter]:
-    """Return what holds the gradients of a group, in the order of its parameters: stand-ins that took them, weights."""
-    return [_holder(group.stand_ins.get(n), p) for n, p in group.parameters.items()]
+    """Return what holds the gradients of a group, in the order of its parameters: master weights that took them,
+    weights.
+    """
+    return [_holder(group.master_weights.get(n), p) for n, p in group.parameters.items()]
 
 
-def _holder(stand_in: StandIn | None, parameter: nn.Parameter) -> nn.Parameter:
-    return stand_in.moved if stand_in is not None and stand_in.moved.grad is not None else parameter
+def _holder(master_weight: MasterWeight | None, parameter: nn.Parameter) -> nn.Parameter:
+    return master_weight.moved if master_weight is not None and master_weight.moved.grad is not None else parameter

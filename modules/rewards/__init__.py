@@ -1,1 +1,1 @@
-"""Rewards: what rates the pictures that a reward method paints."""
+"""Rewards: what rates the images that a reward method paints."""

@@ -1,4 +1,4 @@
-"""Pictures as CLIP wants them, in torch alone, so that a gradient passes: resize, crop or pad, normalise.
+"""Images as CLIP wants them, in torch alone, so that a gradient passes: resize, crop or pad, normalise.
 
 The same as transformers' CLIPImageProcessor does with Pillow, but for the rounding to 256 levels: within 1.1 of them.
 """
@@ -16,14 +16,14 @@ _MEAN = (0.48145466, 0.4578275, 0.40821073)
 _STD = (0.26862954, 0.26130258, 0.27577711)
 
 
-def clip_input(pictures_B3PP: torch.Tensor, *, side_px: int, fit: Fit = "crop") -> torch.Tensor:
-    """Return pictures in [0, 1] as squares of `side_px`, with CLIP's normalisation.
+def clip_input(images_B3PP: torch.Tensor, *, side_px: int, fit: Fit = "crop") -> torch.Tensor:
+    """Return images in [0, 1] as squares of `side_px`, with CLIP's normalisation.
 
     "crop": the shorter side is resized to it and the middle taken, as OpenAI does. "pad": the longer side is, and the
-    picture set in the middle of black, as the authors of HPS v2 do. Bicubic with antialiasing, whose filter is
+    image set in the middle of black, as the authors of HPS v2 do. Bicubic with antialiasing, whose filter is
     Pillow's (a = -0.5); what overshoots is clamped, as Pillow does.
     """
-    height_px, width_px = pictures_B3PP.shape[-2:]
+    height_px, width_px = images_B3PP.shape[-2:]
     if fit == "pad":
         scale = side_px / max(height_px, width_px)
         size = (round(height_px * scale), round(width_px * scale))
@@ -31,19 +31,19 @@ def clip_input(pictures_B3PP: torch.Tensor, *, side_px: int, fit: Fit = "crop") 
         shorter_px = min(height_px, width_px)
         size = (side_px * height_px // shorter_px, side_px * width_px // shorter_px)
     if size != (height_px, width_px):
-        resized = functional.interpolate(pictures_B3PP, size, mode="bicubic", antialias=True, align_corners=False)
-        pictures_B3PP = resized.clamp(0, 1)
-    square_B3SS = _padded(pictures_B3PP, side_px) if fit == "pad" else _cropped(pictures_B3PP, side_px)
+        resized = functional.interpolate(images_B3PP, size, mode="bicubic", antialias=True, align_corners=False)
+        images_B3PP = resized.clamp(0, 1)
+    square_B3SS = _padded(images_B3PP, side_px) if fit == "pad" else _cropped(images_B3PP, side_px)
     mean_3, std_3 = (torch.tensor(v, dtype=square_B3SS.dtype, device=square_B3SS.device) for v in (_MEAN, _STD))
     return (square_B3SS - mean_3[:, None, None]) / std_3[:, None, None]
 
 
-def _cropped(pictures_B3PP: torch.Tensor, side_px: int) -> torch.Tensor:
-    top_px, left_px = ((length_px - side_px) // 2 for length_px in pictures_B3PP.shape[-2:])
-    return pictures_B3PP[..., top_px : top_px + side_px, left_px : left_px + side_px]
+def _cropped(images_B3PP: torch.Tensor, side_px: int) -> torch.Tensor:
+    top_px, left_px = ((length_px - side_px) // 2 for length_px in images_B3PP.shape[-2:])
+    return images_B3PP[..., top_px : top_px + side_px, left_px : left_px + side_px]
 
 
-def _padded(pictures_B3PP: torch.Tensor, side_px: int) -> torch.Tensor:
-    more_px, wider_px = (side_px - length_px for length_px in pictures_B3PP.shape[-2:])
+def _padded(images_B3PP: torch.Tensor, side_px: int) -> torch.Tensor:
+    more_px, wider_px = (side_px - length_px for length_px in images_B3PP.shape[-2:])
     top_px, left_px = more_px // 2, wider_px // 2
-    return functional.pad(pictures_B3PP, (left_px, wider_px - left_px, top_px, more_px - top_px))
+    return functional.pad(images_B3PP, (left_px, wider_px - left_px, top_px, more_px - top_px))

@@ -1,4 +1,4 @@
-"""A frozen CLIP model that rewards look through: pictures and captions as directions that can be compared."""
+"""A frozen CLIP model that rewards look through: images and captions as directions that can be compared."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from modules.system.devices import move
 from modules.system.errors import DarkroomError
 
 
-class ClipEyes:
-    """CLIP in float32 on the training device. Its picture half is checkpointed block by block: it would otherwise keep
+class ClipImageEncoder:
+    """CLIP in float32 on the training device. Its image half is checkpointed block by block: it would otherwise keep
     more than the chain of a whole rollout.
     """
 
@@ -50,9 +50,9 @@ class ClipEyes:
         """What cosines are multiplied by where they are compared (its logit scale): 100 in published models."""
         return float(self.model.logit_scale.detach().exp())
 
-    def pictures(self, pictures_B3PP: torch.Tensor) -> torch.Tensor:
-        """Return the directions (B, D) of pictures in [0, 1], of length 1, with gradient."""
-        pixels_B3SS = clip_input(pictures_B3PP, side_px=int(self.model.config.vision_config.image_size), fit=self._fit)
+    def images(self, images_B3PP: torch.Tensor) -> torch.Tensor:
+        """Return the directions (B, D) of images in [0, 1], of length 1, with gradient."""
+        pixels_B3SS = clip_input(images_B3PP, side_px=int(self.model.config.vision_config.image_size), fit=self._fit)
         pooled_BE = self._look(pixel_values=pixels_B3SS).pooler_output
         return functional.normalize(self.model.visual_projection(pooled_BE), dim=-1)
 
@@ -63,9 +63,9 @@ class ClipEyes:
         pooled_BE = self.model.text_model(input_ids=move(ids_BL, self._device)).pooler_output
         return functional.normalize(self.model.text_projection(pooled_BE), dim=-1)
 
-    def cosines(self, pictures_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
-        """Return how near each picture is to its caption, -1 to 1, shape (B,)."""
-        return (self.pictures(pictures_B3PP) * self.captions(prompts)).sum(dim=-1)
+    def cosines(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
+        """Return how near each image is to its caption, -1 to 1, shape (B,)."""
+        return (self.images(images_B3PP) * self.captions(prompts)).sum(dim=-1)
 
 
 def read_clip(folder: Path) -> Any:

@@ -1,4 +1,4 @@
-"""What the judges that compare a picture with its caption share: CLIP's cosine of the two, times a factor."""
+"""What the reward models that compare an image with its caption share: CLIP's cosine of the two, times a factor."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 import torch
 
-from modules.rewards.clip_model import ClipEyes
+from modules.rewards.clip_model import ClipImageEncoder
 
 
 @dataclass(frozen=True, slots=True)
 class CaptionFit:
-    """Rates a picture by `factor` times the cosine with its caption."""
+    """Rates an image by `factor` times the cosine with its caption."""
 
-    eyes: ClipEyes
+    image_encoder: ClipImageEncoder
     factor: float = 1.0
     is_differentiable: bool = True
 
-    def __call__(self, pictures_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
+    def __call__(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
         """Return the ratings (B,)."""
-        return self.factor * self.eyes.cosines(pictures_B3PP, prompts)
+        return self.factor * self.image_encoder.cosines(images_B3PP, prompts)

@@ -12,7 +12,8 @@ from modules.system.errors import DarkroomError
 
 
 def files_of(scorer: Scorer, context: RewardContext) -> dict[str, Path]:
-    """Return the files, or folders, that a judge needs, by the setting that can name them; missing ones are fetched.
+    """Return the files, or folders, that a reward model needs, by the setting that can name them; missing ones are
+    fetched.
 
     Raises DarkroomError where one is not there and cannot be had.
     """
@@ -26,7 +27,7 @@ def _had(wanted: Wanted, context: RewardContext) -> Path:
     if context.offline:
         raise DarkroomError(
             f"The reward needs {wanted.words}, which is not on this machine, and the network may not be used.",
-            advice="Allow downloads once, or get it by hand and name it in the judge's settings.",
+            advice="Allow downloads once, or get it by hand and name it in the reward model's settings.",
         )
     return _fetched(wanted, context)
 
@@ -48,7 +49,7 @@ def _fetched(wanted: Wanted, context: RewardContext) -> Path:
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
         raise DarkroomError(
             f"The reward needs {wanted.words}, which could not be downloaded: {str(error).splitlines()[0]}",
-            advice="Check the connection, or get it by hand and name it in the judge's settings.",
+            advice="Check the connection, or get it by hand and name it in the reward model's settings.",
         ) from error
     missing = [name for name in wanted.published.names if not (folder / name).is_file()]
     if missing:

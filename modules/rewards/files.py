@@ -14,7 +14,9 @@ from modules.system.paths import from_root
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A file, or a folder, that a judge needs: what is said of it in public, and the user's own, if one is given."""
+    """A file, or a folder, that a reward model needs: what is said of it in public, and the user's own, if one is
+    given.
+    """
 
     published: RewardFile
     own: Path | None
@@ -27,7 +29,7 @@ class Wanted:
 
 
 def wanted_files(scorer: Scorer) -> Iterator[Wanted]:
-    """Yield what a judge needs. A setting that names a repository takes the place of the published one's."""
+    """Yield what a reward model needs. A setting that names a repository takes the place of the published one's."""
     for published in REWARDS[scorer.kind].files:
         given = (scorer.file if published.slot == "file" else scorer.clip_model).strip()
         path = from_root(given)

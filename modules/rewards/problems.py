@@ -1,4 +1,4 @@
-"""What the judges need that is not there, told before a run. Torch-free; looks at names and hashes alone."""
+"""What the reward models need that is not there, told before a run. Torch-free; looks at names and hashes alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def problems_of_rewards(
     hub_cache_dir: str = "",
     approved_hashes: Collection[str] = (),
 ) -> Iterator[Problem]:
-    """Yield what keeps the judges in use from working, what will be downloaded for them, and what code they run.
+    """Yield what keeps the reward models in use from working, what will be downloaded for them, and what code they run.
 
     `approved_hashes` are those of the files of code that may be run. Errors keep a run from starting.
     """

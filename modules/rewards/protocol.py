@@ -1,6 +1,6 @@
 """What a reward is, and what it is made with.
 
-Shapes: B pictures, P height and width in pixels, which need not be equal.
+Shapes: B images, P height and width in pixels, which need not be equal.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from modules.system.secrets import HubAccess
 
 
 class Reward(Protocol):
-    """Rates pictures. What it is called and what files it needs stands in its record (`registry.py`)."""
+    """Rates images. What it is called and what files it needs stands in its record (`registry.py`)."""
 
     @property
     def is_differentiable(self) -> bool:
-        """Whether a gradient passes from the ratings to the pictures."""
+        """Whether a gradient passes from the ratings to the images."""
         ...
 
-    def __call__(self, pictures_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
-        """Return the ratings (B,) of float32 pictures in [0, 1]; NaN where a picture cannot be rated."""
+    def __call__(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
+        """Return the ratings (B,) of float32 images in [0, 1]; NaN where an image cannot be rated."""
         ...
 
 

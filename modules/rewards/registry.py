@@ -31,7 +31,7 @@ class RewardFile:
 
     @property
     def loaded_bytes(self) -> int:
-        """What it takes on the training device, where judges are in float32."""
+        """What it takes on the training device, where reward models are in float32."""
         return self.size_bytes * 4 // self.item_bytes
 
     @property
@@ -68,35 +68,35 @@ REWARDS: Mapping[str, RewardSpec] = {
         RewardSpec(
             "brightness",
             "Brightness",
-            "How light a picture is on average.",
+            "How light an image is on average.",
             f"{_SCORERS}.brightness:make",
             "0 (black) to 1 (white)",
         ),
         RewardSpec(
             "colour_target",
             "Closeness to a colour",
-            "How near the pixels of a picture are to a colour.",
+            "How near the pixels of an image are to a colour.",
             f"{_SCORERS}.colour_target:make",
             "-1 (as far as can be) to 0 (that colour alone)",
         ),
         RewardSpec(
             "contrast",
             "Contrast",
-            "How much light and dark differ within a picture.",
+            "How much light and dark differ within an image.",
             f"{_SCORERS}.contrast:make",
             "0 (one grey) to 0.5 (half black, half white)",
         ),
         RewardSpec(
             "sharpness",
             "Sharpness",
-            "How much fine detail a picture has; noise counts as detail.",
+            "How much fine detail an image has; noise counts as detail.",
             f"{_SCORERS}.sharpness:make",
             "0 (one tone) upwards",
         ),
         RewardSpec(
             "symmetry",
             "Symmetry",
-            "How alike the left and the right half of a picture are.",
+            "How alike the left and the right half of an image are.",
             f"{_SCORERS}.symmetry:make",
             "-1 (opposite) to 0 (mirrored)",
         ),
@@ -113,7 +113,7 @@ REWARDS: Mapping[str, RewardSpec] = {
         RewardSpec(
             "clip_score",
             "CLIP score",
-            "How well a picture fits its caption.",
+            "How well an image fits its caption.",
             f"{_SCORERS}.clip_score:make",
             "0.2 to 0.4",
             files=(RewardFile("file", _CLIP_L, "", 1_710_000_000),),
@@ -123,7 +123,7 @@ REWARDS: Mapping[str, RewardSpec] = {
         RewardSpec(
             "aesthetic",
             "Aesthetic (LAION)",
-            "How pleasing a picture is, whatever its caption.",
+            "How pleasing an image is, whatever its caption.",
             f"{_SCORERS}.aesthetic:make",
             "1 to 10",
             files=(
@@ -136,7 +136,7 @@ REWARDS: Mapping[str, RewardSpec] = {
         RewardSpec(
             "hps",
             "Human preference (HPS v2)",
-            "How well people would like it as a picture of its caption. Only pictures of one caption compare.",
+            "How well people would like it as a picture of its caption. Only images of one caption compare.",
             f"{_SCORERS}.hps:make",
             "0.2 to 0.4",
             files=(RewardFile("file", "xswu/HPSv2", "HPS_v2_compressed.pt", 1_970_000_000, item_bytes=2),),

@@ -41,7 +41,7 @@ def read_code(file: Path) -> bytes:
     except OSError as error:
         raise DarkroomError(
             f"The reward function's file {file} cannot be read: {error.strerror or error}.",
-            advice="Correct the path of the judge's file.",
+            advice="Correct the path of the reward model's file.",
         ) from error
 
 

@@ -103,7 +103,7 @@ def ddim_steps(
     2023, section 3.3). Steps and levels are those of diffusers' DDIMScheduler. Latents are not clipped, whatever the
     config says of clip_sample, which is meant for pixels. Raises DarkroomError for more steps than the model has
     timesteps, for a spacing that is not known, and for epsilon at zero terminal SNR, where noise says nothing of a
-    picture.
+    image.
     """
     if not isinstance(process, DDPMProcess):
         raise DarkroomError("A chain of DDIM steps needs a model of the DDPM kind, such as SD or SDXL.")

@@ -28,16 +28,16 @@ def make_scheduler(sampler: str, config: Mapping[str, Any]) -> Any:
 
 
 def initial_noise(shape: tuple[int, ...], *, seed: int, device: Device) -> tuple[torch.Tensor, torch.Generator]:
-    """Return the noise a picture begins with, float32, and the generator that goes on from it.
+    """Return the noise an image begins with, float32, and the generator that goes on from it.
 
-    Drawn on the processor, as diffusers' pipelines do with a processor generator: the same seed gives the same picture
+    Drawn on the processor, as diffusers' pipelines do with a processor generator: the same seed gives the same image
     there and here.
     """
     generator = torch.Generator("cpu").manual_seed(seed)
     return move(torch.randn(shape, generator=generator), device), generator
 
 
-def run_chain(
+def run_denoising_loop(
     predict: Predict,
     scheduler: Any,
     noise_BCHW: torch.Tensor,

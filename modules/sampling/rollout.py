@@ -1,4 +1,4 @@
-"""Painting pictures in a way that a method can learn from: the differentiable chain, and what it leaves behind.
+"""Painting images in a way that a method can learn from: the differentiable chain, and what it leaves behind.
 
 The chain is DDIM with classifier-free guidance. Its first steps run without gradient (under `no_grad`: detaching
 would keep their graphs until the latents are freed), the last K carry it, as does the decoding of the latents. What
@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from modules.data.buckets import Size
-from modules.data.size_conditioning import Frame
+from modules.data.size_conditioning import SizeConditioning
 from modules.families.protocol import Conditioning, ModelFamily
 from modules.families.spec import FamilySpec
 from modules.memory.checkpointing import create_checkpointed_forward
@@ -29,7 +29,7 @@ Store = Literal["none", "final", "trajectory"]
 
 
 @dataclass(frozen=True, slots=True)
-class ChainSettings:
+class RolloutSettings:
     """A chain: how many steps, how strict the guidance (1 or less is none), how much fresh noise (DDIM's eta)."""
 
     num_steps: int
@@ -39,9 +39,9 @@ class ChainSettings:
 
 @dataclass(frozen=True, eq=False)
 class Rollout:
-    """What a chain left behind; later methods learn from the stored states, AlignProp from the pictures' graph.
+    """What a chain left behind; later methods learn from the stored states, AlignProp from the images' graph.
 
-    `pictures_B3PP` are in [0, 1], float32, with their graph where `gradient_steps` is above 0. `latents_BSCHW` are
+    `images_B3PP` are in [0, 1], float32, with their graph where `gradient_steps` is above 0. `latents_BSCHW` are
     detached and float32, since rounding them would move the policies' ratio by more than its clip range: none (S = 0),
     the last alone (S = 1), or all from the noise on (S = steps + 1). `log_probs_BN` are those of each step under the
     policy that painted, 0 where a step was certain.
@@ -50,7 +50,7 @@ class Rollout:
     seeds: tuple[int, ...]
     timesteps: tuple[int, ...]
     gradient_steps: int
-    pictures_B3PP: torch.Tensor
+    images_B3PP: torch.Tensor
     latents_BSCHW: torch.Tensor
     log_probs_BN: torch.Tensor
 
@@ -62,17 +62,17 @@ def roll_out(
     *,
     seeds: Sequence[int],
     size: Size,
-    chain: ChainSettings,
+    chain: RolloutSettings,
     gradient_steps: int,
     device: Device,
     temp_device: Device,
     on_step: Callable[[], None],
     store: Store = "none",
 ) -> Rollout:
-    """Paint one picture per seed and return the rollout.
+    """Paint one image per seed and return the rollout.
 
     `conditioning` stands for B prompts on the device; `unconditional`, which only guidance needs, for the empty prompt,
-    once or B times. Both are framed here as whole pictures of `size`. Each picture's noise comes from
+    once or B times. Both are framed here as whole images of `size`. Each image's noise comes from
     its own seed, so what is painted does not depend on the others in the batch. `gradient_steps` is K, 0 for a rollout
     without any graph. `on_step` is called before each denoising step and before the decoding, and may raise to end it
     all. Raises DarkroomError for a chain the model cannot do, and ValueError for a K that the chain does not have.
@@ -94,13 +94,13 @@ def roll_out(
             states.append(latents_BCHW.detach())
     on_step()
     with nullcontext() if gradient_steps else torch.no_grad():
-        pictures_B3PP = _decoded(family, latents_BCHW, train_device=device, temp_device=temp_device)
+        images_B3PP = _decoded(family, latents_BCHW, train_device=device, temp_device=temp_device)
     kept = {"none": [], "final": [latents_BCHW.detach()], "trajectory": states}[store]
     return Rollout(
         seeds=tuple(seeds),
         timesteps=tuple(step.timestep for step in steps),
         gradient_steps=gradient_steps,
-        pictures_B3PP=pictures_B3PP,
+        images_B3PP=images_B3PP,
         latents_BSCHW=torch.stack(kept, dim=1) if kept else latents_BCHW.detach()[:, None][:, :0],
         log_probs_BN=torch.stack(log_probs, dim=1),
     )
@@ -120,7 +120,7 @@ def _policy(
             raise ValueError("Guidance needs the conditioning of the empty prompt.")
         repeated = unconditional.select([0] * len(conditioning)) if len(unconditional) == 1 else unconditional
         conditioning = family.join([repeated, conditioning], unconditional.select([0]))
-    whole = family.framed(conditioning, [Frame.whole(size)] * len(conditioning))
+    whole = family.with_size_conditioning(conditioning, [SizeConditioning.whole(size)] * len(conditioning))
 
     def predict(noisy_BCHW: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:
         output_BCHW = family.predict(noisy_BCHW, timestep.expand(noisy_BCHW.shape[0]), whole)
@@ -148,7 +148,7 @@ def _noise(generators: Sequence[torch.Generator], spec: FamilySpec, size: Size, 
 def _decoded(
     family: ModelFamily, latents_BCHW: torch.Tensor, *, train_device: Device, temp_device: Device
 ) -> torch.Tensor:
-    """Return the pictures in [0, 1], decoded one by one, each computed again in the backward pass.
+    """Return the images in [0, 1], decoded one by one, each computed again in the backward pass.
 
     Outside autocast, as samples are painted: the VAE is in the dtype that was chosen for it.
     """
@@ -156,8 +156,8 @@ def _decoded(
         _Decoder(family), train_device=train_device, temp_device=temp_device, mode="whole"
     )
     with torch.autocast(latents_BCHW.device.type, enabled=False):
-        pictures_B3PP = torch.cat([decode(latents_BCHW[i : i + 1]) for i in range(len(latents_BCHW))])
-    return (pictures_B3PP / 2 + 0.5).clamp(0, 1)
+        images_B3PP = torch.cat([decode(latents_BCHW[i : i + 1]) for i in range(len(latents_BCHW))])
+    return (images_B3PP / 2 + 0.5).clamp(0, 1)
 
 
 class _Decoder(nn.Module):
@@ -168,5 +168,5 @@ class _Decoder(nn.Module):
         self.family = family
 
     def forward(self, latents_BCHW: torch.Tensor) -> torch.Tensor:
-        """Return the pictures (B, 3, P, P) in [-1, 1]."""
+        """Return the images (B, 3, P, P) in [-1, 1]."""
         return self.family.decode(latents_BCHW)

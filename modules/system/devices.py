@@ -1,7 +1,7 @@
 """Devices by name, and the one way tensors move between them.
 
 A device here is logical. "cuda:1" is itself; "cpu:1" is a second device whose memory is the processor's, so that a
-machine without a GPU can act out every move between a training and a resting device. The device guard
+machine without a GPU can act out every move between a training and a offload device. The device guard
 (`modules/memory/guard.py`) tags storages with logical devices, and `move` is where a tensor changes its tag.
 """
 

@@ -1,1 +1,1 @@
-"""Tiny random-weight models, drawn pictures and configs for the tests."""
+"""Tiny random-weight models, drawn images and configs for the tests."""

@@ -28,7 +28,7 @@ def tiny_clip(*, activation: str = "quick_gelu", seed: int = 0) -> CLIPModel:
         )
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                if parameter.dim() > 1:  # freshly drawn, they hardly tell one picture from another
+                if parameter.dim() > 1:  # freshly drawn, they hardly tell one image from another
                     parameter.mul_(4.0)
                 elif name.endswith("bias"):
                     parameter.normal_(std=0.1)

@@ -11,7 +11,7 @@ from modules.config.schema import Config
 from modules.families.registry import FAMILIES
 
 
-def small_config(folder: Path, *, model: Path, pictures: Path, **changes: Any) -> Config:
+def small_config(folder: Path, *, model: Path, images: Path, **changes: Any) -> Config:
     """Return the config of a run of a few seconds; `changes` are nested sections laid over it."""
     tree: dict[str, Any] = {
         "darkroom_version": 1,
@@ -24,7 +24,7 @@ def small_config(folder: Path, *, model: Path, pictures: Path, **changes: Any) -
         },
         "model": {"base_model": str(model), "family": family_of(model)},
         "data": {"resolution_px": [64], "bucket_step_px": 16, "loader_threads": 1},
-        "concepts": [{"path": str(pictures)}],
+        "concepts": [{"path": str(images)}],
         "training": {"epochs": 2, "batch_size": 2, "learning_rate": 1e-3},
         "adapter": {"rank": 2, "alpha": 2.0},
         "sampling": {"every": {"unit": "never"}, "at_start": False, "at_end": False},

@@ -20,7 +20,7 @@ from modules.memory.placement import Placement
 from modules.sampling.denoising_loop import make_scheduler
 from modules.system.devices import CPU
 from tests.builders.configs import family_of
-from trainer.callbacks.image_sampler import Painter
+from trainer.callbacks.image_sampler import ImageSampler
 from trainer.step.precision import Precision
 
 
@@ -52,7 +52,7 @@ def stock_pipeline(folder: Path) -> Any:
     return pipe
 
 
-def paint_in_diffusers(pipe: Any, prompt: SamplePrompt) -> np.ndarray:
+def sample_in_diffusers(pipe: Any, prompt: SamplePrompt) -> np.ndarray:
     """What the pipeline paints, with the sampler as we set it up."""
     pipe.scheduler = make_scheduler(prompt.sampler, pipe.scheduler.config)
     image = pipe(
@@ -67,7 +67,7 @@ def paint_in_diffusers(pipe: Any, prompt: SamplePrompt) -> np.ndarray:
     return np.asarray(image, dtype=int)
 
 
-def paint_with_ours(family: ModelFamily, prompt: SamplePrompt) -> np.ndarray:
+def sample_with_ours(family: ModelFamily, prompt: SamplePrompt) -> np.ndarray:
     """What our painter paints."""
     placement = Placement(
         {n: p.module for n, p in family.parts.items()},
@@ -75,12 +75,12 @@ def paint_with_ours(family: ModelFamily, prompt: SamplePrompt) -> np.ndarray:
         temp_device=CPU,
         needed_in=lambda phase: frozenset(family.parts),
     )
-    [image] = Painter(family, placement, CPU, Precision("float32", CPU)).paint([prompt], on_step=lambda: None)
+    [image] = ImageSampler(family, placement, CPU, Precision("float32", CPU)).sample([prompt], on_step=lambda: None)
     placement.close()
     return np.asarray(image, dtype=int)
 
 
-def assert_same_picture(ours: np.ndarray, theirs: np.ndarray) -> None:
+def assert_same_image(ours: np.ndarray, theirs: np.ndarray) -> None:
     """Equal up to rounding at the border between two of 256 levels, which an error of 1e-7 can tip."""
     assert np.abs(ours - theirs).max() <= 1
     assert (ours == theirs).mean() > 0.999

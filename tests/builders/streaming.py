@@ -31,9 +31,9 @@ from modules.optim.param_groups import TrainGroup, optimizer_groups
 from modules.optim.registry import build_optimizer
 from modules.system.devices import CPU
 from tests.builders.configs import laid_over, small_config
+from tests.builders.images import draw_folder
 from tests.builders.models import write_sd_folder
 from tests.builders.more_models import write_sdxl_folder
-from tests.builders.pictures import draw_folder
 from tests.builders.pipelines import load_tiny
 from trainer.export.lora import LoraExporter
 from trainer.export.model import ModelExporter
@@ -96,7 +96,7 @@ def lora_exporter(family: ModelFamily, config: Config) -> LoraExporter:
 
 def saving(family_name: str, form: str, folder: Path) -> Callable[[int], Callable[[], None]]:
     """Return what saves a family in a form, its weights of so many bytes each."""
-    config = small_config(folder, model=folder / family_name, pictures=folder / "pictures")
+    config = small_config(folder, model=folder / family_name, images=folder / "images")
     config = laid_over(laid_over(config, FORMS[form]), {"output": {"dtype": "float16"}})
 
     def save(num_bytes: int) -> Callable[[], None]:
@@ -114,7 +114,7 @@ def saving(family_name: str, form: str, folder: Path) -> Callable[[int], Callabl
 
 def backup(folder: Path) -> Callable[[int], Callable[[], None]]:
     """Return what backs up a fine-tune, its weights of so many bytes each: weights, optimizer state and averages."""
-    config = small_config(folder, model=folder / "sd", pictures=folder / "pictures")
+    config = small_config(folder, model=folder / "sd", images=folder / "images")
 
     def prepare(num_bytes: int) -> Callable[[], None]:
         names = [f"unet.{n}" for n in range(MODEL_BYTES // TENSOR_BYTES)]
@@ -177,7 +177,7 @@ def tried(prepare: Callable[[int], Callable[[], None]], folder: Path) -> str:
 def main(folder: Path) -> None:
     """Try everything and tell, as JSON, what went wrong with what."""
     torch.set_num_threads(1)
-    draw_folder(folder / "pictures", sizes=[(64, 64)])
+    draw_folder(folder / "images", sizes=[(64, 64)])
     for name, write in FAMILIES.items():
         write(folder / name)
     told = {f"{name} {form}": tried(saving(name, form, folder), folder) for name, form in SAVES}

@@ -20,7 +20,7 @@ from modules.data.dataset import Dataset
 from modules.families.protocol import ModelFamily
 from modules.system.errors import DarkroomError
 from tests.builders.configs import laid_over
-from tests.builders.pipelines import load_tiny, paint_in_diffusers, paint_with_ours, stock_pipeline
+from tests.builders.pipelines import load_tiny, sample_in_diffusers, sample_with_ours, stock_pipeline
 from trainer.export.lora import LoraExporter
 from trainer.run.standalone import put_lora_on
 
@@ -71,12 +71,12 @@ def test_stock_diffusers_paints_the_trainers_sample(trained: Trained, tmp_path: 
     folder, family, adapters = trained
     path = tmp_path / "lora.safetensors"
     exporter(family, adapters, format=form).save(path, weights(adapters), now=NOW, step=3, epoch=1)
-    ours = paint_with_ours(family, PROMPT)
-    plain = paint_in_diffusers(stock_pipeline(folder), PROMPT)
+    ours = sample_with_ours(family, PROMPT)
+    plain = sample_in_diffusers(stock_pipeline(folder), PROMPT)
     pipe = stock_pipeline(folder)
     pipe.load_lora_weights(path.parent, weight_name=path.name)
-    assert np.abs(ours - paint_in_diffusers(pipe, PROMPT)).max() <= 1
-    # And the file does something: without it the picture is another.
+    assert np.abs(ours - sample_in_diffusers(pipe, PROMPT)).max() <= 1
+    # And the file does something: without it the image is another.
     assert np.abs(ours - plain).max() > 10
     # Every layer of the file is in the pipeline, with its weights.
     parts = [getattr(pipe, adapter.part) for adapter in adapters]

@@ -1,4 +1,4 @@
-"""Each sampler does the kinds of prediction that its record says: with a perfect prediction it ends at the picture."""
+"""Each sampler does the kinds of prediction that its record says: with a perfect prediction it ends at the image."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from modules.diffusion.process import DDPMProcess, PredictionType
-from modules.sampling.denoising_loop import initial_noise, make_scheduler, run_chain
+from modules.sampling.denoising_loop import initial_noise, make_scheduler, run_denoising_loop
 from modules.sampling.registry import SAMPLERS
 from modules.system.devices import CPU
 
@@ -26,7 +26,7 @@ CLAIMED = [
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(("sampler", "prediction", "zero_snr"), CLAIMED)
-def test_a_perfect_prediction_ends_at_the_picture(sampler: str, prediction: PredictionType, zero_snr: bool) -> None:
+def test_a_perfect_prediction_ends_at_the_image(sampler: str, prediction: PredictionType, zero_snr: bool) -> None:
     assert distance_at_the_end(sampler, told=prediction, given=prediction, zero_snr=zero_snr) < 1e-4
 
 
@@ -37,22 +37,24 @@ def test_a_prediction_of_another_kind_does_not(sampler: str) -> None:
 
 
 def distance_at_the_end(sampler: str, *, told: str, given: PredictionType, zero_snr: bool) -> float:
-    """How far a chain ends from the picture, where the sampler is told one kind and given a perfect one of a kind."""
+    """How far a chain ends from the image, where the sampler is told one kind and given a perfect one of a kind."""
     config = {**SCHEDULER, "prediction_type": told, "rescale_betas_zero_snr": zero_snr}
     scheduler = make_scheduler(sampler, config)
     process = DDPMProcess(make_scheduler("ddim", config).alphas_cumprod, given)
     noise_BCHW, generator = initial_noise((1, 4, 8, 8), seed=5, device=CPU)
-    picture_BCHW, _ = initial_noise((1, 4, 8, 8), seed=6, device=CPU)
+    image_BCHW, _ = initial_noise((1, 4, 8, 8), seed=6, device=CPU)
 
     def perfect(noisy_BCHW: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:
         abar = _alpha_at(process.alphas_cumprod_T, timestep)
-        added_BCHW = (noisy_BCHW - abar.sqrt() * picture_BCHW) / (1 - abar).sqrt()
+        added_BCHW = (noisy_BCHW - abar.sqrt() * image_BCHW) / (1 - abar).sqrt()
         if given == "epsilon":
             return added_BCHW
-        return abar.sqrt() * added_BCHW - (1 - abar).sqrt() * picture_BCHW
+        return abar.sqrt() * added_BCHW - (1 - abar).sqrt() * image_BCHW
 
-    end_BCHW = run_chain(perfect, scheduler, noise_BCHW, num_steps=20, generator=generator, on_step=lambda: None)
-    return float((end_BCHW - picture_BCHW).abs().max())
+    end_BCHW = run_denoising_loop(
+        perfect, scheduler, noise_BCHW, num_steps=20, generator=generator, on_step=lambda: None
+    )
+    return float((end_BCHW - image_BCHW).abs().max())
 
 
 def _alpha_at(alphas_T: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:

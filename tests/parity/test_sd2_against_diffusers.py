@@ -14,7 +14,7 @@ import torch
 from modules.config.sections.evaluation import SamplePrompt
 from modules.families.sd.forward import StableDiffusion
 from modules.families.sd.load import load
-from tests.builders.pipelines import assert_same_picture, paint_in_diffusers, paint_with_ours, stock_pipeline
+from tests.builders.pipelines import assert_same_image, sample_in_diffusers, sample_with_ours, stock_pipeline
 
 PROMPT, NEGATIVE = "a small red disc on a green ground", "blurred"
 
@@ -57,7 +57,7 @@ def test_a_painted_sample_is_the_pipelines(family: StableDiffusion, pipeline: An
         prompt=PROMPT, negative_prompt=NEGATIVE, width_px=64, height_px=96, seed=7, steps=5, guidance=4.0,
         sampler=sampler,
     )  # fmt: skip
-    assert_same_picture(paint_with_ours(family, prompt), paint_in_diffusers(pipeline, prompt))
+    assert_same_image(sample_with_ours(family, prompt), sample_in_diffusers(pipeline, prompt))
 
 
 def test_what_it_predicts_is_read_from_its_scheduler(family: StableDiffusion, tiny_sd: Path) -> None:

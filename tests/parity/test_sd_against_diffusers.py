@@ -22,11 +22,11 @@ from modules.families.parts.clip_vocabulary import clip_merges, clip_vocabulary
 from modules.families.sd.forward import StableDiffusion
 from modules.families.sd.load import load
 from modules.memory.placement import Placement
-from modules.sampling.denoising_loop import guided, initial_noise, make_scheduler, run_chain
+from modules.sampling.denoising_loop import guided, initial_noise, make_scheduler, run_denoising_loop
 from modules.sampling.registry import SAMPLERS
 from modules.system.devices import CPU
 from tests.builders.models import SCHEDULER
-from trainer.callbacks.image_sampler import Painter
+from trainer.callbacks.image_sampler import ImageSampler
 from trainer.step.precision import Precision
 
 PROMPT, NEGATIVE = "a small red disc on a green ground", "blurred"
@@ -98,10 +98,10 @@ def test_prediction_is_the_unets(family: StableDiffusion, pipeline: StableDiffus
 
 
 def test_latents_are_the_scaled_mean(family: StableDiffusion, pipeline: StableDiffusionPipeline) -> None:
-    pictures_B3PP = torch.rand(3, 3, 64, 64, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    images_B3PP = torch.rand(3, 3, 64, 64, generator=torch.Generator().manual_seed(0)) * 2 - 1
     with torch.no_grad():
-        ours = family.encode_images(pictures_B3PP)
-        theirs = pipeline.vae.encode(pictures_B3PP).latent_dist.mode() * pipeline.vae.config.scaling_factor
+        ours = family.encode_images(images_B3PP)
+        theirs = pipeline.vae.encode(images_B3PP).latent_dist.mode() * pipeline.vae.config.scaling_factor
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
 
 
@@ -174,7 +174,9 @@ def test_the_sampling_trajectory_is_the_pipelines(family: StableDiffusion, pipel
 
         noise, generator = initial_noise((1, 4, 8, 8), seed=3, device=CPU)
         scheduler = make_scheduler("ddim", SCHEDULER)
-        end = run_chain(guided(predict, 4.0), scheduler, noise, num_steps=6, generator=generator, on_step=lambda: None)
+        end = run_denoising_loop(
+            guided(predict, 4.0), scheduler, noise, num_steps=6, generator=generator, on_step=lambda: None
+        )
     assert len(theirs) == 6
     for mine, other in zip([*ours[1:], end], theirs, strict=True):
         torch.testing.assert_close(mine, other, rtol=0, atol=1e-5)
@@ -195,7 +197,7 @@ def test_a_painted_sample_is_the_pipelines(
         prompt=PROMPT, negative_prompt=NEGATIVE, width_px=64, height_px=96, seed=7, steps=5, guidance=guidance,
         sampler=sampler,
     )  # fmt: skip
-    [ours] = Painter(family, placement, CPU, Precision("float32", CPU)).paint([prompt], on_step=lambda: None)
+    [ours] = ImageSampler(family, placement, CPU, Precision("float32", CPU)).sample([prompt], on_step=lambda: None)
     placement.close()
     pipeline.scheduler = make_scheduler(sampler, SCHEDULER)
     theirs = pipeline(

@@ -14,15 +14,15 @@ import torch
 
 from modules.config.sections.evaluation import SamplePrompt
 from modules.data.buckets import Size
-from modules.data.size_conditioning import Frame
+from modules.data.size_conditioning import SizeConditioning
 from modules.families.sdxl.forward import StableDiffusionXL
 from modules.families.sdxl.load import load
-from modules.sampling.denoising_loop import guided, initial_noise, make_scheduler, run_chain
+from modules.sampling.denoising_loop import guided, initial_noise, make_scheduler, run_denoising_loop
 from modules.system.devices import CPU
-from tests.builders.pipelines import assert_same_picture, paint_in_diffusers, paint_with_ours, stock_pipeline
+from tests.builders.pipelines import assert_same_image, sample_in_diffusers, sample_with_ours, stock_pipeline
 
 PROMPT, NEGATIVE = "a small red disc on a green ground", "blurred"
-SQUARE = Frame.whole(Size(64, 64))
+SQUARE = SizeConditioning.whole(Size(64, 64))
 
 
 @pytest.fixture(scope="module")
@@ -75,10 +75,10 @@ def test_a_long_prompt_is_its_chunks_with_the_pooled_state_of_the_first(
 def test_prediction_is_the_unets_with_the_pipelines_sizes(family: StableDiffusionXL, pipeline: Any) -> None:
     noisy_BCHW = torch.randn(2, 4, 8, 8, generator=torch.Generator().manual_seed(0))
     timesteps_B = torch.tensor([1, 999])
-    frames = [Frame(Size(640, 480), 12, 34, Size(96, 64)), SQUARE]
+    size_conditionings = [SizeConditioning(Size(640, 480), 12, 34, Size(96, 64)), SQUARE]
     width = pipeline.text_encoder_2.config.projection_dim
     with torch.no_grad():
-        conditioning = family.framed(family.encode_prompts(["one", "two"]), frames)
+        conditioning = family.with_size_conditioning(family.encode_prompts(["one", "two"]), size_conditionings)
         ours = family.predict(noisy_BCHW, timesteps_B, conditioning)
         sizes = [
             pipeline._get_add_time_ids((480, 640), (34, 12), (64, 96), torch.float32, width),
@@ -91,7 +91,7 @@ def test_prediction_is_the_unets_with_the_pipelines_sizes(family: StableDiffusio
             added_cond_kwargs={"text_embeds": conditioning.pooled_BE, "time_ids": torch.cat(sizes)},
         ).sample
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
-    other = family.framed(conditioning, [SQUARE, SQUARE])
+    other = family.with_size_conditioning(conditioning, [SQUARE, SQUARE])
     with torch.no_grad():
         assert not torch.allclose(family.predict(noisy_BCHW, timesteps_B, other)[0], ours[0], atol=1e-4)
 
@@ -116,7 +116,7 @@ def test_the_sampling_trajectory_is_the_pipelines(model: str, request: pytest.Fi
     with torch.no_grad():
         # Encoded one by one, as the pipeline does: what a batch changes in the last bits grows along the chain.
         negative, positive = family.encode_prompts([NEGATIVE]), family.encode_prompts([PROMPT])
-        conditioning = family.framed(family.join([negative, positive], positive), [SQUARE] * 2)
+        conditioning = family.with_size_conditioning(family.join([negative, positive], positive), [SQUARE] * 2)
 
         def predict(noisy_BCHW: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:
             timesteps.append(int(timestep))
@@ -125,7 +125,9 @@ def test_the_sampling_trajectory_is_the_pipelines(model: str, request: pytest.Fi
 
         noise, generator = initial_noise((1, 4, 8, 8), seed=3, device=CPU)
         scheduler = make_scheduler("ddim", family.scheduler_config())
-        end = run_chain(guided(predict, 4.0), scheduler, noise, num_steps=6, generator=generator, on_step=lambda: None)
+        end = run_denoising_loop(
+            guided(predict, 4.0), scheduler, noise, num_steps=6, generator=generator, on_step=lambda: None
+        )
     assert len(theirs) == 6
     assert (timesteps[0] == 999) == (model == "tiny_sdxl_v"), "zero terminal SNR begins at the last timestep"
     for mine, other in zip([*ours[1:], end], theirs, strict=True):
@@ -140,13 +142,13 @@ def test_a_painted_sample_is_the_pipelines(model: str, sampler: str, request: py
         prompt=PROMPT, negative_prompt=NEGATIVE, width_px=64, height_px=96, seed=7, steps=5, guidance=4.0,
         sampler=sampler,
     )  # fmt: skip
-    ours = paint_with_ours(load(str(folder), dtypes={}), prompt)
-    assert_same_picture(ours, paint_in_diffusers(stock_pipeline(folder), prompt))
+    ours = sample_with_ours(load(str(folder), dtypes={}), prompt)
+    assert_same_image(ours, sample_in_diffusers(stock_pipeline(folder), prompt))
 
 
 def test_latents_are_the_scaled_mean(family: StableDiffusionXL, pipeline: Any) -> None:
-    pictures_B3PP = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    images_B3PP = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0)) * 2 - 1
     with torch.no_grad():
-        ours = family.encode_images(pictures_B3PP)
-        theirs = pipeline.vae.encode(pictures_B3PP).latent_dist.mode() * 0.13025
+        ours = family.encode_images(images_B3PP)
+        theirs = pipeline.vae.encode(images_B3PP).latent_dist.mode() * 0.13025
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from modules.config.schema import Config
 from modules.system.paths import PROGRAM_ROOT
 from tests.builders.configs import laid_over, small_config
+from tests.builders.images import draw_folder
 from tests.builders.matrix import matrix
-from tests.builders.pictures import draw_folder
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from trainer.commands import Stop
 from trainer.events import PhaseChanged, RewardMeasured, RunFailed, StepFinished
@@ -24,11 +24,9 @@ BRIGHTER: dict[str, Any] = {"scorers": [{"kind": "brightness"}], "measure_every"
 METHOD: dict[str, Any] = {"name": "alignprop", "steps": 4, "last_steps": 2, "guidance": 2.0}
 
 
-def reward_config(folder: Path, model: Path, pictures: Path, **method: Any) -> Config:
+def reward_config(folder: Path, model: Path, images: Path, **method: Any) -> Config:
     """A run that follows brightness, in short chains."""
-    return small_config(
-        folder, model=model, pictures=pictures, training={"method": {**METHOD, **method}}, reward=BRIGHTER
-    )
+    return small_config(folder, model=model, images=images, training={"method": {**METHOD, **method}}, reward=BRIGHTER)
 
 
 def ways_of(ran: Ran) -> list[bool]:
@@ -40,12 +38,12 @@ def ways_of(ran: Ran) -> list[bool]:
 
 
 def demo_config(folder: Path, *, trains: str, checkpointing: str, seed: int) -> Config:
-    """Twenty updates of two pictures each on the demo model."""
+    """Twenty updates of two images each on the demo model."""
     shapes = PROGRAM_ROOT / "demo" / "shapes"
     return small_config(
         folder,
         model=PROGRAM_ROOT / "demo" / "model",
-        pictures=shapes,
+        images=shapes,
         general={"seed": seed},
         concepts=[{"path": str(shapes), "repeats": 40 / 24}],
         parts={"unet": {"checkpointing": checkpointing}, "text_encoder": {"train": False}},
@@ -57,7 +55,7 @@ def demo_config(folder: Path, *, trains: str, checkpointing: str, seed: int) -> 
             "method": {"name": "alignprop", "steps": 8, "truncate": "fixed", "last_steps": 2, "guidance": 3.0},
         },
         adapter={"rank": 4, "alpha": 4.0},
-        reward={"scorers": [{"kind": "brightness"}], "measure_every": {"n": 20, "unit": "step"}, "num_pictures": 8},
+        reward={"scorers": [{"kind": "brightness"}], "measure_every": {"n": 20, "unit": "step"}, "num_images": 8},
     )
 
 
@@ -77,16 +75,16 @@ def test_twenty_updates_raise_the_reward_on_eight_fixed_seeds(
     assert before is not None
     assert after is not None
     assert after > before + 0.05
-    assert [m.num_pictures for m in ran.of(RewardMeasured)] == [8, 8]
+    assert [m.num_images for m in ran.of(RewardMeasured)] == [8, 8]
 
 
 # ---- mixed runs
 
 
-def test_a_mixed_run_follows_the_reward_in_some_steps(any_model: Path, pictures: Path, tmp_path: Path) -> None:
+def test_a_mixed_run_follows_the_reward_in_some_steps(any_model: Path, images: Path, tmp_path: Path) -> None:
     """Everything beside: caches, a second device, text encoders that learn, accumulation, an average."""
     config = laid_over(
-        reward_config(tmp_path, any_model, pictures, probability=0.3),
+        reward_config(tmp_path, any_model, images, probability=0.3),
         {
             "general": {"temp_device": "cpu:1", "debug_checks": True},
             "training": {"epochs": 5, "batch_size": 1, "accumulation_steps": 2, "ema": {"mode": "temp_device"}},
@@ -97,32 +95,32 @@ def test_a_mixed_run_follows_the_reward_in_some_steps(any_model: Path, pictures:
     assert True in ways, ran.ending
     assert False in ways
     assert ran.finished.outcome == "finished"
-    rehearsed = [e.detail for e in ran.of(PhaseChanged) if e.phase == "rehearsing"]
-    assert rehearsed[:2] == ["a training step (following the reward)", "a training step (denoising)"]
+    dry_run_done = [e.detail for e in ran.of(PhaseChanged) if e.phase == "dry_run"]
+    assert dry_run_done[:2] == ["a training step (following the reward)", "a training step (denoising)"]
     for step in ran.of(StepFinished):
         assert (set(step.metrics) == {"reward", "reward/brightness"}) == ("reward" in step.metrics)
 
 
-def test_the_shares_of_none_and_of_all(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
+def test_the_shares_of_none_and_of_all(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     ways = {
-        share: ways_of(run(reward_config(tmp_path / str(share), tiny_sd, pictures, probability=share)))
+        share: ways_of(run(reward_config(tmp_path / str(share), tiny_sd, images, probability=share)))
         for share in (0.0, 1.0)
     }
     assert set(ways[0.0]) == {False}
     assert set(ways[1.0]) == {True}
 
 
-def test_a_share_of_none_trains_as_denoising_does(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
-    plain = run(small_config(tmp_path / "plain", model=tiny_sd, pictures=pictures))
-    never = run(reward_config(tmp_path / "never", tiny_sd, pictures, probability=0.0))
+def test_a_share_of_none_trains_as_denoising_does(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+    plain = run(small_config(tmp_path / "plain", model=tiny_sd, images=images))
+    never = run(reward_config(tmp_path / "never", tiny_sd, images, probability=0.0))
     assert_equal_tensors(plain.weights, never.weights)
 
 
-def test_a_concept_s_weight_counts_for_what_is_painted_too(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
+def test_a_concept_s_weight_counts_for_what_is_painted_too(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     losses = []
     for weight in (1.0, 0.25):
-        config = reward_config(tmp_path / str(weight), tiny_sd, pictures)
-        weighed = {"concepts": [{"path": str(pictures), "loss_weight": weight}], "training": {"epochs": 1}}
+        config = reward_config(tmp_path / str(weight), tiny_sd, images)
+        weighed = {"concepts": [{"path": str(images), "loss_weight": weight}], "training": {"epochs": 1}}
         [first, *_] = run(laid_over(config, weighed)).of(StepFinished)
         losses.append((first.loss, first.metrics["reward"]))
     assert losses[1][0] == pytest.approx(0.25 * (losses[0][0] or 0.0))
@@ -133,7 +131,7 @@ def test_a_concept_s_weight_counts_for_what_is_painted_too(tiny_sd: Path, pictur
 
 
 def test_a_branch_that_the_dice_seldom_choose_is_tried_at_the_start(
-    tiny_sd: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """OneTrainer#467, planted: the reward's branch lacks an argument, and is taken in one step of a thousand."""
 
@@ -141,7 +139,7 @@ def test_a_branch_that_the_dice_seldom_choose_is_tried_at_the_start(
         raise TypeError("roll_out() missing 1 required keyword-only argument: 'size'")
 
     monkeypatch.setattr("trainer.methods.alignprop.roll_out", broken)
-    ran = run(reward_config(tmp_path, tiny_sd, pictures, probability=0.001))
+    ran = run(reward_config(tmp_path, tiny_sd, images, probability=0.001))
     assert isinstance(ran.ending, RunFailed)
     assert "a training step (following the reward) failed" in ran.ending.message
     assert not ran.of(StepFinished)
@@ -151,12 +149,12 @@ def test_a_branch_that_the_dice_seldom_choose_is_tried_at_the_start(
 
 
 def test_stopped_between_denoising_steps_and_resumed_ends_bit_equal(
-    tiny_sd: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With drawn K, mixed ways, accumulation, an average and dropout; the step under way is forgotten and replayed."""
     configs = [
         laid_over(
-            reward_config(tmp_path / name, tiny_sd, pictures, probability=0.6),
+            reward_config(tmp_path / name, tiny_sd, images, probability=0.6),
             {
                 "training": {"epochs": 3, "accumulation_steps": 2, "batch_size": 1, "ema": {"mode": "train_device"}},
                 "adapter": {"dropout": 0.2},
@@ -206,7 +204,7 @@ def test_stopped_between_denoising_steps_and_resumed_ends_bit_equal(
 )
 def test_every_trained_parameter_gets_its_gradient(
     request: pytest.FixtureRequest,
-    pictures: Path,
+    images: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     model: str,
@@ -224,7 +222,7 @@ def test_every_trained_parameter_gets_its_gradient(
 
     monkeypatch.setattr(Stepper, "finish", finish)
     config = laid_over(
-        reward_config(tmp_path, request.getfixturevalue(model), pictures, truncate="fixed"),
+        reward_config(tmp_path, request.getfixturevalue(model), images, truncate="fixed"),
         {
             "training": {"trains": "full", "precision": precision, "epochs": 1},
             "data": {"latent_cache": is_cached, "text_cache": is_cached},
@@ -238,8 +236,8 @@ def test_every_trained_parameter_gets_its_gradient(
     assert [names for names in silent[1:] if names] == []
 
 
-def test_ways_to_save_memory_change_no_bit(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
-    config = reward_config(tmp_path, tiny_sd, pictures, truncate="fixed", last_steps=3)
+def test_ways_to_save_memory_change_no_bit(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+    config = reward_config(tmp_path, tiny_sd, images, truncate="fixed", last_steps=3)
     plain = run(config)
     for unet in (
         {"checkpointing": "whole", "offload_activations": True},
@@ -257,19 +255,19 @@ def test_ways_to_save_memory_change_no_bit(tiny_sd: Path, pictures: Path, tmp_pa
 def test_no_part_is_parked_where_a_step_paints(
     request: pytest.FixtureRequest, tmp_path: Path, model: str, latent_cache: bool, text_cache: bool
 ) -> None:
-    pictures = draw_folder(tmp_path / "two sizes", sizes=[(64, 64), (96, 64)])
+    images = draw_folder(tmp_path / "two sizes", sizes=[(64, 64), (96, 64)])
     sample = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 2, "guidance": 3.0}
     config = laid_over(
-        reward_config(tmp_path, request.getfixturevalue(model), pictures),
+        reward_config(tmp_path, request.getfixturevalue(model), images),
         {
             "general": {"temp_device": "cpu:1", "debug_checks": True},
             "data": {"latent_cache": latent_cache, "text_cache": text_cache},
             "parts": {key: {"train": False} for key in ("text_encoder", "text_encoder_2")},
             "training": {"epochs": 2},
-            "concepts": [{"path": str(pictures)}, {"path": str(pictures), "kind": "validation"}],
+            "concepts": [{"path": str(images)}, {"path": str(images), "kind": "validation"}],
             "validation": {"every": {"n": 1, "unit": "epoch"}, "num_timesteps": 1},
             "sampling": {"at_end": True, "prompts": [sample]},
-            "reward": {"measure_every": {"n": 1, "unit": "epoch"}, "num_pictures": 1},
+            "reward": {"measure_every": {"n": 1, "unit": "epoch"}, "num_images": 1},
         },
     )
     ran = run(config)
@@ -278,7 +276,7 @@ def test_no_part_is_parked_where_a_step_paints(
 
 
 def test_the_trial_reaches_through_the_most_steps(
-    tiny_sd: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the dry run tries is the largest rollout of the run, and K is drawn once for each of them."""
     from trainer.methods import alignprop
@@ -290,7 +288,7 @@ def test_the_trial_reaches_through_the_most_steps(
         return plain(*arguments, **options)
 
     monkeypatch.setattr(alignprop, "roll_out", watched)
-    config = reward_config(tmp_path, tiny_sd, pictures, last_steps=3)
+    config = reward_config(tmp_path, tiny_sd, images, last_steps=3)
     run(laid_over(config, {"training": {"epochs": 4}}))
     assert drawn[0] == 3
     assert set(drawn[1:]) == {1, 2, 3}

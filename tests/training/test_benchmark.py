@@ -42,7 +42,7 @@ def test_pairs_take_turns_and_the_first_does_not_count(monkeypatch: pytest.Monke
 
 
 def test_both_loops_do_the_same_steps(
-    tiny_sd: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[int] = []
     step = torch.optim.AdamW.step
@@ -52,7 +52,7 @@ def test_both_loops_do_the_same_steps(
         return step(self, *arguments)
 
     monkeypatch.setattr(torch.optim.AdamW, "step", counted)
-    base = small_config(tmp_path, model=tiny_sd, pictures=pictures)
+    base = small_config(tmp_path, model=tiny_sd, images=images)
     ratio = loop_against_bare(demo_config(base, tmp_path, repeats=1, epochs=1000), rounds=1, num_threads=1)
     assert ratio.ratio > 0
     # Two rounds (one does not count) of each loop, all of them over the same parameters.
@@ -63,11 +63,11 @@ def test_both_loops_do_the_same_steps(
 
 
 def test_what_saves_memory_is_measured_against_nothing_saved(
-    tiny_sdxl: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_sdxl: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blocks, waiting = "checkpointing per block", "per block, all layers offloaded"
     monkeypatch.setattr(saving_memory, "WAYS", {way: saving_memory.WAYS[way] for way in (blocks, waiting)})
-    base = small_config(tmp_path, model=tiny_sdxl, pictures=pictures, general={"temp_device": "cpu:1"})
+    base = small_config(tmp_path, model=tiny_sdxl, images=images, general={"temp_device": "cpu:1"})
     config = saving_memory.of_denoiser(demo_config(base, tmp_path, repeats=1, epochs=1000), trains="full")
     savings = {s.way: s for s in saving_memory.ways_against_none(config, rounds=1, num_threads=1)}
     assert all(s.speed.ratio > 0 for s in savings.values())
@@ -81,11 +81,11 @@ def test_what_saves_memory_is_measured_against_nothing_saved(
 def test_a_step_s_time_memory_and_operations_are_told_beside_what_was_predicted(
     tiny_sdxl: Path, tmp_path: Path
 ) -> None:
-    base = small_config(tmp_path, model=tiny_sdxl, pictures=tmp_path, general={"temp_device": "cpu:1"})
+    base = small_config(tmp_path, model=tiny_sdxl, images=tmp_path, general={"temp_device": "cpu:1"})
     base = demo_config(base, tmp_path, repeats=1, epochs=1000)
-    pictures = full_size.draw_noise(tmp_path / "noise", num_pictures=2, side_px=64)
+    images = full_size.draw_noise(tmp_path / "noise", num_images=2, side_px=64)
     (name, case), *_ = full_size.CASES.items()
-    config = full_size.full_size_config(base, tiny_sdxl, pictures, case, side_px=64)
+    config = full_size.full_size_config(base, tiny_sdxl, images, case, side_px=64)
     found = full_size.measured(name, config, CPU, rounds=1, num_threads=1)
     assert found.step_flops > 2 * count_flops_of_a_prediction(config)
     assert found.flops_per_second == found.step_flops / found.step_seconds
@@ -95,10 +95,10 @@ def test_a_step_s_time_memory_and_operations_are_told_beside_what_was_predicted(
 
 
 def test_the_weights_of_a_run_that_is_over_do_not_count_in_the_next_ones_peak(
-    tiny_sd: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a GPU the allocator counts all that lives."""
-    base = small_config(tmp_path, model=tiny_sd, pictures=pictures, parts={"unet": {"checkpointing": "block"}})
+    base = small_config(tmp_path, model=tiny_sd, images=images, parts={"unet": {"checkpointing": "block"}})
     config = demo_config(base, tmp_path, repeats=1, epochs=1000)
     weights: list[weakref.ref[torch.Tensor]] = []
     plain_prepare, living = saving_memory.prepare, []
@@ -141,7 +141,7 @@ def test_a_model_of_random_weights_has_the_published_shapes(
     monkeypatch.setattr(full_size, "shipped_configs", lambda _name: folder_configs(like, parts))
     folder = full_size.write_random_model(tmp_path / "random", "sdxl" if model == "sdxl" else "sd1")
     written, original = (
-        load_family(small_config(tmp_path, model=place, pictures=tmp_path)).parts for place in (folder, like)
+        load_family(small_config(tmp_path, model=place, images=tmp_path)).parts for place in (folder, like)
     )
     for name in parts:
         ours, theirs = (found[name].module.state_dict() for found in (written, original))

@@ -12,22 +12,22 @@ from PIL import Image
 
 from modules.config.schema import Config
 from tests.builders.configs import laid_over, small_config
+from tests.builders.images import draw_folder
 from tests.builders.models import write_sd_folder
-from tests.builders.pictures import draw_folder
 from tests.builders.runs import Ran
 from trainer.commands import CommandDesk
 from trainer.events import CacheProgress
 from trainer.launch import RunRequest
 from trainer.run.execute import execute_guarded
 
-NUM_PICTURES = 5
-NUM_CAPTIONS = NUM_PICTURES + 1  # and the empty one
+NUM_IMAGES = 5
+NUM_CAPTIONS = NUM_IMAGES + 1  # and the empty one
 
 
 def config_of(model: Path, folder: Path) -> Config:
-    pictures = draw_folder(folder / "pictures", sizes=[(64, 64)] * 3 + [(96, 64)] * 2)
+    images = draw_folder(folder / "images", sizes=[(64, 64)] * 3 + [(96, 64)] * 2)
     untrained = {key: {"train": False} for key in ("text_encoder", "text_encoder_2")}
-    return small_config(folder, model=model, pictures=pictures, parts=untrained)
+    return small_config(folder, model=model, images=images, parts=untrained)
 
 
 @pytest.fixture
@@ -41,14 +41,14 @@ def built(config: Config) -> dict[str, int]:
     execute_guarded(RunRequest(config, kind="cache", beside_window=False), emit=ran.events.append, desk=CommandDesk())
     assert ran.finished.outcome == "cached"
     progress = ran.of(CacheProgress)
-    return {what: sum(p.what == what for p in progress) for what in ("pictures", "captions")}
+    return {what: sum(p.what == what for p in progress) for what in ("images", "captions")}
 
 
-def both(pictures: int, captions: int) -> dict[str, int]:
-    return {"pictures": pictures, "captions": captions}
+def both(images: int, captions: int) -> dict[str, int]:
+    return {"images": images, "captions": captions}
 
 
-ALL = both(NUM_PICTURES, NUM_CAPTIONS)
+ALL = both(NUM_IMAGES, NUM_CAPTIONS)
 NONE = both(0, 0)
 
 
@@ -60,12 +60,12 @@ def test_a_second_time_nothing_is_built(config: Config) -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"data": {"resolution_px": [96]}}, both(NUM_PICTURES, 0)),
+        ({"data": {"resolution_px": [96]}}, both(NUM_IMAGES, 0)),
         ({"data": {"aspect_buckets": False}}, both(2, 0)),  # the two wide ones are now cut to squares
-        ({"data": {"resolution_px": [64, 96]}}, both(NUM_PICTURES, 0)),  # the smaller ones are there
+        ({"data": {"resolution_px": [64, 96]}}, both(NUM_IMAGES, 0)),  # the smaller ones are there
         ({"model": {"clip_skip": 1}}, both(0, NUM_CAPTIONS)),
         ({"training": {"precision": "bfloat16"}}, both(0, NUM_CAPTIONS)),
-        ({"parts": {"vae": {"dtype": "bfloat16"}}}, both(NUM_PICTURES, 0)),
+        ({"parts": {"vae": {"dtype": "bfloat16"}}}, both(NUM_IMAGES, 0)),
         ({"parts": {"text_encoder": {"dtype": "bfloat16"}}}, both(0, NUM_CAPTIONS)),
         ({"training": {"learning_rate": 0.5, "epochs": 7, "batch_size": 3}}, NONE),
         ({"general": {"seed": 7}}, NONE),
@@ -84,9 +84,9 @@ def test_a_setting_rebuilds_what_hangs_on_it(config: Config, change: dict[str, A
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"data": {"resolution_px": [96]}}, both(NUM_PICTURES, 0)),  # sizes and crops are no part of a caption
+        ({"data": {"resolution_px": [96]}}, both(NUM_IMAGES, 0)),  # sizes and crops are no part of a caption
         pytest.param({"model": {"clip_skip": 1}}, both(0, NUM_CAPTIONS), marks=pytest.mark.full),
-        pytest.param({"parts": {"vae": {"dtype": "bfloat16"}}}, both(NUM_PICTURES, 0), marks=pytest.mark.full),
+        pytest.param({"parts": {"vae": {"dtype": "bfloat16"}}}, both(NUM_IMAGES, 0), marks=pytest.mark.full),
         ({"parts": {"vae": {"dtype": "float16"}}}, NONE),  # kept in float32, for it would overflow
         pytest.param({"parts": {"text_encoder": {"dtype": "bfloat16"}}}, both(0, NUM_CAPTIONS), marks=pytest.mark.full),
         ({"parts": {"text_encoder_2": {"dtype": "bfloat16"}}}, both(0, NUM_CAPTIONS)),
@@ -115,16 +115,16 @@ def test_the_same_weights_elsewhere_rebuild_nothing(config: Config, tiny_sd: Pat
     assert built(laid_over(config, {"model": {"base_model": str(tmp_path / "copy")}})) == NONE
 
 
-def test_a_caption_a_picture_a_new_file_and_a_renamed_one(config: Config, tmp_path: Path) -> None:
+def test_a_caption_an_image_a_new_file_and_a_renamed_one(config: Config, tmp_path: Path) -> None:
     built(config)
-    folder = tmp_path / "pictures"
+    folder = tmp_path / "images"
     (folder / "000.txt").write_text("something else")
     assert built(config) == both(0, 1)
     with Image.open(folder / "001.png") as image:
         changed = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     changed.save(folder / "001.png")
     assert built(config) == both(1, 0)
-    shutil.copy(folder / "002.png", folder / "copy of 002.png")  # the same picture under another name
+    shutil.copy(folder / "002.png", folder / "copy of 002.png")  # the same image under another name
     (folder / "copy of 002.txt").write_text("something else")
     assert built(config) == NONE
     (folder / "003.png").rename(folder / "moved.png")
@@ -134,13 +134,13 @@ def test_a_caption_a_picture_a_new_file_and_a_renamed_one(config: Config, tmp_pa
 
 def test_a_touched_file_is_read_again_and_found_the_same(config: Config, tmp_path: Path) -> None:
     built(config)
-    os.utime(tmp_path / "pictures" / "000.png", ns=(1, 1))
+    os.utime(tmp_path / "images" / "000.png", ns=(1, 1))
     assert built(config) == NONE
 
 
 def test_content_changed_behind_the_same_date_is_found_by_verify(config: Config, tmp_path: Path) -> None:
     built(config)
-    path = tmp_path / "pictures" / "000.png"
+    path = tmp_path / "images" / "000.png"
     status = path.stat()
     content = bytearray(path.read_bytes())
     content[-20] ^= 1
@@ -148,8 +148,8 @@ def test_content_changed_behind_the_same_date_is_found_by_verify(config: Config,
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert built(config) == NONE
     changed = built(laid_over(config, {"data": {"verify_cache": True}}))
-    assert changed["pictures"] <= 1  # PNG's own checksum may show it to be broken; either way it is looked at
+    assert changed["images"] <= 1  # PNG's own checksum may show it to be broken; either way it is looked at
 
 
 def test_trained_encoders_are_never_cached(config: Config) -> None:
-    assert built(laid_over(config, {"parts": {"text_encoder": {"train": True}}})) == both(NUM_PICTURES, 0)
+    assert built(laid_over(config, {"parts": {"text_encoder": {"train": True}}})) == both(NUM_IMAGES, 0)

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from modules.adapters.lora import LoraAdapter, LoraShape, attach_lora
 from modules.adapters.targets import target_layers
 from modules.data.buckets import Size
-from modules.data.size_conditioning import Frame
+from modules.data.size_conditioning import SizeConditioning
 from modules.families.protocol import Conditioning, ModelFamily, PartMemory
 from modules.memory import checkpointing
 from modules.memory.checkpointing import create_checkpointed_forward
@@ -26,7 +26,7 @@ from tests.builders.matrix import matrix
 from tests.builders.pipelines import load_tiny
 
 TEMP = Device("cpu:1")
-FRAME = Frame(Size(100, 80), 3, 0, Size(64, 64))
+FRAME = SizeConditioning(Size(100, 80), 3, 0, Size(64, 64))
 
 Parameters = dict[str, torch.nn.Parameter]
 Gradients = dict[str, torch.Tensor | None]
@@ -38,7 +38,7 @@ def trained_parts(family: ModelFamily) -> list[str]:
 
 
 def conditioning_of(family: ModelFamily, prompts: list[str]) -> Conditioning:
-    return family.framed(family.encode_prompts(prompts), [FRAME] * len(prompts))
+    return family.with_size_conditioning(family.encode_prompts(prompts), [FRAME] * len(prompts))
 
 
 def with_lora(model: Path, *, dropout: float = 0.0) -> tuple[ModelFamily, list[LoraAdapter]]:
@@ -115,7 +115,7 @@ def reference_of(family: ModelFamily, adapters: list[LoraAdapter], predict: Call
 def gradients(
     family: ModelFamily, parameters: Parameters, memory: PartMemory, *, loss: Loss = predicted, guarded: bool = False
 ) -> Gradients:
-    """What a loss gives each parameter; guarded, with a resting device of its own, as on a GPU."""
+    """What a loss gives each parameter; guarded, with a offload device of its own, as on a GPU."""
     family.set_memory(dict.fromkeys(trained_parts(family), memory), train_device=CPU, temp_device=TEMP)
     for parameter in parameters.values():
         parameter.grad = None
@@ -226,7 +226,7 @@ def test_where_nothing_inside_learns_the_input_may(tiny_sd: Path, mode: str, sav
 
 @pytest.mark.parametrize(("mode", "saves"), matrix(MODES, SAVES))
 def test_a_gradient_through_the_decoder_is_the_plain_one(tiny_sd: Path, mode: str, saves: str) -> None:
-    """As a reward on pictures has it; the VAE is entered by its decoder and learns nothing."""
+    """As a reward on images has it; the VAE is entered by its decoder and learns nothing."""
     family: ModelFamily = load_tiny(tiny_sd)
     family.parts["vae"].module.requires_grad_(False)
     runs: list[str] = []

@@ -29,7 +29,7 @@ from modules.rewards.registry import NEED_FILES
 from modules.settings.field import FieldRecord, records_of
 from modules.system.devices import Device
 from tests.builders.configs import laid_over, small_config
-from tests.builders.pictures import draw_folder
+from tests.builders.images import draw_folder
 from tests.builders.runs import Ran, run
 from tests.unit.strategies import few, valid_values
 from trainer.events import RunStarted, SampleReady
@@ -45,12 +45,12 @@ SAMPLE = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 3, "guid
 def base(tiny_sd: Path, tmp_path_factory: pytest.TempPathFactory) -> Config:
     """A run in which every choice has something to work on."""
     folder = tmp_path_factory.mktemp("choices")
-    pictures = draw_folder(folder / "named discs", sizes=[(64, 64)] * 2 + [(96, 64)])
+    images = draw_folder(folder / "named discs", sizes=[(64, 64)] * 2 + [(96, 64)])
     config = small_config(
         folder,
         model=tiny_sd,
-        pictures=pictures,
-        concepts=[{"path": str(pictures)}, {"path": str(pictures), "kind": "validation"}],
+        images=images,
+        concepts=[{"path": str(images)}, {"path": str(images), "kind": "validation"}],
         parts={"unet": {"train": True}, "text_encoder": {"train": True}, "vae": {"train": True}},
         training={"epochs": 2, "batch_size": 1, "ema": {"mode": "train_device", "decay": 0.5}, "learning_rate": 0.02},
         adapter={"custom_layers": "attn2"},

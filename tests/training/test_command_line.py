@@ -19,8 +19,8 @@ from trainer.__main__ import main
 
 
 @pytest.fixture
-def config_file(tiny_sd: Path, pictures: Path, tmp_path: Path) -> Path:
-    save_file(small_config(tmp_path, model=tiny_sd, pictures=pictures), tmp_path / "config.json")
+def config_file(tiny_sd: Path, images: Path, tmp_path: Path) -> Path:
+    save_file(small_config(tmp_path, model=tiny_sd, images=images), tmp_path / "config.json")
     return tmp_path / "config.json"
 
 
@@ -69,7 +69,7 @@ def test_ctrl_c_stops_in_order_and_resume_goes_on(config_file: Path, tmp_path: P
 def test_check_says_what_is_wrong_and_what_would_happen(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(config_file)]) == 0
     told = capsys.readouterr().out
-    assert "5 pictures (3 at 64x64, 2 at 80x48), 0 for validation." in told
+    assert "5 images (3 at 64x64, 2 at 80x48), 0 for validation." in told
     assert "3 steps in the first epoch, 6 in all." in told
     assert main(["check", str(config_file), "--set", "model.base_model=nowhere", "--json"]) == 2
     data = json.loads(capsys.readouterr().out)
@@ -121,13 +121,13 @@ def test_sample_paints_with_and_without_a_lora(config_file: Path, tmp_path: Path
     with process("train", str(config_file), "--set", "training.learning_rate=0.05") as child:
         child.communicate(timeout=120)
     lora = str(tmp_path / "out" / "lora.safetensors")
-    pictures = []
+    images = []
     for name, extra in (("plain", []), ("with", ["--lora", lora])):
         with process("sample", str(config_file), "--out", str(tmp_path / name), *prompts, *extra) as child:
             told, errors = child.communicate(timeout=60)
         assert child.returncode == 0, errors
-        pictures.append(Path(told.strip()).read_bytes())
-    assert pictures[0] != pictures[1]
+        images.append(Path(told.strip()).read_bytes())
+    assert images[0] != images[1]
 
 
 def test_a_parent_that_is_gone_stops_the_child(config_file: Path) -> None:

@@ -14,9 +14,9 @@ from modules.config.schema import Config
 from tests.builders.configs import laid_over
 from tests.builders.runs import Ran, run
 from trainer.demo.architecture import load_demo_pipeline
-from trainer.demo.judge import judge
-from trainer.demo.pictures import Scene
-from trainer.demo.quality import count_right, fixed_prompts, sample_pictures
+from trainer.demo.evaluator import evaluate
+from trainer.demo.images import Scene
+from trainer.demo.quality import count_right, fixed_prompts, sample_images
 from trainer.events import (
     BackupSaved,
     CacheProgress,
@@ -74,8 +74,8 @@ def test_it_does_all_that_a_run_can_do(ran: Ran, config: Config) -> None:
     assert validations[-1] < 0.8 * validations[0], "zogs that were never shown are not known any better"
     assert len(ran.of(BackupSaved)) >= 2
     assert Path(ran.of(ModelSaved)[-1].path).is_file()
-    painted = {s.step for s in ran.of(SampleReady)}
-    assert {0, started.total_steps} < painted, "no samples before, between and after"
+    sampled = {s.step for s in ran.of(SampleReady)}
+    assert {0, started.total_steps} < sampled, "no samples before, between and after"
 
 
 def test_the_samples_show_the_zog_appear(ran: Ran, config: Config) -> None:
@@ -85,9 +85,9 @@ def test_the_samples_show_the_zog_appear(ran: Ran, config: Config) -> None:
         if "zog" in prompt.prompt:
             before, after = (shown(ran, index, step) for step in (0, last))
             zog = Scene("ring", "pink", ground)
-            assert not judge(before, zog).shape_right, f"the demo model knew {prompt.prompt!r} before"
-            assert judge(after, zog).shape_right
-            assert judge(after, zog).colours_right
+            assert not evaluate(before, zog).shape_right, f"the demo model knew {prompt.prompt!r} before"
+            assert evaluate(after, zog).shape_right
+            assert evaluate(after, zog).colours_right
 
 
 def shown(ran: Ran, index: int, step: int) -> np.ndarray:
@@ -102,11 +102,11 @@ def test_stock_diffusers_paints_zogs_and_all_else_as_before(ran: Ran, config: Co
     pipeline = load_demo_pipeline(MODEL)
     prompts = fixed_prompts()[:12]
     texts, scenes = [p.text for p in prompts], [p.scene for p in prompts]
-    before = count_right(sample_pictures(pipeline, texts, noise_seed=noise_seed), scenes)
+    before = count_right(sample_images(pipeline, texts, noise_seed=noise_seed), scenes)
     pipeline.load_lora_weights(config.output.destination)
-    after = count_right(sample_pictures(pipeline, texts, noise_seed=noise_seed), scenes)
-    zogs = sample_pictures(pipeline, [f"a zog on a {g} ground" for g in GROUNDS], noise_seed=noise_seed)
-    verdicts = [judge(z, Scene("ring", "pink", g)) for z, g in zip(zogs, GROUNDS, strict=True)]
+    after = count_right(sample_images(pipeline, texts, noise_seed=noise_seed), scenes)
+    zogs = sample_images(pipeline, [f"a zog on a {g} ground" for g in GROUNDS], noise_seed=noise_seed)
+    verdicts = [evaluate(z, Scene("ring", "pink", g)) for z, g in zip(zogs, GROUNDS, strict=True)]
     assert sum(v.shape_right and v.colour_right for v in verdicts) >= 5
     assert sum(v.ground_right for v in verdicts) >= 5
     assert before.all_right >= 11 / 12

@@ -22,16 +22,16 @@ from trainer.demo.architecture import (
 from trainer.demo.denoiser import loss_weights, stratified_timesteps
 from trainer.demo.make import make_demo_model
 from trainer.demo.progress import DemoModelStopped
-from trainer.demo.quality import count_right, fixed_prompts, sample_pictures
+from trainer.demo.quality import count_right, fixed_prompts, sample_images
 from trainer.demo.recipe import AutoencoderRecipe, DemoRecipe, DenoiserRecipe
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "demo" / "model"
 
 MINIATURE = DemoRecipe(
-    num_plain_pictures=12,
-    num_varied_pictures=6,
-    captions_per_picture=2,
+    num_plain_images=12,
+    num_varied_images=6,
+    captions_per_image=2,
     num_quality_prompts=2,
     num_sampling_steps=2,
     autoencoder=AutoencoderRecipe(num_steps=2, polish_num_steps=2),
@@ -98,7 +98,7 @@ def test_writes_a_pipeline_that_loads(made: tuple[Path, Watcher]) -> None:
     assert names == {"model_index.json", "vae", "unet", "text_encoder", "scheduler", "quality.json", "samples.png"}
     assert {tensor.dtype for tensor in weights_of(folder).values()} <= {torch.float16, torch.int64}
     pipeline = load_demo_pipeline(folder)
-    assert [picture.shape for picture in sample_pictures(pipeline, ["a red circle"], num_steps=2)] == [(64, 64, 3)]
+    assert [image.shape for image in sample_images(pipeline, ["a red circle"], num_steps=2)] == [(64, 64, 3)]
     # Without the program's tokenizer the folder says what is missing, rather than loading with garbage ids.
     index = json.loads((folder / "model_index.json").read_text())
     assert index["tokenizer"] == ["transformers", "CLIPTokenizer"]
@@ -182,17 +182,15 @@ def test_builders_are_seeded_and_leave_the_global_generator_alone() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_fresh_autoencoder_passes_the_picture_on_coarsely() -> None:
+def test_a_fresh_autoencoder_passes_the_image_on_coarsely() -> None:
     vae = build_demo_vae(seed=0)
-    pictures_BCHW = torch.rand(4, 3, 8, 8).repeat_interleave(8, 2).repeat_interleave(8, 3) * 2 - 1
+    images_BCHW = torch.rand(4, 3, 8, 8).repeat_interleave(8, 2).repeat_interleave(8, 3) * 2 - 1
     with torch.no_grad():
-        posterior = vae.encode(pictures_BCHW).latent_dist
+        posterior = vae.encode(images_BCHW).latent_dist
     assert posterior.mean.shape == (4, 4, 8, 8)
     assert posterior.std.mean() < 0.2
     # The mean of an 8 x 8 block reaches the latents: they are linear in it to a good part.
-    design = (
-        torch.cat([pictures_BCHW[:, :, ::8, ::8], torch.ones(4, 1, 8, 8)], dim=1).permute(0, 2, 3, 1).reshape(-1, 4)
-    )
+    design = torch.cat([images_BCHW[:, :, ::8, ::8], torch.ones(4, 1, 8, 8)], dim=1).permute(0, 2, 3, 1).reshape(-1, 4)
     latents = posterior.mean.permute(0, 2, 3, 1).reshape(-1, 4)
     residual = latents - design @ torch.linalg.lstsq(design, latents).solution
     assert residual.var() < 0.35 * latents.var()
@@ -243,10 +241,10 @@ def test_committed_quality_keeps_the_promise() -> None:
 
 def test_committed_model_meets_its_quality_on_a_quarter_of_the_prompts() -> None:
     prompts = fixed_prompts()[:16]
-    pictures = sample_pictures(load_demo_pipeline(MODEL), [prompt.text for prompt in prompts])
-    shares = count_right(pictures, [prompt.scene for prompt in prompts])
+    images = sample_images(load_demo_pipeline(MODEL), [prompt.text for prompt in prompts])
+    shares = count_right(images, [prompt.scene for prompt in prompts])
     assert shares.colours_right >= 15 / 16
     assert shares.shape_right >= 13 / 16
-    # The same pictures against the prompts of their neighbours: the judge must not be easy to please.
+    # The same images against the prompts of their neighbours: the evaluator must not be easy to please.
     shifted = [prompt.scene for prompt in [*prompts[1:], prompts[0]]]
-    assert count_right(pictures, shifted).all_right <= 2 / 16
+    assert count_right(images, shifted).all_right <= 2 / 16

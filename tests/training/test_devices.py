@@ -14,14 +14,14 @@ import torch
 
 from modules.config.schema import Config
 from modules.data.batch import Batch
-from modules.data.order import Showing
+from modules.data.order import SampleIndex
 from modules.memory.guard import DeviceGuard, DeviceMixError
 from modules.memory.placement import ParkedPartError, Placement
 from modules.system.devices import CPU, Device, move
 from modules.system.paths import PROGRAM_ROOT
 from tests.builders.configs import laid_over, small_config
+from tests.builders.images import draw_folder
 from tests.builders.matrix import matrix
-from tests.builders.pictures import draw_folder
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from trainer.data import sources
 from trainer.data.sources import Prepared
@@ -56,16 +56,16 @@ def two_sizes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return draw_folder(tmp_path_factory.mktemp("two-sizes"), sizes=[(64, 64), (64, 64), (96, 64)])
 
 
-def watched_config(model: Path, pictures: Path, folder: Path, *, form: str, text_learns: bool) -> Config:
+def watched_config(model: Path, images: Path, folder: Path, *, form: str, text_learns: bool) -> Config:
     """A run in which everything happens, and whose result has one of the forms."""
-    # A fine-tune's weights in 16 bits, so that their float32 stand-ins are looked at, too.
+    # A fine-tune's weights in 16 bits, so that their float32 master weights are looked at, too.
     is_whole = FORMS[form]["training"]["trains"] == "full"
     learning = {part: {"dtype": "bfloat16" if is_whole else "float32"} for part in TRAINED_PARTS}
     config = small_config(
         folder,
         model=model,
-        pictures=pictures,
-        concepts=[{"path": str(pictures)}, {"path": str(pictures), "kind": "validation"}],
+        images=images,
+        concepts=[{"path": str(images)}, {"path": str(images), "kind": "validation"}],
         parts={
             **{key: {"train": text_learns, **learning[key]} for key in ENCODERS},
             "unet": {"checkpointing": "block", "offload_activations": True, **learning["unet"]},
@@ -131,11 +131,11 @@ def test_on_a_gpu_all_the_same(any_model: Path, two_sizes: Path, tmp_path: Path,
     assert_all_went_well(run(laid_over(config, {"general": cuda, "data": caches})))
 
 
-def test_the_guard_changes_nothing(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
+def test_the_guard_changes_nothing(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     weights = []
     for checks in (False, True):
         config = small_config(
-            tmp_path / str(checks), model=tiny_sd, pictures=pictures,
+            tmp_path / str(checks), model=tiny_sd, images=images,
             general={"temp_device": "cpu:1", "debug_checks": checks},
         )  # fmt: skip
         weights.append(run(config).weights)
@@ -146,7 +146,7 @@ def test_the_guard_changes_nothing(tiny_sd: Path, pictures: Path, tmp_path: Path
     ("text_cache", "precision"), [(True, "float32"), (False, "float32"), (True, "bfloat16")]
 )  # fmt: skip
 def test_what_is_cached_arrives_as_what_is_encoded(
-    any_model: Path, pictures: Path, tmp_path: Path, text_cache: bool, precision: str, monkeypatch: pytest.MonkeyPatch
+    any_model: Path, images: Path, tmp_path: Path, text_cache: bool, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On the training device, in its numbers, bit for bit the same; in batches of two sizes, some without caption."""
     batches = watch_batches(monkeypatch)
@@ -155,7 +155,7 @@ def test_what_is_cached_arrives_as_what_is_encoded(
         config = small_config(
             tmp_path / str(cached),
             model=any_model,
-            pictures=pictures,
+            images=images,
             general={"temp_device": "cpu:1", "debug_checks": True},
             data={"latent_cache": cached, "text_cache": cached and text_cache, "caption_dropout": 0.3},
             parts={key: {"train": False} for key in ENCODERS},
@@ -203,7 +203,7 @@ def watch_batches(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Delivered]]
 
 
 def test_an_encoder_left_parked_is_caught(
-    tiny_sd: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """OneTrainer#459, planted: validation after caching finds the text encoder where the cache left it."""
     plain = Placement._move
@@ -213,25 +213,25 @@ def test_an_encoder_left_parked_is_caught(
             plain(self, name, device)
 
     monkeypatch.setattr(Placement, "_move", forgetful)
-    config = small_config(tmp_path, model=tiny_sd, pictures=pictures, general={"temp_device": "cpu:1"})
+    config = small_config(tmp_path, model=tiny_sd, images=images, general={"temp_device": "cpu:1"})
     ending = run(config).ending
     assert isinstance(ending, RunFailed)
     assert ParkedPartError.__name__ in ending.message
 
 
 def test_a_cached_tensor_on_the_wrong_device_is_caught(
-    tiny_sd: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = sources.CachedLatents.deliver
 
     def misplaced(
-        self: sources.CachedLatents, showings: Sequence[Showing], prepared: Sequence[Prepared]
+        self: sources.CachedLatents, sample_indices: Sequence[SampleIndex], prepared: Sequence[Prepared]
     ) -> torch.Tensor:
-        return move(plain(self, showings, prepared), Device("cpu:1"))
+        return move(plain(self, sample_indices, prepared), Device("cpu:1"))
 
     monkeypatch.setattr(sources.CachedLatents, "deliver", misplaced)
     config = small_config(
-        tmp_path, model=tiny_sd, pictures=pictures, general={"temp_device": "cpu:1", "debug_checks": True}
+        tmp_path, model=tiny_sd, images=images, general={"temp_device": "cpu:1", "debug_checks": True}
     )
     ending = run(config).ending
     assert isinstance(ending, RunFailed)
@@ -294,8 +294,8 @@ def watch_callers(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         check = plain(self, name)
 
         def note(module: torch.nn.Module, inputs: object) -> None:
-            frame = inspect.currentframe()
-            callers.add(caller_outside_of_libraries(frame.f_back if frame else None))
+            size_conditioning = inspect.currentframe()
+            callers.add(caller_outside_of_libraries(size_conditioning.f_back if size_conditioning else None))
             check(module, inputs)
 
         return note
@@ -304,15 +304,15 @@ def watch_callers(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return callers
 
 
-def caller_outside_of_libraries(frame: FrameType | None) -> str:
+def caller_outside_of_libraries(size_conditioning: FrameType | None) -> str:
     """Return the folder of the innermost file of the program, or that a backward pass computes something again."""
-    while frame is not None:
-        path = Path(frame.f_code.co_filename)
+    while size_conditioning is not None:
+        path = Path(size_conditioning.f_code.co_filename)
         if path.parts[-3:] == ("torch", "utils", "checkpoint.py"):
             return "recomputation"
         if path.is_relative_to(PROGRAM_ROOT) and "site-packages" not in path.parts:
             return path.relative_to(PROGRAM_ROOT).parent.as_posix()
-        frame = frame.f_back
+        size_conditioning = size_conditioning.f_back
     return "nobody"
 
 

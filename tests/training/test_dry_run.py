@@ -16,15 +16,15 @@ from modules.families.sd.forward import StableDiffusion
 from modules.optim.param_groups import moved_parameters, optimizer_state
 from modules.system.devices import CPU
 from tests.builders.configs import laid_over, small_config
+from tests.builders.images import draw_folder
 from tests.builders.matrix import matrix
-from tests.builders.pictures import draw_folder
 from tests.builders.runs import Ran, run
-from trainer.callbacks.dry_run import SmallRun
-from trainer.callbacks.image_sampler import Painter
+from trainer.callbacks.dry_run import DryRunState
+from trainer.callbacks.image_sampler import ImageSampler
 from trainer.callbacks.validation import ValidationCallback
 from trainer.commands import Stop
 from trainer.dry_run.dry_run import dry_run
-from trainer.dry_run.step import TrialStep, coming_state_bytes
+from trainer.dry_run.step import DryRunStep, coming_state_bytes
 from trainer.events import (
     BackupSaved,
     Event,
@@ -53,19 +53,19 @@ TRIED = [
 
 
 @pytest.fixture
-def config(tiny_sd: Path, pictures: Path, tmp_path: Path) -> Config:
+def config(tiny_sd: Path, images: Path, tmp_path: Path) -> Config:
     """A run of one epoch with everything on."""
-    return config_of(tiny_sd, pictures, tmp_path)
+    return config_of(tiny_sd, images, tmp_path)
 
 
-def config_of(model: Path, pictures: Path, folder: Path, **changes: Any) -> Config:
+def config_of(model: Path, images: Path, folder: Path, **changes: Any) -> Config:
     everything = {
-        "concepts": [{"path": str(pictures)}, {"path": str(pictures), "kind": "validation"}],
+        "concepts": [{"path": str(images)}, {"path": str(images), "kind": "validation"}],
         "validation": {"every": {"n": 1, "unit": "epoch"}, "num_timesteps": 3},
         "sampling": {"every": {"n": 1, "unit": "epoch"}, "prompts": [SAMPLE]},
         "training": {"epochs": 1},
     }
-    return laid_over(laid_over(small_config(folder, model=model, pictures=pictures), everything), changes)
+    return laid_over(laid_over(small_config(folder, model=model, images=images), everything), changes)
 
 
 def state_of(prepared: Prepared) -> dict[str, Any]:
@@ -79,8 +79,8 @@ def state_of(prepared: Prepared) -> dict[str, Any]:
         "identities": {f"{n}.{k}": (id(p), p.data_ptr()) for n, m in parts.items() for k, p in m.named_parameters()},
         "flags": {f"{n}.{k}": (p.requires_grad, p.grad) for n, m in parts.items() for k, p in m.named_parameters()},
         "modes": {f"{n}.{k}": s.training for n, m in parts.items() for k, s in m.named_modules()},
-        "stand_ins": {
-            n: (s.moved.detach().clone(), s.moved.grad) for g in model.groups for n, s in g.stand_ins.items()
+        "master_weights": {
+            n: (s.moved.detach().clone(), s.moved.grad) for g in model.groups for n, s in g.master_weights.items()
         },
         "optimizer": {n: t.clone() for n, t in tensors.items()} | values,
         "optimizer_groups": [{k: v for k, v in g.items() if k != "params"} for g in stepper.optimizer.param_groups],
@@ -90,7 +90,7 @@ def state_of(prepared: Prepared) -> dict[str, Any]:
         "scaler": stepper.scaler.state_dict(),
         "method": training.method.state_dict(),
         "counters": training.counters,
-        "order": [training.loader.plans.windows(e) for e in range(training.epochs)],
+        "order": [training.loader.plans.accumulation_groups(e) for e in range(training.epochs)],
         "placement": (model.placement.current_phase, {n: model.placement.device_of(n) for n in parts}),
         "rng": torch.get_rng_state(),
         "files": files_of(Path(prepared.setup.config.general.workspace_dir).parent),
@@ -158,7 +158,7 @@ KINDS: dict[str, dict[str, Any]] = {
 def test_every_bit_is_as_before_fresh_and_resumed(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
-    pictures: Path,
+    images: Path,
     tmp_path: Path,
     model: str,
     trains: str,
@@ -173,7 +173,7 @@ def test_every_bit_is_as_before_fresh_and_resumed(
     parts = {n: {"dtype": dtype, "checkpointing": checkpointing} for n in ("unet", "text_encoder", "text_encoder_2")}
     config = config_of(
         request.getfixturevalue(model),
-        pictures,
+        images,
         tmp_path,
         general={"temp_device": "cpu:1", "debug_checks": True},
         parts=parts,
@@ -213,7 +213,7 @@ def test_the_comparison_sees_a_single_bit(config: Config, monkeypatch: pytest.Mo
 
 def test_everything_is_tried_in_this_order_and_tells_no_result(config: Config) -> None:
     ran = run(config)
-    tried = [e.detail for e in ran.of(PhaseChanged) if e.phase == "rehearsing"]
+    tried = [e.detail for e in ran.of(PhaseChanged) if e.phase == "dry_run"]
     assert tried == TRIED
     first_step = next(i for i, e in enumerate(ran.events) if isinstance(e, StepFinished))
     # What comes before the first step is the start's own: one validation, and no sample, as none is set.
@@ -227,19 +227,19 @@ def test_what_is_off_is_not_tried(config: Config) -> None:
     never = {"unit": "never"}
     quiet = {"sampling": {"every": never, "at_start": False, "at_end": False}, "validation": {"every": never}}
     ran = run(laid_over(config, quiet))
-    tried = [e.detail for e in ran.of(PhaseChanged) if e.phase == "rehearsing"]
+    tried = [e.detail for e in ran.of(PhaseChanged) if e.phase == "dry_run"]
     assert tried == [t for t in TRIED if t not in ("validation", "painting a sample")]
 
 
 def test_every_part_is_tried_though_it_stops_later(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[SmallRun] = []
-    plain = TrialStep.rehearsals
+    tried: list[DryRunState] = []
+    plain = DryRunStep.dry_run_checks
 
-    def rehearsals(self: TrialStep) -> Any:
+    def dry_run_checks(self: DryRunStep) -> Any:
         tried.append(self.small)
         return plain(self)
 
-    monkeypatch.setattr(TrialStep, "rehearsals", rehearsals)
+    monkeypatch.setattr(DryRunStep, "dry_run_checks", dry_run_checks)
     stop = {"text_encoder": {"stop_after": {"n": 1, "unit": "step"}}}
     assert run(laid_over(config, {"parts": stop})).finished.outcome == "finished"
     [small] = tried
@@ -269,7 +269,7 @@ def failure_of(ran: Ran, what: str) -> RunFailed:
     assert isinstance(ran.ending, RunFailed)
     assert not [e for e in ran.events if isinstance(e, StepFinished | ModelSaved | BackupSaved)]
     assert ran.ending.message.startswith(f"Before the training everything is tried once, and {what} failed. ")
-    assert ran.of(PhaseChanged)[-1] == PhaseChanged("rehearsing", what)
+    assert ran.of(PhaseChanged)[-1] == PhaseChanged("dry_run", what)
     assert ran.ending.advice
     return ran.ending
 
@@ -287,7 +287,7 @@ def raising(error: Exception) -> Callable[..., Any]:
         ("a training step", Denoise, "loss"),
         ("a training step", torch.optim.AdamW, "step"),
         ("validation", ValidationCallback, "_measure"),
-        ("painting a sample", Painter, "_denoise"),
+        ("painting a sample", ImageSampler, "_denoise"),
         ("painting a sample", StableDiffusion, "decode"),
     ],
 )
@@ -300,12 +300,12 @@ def test_a_fault_is_told_with_its_branch_and_details(
     assert "RuntimeError: planted fault" in Path(failed.details_path).read_text()
 
 
-def test_a_validation_picture_that_is_gone_is_named(
-    tiny_sd: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_validation_image_that_is_gone_is_named(
+    tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = draw_folder(tmp_path / "seen", sizes=[(64, 64)])
-    concepts = [{"path": str(pictures)}, {"path": str(seen), "kind": "validation"}]
-    config = config_of(tiny_sd, pictures, tmp_path, concepts=concepts, data={"latent_cache": False})
+    concepts = [{"path": str(images)}, {"path": str(seen), "kind": "validation"}]
+    config = config_of(tiny_sd, images, tmp_path, concepts=concepts, data={"latent_cache": False})
 
     def remove_it(event: Event, _send: object) -> None:
         if isinstance(event, RunStarted):
@@ -362,7 +362,7 @@ def told(event: object, what: str) -> bool:
 def test_a_stop_takes_effect_between_two_branches(config: Config, what: str) -> None:
     ran = run(config, on_event=lambda e, send: send(Stop()) if told(e, what) else None)
     assert (ran.finished.outcome, ran.finished.step) == ("stopped", 0)
-    tried = [e.detail for e in ran.of(PhaseChanged) if e.phase == "rehearsing"]
+    tried = [e.detail for e in ran.of(PhaseChanged) if e.phase == "dry_run"]
     assert tried == TRIED[: TRIED.index(what) + 1]
     run_dir = Path(ran.of(RunStarted)[0].run_dir)
     assert {p.name for p in run_dir.iterdir()} == {"config.json", "events.jsonl", "log.txt"}
@@ -373,7 +373,7 @@ def test_a_stop_takes_effect_between_two_branches(config: Config, what: str) -> 
     [
         ("a training step", StableDiffusion, "predict", "smaller batch or resolution"),
         ("validation", ValidationCallback, "_measure", "switch validation off"),
-        ("painting a sample", Painter, "_denoise", "smaller samples"),
+        ("painting a sample", ImageSampler, "_denoise", "smaller samples"),
     ],
 )
 @pytest.mark.parametrize(
@@ -435,7 +435,7 @@ def test_a_part_that_no_gradient_reaches_is_named(config: Config, monkeypatch: p
 def test_a_float16_run_is_tried_though_its_first_gradients_may_overflow(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stepped: list[TrialStep] = []
+    stepped: list[DryRunStep] = []
     plain = torch.optim.AdamW.step
     monkeypatch.setattr(torch.optim.AdamW, "step", lambda self, *a: (stepped.append(self), plain(self, *a))[1])
     plain_loss = Denoise.loss
@@ -458,7 +458,7 @@ def test_a_resumed_run_that_fails_in_it_keeps_its_backup_as_it_is(
     finished = run(config).finished
     backups = Path(finished.backup_path).parent
     before = files_of(backups)
-    monkeypatch.setattr(Painter, "_denoise", raising(RuntimeError("planted fault")))
+    monkeypatch.setattr(ImageSampler, "_denoise", raising(RuntimeError("planted fault")))
     longer = laid_over(config, {"training": {"epochs": 2}})
     failed = failure_of(run(longer, resume_from=Path(finished.backup_path)), "painting a sample")
     assert failed.backup_path == finished.backup_path
@@ -478,14 +478,14 @@ def test_the_coming_optimizer_state_is_foreseen(
         runs.append(prepared)
         dry_run(prepared)
 
-    plain = TrialStep.rehearsals
+    plain = DryRunStep.dry_run_checks
 
-    def rehearsals(self: TrialStep) -> Any:
+    def dry_run_checks(self: DryRunStep) -> Any:
         yield from plain(self)
         foreseen.append(coming_state_bytes(self.small, self._groups, self._training.stepper, CPU))
 
     held: list[int] = []
-    monkeypatch.setattr(TrialStep, "rehearsals", rehearsals)
+    monkeypatch.setattr(DryRunStep, "dry_run_checks", dry_run_checks)
     monkeypatch.setattr(training_run, "dry_run", tried)
 
     def on_event(event: Event, _send: object) -> None:

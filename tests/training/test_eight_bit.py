@@ -47,10 +47,10 @@ def test_it_is_asked_for_with_the_settings(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_where_the_package_is_missing_it_is_named_before_and_in_the_run(
-    monkeypatch: pytest.MonkeyPatch, tiny_sd: Path, pictures: Path, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tiny_sd: Path, images: Path, tmp_path: Path
 ) -> None:
     config, other = (
-        small_config(tmp_path, model=tiny_sd, pictures=pictures, training={"optimizer": {"name": name}})
+        small_config(tmp_path, model=tiny_sd, images=images, training={"optimizer": {"name": name}})
         for name in ("adamw_8bit", "adamw")
     )
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)  # as if it were not there
@@ -74,10 +74,10 @@ def test_where_the_package_is_missing_it_is_named_before_and_in_the_run(
     ],
 )
 def test_what_it_does_not_do_is_said(
-    tiny_sd: Path, pictures: Path, tmp_path: Path, field: str, value: object, severity: str
+    tiny_sd: Path, images: Path, tmp_path: Path, field: str, value: object, severity: str
 ) -> None:
     changes = {"training": {"optimizer": {"name": "adamw_8bit", field: value}}}
-    (problem,) = problems_of(small_config(tmp_path, model=tiny_sd, pictures=pictures, **changes))
+    (problem,) = problems_of(small_config(tmp_path, model=tiny_sd, images=images, **changes))
     assert (problem.path, problem.severity) == (f"training.optimizer.{field}", severity)
 
 
@@ -99,13 +99,13 @@ def test_its_state_is_in_8_bits_and_its_steps_are_near_those_of_adamw() -> None:
 
 
 @needs_it
-def test_a_run_fused_and_resumed_ends_as_the_plain_one(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
+def test_a_run_fused_and_resumed_ends_as_the_plain_one(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     ended = []
     for fused in (False, True):
         config = small_config(
             tmp_path / str(fused),
             model=tiny_sd,
-            pictures=pictures,
+            images=images,
             training={
                 "trains": "full",
                 "batch_size": 1,

@@ -9,14 +9,14 @@ import pytest
 from modules.config.schema import Config
 from trainer.export.lora import embedded_config
 
-PRIVATE = ("holiday pictures", "a private prompt", "my concepts", "my samples", "an odd setting")
+PRIVATE = ("holiday images", "a private prompt", "my concepts", "my samples", "an odd setting")
 
 
 @pytest.mark.parametrize(("embeds", "is_all"), [("settings", False), ("all", True)])
 def test_folders_prompts_and_files_of_lists_only_where_all_is_wanted(embeds: str, is_all: bool) -> None:
     config = Config.model_validate(
         {
-            "concepts": [{"path": "holiday pictures"}],
+            "concepts": [{"path": "holiday images"}],
             "concepts_file": "my concepts.json",
             "sampling": {"prompts": [{"prompt": "a private prompt"}], "prompts_file": "my samples.json"},
             "training": {"epochs": 33},

@@ -42,7 +42,7 @@ def trained(dtype: torch.dtype = torch.float32) -> tuple[nn.Sequential, TrainGro
     module = nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.5), nn.Dropout(0.5)).to(dtype).train()
     module[2].eval()
     group = TrainGroup("unet", {f"unet.{n}": p for n, p in module.named_parameters()}, 0.1)
-    group.stand_in("master")
+    group.master_weight("master")
     return module, group
 
 
@@ -70,7 +70,7 @@ def test_modes_and_weights_come_back(dtype: torch.dtype, breaks: bool) -> None:
         assert not any(m.training for m in module.modules())
         assert not optimizer.is_training
         assert not torch.is_grad_enabled()
-        assert not torch.equal(module[0].weight, before[0])  # bfloat16 weights follow their stand-ins
+        assert not torch.equal(module[0].weight, before[0])  # bfloat16 weights follow their master weights
     assert [m.training for m in module.modules()] == [True, True, True, False]
     assert optimizer.is_training
     assert torch.is_grad_enabled()
@@ -91,9 +91,9 @@ def test_what_is_saved_is_what_is_judged() -> None:
     module, group = trained(torch.bfloat16)
     evaluation, before = evaluation_of(module, group), bits(*trained(torch.bfloat16))
     with evaluation.active():
-        judged = {n: p.detach().clone() for n, p in moved_parameters([group]).items()}
+        scored = {n: p.detach().clone() for n, p in moved_parameters([group]).items()}
     with evaluation.values() as values:
-        assert all(torch.equal(values[n], judged[n]) and values[n].dtype == torch.float32 for n in judged)
+        assert all(torch.equal(values[n], scored[n]) and values[n].dtype == torch.float32 for n in scored)
     assert all(torch.equal(a, b) for a, b in zip(bits(module, group), before, strict=True))
 
 

@@ -43,8 +43,8 @@ from trainer.run.run_lock import LOCK_FILE
 
 
 @pytest.fixture
-def config(tiny_sd: Path, pictures: Path, tmp_path: Path) -> Config:
-    return small_config(tmp_path, model=tiny_sd, pictures=pictures)
+def config(tiny_sd: Path, images: Path, tmp_path: Path) -> Config:
+    return small_config(tmp_path, model=tiny_sd, images=images)
 
 
 def no_room(*_arguments: Any, **_options: Any) -> None:

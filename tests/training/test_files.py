@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from modules.data.buckets import Size, place
-from modules.data.cache.build import PictureJob, build_captions, build_pictures, missing_pictures, to_tensor
+from modules.data.cache.build import ImageJob, build_captions, build_images, missing_images, to_tensor
 from modules.data.cache.store import BrokenEntryError, CacheStore, weights_fingerprint
 from modules.formats.safetensors_io import payload_sha256, read_safetensors, write_safetensors
 from modules.system.errors import DarkroomError
-from tests.builders.pictures import draw_folder
+from tests.builders.images import draw_folder
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.uint8, torch.bool]
 
@@ -142,48 +142,48 @@ def test_the_fingerprint_is_of_weights_names_and_dtypes() -> None:
     assert weights_fingerprint(torch.nn.Sequential(*module(), torch.nn.Identity())) == plain
 
 
-def jobs_in(folder: Path) -> list[PictureJob]:
+def jobs_in(folder: Path) -> list[ImageJob]:
     sizes = (Size(64, 64),)
-    return [PictureJob(f"{i:02d}aa", p, place(64, 64, sizes)) for i, p in enumerate(sorted(folder.glob("*.png")))]
+    return [ImageJob(f"{i:02d}aa", p, place(64, 64, sizes)) for i, p in enumerate(sorted(folder.glob("*.png")))]
 
 
 def test_a_build_can_stop_anywhere_and_goes_on(tmp_path: Path) -> None:
-    jobs = jobs_in(draw_folder(tmp_path / "pictures", sizes=[(64, 64)] * 7))
+    jobs = jobs_in(draw_folder(tmp_path / "images", sizes=[(64, 64)] * 7))
     store, encoded = CacheStore(tmp_path / "cache"), []
 
-    def encode(picture_13PP: torch.Tensor) -> torch.Tensor:
-        encoded.append(picture_13PP)
-        return picture_13PP[:, :, ::8, ::8]
+    def encode(image_13PP: torch.Tensor) -> torch.Tensor:
+        encoded.append(image_13PP)
+        return image_13PP[:, :, ::8, ::8]
 
-    build = build_pictures(missing_pictures(jobs, store), store, encode, threads=2)
+    build = build_images(missing_images(jobs, store), store, encode, threads=2)
     for _ in range(3):
         next(build)
     build.close()
     assert len(encoded) == 3
-    assert len(missing_pictures(jobs, store)) == 4
-    built = list(build_pictures(missing_pictures(jobs, store), store, encode, threads=2))
+    assert len(missing_images(jobs, store)) == 4
+    built = list(build_images(missing_images(jobs, store), store, encode, threads=2))
     assert [b.key for b in built] == [j.key for j in jobs[3:]]
     assert len(encoded) == 7
-    assert not missing_pictures(jobs, store)
+    assert not missing_images(jobs, store)
 
 
-def test_equal_keys_are_built_once_and_broken_pictures_are_reported(tmp_path: Path) -> None:
-    folder = draw_folder(tmp_path / "pictures", sizes=[(64, 64)] * 3)
-    (folder / "001.png").write_bytes(b"no picture")
+def test_equal_keys_are_built_once_and_broken_images_are_reported(tmp_path: Path) -> None:
+    folder = draw_folder(tmp_path / "images", sizes=[(64, 64)] * 3)
+    (folder / "001.png").write_bytes(b"no image")
     jobs = jobs_in(folder)
-    doubled = [*jobs, PictureJob(jobs[0].key, jobs[2].path, jobs[2].placement)]
+    doubled = [*jobs, ImageJob(jobs[0].key, jobs[2].path, jobs[2].placement)]
     store = CacheStore(tmp_path / "cache")
-    assert len(missing_pictures(doubled, store)) == 3
-    built = list(build_pictures(missing_pictures(doubled, store), store, lambda p: p, threads=1))
+    assert len(missing_images(doubled, store)) == 3
+    built = list(build_images(missing_images(doubled, store), store, lambda p: p, threads=1))
     assert [bool(b.problem) for b in built] == [False, True, False]
     assert "001.png" in built[1].problem
     assert not store.has(jobs[1].key)
 
 
 def test_latents_that_are_no_numbers_are_reported_and_not_kept(tmp_path: Path) -> None:
-    [job] = jobs_in(draw_folder(tmp_path / "pictures", sizes=[(64, 64)]))
+    [job] = jobs_in(draw_folder(tmp_path / "images", sizes=[(64, 64)]))
     store = CacheStore(tmp_path / "cache")
-    [built] = build_pictures([job], store, lambda p: p * float("nan"), threads=1)
+    [built] = build_images([job], store, lambda p: p * float("nan"), threads=1)
     assert "not numbers" in built.problem
     assert not store.has(job.key)
 

@@ -20,7 +20,7 @@ from modules.config.sections.evaluation import SamplePrompt
 from modules.formats.conversion import convert, open_source
 from modules.formats.kinds import identify
 from tests.builders.configs import laid_over, small_config
-from tests.builders.pipelines import load_tiny, paint_in_diffusers, stock_pipeline
+from tests.builders.pipelines import load_tiny, sample_in_diffusers, stock_pipeline
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from trainer.commands import Stop
 from trainer.events import BackupSaved, Event, ModelSaved, SampleReady, StepFinished
@@ -31,17 +31,17 @@ FULL: dict[str, Any] = {"training": {"trains": "full", "learning_rate": 1e-3}, "
 
 
 @pytest.fixture
-def config(any_model: Path, pictures: Path, tmp_path: Path) -> Config:
+def config(any_model: Path, images: Path, tmp_path: Path) -> Config:
     """A fine-tune of a tiny model of each family, into a single file."""
     return laid_over(
-        small_config(tmp_path, model=any_model, pictures=pictures),
+        small_config(tmp_path, model=any_model, images=images),
         {**FULL, "output": {"dtype": "float32", "destination": str(tmp_path / "out" / "tuned.safetensors")}},
     )
 
 
 @pytest.fixture
-def sd_config(tiny_sd: Path, pictures: Path, tmp_path: Path) -> Config:
-    return laid_over(small_config(tmp_path, model=tiny_sd, pictures=pictures), FULL)
+def sd_config(tiny_sd: Path, images: Path, tmp_path: Path) -> Config:
+    return laid_over(small_config(tmp_path, model=tiny_sd, images=images), FULL)
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
@@ -77,8 +77,8 @@ def test_stock_diffusers_paints_the_trainers_sample(config: Config, tmp_path: Pa
     folder = destination if form == "diffusers" else as_folder(destination, tmp_path / "folder")
     with Image.open(ran.of(SampleReady)[-1].path) as image:
         ours = np.asarray(image.convert("RGB")).astype(int)
-    tuned = paint_in_diffusers(stock_pipeline(folder), PROMPT)
-    plain = paint_in_diffusers(stock_pipeline(Path(config.model.base_model)), PROMPT)
+    tuned = sample_in_diffusers(stock_pipeline(folder), PROMPT)
+    plain = sample_in_diffusers(stock_pipeline(Path(config.model.base_model)), PROMPT)
     assert np.abs(ours - tuned).max() <= 1
     assert np.abs(ours - plain).max() > 5
 
@@ -233,7 +233,7 @@ def test_float16_is_not_rounded_stochastically(sd_config: Config) -> None:
 
 
 @pytest.mark.parametrize("trains", ["adapter", "full"])
-def test_trigger_words_and_a_picture_stand_in_the_file(sd_config: Config, tmp_path: Path, trains: str) -> None:
+def test_trigger_words_and_an_image_stand_in_the_file(sd_config: Config, tmp_path: Path, trains: str) -> None:
     changed = laid_over(
         sd_config,
         {

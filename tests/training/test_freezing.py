@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 from modules.config.codec import save_file
 from modules.config.schema import Config
 from tests.builders.configs import small_config
+from tests.builders.images import draw_folder
 from tests.builders.matrix import matrix
-from tests.builders.pictures import draw_folder
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from trainer.__main__ import main
 from trainer.cli import runs
@@ -68,13 +68,13 @@ class Case:
         """The last step of those that stop."""
         return STOPS_AT_STEP[self.unit]
 
-    def config(self, model: Path, pictures: Path, folder: Path) -> Config:
+    def config(self, model: Path, images: Path, folder: Path) -> Config:
         """Return the run's config; it backs up after every step."""
         stop = {"stop_after": {"n": STOPS[self.unit], "unit": self.unit}}
         return small_config(
             folder,
             model=model,
-            pictures=pictures,
+            images=images,
             general={"temp_device": "cpu:1"},
             parts={p: MEMORIES[self.memory] | ({} if p in self.remaining else stop) for p in self.trained},
             training={"epochs": EPOCHS, "trains": self.trains, "ema": {"mode": "train_device"}},
@@ -95,14 +95,14 @@ class StraightRuns:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._pictures = draw_folder(folder / "pictures", sizes=SIZES)
+        self._images = draw_folder(folder / "images", sizes=SIZES)
         self._newest: tuple[Case, Straight] | None = None
 
     def of(self, case: Case, model: Path) -> Straight:
         """Return a case's run."""
         if self._newest is None or self._newest[0] != case:
             shutil.rmtree(self._folder / "run", ignore_errors=True)
-            config = case.config(model, self._pictures, self._folder / "run")
+            config = case.config(model, self._images, self._folder / "run")
             self._newest = case, Straight(config, ticking_run(config))
         return self._newest[1]
 
@@ -219,13 +219,13 @@ def test_resumed_at_the_stop_ends_bit_equal(straight_runs: StraightRuns, tiny_sd
 
 
 def test_a_run_with_nothing_left_has_the_exit_code_of_one_that_went_well(
-    tiny_sd: Path, pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tiny_sd: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("import_engine", "_stop_on_signals"):  # which change the process for good
         monkeypatch.setattr(runs, name, lambda *arguments, **options: None)
     stop = {"stop_after": {"n": 1, "unit": "step"}}
     parts = {"unet": stop, "text_encoder": stop}
-    save_file(small_config(tmp_path, model=tiny_sd, pictures=pictures, parts=parts), tmp_path / "config.json")
+    save_file(small_config(tmp_path, model=tiny_sd, images=images, parts=parts), tmp_path / "config.json")
     assert main(["train", str(tmp_path / "config.json")]) == 0
     assert "Every part has stopped learning; ended after 1 steps." in capsys.readouterr().err
 
@@ -236,17 +236,17 @@ def test_a_part_that_is_forgotten_to_be_frozen_is_caught(
     """Planted: the group counts as frozen, but its parameters go on learning."""
     monkeypatch.setattr(freezing, "freeze", lambda group, optimizer: setattr(group, "is_training", False))
     case = Case("tiny_sd", "adapter", "off", "text_encoder", "step")
-    ran = ticking_run(case.config(tiny_sd, draw_folder(tmp_path / "pictures", sizes=SIZES), tmp_path))
+    ran = ticking_run(case.config(tiny_sd, draw_folder(tmp_path / "images", sizes=SIZES), tmp_path))
     assert_it_ran_to_its_end(case, ran)
     with pytest.raises(AssertionError):
         assert_what_is_frozen_stays(case, ran)
 
 
 def test_a_part_that_is_to_stop_earlier_than_the_backup_keeps_no_optimizer_state(
-    tiny_sd: Path, pictures: Path, tmp_path: Path
+    tiny_sd: Path, images: Path, tmp_path: Path
 ) -> None:
     """How long a part learns may change on resume; what it had lay in the optimizer to the end."""
-    config = small_config(tmp_path, model=tiny_sd, pictures=pictures, parts={"text_encoder": {"train": True}})
+    config = small_config(tmp_path, model=tiny_sd, images=images, parts={"text_encoder": {"train": True}})
     first = run(config)
     tree = config.model_dump()
     tree["training"]["epochs"] += 1

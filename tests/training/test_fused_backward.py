@@ -22,12 +22,12 @@ from modules.optim.fused_backward import FusedBackward
 from modules.optim.master_weights import Rounding
 from modules.optim.param_groups import TrainGroup, freeze, kept_parameters, named_parameters, optimizer_groups
 from modules.optim.registry import build_optimizer
-from modules.optim.sliced_step import Mover, gradient_holders
+from modules.optim.sliced_step import SlicedStep, gradient_holders
 from modules.system.devices import CPU
 from tests.builders.configs import laid_over, small_config
 from tests.builders.matrix import matrix
 from tests.builders.runs import Ran, assert_equal_tensors, run
-from trainer.dry_run.step import TrialStep
+from trainer.dry_run.step import DryRunStep
 from trainer.events import BackupSaved, StepFinished
 from trainer.methods.protocol import StepLoss
 from trainer.step.stepper import StepOutcome, Stepper
@@ -36,12 +36,12 @@ from trainer.step.watchdog import Watchdog
 # -- whole runs
 
 
-def config_of(model: Path, pictures: Path, folder: Path, *, name: str, fused: bool, **changes: Any) -> Config:
+def config_of(model: Path, images: Path, folder: Path, *, name: str, fused: bool, **changes: Any) -> Config:
     """Ten steps of both parts."""
     base = small_config(
         folder / ("fused" if fused else "plain"),
         model=model,
-        pictures=pictures,
+        images=images,
         training={
             "epochs": 2,
             "batch_size": 1,
@@ -58,7 +58,7 @@ def config_of(model: Path, pictures: Path, folder: Path, *, name: str, fused: bo
     matrix(["adamw", "adafactor"], ["adapter", "full"], ["off", "block"], ["float32", "bfloat16"]),
 )
 def test_ten_steps_are_those_of_the_plain_path_to_the_bit(
-    tiny_sd: Path, pictures: Path, tmp_path: Path, name: str, trains: str, mode: str, dtype: str
+    tiny_sd: Path, images: Path, tmp_path: Path, name: str, trains: str, mode: str, dtype: str
 ) -> None:
     """Of weights in bfloat16, which are rounded at random, too: each weight draws for itself."""
     changes = {
@@ -70,7 +70,7 @@ def test_ten_steps_are_those_of_the_plain_path_to_the_bit(
         },
     }
     plain, fused = (
-        run(config_of(tiny_sd, pictures, tmp_path, name=name, fused=fused, **changes)) for fused in (False, True)
+        run(config_of(tiny_sd, images, tmp_path, name=name, fused=fused, **changes)) for fused in (False, True)
     )
     assert len(losses(plain)) == 10
     assert losses(plain) == losses(fused)
@@ -84,72 +84,72 @@ def losses(ran: Ran) -> list[float | None]:
     return [s.loss for s in ran.of(StepFinished)]
 
 
-def test_a_part_stops_in_mid_run_and_a_resumed_run_ends_the_same(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
+def test_a_part_stops_in_mid_run_and_a_resumed_run_ends_the_same(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     changes = {
         "training": {"epochs": 4, "batch_size": 4, "ema": {"mode": "train_device"}, "trains": "full"},
         "parts": {"text_encoder": {"stop_after": {"n": 2, "unit": "epoch"}}, "unet": {"dtype": "bfloat16"}},
         "backup": {"every": {"n": 1, "unit": "epoch"}, "keep": 0},
     }
     plain, fused = (
-        run(config_of(tiny_sd, pictures, tmp_path, name="adamw", fused=fused, **changes)) for fused in (False, True)
+        run(config_of(tiny_sd, images, tmp_path, name="adamw", fused=fused, **changes)) for fused in (False, True)
     )
     assert losses(plain) == losses(fused)
     assert_equal_tensors(plain.weights, fused.weights)
     assert fused.of(StepFinished)[-1].training_parts == ("unet",)
-    config = config_of(tiny_sd, pictures, tmp_path, name="adamw", fused=True, **changes)
+    config = config_of(tiny_sd, images, tmp_path, name="adamw", fused=True, **changes)
     for backup in (fused.of(BackupSaved)[0], fused.of(BackupSaved)[2]):
         assert_equal_tensors(fused.weights, run(config, resume_from=Path(backup.path)).weights)
 
 
 def test_no_two_gradients_are_there_at_once(
-    tiny_sd: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     living: list[int] = []
-    plain_move = Mover.move
+    plain_move = SlicedStep.move
 
-    def move(mover: Mover, *arguments: Any) -> None:
-        holders = [p for g in mover._groups.values() for p in gradient_holders(g)]
+    def move(sliced_step: SlicedStep, *arguments: Any) -> None:
+        holders = [p for g in sliced_step._groups.values() for p in gradient_holders(g)]
         living.append(sum(p.grad is not None for p in holders))
-        plain_move(mover, *arguments)
+        plain_move(sliced_step, *arguments)
 
-    monkeypatch.setattr(Mover, "move", move)
+    monkeypatch.setattr(SlicedStep, "move", move)
     most = []
     for fused in (False, True):
         living.clear()
-        run(config_of(tiny_sd, pictures, tmp_path, name="adafactor", fused=fused, training={"trains": "full"}))
+        run(config_of(tiny_sd, images, tmp_path, name="adafactor", fused=fused, training={"trains": "full"}))
         most.append(max(living[-20:]))
     assert most[0] > 50
     assert most[1] == 1
 
 
 def test_the_trial_before_the_run_does_not_keep_all_gradients_either(
-    tiny_sd: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[tuple[int, int]] = []
-    plain_hand_over = TrialStep._hand_over_gradients
+    plain_hand_over = DryRunStep._hand_over_gradients
 
-    def hand_over(trial: TrialStep) -> bool:
-        real = named_parameters(trial._training.groups).values()
-        found.append((sum(p.grad is not None for p in real), len(named_parameters(trial.small.groups))))
-        return plain_hand_over(trial)
+    def hand_over(dry_run_step: DryRunStep) -> bool:
+        real = named_parameters(dry_run_step._training.groups).values()
+        found.append((sum(p.grad is not None for p in real), len(named_parameters(dry_run_step.small.groups))))
+        return plain_hand_over(dry_run_step)
 
-    monkeypatch.setattr(TrialStep, "_hand_over_gradients", hand_over)
+    monkeypatch.setattr(DryRunStep, "_hand_over_gradients", hand_over)
     for fused in (False, True):
         changes = {"training": {"trains": "full", "epochs": 1}}
-        losses(run(config_of(tiny_sd, pictures, tmp_path, name="adamw", fused=fused, **changes)))
+        losses(run(config_of(tiny_sd, images, tmp_path, name="adamw", fused=fused, **changes)))
     (num_plain, num_copies), (num_fused, _) = found
     assert num_plain > 50
     assert 0 < num_fused <= num_copies < 20
 
 
-def test_layers_that_wait_on_the_other_device_move_there(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
+def test_layers_that_wait_on_the_other_device_move_there(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     changes = {
         "training": {"trains": "full", "epochs": 1},
         "general": {"temp_device": "cpu:1"},
         "parts": {"unet": {"checkpointing": "block", "offload_fraction": 0.5, "dtype": "bfloat16"}},
     }
     plain, fused = (
-        run(config_of(tiny_sd, pictures, tmp_path, name="adamw", fused=fused, **changes)) for fused in (False, True)
+        run(config_of(tiny_sd, images, tmp_path, name="adamw", fused=fused, **changes)) for fused in (False, True)
     )
     assert losses(plain) == losses(fused)
     assert_equal_tensors(plain.weights, fused.weights)
@@ -164,9 +164,9 @@ def test_layers_that_wait_on_the_other_device_move_there(tiny_sd: Path, pictures
     ],
 )
 def test_what_needs_all_gradients_together_is_refused(
-    tiny_sd: Path, pictures: Path, tmp_path: Path, changes: dict[str, Any], path: str, advice: str
+    tiny_sd: Path, images: Path, tmp_path: Path, changes: dict[str, Any], path: str, advice: str
 ) -> None:
-    config = config_of(tiny_sd, pictures, tmp_path, name="adamw", fused=True)
+    config = config_of(tiny_sd, images, tmp_path, name="adamw", fused=True)
     assert not problems_of(config)
     (problem,) = problems_of(laid_over(config, {"training": changes}))
     assert (problem.path, problem.severity) == (path, "error")
@@ -187,7 +187,7 @@ class Toy:
         matrices = {f"unet.{n}": torch.randn(4, 4, generator=generator).to(dtype) for n in ("first", "second", "third")}
         self.group = TrainGroup("unet", {n: nn.Parameter(m) for n, m in matrices.items()}, 1e-2)
         if rounding is not None:
-            self.group.stand_in(rounding)
+            self.group.master_weight(rounding)
         self.average = Ema(self.group.parameters, decay=0.5, update_every_steps=1, device=CPU) if ema else None
         self.stepper = Stepper(
             [self.group],
@@ -196,7 +196,7 @@ class Toy:
             clip_norm=None,
             rate_factor=lambda step: 1.0 / (step + 1),
             ema=self.average,
-            rounding_draws=lambda step, name: torch.Generator().manual_seed(step * 1000 + len(name)),
+            rounding_generators=lambda step, name: torch.Generator().manual_seed(step * 1000 + len(name)),
             is_fused=fused,
         )
 
@@ -207,7 +207,7 @@ class Toy:
     def step(self, step: int, loss: torch.Tensor | None = None) -> StepOutcome:
         self.stepper.begin(step)
         loss = self.loss() if loss is None else loss
-        self.stepper.backward(StepLoss(loss, num_samples=1, window_samples=1, ends_step=True))
+        self.stepper.backward(StepLoss(loss, num_samples=1, group_samples=1, is_last_micro_batch=True))
         return self.stepper.finish(step)
 
     def values(self) -> list[torch.Tensor]:
@@ -254,7 +254,7 @@ def test_gradients_that_arrive_in_two_threads_move_one_after_the_other() -> None
     """As those of weights on a GPU and of others that wait on the processor do."""
     toy = Toy(fused=False)
     optimizer, others, is_between = toy.stepper.optimizer, list[threading.Thread](), threading.Event()
-    fused = FusedBackward([toy.group], Mover([toy.group], optimizer, Watchdog([toy.group])))
+    fused = FusedBackward([toy.group], SlicedStep([toy.group], optimizer, Watchdog([toy.group])))
 
     def meanwhile(*_: Any) -> None:
         if others:
@@ -293,7 +293,7 @@ def test_an_error_in_mid_pass_leaves_a_step_half_done(monkeypatch: pytest.Monkey
     def fails(*_: Any) -> None:
         raise RuntimeError("no memory")
 
-    monkeypatch.setattr(Mover, "move", fails)
+    monkeypatch.setattr(SlicedStep, "move", fails)
     with pytest.raises(RuntimeError, match="no memory"):
         toy.step(0)
     assert toy.stepper.is_moving
@@ -302,7 +302,7 @@ def test_an_error_in_mid_pass_leaves_a_step_half_done(monkeypatch: pytest.Monkey
 def test_a_part_of_a_step_is_refused() -> None:
     toy = Toy()
     with pytest.raises(ValueError, match="a whole step"):
-        toy.stepper.backward(StepLoss(toy.loss(), num_samples=1, window_samples=2, ends_step=False))
+        toy.stepper.backward(StepLoss(toy.loss(), num_samples=1, group_samples=2, is_last_micro_batch=False))
     group = toy.group
     options: dict[str, Any] = {"rate_factor": lambda step: 1.0, "ema": None, "is_fused": True}
     for clip_norm, has_scaler in ((1.0, False), (None, True)):
@@ -325,7 +325,7 @@ def test_a_frozen_group_has_no_hooks_and_a_backward_pass_of_others_is_left_alone
 def test_a_trial_keeps_the_gradients_that_are_asked_for_and_their_norms_all() -> None:
     toy, plain = Toy(), Toy(fused=False)
     before = toy.values()
-    with toy.stepper.trial({"unet.second"}), plain.stepper.trial({"unet.second"}):
+    with toy.stepper.dry_run_step({"unet.second"}), plain.stepper.dry_run_step({"unet.second"}):
         toy.loss().backward()
         plain.loss().backward()
     assert [n for n, p in toy.group.parameters.items() if p.grad is not None] == ["unet.second"]

@@ -12,9 +12,9 @@ import torch
 
 from modules.system.paths import PROGRAM_ROOT
 from tests.builders.configs import small_config
+from tests.builders.images import draw_folder
 from tests.builders.models import write_sd_folder
 from tests.builders.more_models import write_sdxl_folder
-from tests.builders.pictures import draw_folder
 from tests.builders.runs import run
 from trainer.events import StepFinished
 
@@ -26,11 +26,11 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
 
 
 def losses_of(model: Path, folder: Path) -> dict[str, list[float | None]]:
-    pictures = draw_folder(folder / "pictures", sizes=[(64, 64)] * 5 + [(96, 64)] * 4)
+    images = draw_folder(folder / "images", sizes=[(64, 64)] * 5 + [(96, 64)] * 4)
     config = small_config(
         folder,
         model=model,
-        pictures=pictures,
+        images=images,
         training={
             "epochs": 4,
             "batch_size": 2,

@@ -1,4 +1,4 @@
-"""Layers that wait on the resting device: what travels when, what stays, and that a run does not notice."""
+"""Layers that wait on the offload device: what travels when, what stays, and that a run does not notice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from modules.config.schema import Config
 from modules.families.protocol import ModelFamily, PartMemory
 from modules.memory.checkpointing import create_checkpointed_forward, offloaded_weights
 from modules.memory.guard import DeviceGuard
-from modules.memory.offloaded_layers import choose_waiting
+from modules.memory.offloaded_layers import choose_offloaded
 from modules.memory.placement import Placement
 from modules.memory.transfers import Arriving, Transfers
 from modules.system.devices import CPU, Device
@@ -96,7 +96,7 @@ def learning_whole(model: Path, part: str) -> ModelFamily:
 
 @given(st.lists(st.integers(0, 1000), max_size=40), st.floats(0, 1))
 def test_at_most_the_share_waits_and_less_by_no_more_than_a_layer(sizes: list[int], fraction: float) -> None:
-    waits = choose_waiting(sizes, fraction)
+    waits = choose_offloaded(sizes, fraction)
     waiting = sum(s for s, w in zip(sizes, waits, strict=True) if w)
     assert waiting <= fraction * sum(sizes) + 1e-3
     assert waiting > fraction * sum(sizes) - 2 * max(sizes, default=0) - 1e-3
@@ -104,10 +104,10 @@ def test_at_most_the_share_waits_and_less_by_no_more_than_a_layer(sizes: list[in
 
 
 def test_waiting_layers_are_spread_and_the_last_stays() -> None:
-    assert choose_waiting([5] * 6, 0.5) == [True, False, True, False, True, False]
-    assert choose_waiting([5] * 10, 0.3).count(True) == 3
-    assert choose_waiting([5] * 3, 1.0) == [True] * 3
-    assert not any(choose_waiting([5] * 3, 0.0))
+    assert choose_offloaded([5] * 6, 0.5) == [True, False, True, False, True, False]
+    assert choose_offloaded([5] * 10, 0.3).count(True) == 3
+    assert choose_offloaded([5] * 3, 1.0) == [True] * 3
+    assert not any(choose_offloaded([5] * 3, 0.0))
 
 
 # -- what travels
@@ -282,7 +282,7 @@ def test_a_placed_part_has_only_its_staying_layers_on_the_training_device(tiny_s
 
 
 def test_a_gradient_stays_with_its_weight_where_a_part_comes_back_between_two_micro_batches() -> None:
-    """As where a damaged entry of the picture cache is encoded again. "meta" is a device that torch itself tells."""
+    """As where a damaged entry of the image cache is encoded again. "meta" is a device that torch itself tells."""
     model, elsewhere = nn.Sequential(*(nn.Linear(3, 3) for _ in range(4))), Device("meta")
     create_checkpointed_forward(
         model,
@@ -306,13 +306,13 @@ def test_a_gradient_stays_with_its_weight_where_a_part_comes_back_between_two_mi
 # -- whole runs
 
 
-def config_of(folder: Path, model: Path, pictures: Path, *, fraction: float, **changes: Any) -> Config:
+def config_of(folder: Path, model: Path, images: Path, *, fraction: float, **changes: Any) -> Config:
     waits = {"checkpointing": "block", "offload_fraction": fraction}
     config = small_config(
         folder,
         model=model,
-        pictures=pictures,
-        concepts=[{"path": str(pictures)}, {"path": str(pictures), "kind": "validation"}],
+        images=images,
+        concepts=[{"path": str(images)}, {"path": str(images), "kind": "validation"}],
         general={"temp_device": "cpu:1", "debug_checks": fraction > 0},
         parts=dict.fromkeys(PARTS, waits),
         training={"ema": {"mode": "temp_device"}, "batch_size": 4},
@@ -334,14 +334,14 @@ CASES: dict[str, tuple[float, dict[str, Any]]] = {
     ("model", "trains", "case"), matrix(["tiny_sd", "tiny_sdxl"], ["adapter", "full"], list(CASES))
 )
 def test_a_run_with_waiting_layers_ends_bit_equal(
-    request: pytest.FixtureRequest, pictures: Path, tmp_path: Path, model: str, trains: str, case: str
+    request: pytest.FixtureRequest, images: Path, tmp_path: Path, model: str, trains: str, case: str
 ) -> None:
     """Tried out, trained, averaged, validated, painted, backed up and saved."""
     folder, (fraction, parts) = request.getfixturevalue(model), CASES[case]
     plain, ran = [
         run(
             laid_over(
-                config_of(tmp_path / str(share), folder, pictures, fraction=share),
+                config_of(tmp_path / str(share), folder, images, fraction=share),
                 {"training": {"trains": trains}, "parts": parts},
             )
         )
@@ -354,12 +354,12 @@ def test_a_run_with_waiting_layers_ends_bit_equal(
 
 
 @pytest.mark.parametrize("fused", [True, pytest.param(False, marks=pytest.mark.full)])
-def test_resumed_with_waiting_layers_ends_bit_equal(tiny_sd: Path, pictures: Path, tmp_path: Path, fused: bool) -> None:
+def test_resumed_with_waiting_layers_ends_bit_equal(tiny_sd: Path, images: Path, tmp_path: Path, fused: bool) -> None:
     optimizer = {"fused_back_pass": fused}
     config = config_of(
         tmp_path,
         tiny_sd,
-        pictures,
+        images,
         fraction=0.5,
         training={"trains": "full", "optimizer": optimizer, **({"clip_norm": None} if fused else {})},
         sampling={"at_end": False},
@@ -372,16 +372,16 @@ def test_resumed_with_waiting_layers_ends_bit_equal(tiny_sd: Path, pictures: Pat
 
 
 def test_a_weight_computed_with_where_it_rests_is_caught(
-    tiny_sd: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Planted: a layer that is not lent its copies."""
     monkeypatch.setattr("modules.memory.offload._Slot.lend", lambda self, copy: None)
-    config = config_of(tmp_path, tiny_sd, pictures, fraction=0.5)
+    config = config_of(tmp_path, tiny_sd, images, fraction=0.5)
     assert "DeviceMixError" in getattr(run(config).ending, "message", "")
 
 
-def test_the_runs_own_parts_wait_and_its_adapters_stay(tiny_sdxl: Path, pictures: Path, tmp_path: Path) -> None:
-    config = config_of(tmp_path, tiny_sdxl, pictures, fraction=1.0)
+def test_the_runs_own_parts_wait_and_its_adapters_stay(tiny_sdxl: Path, images: Path, tmp_path: Path) -> None:
+    config = config_of(tmp_path, tiny_sdxl, images, fraction=1.0)
     model = assemble.load_model(config, assemble.machine_of(config))
     learning = {id(p) for group in model.groups for p in group.parameters.values()}
     for name in PARTS:
@@ -396,7 +396,7 @@ def test_the_runs_own_parts_wait_and_its_adapters_stay(tiny_sdxl: Path, pictures
 
 def problems(tmp_path: Path, **changes: Any) -> dict[str, str]:
     changes = {"general": {"temp_device": "cpu:1"}} | changes
-    found = problems_of(small_config(tmp_path, model=Path("none"), pictures=tmp_path, **changes))
+    found = problems_of(small_config(tmp_path, model=Path("none"), images=tmp_path, **changes))
     return {p.path: p.severity for p in found if "wait" in p.message}
 
 

@@ -86,8 +86,8 @@ def test_a_vae_that_overflows_in_float16_is_kept_in_float32(tiny_sdxl: Path, vae
     family = load_sdxl(str(tiny_sdxl), dtypes={"vae": getattr(torch, vae_dtype)})
     assert {p.dtype for p in family.vae.parameters()} == {getattr(torch, kept_in)}
     with torch.no_grad():
-        pictures = family.decode(torch.randn(1, 4, 8, 8))
-    assert pictures.dtype == torch.float32
+        images = family.decode(torch.randn(1, 4, 8, 8))
+    assert images.dtype == torch.float32
 
 
 def test_weights_that_could_hold_code_are_not_read(model: Path) -> None:
@@ -169,11 +169,11 @@ class Hub:
 
 
 def test_a_download_tells_its_progress_and_lets_a_stop_through(
-    tiny_sd: Path, tmp_path: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tiny_sd: Path, tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     hub = Hub(tiny_sd)
     monkeypatch.setattr("huggingface_hub.snapshot_download", hub.snapshot_download)
-    config = small_config(tmp_path, model=Path("somebody/something"), pictures=pictures)
+    config = small_config(tmp_path, model=Path("somebody/something"), images=images)
     ran = run(config)
     assert ran.finished.outcome == "finished"
     assert [(e.done_mb, e.total_mb) for e in ran.of(DownloadProgress)][-1] == (4.0, 4.0)

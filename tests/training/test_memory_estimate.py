@@ -313,7 +313,7 @@ def test_the_vae_takes_what_was_estimated(side_px: int, encodes: bool) -> None:
 
 
 @pytest.mark.parametrize(("model", "dtype"), [("sd1", F32), ("sdxl", BF16)])
-def test_decoding_a_picture_that_a_reward_s_gradient_goes_back_through(model: str, dtype: torch.dtype) -> None:
+def test_decoding_an_image_that_a_reward_s_gradient_goes_back_through(model: str, dtype: torch.dtype) -> None:
     vae = meta_part(model, "vae")
     with FakeTensorMode():
         give_weights(vae, dtype=dtype, adapter_dtype=F32, learns=lambda name: False)
@@ -415,18 +415,18 @@ def test_gradients_of_earlier_batches_are_counted() -> None:
 
 @pytest.mark.parametrize("trains", ["adapter", "full"])
 def test_a_run_leaves_on_the_disk_what_was_estimated(
-    trains: str, any_model: Path, pictures: Path, tmp_path: Path
+    trains: str, any_model: Path, images: Path, tmp_path: Path
 ) -> None:
     config = small_config(
         tmp_path,
         model=any_model,
-        pictures=pictures,
+        images=images,
         training={"trains": trains, "epochs": 1, "ema": {"mode": "temp_device"}},
         parts={"text_encoder": {"train": False}, "text_encoder_2": {"train": False}},
         output={"dtype": "float32"},
     )
     training, _ = datasets_of(config)
-    captions = {c for e in training.examples for c in e.picture.captions}
+    captions = {c for e in training.examples for c in e.image.captions}
     need = disk_need(config, training.bucket_counts, num_captions=len(captions))
     assert need is not None
     finished = run(config).finished

@@ -14,9 +14,9 @@ from trainer.events import Event, RunStarted, StepFinished, WarningRaised
 
 
 @pytest.mark.parametrize("never", [True, False])
-def test_a_file_that_appears_on_the_way(tiny_sd: Path, pictures: Path, tmp_path: Path, never: bool) -> None:
+def test_a_file_that_appears_on_the_way(tiny_sd: Path, images: Path, tmp_path: Path, never: bool) -> None:
     config = small_config(
-        tmp_path, model=tiny_sd, pictures=pictures, output={"never_replace": never}, training={"epochs": 1}
+        tmp_path, model=tiny_sd, images=images, output={"never_replace": never}, training={"epochs": 1}
     )
     destination = Path(config.output.destination)
 

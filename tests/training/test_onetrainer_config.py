@@ -16,7 +16,7 @@ from trainer.events import ModelSaved, SampleReady, StepFinished, ValidationFini
 
 
 @pytest.fixture
-def onetrainer_file(tiny_sd: Path, pictures: Path, tmp_path: Path) -> Path:
+def onetrainer_file(tiny_sd: Path, images: Path, tmp_path: Path) -> Path:
     part = {"__version": 0, "train": True, "stop_training_after_unit": "NEVER", "gradient_checkpointing": True}
     config: dict[str, Any] = {
         "__version": 11,
@@ -59,7 +59,7 @@ def onetrainer_file(tiny_sd: Path, pictures: Path, tmp_path: Path) -> Path:
         "backup_after": 100,
         "backup_after_unit": "MINUTE",
     }
-    concept = {"__version": 2, "path": str(pictures), "balancing": 1.0, "text": {"prompt_source": "sample"}}
+    concept = {"__version": 2, "path": str(images), "balancing": 1.0, "text": {"prompt_source": "sample"}}
     concepts = [concept | {"type": "STANDARD"}, concept | {"type": "VALIDATION", "name": "held out"}]
     sample = {"prompt": "a disc", "width": 64, "height": 64, "diffusion_steps": 3, "noise_scheduler": "EULER_A"}
     for folder, name, content in (
@@ -80,7 +80,7 @@ def test_it_loads_and_trains(onetrainer_file: Path, tmp_path: Path) -> None:
     ran = run(config)
     assert ran.finished.outcome == "finished"
     steps = ran.of(StepFinished)
-    assert len(steps) == 12  # five pictures in windows of two: three steps, in each of four epochs
+    assert len(steps) == 12  # five images in windows of two: three steps, in each of four epochs
     # Four batches of warm-up are two updates: the first has half of each part's rate.
     assert steps[0].learning_rates == pytest.approx({"unet": 0.001, "text_encoder": 0.0015})
     assert [s.training_parts for s in steps[5:7]] == [("unet", "text_encoder"), ("unet",)]

@@ -136,13 +136,13 @@ def test_adafactor_moves_by_the_rate_and_not_by_the_size_of_the_weights() -> Non
 
 def test_adagrad_sums_have_the_shape_a_weight_has_when_it_is_moved() -> None:
     """What stands in for a 16-bit weight is empty until then."""
-    stand_in = nn.Parameter(torch.empty(0))
-    optimizer = build_optimizer([{"params": [stand_in], "lr": 0.1}], Adagrad(initial_accumulator_value=0.5))
-    stand_in.data = torch.ones(3)
-    stand_in.grad = torch.ones(3)
+    master_weight = nn.Parameter(torch.empty(0))
+    optimizer = build_optimizer([{"params": [master_weight], "lr": 0.1}], Adagrad(initial_accumulator_value=0.5))
+    master_weight.data = torch.ones(3)
+    master_weight.grad = torch.ones(3)
     optimizer.step()
-    assert optimizer.state[stand_in]["sum"].tolist() == [1.5] * 3
-    torch.testing.assert_close(stand_in.detach(), torch.full((3,), 1 - 0.1 / math.sqrt(1.5)))
+    assert optimizer.state[master_weight]["sum"].tolist() == [1.5] * 3
+    torch.testing.assert_close(master_weight.detach(), torch.full((3,), 1 - 0.1 / math.sqrt(1.5)))
 
 
 def test_every_optimizer_that_is_offered_can_be_built_and_no_other() -> None:

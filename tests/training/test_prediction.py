@@ -14,7 +14,7 @@ from modules.families.sd.load import load
 from modules.families.sdxl.load import load as load_sdxl
 from modules.system.errors import DarkroomError
 from tests.builders.configs import laid_over, small_config
-from tests.builders.pictures import draw_folder
+from tests.builders.images import draw_folder
 from tests.builders.runs import run
 from trainer.events import StepFinished
 
@@ -61,8 +61,8 @@ def test_a_lora_says_what_its_model_was_told_to_predict(tiny_sd: Path, tmp_path:
     told, losses = [], []
     for prediction in ("auto", "v_prediction"):
         folder = tmp_path / prediction
-        pictures = draw_folder(folder / "pictures", sizes=[(64, 64)] * 2)
-        config = small_config(folder, model=tiny_sd, pictures=pictures)
+        images = draw_folder(folder / "images", sizes=[(64, 64)] * 2)
+        config = small_config(folder, model=tiny_sd, images=images)
         ran = run(laid_over(config, {"model": {"prediction": prediction}, "training": {"epochs": 1}}))
         with safe_open(ran.finished.model_path, framework="pt") as file:
             told.append(file.metadata()["modelspec.prediction_type"])
@@ -87,8 +87,8 @@ def test_the_second_encoder_may_skip_layers_of_its_own(tiny_sdxl: Path) -> None:
 
 
 def test_a_config_may_ask_for_its_caches_alone(tiny_sd: Path, tmp_path: Path) -> None:
-    pictures = draw_folder(tmp_path / "pictures", sizes=[(64, 64)] * 2)
-    config = small_config(tmp_path, model=tiny_sd, pictures=pictures)
+    images = draw_folder(tmp_path / "images", sizes=[(64, 64)] * 2)
+    config = small_config(tmp_path, model=tiny_sd, images=images)
     ran = run(laid_over(config, {"general": {"only_cache": True}}))
     assert (ran.finished.outcome, ran.of(StepFinished)) == ("cached", [])
     assert any((tmp_path / "cache").rglob("*.safetensors"))

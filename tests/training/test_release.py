@@ -45,11 +45,11 @@ STOPS: dict[str, Callable[[Event], bool]] = {
 ENDINGS = [*STOPS, "failed", "failed while it began", "finished"]
 
 
-def config_of(model: Path, pictures: Path, folder: Path, **changes: Any) -> Config:
+def config_of(model: Path, images: Path, folder: Path, **changes: Any) -> Config:
     config = small_config(
         folder,
         model=model,
-        pictures=pictures,
+        images=images,
         parts={
             "text_encoder": {"train": False},
             "text_encoder_2": {"train": False},
@@ -151,7 +151,7 @@ def files_held(*folders: Path) -> set[str]:
 )  # fmt: skip
 def test_nothing_of_a_run_is_left(
     request: pytest.FixtureRequest,
-    pictures: Path,
+    images: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     model: str,
@@ -160,7 +160,7 @@ def test_nothing_of_a_run_is_left(
 ) -> None:
     """Without a collection by the test: the run itself collects, also where the window has switched that off."""
     base = request.getfixturevalue(model)
-    config = config_of(base, pictures, tmp_path, training={"trains": trains})
+    config = config_of(base, images, tmp_path, training={"trains": trains})
     with monkeypatch.context() as patched:
         remains, held = Remains(), files_held(tmp_path, base)  # another test's model may be mapped still
         remains.watch(patched)
@@ -178,7 +178,7 @@ def test_nothing_of_a_run_is_left(
 
 
 def test_what_is_kept_would_be_found(
-    tiny_sd: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Planted: somebody keeps the training of a run."""
     kept: list[Prepared] = []
@@ -186,7 +186,7 @@ def test_what_is_kept_would_be_found(
     monkeypatch.setattr(training_run, "dry_run", lambda prepared: (kept.append(prepared), plain(prepared)))
     remains = Remains()
     remains.watch(monkeypatch)
-    run_to("stopped in mid-epoch", config_of(tiny_sd, pictures, tmp_path), monkeypatch)
+    run_to("stopped in mid-epoch", config_of(tiny_sd, images, tmp_path), monkeypatch)
     assert {"Stepper", "Ema", "AdamW", "LoraAdapter", "StableDiffusion", "CacheStore"} <= remains.kinds()
     assert len(remains.tensors()) > 100
     held = tmp_path / "held"
@@ -198,9 +198,9 @@ def test_what_is_kept_would_be_found(
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("trains", ["adapter", "full"])
 def test_a_gpu_holds_as_much_as_before(
-    any_model: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trains: str
+    any_model: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trains: str
 ) -> None:
-    config = config_of(any_model, pictures, tmp_path, training={"trains": trains}, general={"train_device": "cuda"})
+    config = config_of(any_model, images, tmp_path, training={"trains": trains}, general={"train_device": "cuda"})
     run(config)  # what libraries allocate once and for all, such as the workspace of cuBLAS
     at_start = torch.cuda.memory_allocated()
     for ending in ENDINGS:

@@ -17,7 +17,7 @@ from modules.config.codec import save_file
 from modules.config.schema import Config
 from modules.system.paths import PROGRAM_ROOT
 from tests.builders.configs import laid_over, small_config
-from tests.builders.pictures import draw_folder
+from tests.builders.images import draw_folder
 from tests.builders.runs import assert_equal_tensors, run
 from trainer.commands import CommandDesk, Stop
 from trainer.events import RunFailed, StepFinished, WarningRaised
@@ -25,7 +25,7 @@ from trainer.methods.protocol import StepLoss
 from trainer.preflight import check
 from trainer.step.stepper import Stepper
 
-# 20 steps in 4 epochs: two sizes, 13 micro-batches in windows of three, the last shorter, and each picture twice.
+# 20 steps in 4 epochs: two sizes, 13 micro-batches in windows of three, the last shorter, and each image twice.
 SIZES = [(64, 64)] * 7 + [(96, 64)] * 6
 HARD: dict[str, Any] = {
     "data": {"caption_dropout": 0.2},
@@ -57,14 +57,14 @@ KINDS = [
 @pytest.fixture
 def hard_config(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Config:
     folder = tmp_path_factory.mktemp("resume")
-    pictures = draw_folder(folder / "pictures", sizes=SIZES, captions=["a disc", "a red disc, small", "nothing"])
+    images = draw_folder(folder / "images", sizes=SIZES, captions=["a disc", "a red disc, small", "nothing"])
     model, _, is_whole = request.param.partition(" ")
     config = small_config(
         folder,
         model=request.getfixturevalue(model),
-        pictures=pictures,
+        images=images,
         **HARD,
-        concepts=[{"path": str(pictures), "repeats": 2}],
+        concepts=[{"path": str(images), "repeats": 2}],
     )
     return laid_over(config, WHOLE) if is_whole else config
 
@@ -173,7 +173,7 @@ def test_stopped_in_mid_window_and_resumed_ends_bit_equal(
         plain_backward(stepper, step_loss)
         # One of the dry run, 13 micro-batches in the five steps of the first epoch, then two steps of three: 20.
         if num_backwards == 21:
-            assert not step_loss.ends_step
+            assert not step_loss.is_last_micro_batch
             desks[0].put(Stop())
 
     monkeypatch.setattr(CommandDesk, "check", check)
@@ -186,8 +186,8 @@ def test_stopped_in_mid_window_and_resumed_ends_bit_equal(
     assert_equal_tensors(straight.weights, resumed.weights)
 
 
-def test_a_finished_run_says_so_and_goes_on_with_more_epochs(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
-    config = small_config(tmp_path, model=tiny_sd, pictures=pictures)
+def test_a_finished_run_says_so_and_goes_on_with_more_epochs(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+    config = small_config(tmp_path, model=tiny_sd, images=images)
     finished = run(config).finished
     again = run(config, resume_from=Path(finished.backup_path))
     assert again.finished.outcome == "already_complete"
@@ -200,8 +200,8 @@ def test_a_finished_run_says_so_and_goes_on_with_more_epochs(tiny_sd: Path, pict
     assert_equal_tensors(straight.weights, resumed.weights)
 
 
-def test_a_run_may_not_be_resumed_with_another_learning_rate(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
-    config = small_config(tmp_path, model=tiny_sd, pictures=pictures)
+def test_a_run_may_not_be_resumed_with_another_learning_rate(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+    config = small_config(tmp_path, model=tiny_sd, images=images)
     finished = run(config).finished
     changed = laid_over(config, {"training": {"learning_rate": 5e-4, "epochs": 4}})
     ending = run(changed, resume_from=Path(finished.backup_path)).ending
@@ -210,8 +210,8 @@ def test_a_run_may_not_be_resumed_with_another_learning_rate(tiny_sd: Path, pict
     assert "training.epochs" not in ending.message
 
 
-def test_a_damaged_backup_is_refused(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
-    config = small_config(tmp_path, model=tiny_sd, pictures=pictures)
+def test_a_damaged_backup_is_refused(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+    config = small_config(tmp_path, model=tiny_sd, images=images)
     backup = Path(run(config).finished.backup_path)
     content = bytearray((backup / "weights.safetensors").read_bytes())
     content[-1] ^= 1
@@ -221,9 +221,9 @@ def test_a_damaged_backup_is_refused(tiny_sd: Path, pictures: Path, tmp_path: Pa
     assert "weights.safetensors" in ending.message
 
 
-def test_pictures_that_changed_since_the_backup_are_told(tiny_sd: Path, tmp_path: Path) -> None:
-    folder = draw_folder(tmp_path / "pictures", sizes=[(64, 64)] * 4)
-    config = small_config(tmp_path, model=tiny_sd, pictures=folder)
+def test_images_that_changed_since_the_backup_are_told(tiny_sd: Path, tmp_path: Path) -> None:
+    folder = draw_folder(tmp_path / "images", sizes=[(64, 64)] * 4)
+    config = small_config(tmp_path, model=tiny_sd, images=folder)
     finished = run(config).finished
     draw_folder(folder, sizes=[(64, 64)] * 6)
     resumed = run(laid_over(config, {"training": {"epochs": 3}}), resume_from=Path(finished.backup_path))

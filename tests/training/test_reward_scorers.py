@@ -1,4 +1,4 @@
-"""The judges: their numbers, their gradients, and what CLIP sees."""
+"""The reward models: their numbers, their gradients, and what CLIP sees."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 
 from modules.config.sections.reward import Scorer
 from modules.rewards.clip_input import Fit, clip_input
-from modules.rewards.composite import CompositeReward, Judge, build_rewards
+from modules.rewards.composite import CompositeReward, RewardModel, build_rewards
 from modules.rewards.protocol import Reward, RewardContext
 from modules.rewards.registry import NEED_FILES, REWARDS
 from modules.rewards.user_code_file import hash_of
@@ -50,11 +50,11 @@ def photographs(*, size: tuple[int, int] = (40, 52), count: int = 2, seed: int =
 
 @pytest.fixture(scope="module")
 def scorers(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> dict[str, Scorer]:
-    """A judge of every kind, with tiny weights on disk."""
+    """A reward model of every kind, with tiny weights on disk."""
     folder = tmp_path_factory.mktemp("rewards")
     clip = write_clip_folder(folder / "clip")
     code = folder / "mine.py"
-    code.write_text("def redness(pictures, prompts):\n    return pictures[:, 0].mean(dim=(1, 2))\n")
+    code.write_text("def redness(images, prompts):\n    return images[:, 0].mean(dim=(1, 2))\n")
     places: dict[str, dict[str, str]] = {
         "pickscore": {"file": str(clip)},
         "clip_score": {"file": str(clip)},
@@ -71,41 +71,43 @@ def scorers(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> dict[
 def made(scorer: Scorer) -> Reward:
     approved = {hash_of(Path(scorer.file.rpartition(":")[0]))} if scorer.kind == "user_code" else set()
     context = RewardContext(CPU, offline=True, approved_hashes=frozenset(approved))
-    return build_rewards([scorer], context).judges[0].reward
+    return build_rewards([scorer], context).reward_models[0].reward
 
 
 @pytest.mark.parametrize("kind", REWARDS)
-def test_each_judge_rates_each_picture_alone(kind: str, scorers: dict[str, Scorer]) -> None:
-    reward, pictures = made(scorers[kind]), photographs()
-    together = reward(pictures, PROMPTS)
+def test_each_judge_rates_each_image_alone(kind: str, scorers: dict[str, Scorer]) -> None:
+    reward, images = made(scorers[kind]), photographs()
+    together = reward(images, PROMPTS)
     assert together.shape == (2,)
     assert torch.isfinite(together).all()
     assert together[0] != together[1]
-    alone = torch.cat([reward(pictures[i : i + 1], PROMPTS[i : i + 1]) for i in range(2)])
+    alone = torch.cat([reward(images[i : i + 1], PROMPTS[i : i + 1]) for i in range(2)])
     torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
     assert reward.is_differentiable is REWARDS[kind].is_differentiable
 
 
 @pytest.mark.parametrize("kind", REWARDS)
 def test_gradients_are_right(kind: str, scorers: dict[str, Scorer]) -> None:
-    """Against finite differences, in double precision; CLIP's judges at the size they look at, in a few directions."""
+    """Against finite differences, in double precision; CLIP's reward models at the size they look at, in a few
+    directions.
+    """
     reward = made(scorers[kind])
     is_clip = kind in NEED_FILES
     if is_clip:
-        eyes = reward.eyes  # type: ignore[attr-defined]
-        eyes.model.double()
+        image_encoder = reward.image_encoder  # type: ignore[attr-defined]
+        image_encoder.model.double()
         if kind == "aesthetic":
             reward.head.double()  # type: ignore[attr-defined]
-    pictures = photographs(size=(IMAGE_PX + 4, IMAGE_PX + 9) if is_clip else (4, 5)).double().requires_grad_()
-    assert torch.autograd.gradcheck(lambda p: reward(p, PROMPTS), pictures, fast_mode=is_clip, atol=1e-6)
+    images = photographs(size=(IMAGE_PX + 4, IMAGE_PX + 9) if is_clip else (4, 5)).double().requires_grad_()
+    assert torch.autograd.gradcheck(lambda p: reward(p, PROMPTS), images, fast_mode=is_clip, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", REWARDS)
-def test_a_gradient_reaches_every_picture(kind: str, scorers: dict[str, Scorer]) -> None:
-    pictures = photographs().requires_grad_()
-    made(scorers[kind])(pictures, PROMPTS).sum().backward()
-    assert pictures.grad is not None
-    assert (pictures.grad.abs().flatten(1).sum(dim=1) > 0).all()
+def test_a_gradient_reaches_every_image(kind: str, scorers: dict[str, Scorer]) -> None:
+    images = photographs().requires_grad_()
+    made(scorers[kind])(images, PROMPTS).sum().backward()
+    assert images.grad is not None
+    assert (images.grad.abs().flatten(1).sum(dim=1) > 0).all()
 
 
 @pytest.mark.parametrize("kind", sorted(NEED_FILES))
@@ -118,8 +120,8 @@ def test_the_plain_judges_say_what_their_names_say() -> None:
     halves = torch.cat([black, white], dim=-1)
     board = (torch.arange(8)[:, None] + torch.arange(8)) % 2 * torch.ones(1, 3, 8, 8)
 
-    def rated(kind: str, picture: torch.Tensor, **options: Any) -> float:
-        return float(made(Scorer(kind=kind, **options))(picture, ["x"]))
+    def rated(kind: str, image: torch.Tensor, **options: Any) -> float:
+        return float(made(Scorer(kind=kind, **options))(image, ["x"]))
 
     assert (rated("brightness", black), rated("brightness", white)) == (0.0, 1.0)
     assert rated("contrast", halves) == pytest.approx(0.5)
@@ -134,15 +136,15 @@ def test_the_plain_judges_say_what_their_names_say() -> None:
     assert rated("colour_target", black, colour="ff0000") == pytest.approx(-1 / 3)
 
 
-def test_a_flat_picture_has_a_finite_gradient_of_contrast() -> None:
-    picture = torch.full((1, 3, 8, 8), 0.5, requires_grad=True)
-    made(Scorer(kind="contrast"))(picture, ["x"]).sum().backward()
-    assert picture.grad is not None
-    assert torch.isfinite(picture.grad).all()
+def test_a_flat_image_has_a_finite_gradient_of_contrast() -> None:
+    image = torch.full((1, 3, 8, 8), 0.5, requires_grad=True)
+    made(Scorer(kind="contrast"))(image, ["x"]).sum().backward()
+    assert image.grad is not None
+    assert torch.isfinite(image.grad).all()
 
 
 @pytest.mark.parametrize("size", [(224, 224), (300, 300), (256, 400), (401, 260), (100, 100), (97, 131)])
-def test_pictures_are_shown_to_clip_as_transformers_shows_them(size: tuple[int, int]) -> None:
+def test_images_are_shown_to_clip_as_transformers_shows_them(size: tuple[int, int]) -> None:
     """Up to its rounding to 256 levels, after each of the two directions of a resize: within 1.1 levels."""
     levels = (photographs(size=size, count=1)[0] * 255).round()
     image = Image.fromarray(levels.permute(1, 2, 0).numpy().astype(np.uint8))
@@ -155,7 +157,7 @@ def test_pictures_are_shown_to_clip_as_transformers_shows_them(size: tuple[int, 
 
 
 @pytest.mark.parametrize("size", [(224, 224), (300, 300), (256, 400), (401, 260), (224, 160), (97, 131), (3, 400)])
-def test_pictures_are_shown_to_hps_as_its_authors_show_them(size: tuple[int, int]) -> None:
+def test_images_are_shown_to_hps_as_its_authors_show_them(size: tuple[int, int]) -> None:
     """The longer side to 224 with Pillow's bicubic filter, in the middle of black; the odd pixel right and below."""
     levels = (photographs(size=size, count=1)[0] * 255).round()
     image = Image.fromarray(levels.permute(1, 2, 0).numpy().astype(np.uint8))
@@ -172,11 +174,11 @@ def test_pictures_are_shown_to_hps_as_its_authors_show_them(size: tuple[int, int
     assert float(error.mean()) < 0.35 * level
 
 
-def cosine(model: CLIPModel, pictures: torch.Tensor, *, pad: str, fit: Fit) -> torch.Tensor:
-    """What transformers' own model says of pictures and the prompts."""
+def cosine(model: CLIPModel, images: torch.Tensor, *, pad: str, fit: Fit) -> torch.Tensor:
+    """What transformers' own model says of images and the prompts."""
     tokens = clip_tokenizer(pad)(PROMPTS, padding="max_length", truncation=True, return_tensors="pt")
     with torch.no_grad():
-        result = model(input_ids=tokens["input_ids"], pixel_values=clip_input(pictures, side_px=IMAGE_PX, fit=fit))
+        result = model(input_ids=tokens["input_ids"], pixel_values=clip_input(images, side_px=IMAGE_PX, fit=fit))
     return (result.image_embeds * result.text_embeds).sum(dim=-1)
 
 
@@ -198,37 +200,37 @@ def test_clip_s_judges_say_what_transformers_own_model_says(
 ) -> None:
     """HPS comes out of OpenCLIP's layout, with its sizes read off its shapes."""
     theirs = model()
-    pictures = photographs()
+    images = photographs()
     torch.testing.assert_close(
-        made(scorers[kind])(pictures, PROMPTS),
-        factor(theirs) * cosine(theirs, pictures, pad=pad, fit=fit),
+        made(scorers[kind])(images, PROMPTS),
+        factor(theirs) * cosine(theirs, images, pad=pad, fit=fit),
         rtol=1e-5,
         atol=1e-6,
     )
 
 
 def test_the_aesthetic_judge_reads_its_rating_off_the_normalised_direction(scorers: dict[str, Scorer]) -> None:
-    pictures = photographs()
+    images = photographs()
     with torch.no_grad():
-        pixels = clip_input(pictures, side_px=IMAGE_PX)
+        pixels = clip_input(images, side_px=IMAGE_PX)
         direction = tiny_clip().get_image_features(pixel_values=pixels).pooler_output
         expected = aesthetic_head()(direction / direction.norm(dim=-1, keepdim=True)).squeeze(1)
-    torch.testing.assert_close(made(scorers["aesthetic"])(pictures, PROMPTS), expected)
+    torch.testing.assert_close(made(scorers["aesthetic"])(images, PROMPTS), expected)
 
 
 def test_checkpointing_clip_leaves_its_gradients_as_they_are(scorers: dict[str, Scorer]) -> None:
     reward, plain = made(scorers["clip_score"]), tiny_clip().requires_grad_(False)
-    pictures = photographs().requires_grad_()
-    (ours,) = torch.autograd.grad(reward(pictures, PROMPTS).sum(), pictures)
-    captions = reward.eyes.captions(PROMPTS)  # type: ignore[attr-defined]
-    pixels = clip_input(pictures, side_px=IMAGE_PX)
+    images = photographs().requires_grad_()
+    (ours,) = torch.autograd.grad(reward(images, PROMPTS).sum(), images)
+    captions = reward.image_encoder.captions(PROMPTS)  # type: ignore[attr-defined]
+    pixels = clip_input(images, side_px=IMAGE_PX)
     direction = torch.nn.functional.normalize(plain.get_image_features(pixel_values=pixels).pooler_output, dim=-1)
-    (theirs,) = torch.autograd.grad((direction * captions).sum(), pictures)
+    (theirs,) = torch.autograd.grad((direction * captions).sum(), images)
     assert torch.equal(ours, theirs)
 
 
 def test_judges_stay_in_float32_inside_autocast(scorers: dict[str, Scorer]) -> None:
-    composite = CompositeReward((Judge("it", made(scorers["clip_score"]), 1.0),))
+    composite = CompositeReward((RewardModel("it", made(scorers["clip_score"]), 1.0),))
     plain = composite(photographs(), PROMPTS)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(composite(photographs(), PROMPTS).total_B, plain.total_B)

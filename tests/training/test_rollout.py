@@ -15,7 +15,7 @@ from modules.adapters.targets import target_layers
 from modules.config.sections.evaluation import SamplePrompt
 from modules.config.sections.reward import Scorer
 from modules.data.buckets import Size
-from modules.data.size_conditioning import Frame
+from modules.data.size_conditioning import SizeConditioning
 from modules.families.protocol import PartMemory
 from modules.memory.guard import DeviceGuard
 from modules.memory.placement import Placement
@@ -23,16 +23,16 @@ from modules.objectives.reward_gradient import reward_loss
 from modules.rewards.composite import build_rewards
 from modules.rewards.protocol import RewardContext
 from modules.sampling.ddim_step import ddim_steps
-from modules.sampling.rollout import ChainSettings, Rollout, roll_out
+from modules.sampling.rollout import Rollout, RolloutSettings, roll_out
 from modules.system.devices import CPU, Device
 from tests.builders.clip import write_clip_folder
 from tests.builders.matrix import matrix
-from tests.builders.pipelines import assert_same_picture, load_tiny, paint_in_diffusers, stock_pipeline
+from tests.builders.pipelines import assert_same_image, load_tiny, sample_in_diffusers, stock_pipeline
 
 SIZE = Size(64, 48)
 SEEDS = (11, 12)
 PROMPTS = ["a red disc", "a cat"]
-CHAIN = ChainSettings(num_steps=3, guidance=3.0)
+CHAIN = RolloutSettings(num_steps=3, guidance=3.0)
 MODELS = ["tiny_sd", "tiny_sd2", "tiny_sdxl", "tiny_sdxl_v"]
 
 Parameters = dict[str, torch.nn.Parameter]
@@ -58,11 +58,11 @@ def learning(folder: Path, kind: str) -> tuple[Any, Parameters]:
     return family, adapter.parameters()
 
 
-def painted(
+def sampled(
     family: Any,
     *,
     gradient_steps: int = 0,
-    chain: ChainSettings = CHAIN,
+    chain: RolloutSettings = CHAIN,
     on_step: Callable[[], None] = lambda: None,
     seeds: tuple[int, ...] = SEEDS,
     prompts: list[str] = PROMPTS,
@@ -88,12 +88,14 @@ def painted(
 
 
 def full_graph(family: Any, *, gradient_steps: int) -> torch.Tensor:
-    """The same pictures with nothing checkpointed and no `no_grad`; the prefix detached."""
+    """The same images with nothing checkpointed and no `no_grad`; the prefix detached."""
     family.set_memory({}, train_device=CPU, temp_device=CPU)
     with torch.no_grad():
         # Encoded as the rollout's are: the last bits of a text's states depend on the batch it is encoded in.
         prompts, empty = family.encode_prompts(PROMPTS), family.encode_prompts([""])
-        both = family.framed(family.join([empty.select([0, 0]), prompts], empty), [Frame.whole(SIZE)] * 4)
+        both = family.with_size_conditioning(
+            family.join([empty.select([0, 0]), prompts], empty), [SizeConditioning.whole(SIZE)] * 4
+        )
     latents = torch.stack([torch.randn(4, 6, 8, generator=torch.Generator().manual_seed(s)) for s in SEEDS])
     for index, step in enumerate(ddim_steps(family.process, family.scheduler_config(), num_steps=CHAIN.num_steps)):
         if index == CHAIN.num_steps - gradient_steps:
@@ -101,14 +103,14 @@ def full_graph(family: Any, *, gradient_steps: int) -> torch.Tensor:
         output = family.predict(torch.cat([latents, latents]), torch.tensor([step.timestep] * 4), both)
         without, with_prompt = output.chunk(2)
         latents = step.mean(without + CHAIN.guidance * (with_prompt - without), latents)
-    pictures = [family.vae.decode(one[None] / family.vae.config.scaling_factor).sample for one in latents]
-    return (torch.cat(pictures) / 2 + 0.5).clamp(0, 1)
+    images = [family.vae.decode(one[None] / family.vae.config.scaling_factor).sample for one in latents]
+    return (torch.cat(images) / 2 + 0.5).clamp(0, 1)
 
 
-def gradients_of(pictures: torch.Tensor, parameters: Parameters) -> Gradients:
+def gradients_of(images: torch.Tensor, parameters: Parameters) -> Gradients:
     for parameter in parameters.values():
         parameter.grad = None
-    (pictures - 0.3).square().mean().backward()
+    (images - 0.3).square().mean().backward()
     assert all(p.grad is not None for p in parameters.values())
     return {n: p.grad for n, p in parameters.items() if p.grad is not None}
 
@@ -119,9 +121,9 @@ def test_it_paints_what_diffusers_pipelines_paint(request: pytest.FixtureRequest
     prompt = SamplePrompt(
         prompt="a red disc", width_px=64, height_px=48, seed=11, steps=5, guidance=4.0, sampler="ddim"
     )
-    rollout = painted(load_tiny(folder), chain=ChainSettings(5, 4.0), seeds=(11,), prompts=["a red disc"])
-    ours = (rollout.pictures_B3PP[0].permute(1, 2, 0) * 255).round().numpy().astype(int)
-    assert_same_picture(ours, paint_in_diffusers(stock_pipeline(folder), prompt))
+    rollout = sampled(load_tiny(folder), chain=RolloutSettings(5, 4.0), seeds=(11,), prompts=["a red disc"])
+    ours = (rollout.images_B3PP[0].permute(1, 2, 0) * 255).round().numpy().astype(int)
+    assert_same_image(ours, sample_in_diffusers(stock_pipeline(folder), prompt))
 
 
 @pytest.mark.parametrize(("model", "kind", "gradient_steps"), matrix(MODELS, ["lora", "full"], [1, 2, 3]))
@@ -130,11 +132,11 @@ def test_gradients_are_those_of_a_full_graph(
 ) -> None:
     """Bit for bit."""
     family, parameters = learning(request.getfixturevalue(model), kind)
-    rollout = painted(family, gradient_steps=gradient_steps)
-    ours = gradients_of(rollout.pictures_B3PP, parameters)
-    pictures = full_graph(family, gradient_steps=gradient_steps)
-    theirs = gradients_of(pictures, parameters)
-    assert torch.equal(rollout.pictures_B3PP, pictures)
+    rollout = sampled(family, gradient_steps=gradient_steps)
+    ours = gradients_of(rollout.images_B3PP, parameters)
+    images = full_graph(family, gradient_steps=gradient_steps)
+    theirs = gradients_of(images, parameters)
+    assert torch.equal(rollout.images_B3PP, images)
     assert max(float(g.abs().max()) for g in theirs.values()) > 0
     for name in ours:
         assert torch.equal(ours[name], theirs[name]), name
@@ -143,14 +145,14 @@ def test_gradients_are_those_of_a_full_graph(
 @pytest.mark.parametrize(("kind", "mode"), matrix(["lora", "full"], ["whole", "block"]))
 def test_checkpointing_changes_no_bit(any_model: Path, kind: str, mode: str) -> None:
     family, parameters = learning(any_model, kind)
-    plain = gradients_of(painted(family, gradient_steps=2, mode="off").pictures_B3PP, parameters)
-    saved = gradients_of(painted(family, gradient_steps=2, mode=mode).pictures_B3PP, parameters)
+    plain = gradients_of(sampled(family, gradient_steps=2, mode="off").images_B3PP, parameters)
+    saved = gradients_of(sampled(family, gradient_steps=2, mode=mode).images_B3PP, parameters)
     assert all(torch.equal(plain[name], saved[name]) for name in plain)
 
 
 def test_more_steps_that_learn_are_more_gradient(tiny_sd: Path) -> None:
     family, parameters = learning(tiny_sd, "lora")
-    few, many = (gradients_of(painted(family, gradient_steps=k).pictures_B3PP, parameters) for k in (1, 3))
+    few, many = (gradients_of(sampled(family, gradient_steps=k).images_B3PP, parameters) for k in (1, 3))
     assert not any(torch.equal(few[n], many[n]) for n in few)
 
 
@@ -167,57 +169,57 @@ def test_memory_is_flat_in_the_steps_that_learn(tiny_sd: Path, mode: str) -> Non
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            rollout = painted(family, gradient_steps=gradient_steps, mode=mode, store="final")
-        assert rollout.pictures_B3PP.requires_grad
+            rollout = sampled(family, gradient_steps=gradient_steps, mode=mode, store="final")
+        assert rollout.images_B3PP.requires_grad
         kept[gradient_steps] = sum(sizes)
     doubled_latents = 2 * rollout.latents_BSCHW[:, 0].nbytes
     grown = kept[3] - kept[1]
     if mode == "whole":
         assert grown <= 2 * (doubled_latents + 4 * 8)  # what goes into each step: latents, and four timesteps
-        assert kept[1] < 2 * rollout.pictures_B3PP.nbytes  # of the VAE's inside nothing
+        assert kept[1] < 2 * rollout.images_B3PP.nbytes  # of the VAE's inside nothing
     else:
         assert grown > 100 * doubled_latents
 
 
 def test_without_gradient_steps_there_is_no_graph(tiny_sd: Path) -> None:
     family, _ = learning(tiny_sd, "full")
-    rollout = painted(family)
-    assert not rollout.pictures_B3PP.requires_grad
+    rollout = sampled(family)
+    assert not rollout.images_B3PP.requires_grad
     assert rollout.gradient_steps == 0
     for gradient_steps in (1, 3):
-        other = painted(family, gradient_steps=gradient_steps)
+        other = sampled(family, gradient_steps=gradient_steps)
         assert other.gradient_steps == gradient_steps
-        assert torch.equal(other.pictures_B3PP.detach(), rollout.pictures_B3PP)
+        assert torch.equal(other.images_B3PP.detach(), rollout.images_B3PP)
 
 
-def test_pictures_follow_from_their_own_seeds(any_model: Path) -> None:
+def test_images_follow_from_their_own_seeds(any_model: Path) -> None:
     family, _ = learning(any_model, "lora")
-    chain = ChainSettings(3, 3.0, eta=0.8)
-    both = painted(family, chain=chain).pictures_B3PP
-    assert torch.equal(both, painted(family, chain=chain).pictures_B3PP)
-    alone = [painted(family, chain=chain, seeds=(s,), prompts=[p]) for s, p in zip(SEEDS, PROMPTS, strict=True)]
-    torch.testing.assert_close(both, torch.cat([r.pictures_B3PP for r in alone]), rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(both, painted(family, chain=chain, seeds=(12, 11)).pictures_B3PP, atol=1e-3)
+    chain = RolloutSettings(3, 3.0, eta=0.8)
+    both = sampled(family, chain=chain).images_B3PP
+    assert torch.equal(both, sampled(family, chain=chain).images_B3PP)
+    alone = [sampled(family, chain=chain, seeds=(s,), prompts=[p]) for s, p in zip(SEEDS, PROMPTS, strict=True)]
+    torch.testing.assert_close(both, torch.cat([r.images_B3PP for r in alone]), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(both, sampled(family, chain=chain, seeds=(12, 11)).images_B3PP, atol=1e-3)
 
 
-def test_pictures_are_of_the_size_and_range(tiny_sd: Path) -> None:
-    pictures = painted(learning(tiny_sd, "lora")[0]).pictures_B3PP
-    assert pictures.shape == (2, 3, SIZE.height_px, SIZE.width_px)
-    assert pictures.dtype == torch.float32
-    assert 0 <= float(pictures.min()) < float(pictures.max()) <= 1
+def test_images_are_of_the_size_and_range(tiny_sd: Path) -> None:
+    images = sampled(learning(tiny_sd, "lora")[0]).images_B3PP
+    assert images.shape == (2, 3, SIZE.height_px, SIZE.width_px)
+    assert images.dtype == torch.float32
+    assert 0 <= float(images.min()) < float(images.max()) <= 1
 
 
 @pytest.mark.parametrize("model", ["tiny_sd", "tiny_sdxl_v"])
 def test_stored_states_give_the_log_probabilities_again(request: pytest.FixtureRequest, model: str) -> None:
     """What a policy method learns from: with the weights as they were, the ratio of the policies is exactly 1."""
     family, _ = learning(request.getfixturevalue(model), "lora")
-    rollout = painted(family, chain=ChainSettings(4, 1.0, eta=1.0), store="trajectory")
+    rollout = sampled(family, chain=RolloutSettings(4, 1.0, eta=1.0), store="trajectory")
     assert rollout.latents_BSCHW.shape == (2, 5, 4, 6, 8)
     assert rollout.latents_BSCHW.dtype == rollout.log_probs_BN.dtype == torch.float32
     assert rollout.log_probs_BN.shape == (2, 4)
     steps = ddim_steps(family.process, family.scheduler_config(), num_steps=4, eta=1.0)
     with torch.no_grad():
-        conditioning = family.framed(family.encode_prompts(PROMPTS), [Frame.whole(SIZE)] * 2)
+        conditioning = family.with_size_conditioning(family.encode_prompts(PROMPTS), [SizeConditioning.whole(SIZE)] * 2)
         for index, step in enumerate(steps):
             before, after = rollout.latents_BSCHW[:, index], rollout.latents_BSCHW[:, index + 1]
             output = family.predict(before, torch.tensor([step.timestep] * 2), conditioning)
@@ -228,7 +230,7 @@ def test_stored_states_give_the_log_probabilities_again(request: pytest.FixtureR
 
 def test_what_is_stored_is_what_was_asked_for(tiny_sd: Path) -> None:
     family, _ = learning(tiny_sd, "lora")
-    none, final, all_of_them = (painted(family, gradient_steps=1, store=s) for s in ("none", "final", "trajectory"))
+    none, final, all_of_them = (sampled(family, gradient_steps=1, store=s) for s in ("none", "final", "trajectory"))
     assert none.latents_BSCHW.shape == (2, 0, 4, 6, 8)
     assert torch.equal(final.latents_BSCHW[:, 0], all_of_them.latents_BSCHW[:, -1])
     assert not all_of_them.latents_BSCHW.requires_grad
@@ -259,7 +261,7 @@ def test_it_can_be_stopped_before_each_step_and_before_the_decoding(tiny_sd: Pat
 
     hook = family.unet.register_forward_hook(count)
     with pytest.raises(StoppedError):
-        painted(family, gradient_steps=2, on_step=check)
+        sampled(family, gradient_steps=2, on_step=check)
     hook.remove()
     assert seen == last_call - 1
 
@@ -276,19 +278,19 @@ def test_inside_autocast_only_the_denoiser_is_in_16_bits(tiny_sd: Path) -> None:
         family.vae.decoder.register_forward_pre_hook(note("vae")),
     ]
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        rollout = painted(family, gradient_steps=2)
-    gradients = gradients_of(rollout.pictures_B3PP, parameters)  # computes both again
+        rollout = sampled(family, gradient_steps=2)
+    gradients = gradients_of(rollout.images_B3PP, parameters)  # computes both again
     for hook in hooks:
         hook.remove()
     assert seen == {"unet": {True}, "vae": {False}}
-    assert rollout.pictures_B3PP.dtype == torch.float32
+    assert rollout.images_B3PP.dtype == torch.float32
     assert all(torch.isfinite(g).all() for g in gradients.values())
 
 
 @pytest.mark.parametrize("gradient_steps", [-1, 4])
 def test_more_gradient_than_steps_is_refused(tiny_sd: Path, gradient_steps: int) -> None:
     with pytest.raises(ValueError, match="3 steps cannot carry a gradient"):
-        painted(learning(tiny_sd, "lora")[0], gradient_steps=gradient_steps)
+        sampled(learning(tiny_sd, "lora")[0], gradient_steps=gradient_steps)
 
 
 def test_guidance_needs_the_empty_prompt(tiny_sd: Path) -> None:
@@ -300,8 +302,8 @@ def test_guidance_needs_the_empty_prompt(tiny_sd: Path) -> None:
     }  # fmt: skip
     with pytest.raises(ValueError, match="empty prompt"):
         roll_out(family, conditioning, None, chain=CHAIN, **options)
-    unguided = roll_out(family, conditioning, None, chain=ChainSettings(3), **options)
-    assert not torch.allclose(unguided.pictures_B3PP, painted(family).pictures_B3PP, atol=1e-3)
+    unguided = roll_out(family, conditioning, None, chain=RolloutSettings(3), **options)
+    assert not torch.allclose(unguided.images_B3PP, sampled(family).images_B3PP, atol=1e-3)
 
 
 def test_nothing_of_it_is_on_another_device(any_model: Path, tmp_path: Path) -> None:
@@ -330,15 +332,15 @@ def test_nothing_of_it_is_on_another_device(any_model: Path, tmp_path: Path) -> 
             texts.select([2]),
             seeds=SEEDS,
             size=SIZE,
-            chain=ChainSettings(3, 3.0, eta=0.5),
+            chain=RolloutSettings(3, 3.0, eta=0.5),
             gradient_steps=2,
             device=train,
             temp_device=CPU,
             on_step=lambda: None,
             store="trajectory",
         )
-        total = reward(rollout.pictures_B3PP, PROMPTS).total_B
+        total = reward(rollout.images_B3PP, PROMPTS).total_B
         reward_loss(total, loss="mean", target=0.0, weight=1.0).backward()
         placement.close()
-    for tensor in (rollout.pictures_B3PP, rollout.latents_BSCHW, total, family.unet.conv_in.weight.grad):
+    for tensor in (rollout.images_B3PP, rollout.latents_BSCHW, total, family.unet.conv_in.weight.grad):
         assert guard.tag_of(tensor) == train.name

@@ -19,7 +19,7 @@ from modules.config.schema import Config
 from modules.families.sd.forward import StableDiffusion
 from modules.memory.placement import Placement
 from tests.builders.configs import laid_over, small_config
-from tests.builders.pictures import draw_folder, draw_picture
+from tests.builders.images import draw_folder, draw_image
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from trainer import launch
 from trainer.commands import BackupNow, Command, Pause, Resume, SampleNow, SaveNow, Stop, ValidateNow
@@ -49,22 +49,22 @@ SAMPLE = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 3, "guid
 
 
 @pytest.fixture
-def config(tiny_sd: Path, pictures: Path, tmp_path: Path) -> Config:
-    return small_config(tmp_path, model=tiny_sd, pictures=pictures)
+def config(tiny_sd: Path, images: Path, tmp_path: Path) -> Config:
+    return small_config(tmp_path, model=tiny_sd, images=images)
 
 
 @pytest.fixture
-def any_config(any_model: Path, pictures: Path, tmp_path: Path) -> Config:
+def any_config(any_model: Path, images: Path, tmp_path: Path) -> Config:
     """The config for each family in turn."""
-    return small_config(tmp_path, model=any_model, pictures=pictures)
+    return small_config(tmp_path, model=any_model, images=images)
 
 
-def watched(config: Config, pictures: Path) -> Config:
+def watched(config: Config, images: Path) -> Config:
     """The config with validation and samples on."""
     return laid_over(
         config,
         {
-            "concepts": [{"path": str(pictures)}, {"path": str(pictures), "kind": "validation", "name": "seen"}],
+            "concepts": [{"path": str(images)}, {"path": str(images), "kind": "validation", "name": "seen"}],
             "validation": {"every": {"n": 1, "unit": "step"}, "num_timesteps": 3},
             "sampling": {"every": {"n": 1, "unit": "epoch"}, "at_start": True, "at_end": True, "prompts": [SAMPLE]},
         },
@@ -89,20 +89,18 @@ def concept(config: Config) -> dict[str, Any]:
     return config.concepts[0].model_dump()
 
 
-def test_validation_and_samples_leave_training_bit_identical(
-    any_config: Config, pictures: Path, tmp_path: Path
-) -> None:
+def test_validation_and_samples_leave_training_bit_identical(any_config: Config, images: Path, tmp_path: Path) -> None:
     config = any_config
     hard = {"adapter": {"dropout": 0.3}, "training": {"ema": {"mode": "train_device", "decay": 0.9}}}
     plain = run(laid_over(config, hard))
-    seen = run(watched(laid_over(config, {**hard, "general": {"workspace_dir": str(tmp_path / "w2")}}), pictures))
+    seen = run(watched(laid_over(config, {**hard, "general": {"workspace_dir": str(tmp_path / "w2")}}), images))
     assert len(seen.of(ValidationFinished)) == 1 + len(seen.of(StepFinished))
     assert len(seen.of(SampleReady)) == 3  # at the start and after both epochs; the end is the second epoch's
     assert_equal_tensors(plain.weights, seen.weights)
 
 
-def test_validation_repeats_bit_for_bit_and_reports_by_timestep_and_concept(any_config: Config, pictures: Path) -> None:
-    still = laid_over(watched(any_config, pictures), {"training": {"learning_rate": 1e-30}})
+def test_validation_repeats_bit_for_bit_and_reports_by_timestep_and_concept(any_config: Config, images: Path) -> None:
+    still = laid_over(watched(any_config, images), {"training": {"learning_rate": 1e-30}})
     results = run(still).of(ValidationFinished)
     assert len({r.loss for r in results}) == 1
     first = results[0]
@@ -112,11 +110,11 @@ def test_validation_repeats_bit_for_bit_and_reports_by_timestep_and_concept(any_
     assert first.loss == first.by_concept["seen"]
 
 
-def test_validation_measures_the_averaged_weights(config: Config, pictures: Path, tmp_path: Path) -> None:
+def test_validation_measures_the_averaged_weights(config: Config, images: Path, tmp_path: Path) -> None:
     """With an average that hardly moves, the validation loss hardly moves, while the weights do."""
     frozen_average = {"training": {"learning_rate": 0.05, "ema": {"mode": "train_device", "decay": 0.1}}}
-    with_average = run(laid_over(watched(config, pictures), frozen_average)).of(ValidationFinished)
-    without = laid_over(watched(config, pictures), {"general": {"workspace_dir": str(tmp_path / "w2")}})
+    with_average = run(laid_over(watched(config, images), frozen_average)).of(ValidationFinished)
+    without = laid_over(watched(config, images), {"general": {"workspace_dir": str(tmp_path / "w2")}})
     plain = run(laid_over(without, {"training": {"learning_rate": 0.05}})).of(ValidationFinished)
     assert with_average[0].loss == plain[0].loss
     assert with_average[-1].loss != plain[-1].loss
@@ -142,15 +140,15 @@ def test_a_stop_while_caching_leaves_a_usable_cache(config: Config, tmp_path: Pa
     assert {e: e.stat().st_mtime_ns for e in entries} == stamps
 
 
-def test_a_stop_while_painting_takes_effect_before_the_next_denoising_step(config: Config, pictures: Path) -> None:
-    first = run(watched(config, pictures), on_event=stop_at(lambda e: isinstance(e, SampleProgress) and e.done == 1))
+def test_a_stop_while_painting_takes_effect_before_the_next_denoising_step(config: Config, images: Path) -> None:
+    first = run(watched(config, images), on_event=stop_at(lambda e: isinstance(e, SampleProgress) and e.done == 1))
     assert first.finished.outcome == "stopped"
     assert [e.done for e in first.of(SampleProgress)] == [0, 1]
     assert not first.of(SampleReady)
 
 
-def test_a_stop_while_painting_after_a_step_keeps_that_step(config: Config, pictures: Path) -> None:
-    changed = laid_over(watched(config, pictures), {"sampling": {"at_start": False}})
+def test_a_stop_while_painting_after_a_step_keeps_that_step(config: Config, images: Path) -> None:
+    changed = laid_over(watched(config, images), {"sampling": {"at_start": False}})
     ran = run(changed, on_event=stop_at(lambda e: isinstance(e, SampleProgress)))
     assert ran.finished.outcome == "stopped"
     assert ran.finished.step == ran.of(StepFinished)[-1].step == 3
@@ -159,9 +157,9 @@ def test_a_stop_while_painting_after_a_step_keeps_that_step(config: Config, pict
     assert_equal_tensors(straight.weights, resumed.weights)
 
 
-def test_commands_are_carried_out_after_the_step(config: Config, pictures: Path) -> None:
+def test_commands_are_carried_out_after_the_step(config: Config, images: Path) -> None:
     quiet = laid_over(
-        watched(config, pictures),
+        watched(config, images),
         {
             "validation": {"every": {"unit": "never"}},
             "sampling": {"every": {"unit": "never"}, "at_start": False, "at_end": False},
@@ -227,7 +225,9 @@ def plant_nan(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:
     def loss(self: Denoise, batch: Any, context: StepContext) -> StepLoss:
         result = plain(self, batch, context)
         if batch.step in steps:
-            return StepLoss(result.loss * float("nan"), result.num_samples, result.window_samples, result.ends_step)
+            return StepLoss(
+                result.loss * float("nan"), result.num_samples, result.group_samples, result.is_last_micro_batch
+            )
         return result
 
     monkeypatch.setattr(Denoise, "loss", loss)
@@ -300,14 +300,14 @@ def test_a_fault_ends_as_a_sentence_with_details_in_the_runs_folder(
     assert_equal_tensors(straight.weights, resumed.weights)
 
 
-def test_a_picture_that_cannot_be_decoded_is_named_and_left_out(tiny_sd: Path, tmp_path: Path) -> None:
-    folder = draw_folder(tmp_path / "pictures", sizes=[(64, 64)] * 4)
-    draw_picture(64, 64, 9).save(folder / "cut.jpg", quality=95)  # its header is whole, so the scan takes it
+def test_an_image_that_cannot_be_decoded_is_named_and_left_out(tiny_sd: Path, tmp_path: Path) -> None:
+    folder = draw_folder(tmp_path / "images", sizes=[(64, 64)] * 4)
+    draw_image(64, 64, 9).save(folder / "cut.jpg", quality=95)  # its header is whole, so the scan takes it
     whole = (folder / "cut.jpg").read_bytes()
     (folder / "cut.jpg").write_bytes(whole[: len(whole) // 2])
-    ran = run(small_config(tmp_path, model=tiny_sd, pictures=folder))
+    ran = run(small_config(tmp_path, model=tiny_sd, images=folder))
     assert ran.finished.outcome == "finished"
-    assert ran.of(RunStarted)[0].num_pictures == 4
+    assert ran.of(RunStarted)[0].num_images == 4
     assert any("cut.jpg" in w.message for w in ran.of(WarningRaised))
 
 
@@ -342,7 +342,7 @@ def test_two_runs_never_share_a_folder(config: Config) -> None:
 
 
 def test_nothing_of_a_run_stays_alive_and_nothing_of_it_leaks(
-    config: Config, pictures: Path, monkeypatch: pytest.MonkeyPatch
+    config: Config, images: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alive: list[weakref.ref[object]] = []
 
@@ -368,7 +368,7 @@ def test_nothing_of_a_run_stays_alive_and_nothing_of_it_leaks(
     torch.set_num_threads(2)  # and the run has one
     settings = (2, torch.get_float32_matmul_precision(), gc.isenabled())
     changed = laid_over(
-        watched(config, pictures),
+        watched(config, images),
         {
             "general": {"deterministic": True, "debug_checks": True},
             "training": {"precision": "tfloat32", "epochs": 1},
@@ -420,9 +420,9 @@ def ran_losses(ran: Ran) -> list[float | None]:
      pytest.param("tiny_sdxl", "float16", marks=pytest.mark.full)],
 )  # fmt: skip
 def test_every_precision_trains(
-    request: pytest.FixtureRequest, model: str, precision: str, pictures: Path, tmp_path: Path
+    request: pytest.FixtureRequest, model: str, precision: str, images: Path, tmp_path: Path
 ) -> None:
-    config = small_config(tmp_path, model=request.getfixturevalue(model), pictures=pictures)
+    config = small_config(tmp_path, model=request.getfixturevalue(model), images=images)
     exact = ran_losses(run(config))
     changed = {"training": {"precision": precision}, "general": {"workspace_dir": str(tmp_path / "w2")}}
     losses = ran_losses(run(laid_over(config, changed)))
@@ -431,13 +431,13 @@ def test_every_precision_trains(
 
 
 def test_an_epoch_that_shows_nothing_is_passed_over(tiny_sd: Path, tmp_path: Path) -> None:
-    """Half a repeat of two pictures is one a time; when one of them turns out broken, every second epoch is empty."""
-    pictures = draw_folder(tmp_path / "two", sizes=[(64, 64)])
-    draw_picture(64, 64, 9).save(pictures / "cut.jpg", quality=95)
-    whole = (pictures / "cut.jpg").read_bytes()
-    (pictures / "cut.jpg").write_bytes(whole[: len(whole) // 2])
-    concepts = [{"path": str(pictures), "repeats": 0.5}]
-    config = small_config(tmp_path, model=tiny_sd, pictures=pictures, concepts=concepts, training={"epochs": 4})
+    """Half a repeat of two images is one a time; when one of them turns out broken, every second epoch is empty."""
+    images = draw_folder(tmp_path / "two", sizes=[(64, 64)])
+    draw_image(64, 64, 9).save(images / "cut.jpg", quality=95)
+    whole = (images / "cut.jpg").read_bytes()
+    (images / "cut.jpg").write_bytes(whole[: len(whole) // 2])
+    concepts = [{"path": str(images), "repeats": 0.5}]
+    config = small_config(tmp_path, model=tiny_sd, images=images, concepts=concepts, training={"epochs": 4})
     ran = run(config)
     assert (ran.finished.outcome, ran.finished.step) == ("finished", 2)
     assert ran.of(RunStarted)[0].total_steps == 2

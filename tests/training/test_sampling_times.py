@@ -10,22 +10,22 @@ import pytest
 from modules.memory.guard import DeviceMixError
 from modules.memory.placement import ParkedPartError
 from tests.builders.configs import small_config
-from tests.builders.pictures import draw_folder
+from tests.builders.images import draw_folder
 from tests.builders.runs import Ran, run
-from trainer.callbacks.image_sampler import Painter
+from trainer.callbacks.image_sampler import ImageSampler
 from trainer.callbacks.tensorboard_log import TensorBoardLog
 from trainer.events import RunFailed, SampleReady, WarningRaised
 
 PROMPT = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 1, "guidance": 1.0}
 
 
-def painted(folder: Path, model: Path, *, tensorboard: bool = False, **sampling: Any) -> Ran:
-    pictures = draw_folder(folder / "pictures", sizes=[(64, 64)] * 4)
+def sampled(folder: Path, model: Path, *, tensorboard: bool = False, **sampling: Any) -> Ran:
+    images = draw_folder(folder / "images", sizes=[(64, 64)] * 4)
     settings = {"every": {"n": 1, "unit": "step"}, "at_start": False, "at_end": False, "prompts": [PROMPT], **sampling}
     config = small_config(
         folder,
         model=model,
-        pictures=pictures,
+        images=images,
         general={"tensorboard": tensorboard},
         training={"epochs": 1, "batch_size": 1},
         sampling=settings,
@@ -43,7 +43,7 @@ def painted(folder: Path, model: Path, *, tensorboard: bool = False, **sampling:
     ],
 )
 def test_the_first_samples_may_be_skipped(tiny_sd: Path, tmp_path: Path, skip_first: Any, steps: list[int]) -> None:
-    ran = painted(tmp_path, tiny_sd, skip_first=skip_first)
+    ran = sampled(tmp_path, tiny_sd, skip_first=skip_first)
     assert [sample.step for sample in ran.of(SampleReady)] == steps
 
 
@@ -53,21 +53,21 @@ def test_samples_may_stay_out_of_tensorboard(
 ) -> None:
     shown: list[int] = []
     monkeypatch.setattr(TensorBoardLog, "image", lambda self, tag, image, step: shown.append(step))
-    ran = painted(tmp_path, tiny_sd, tensorboard=True, to_tensorboard=to_tensorboard)
+    ran = sampled(tmp_path, tiny_sd, tensorboard=True, to_tensorboard=to_tensorboard)
     assert len(ran.of(SampleReady)) == 4
     assert shown == ([1, 2, 3, 4] if to_tensorboard else [])
 
 
 def fail_after_the_dry_run(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     """Plant a failure into the painting of samples, but not of the one that is tried before the training."""
-    plain = Painter.paint
+    plain = ImageSampler.sample
 
-    def paint(self: Painter, *arguments: Any, most_steps: int | None = None, **options: Any) -> Any:
+    def sample(self: ImageSampler, *arguments: Any, most_steps: int | None = None, **options: Any) -> Any:
         if most_steps is None:
             raise error
         return plain(self, *arguments, most_steps=most_steps, **options)
 
-    monkeypatch.setattr(Painter, "paint", paint)
+    monkeypatch.setattr(ImageSampler, "paint", sample)
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,9 @@ def test_samples_that_fail_do_not_end_the_run(
     tiny_sd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
 ) -> None:
     fail_after_the_dry_run(monkeypatch, error)
-    ran = painted(tmp_path, tiny_sd)
+    ran = sampled(tmp_path, tiny_sd)
     assert ran.finished.step == 4
-    told = [w.message for w in ran.of(WarningRaised) if "painted" in w.message]
+    told = [w.message for w in ran.of(WarningRaised) if "sampled" in w.message]
     assert told == [f"The samples could not be painted: {reason}"] * 4
 
 
@@ -90,6 +90,6 @@ def test_a_fault_of_the_program_ends_the_run(
 ) -> None:
     """The guard's findings are no samples that failed: as warnings they would be overlooked."""
     fail_after_the_dry_run(monkeypatch, kind("planted"))
-    ending = painted(tmp_path, tiny_sd).ending
+    ending = sampled(tmp_path, tiny_sd).ending
     assert isinstance(ending, RunFailed)
     assert f"{kind.__name__}: planted" in ending.message

@@ -40,14 +40,14 @@ def stored() -> Secrets:
 
 
 @pytest.fixture
-def config(tiny_sd: Path, pictures: Path, tmp_path: Path) -> Config:
+def config(tiny_sd: Path, images: Path, tmp_path: Path) -> Config:
     """A run that writes all that a run can write."""
     return small_config(
         tmp_path,
         model=tiny_sd,
-        pictures=pictures,
+        images=images,
         general={"tensorboard": True},
-        concepts=[{"path": str(pictures)}, {"path": str(pictures), "kind": "validation"}],
+        concepts=[{"path": str(images)}, {"path": str(images), "kind": "validation"}],
         validation={"every": {"n": 1, "unit": "epoch"}, "num_timesteps": 2},
         sampling={"every": {"n": 1, "unit": "epoch"}, "at_start": True, "at_end": True, "prompts": [SAMPLE]},
         backup={"every": {"n": 1, "unit": "epoch"}, "save_every": {"n": 1, "unit": "epoch"}},
@@ -62,7 +62,7 @@ def forms_of(value: str) -> set[bytes]:
 
 
 def leaks(folder: Path, *secrets: str) -> list[str]:
-    """The files that hold a secret in their bytes, or in what a picture says beside its pixels; the store excepted."""
+    """The files that hold a secret in their bytes, or in what an image says beside its pixels; the store excepted."""
     wanted = {form for value in secrets for form in forms_of(value)}
     found = []
     for file in (f for f in folder.rglob("*") if f.is_file() and f != secrets_file()):
@@ -153,14 +153,14 @@ def test_the_search_finds_what_is_not_taken_out(
     assert {Path(name).name for name in leaks(tmp_path, unguarded)} == {"events.jsonl", "log.txt", "error.txt"}
 
 
-def test_the_search_looks_into_pictures_and_escapes(tmp_path: Path) -> None:
+def test_the_search_looks_into_images_and_escapes(tmp_path: Path) -> None:
     info = PngInfo()
     info.add_text("parameters", f"model, {TOKEN}" + " " * 2000, zip=True)
-    Image.new("RGB", (8, 8)).save(tmp_path / "picture.png", pnginfo=info)
-    assert TOKEN.encode() not in (tmp_path / "picture.png").read_bytes()
+    Image.new("RGB", (8, 8)).save(tmp_path / "image.png", pnginfo=info)
+    assert TOKEN.encode() not in (tmp_path / "image.png").read_bytes()
     (tmp_path / "embedded.json").write_text(json.dumps({"config": json.dumps({"password": PASSWORD})}))
     (tmp_path / "clean.json").write_text("{}")
-    assert sorted(leaks(tmp_path, TOKEN, PASSWORD)) == ["embedded.json", "picture.png"]
+    assert sorted(leaks(tmp_path, TOKEN, PASSWORD)) == ["embedded.json", "image.png"]
 
 
 class Hub:
@@ -177,12 +177,12 @@ class Hub:
 
 
 def test_the_hub_is_given_the_stored_token_and_the_environments_goes_before_it(
-    tiny_sd: Path, pictures: Path, tmp_path: Path, stored: Secrets, monkeypatch: pytest.MonkeyPatch
+    tiny_sd: Path, images: Path, tmp_path: Path, stored: Secrets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub = Hub(tiny_sd)
     monkeypatch.setattr("huggingface_hub.snapshot_download", hub.snapshot_download)
     monkeypatch.delenv("HF_TOKEN", raising=False)
-    config = small_config(tmp_path, model=Path("somebody/something"), pictures=pictures)
+    config = small_config(tmp_path, model=Path("somebody/something"), images=images)
     once = laid_over(config, {"training": {"epochs": 1}})
     assert run(once).finished.outcome == "finished"
     monkeypatch.setenv("HF_TOKEN", "hf_fromTheEnvironment")

@@ -16,7 +16,7 @@ from modules.config.sections.evaluation import SamplePrompt
 from modules.formats.conversion import convert, open_source
 from modules.system.errors import DarkroomError
 from tests.builders.configs import family_of, laid_over, small_config
-from tests.builders.pipelines import load_tiny, paint_in_diffusers, stock_pipeline
+from tests.builders.pipelines import load_tiny, sample_in_diffusers, stock_pipeline
 from tests.builders.runs import assert_equal_tensors, run
 from trainer.events import ModelSaved, SampleReady
 from trainer.preflight import check
@@ -35,8 +35,8 @@ def single_file(any_model: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def config(single_file: Path, any_model: Path, pictures: Path, tmp_path: Path) -> Config:
-    small = small_config(tmp_path, model=any_model, pictures=pictures)
+def config(single_file: Path, any_model: Path, images: Path, tmp_path: Path) -> Config:
+    small = small_config(tmp_path, model=any_model, images=images)
     return laid_over(small, {"model": {"base_model": str(single_file)}, "training": {"epochs": 1}})
 
 
@@ -48,7 +48,7 @@ def test_it_is_the_folder_s_model(config: Config, any_model: Path) -> None:
         assert not any(p.requires_grad for p in part.module.parameters())
     assert from_file.process.prediction_type == from_folder.process.prediction_type
     assert from_file.text_identity() == from_folder.text_identity()
-    assert from_file.picture_identity() == from_folder.picture_identity()
+    assert from_file.image_identity() == from_folder.image_identity()
 
 
 def test_what_it_is_is_said_before_the_run(config: Config, any_model: Path) -> None:
@@ -139,12 +139,12 @@ def test_a_lora_on_all_layers_of_it_paints_the_trainers_sample_in_diffusers(
     layers = {k.rsplit(".lora_", 1)[0] for k in load_file(file) if ".lora_" in k}
     assert any("conv" in layer for layer in layers)
     pipe = stock_pipeline(any_model)
-    plain = paint_in_diffusers(pipe, prompt)
+    plain = sample_in_diffusers(pipe, prompt)
     pipe.load_lora_weights(file.parent, weight_name=file.name)
     with Image.open(ran.of(SampleReady)[-1].path) as image:
         ours = np.asarray(image.convert("RGB")).astype(int)
-    painted = paint_in_diffusers(pipe, prompt)
-    assert np.abs(ours - painted).max() <= 1
+    sampled = sample_in_diffusers(pipe, prompt)
+    assert np.abs(ours - sampled).max() <= 1
     assert np.abs(ours - plain).max() > 5
     # The file tells of what model it is: it can be looked at and turned into the other form and back.
     assert "diffusers" in ran.of(ModelSaved)[-1].loaded_by

@@ -22,10 +22,10 @@ FIRST: dict[str, Any] = {
 
 
 @pytest.fixture
-def config(any_model: Path, pictures: Path, tmp_path: Path) -> Config:
+def config(any_model: Path, images: Path, tmp_path: Path) -> Config:
     """A LoRA on every layer of a tiny model of each family, convolutions and all text encoders included."""
-    concepts = [{"path": str(pictures)}, {"path": str(pictures), "kind": "validation"}]
-    small = small_config(tmp_path, model=any_model, pictures=pictures)
+    concepts = [{"path": str(images)}, {"path": str(images), "kind": "validation"}]
+    small = small_config(tmp_path, model=any_model, images=images)
     return laid_over(small, {**FIRST, "concepts": concepts, "output": {"dtype": "float32"}})
 
 
@@ -56,8 +56,8 @@ def failure(config: Config) -> str:
     return f"{ran.ending.message} {ran.ending.advice}"
 
 
-def test_what_does_not_fit_is_said(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
-    base = laid_over(small_config(tmp_path, model=tiny_sd, pictures=pictures), {"training": {"epochs": 1}})
+def test_what_does_not_fit_is_said(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+    base = laid_over(small_config(tmp_path, model=tiny_sd, images=images), {"training": {"epochs": 1}})
     file, _ = trained_file(base, tmp_path / "first.safetensors")
 
     def starting(changes: dict[str, Any]) -> Config:
@@ -69,16 +69,16 @@ def test_what_does_not_fit_is_said(tiny_sd: Path, pictures: Path, tmp_path: Path
     assert "which this run leaves out" in fewer
 
 
-def test_a_file_that_is_no_lora_is_told_before_the_run(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
-    config = small_config(tmp_path, model=tiny_sd, pictures=pictures)
+def test_a_file_that_is_no_lora_is_told_before_the_run(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+    config = small_config(tmp_path, model=tiny_sd, images=images)
     wrong = laid_over(config, {"adapter": {"start_from": str(tiny_sd / "vae" / "diffusion_pytorch_model.safetensors")}})
     assert [e.path for e in check(wrong).errors] == ["adapter.start_from"]
     missing = laid_over(config, {"adapter": {"start_from": str(tmp_path / "nowhere.safetensors")}})
     assert [e.path for e in check(missing).errors] == ["adapter.start_from"]
 
 
-def test_the_weights_are_those_of_the_file(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
-    base = laid_over(small_config(tmp_path, model=tiny_sd, pictures=pictures), {"training": {"epochs": 1}})
+def test_the_weights_are_those_of_the_file(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+    base = laid_over(small_config(tmp_path, model=tiny_sd, images=images), {"training": {"epochs": 1}})
     file, first = trained_file(base, tmp_path / "first.safetensors", dtype="float32")
     still = {"training": {"learning_rate": 1e-12, "optimizer": {"name": "adamw", "weight_decay": 0.0}}}
     second = run(laid_over(base, {"adapter": {"start_from": str(file)}, **still}))

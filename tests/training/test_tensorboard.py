@@ -17,13 +17,13 @@ from trainer.events import RewardMeasured, SampleReady, StepFinished, Validation
 
 
 @pytest.fixture
-def config(tiny_sd: Path, pictures: Path, tmp_path: Path) -> Config:
+def config(tiny_sd: Path, images: Path, tmp_path: Path) -> Config:
     sample = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 2, "guidance": 1.0}
     return laid_over(
-        small_config(tmp_path, model=tiny_sd, pictures=pictures),
+        small_config(tmp_path, model=tiny_sd, images=images),
         {
             "general": {"tensorboard": True},
-            "concepts": [{"path": str(pictures)}, {"path": str(pictures), "kind": "validation", "name": "seen"}],
+            "concepts": [{"path": str(images)}, {"path": str(images), "kind": "validation", "name": "seen"}],
             "training": {"epochs": 1},
             "validation": {"every": {"n": 1, "unit": "epoch"}, "num_timesteps": 2},
             "sampling": {"at_start": True, "at_end": True, "prompts": [sample]},
@@ -59,10 +59,10 @@ def test_numbers_and_samples_are_there(config: Config) -> None:
     }
     for tag, told in tags.items():
         np.testing.assert_allclose([k.value for k in log.Scalars(tag)], told, 1e-6)
-    painted = ran.of(SampleReady)
+    sampled = ran.of(SampleReady)
     (tag,) = log.Tags()["images"]
-    assert tag == f"samples/{Path(painted[0].path).parent.name}"
-    for kept, sample in zip(log.Images(tag), painted, strict=True):
+    assert tag == f"samples/{Path(sampled[0].path).parent.name}"
+    for kept, sample in zip(log.Images(tag), sampled, strict=True):
         assert kept.step == sample.step
         with Image.open(BytesIO(kept.encoded_image_string)) as seen, Image.open(sample.path) as file:
             np.testing.assert_array_equal(np.asarray(seen), np.asarray(file))
@@ -93,6 +93,6 @@ def test_the_reward_is_there_as_followed_and_as_measured(config: Config) -> None
         ("reward/brightness/train_step", [s.metrics["reward/brightness"] for s in steps]),
         ("reward/measured/followed", [m.followed for m in measured]),
         ("reward/measured/held_out", [m.held_out for m in measured]),
-        ("reward/measured/contrast", [m.by_judge["contrast"] for m in measured]),
+        ("reward/measured/contrast", [m.by_reward_model["contrast"] for m in measured]),
     ):
         assert [s.value for s in log.Scalars(tag)] == pytest.approx(told), tag

@@ -18,7 +18,7 @@ from modules.diffusion.weighting import min_snr_weights
 from modules.formats.safetensors_io import read_safetensors
 from modules.objectives.denoise import snr_weights
 from tests.builders.configs import laid_over, small_config
-from tests.builders.pictures import draw_folder
+from tests.builders.images import draw_folder
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from trainer.callbacks import validation
 from trainer.callbacks.best import Best, Search
@@ -49,8 +49,8 @@ def held_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def config(tiny_sd: Path, pictures: Path, tmp_path: Path) -> Config:
-    return small_config(tmp_path, model=tiny_sd, pictures=pictures, parts={"text_encoder": {"train": False}})
+def config(tiny_sd: Path, images: Path, tmp_path: Path) -> Config:
+    return small_config(tmp_path, model=tiny_sd, images=images, parts={"text_encoder": {"train": False}})
 
 
 def validated(config: Config, held_out: Path, workspace: str = "w2", **settings: Any) -> Config:
@@ -93,11 +93,9 @@ def told(ran: Ran) -> list[Event]:
 
 
 @pytest.mark.parametrize("any_model", ["tiny_sd", "tiny_sdxl"], indirect=True)
-def test_training_with_validation_ends_bit_equal(
-    any_model: Path, pictures: Path, held_out: Path, tmp_path: Path
-) -> None:
+def test_training_with_validation_ends_bit_equal(any_model: Path, images: Path, held_out: Path, tmp_path: Path) -> None:
     """Weights, averages, optimizer and what every step told; dropout, averages and checkpointing on."""
-    config = laid_over(small_config(tmp_path, model=any_model, pictures=pictures), HARD)
+    config = laid_over(small_config(tmp_path, model=any_model, images=images), HARD)
     without, beside = run(config), run(validated(config, held_out, keep_best=True))
     assert len(beside.of(ValidationFinished)) == 1 + len(beside.of(StepFinished))
     assert told(without) == told(beside)
@@ -117,22 +115,26 @@ def measured(result: ValidationFinished) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("any_model", ["tiny_sd", "tiny_sdxl"], indirect=True)
 def test_caches_and_the_order_of_batches_change_no_number(
-    any_model: Path, pictures: Path, held_out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    any_model: Path, images: Path, held_out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frozen = {"text_encoder": {"train": False}, "text_encoder_2": {"train": False}}
     config = laid_over(
-        small_config(tmp_path, model=any_model, pictures=pictures, training={"epochs": 1}), {"parts": frozen}
+        small_config(tmp_path, model=any_model, images=images, training={"epochs": 1}), {"parts": frozen}
     )
     cached = run(validated(config, held_out)).of(ValidationFinished)
     off = {"data": {"latent_cache": False, "text_cache": False}}
     fresh = run(laid_over(validated(config, held_out, "w3"), off)).of(ValidationFinished)
     assert [measured(r) for r in cached] == [measured(r) for r in fresh]
-    plain = EpochPlans.windows
+    plain = EpochPlans.accumulation_groups
 
     def backwards(self: EpochPlans, epoch: int) -> Any:
-        windows = plain(self, epoch)
+        accumulation_groups = plain(self, epoch)
         is_validation = any(c.name == "heavy" for c in self._dataset.concepts)
-        return tuple(tuple(m for m in w[::-1]) for w in windows[::-1]) if is_validation else windows
+        return (
+            tuple(tuple(m for m in w[::-1]) for w in accumulation_groups[::-1])
+            if is_validation
+            else accumulation_groups
+        )
 
     monkeypatch.setattr(EpochPlans, "windows", backwards)
     turned = run(validated(config, held_out, "w4")).of(ValidationFinished)

@@ -47,7 +47,7 @@ class Toy:
 
     def train(self, steps: int, loss: Callable[[int], torch.Tensor], *, is_legal: bool = False) -> None:
         for step in range(steps):
-            self.stepper.backward(StepLoss(loss(step), 1, 1, ends_step=True, zero_gradient_is_legal=is_legal))
+            self.stepper.backward(StepLoss(loss(step), 1, 1, is_last_micro_batch=True, zero_gradient_is_legal=is_legal))
             self.stepper.finish(step)
 
 

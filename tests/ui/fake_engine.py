@@ -55,7 +55,7 @@ def started(run_dir: str = "/tmp/runs/one", **changes: Any) -> RunStarted:
     """Return the event that a run of ten epochs of forty steps begins with."""
     facts: dict[str, Any] = {
         "run_dir": run_dir, "family": "sd", "method": "denoise", "trains": "adapter", "epochs": 10, "total_steps": 400,
-        "first_step": 0, "num_pictures": 12, "num_validation_pictures": 4, "num_trainable_parameters": 123_456,
+        "first_step": 0, "num_images": 12, "num_validation_images": 4, "num_trainable_parameters": 123_456,
         "trained_parts": ("unet", "text_encoder"), "device": "cpu", "num_threads": 1,
     }  # fmt: skip
     return RunStarted(**{**facts, **changes})

@@ -36,19 +36,19 @@ class Watched:
 
 
 @pytest.fixture
-def real(root: tk.Tk, tiny_sd: Path, pictures: Path, tmp_path: Path) -> Iterator[Window]:
-    """A window with the real engine and a config that trains a tiny model on five pictures."""
+def real(root: tk.Tk, tiny_sd: Path, images: Path, tmp_path: Path) -> Iterator[Window]:
+    """A window with the real engine and a config that trains a tiny model on five images."""
     watched, asked = Watched(), Recorder()
     app = App(interaction=asked, launch_run=watched.launch, root=root)
     config = Config.model_validate(
         {
             "general": {"workspace_dir": str(tmp_path / "workspace"), "cache_dir": str(tmp_path / "cache")},
             "model": {"base_model": str(tiny_sd)},
-            "concepts": [{"path": str(pictures)}],
+            "concepts": [{"path": str(images)}],
             "data": {"resolution_px": [64]},
             "training": {"epochs": MANY_EPOCHS},
             "output": {"destination": str(tmp_path / "lora.safetensors")},
-            "sampling": {"prompts": [{"prompt": "a picture", "width_px": 64, "height_px": 64, "steps": 2}]},
+            "sampling": {"prompts": [{"prompt": "an image", "width_px": 64, "height_px": 64, "steps": 2}]},
         }
     )
     app.form.load(config, Source("tiny"))
@@ -186,7 +186,7 @@ def test_a_run_beside_the_window_keeps_nothing_of_its_steps(real: Window) -> Non
         wait(real, lambda: session.state.phase != "paused", "the run to go on")
     session.stop()
     wait(real, lambda: session.stage == "idle", "the stop")
-    # The loader may be a few pictures ahead or not; one tensor kept of each step would be forty.
+    # The loader may be a few images ahead or not; one tensor kept of each step would be forty.
     assert counts[-1] - counts[0] < 20, counts
 
 

@@ -14,7 +14,7 @@ from modules.config.sections.evaluation import SamplePrompt
 from modules.data.concept import Concept
 from tests.ui.conftest import Window
 from tests.ui.driving import change, expected, fill, flip, inside, shown_by
-from ui.editors.pictures import PictureViewer
+from ui.editors.images import ImageViewer
 from ui.forms import items
 from ui.widgets.controls import Switch
 from ui.widgets.entry import Entry
@@ -23,13 +23,13 @@ from ui.widgets.table import Table
 
 @pytest.fixture
 def folders(tmp_path: Path) -> tuple[Path, Path]:
-    """Two folders: one with three pictures, captions and broken files, one with a picture in a sub-folder."""
+    """Two folders: one with three images, captions and broken files, one with an image in a sub-folder."""
     first, second = tmp_path / "cats", tmp_path / "dogs"
     first.mkdir()
     for n in range(3):
         Image.new("RGB", (64, 48), (40 * n, 90, 120)).save(first / f"cat_{n}.png")
     (first / "cat_0.txt").write_text("a cat that sits", encoding="utf-8")
-    (first / "broken.png").write_bytes(b"not a picture")
+    (first / "broken.png").write_bytes(b"not an image")
     (first / "empty.jpg").write_bytes(b"")
     (second / "below").mkdir(parents=True)
     Image.new("RGB", (48, 64)).save(second / "below" / "dog.png")
@@ -61,7 +61,7 @@ def test_folders_are_added_several_at_once(window: Window, concepts: Any, folder
     assert row_values(concepts.list.table, 0) == ["cats", "●", "Training", "3 (2 skipped)", str(folders[0])]
     assert row_values(concepts.list.table, 1) == ["dogs", "●", "Training", "0", str(folders[1])]
     assert concepts.list.table.selected == [0, 1]
-    assert concepts._summary.cget("text") == "2 concepts, 3 pictures in use"
+    assert concepts._summary.cget("text") == "2 concepts, 3 images in use"
     window.wait_until(lambda: concepts._photos and all(concepts._photos.values()), "thumbnails")
     assert concepts.list.table.tree.item("0", "image")
     assert not concepts._empty.winfo_ismapped()
@@ -108,7 +108,7 @@ def test_the_on_column_is_a_switch(window: Window, concepts: Any) -> None:
     assert window.app.form.config.concepts[0].enabled is True
 
 
-def test_the_editor_shows_fields_pictures_and_what_is_skipped(window: Window, concepts: Any) -> None:
+def test_the_editor_shows_fields_images_and_what_is_skipped(window: Window, concepts: Any) -> None:
     window.settle()
     tree = concepts.list.table.tree
     x, y, *_ = tree.bbox("0", "path")
@@ -117,9 +117,9 @@ def test_the_editor_shows_fields_pictures_and_what_is_skipped(window: Window, co
     editor = concepts.editor
     window.settle()
     assert editor.winfo_viewable()
-    assert editor.summary.cget("text") == "3 pictures, 2 without a caption"
+    assert editor.summary.cget("text") == "3 images, 2 without a caption"
     assert [t.caption for t in editor.grid_view.tiles] == ["a cat that sits", "(no caption)", "(no caption)"]
-    assert "broken.png: no picture that can be read" in editor.skipped.cget("text")
+    assert "broken.png: no image that can be read" in editor.skipped.cget("text")
     assert "empty.jpg: an empty file" in editor.skipped.cget("text")
     grid = editor.grid_view
     window.wait_until(lambda: all((t.path, grid._tile_px) in grid._photos for t in grid.tiles), "thumbnails")
@@ -138,11 +138,11 @@ def test_the_editor_shows_fields_pictures_and_what_is_skipped(window: Window, co
 def test_the_editor_looks_again_when_the_folder_changes(window: Window, concepts: Any) -> None:
     editor = concepts.edit(1)
     window.settle()
-    assert editor.summary.cget("text") == "0 pictures"
+    assert editor.summary.cget("text") == "0 images"
     row = editor.form_view.reveal("concepts.1.include_subfolders")
     window.settle()
     flip(inside(row.control.frame, Switch))
-    window.wait_until(lambda: editor.summary.cget("text").startswith("1 picture"))
+    window.wait_until(lambda: editor.summary.cget("text").startswith("1 image"))
     row = editor.form_view.reveal("concepts.1.path")
     fill(inside(row.control.frame, Entry), "/nowhere")
     window.wait_until(lambda: editor.summary.cget("text") == "The folder: not found.")
@@ -164,12 +164,12 @@ def test_a_problem_of_a_concept_leads_into_its_editor(window: Window, concepts: 
     assert window.app.context.navigation.go_to("concepts")
 
 
-def test_a_picture_is_shown_large_and_the_keys_go_through(window: Window, concepts: Any) -> None:
+def test_an_image_is_shown_large_and_the_keys_go_through(window: Window, concepts: Any) -> None:
     editor = concepts.edit(0)
     window.settle()
     editor._open(0)
-    viewer = next(w for w in window.app.root.winfo_children() if isinstance(w, PictureViewer))
-    window.wait_until(lambda: viewer._photo is not None, "the picture")
+    viewer = next(w for w in window.app.root.winfo_children() if isinstance(w, ImageViewer))
+    window.wait_until(lambda: viewer._photo is not None, "the image")
     assert viewer.place_text.cget("text") == "1 of 3"
     viewer.focus_force()
     window.app.root.update()

@@ -125,7 +125,7 @@ def test_an_entry_that_does_not_fit_is_marked_and_explained(window: Window) -> N
     assert entry.tk_entry.get() == "0"
     assert window.app.form.config.training.batch_size == 1
     reasons = [w.cget("text") for w in walk(row.control.frame.master) if isinstance(w, Text)]
-    assert "0 does not fit; allowed: from 1 to 4,096 pictures." in reasons
+    assert "0 does not fit; allowed: from 1 to 4,096 images." in reasons
     assert "Not taken: 0 does not fit" in row.tip()
     assert window.app.shell.side_bar.entries["training"]._dot.cget("text") == "!"
     fill(entry, "2")
@@ -226,10 +226,10 @@ def test_a_tooltip_says_all_that_is_known(window: Window) -> None:
     row = form_of(window, "training").reveal("training.batch_size")
     assert row is not None
     tip = row.tip()
-    for words in ("Batch size", "learned from at once", "Range: from 1 to 4,096 pictures", "Default: 1 pictures"):
+    for words in ("Batch size", "learned from at once", "Range: from 1 to 4,096 images", "Default: 1 images"):
         assert words in tip
     fill(inside(row.control.frame, Entry), "3")
-    assert "As loaded: 1 pictures" in row.tip()
+    assert "As loaded: 1 images" in row.tip()
 
 
 def test_an_empty_entry_says_what_empty_means(window: Window) -> None:

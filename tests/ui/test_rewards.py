@@ -1,4 +1,6 @@
-"""Rewards in the window: the page with its judges, the curves of what is followed and held out, approval of code."""
+"""Rewards in the window: the page with its reward models, the curves of what is followed and held out, approval of
+code.
+"""
 
 from __future__ import annotations
 
@@ -96,17 +98,17 @@ def test_what_a_judge_needs_in_words(scorer: Scorer, needs: str) -> None:
 @pytest.fixture
 def ready(window: Window, tmp_path: Path) -> Window:
     """A window with a run that follows a reward of one's own, and that preflight has nothing else against."""
-    pictures = tmp_path / "pictures"
-    pictures.mkdir()
+    images = tmp_path / "images"
+    images.mkdir()
     for n in range(2):
-        Image.new("RGB", (64, 64), (60 * n, 0, 0)).save(pictures / f"{n}.png")
-        (pictures / f"{n}.txt").write_text(f"number {n}", encoding="utf-8")
+        Image.new("RGB", (64, 64), (60 * n, 0, 0)).save(images / f"{n}.png")
+        (images / f"{n}.txt").write_text(f"number {n}", encoding="utf-8")
     code = tmp_path / "mine.py"
-    code.write_text("def score(pictures, prompts):\n    return pictures.mean(dim=(1, 2, 3))\n")
+    code.write_text("def score(images, prompts):\n    return images.mean(dim=(1, 2, 3))\n")
     config = Config.model_validate(
         {
             "general": {"workspace_dir": str(tmp_path / "workspace"), "cache_dir": str(tmp_path / "cache")},
-            "concepts": [{"path": str(pictures)}],
+            "concepts": [{"path": str(images)}],
             "data": {"resolution_px": [64]},
             "output": {"destination": str(tmp_path / "lora.safetensors")},
             "training": {"method": {"name": "alignprop"}},
@@ -186,7 +188,7 @@ def test_the_curves_of_the_reward(ready: Window) -> None:
 
 def test_a_measurement_in_words() -> None:
     assert reward_line(RewardMeasured(3, 1, None)) == "Reward – at step 3"
-    both = RewardMeasured(3, 1, 1.5, by_judge={"brightness": 0.5, "colour_target_2": -0.25})
+    both = RewardMeasured(3, 1, 1.5, by_reward_model={"brightness": 0.5, "colour_target_2": -0.25})
     assert reward_rows(both) == [
         ("followed", "1.5000"),
         ("Brightness", "0.5000"),

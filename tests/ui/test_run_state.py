@@ -60,7 +60,7 @@ def test_a_resumed_run_begins_where_it_was() -> None:
 
 
 def test_caching_and_sampling_have_shares_of_their_own() -> None:
-    state = folded(started(), PhaseChanged("caching"), CacheProgress("pictures", 3, 12, 9.0))
+    state = folded(started(), PhaseChanged("caching"), CacheProgress("images", 3, 12, 9.0))
     assert (state.phase_share, state.seconds_left) == (0.25, 9.0)
     state = folded(step(1), PhaseChanged("sampling"), SampleProgress(5, 50, 2.0), state=state)
     assert (state.phase_share, state.seconds_left) == (0.1, 2.0 + 75.0)  # what is painted now, and the training
@@ -94,7 +94,7 @@ EVERY_EVENT: dict[type[Event], tuple[Event, set[str]]] = {
     RunStarted: (started(), {"started", "log"}),
     PhaseChanged: (PhaseChanged("loading", "owner/model"), {"phase", "detail", "log"}),
     DownloadProgress: (DownloadProgress(1.0, 2.0), {"download"}),
-    CacheProgress: (CacheProgress("pictures", 1, 2), {"cache"}),
+    CacheProgress: (CacheProgress("images", 1, 2), {"cache"}),
     StepFinished: (step(1), {"step", "curve"}),
     ValidationFinished: (ValidationFinished(5, 0.5), {"validations", "log"}),
     RewardMeasured: (RewardMeasured(5, 8, 0.5), {"rewards", "log"}),
@@ -102,7 +102,7 @@ EVERY_EVENT: dict[type[Event], tuple[Event, set[str]]] = {
     SampleReady: (SampleReady(5, 0, "a cat", "/a.png"), {"samples"}),
     BackupSaved: (BackupSaved(5, "/backup/step-5"), {"backup", "log"}),
     ModelSaved: (ModelSaved(5, "/m.safetensors", "kohya", is_final=False), {"saves", "log"}),
-    WarningRaised: (WarningRaised("A picture is broken."), {"log"}),  # said, and nothing else changes
+    WarningRaised: (WarningRaised("An image is broken."), {"log"}),  # said, and nothing else changes
     RunFinished: (RunFinished("finished", 400, "Done."), {"finished", "log"}),
     RunFailed: (RunFailed("It broke."), {"failed", "log"}),
 }
@@ -163,15 +163,15 @@ def test_the_last_word_ends_the_run(last: Event) -> None:
 
 def test_the_log_speaks_in_plain_words() -> None:
     state = folded(
-        started(), PhaseChanged("loading", "from disk"), CacheProgress("pictures", 1, 2), step(1),
-        WarningRaised("A picture is broken.", "Remove it."), RunFailed("It broke.", "Mend it."),
+        started(), PhaseChanged("loading", "from disk"), CacheProgress("images", 1, 2), step(1),
+        WarningRaised("An image is broken.", "Remove it."), RunFailed("It broke.", "Mend it."),
     )  # fmt: skip
     assert [(line.text, line.tone) for line in state.log[1:]] == [
         ("Loading the model: from disk", "plain"),
-        ("A picture is broken. Remove it.", "warning"),
+        ("An image is broken. Remove it.", "warning"),
         ("It broke. Mend it.", "error"),
     ]
-    assert state.log[0].text == "400 steps over 12 pictures; 123,456 trained weights on cpu"
+    assert state.log[0].text == "400 steps over 12 images; 123,456 trained weights on cpu"
     assert line_of(step(1), 0.0) is None
 
 

@@ -29,22 +29,22 @@ from trainer.events import (
     ValidationFinished,
     WarningRaised,
 )
-from ui.editors.pictures import PictureViewer
+from ui.editors.images import ImageViewer
 from ui.forms.model import Source
 
 
 @pytest.fixture
 def ready(window: Window, tmp_path: Path) -> Window:
     """A window with a config that preflight has nothing against."""
-    pictures = tmp_path / "pictures"
-    pictures.mkdir()
+    images = tmp_path / "images"
+    images.mkdir()
     for n in range(4):
-        Image.new("RGB", (64, 64), (60 * n, 0, 0)).save(pictures / f"{n}.png")
-        (pictures / f"{n}.txt").write_text(f"number {n}", encoding="utf-8")
+        Image.new("RGB", (64, 64), (60 * n, 0, 0)).save(images / f"{n}.png")
+        (images / f"{n}.txt").write_text(f"number {n}", encoding="utf-8")
     config = Config.model_validate(
         {
             "general": {"workspace_dir": str(tmp_path / "workspace"), "cache_dir": str(tmp_path / "cache")},
-            "concepts": [{"path": str(pictures)}],
+            "concepts": [{"path": str(images)}],
             "data": {"resolution_px": [64]},
             "output": {"destination": str(tmp_path / "lora.safetensors")},
             "sampling": {"prompts": [{"prompt": "a number"}]},
@@ -92,8 +92,8 @@ def test_a_start_saves_the_session_and_opens_the_run_page(ready: Window) -> None
 
 def test_the_bars_and_figures_follow(ready: Window) -> None:
     run, bar = press_start(ready), ready.app.shell.bottom_bar
-    run.emit(started(), PhaseChanged("caching"), CacheProgress("pictures", 3, 12, 9.0))
-    ready.wait_until(lambda: bar.detail.cget("text") == "3 of 12 pictures")
+    run.emit(started(), PhaseChanged("caching"), CacheProgress("images", 3, 12, 9.0))
+    ready.wait_until(lambda: bar.detail.cget("text") == "3 of 12 images")
     ready.settle()
     assert (bar.phase.cget("text"), bar.phase_bar.share) == ("Caching", 0.25)
     run.emit(PhaseChanged("training"), step(100))
@@ -135,7 +135,7 @@ def test_samples_that_newer_ones_have_taken_the_place_of_are_let_go(ready: Windo
         path = tmp_path / f"sample{n}.png"
         Image.new("RGB", (32, 32), (0, 40 * n, 0)).save(path)
         run.emit(SampleReady(n, 0, "a number", str(path)))
-        ready.wait_until(lambda: [p for p, _ in samples._photos] == [path], "the picture")  # noqa: B023 - this one
+        ready.wait_until(lambda: [p for p, _ in samples._photos] == [path], "the image")  # noqa: B023 - this one
         ready.settle()
         traces.append(weakref.ref(next(iter(samples._photos.values()))))
     gc.collect()
@@ -212,20 +212,20 @@ def test_the_run_page_shows_the_course(ready: Window, tmp_path: Path) -> None:
         *(SampleReady(0, i, p, str(tmp_path / f"sample{i}.png")) for i, p in enumerate(("a number", "a zog"))),
         SampleReady(40, 0, "a number", str(tmp_path / "sample2.png")),
         SampleReady(40, 1, "a zog", str(tmp_path / "gone.png")),
-        BackupSaved(50, "/tmp/runs/one/backup/step-50"), WarningRaised("A picture is broken."),
+        BackupSaved(50, "/tmp/runs/one/backup/step-50"), WarningRaised("An image is broken."),
     )  # fmt: skip
     ready.wait_until(lambda: len(page.samples.tiles) == 2, "samples")
-    ready.wait_until(lambda: len(page.samples._photos) == 2, "pictures")
+    ready.wait_until(lambda: len(page.samples._photos) == 2, "images")
     ready.settle()
     assert [t.path.name for t in page.samples.tiles] == ["sample2.png", "gone.png"]
     assert len(page.chart._points) == 60
     assert len(page.chart.find_all()) > 8
     assert "Learning now: Image model (UNet), Text encoder" in page.facts.cget("text")
     log = page.log.text.get("1.0", "end")
-    assert "A picture is broken." in log
+    assert "An image is broken." in log
     assert "Backup at step 50" in log
     page.samples.canvas.event_generate("<Button-1>", x=20, y=20)
-    viewer = next(w for w in ready.app.root.winfo_children() if isinstance(w, PictureViewer))
+    viewer = next(w for w in ready.app.root.winfo_children() if isinstance(w, ImageViewer))
     ready.wait_until(lambda: viewer._photo is not None)
     assert (len(viewer.tiles), viewer.index) == (2, 1)
     viewer.show(0)
@@ -305,7 +305,7 @@ def test_what_learns_now_is_named_part_by_part(ready: Window) -> None:
 
 def test_before_a_start_the_page_says_what_it_will_do(ready: Window) -> None:
     page: Any = ready.open_page("run")
-    ready.wait_until(lambda: "4 pictures, 40 steps in all" in page.facts.cget("text"), "the preview")
+    ready.wait_until(lambda: "4 images, 40 steps in all" in page.facts.cget("text"), "the preview")
     assert page.facts_card.heading.cget("text") == "What a start will do"
     assert "Sizes: 64x64 (4)" in page.facts.cget("text")
     ready.app.form.edit_text("training.epochs", "3")

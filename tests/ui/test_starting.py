@@ -24,7 +24,7 @@ from ui.run.starting import Starter, run_failure
 
 PREVIEW = Preview(12, 4, 1, (("64x64", 12),), (("x/a.png", "an empty file"),), 12, 120)
 WARNING = Problem("training.learning_rate", "That is a lot.", "warning")
-ERROR = Problem("concepts", "No pictures.")
+ERROR = Problem("concepts", "No images.")
 
 
 class Bench:

@@ -65,7 +65,7 @@ def test_an_empty_entry_is_none_where_the_field_is_optional() -> None:
     assert to_text(RECORDS["tea.warmth"], None) == ""
 
 
-def test_half_a_picture_is_no_batch() -> None:
+def test_half_an_image_is_no_batch() -> None:
     with pytest.raises(ValueError, match=r"'1\.5' is not a whole number"):
         from_text(RECORDS["training.batch_size"], "1.5")
 

@@ -96,7 +96,7 @@ def test_the_start_is_confirmed_in_sight_of_warnings_and_preview(screen: tk.Tk, 
     seen: list[str] = []
     when_open(screen, lambda d: (seen.append(texts_in(d)), d.buttons["start"].invoke()))
     assert TkInteraction(screen, theme).confirm_start(warnings, preview)
-    for words in ("Warning 0. Mind it.", "and 2 more", "12 pictures, 120 steps in all", "4 validation pictures"):
+    for words in ("Warning 0. Mind it.", "and 2 more", "12 images, 120 steps in all", "4 validation images"):
         assert words in seen[0]
     when_open(screen, lambda d: d.buttons["back"].invoke())
     assert not TkInteraction(screen, theme).confirm_start(warnings, None)
@@ -344,7 +344,7 @@ def test_the_grid_loads_only_what_is_in_sight(window: Window, tmp_path: Path) ->
     grid.pack(fill="both", expand=True)
     window.settle()
     grid.show([Tile(tmp_path / f"{n:02}.png", f"number {n} with a caption that is far too long") for n in range(60)])
-    window.wait_until(lambda: grid._photos and not grid._jobs, "pictures")
+    window.wait_until(lambda: grid._photos and not grid._jobs, "images")
     window.settle()
     assert 0 < len(grid._photos) < 20
     grid.canvas.event_generate("<Button-1>", x=10, y=10)
@@ -360,7 +360,7 @@ def test_the_grid_loads_only_what_is_in_sight(window: Window, tmp_path: Path) ->
     grid.destroy()
 
 
-def test_pictures_are_fitted(tmp_path: Path) -> None:
+def test_images_are_fitted(tmp_path: Path) -> None:
     Image.new("RGB", (200, 100), "red").save(tmp_path / "wide.png")
     Image.new("RGBA", (10, 20)).save(tmp_path / "small.png")
     assert load_fitted(tmp_path / "wide.png", 100, 100).size == (100, 50)

@@ -1,4 +1,4 @@
-"""The sizes pictures are trained at, and how a picture is fitted into one."""
+"""The sizes images are trained at, and how an image is fitted into one."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_the_nearest_shape_is_taken(width: int, height: int, resolution: int) ->
 
 @steady
 @given(resolution=resolutions, step=steps)
-def test_a_picture_of_a_bucket_s_size_is_placed_in_it_exactly(resolution: int, step: int) -> None:
+def test_an_image_of_a_bucket_s_size_is_placed_in_it_exactly(resolution: int, step: int) -> None:
     sizes = bucket_sizes(resolution, step_px=step, max_aspect=2.0, is_bucketing=True)
     for size in sizes:
         placed = place(size.width_px, size.height_px, sizes)
@@ -102,7 +102,7 @@ def test_a_picture_of_a_bucket_s_size_is_placed_in_it_exactly(resolution: int, s
 
 @steady
 @given(width=st.integers(1, 3000), height=st.integers(1, 3000))
-def test_a_picture_on_its_side_is_placed_on_its_side(width: int, height: int) -> None:
+def test_an_image_on_its_side_is_placed_on_its_side(width: int, height: int) -> None:
     sizes = bucket_sizes(512, step_px=64, max_aspect=2.0, is_bucketing=True)
     one, other = place(width, height, sizes), place(height, width, sizes)
     if width != height:

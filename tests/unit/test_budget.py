@@ -63,7 +63,7 @@ def test_the_estimate_says_where_the_peak_is_and_of_what_it_is_made() -> None:
     assert found is not None
     assert found.peak.phase == "training"
     assert found.is_published
-    assert [p.phase for p in found.phases] == ["encoding pictures", "training"]
+    assert [p.phase for p in found.phases] == ["encoding images", "training"]
     line = describe_memory(config(), SIZES)
     assert line.startswith("About ")
     assert "while training" in line
@@ -175,7 +175,7 @@ def test_a_model_that_does_not_tell_has_no_estimate(tmp_path: Path) -> None:
     assert list(disk_problems(broken, SIZES, num_captions=1, total_steps=1, free=lambda path: 0)) == []
 
 
-def test_without_pictures_there_is_no_estimate() -> None:
+def test_without_images_there_is_no_estimate() -> None:
     assert memory_estimate(config(), {}) is None
 
 

@@ -14,16 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules.data.buckets import Placement, Size
+from modules.data.buckets import ResizeCrop, Size
 from modules.data.cache import key as module
-from modules.data.cache.key import DigestIndex, caption_key, picture_key
+from modules.data.cache.key import DigestIndex, caption_key, image_key
 from tests.unit.strategies import steady
 
-PICTURE: dict[str, Any] = {
+IMAGE: dict[str, Any] = {
     "digest": "d1",
     "width_px": 600,
     "height_px": 400,
-    "placement": Placement(Size(512, 320), Size(512, 341), 0, 10),
+    "resize_crop": ResizeCrop(Size(512, 320), Size(512, 341), 0, 10),
     "encoder": "vae 1",
 }
 
@@ -37,29 +37,29 @@ PICTURE: dict[str, Any] = {
         {"digest": "d2"},
         {"width_px": 601},
         {"height_px": 401},
-        {"placement": Placement(Size(512, 328), Size(512, 341), 0, 10)},
-        {"placement": Placement(Size(504, 320), Size(512, 341), 0, 10)},
-        {"placement": Placement(Size(512, 320), Size(513, 341), 0, 10)},
-        {"placement": Placement(Size(512, 320), Size(512, 342), 0, 10)},
-        {"placement": Placement(Size(512, 320), Size(512, 341), 1, 10)},
-        {"placement": Placement(Size(512, 320), Size(512, 341), 0, 11)},
+        {"resize_crop": ResizeCrop(Size(512, 328), Size(512, 341), 0, 10)},
+        {"resize_crop": ResizeCrop(Size(504, 320), Size(512, 341), 0, 10)},
+        {"resize_crop": ResizeCrop(Size(512, 320), Size(513, 341), 0, 10)},
+        {"resize_crop": ResizeCrop(Size(512, 320), Size(512, 342), 0, 10)},
+        {"resize_crop": ResizeCrop(Size(512, 320), Size(512, 341), 1, 10)},
+        {"resize_crop": ResizeCrop(Size(512, 320), Size(512, 341), 0, 11)},
         {"encoder": "vae 2"},
     ],
 )
-def test_each_ingredient_of_a_picture_changes_its_key(change: dict[str, Any]) -> None:
-    assert picture_key(**{**PICTURE, **change}) != picture_key(**PICTURE)
+def test_each_ingredient_of_an_image_changes_its_key(change: dict[str, Any]) -> None:
+    assert image_key(**{**IMAGE, **change}) != image_key(**IMAGE)
 
 
-def test_swapped_sides_are_another_picture() -> None:
-    swapped = {**PICTURE, "width_px": PICTURE["height_px"], "height_px": PICTURE["width_px"]}
-    assert picture_key(**swapped) != picture_key(**PICTURE)
+def test_swapped_sides_are_another_image() -> None:
+    swapped = {**IMAGE, "width_px": IMAGE["height_px"], "height_px": IMAGE["width_px"]}
+    assert image_key(**swapped) != image_key(**IMAGE)
 
 
 @pytest.mark.parametrize("name", ["RESAMPLER", "CACHE_FORMAT"])
 def test_another_resampler_or_format_changes_all_keys(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    picture, caption = picture_key(**PICTURE), caption_key(caption="a cat", encoder="clip")
+    image, caption = image_key(**IMAGE), caption_key(caption="a cat", encoder="clip")
     monkeypatch.setattr(module, name, "another")
-    assert picture_key(**PICTURE) != picture
+    assert image_key(**IMAGE) != image
     assert (caption_key(caption="a cat", encoder="clip") != caption) == (name == "CACHE_FORMAT")
 
 
@@ -80,7 +80,7 @@ def test_different_captions_have_different_keys(captions: set[str]) -> None:
 
 def test_keys_are_the_same_in_every_process() -> None:
     """They name files that later runs look for."""
-    assert picture_key(**PICTURE) == "3ea397069d7d34eae6de499f1792771e6c22c7e2"
+    assert image_key(**IMAGE) == "3ea397069d7d34eae6de499f1792771e6c22c7e2"
     assert caption_key(caption="a cat", encoder="clip") == "9cb89a0b122c4d1a30157477621d52c6cee5c26f"
 
 
@@ -93,7 +93,7 @@ def stat_of(path: Path) -> dict[str, int]:
 
 
 @pytest.fixture
-def picture(tmp_path: Path) -> Path:
+def image(tmp_path: Path) -> Path:
     path = tmp_path / "a.png"
     path.write_bytes(b"one")
     return path
@@ -104,68 +104,68 @@ def cache_dir(tmp_path: Path) -> Path:
     return tmp_path / "cache"
 
 
-def test_the_digest_is_that_of_the_content(picture: Path, cache_dir: Path, tmp_path: Path) -> None:
+def test_the_digest_is_that_of_the_content(image: Path, cache_dir: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.png"
     other.write_bytes(b"one")
     index = DigestIndex(cache_dir)
-    digest = index.digest(picture, **stat_of(picture))
+    digest = index.digest(image, **stat_of(image))
     assert index.digest(other, **stat_of(other)) == digest
     other.write_bytes(b"two")
     assert index.digest(other, **stat_of(other)) != digest
 
 
-def test_an_unchanged_file_is_not_read_again(picture: Path, cache_dir: Path) -> None:
-    facts = stat_of(picture)
+def test_an_unchanged_file_is_not_read_again(image: Path, cache_dir: Path) -> None:
+    facts = stat_of(image)
     index = DigestIndex(cache_dir)
-    digest = index.digest(picture, **facts)
+    digest = index.digest(image, **facts)
     index.save()
-    picture.unlink()
-    assert index.digest(picture, **facts) == digest
-    assert DigestIndex(cache_dir).digest(picture, **facts) == digest
+    image.unlink()
+    assert index.digest(image, **facts) == digest
+    assert DigestIndex(cache_dir).digest(image, **facts) == digest
 
 
 @pytest.mark.parametrize("change", [{"size_bytes": 4}, {"mtime_ns": 5}])
-def test_another_size_or_date_reads_again(picture: Path, cache_dir: Path, change: dict[str, int]) -> None:
-    facts = stat_of(picture)
+def test_another_size_or_date_reads_again(image: Path, cache_dir: Path, change: dict[str, int]) -> None:
+    facts = stat_of(image)
     index = DigestIndex(cache_dir)
-    first = index.digest(picture, **facts)
-    picture.write_bytes(b"two")
-    assert index.digest(picture, **facts) == first, "the file is not looked at while its stat is the same"
-    second = index.digest(picture, **{**facts, **change})
+    first = index.digest(image, **facts)
+    image.write_bytes(b"two")
+    assert index.digest(image, **facts) == first, "the file is not looked at while its stat is the same"
+    second = index.digest(image, **{**facts, **change})
     assert second != first
     index.save()
-    assert DigestIndex(cache_dir).digest(picture, **{**facts, **change}) == second
-    picture.unlink()
+    assert DigestIndex(cache_dir).digest(image, **{**facts, **change}) == second
+    image.unlink()
     with pytest.raises(OSError, match=r"a\.png"):
-        index.digest(picture, **facts)
+        index.digest(image, **facts)
 
 
-def test_verify_reads_in_any_case(picture: Path, cache_dir: Path) -> None:
+def test_verify_reads_in_any_case(image: Path, cache_dir: Path) -> None:
     """A change that leaves size and date alone is found only so."""
-    facts = stat_of(picture)
+    facts = stat_of(image)
     index = DigestIndex(cache_dir)
-    first = index.digest(picture, **facts)
-    picture.write_bytes(b"two")
-    second = index.digest(picture, **facts, verify=True)
+    first = index.digest(image, **facts)
+    image.write_bytes(b"two")
+    second = index.digest(image, **facts, verify=True)
     assert second != first
-    assert index.digest(picture, **facts) == second
+    assert index.digest(image, **facts) == second
 
 
-def test_what_is_not_saved_is_forgotten(picture: Path, cache_dir: Path) -> None:
-    DigestIndex(cache_dir).digest(picture, **stat_of(picture))
-    facts = stat_of(picture)
-    picture.unlink()
+def test_what_is_not_saved_is_forgotten(image: Path, cache_dir: Path) -> None:
+    DigestIndex(cache_dir).digest(image, **stat_of(image))
+    facts = stat_of(image)
+    image.unlink()
     with pytest.raises(OSError, match=r"a\.png"):
-        DigestIndex(cache_dir).digest(picture, **facts)
+        DigestIndex(cache_dir).digest(image, **facts)
 
 
-def test_two_indexes_on_one_folder_keep_what_either_learned(picture: Path, cache_dir: Path, tmp_path: Path) -> None:
+def test_two_indexes_on_one_folder_keep_what_either_learned(image: Path, cache_dir: Path, tmp_path: Path) -> None:
     other = tmp_path / "b.png"
     other.write_bytes(b"two")
     one, two = DigestIndex(cache_dir), DigestIndex(cache_dir)
-    facts = {p: stat_of(p) for p in (picture, other)}
-    expected = {picture: one.digest(picture, **facts[picture]), other: two.digest(other, **facts[other])}
-    two.digest(picture, **facts[picture])
+    facts = {p: stat_of(p) for p in (image, other)}
+    expected = {image: one.digest(image, **facts[image]), other: two.digest(other, **facts[other])}
+    two.digest(image, **facts[image])
     one.save()
     two.save()
     one.save()
@@ -202,16 +202,16 @@ def test_threads_may_share_an_index(cache_dir: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"not a database, but long enough" * 9, b"SQLite format 3\x00" + b"\xff" * 500])
-def test_a_damaged_index_begins_anew(picture: Path, cache_dir: Path, content: bytes) -> None:
+def test_a_damaged_index_begins_anew(image: Path, cache_dir: Path, content: bytes) -> None:
     """It used to end every run until somebody deleted it by hand."""
     cache_dir.mkdir()
     (cache_dir / "digests.sqlite").write_bytes(content)
-    facts = stat_of(picture)
+    facts = stat_of(image)
     index = DigestIndex(cache_dir)
-    digest = index.digest(picture, **facts)
+    digest = index.digest(image, **facts)
     index.save()
-    picture.unlink()
-    assert DigestIndex(cache_dir).digest(picture, **facts) == digest
+    image.unlink()
+    assert DigestIndex(cache_dir).digest(image, **facts) == digest
 
 
 def locked(*args: object, **kwargs: object) -> sqlite3.Connection:
@@ -219,14 +219,14 @@ def locked(*args: object, **kwargs: object) -> sqlite3.Connection:
 
 
 def test_an_index_that_cannot_be_used_only_costs_time(
-    picture: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    image: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     index = DigestIndex(cache_dir)
-    digest = index.digest(picture, **stat_of(picture))
+    digest = index.digest(image, **stat_of(image))
     content = (cache_dir / "digests.sqlite").read_bytes()
     monkeypatch.setattr(module.sqlite3, "connect", locked)
     index.save()
-    assert DigestIndex(cache_dir).digest(picture, **stat_of(picture)) == digest
+    assert DigestIndex(cache_dir).digest(image, **stat_of(image)) == digest
     assert (cache_dir / "digests.sqlite").read_bytes() == content, "a locked index belongs to somebody"
     assert len(caplog.records) == 2
 

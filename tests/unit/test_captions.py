@@ -1,4 +1,4 @@
-"""Captions: every text that lies beside a picture is read, and the lot is drawn by the seed alone."""
+"""Captions: every text that lies beside an image is read, and the lot is drawn by the seed alone."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ def test_without_captions_the_empty_one_stands() -> None:
     assert draw((), 0.5) == ""
 
 
-def test_one_file_holds_the_captions_of_all_pictures(tmp_path: Path) -> None:
-    (tmp_path / "cat.txt").write_text("beside the picture")
+def test_one_file_holds_the_captions_of_all_images(tmp_path: Path) -> None:
+    (tmp_path / "cat.txt").write_text("beside the image")
     shared = tmp_path / "all.txt"
     shared.write_text("a cat\n\na tabby\n")
     for name in ("cat.png", "dog.png"):

@@ -128,7 +128,7 @@ class Waiter:
         return self.outcome
 
     @property
-    def is_waiting(self) -> bool:
+    def is_offloaded(self) -> bool:
         return self._thread.is_alive()
 
 
@@ -139,7 +139,7 @@ def test_a_paused_run_is_woken(command: Resume | Stop, outcome: str) -> None:
     waiter = Waiter(desk)
     for other in (SampleNow(), Pause()):
         desk.put(other)
-        assert waiter.is_waiting
+        assert waiter.is_offloaded
     desk.put(command)
     assert waiter.join() == outcome
     assert waiter.told == [True, False]

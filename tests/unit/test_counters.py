@@ -1,4 +1,4 @@
-"""How far a run is: steps, epochs, pictures, seconds, skipped steps, and the running mean of losses."""
+"""How far a run is: steps, epochs, images, seconds, skipped steps, and the running mean of losses."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_epochs_of_different_lengths() -> None:
 
 
 def test_an_epoch_that_has_become_shorter_ends() -> None:
-    """A picture turned out broken after a resume."""
+    """An image turned out broken after a resume."""
     assert step(Counters(step=5, epoch=1, epoch_step=4), epoch_steps=3).epoch == 2
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from modules.data.buckets import Size, bucket_sizes, place
 from modules.data.concept import Concept
 from modules.data.dataset import BucketRules, ConceptFacts, Dataset, EpochPlans, Example, build_dataset
-from modules.data.scan import Picture
-from tests.builders.pictures import draw_folder
+from modules.data.scan import SourceImage
+from tests.builders.images import draw_folder
 from tests.unit.strategies import steady
 
 RULES = BucketRules((64,), step_px=16, max_aspect=2.0, is_bucketing=True)
@@ -28,15 +28,15 @@ def build(concepts: list[tuple[Concept, Path]], kind: Kind = "training", rules: 
 # -- from folders
 
 
-def test_a_concept_s_pictures_with_their_placements(pictures: Path) -> None:
-    dataset = build([(Concept(name="cat", repeats=2.0, loss_weight=0.5), pictures)])
-    assert [e.picture.path.name for e in dataset.examples] == [f"{i:03d}.png" for i in range(5)]
+def test_a_concept_s_images_with_their_placements(images: Path) -> None:
+    dataset = build([(Concept(name="cat", repeats=2.0, loss_weight=0.5), images)])
+    assert [e.image.path.name for e in dataset.examples] == [f"{i:03d}.png" for i in range(5)]
     assert dataset.concepts == (ConceptFacts("cat", 2.0, 0.5, 0, 5),)
     sizes = bucket_sizes(64, step_px=16, max_aspect=2.0, is_bucketing=True)
-    assert [e.placements for e in dataset.examples] == [
-        (place(e.picture.width_px, e.picture.height_px, sizes),) for e in dataset.examples
+    assert [e.resize_crops for e in dataset.examples] == [
+        (place(e.image.width_px, e.image.height_px, sizes),) for e in dataset.examples
     ]
-    assert dataset.buckets == tuple((e.placements[0].bucket,) for e in dataset.examples)
+    assert dataset.buckets == tuple((e.resize_crops[0].bucket,) for e in dataset.examples)
     assert dataset.num_resolutions == 1
 
 
@@ -44,37 +44,37 @@ def test_a_concept_s_pictures_with_their_placements(pictures: Path) -> None:
     ("fixed", "bucket"), [(Size(96, 64), Size(96, 64)), (Size(100, 60), Size(96, 48)), (Size(8, 70), Size(16, 64))]
 )
 @pytest.mark.parametrize("is_bucketing", [True, False])
-def test_a_fixed_size_is_the_only_one(pictures: Path, fixed: Size, bucket: Size, is_bucketing: bool) -> None:
+def test_a_fixed_size_is_the_only_one(images: Path, fixed: Size, bucket: Size, is_bucketing: bool) -> None:
     rules = BucketRules((64, 96), step_px=16, max_aspect=2.0, is_bucketing=is_bucketing, fixed=fixed)
-    dataset = build([(Concept(), pictures)], rules=rules)
+    dataset = build([(Concept(), images)], rules=rules)
     assert dataset.num_resolutions == 1
     assert dataset.bucket_counts == {bucket: 5}
 
 
-def test_captions_of_one_file(pictures: Path, tmp_path: Path) -> None:
+def test_captions_of_one_file(images: Path, tmp_path: Path) -> None:
     (tmp_path / "all.txt").write_text("a disc")
     concept = Concept(caption_source="one_file", captions_file=str(tmp_path / "all.txt"))
-    assert {e.picture.captions for e in build([(concept, pictures)]).examples} == {("a disc",)}
+    assert {e.image.captions for e in build([(concept, images)]).examples} == {("a disc",)}
 
 
-def test_only_enabled_concepts_of_the_kind_take_part(pictures: Path, tmp_path: Path) -> None:
+def test_only_enabled_concepts_of_the_kind_take_part(images: Path, tmp_path: Path) -> None:
     concepts = [
-        (Concept(kind="validation"), pictures),
+        (Concept(kind="validation"), images),
         (Concept(enabled=False), tmp_path / "not there"),
-        (Concept(name="second"), pictures),
+        (Concept(name="second"), images),
     ]
     assert [c.name for c in build(concepts).concepts] == ["second"]
     validation = build(concepts, "validation")
-    assert [c.name for c in validation.concepts] == [pictures.name]  # the folder's name, where it has none
+    assert [c.name for c in validation.concepts] == [images.name]  # the folder's name, where it has none
     assert len(validation.examples) == 5
     assert build([]).examples == ()
 
 
-def test_concepts_stand_one_after_the_other(pictures: Path, tmp_path: Path) -> None:
+def test_concepts_stand_one_after_the_other(images: Path, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     more = draw_folder(tmp_path / "more", sizes=[(64, 64)] * 3)
-    dataset = build([(Concept(name=n), f) for n, f in (("a", pictures), ("none", empty), ("b", more))])
+    dataset = build([(Concept(name=n), f) for n, f in (("a", images), ("none", empty), ("b", more))])
     facts = [(c.name, c.first_example, c.num_examples) for c in dataset.concepts]
     assert facts == [("a", 0, 5), ("none", 5, 0), ("b", 5, 3)]
     assert [e.concept for e in dataset.examples] == [0] * 5 + [2] * 3
@@ -87,14 +87,14 @@ def test_each_concept_has_its_own_captions_and_sub_folders(tmp_path: Path) -> No
         [(Concept(include_subfolders=True), tmp_path / "a"), (Concept(caption_source="file_name"), tmp_path / "a")]
     )
     assert [c.num_examples for c in dataset.concepts] == [2, 1]
-    assert dataset.examples[2].picture.captions == ("000",)
-    assert dataset.examples[0].picture.captions == ("picture number 0",)
+    assert dataset.examples[2].image.captions == ("000",)
+    assert dataset.examples[0].image.captions == ("picture number 0",)
 
 
-def test_what_was_passed_over_is_told(tmp_path: Path, pictures: Path) -> None:
+def test_what_was_passed_over_is_told(tmp_path: Path, images: Path) -> None:
     folder = draw_folder(tmp_path / "a", sizes=[(64, 64)])
     (folder / "empty.png").write_bytes(b"")
-    dataset = build([(Concept(), folder), (Concept(), pictures)])
+    dataset = build([(Concept(), folder), (Concept(), images)])
     assert [s.path.name for s in dataset.skipped] == ["empty.png"]
     assert dataset.without(frozenset({0})).skipped == dataset.skipped
 
@@ -104,33 +104,33 @@ def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
         build([(Concept(), tmp_path / "nowhere")])
 
 
-def test_several_resolutions_and_no_buckets(pictures: Path) -> None:
+def test_several_resolutions_and_no_buckets(images: Path) -> None:
     rules = BucketRules((64, 128), step_px=32, max_aspect=2.0, is_bucketing=False)
-    dataset = build([(Concept(), pictures)], rules=rules)
+    dataset = build([(Concept(), images)], rules=rules)
     assert dataset.num_resolutions == 2
-    assert {e.placements[0].bucket for e in dataset.examples} == {Size(64, 64)}
-    assert {e.placements[1].bucket for e in dataset.examples} == {Size(128, 128)}
+    assert {e.resize_crops[0].bucket for e in dataset.examples} == {Size(64, 64)}
+    assert {e.resize_crops[1].bucket for e in dataset.examples} == {Size(128, 128)}
     assert dataset.bucket_counts == {Size(64, 64): 5, Size(128, 128): 5}
 
 
-def test_the_fullest_buckets_first(pictures: Path) -> None:
-    assert list(build([(Concept(), pictures)]).bucket_counts.values()) == [3, 2]
+def test_the_fullest_buckets_first(images: Path) -> None:
+    assert list(build([(Concept(), images)]).bucket_counts.values()) == [3, 2]
 
 
-def test_without_broken_ones_the_others_are_renumbered(pictures: Path, tmp_path: Path) -> None:
+def test_without_broken_ones_the_others_are_renumbered(images: Path, tmp_path: Path) -> None:
     more = draw_folder(tmp_path / "more", sizes=[(64, 64)] * 3)
-    dataset = build([(Concept(name="a", repeats=2.0), pictures), (Concept(name="b"), more)])
+    dataset = build([(Concept(name="a", repeats=2.0), images), (Concept(name="b"), more)])
     rest = dataset.without(frozenset({0, 2, 7}))
-    assert [e.picture.path.name for e in rest.examples] == ["001.png", "003.png", "004.png", "000.png", "001.png"]
+    assert [e.image.path.name for e in rest.examples] == ["001.png", "003.png", "004.png", "000.png", "001.png"]
     assert [(c.name, c.repeats, c.first_example, c.num_examples) for c in rest.concepts] == [
         ("a", 2.0, 0, 3),
         ("b", 1.0, 3, 2),
     ]
-    assert rest.buckets == tuple(tuple(p.bucket for p in e.placements) for e in rest.examples)
+    assert rest.buckets == tuple(tuple(p.bucket for p in e.resize_crops) for e in rest.examples)
     assert dataset.without(frozenset()) == dataset
     nothing = dataset.without(frozenset(range(8)))
     assert nothing.examples == ()
-    assert plans(nothing).windows(0) == ()
+    assert plans(nothing).accumulation_groups(0) == ()
 
 
 # -- the plan
@@ -159,9 +159,9 @@ def datasets(draw: st.DrawFn) -> Dataset:
             )
         )
         for width, height in shapes:
-            picture = Picture(Path(f"{len(examples)}.png"), width, height, 1, 1, ())
-            examples.append(Example(picture, concept, tuple(place(width, height, s) for s in sizes)))
-    buckets = tuple(tuple(p.bucket for p in e.placements) for e in examples)
+            image = SourceImage(Path(f"{len(examples)}.png"), width, height, 1, 1, ())
+            examples.append(Example(image, concept, tuple(place(width, height, s) for s in sizes)))
+    buckets = tuple(tuple(p.bucket for p in e.resize_crops) for e in examples)
     return Dataset(tuple(examples), tuple(facts), len(resolutions), (), buckets)
 
 
@@ -172,7 +172,7 @@ shapes_of_runs = st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(0, 
 @given(dataset=datasets(), shape=shapes_of_runs, epochs=st.integers(0, 30))
 def test_the_numbers_of_steps_are_those_that_happen(dataset: Dataset, shape: tuple[int, int, int], epochs: int) -> None:
     plan = plans(dataset, batch_size=shape[0], accumulation_steps=shape[1], run_seed=shape[2])
-    steps = [len(plan.windows(e)) for e in range(epochs)]
+    steps = [len(plan.accumulation_groups(e)) for e in range(epochs)]
     assert [plan.num_steps(e) for e in range(epochs)] == steps
     assert plan.total_steps(epochs) == sum(steps)
     assert plan.has_empty_epoch(epochs) == (0 in steps)
@@ -180,15 +180,15 @@ def test_the_numbers_of_steps_are_those_that_happen(dataset: Dataset, shape: tup
 
 @steady
 @given(dataset=datasets(), shape=shapes_of_runs, epochs=st.integers(1, 20))
-def test_over_a_run_every_picture_comes_as_often_as_promised(
+def test_over_a_run_every_image_comes_as_often_as_promised(
     dataset: Dataset, shape: tuple[int, int, int], epochs: int
 ) -> None:
     plan = plans(dataset, batch_size=shape[0], accumulation_steps=shape[1], run_seed=shape[2])
     times: Counter[int] = Counter()
     for epoch in range(epochs):
-        for window in plan.windows(epoch):
-            assert 1 <= len(window) <= shape[1]
-            for batch in window:
+        for group in plan.accumulation_groups(epoch):
+            assert 1 <= len(group) <= shape[1]
+            for batch in group:
                 assert 1 <= len(batch) <= shape[0]
                 assert len({dataset.buckets[s.example][s.resolution] for s in batch}) == 1
                 times.update(s.example for s in batch)
@@ -201,21 +201,21 @@ def test_over_a_run_every_picture_comes_as_often_as_promised(
 def test_an_epoch_is_planned_alike_whenever_it_is_asked_for(dataset: Dataset, epochs: list[int]) -> None:
     """A resumed run begins in the middle."""
     straight = plans(dataset)
-    expected = [straight.windows(e) for e in range(5)]
+    expected = [straight.accumulation_groups(e) for e in range(5)]
     jumping = plans(dataset)
-    assert {e: jumping.windows(e) for e in epochs} == dict(enumerate(expected))
+    assert {e: jumping.accumulation_groups(e) for e in epochs} == dict(enumerate(expected))
 
 
-def test_a_million_epochs_are_counted_without_planning_them(pictures: Path) -> None:
+def test_a_million_epochs_are_counted_without_planning_them(images: Path) -> None:
     """A broken repeat used to make the check of a long run plan every epoch of it."""
-    dataset = build([(Concept(repeats=1.5), pictures)], rules=BucketRules((64, 96), 32, 2.0, True))
+    dataset = build([(Concept(repeats=1.5), images)], rules=BucketRules((64, 96), 32, 2.0, True))
     plan = plans(dataset, batch_size=1, accumulation_steps=1)
     assert plan.total_steps(1_000_000) == 7_500_000
 
 
-def test_epochs_without_a_picture_are_noticed(pictures: Path) -> None:
-    dataset = build([(Concept(repeats=0.1), pictures)])
+def test_epochs_without_an_image_are_noticed(images: Path) -> None:
+    dataset = build([(Concept(repeats=0.1), images)])
     plan = plans(dataset)
-    assert [len(plan.windows(e)) for e in range(4)] == [1, 0, 1, 0]
+    assert [len(plan.accumulation_groups(e)) for e in range(4)] == [1, 0, 1, 0]
     assert plan.has_empty_epoch(2)
     assert not plan.has_empty_epoch(1)

@@ -1,4 +1,4 @@
-"""A picture as its bucket shows it: every kind of picture, to the pixel."""
+"""An image as its bucket shows it: every kind of image, to the pixel."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from modules.data.buckets import Placement, Size, bucket_sizes, place
-from modules.data.images import BrokenPictureError
+from modules.data.buckets import ResizeCrop, Size, bucket_sizes, place
+from modules.data.images import BrokenImageError
 from modules.data.transforms.fit import load_pixels
-from tests.builders.pictures import draw_picture
+from tests.builders.images import draw_image
 from tests.unit.strategies import steady
 
 RNG = np.random.default_rng(7)
 NOISE = RNG.integers(0, 256, (24, 40, 3), dtype=np.uint8)
 
 
-def exact(width_px: int, height_px: int) -> Placement:
+def exact(width_px: int, height_px: int) -> ResizeCrop:
     size = Size(width_px, height_px)
-    return Placement(size, size, 0, 0)
+    return ResizeCrop(size, size, 0, 0)
 
 
-def fitted(file: Path, image: Image.Image, placement: Placement | None = None, **options: object) -> np.ndarray:
+def fitted(file: Path, image: Image.Image, resize_crop: ResizeCrop | None = None, **options: object) -> np.ndarray:
     image.save(file, **options)
-    pixels = load_pixels(file, placement or exact(*image.size))
+    pixels = load_pixels(file, resize_crop or exact(*image.size))
     assert pixels.dtype == np.uint8
     return pixels
 
@@ -38,7 +38,7 @@ def fitted(file: Path, image: Image.Image, placement: Placement | None = None, *
 
 
 @pytest.mark.parametrize("kind", ["png", "bmp", "tiff"])
-def test_a_picture_of_the_bucket_s_size_passes_untouched(tmp_path: Path, kind: str) -> None:
+def test_an_image_of_the_bucket_s_size_passes_untouched(tmp_path: Path, kind: str) -> None:
     assert np.array_equal(fitted(tmp_path / f"a.{kind}", Image.fromarray(NOISE)), NOISE)
 
 
@@ -55,53 +55,53 @@ def test_whatever_size_a_bucket_has(tmp_path_factory: pytest.TempPathFactory, wi
     pixels = np.random.default_rng(width * 31 + height).integers(0, 256, (height, width, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(file)
     sizes = (Size(width, height), Size(height + 1, width + 1))
-    placement = place(width, height, (sizes[0],))
-    assert placement.is_exact
-    assert np.array_equal(load_pixels(file, placement), pixels)
+    resize_crop = place(width, height, (sizes[0],))
+    assert resize_crop.is_exact
+    assert np.array_equal(load_pixels(file, resize_crop), pixels)
 
 
 # -- scaled and cropped
 
 
 def test_the_middle_is_cut_out(tmp_path: Path) -> None:
-    placement = Placement(Size(16, 24), Size(40, 24), 12, 0)
-    assert np.array_equal(fitted(tmp_path / "wide.png", Image.fromarray(NOISE), placement), NOISE[:, 12:28])
-    placement = Placement(Size(40, 8), Size(40, 24), 0, 8)
-    assert np.array_equal(fitted(tmp_path / "high.png", Image.fromarray(NOISE), placement), NOISE[8:16, :])
+    resize_crop = ResizeCrop(Size(16, 24), Size(40, 24), 12, 0)
+    assert np.array_equal(fitted(tmp_path / "wide.png", Image.fromarray(NOISE), resize_crop), NOISE[:, 12:28])
+    resize_crop = ResizeCrop(Size(40, 8), Size(40, 24), 0, 8)
+    assert np.array_equal(fitted(tmp_path / "high.png", Image.fromarray(NOISE), resize_crop), NOISE[8:16, :])
 
 
 def test_scaling_is_pillow_s_lanczos_with_a_gap_of_three(tmp_path: Path) -> None:
-    image = draw_picture(640, 480, 0)
-    placement = place(640, 480, (Size(64, 48),))
+    image = draw_image(640, 480, 0)
+    resize_crop = place(640, 480, (Size(64, 48),))
     expected = np.asarray(image.resize((64, 48), Image.Resampling.LANCZOS, reducing_gap=3.0))
-    assert np.array_equal(fitted(tmp_path / "a.png", image, placement), expected)
+    assert np.array_equal(fitted(tmp_path / "a.png", image, resize_crop), expected)
 
 
 @pytest.mark.parametrize(("width", "height"), [(8, 8), (20, 10), (3, 50), (1, 1)])
-def test_a_small_picture_is_scaled_up_to_cover_its_bucket(tmp_path: Path, width: int, height: int) -> None:
-    placement = place(width, height, (Size(64, 32), Size(32, 64), Size(48, 48)))
-    pixels = fitted(tmp_path / "small.png", draw_picture(width, height, 0), placement)
-    assert pixels.shape == (placement.bucket.height_px, placement.bucket.width_px, 3)
+def test_a_small_image_is_scaled_up_to_cover_its_bucket(tmp_path: Path, width: int, height: int) -> None:
+    resize_crop = place(width, height, (Size(64, 32), Size(32, 64), Size(48, 48)))
+    pixels = fitted(tmp_path / "small.png", draw_image(width, height, 0), resize_crop)
+    assert pixels.shape == (resize_crop.bucket.height_px, resize_crop.bucket.width_px, 3)
 
 
 def test_one_colour_stays_one_colour(tmp_path: Path) -> None:
-    """No edge of the scaled picture shows."""
-    placement = place(37, 91, (Size(64, 64),))
-    pixels = fitted(tmp_path / "flat.png", Image.new("RGB", (37, 91), (10, 200, 30)), placement)
+    """No edge of the scaled image shows."""
+    resize_crop = place(37, 91, (Size(64, 64),))
+    pixels = fitted(tmp_path / "flat.png", Image.new("RGB", (37, 91), (10, 200, 30)), resize_crop)
     assert np.array_equal(pixels, np.broadcast_to(np.array([10, 200, 30], np.uint8), (64, 64, 3)))
 
 
 @steady
 @given(width=st.integers(1, 200), height=st.integers(1, 200), step=st.sampled_from([8, 16]))
-def test_any_picture_fills_its_bucket(
+def test_any_image_fills_its_bucket(
     tmp_path_factory: pytest.TempPathFactory, width: int, height: int, step: int
 ) -> None:
     file = tmp_path_factory.getbasetemp() / "any.bmp"
     Image.new("RGB", (width, height), (1, 2, 3)).save(file)
     sizes = bucket_sizes(64, step_px=step, max_aspect=2.0, is_bucketing=True)
-    placement = place(width, height, sizes)
-    pixels = load_pixels(file, placement)
-    assert pixels.shape == (placement.bucket.height_px, placement.bucket.width_px, 3)
+    resize_crop = place(width, height, sizes)
+    pixels = load_pixels(file, resize_crop)
+    assert pixels.shape == (resize_crop.bucket.height_px, resize_crop.bucket.width_px, 3)
     assert (pixels == (1, 2, 3)).all()
 
 
@@ -109,7 +109,7 @@ def test_any_picture_fills_its_bucket(
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_exif_turns_the_picture_before_it_is_fitted(tmp_path: Path, orientation: int) -> None:
+def test_exif_turns_the_image_before_it_is_fitted(tmp_path: Path, orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     turned = {
@@ -117,8 +117,8 @@ def test_exif_turns_the_picture_before_it_is_fitted(tmp_path: Path, orientation:
         6: NOISE[::-1].transpose(1, 0, 2), 7: NOISE[::-1, ::-1].transpose(1, 0, 2),
         8: NOISE[:, ::-1].transpose(1, 0, 2),
     }[orientation]  # fmt: skip
-    placement = exact(turned.shape[1], turned.shape[0])
-    assert np.array_equal(fitted(tmp_path / "a.png", Image.fromarray(NOISE), placement, exif=exif), turned)
+    resize_crop = exact(turned.shape[1], turned.shape[0])
+    assert np.array_equal(fitted(tmp_path / "a.png", Image.fromarray(NOISE), resize_crop, exif=exif), turned)
 
 
 # -- transparent
@@ -242,7 +242,7 @@ def test_floating_point(tmp_path: Path, top: float) -> None:
     assert pixels[0, 0].tolist() == [0] * 3
 
 
-def test_an_animation_is_its_first_picture(tmp_path: Path) -> None:
+def test_an_animation_is_its_first_image(tmp_path: Path) -> None:
     frames = [Image.new("RGB", (4, 4), c) for c in ((250, 0, 0), (0, 250, 0))]
     frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
     assert (load_pixels(tmp_path / "a.gif", exact(4, 4)) == (250, 0, 0)).all()
@@ -253,16 +253,16 @@ def test_an_animation_is_its_first_picture(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["png", "jpg", "webp", "gif", "tiff"])
-def test_a_truncated_picture_is_an_error_that_names_it(tmp_path: Path, kind: str) -> None:
+def test_a_truncated_image_is_an_error_that_names_it(tmp_path: Path, kind: str) -> None:
     file = tmp_path / f"broken.{kind}"
     Image.fromarray(np.kron(NOISE, np.ones((8, 8, 1), np.uint8))).save(file)
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    with pytest.raises(BrokenPictureError, match=f"broken.{kind}"):
+    with pytest.raises(BrokenImageError, match=f"broken.{kind}"):
         load_pixels(file, exact(320, 192))
 
 
 @pytest.mark.parametrize("content", [b"", b"<html>", b"\x89PNG\r\n\x1a\n"])
-def test_no_picture_at_all(tmp_path: Path, content: bytes) -> None:
+def test_no_image_at_all(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.png").write_bytes(content)
     with pytest.raises(OSError, match=r"x\.png"):
         load_pixels(tmp_path / "x.png", exact(8, 8))
@@ -270,11 +270,11 @@ def test_no_picture_at_all(tmp_path: Path, content: bytes) -> None:
         load_pixels(tmp_path / "gone.png", exact(8, 8))
 
 
-def test_too_little_memory_costs_only_that_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_costs_only_that_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object, **kwargs: object) -> None:
         raise MemoryError
 
-    draw_picture(64, 64, 0).save(tmp_path / "huge.png")
+    draw_image(64, 64, 0).save(tmp_path / "huge.png")
     monkeypatch.setattr(Image.Image, "resize", fail)
-    with pytest.raises(BrokenPictureError, match=r"huge\.png"):
+    with pytest.raises(BrokenImageError, match=r"huge\.png"):
         load_pixels(tmp_path / "huge.png", place(64, 64, (Size(32, 32),)))

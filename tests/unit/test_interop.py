@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from modules.formats.checkpoint_header import read_outline
+from modules.formats.checkpoint_header import read_checkpoint_header
 from modules.formats.interop import who_loads
 from modules.formats.kinds import identify
 from modules.formats.single_file.models import shipped_configs
@@ -15,11 +15,11 @@ from tests.unit.test_kinds import Shapes, kohya, model_shapes, write_header
 
 
 def loads(path: Path) -> dict[str, bool | None]:
-    return {x.program: x.complete for x in who_loads(read_outline(path), identify(path))}
+    return {x.program: x.complete for x in who_loads(read_checkpoint_header(path), identify(path))}
 
 
 def notes(path: Path) -> dict[str, str]:
-    return {x.program: x.note for x in who_loads(read_outline(path), identify(path))}
+    return {x.program: x.note for x in who_loads(read_checkpoint_header(path), identify(path))}
 
 
 def peft(model: str) -> Shapes:

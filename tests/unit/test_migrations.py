@@ -569,7 +569,7 @@ def test_concepts() -> None:
 def test_crop_jitter_is_told_once_for_all_concepts() -> None:
     result = loaded(concepts=[{"path": "a"}, {"path": "b", "image": {"enable_crop_jitter": False}}, {"path": "c"}])
     assert [str(p) for p in result.problems if "rop jitter" in p.message] == [
-        "concepts: Crop jitter of 2 concepts is left out: pictures are cropped in their middle here."
+        "concepts: Crop jitter of 2 concepts is left out: images are cropped in their middle here."
     ]
     assert not any(c.image.crop_jitter for c in result.config.concepts)
 

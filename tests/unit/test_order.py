@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from modules.data.buckets import Size
 from modules.data.order import (
+    AccumulationGroup,
     Copies,
-    Showing,
-    Window,
+    SampleIndex,
+    groups_of_epoch,
     period_of_epochs,
-    showings_of_epoch,
+    sample_indices_of_epoch,
     sizes_of_epoch,
-    windows_of_epoch,
 )
 from tests.unit.strategies import steady
 
@@ -25,16 +25,26 @@ SIZES = [Size(64, 64), Size(96, 64), Size(64, 96)]
 repeats_of = st.integers(0, 4).map(float) | st.sampled_from([0.1, 0.25, 0.3, 0.5, 0.7, 1.5, 2.2, 0.333, 1e-300, 0.0001])
 
 
-def shown(copies: list[Copies], epochs: int, *, num_resolutions: int = 1) -> list[Showing]:
-    return [s for e in range(epochs) for s in showings_of_epoch(copies, num_resolutions=num_resolutions, epoch=e)]
+def shown(copies: list[Copies], epochs: int, *, num_resolutions: int = 1) -> list[SampleIndex]:
+    return [s for e in range(epochs) for s in sample_indices_of_epoch(copies, num_resolutions=num_resolutions, epoch=e)]
 
 
-def windows(
-    showings: list[Showing], *, batch_size: int = 2, accumulation_steps: int = 2, run_seed: int = 1, epoch: int = 0
-) -> tuple[Window, ...]:
+def accumulation_groups(
+    sample_indices: list[SampleIndex],
+    *,
+    batch_size: int = 2,
+    accumulation_steps: int = 2,
+    run_seed: int = 1,
+    epoch: int = 0,
+) -> tuple[AccumulationGroup, ...]:
     buckets = [[SIZES[i % 3], SIZES[(i + 1) % 3]] for i in range(100)]
-    return windows_of_epoch(
-        showings, buckets, batch_size=batch_size, accumulation_steps=accumulation_steps, run_seed=run_seed, epoch=epoch
+    return groups_of_epoch(
+        sample_indices,
+        buckets,
+        batch_size=batch_size,
+        accumulation_steps=accumulation_steps,
+        run_seed=run_seed,
+        epoch=epoch,
     )
 
 
@@ -43,8 +53,8 @@ def windows(
 
 @steady
 @given(count=st.integers(1, 12), repeats=repeats_of, epochs=st.integers(1, 40))
-def test_every_picture_comes_as_often_as_promised(count: int, repeats: float, epochs: int) -> None:
-    """Half a repeat of one picture used to be none for ever: a half was rounded down each epoch anew."""
+def test_every_image_comes_as_often_as_promised(count: int, repeats: float, epochs: int) -> None:
+    """Half a repeat of one image used to be none for ever: a half was rounded down each epoch anew."""
     times = Counter(s.example for s in shown([Copies(0, count, repeats)], epochs))
     promised = Fraction(repeats).limit_denominator(10_000) * epochs
     for example in range(count):
@@ -54,15 +64,17 @@ def test_every_picture_comes_as_often_as_promised(count: int, repeats: float, ep
 
 @steady
 @given(count=st.integers(1, 12), repeats=repeats_of, epoch=st.integers(0, 1000))
-def test_no_epoch_has_a_picture_more_often_than_another_but_once(count: int, repeats: float, epoch: int) -> None:
-    times = Counter(s.example for s in showings_of_epoch([Copies(0, count, repeats)], num_resolutions=1, epoch=epoch))
+def test_no_epoch_has_an_image_more_often_than_another_but_once(count: int, repeats: float, epoch: int) -> None:
+    times = Counter(
+        s.example for s in sample_indices_of_epoch([Copies(0, count, repeats)], num_resolutions=1, epoch=epoch)
+    )
     counts = [times[i] for i in range(count)]
     assert max(counts) - min(counts) <= 1
     assert int(repeats) <= min(counts)
 
 
 def test_half_of_them_then_the_other_half() -> None:
-    first, second, third = ([s.example for s in showings_of_epoch([Copies(0, 6, 0.5)], num_resolutions=1, epoch=e)]
+    first, second, third = ([s.example for s in sample_indices_of_epoch([Copies(0, 6, 0.5)], num_resolutions=1, epoch=e)]
                             for e in range(3))  # fmt: skip
     assert first == [0, 1, 2]
     assert second == [3, 4, 5]
@@ -89,15 +101,15 @@ def test_concepts_do_not_disturb_each_other() -> None:
 @steady
 @given(count=st.integers(1, 6), repeats=st.integers(0, 5))
 def test_showings_of_an_epoch_are_all_different(count: int, repeats: int) -> None:
-    showings = showings_of_epoch([Copies(0, count, float(repeats))], num_resolutions=1, epoch=3)
-    assert len(set(showings)) == len(showings) == count * repeats
-    assert {s.repeat for s in showings} == set(range(repeats))
+    sample_indices = sample_indices_of_epoch([Copies(0, count, float(repeats))], num_resolutions=1, epoch=3)
+    assert len(set(sample_indices)) == len(sample_indices) == count * repeats
+    assert {s.repeat for s in sample_indices} == set(range(repeats))
 
 
 @steady
 @given(count=st.integers(1, 6), repeats=repeats_of, num_resolutions=st.integers(1, 4), epochs=st.integers(1, 30))
-def test_a_picture_s_resolutions_take_turns(count: int, repeats: float, num_resolutions: int, epochs: int) -> None:
-    """With half a repeat at two sizes, half of the pictures used to be learned at one size only, for ever."""
+def test_an_image_s_resolutions_take_turns(count: int, repeats: float, num_resolutions: int, epochs: int) -> None:
+    """With half a repeat at two sizes, half of the images used to be learned at one size only, for ever."""
     times = Counter(
         (s.example, s.resolution) for s in shown([Copies(0, count, repeats)], epochs, num_resolutions=num_resolutions)
     )
@@ -123,7 +135,7 @@ def test_epochs_recur_after_their_period(copies: list[tuple[int, float]], num_re
         concepts.append(Copies(first, count, repeats))
         first += count
     period = period_of_epochs(concepts, num_resolutions=num_resolutions)
-    now, later = (Counter((s.example, s.resolution) for s in showings_of_epoch(concepts, num_resolutions=num_resolutions, epoch=e))  # noqa: E501
+    now, later = (Counter((s.example, s.resolution) for s in sample_indices_of_epoch(concepts, num_resolutions=num_resolutions, epoch=e))  # noqa: E501
                   for e in (epoch, epoch + period))  # fmt: skip
     assert now == later
 
@@ -144,7 +156,7 @@ def test_sizes_are_counted_without_making_the_showings(
     buckets = [[Size(8 * (1 + (e + r) % 3), 8) for r in range(num_resolutions)] for e in range(first)]
     made = Counter(
         buckets[s.example][s.resolution]
-        for s in showings_of_epoch(concepts, num_resolutions=num_resolutions, epoch=epoch)
+        for s in sample_indices_of_epoch(concepts, num_resolutions=num_resolutions, epoch=epoch)
     )
     assert sizes_of_epoch(concepts, buckets, num_resolutions=num_resolutions, epoch=epoch) == made
 
@@ -160,44 +172,46 @@ def test_sizes_are_counted_without_making_the_showings(
 def test_none_is_dropped_and_batches_are_of_one_size(
     count: int, repeats: int, batch_size: int, accumulation: int, seed: int, epoch: int
 ) -> None:
-    showings = showings_of_epoch([Copies(0, count, float(repeats))], num_resolutions=2, epoch=epoch)
-    plan = windows(showings, batch_size=batch_size, accumulation_steps=accumulation, run_seed=seed, epoch=epoch)
-    batches = [batch for window in plan for batch in window]
-    assert sorted(s for batch in batches for s in batch) == sorted(showings)
+    sample_indices = sample_indices_of_epoch([Copies(0, count, float(repeats))], num_resolutions=2, epoch=epoch)
+    plan = accumulation_groups(
+        sample_indices, batch_size=batch_size, accumulation_steps=accumulation, run_seed=seed, epoch=epoch
+    )
+    batches = [batch for group in plan for batch in group]
+    assert sorted(s for batch in batches for s in batch) == sorted(sample_indices)
     for batch in batches:
         assert 1 <= len(batch) <= batch_size
         assert len({SIZES[(s.example + s.resolution) % 3] for s in batch}) == 1
-    assert all(len(window) == accumulation for window in plan[:-1])
-    assert all(1 <= len(window) <= accumulation for window in plan)
-    sizes = Counter(SIZES[(s.example + s.resolution) % 3] for s in showings)
+    assert all(len(group) == accumulation for group in plan[:-1])
+    assert all(1 <= len(group) <= accumulation for group in plan)
+    sizes = Counter(SIZES[(s.example + s.resolution) % 3] for s in sample_indices)
     assert len(batches) == sum(-(-n // batch_size) for n in sizes.values())
 
 
 def test_the_order_is_a_function_of_seed_and_epoch() -> None:
-    showings = showings_of_epoch([Copies(0, 30, 1.0)], num_resolutions=1, epoch=0)
-    again = windows(showings, run_seed=5, epoch=3)
-    assert windows(showings, run_seed=5, epoch=3) == again
-    assert windows(showings, run_seed=6, epoch=3) != again
-    assert windows(showings, run_seed=5, epoch=4) != again
+    sample_indices = sample_indices_of_epoch([Copies(0, 30, 1.0)], num_resolutions=1, epoch=0)
+    again = accumulation_groups(sample_indices, run_seed=5, epoch=3)
+    assert accumulation_groups(sample_indices, run_seed=5, epoch=3) == again
+    assert accumulation_groups(sample_indices, run_seed=6, epoch=3) != again
+    assert accumulation_groups(sample_indices, run_seed=5, epoch=4) != again
 
 
-def test_pictures_meet_others_from_epoch_to_epoch() -> None:
+def test_images_meet_others_from_epoch_to_epoch() -> None:
     """Not only the batches are shuffled, but also who is in them."""
-    showings = showings_of_epoch([Copies(0, 30, 1.0)], num_resolutions=1, epoch=0)
+    sample_indices = sample_indices_of_epoch([Copies(0, 30, 1.0)], num_resolutions=1, epoch=0)
     partners = {
         frozenset(s.example for s in batch)
         for epoch in range(10)
-        for window in windows(showings, epoch=epoch)
-        for batch in window
+        for group in accumulation_groups(sample_indices, epoch=epoch)
+        for batch in group
     }
     assert len(partners) > 60
 
 
 def test_the_order_stays_what_it_is() -> None:
     """A run is resumed by a later version of the program, too."""
-    showings = showings_of_epoch([Copies(0, 8, 1.0)], num_resolutions=1, epoch=2)
-    plan = windows(showings, run_seed=42, epoch=2)
-    order = [[[s.example for s in batch] for batch in window] for window in plan]
+    sample_indices = sample_indices_of_epoch([Copies(0, 8, 1.0)], num_resolutions=1, epoch=2)
+    plan = accumulation_groups(sample_indices, run_seed=42, epoch=2)
+    order = [[[s.example for s in batch] for batch in group] for group in plan]
     assert order == [
         [[4, 1], [7]],
         [[5, 2], [3, 0]],
@@ -207,4 +221,4 @@ def test_the_order_stays_what_it_is() -> None:
 
 @pytest.mark.parametrize("epoch", [0, 1, 10**6])
 def test_an_epoch_without_showings_has_no_windows(epoch: int) -> None:
-    assert windows([], epoch=epoch) == ()
+    assert accumulation_groups([], epoch=epoch) == ()

@@ -36,8 +36,8 @@ def test_a_command_line_s_paths_count_from_the_caller(monkeypatch: pytest.Monkey
 def test_the_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
-    assert from_root("~/pictures") == tmp_path / "pictures"
-    assert from_caller("~/pictures") == tmp_path / "pictures"
+    assert from_root("~/images") == tmp_path / "images"
+    assert from_caller("~/images") == tmp_path / "images"
 
 
 def test_the_home_of_nobody_is_a_name_like_any_other() -> None:

@@ -18,7 +18,7 @@ from modules.config.walk import live_records
 from modules.data.buckets import Size
 from modules.system.errors import DarkroomError
 from modules.system.paths import user_presets_dir
-from tests.builders.pictures import draw_folder
+from tests.builders.images import draw_folder
 from tests.unit.test_codec import places
 from trainer.preflight import check
 from trainer.preflight.budget import memory_estimate
@@ -34,7 +34,7 @@ def test_a_built_in_preset_loads_without_a_word_and_is_ready_to_start(file: Path
     assert loaded.config.general.notes.strip(), "a preset says what it is for"
     assert loaded.config.model.family == file.parent.name
     errors = {p.path for p in problems_of(loaded.config) if p.severity == "error"}
-    assert errors <= {"concepts", "validation.every"}, "all that may be missing are the user's own pictures"
+    assert errors <= {"concepts", "validation.every"}, "all that may be missing are the user's own images"
 
 
 @pytest.mark.parametrize("file", BUILT_IN, ids=lambda f: f.stem)
@@ -44,7 +44,7 @@ def test_a_built_in_preset_is_sparse(file: Path) -> None:
     own = {p for p in places(raw) if p[0] != "concepts" and p[:2] != ("sampling", "prompts")}
     assert len(own) < len(places(encode(Config()))) / 2, "a preset says what it is about, not everything"
     assert "unknown" not in raw
-    # Only the demo brings pictures of its own; everybody else's are the user's.
+    # Only the demo brings images of its own; everybody else's are the user's.
     assert ("concepts" in raw) == (file.stem == "#demo")
 
 
@@ -61,7 +61,7 @@ def test_a_built_in_preset_states_only_what_differs_from_the_defaults(file: Path
 
 
 @pytest.mark.parametrize("file", BUILT_IN, ids=lambda f: f.stem)
-def test_a_built_in_preset_passes_the_check_with_pictures(
+def test_a_built_in_preset_passes_the_check_with_images(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The model is not here, which is no error: it is a repository that the start fetches."""
@@ -262,7 +262,7 @@ def test_a_folder_without_presets_gives_none(tmp_path: Path) -> None:
 def test_a_preset_holds_its_lists_itself(built_in: Path, tmp_path: Path) -> None:
     folder = onetrainer_folder(tmp_path)
     (tmp_path / "training_concepts").mkdir()
-    (tmp_path / "training_concepts" / "c.json").write_text(json.dumps([{"name": "cats", "path": "pictures"}]))
+    (tmp_path / "training_concepts" / "c.json").write_text(json.dumps([{"name": "cats", "path": "images"}]))
     tree = {"__version": 11, "training_method": "LORA", "concept_file_name": "training_concepts/c.json"}
     (folder / "cat.json").write_text(json.dumps(tree))
     cat = import_presets(folder).presets[0]

@@ -18,13 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.config.codec import decode
-from modules.config.rules.rewards import reward_chain, reward_judges
+from modules.config.rules.rewards import reward_models, reward_rollout
 from modules.config.schema import Config
 from modules.config.sections.reward import Scorer
 from modules.objectives.reward_gradient import num_scored, reward_loss, reward_losses
 from modules.rewards import registry
 from modules.rewards.colour import parse_colour
-from modules.rewards.composite import CompositeReward, Judge, build_rewards
+from modules.rewards.composite import CompositeReward, RewardModel, build_rewards
 from modules.rewards.download import files_of
 from modules.rewards.files import is_repository, wanted_files
 from modules.rewards.problems import problems_of_rewards
@@ -41,7 +41,7 @@ from modules.system.secrets import HubAccess
 from modules.system.seeds import derive_seed
 from tests.unit.strategies import few
 
-PICTURES = torch.rand(3, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+IMAGES = torch.rand(3, 3, 8, 8, generator=torch.Generator().manual_seed(1))
 PROMPTS = ["a", "b", "c"]
 NAN = float("nan")
 
@@ -104,7 +104,7 @@ def decoded(**options: Any) -> Config:
 
 
 def found(config: Config) -> list[tuple[str, str]]:
-    return [(p.path, p.severity) for rule in (reward_judges, reward_chain) for p in rule(config)]
+    return [(p.path, p.severity) for rule in (reward_models, reward_rollout) for p in rule(config)]
 
 
 def test_a_sound_config_breaks_no_rule() -> None:
@@ -225,7 +225,7 @@ def test_a_missing_file_also_stops_the_loading_in_a_sentence(tmp_path: Path) -> 
     context = RewardContext(CPU, offline=True, hub_cache_dir=str(tmp_path))
     with pytest.raises(DarkroomError, match=r"HPS_v2_compressed\.pt of xswu/HPSv2 at Hugging Face"):
         build_rewards([Scorer(kind="hps")], context)
-    with pytest.raises(DarkroomError, match="no judge"):
+    with pytest.raises(DarkroomError, match="no reward model"):
         build_rewards([], context)
 
 
@@ -279,7 +279,7 @@ def test_what_is_a_repository_s_name(name: str, is_one: bool) -> None:
 # ---- code of the user's own
 
 
-CODE = "import torch\n\ndef score(pictures, prompts):\n    return pictures.mean(dim=(1, 2, 3)) + len(prompts[0])\n"
+CODE = "import torch\n\ndef score(images, prompts):\n    return images.mean(dim=(1, 2, 3)) + len(prompts[0])\n"
 
 
 def written(tmp_path: Path, code: str = CODE) -> Path:
@@ -298,7 +298,7 @@ def test_code_runs_only_where_that_very_file_was_approved(tmp_path: Path) -> Non
     approved = {hash_of(file)}
     reward = load_user_reward(file, "score", approved)
     assert (tmp_path / "was run").exists()
-    torch.testing.assert_close(reward(PICTURES, PROMPTS), PICTURES.flatten(1).mean(1) + 1)
+    torch.testing.assert_close(reward(IMAGES, PROMPTS), IMAGES.flatten(1).mean(1) + 1)
     file.write_text(file.read_text() + "\n# changed\n")
     with pytest.raises(DarkroomError, match="not approved"):
         load_user_reward(file, "score", approved)
@@ -342,42 +342,44 @@ def test_a_reference_may_hold_a_drive(tmp_path: Path) -> None:
 def test_what_is_wrong_with_code_is_said(tmp_path: Path, code: str, words: str) -> None:
     file = written(tmp_path, code)
     with pytest.raises(DarkroomError, match=words):
-        load_user_reward(file, "score", {hash_of(file)})(PICTURES.clone().requires_grad_(), PROMPTS)
+        load_user_reward(file, "score", {hash_of(file)})(IMAGES.clone().requires_grad_(), PROMPTS)
 
 
 def test_code_may_hold_what_looks_itself_up(tmp_path: Path) -> None:
     """A dataclass with annotations from the future finds its module by name."""
     code = (
         "from __future__ import annotations\nfrom dataclasses import dataclass\n\n@dataclass\nclass Scale:\n"
-        "    factor: float = 2.0\n\ndef score(pictures, prompts):\n"
-        "    return pictures.mean(dim=(1, 2, 3)) * Scale().factor\n\nscore.is_differentiable = False\n"
+        "    factor: float = 2.0\n\ndef score(images, prompts):\n"
+        "    return images.mean(dim=(1, 2, 3)) * Scale().factor\n\nscore.is_differentiable = False\n"
     )
     file = written(tmp_path, code)
     reward = load_user_reward(file, "score", {hash_of(file)})
-    torch.testing.assert_close(reward(PICTURES, PROMPTS), 2 * PICTURES.flatten(1).mean(1))
-    composite = CompositeReward((Judge("light", Says((1.0, 2.0, 3.0)), 1.0), Judge("mine", reward, 1.0)))
+    torch.testing.assert_close(reward(IMAGES, PROMPTS), 2 * IMAGES.flatten(1).mean(1))
+    composite = CompositeReward((RewardModel("light", Says((1.0, 2.0, 3.0)), 1.0), RewardModel("mine", reward, 1.0)))
     assert not composite.is_differentiable
     with pytest.raises(DarkroomError, match="No gradient passes through the reward mine"):
         composite.require_gradient()
 
 
-# ---- several judges
+# ---- several reward models
 
 
 @dataclass(frozen=True)
 class Says:
-    """A judge that always says the same."""
+    """A reward model that always says the same."""
 
     ratings: tuple[float, ...]
     is_differentiable: bool = True
 
-    def __call__(self, pictures_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
+    def __call__(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
         return torch.tensor(self.ratings)
 
 
 def test_the_sum_is_weighted_and_leaves_out_who_has_no_score() -> None:
-    composite = CompositeReward((Judge("a", Says((1.0, 2.0, NAN)), 2.0), Judge("b", Says((10.0, NAN, NAN)), 0.5)))
-    scores = composite(PICTURES, PROMPTS)
+    composite = CompositeReward(
+        (RewardModel("a", Says((1.0, 2.0, NAN)), 2.0), RewardModel("b", Says((10.0, NAN, NAN)), 0.5))
+    )
+    scores = composite(IMAGES, PROMPTS)
     assert scores.total_B[:2].tolist() == [7.0, 4.0]
     assert scores.total_B[2].isnan()
     assert scores.by_name["a"][:2].tolist() == [1.0, 2.0]  # as said, not weighted
@@ -393,28 +395,28 @@ def test_judges_of_one_kind_have_names_of_their_own() -> None:
     )  # fmt: skip
     composite = build_rewards([red, light, blue], RewardContext(CPU))
     assert composite.names == ("colour_target", "brightness", "colour_target_2")
-    scores = composite(PICTURES, PROMPTS)
+    scores = composite(IMAGES, PROMPTS)
     parts = [scores.by_name[n] * w for n, w in zip(composite.names, (1.0, 1.0, 3.0), strict=True)]
     torch.testing.assert_close(scores.total_B, sum(parts))
     assert not torch.equal(scores.by_name["colour_target"], scores.by_name["colour_target_2"])
 
 
-def test_no_gradient_comes_from_a_picture_without_score() -> None:
+def test_no_gradient_comes_from_an_image_without_score() -> None:
     @dataclass(frozen=True)
     class Half:
         is_differentiable: bool = True
 
-        def __call__(self, pictures_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
-            means = pictures_B3PP.flatten(1).mean(dim=1)
+        def __call__(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
+            means = images_B3PP.flatten(1).mean(dim=1)
             return torch.where(torch.tensor([True, False, True]), means, NAN)
 
-    pictures = PICTURES.clone().requires_grad_()
-    total = CompositeReward((Judge("half", Half(), 1.0),))(pictures, PROMPTS).total_B
+    images = IMAGES.clone().requires_grad_()
+    total = CompositeReward((RewardModel("half", Half(), 1.0),))(images, PROMPTS).total_B
     reward_loss(total, loss="mean", target=0.0, weight=1.0).backward()
-    assert pictures.grad is not None
-    assert torch.isfinite(pictures.grad).all()
-    assert [bool(g.any()) for g in pictures.grad] == [True, False, True]
-    torch.testing.assert_close(pictures.grad[0], torch.full((3, 8, 8), -1 / 192 / 2))  # a mean over two, not three
+    assert images.grad is not None
+    assert torch.isfinite(images.grad).all()
+    assert [bool(g.any()) for g in images.grad] == [True, False, True]
+    torch.testing.assert_close(images.grad[0], torch.full((3, 8, 8), -1 / 192 / 2))  # a mean over two, not three
 
 
 # ---- losses
@@ -502,4 +504,4 @@ def test_a_function_that_finds_no_memory_left_is_not_to_blame(tmp_path: Path) ->
     file = tmp_path / "rewards.py"
     file.write_text("import torch\ndef score(p, t):\n    raise torch.OutOfMemoryError('none left')")
     with pytest.raises(torch.OutOfMemoryError):
-        load_user_reward(file, "score", {hash_of(file)})(PICTURES, PROMPTS)
+        load_user_reward(file, "score", {hash_of(file)})(IMAGES, PROMPTS)

@@ -1,4 +1,4 @@
-"""Folders of pictures as people have them: what is found, and what is passed over and why."""
+"""Folders of images as people have them: what is found, and what is passed over and why."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps, PngImagePlugin, features
 
 from modules.data import scan as scan_module
-from modules.data.images import BrokenPictureError, opened, seen_size, upright
+from modules.data.images import BrokenImageError, opened, seen_size, upright
 from modules.data.scan import SUFFIXES, Scan, scan_folder
-from tests.builders.pictures import draw_picture
+from tests.builders.images import draw_image
 from tests.unit.strategies import steady
 
 _ORIENTATION = 0x0112
@@ -31,7 +31,7 @@ def scan(folder: Path, *, include_subfolders: bool = False) -> Scan:
 
 
 def names(result: Scan) -> list[str]:
-    return [p.path.name for p in result.pictures]
+    return [p.path.name for p in result.images]
 
 
 def reasons(result: Scan) -> dict[str, str]:
@@ -44,15 +44,15 @@ def oriented(orientation: int) -> Image.Exif:
     return exif
 
 
-# -- what is a picture
+# -- what is an image
 
 
-def test_pictures_with_their_sizes_and_captions(pictures: Path) -> None:
-    result = scan(pictures)
+def test_images_with_their_sizes_and_captions(images: Path) -> None:
+    result = scan(images)
     assert names(result) == [f"{i:03d}.png" for i in range(5)]
-    assert [(p.width_px, p.height_px) for p in result.pictures] == [(64, 64)] * 3 + [(96, 64)] * 2
-    assert [p.captions for p in result.pictures] == [(f"picture number {i}",) for i in range(5)]
-    first = result.pictures[0]
+    assert [(p.width_px, p.height_px) for p in result.images] == [(64, 64)] * 3 + [(96, 64)] * 2
+    assert [p.captions for p in result.images] == [(f"picture number {i}",) for i in range(5)]
+    first = result.images[0]
     status = first.path.stat()
     assert (first.size_bytes, first.mtime_ns) == (status.st_size, status.st_mtime_ns)
     assert result.num_without_caption == 0
@@ -70,35 +70,35 @@ def test_an_empty_folder_and_one_that_is_none(tmp_path: Path) -> None:
 
 def test_missing_and_blank_captions_are_counted(tmp_path: Path) -> None:
     for name in ("with", "without", "blank"):
-        draw_picture(8, 8, 0).save(tmp_path / f"{name}.png")
+        draw_image(8, 8, 0).save(tmp_path / f"{name}.png")
     (tmp_path / "with.txt").write_text("a cat")
     (tmp_path / "blank.txt").write_text("\n \n")
     result = scan(tmp_path)
     assert result.num_without_caption == 2
-    assert [p.captions for p in result.pictures] == [(), ("a cat",), ()]
+    assert [p.captions for p in result.images] == [(), ("a cat",), ()]
 
 
 @pytest.mark.parametrize("suffix", sorted(SUFFIXES if AVIF else SUFFIXES - {".avif"}))
 def test_every_suffix_in_any_case(tmp_path: Path, suffix: str) -> None:
     kind = {".jfif": "JPEG"}.get(suffix)
     for name in (f"a{suffix}", f"B{suffix.upper()}"):
-        draw_picture(24, 16, 0).convert("RGB").save(tmp_path / name, format=kind)
+        draw_image(24, 16, 0).convert("RGB").save(tmp_path / name, format=kind)
     result = scan(tmp_path)
-    assert [(p.width_px, p.height_px) for p in result.pictures] == [(24, 16)] * 2
+    assert [(p.width_px, p.height_px) for p in result.images] == [(24, 16)] * 2
     assert result.skipped == ()
 
 
 def test_a_wrong_suffix_is_no_matter(tmp_path: Path) -> None:
-    draw_picture(24, 16, 0).save(tmp_path / "really a png.jpg", format="PNG")
+    draw_image(24, 16, 0).save(tmp_path / "really a png.jpg", format="PNG")
     assert names(scan(tmp_path)) == ["really a png.jpg"]
 
 
 def test_other_files_are_not_even_mentioned(tmp_path: Path) -> None:
     for name in ("notes.txt", "weights.safetensors", "noending", ".DS_Store", "Thumbs.db", "film.mp4"):
         (tmp_path / name).write_bytes(b"x")
-    draw_picture(8, 8, 0).save(tmp_path / "cat-masklabel.png")
-    draw_picture(8, 8, 0).save(tmp_path / "cat-condlabel.PNG", format="PNG")
-    draw_picture(8, 8, 0).save(tmp_path / "cat.png")
+    draw_image(8, 8, 0).save(tmp_path / "cat-masklabel.png")
+    draw_image(8, 8, 0).save(tmp_path / "cat-condlabel.PNG", format="PNG")
+    draw_image(8, 8, 0).save(tmp_path / "cat.png")
     (tmp_path / "folder.png").mkdir()
     result = scan(tmp_path)
     assert names(result) == ["cat.png"]
@@ -109,28 +109,28 @@ def test_other_files_are_not_even_mentioned(tmp_path: Path) -> None:
 
 
 def test_what_is_passed_over_is_named_with_a_reason(tmp_path: Path) -> None:
-    draw_picture(8, 8, 0).save(tmp_path / "._1.jpg")
+    draw_image(8, 8, 0).save(tmp_path / "._1.jpg")
     (tmp_path / ".hidden.png").write_bytes(b"x")
     (tmp_path / "empty.png").write_bytes(b"")
     (tmp_path / "page.jpg").write_text("<!DOCTYPE html><html><body>403</body></html>")
-    (tmp_path / "text.png").write_text("not a picture")
-    draw_picture(200, 200, 0).save(tmp_path / "truncated.png")
+    (tmp_path / "text.png").write_text("not an image")
+    draw_image(200, 200, 0).save(tmp_path / "truncated.png")
     whole = (tmp_path / "truncated.png").read_bytes()
     (tmp_path / "truncated.png").write_bytes(whole[: len(whole) // 2])
-    draw_picture(8, 8, 0).save(tmp_path / "good.png")
+    draw_image(8, 8, 0).save(tmp_path / "good.png")
     result = scan(tmp_path)
     assert names(result) == ["good.png"]
     assert reasons(result) == {
         "._1.jpg": "a hidden file",
         ".hidden.png": "a hidden file",
         "empty.png": "an empty file",
-        "page.jpg": "no picture that can be read",
-        "text.png": "no picture that can be read",
-        "truncated.png": "cannot be read (the file ends in the midst of the picture)",
+        "page.jpg": "no image that can be read",
+        "text.png": "no image that can be read",
+        "truncated.png": "cannot be read (the file ends in the midst of the image)",
     }
 
 
-def test_a_picture_of_a_billion_pixels_is_not_decoded(tmp_path: Path) -> None:
+def test_an_image_of_a_billion_pixels_is_not_decoded(tmp_path: Path) -> None:
     header = struct.pack(">IIBBBBB", 40_000, 40_000, 8, 2, 0, 0, 0)
     chunks = b"".join(
         struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d))
@@ -150,7 +150,7 @@ def test_a_strip_that_would_take_gigabytes_is_passed_over(tmp_path: Path) -> Non
 
 def test_a_file_that_may_not_be_read_or_is_gone_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a.png", "b.png", "c.png"):
-        draw_picture(8, 8, 0).save(tmp_path / name)
+        draw_image(8, 8, 0).save(tmp_path / name)
     real_open = Image.open
 
     def refuse(path: Path, *args: object) -> Image.Image:
@@ -172,7 +172,7 @@ WHOLE: dict[str, bytes] = {}
 def whole_file(folder: Path, kind: str) -> bytes:
     if kind not in WHOLE:
         file = folder / f"whole.{kind}"
-        draw_picture(53, 37, 0).save(file, **({"exif": oriented(6)} if kind not in ("gif", "bmp") else {}))
+        draw_image(53, 37, 0).save(file, **({"exif": oriented(6)} if kind not in ("gif", "bmp") else {}))
         WHOLE[kind] = file.read_bytes()
         file.unlink()
     return WHOLE[kind]
@@ -193,14 +193,14 @@ def test_a_damaged_file_is_scanned_without_harm(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Image, "MAX_IMAGE_PIXELS", 100_000)  # a damaged header may ask for all the memory there is
         result = scan(folder)
-        assert len(result.pictures) + len(result.skipped) == 1
+        assert len(result.images) + len(result.skipped) == 1
         try:
             with opened(file) as image:
                 decoded = upright(image).size
-        except BrokenPictureError:
+        except BrokenImageError:
             return
-    if result.pictures:
-        assert (result.pictures[0].width_px, result.pictures[0].height_px) == decoded
+    if result.images:
+        assert (result.images[0].width_px, result.images[0].height_px) == decoded
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_whatever_pillow_raises_costs_only_that_file(
 ) -> None:
     """A broken AVIF raises RuntimeError, and a broken JPEG now and then struct.error: either ended the whole scan."""
     for name in ("a.png", "b.png"):
-        draw_picture(8, 8, 0).save(tmp_path / name)
+        draw_image(8, 8, 0).save(tmp_path / name)
     real_open = Image.open
 
     def fail(path: Path) -> Image.Image:
@@ -236,11 +236,11 @@ def test_whatever_pillow_raises_costs_only_that_file(
 def test_the_size_is_the_one_after_turning(tmp_path: Path, kind: str, orientation: int) -> None:
     """A TIFF lying on its side used to be turned twice."""
     file = tmp_path / f"turned.{kind}"
-    draw_picture(48, 32, 0).save(file, exif=oriented(orientation))
-    picture = scan(tmp_path).pictures[0]
-    with Image.open(file) as image:
-        expected = ImageOps.exif_transpose(image)
-    assert (picture.width_px, picture.height_px) == expected.size
+    draw_image(48, 32, 0).save(file, exif=oriented(orientation))
+    image = scan(tmp_path).images[0]
+    with Image.open(file) as unturned:
+        expected = ImageOps.exif_transpose(unturned)
+    assert (image.width_px, image.height_px) == expected.size
     assert expected.size == ((32, 48) if orientation > 4 else (48, 32))
     with opened(file) as image:
         assert np.array_equal(np.asarray(upright(image)), np.asarray(expected))
@@ -248,19 +248,19 @@ def test_the_size_is_the_one_after_turning(tmp_path: Path, kind: str, orientatio
 
 @pytest.mark.parametrize("orientation", [0, 9, 65535])
 def test_an_orientation_that_is_none_turns_nothing(tmp_path: Path, orientation: int) -> None:
-    draw_picture(48, 32, 0).save(tmp_path / "odd.jpg", exif=oriented(orientation))
-    picture = scan(tmp_path).pictures[0]
-    assert (picture.width_px, picture.height_px) == (48, 32)
+    draw_image(48, 32, 0).save(tmp_path / "odd.jpg", exif=oriented(orientation))
+    image = scan(tmp_path).images[0]
+    assert (image.width_px, image.height_px) == (48, 32)
 
 
 @pytest.mark.parametrize(
     "exif", [b"Exif\x00\x00garbage!", b"Exif\x00\x00", b"Exif\x00\x00MM\x00*\x00\x00\x00\x08\xff\xff"]
 )
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
-def test_damaged_exif_data_do_no_harm_to_a_picture(tmp_path: Path, exif: bytes) -> None:
-    """Such a picture, which every viewer shows, used to be passed over."""
+def test_damaged_exif_data_do_no_harm_to_an_image(tmp_path: Path, exif: bytes) -> None:
+    """Such an image, which every viewer shows, used to be passed over."""
     file = tmp_path / "camera.jpg"
-    draw_picture(48, 32, 0).save(file, exif=exif)
+    draw_image(48, 32, 0).save(file, exif=exif)
     result = scan(tmp_path)
     assert names(result) == ["camera.jpg"], reasons(result)
     with opened(file) as image:
@@ -269,36 +269,36 @@ def test_damaged_exif_data_do_no_harm_to_a_picture(tmp_path: Path, exif: bytes) 
 
 def test_a_png_is_not_decoded_for_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pillow's getexif decodes a whole PNG to look for EXIF data behind the pixels: seconds for a few hundred."""
-    draw_picture(48, 32, 0).save(tmp_path / "plain.png")
-    draw_picture(48, 32, 0).save(tmp_path / "turned.png", exif=oriented(6))
+    draw_image(48, 32, 0).save(tmp_path / "plain.png")
+    draw_image(48, 32, 0).save(tmp_path / "turned.png", exif=oriented(6))
 
     def never(self: PngImagePlugin.PngImageFile) -> None:
         raise AssertionError("decoded")
 
     monkeypatch.setattr(PngImagePlugin.PngImageFile, "load", never)
-    assert [(p.width_px, p.height_px) for p in scan(tmp_path).pictures] == [(48, 32), (32, 48)]
+    assert [(p.width_px, p.height_px) for p in scan(tmp_path).images] == [(48, 32), (32, 48)]
 
 
 def test_a_png_with_its_exif_data_behind_the_pixels_is_turned_all_the_same(tmp_path: Path) -> None:
     file = tmp_path / "late.png"
-    draw_picture(48, 32, 0).save(file, exif=oriented(6))
+    draw_image(48, 32, 0).save(file, exif=oriented(6))
     content = file.read_bytes()
     start = content.index(b"eXIf") - 4
     end = start + 12 + struct.unpack(">I", content[start : start + 4])[0]
     chunk, rest = content[start:end], content[:start] + content[end:]
     file.write_bytes(rest[:-12] + chunk + rest[-12:])  # before IEND
-    picture = scan(tmp_path).pictures[0]
-    assert (picture.width_px, picture.height_px) == (32, 48)
+    image = scan(tmp_path).images[0]
+    assert (image.width_px, image.height_px) == (32, 48)
     with opened(file) as image:
         assert upright(image).size == (32, 48)
 
 
 def test_the_look_at_a_png_leaves_it_decodable(tmp_path: Path) -> None:
     file = tmp_path / "a.png"
-    draw_picture(48, 32, 3).save(file)
+    draw_image(48, 32, 3).save(file)
     with opened(file) as image:
         assert seen_size(image) == (48, 32)
-        assert np.array_equal(np.asarray(image), np.asarray(draw_picture(48, 32, 3)))
+        assert np.array_equal(np.asarray(image), np.asarray(draw_image(48, 32, 3)))
 
 
 # -- folders
@@ -307,39 +307,39 @@ def test_the_look_at_a_png_leaves_it_decodable(tmp_path: Path) -> None:
 def test_sub_folders_only_where_asked_for(tmp_path: Path) -> None:
     for place in (".", "b", "b/deep", "a", ".hidden", "a/.thumbnails"):
         (tmp_path / place).mkdir(exist_ok=True)
-        draw_picture(8, 8, 0).save(tmp_path / place / "x.png")
+        draw_image(8, 8, 0).save(tmp_path / place / "x.png")
         (tmp_path / place / "x.txt").write_text(place)
-    assert [p.captions for p in scan(tmp_path).pictures] == [(".",)]
+    assert [p.captions for p in scan(tmp_path).images] == [(".",)]
     deep = scan(tmp_path, include_subfolders=True)
-    assert [p.captions[0] for p in deep.pictures] == ["a", "b/deep", "b", "."]
-    assert [p.path for p in deep.pictures] == sorted(p.path for p in deep.pictures)
+    assert [p.captions[0] for p in deep.images] == ["a", "b/deep", "b", "."]
+    assert [p.path for p in deep.images] == sorted(p.path for p in deep.images)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
 def test_links_that_lead_back_are_not_followed_for_ever(tmp_path: Path) -> None:
-    """A link to the folder above used to give every picture forty times."""
+    """A link to the folder above used to give every image forty times."""
     (tmp_path / "a").mkdir()
-    draw_picture(8, 8, 0).save(tmp_path / "a" / "x.png")
+    draw_image(8, 8, 0).save(tmp_path / "a" / "x.png")
     (tmp_path / "a" / "up").symlink_to(tmp_path, target_is_directory=True)
     (tmp_path / "b").symlink_to(tmp_path / "a", target_is_directory=True)
     (tmp_path / "itself").symlink_to("itself")
     (tmp_path / "itself.png").symlink_to("itself.png")
     (tmp_path / "dangling.png").symlink_to("gone.png")
-    assert len(scan(tmp_path, include_subfolders=True).pictures) == 1
+    assert len(scan(tmp_path, include_subfolders=True).images) == 1
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
-def test_a_link_to_a_picture_or_a_folder_elsewhere_is_followed(tmp_path: Path, pictures: Path) -> None:
-    (tmp_path / "one.png").symlink_to(pictures / "000.png")
-    (tmp_path / "all").symlink_to(pictures, target_is_directory=True)
-    assert len(scan(tmp_path, include_subfolders=True).pictures) == 6
+def test_a_link_to_an_image_or_a_folder_elsewhere_is_followed(tmp_path: Path, images: Path) -> None:
+    (tmp_path / "one.png").symlink_to(images / "000.png")
+    (tmp_path / "all").symlink_to(images, target_is_directory=True)
+    assert len(scan(tmp_path, include_subfolders=True).images) == 6
 
 
 def test_a_sub_folder_that_may_not_be_listed_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It used to end the scan of all the others."""
     for place in ("closed", "open"):
         (tmp_path / place).mkdir()
-        draw_picture(8, 8, 0).save(tmp_path / place / "x.png")
+        draw_image(8, 8, 0).save(tmp_path / place / "x.png")
     real_scandir = os.scandir
 
     def refuse(path: Path) -> object:
@@ -349,14 +349,14 @@ def test_a_sub_folder_that_may_not_be_listed_is_passed_over(tmp_path: Path, monk
 
     monkeypatch.setattr(scan_module.os, "scandir", refuse)
     result = scan(tmp_path, include_subfolders=True)
-    assert len(result.pictures) == 1
+    assert len(result.images) == 1
     assert reasons(result) == {"closed": "a folder that cannot be listed (Permission denied)"}
 
 
-def test_a_scan_does_not_depend_on_the_order_of_the_disk(tmp_path: Path, pictures: Path) -> None:
+def test_a_scan_does_not_depend_on_the_order_of_the_disk(tmp_path: Path, images: Path) -> None:
     for order in ([3, 1, 4, 0, 2], [0, 1, 2, 3, 4]):
         folder = tmp_path / str(order[0])
         folder.mkdir()
         for i in order:
-            shutil.copy(pictures / f"{i:03d}.png", folder)
+            shutil.copy(images / f"{i:03d}.png", folder)
         assert names(scan(folder)) == [f"{i:03d}.png" for i in range(5)]

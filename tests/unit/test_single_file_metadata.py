@@ -37,7 +37,7 @@ def test_modelspecs_architectures(model: str, variant: str, architecture: str) -
 def test_a_lora_of_sd2_that_predicts_velocity_says_so() -> None:
     facts = LoraFacts(
         *("mine", "base", "sd_v2_v", "stable-diffusion-v2-768-v"),
-        **{"rank": 4, "alpha": 2.0, "resolution_px": 768, "clip_skip": 0, "num_pictures": 3, "epochs": 1, "steps": 9},
+        **{"rank": 4, "alpha": 2.0, "resolution_px": 768, "clip_skip": 0, "num_images": 3, "epochs": 1, "steps": 9},
         **{"seed": 0, "created": NOW, "prediction": "v_prediction", "trigger_phrase": "zog", "thumbnail": "data:x"},
     )
     told = lora_metadata(facts, payload_sha256="ab")

@@ -17,7 +17,7 @@ MEASURED = {"path": "held out", "kind": "validation", "name": "held out"}
 
 
 def config_with(tmp_path: Path, concepts: list[dict[str, Any]] | None = None, **settings: Any) -> Config:
-    config = small_config(tmp_path, model=tmp_path, pictures=tmp_path)
+    config = small_config(tmp_path, model=tmp_path, images=tmp_path)
     changes = {
         "concepts": [{"path": "seen"}, *([MEASURED] if concepts is None else concepts)],
         "training": {"epochs": 4},
@@ -79,7 +79,7 @@ def test_a_run_that_is_over_before_a_validation(tmp_path: Path) -> None:
     by_step = config_with(tmp_path, every={"n": 50, "unit": "step"})
     assert one(problems_of_validation(by_step, total_steps=49)).path == "validation.every"
     assert found(problems_of_validation(by_step, total_steps=50)) == []
-    assert found(problems_of_validation(by_step, total_steps=0)) == []  # there are no pictures, which is told
+    assert found(problems_of_validation(by_step, total_steps=0)) == []  # there are no images, which is told
 
 
 def test_time_is_known_to_nobody(tmp_path: Path) -> None:

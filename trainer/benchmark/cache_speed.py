@@ -1,4 +1,4 @@
-"""Caching pictures against bare encoding of pictures that are decoded already."""
+"""Caching images against bare encoding of images that are decoded already."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 from PIL import Image
 
 from modules.data.buckets import Size, place
-from modules.data.cache.build import PictureJob, build_pictures, to_tensor
+from modules.data.cache.build import ImageJob, build_images, to_tensor
 from modules.data.cache.store import CacheStore
 from modules.data.transforms.fit import load_pixels
 from modules.families.parts.vae import encode_mean
@@ -31,33 +31,33 @@ def sd_shaped_vae() -> AutoencoderKL:
 
 
 @torch.no_grad()
-def cache_against_bare(folder: Path, device: Device, *, num_pictures: int, side_px: int, rounds: int) -> Ratio:
-    """Return how fast pictures go from files into the cache, against the VAE alone on pixels that lie ready."""
+def cache_against_bare(folder: Path, device: Device, *, num_images: int, side_px: int, rounds: int) -> Ratio:
+    """Return how fast images go from files into the cache, against the VAE alone on pixels that lie ready."""
     vae = sd_shaped_vae().to(device.torch)
     sizes = (Size(side_px, side_px),)
     jobs = []
-    for index in range(num_pictures):
+    for index in range(num_images):
         path = folder / f"{index}.jpg"
         _draw(path, side_px * 3 // 2, index)
-        jobs.append(PictureJob(f"{index:02d}", path, place(side_px * 3 // 2, side_px * 3 // 2, sizes)))
-    ready = [move(to_tensor(load_pixels(j.path, j.placement))[None], device) for j in jobs]
+        jobs.append(ImageJob(f"{index:02d}", path, place(side_px * 3 // 2, side_px * 3 // 2, sizes)))
+    ready = [move(to_tensor(load_pixels(j.path, j.resize_crop))[None], device) for j in jobs]
     store = CacheStore(folder / "cache")
 
     def ours() -> None:
         for job in jobs:
             store.remove(job.key)
-        for _ in build_pictures(jobs, store, lambda p: move(encode_mean(vae, move(p, device)), CPU), threads=2):
+        for _ in build_images(jobs, store, lambda p: move(encode_mean(vae, move(p, device)), CPU), threads=2):
             pass
 
     def bare() -> None:
-        for picture in ready:
-            vae.encode(picture).latent_dist.mode()
+        for image in ready:
+            vae.encode(image).latent_dist.mode()
 
     return paired(ours, bare, rounds=rounds, device=device)
 
 
 def _draw(path: Path, side_px: int, seed: int) -> None:
-    """Write a picture as a camera would: smooth, with some noise, as JPEG."""
+    """Write an image as a camera would: smooth, with some noise, as JPEG."""
     draw = np.random.default_rng(seed)
     coarse = Image.fromarray(draw.integers(0, 256, (12, 12, 3), dtype=np.uint8)).resize((side_px, side_px))
     noisy = np.asarray(coarse, dtype=np.int16) + draw.integers(-8, 9, (side_px, side_px, 3))

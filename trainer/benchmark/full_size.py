@@ -87,12 +87,12 @@ def write_random_model(folder: Path, model: str) -> Path:
     return folder
 
 
-def full_size_config(base: Config, model: Path, pictures: Path, case: Mapping[str, Any], *, side_px: int) -> Config:
+def full_size_config(base: Config, model: Path, images: Path, case: Mapping[str, Any], *, side_px: int) -> Config:
     """Return a config that trains SDXL's UNet in bfloat16 at one size, as a case says."""
     tree = encode(base)
     tree["model"] |= {"base_model": str(model), "family": "sdxl"}
     tree["data"] |= {"resolution_px": [side_px], "latent_cache": True, "text_cache": True}
-    tree["concepts"] = [{"name": "noise", "path": str(pictures)}]
+    tree["concepts"] = [{"name": "noise", "path": str(images)}]
     tree["training"] |= {"precision": "bfloat16", "learning_rate": 1e-5, "ema": {"mode": "off"}, **case}
     tree["adapter"] = {"name": "lora", "rank": _RANK, "alpha": float(_RANK)}
     tree["parts"] = {
@@ -102,11 +102,11 @@ def full_size_config(base: Config, model: Path, pictures: Path, case: Mapping[st
     return of_denoiser(decode(tree).config, trains=str(case["trains"]))
 
 
-def draw_noise(folder: Path, *, num_pictures: int, side_px: int) -> Path:
-    """Draw pictures of noise, with captions."""
+def draw_noise(folder: Path, *, num_images: int, side_px: int) -> Path:
+    """Draw images of noise, with captions."""
     folder.mkdir(parents=True, exist_ok=True)
     generator = np.random.default_rng(0)
-    for index in range(num_pictures):
+    for index in range(num_images):
         pixels = generator.integers(0, 256, (side_px, side_px, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(folder / f"{index}.png")
         (folder / f"{index}.txt").write_text("a picture of noise", encoding="utf-8")
@@ -138,9 +138,9 @@ def all_measured(
     base: Config, model: Path, folder: Path, device: Device, *, side_px: int, rounds: int, num_threads: int
 ) -> Iterator[FullSize]:
     """Yield each case, as it comes."""
-    pictures = draw_noise(folder / "noise", num_pictures=8, side_px=side_px)
+    images = draw_noise(folder / "noise", num_images=8, side_px=side_px)
     for name, case in CASES.items():
-        config = full_size_config(base, model, pictures, case, side_px=side_px)
+        config = full_size_config(base, model, images, case, side_px=side_px)
         yield measured(name, config, device, rounds=rounds, num_threads=num_threads)
 
 

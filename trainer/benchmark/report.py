@@ -147,10 +147,8 @@ def _resting_elsewhere(config: Config, device: Device) -> Config:
 
 def _cache(folder: Path, device: Device) -> Iterator[Row]:
     on_gpu = device.type == "cuda"
-    result = cache_against_bare(
-        folder, device, num_pictures=32 if on_gpu else 3, side_px=512, rounds=5 if on_gpu else 3
-    )
-    yield _ratio_row("caching pictures, SD's VAE at 512 px", result, 0.90)
+    result = cache_against_bare(folder, device, num_images=32 if on_gpu else 3, side_px=512, rounds=5 if on_gpu else 3)
+    yield _ratio_row("caching images, SD's VAE at 512 px", result, 0.90)
 
 
 def _memory(folder: Path, device: Device) -> Iterator[Row]:

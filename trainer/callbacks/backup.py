@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from modules.settings.every import Every
-from trainer.callbacks.dry_run import Rehearsal, SmallRun
+from trainer.callbacks.dry_run import DryRunCheck, DryRunState
 from trainer.callbacks.protocol import StepView
 from trainer.commands import BackupNow, CommandDesk
 from trainer.run.backup import BackupInfo
@@ -21,7 +21,7 @@ class BackupCallback:
         every: Every,
         *,
         write: Callable[[Counters], BackupInfo],
-        try_out: Callable[[SmallRun], None],
+        try_out: Callable[[DryRunState], None],
         desk: CommandDesk,
     ) -> None:
         """`write` makes a backup; `try_out` begins one of a run in small and gives it up."""
@@ -36,6 +36,6 @@ class BackupCallback:
         if self._desk.take(BackupNow) or is_due:
             self._write(view.now)
 
-    def rehearsals(self, small: SmallRun) -> list[Rehearsal]:
+    def dry_run_checks(self, small: DryRunState) -> list[DryRunCheck]:
         """Return the trial of a backup, which every run may need: a stop leaves one."""
-        return [Rehearsal("writing a backup", "Close other programs.", partial(self._try_out, small))]
+        return [DryRunCheck("writing a backup", "Close other programs.", partial(self._try_out, small))]

@@ -14,13 +14,13 @@ from trainer.events import Event, WarningRaised
 class Best:
     """The best loss, after which step it was measured, and how many measurements in a row were not better since.
 
-    `measured_on` stands for the pictures and noise levels: losses on others cannot be compared.
+    `measured_on` stands for the images and noise levels: losses on others cannot be compared.
     """
 
     measured_on: str
     loss: float | None = None
     step: int | None = None
-    num_worse: int = 0
+    num_bad_evaluations: int = 0
 
     def after(self, loss: float, step: int, *, counts: bool) -> Self:
         """Return the best after one more measurement; a loss that is no number is not better than any.
@@ -28,8 +28,8 @@ class Best:
         One that does not count may be the best, and else says nothing: it was asked for by hand, not due.
         """
         if math.isfinite(loss) and (self.loss is None or loss < self.loss):
-            return replace(self, loss=loss, step=step, num_worse=0)
-        return replace(self, num_worse=self.num_worse + counts)
+            return replace(self, loss=loss, step=step, num_bad_evaluations=0)
+        return replace(self, num_bad_evaluations=self.num_bad_evaluations + counts)
 
     def to_json(self) -> dict[str, Any]:
         """Return the best as JSON-safe data."""
@@ -53,14 +53,14 @@ class Search:
         """
         self.best = Best(measured_on)
         self.is_owed = False
-        self._stop_after_worse = stop_after_worse
+        self._patience = stop_after_worse
         self._changed = changed
         self._emit = emit
 
     @property
-    def is_enough(self) -> bool:
+    def should_stop(self) -> bool:
         """Whether so many measurements in a row were not better that the run is to end."""
-        return 0 < self._stop_after_worse <= self.best.num_worse
+        return 0 < self._patience <= self.best.num_bad_evaluations
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs, JSON-safe: the best, and whether a measurement is owed."""

@@ -13,7 +13,7 @@ from trainer.step.stepper import Stepper
 
 
 @dataclass(frozen=True, eq=False)
-class Rehearsal:
+class DryRunCheck:
     """One branch of a run: what it is, as in "a training step", what to do if memory is short, and how it is tried."""
 
     what: str
@@ -22,7 +22,7 @@ class Rehearsal:
 
 
 @dataclass(frozen=True, eq=False)
-class SmallRun:
+class DryRunState:
     """Where a run is, and a few small weights with what moves them: a run in small, to be tried and thrown away."""
 
     counters: Counters
@@ -30,22 +30,22 @@ class SmallRun:
     stepper: Stepper
 
 
-class EnoughTried(Exception):  # noqa: N818 - no error: it ends a write of which one tensor is enough
+class DryRunComplete(Exception):  # noqa: N818 - no error: it ends a write of which one tensor is enough
     """Raised in the middle of an atomic write to give it up; what was there before stands."""
 
 
 def enough(_done_bytes: int, _total_bytes: int) -> None:
     """End a write after its first tensor: for writers that take `on_written`."""
-    raise EnoughTried
+    raise DryRunComplete
 
 
 @contextlib.contextmanager
 def without_a_trace(folder: Path) -> Iterator[None]:
-    """Let a write into a folder be given up by `EnoughTried`; folders that were made for it are removed again."""
+    """Let a write into a folder be given up by `DryRunComplete`; folders that were made for it are removed again."""
     made = [f for f in (folder, *folder.parents) if not f.exists()]
     try:
         yield
-    except EnoughTried:
+    except DryRunComplete:
         pass
     finally:
         for each in made:

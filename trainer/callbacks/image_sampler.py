@@ -1,4 +1,4 @@
-"""Painting sample pictures with the model as it is: encode, denoise, decode, each with only its part on the device."""
+"""Painting sample images with the model as it is: encode, denoise, decode, each with only its part on the device."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from PIL import Image
 
 from modules.config.sections.evaluation import SamplePrompt
 from modules.data.buckets import Size
-from modules.data.size_conditioning import Frame
+from modules.data.size_conditioning import SizeConditioning
 from modules.families.protocol import Conditioning, ModelFamily
 from modules.memory.placement import Placement
-from modules.sampling.denoising_loop import guided, initial_noise, make_scheduler, run_chain
+from modules.sampling.denoising_loop import guided, initial_noise, make_scheduler, run_denoising_loop
 from modules.system.devices import CPU, Device, move
 from trainer import phases
 from trainer.step.precision import Precision
 
 
 @dataclass(frozen=True, eq=False)
-class Painter:
+class ImageSampler:
     """Paints prompts. It draws from no generator but its own, and leaves the model as it found it."""
 
     family: ModelFamily
@@ -30,12 +30,12 @@ class Painter:
     precision: Precision
 
     @torch.no_grad()
-    def paint(
+    def sample(
         self, prompts: Sequence[SamplePrompt], *, on_step: Callable[[], None], most_steps: int | None = None
     ) -> list[Image.Image]:
-        """Return a picture per prompt. `on_step` is called before each denoising step and may raise to end it all.
+        """Return an image per prompt. `on_step` is called before each denoising step and may raise to end it all.
 
-        With the same seed, sampler and weights the pictures are those of diffusers' pipelines. `most_steps` breaks
+        With the same seed, sampler and weights the images are those of diffusers' pipelines. `most_steps` breaks
         each chain off, for a try.
         """
         with self.placement.phase(phases.SAMPLE_ENCODE), self.precision.autocast():
@@ -47,8 +47,8 @@ class Painter:
 
     def _encode(self, prompt: SamplePrompt) -> Conditioning:
         texts = [prompt.negative_prompt, prompt.prompt] if prompt.guidance > 1 else [prompt.prompt]
-        frame = Frame.whole(Size(prompt.width_px, prompt.height_px))
-        return self.family.framed(self.family.encode_prompts(texts), [frame] * len(texts))
+        size_conditioning = SizeConditioning.whole(Size(prompt.width_px, prompt.height_px))
+        return self.family.with_size_conditioning(self.family.encode_prompts(texts), [size_conditioning] * len(texts))
 
     def _denoise(
         self, prompt: SamplePrompt, conditioning: Conditioning, on_step: Callable[[], None], most_steps: int | None
@@ -66,7 +66,7 @@ class Painter:
             timesteps_B = timestep.to(noisy_BCHW.device).expand(noisy_BCHW.shape[0])
             return self.family.predict(noisy_BCHW, timesteps_B, conditioning)
 
-        return run_chain(
+        return run_denoising_loop(
             guided(predict, prompt.guidance) if prompt.guidance > 1 else predict,
             make_scheduler(prompt.sampler, self.family.scheduler_config()),
             noise_1CHW,
@@ -77,7 +77,7 @@ class Painter:
         )
 
 
-def _to_image(pictures_13PP: torch.Tensor) -> Image.Image:
-    """Return a picture in [-1, 1] as an image, rounded as diffusers rounds."""
-    unit_PP3 = (move(pictures_13PP[0], CPU) / 2 + 0.5).clamp(0, 1).permute(1, 2, 0).float().numpy()
+def _to_image(images_13PP: torch.Tensor) -> Image.Image:
+    """Return an image in [-1, 1] as an image, rounded as diffusers rounds."""
+    unit_PP3 = (move(images_13PP[0], CPU) / 2 + 0.5).clamp(0, 1).permute(1, 2, 0).float().numpy()
     return Image.fromarray((unit_PP3 * 255).round().astype(np.uint8))

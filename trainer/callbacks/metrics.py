@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trainer.callbacks.dry_run import Rehearsal, SmallRun
+from trainer.callbacks.dry_run import DryRunCheck, DryRunState
 from trainer.callbacks.protocol import StepView
 from trainer.callbacks.tensorboard_log import TensorBoardLog
 from trainer.events import Event, StepFinished
@@ -52,7 +52,7 @@ class Metrics:
         if self._log is not None:
             self._write(self._log, view)
 
-    def rehearsals(self, small: SmallRun) -> tuple[Rehearsal, ...]:
+    def dry_run_checks(self, small: DryRunState) -> tuple[DryRunCheck, ...]:
         """Return nothing: the first step shows all of it."""
         return ()
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from trainer.callbacks.dry_run import Rehearsal, SmallRun
+from trainer.callbacks.dry_run import DryRunCheck, DryRunState
 from trainer.step.counters import Counters
 from trainer.step.stepper import StepOutcome
 
@@ -30,6 +30,6 @@ class Callback(Protocol):
         """Called after every step, in the order the run lists its callbacks."""
         ...
 
-    def rehearsals(self, small: SmallRun) -> Sequence[Rehearsal]:
+    def dry_run_checks(self, small: DryRunState) -> Sequence[DryRunCheck]:
         """Return what of its work, where that is enabled, a run should try once before its first step."""
         ...

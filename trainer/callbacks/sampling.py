@@ -1,4 +1,4 @@
-"""Samples: pictures of the same prompts and seeds, painted as the training goes."""
+"""Samples: images of the same prompts and seeds, painted as the training goes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from modules.config.sections.evaluation import SamplePrompt, Sampling
 from modules.memory.guard import PlacementFault
 from modules.system.atomic import atomic_file
 from modules.system.paths import safe_name
-from trainer.callbacks.dry_run import EnoughTried, Rehearsal, SmallRun, without_a_trace
-from trainer.callbacks.image_sampler import Painter
+from trainer.callbacks.dry_run import DryRunCheck, DryRunComplete, DryRunState, without_a_trace
+from trainer.callbacks.image_sampler import ImageSampler
 from trainer.callbacks.protocol import StepView
 from trainer.callbacks.tensorboard_log import TensorBoardLog
 from trainer.commands import CommandDesk, SampleNow
@@ -30,7 +30,7 @@ class SamplingCallback:
         self,
         settings: Sampling,
         *,
-        painter: Painter,
+        image_sampler: ImageSampler,
         evaluation: Evaluation,
         folder: Path,
         desk: CommandDesk,
@@ -38,7 +38,7 @@ class SamplingCallback:
         log: TensorBoardLog | None,
     ) -> None:
         self._settings = settings
-        self._painter = painter
+        self._image_sampler = image_sampler
         self._evaluation = evaluation
         self._folder = folder
         self._desk = desk
@@ -48,7 +48,7 @@ class SamplingCallback:
     def at_start(self, counters: Counters) -> None:
         """Show what the model does before it learns."""
         if self._settings.at_start:
-            self.paint_all(counters.step)
+            self.sample_all(counters.step)
 
     def after_step(self, view: StepView) -> None:
         """Paint if it is due or asked for."""
@@ -56,23 +56,23 @@ class SamplingCallback:
         has_begun = skipped.is_never or skipped.is_over(view.now.moment)
         is_due = has_begun and self._settings.every.is_due(view.before.moment, view.now.moment)
         if self._desk.take(SampleNow) or is_due:
-            self.paint_all(view.now.step)
+            self.sample_all(view.now.step)
 
     def at_end(self, counters: Counters) -> None:
         """Show what the finished model does, unless the last step was due anyway."""
         if self._settings.at_end and not self._path(counters.step, 0, self._prompts()[:1]).exists():
-            self.paint_all(counters.step)
+            self.sample_all(counters.step)
 
-    def paint_all(self, step: int) -> None:
+    def sample_all(self, step: int) -> None:
         """Paint every enabled prompt. A failure is told and does not end the run, but for a fault of the program."""
         prompts = self._prompts()
         if not prompts:
             return
         self._emit(PhaseChanged("sampling", f"painting {len(prompts)} samples"))
-        progress = PaintingProgress(sum(p.steps for _, p in prompts), self._desk, self._emit)
+        progress = SamplingProgress(sum(p.steps for _, p in prompts), self._desk, self._emit)
         try:
             with self._evaluation.active():
-                images = self._painter.paint([p for _, p in prompts], on_step=progress.next)
+                images = self._image_sampler.sample([p for _, p in prompts], on_step=progress.next)
         except PlacementFault:
             raise
         except (RuntimeError, ValueError) as error:
@@ -92,23 +92,23 @@ class SamplingCallback:
                 self._log.image(f"samples/{path.parent.name}", image, step)
             self._emit(SampleReady(step, index, prompt.prompt, str(path)))
 
-    def rehearsals(self, small: SmallRun) -> list[Rehearsal]:
+    def dry_run_checks(self, small: DryRunState) -> list[DryRunCheck]:
         """Return the trial of the largest sample, if samples are painted without being asked for."""
         prompts, settings = self._prompts(), self._settings
         if not prompts or (settings.every.is_never and not settings.at_start and not settings.at_end):
             return []
         largest = max(prompts, key=lambda p: p[1].width_px * p[1].height_px * (2 if p[1].guidance > 1 else 1))
         advice = "Use smaller samples, or switch them off."
-        return [Rehearsal("painting a sample", advice, partial(self._try_out, largest, small.counters.step))]
+        return [DryRunCheck("painting a sample", advice, partial(self._try_out, largest, small.counters.step))]
 
     def _try_out(self, prompt: tuple[int, SamplePrompt], step: int) -> None:
         """Paint a sample with a single denoising step, and begin to write it."""
         with self._evaluation.active():
-            [image] = self._painter.paint([prompt[1]], on_step=self._desk.check, most_steps=1)
+            [image] = self._image_sampler.sample([prompt[1]], on_step=self._desk.check, most_steps=1)
         path = self._path(step, prompt[0], [prompt])
         with without_a_trace(path.parent), atomic_file(path) as temporary:
             _write(image, temporary, path.suffix)
-            raise EnoughTried
+            raise DryRunComplete
 
     def _prompts(self) -> list[tuple[int, SamplePrompt]]:
         return [(i, p) for i, p in enumerate(self._settings.prompts) if p.enabled]
@@ -123,7 +123,7 @@ def _write(image: Image.Image, path: Path, suffix: str) -> None:
     image.save(path, format="PNG" if suffix == ".png" else "JPEG", quality=95)
 
 
-class PaintingProgress:
+class SamplingProgress:
     """Counts denoising steps, tells them, and lets a stop through."""
 
     def __init__(self, total: int, desk: CommandDesk, emit: Callable[[Event], None]) -> None:

@@ -14,7 +14,7 @@ import torch
 from modules.formats.interop import who_loads_file
 from modules.settings.every import Every
 from modules.system.atomic import atomic_file, atomic_folder
-from trainer.callbacks.dry_run import Rehearsal, SmallRun, enough, without_a_trace
+from trainer.callbacks.dry_run import DryRunCheck, DryRunState, enough, without_a_trace
 from trainer.callbacks.protocol import StepView
 from trainer.commands import CommandDesk, SaveNow
 from trainer.events import Event, ModelSaved, PhaseChanged
@@ -76,11 +76,11 @@ class SavingCallback:
         """Keep the model as the best, in place of the one before."""
         self.save(self.best_path, counters, is_final=False)
 
-    def rehearsals(self, small: SmallRun) -> list[Rehearsal]:
+    def dry_run_checks(self, small: DryRunState) -> list[DryRunCheck]:
         """Return the trials of a save in both places: the result's, and where a stop or a save on the way puts one."""
         places = {"saving on the way": self._path(small.counters), "saving the result": self._destination}
         return [
-            Rehearsal(what, "Close other programs.", partial(self._begin, path, small.counters))
+            DryRunCheck(what, "Close other programs.", partial(self._begin, path, small.counters))
             for what, path in places.items()
         ]
 

@@ -22,7 +22,7 @@ class TensorBoardLog:
         self._open().add_scalar(tag, value, step)
 
     def image(self, tag: str, image: Image.Image, step: int) -> None:
-        """Write one picture."""
+        """Write one image."""
         self._open().add_image(tag, np.asarray(image.convert("RGB")), step, dataformats="HWC")
 
     def close(self) -> None:

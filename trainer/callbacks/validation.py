@@ -1,4 +1,4 @@
-"""Validation: the denoising loss on pictures that are not learned, at fixed timesteps with fixed noise."""
+"""Validation: the denoising loss on images that are not learned, at fixed timesteps with fixed noise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from modules.objectives.denoise import predicted_losses
 from modules.system.devices import Device, move
 from trainer import phases
 from trainer.callbacks.best import Best, Search
-from trainer.callbacks.dry_run import Rehearsal, SmallRun
+from trainer.callbacks.dry_run import DryRunCheck, DryRunState
 from trainer.callbacks.protocol import StepView
 from trainer.callbacks.tensorboard_log import TensorBoardLog
 from trainer.commands import CommandDesk, ValidateNow
@@ -49,7 +49,7 @@ class ValidationCallback:
         precision: Precision,
         device: Device,
         run_seed: int,
-        pictures: str,
+        images: str,
         keep: Callable[[Counters], object],
         desk: CommandDesk,
         emit: Callable[[Event], None],
@@ -57,7 +57,7 @@ class ValidationCallback:
     ) -> None:
         """`weights_at(timesteps)` gives the training loss's weights, or None where all count alike.
 
-        `pictures` stands for what is measured on; `keep` writes the model away where it is the best and is to be kept.
+        `images` stands for what is measured on; `keep` writes the model away where it is the best and is to be kept.
         """
         self._settings = settings
         self._loader = loader
@@ -73,9 +73,9 @@ class ValidationCallback:
         self._emit = emit
         self._log = log
         self.search = Search(
-            f"{pictures} at {settings.num_timesteps}",
+            f"{images} at {settings.num_timesteps}",
             stop_after_worse=settings.stop_after_worse,
-            changed="The validation pictures or noise levels have changed since the backup; losses from before cannot "
+            changed="The validation images or noise levels have changed since the backup; losses from before cannot "
             "be compared",
             emit=emit,
         )
@@ -92,12 +92,12 @@ class ValidationCallback:
             self._validate(view.now, counts=is_due)
 
     def _validate(self, counters: Counters, *, counts: bool) -> None:
-        """Measure the loss on all validation pictures, tell it, and keep the model if it is the best."""
-        num_pictures = len(self._loader.dataset.examples)
-        if not num_pictures:
+        """Measure the loss on all validation images, tell it, and keep the model if it is the best."""
+        num_images = len(self._loader.dataset.examples)
+        if not num_images:
             return
         self.search.is_owed = counts and counters.step > 0
-        self._emit(PhaseChanged("validating", f"{num_pictures} pictures"))
+        self._emit(PhaseChanged("validating", f"{num_images} images"))
         losses = self._measured()
         if not losses:
             return
@@ -129,12 +129,12 @@ class ValidationCallback:
         for timestep, value in result.by_timestep.items():
             self._log.scalar(f"loss/validation_at_timestep/{timestep}", value, result.step)
 
-    def rehearsals(self, small: SmallRun) -> list[Rehearsal]:
+    def dry_run_checks(self, small: DryRunState) -> list[DryRunCheck]:
         """Return the trial of one measurement, if validation is on."""
         if self._settings.every.is_never or not self._loader.dataset.examples:
             return []
         advice = "Use a smaller batch or resolution, or switch validation off."
-        return [Rehearsal("validation", advice, self._try_out)]
+        return [DryRunCheck("validation", advice, self._try_out)]
 
     def _try_out(self) -> None:
         """Measure the batch with the most pixels at one timestep."""
@@ -150,7 +150,7 @@ class ValidationCallback:
         with self._precision.autocast():
             conditioning = batch.conditioning_for(self._family)
         dataset = self._loader.dataset
-        concepts = [dataset.concepts[dataset.examples[s.example].concept].name for s in batch.showings]
+        concepts = [dataset.concepts[dataset.examples[s.example].concept].name for s in batch.sample_indices]
         for timestep in timesteps:
             self._desk.check()
             timesteps_B = move(torch.full((batch.num_samples,), timestep), self._device)
@@ -168,11 +168,11 @@ class ValidationCallback:
                 losses[concept, timestep].append((both[0], both[1]))
 
     def _noise(self, batch: Batch, timestep: int) -> torch.Tensor:
-        """Return each picture's own noise at a timestep: the same in every validation of the run."""
+        """Return each image's own noise at a timestep: the same in every validation of the run."""
         shape = batch.latents_BCHW.shape[1:]
         noise = [
             torch.randn(shape, generator=generator_for(self._run_seed, "validation", s.example, timestep))
-            for s in batch.showings
+            for s in batch.sample_indices
         ]
         return move(torch.stack(noise), self._device)
 

@@ -50,14 +50,10 @@ def _preview(report: Report) -> str:
     if preview is None:
         return ""
     sizes = ", ".join(f"{count} at {size}" for size, count in preview.buckets)
-    pictures = (
-        f"{preview.num_pictures} picture{'s' if preview.num_pictures != 1 else ''} ({sizes})"
-        if sizes
-        else "No pictures"
-    )
+    images = f"{preview.num_images} image{'s' if preview.num_images != 1 else ''} ({sizes})" if sizes else "No images"
     model, memory = (f"{line}\n" if line else "" for line in (preview.model, preview.memory))
     return (
-        f"{model}{pictures}, {preview.num_validation_pictures} for validation.\n"
+        f"{model}{images}, {preview.num_validation_images} for validation.\n"
         f"{preview.steps_first_epoch} step{'s' if preview.steps_first_epoch != 1 else ''} in the first epoch, "
         f"{preview.total_steps} in all.\n"
         f"{memory}"

@@ -123,10 +123,10 @@ def words(event: Event) -> str:
     """Return an event as a line for people; empty for those that are shown as progress."""
     match event:
         case RunStarted():
-            parts, pictures = " and ".join(event.trained_parts), count(event.num_pictures, "picture")
+            parts, images = " and ".join(event.trained_parts), count(event.num_images, "image")
             steps, epochs = count(event.total_steps, "step"), count(event.epochs, "epoch")
             return (
-                f"Run in {event.run_dir}\n{pictures}, {steps} over {epochs}; training {parts} "
+                f"Run in {event.run_dir}\n{images}, {steps} over {epochs}; training {parts} "
                 f"({event.num_trainable_parameters:,} weights) on {event.device}."
             )
         case PhaseChanged(phase=phase, detail=detail) if phase not in ("training", "sampling", "caching"):
@@ -174,4 +174,4 @@ def _step_words(event: StepFinished) -> str:
     loss = "not a number" if event.loss is None else f"{event.loss:.4f}"
     smoothed = "" if event.smoothed_loss is None else f" smooth {event.smoothed_loss:.4f}"
     reward = f" reward {event.metrics['reward']:.4f}" if "reward" in event.metrics else ""
-    return f"epoch {event.epoch}/{event.epochs} loss {loss}{smoothed}{reward} {event.images_per_second:.1f} pictures/s"
+    return f"epoch {event.epoch}/{event.epochs} loss {loss}{smoothed}{reward} {event.images_per_second:.1f} images/s"

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from modules.formats.checkpoint_header import read_outline
+from modules.formats.checkpoint_header import read_checkpoint_header
 from modules.formats.file_kind import FileKind
 from modules.formats.headers import UnreadableFileError
 from modules.formats.interop import Loads, who_loads_file
@@ -34,7 +34,7 @@ def _inspect(options: argparse.Namespace) -> int:
 
 def _metadata(path: Path, kind: FileKind) -> Mapping[str, str]:
     try:
-        return {} if path.is_dir() or kind.kind == "broken" else read_outline(path).metadata
+        return {} if path.is_dir() or kind.kind == "broken" else read_checkpoint_header(path).metadata
     except UnreadableFileError:
         return {}
 

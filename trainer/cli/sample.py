@@ -19,12 +19,12 @@ def _sample(options: argparse.Namespace) -> int:
     if not prompts:
         raise DarkroomError("The config has no sample prompts.", advice="Add some on the Sampling page.")
     import_engine(beside_window=False)
-    from trainer.run.standalone import paint_samples
+    from trainer.run.standalone import generate_samples
 
     folder = from_caller(options.out)
     folder.mkdir(parents=True, exist_ok=True)
     lora = from_caller(options.lora) if options.lora else None
-    for index, (prompt, image) in enumerate(zip(prompts, paint_samples(loaded.config, lora), strict=True)):
+    for index, (prompt, image) in enumerate(zip(prompts, generate_samples(loaded.config, lora), strict=True)):
         path: Path = folder / f"{index + 1:02d} {safe_name(prompt.prompt, max_chars=40)}.png"
         image.save(path)
         sys.stdout.write(f"{path}\n")
@@ -34,7 +34,7 @@ def _sample(options: argparse.Namespace) -> int:
 def _arguments(parser: argparse.ArgumentParser) -> None:
     add_config_argument(parser)
     parser.add_argument("--lora", metavar="FILE", help="a LoRA in kohya form to put on the base model")
-    parser.add_argument("--out", metavar="FOLDER", default="samples", help="where the pictures go (samples)")
+    parser.add_argument("--out", metavar="FOLDER", default="samples", help="where the images go (samples)")
 
 
 SAMPLE = Verb("paint the samples of a config", _arguments, _sample)

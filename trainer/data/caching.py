@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from modules.data.cache.build import Built, PictureJob, build_captions, build_pictures, missing_pictures, to_tensor
-from modules.data.cache.key import DigestIndex, caption_key, picture_key
+from modules.data.cache.build import Built, ImageJob, build_captions, build_images, missing_images, to_tensor
+from modules.data.cache.key import DigestIndex, caption_key, image_key
 from modules.data.cache.store import CacheStore
 from modules.data.dataset import Dataset
 from modules.data.transforms.fit import load_pixels
@@ -30,7 +30,7 @@ _MOST_NAMED = 5
 class EncoderIdentities:
     """What stands for the encoders in cache keys: their weights, dtypes and settings."""
 
-    pictures: str
+    images: str
     captions: str
 
 
@@ -42,10 +42,10 @@ class Encoders:
     device: Device
     precision: Precision
 
-    def latents(self, picture_13PP: torch.Tensor) -> torch.Tensor:
-        """Return the latents (1, C, H, W) of one picture, on the processor."""
+    def latents(self, image_13PP: torch.Tensor) -> torch.Tensor:
+        """Return the latents (1, C, H, W) of one image, on the processor."""
         with torch.no_grad():
-            return move(self.family.encode_images(move(picture_13PP, self.device)), CPU)
+            return move(self.family.encode_images(move(image_13PP, self.device)), CPU)
 
     def caption(self, caption: str) -> Conditioning:
         """Return the conditioning of one caption, on the training device."""
@@ -74,35 +74,35 @@ class Caches:
         """Where text states lie."""
         return CacheStore(self.cache_dir / "text")
 
-    def picture_jobs(self, dataset: Dataset, *, verify: bool) -> dict[tuple[int, int], PictureJob]:
+    def image_jobs(self, dataset: Dataset, *, verify: bool) -> dict[tuple[int, int], ImageJob]:
         """Return what to encode, by (example, resolution). Files that are new or changed are read for their digest."""
         index = DigestIndex(self.cache_dir)
-        jobs: dict[tuple[int, int], PictureJob] = {}
+        jobs: dict[tuple[int, int], ImageJob] = {}
         for number, example in enumerate(dataset.examples):
             self.desk.check()
-            picture = example.picture
-            digest = index.digest(picture.path, size_bytes=picture.size_bytes, mtime_ns=picture.mtime_ns, verify=verify)
-            for resolution, placement in enumerate(example.placements):
-                key = picture_key(
+            image = example.image
+            digest = index.digest(image.path, size_bytes=image.size_bytes, mtime_ns=image.mtime_ns, verify=verify)
+            for resolution, resize_crop in enumerate(example.resize_crops):
+                key = image_key(
                     digest=digest,
-                    width_px=picture.width_px,
-                    height_px=picture.height_px,
-                    placement=placement,
-                    encoder=self.identities.pictures,
+                    width_px=image.width_px,
+                    height_px=image.height_px,
+                    resize_crop=resize_crop,
+                    encoder=self.identities.images,
                 )
-                jobs[number, resolution] = PictureJob(key, picture.path, placement)
+                jobs[number, resolution] = ImageJob(key, image.path, resize_crop)
         index.save()
         return jobs
 
-    def build_latents(self, jobs: Mapping[tuple[int, int], PictureJob], *, threads: int) -> frozenset[int]:
-        """Encode the pictures that are missing. Returns the numbers of examples that cannot be used, and says why."""
-        todo = missing_pictures(jobs.values(), self.latent_store)
+    def build_latents(self, jobs: Mapping[tuple[int, int], ImageJob], *, threads: int) -> frozenset[int]:
+        """Encode the images that are missing. Returns the numbers of examples that cannot be used, and says why."""
+        todo = missing_images(jobs.values(), self.latent_store)
         problems: dict[str, str] = {}
         if todo:
-            self.emit(PhaseChanged("caching", "encoding pictures"))
-            with self.placement.phase(phases.CACHE_PICTURES):
-                built = build_pictures(todo, self.latent_store, self.encoders.latents, threads=threads)
-                problems = self._drive(built, "pictures", len(todo))
+            self.emit(PhaseChanged("caching", "encoding images"))
+            with self.placement.phase(phases.CACHE_IMAGES):
+                built = build_images(todo, self.latent_store, self.encoders.latents, threads=threads)
+                problems = self._drive(built, "images", len(todo))
         self._tell(list(problems.values()))
         return frozenset(number for (number, _), job in jobs.items() if job.key in problems)
 
@@ -119,12 +119,12 @@ class Caches:
         """Return the key of a caption's entry."""
         return caption_key(caption=caption, encoder=self.identities.captions)
 
-    def rebuild_latents(self, job: PictureJob) -> torch.Tensor:
-        """Encode one picture again whose entry turned out broken; returns its latents (C, H, W)."""
+    def rebuild_latents(self, job: ImageJob) -> torch.Tensor:
+        """Encode one image again whose entry turned out broken; returns its latents (C, H, W)."""
         self.emit(WarningRaised(f"The cached copy of {job.path.name} was damaged and is encoded again."))
         self.latent_store.remove(job.key)
-        with self.placement.phase(phases.CACHE_PICTURES):
-            latents_1CHW = self.encoders.latents(to_tensor(load_pixels(job.path, job.placement))[None])
+        with self.placement.phase(phases.CACHE_IMAGES):
+            latents_1CHW = self.encoders.latents(to_tensor(load_pixels(job.path, job.resize_crop))[None])
         self.latent_store.write(job.key, {"latents": latents_1CHW[0]})
         return latents_1CHW[0]
 
@@ -157,4 +157,4 @@ class Caches:
         for problem in problems[:_MOST_NAMED]:
             self.emit(WarningRaised(f"{problem}; it is left out."))
         if len(problems) > _MOST_NAMED:
-            self.emit(WarningRaised(f"{len(problems) - _MOST_NAMED} more pictures are left out for such reasons."))
+            self.emit(WarningRaised(f"{len(problems) - _MOST_NAMED} more images are left out for such reasons."))

@@ -24,11 +24,11 @@ _AHEAD = 4  # micro-batches
 class _Place:
     """Where a micro-batch stands: which step of the run and the epoch, which of its window's micro-batches."""
 
-    showings: MicroBatch
+    sample_indices: MicroBatch
     step: int
     micro_batch: int
-    window_samples: int
-    ends_window: bool
+    group_samples: int
+    is_last_micro_batch: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,62 +60,64 @@ class Loader:
     def heaviest_batch(self, epoch: int, *, step: int) -> Batch | None:
         """Return the batch of an epoch with the most pixels, as if it alone were step number `step` of the run.
 
-        None where the epoch shows no picture.
+        None where the epoch shows no image.
         """
-        batches = [m for window in self.plans.windows(epoch) for m in window]
+        batches = [m for group in self.plans.accumulation_groups(epoch) for m in group]
         if not batches:
             return None
         heaviest = max(batches, key=self._num_pixels)
-        place = _Place(heaviest, step, 0, len(heaviest), ends_window=True)
+        place = _Place(heaviest, step, 0, len(heaviest), is_last_micro_batch=True)
         with ThreadPoolExecutor(self.threads, thread_name_prefix="darkroom-loader") as pool:
             return self._batch(epoch, place, [self._result(f) for f in self._submit(pool, place)])
 
-    def _num_pixels(self, showings: MicroBatch) -> int:
-        buckets = [self.dataset.buckets[s.example][s.resolution] for s in showings]
+    def _num_pixels(self, sample_indices: MicroBatch) -> int:
+        buckets = [self.dataset.buckets[s.example][s.resolution] for s in sample_indices]
         return sum(b.width_px * b.height_px for b in buckets)
 
     def _places(self, epoch: int, first_epoch_step: int, step: int) -> Iterator[_Place]:
-        for index, window in enumerate(self.plans.windows(epoch)[first_epoch_step:]):
-            window_samples = sum(len(m) for m in window)
-            for number, showings in enumerate(window):
-                yield _Place(showings, step + index, number, window_samples, number == len(window) - 1)
+        for index, group in enumerate(self.plans.accumulation_groups(epoch)[first_epoch_step:]):
+            group_samples = sum(len(m) for m in group)
+            for number, sample_indices in enumerate(group):
+                yield _Place(sample_indices, step + index, number, group_samples, number == len(group) - 1)
 
     def _submit(self, pool: ThreadPoolExecutor, place: _Place) -> list[Future[Prepared]]:
-        return [pool.submit(self.latents.prepare, s) for s in place.showings]
+        return [pool.submit(self.latents.prepare, s) for s in place.sample_indices]
 
     def _result(self, future: Future[Prepared]) -> Prepared:
         try:
             return future.result()
         except (OSError, ValueError, SyntaxError) as error:
             raise DarkroomError(
-                f"A picture can no longer be read: {error}.",
-                advice="Remove or replace it, or switch the picture cache on, which leaves such pictures out.",
+                f"An image can no longer be read: {error}.",
+                advice="Remove or replace it, or switch the image cache on, which leaves such images out.",
             ) from error
 
     def _batch(self, epoch: int, place: _Place, prepared: list[Prepared]) -> Batch:
-        examples = [self.dataset.examples[s.example] for s in place.showings]
+        examples = [self.dataset.examples[s.example] for s in place.sample_indices]
         captions = tuple(
             choose_caption(
-                example.picture.captions,
+                example.image.captions,
                 dropout=self.caption_dropout,
                 run_seed=self.run_seed,
                 epoch=epoch,
                 example=s.example,
                 repeat=s.repeat,
             )
-            for s, example in zip(place.showings, examples, strict=True)
+            for s, example in zip(place.sample_indices, examples, strict=True)
         )
         concepts = [self.dataset.concepts[e.concept] for e in examples]
         return Batch(
-            latents_BCHW=self.latents.deliver(place.showings, prepared),
+            latents_BCHW=self.latents.deliver(place.sample_indices, prepared),
             captions=captions,
             conditioning=None if self.conditioning is None else self.conditioning.deliver(captions),
             loss_weights_B=move(torch.tensor([c.loss_weight for c in concepts]), self.device),
-            frames=[e.frame(s.resolution) for s, e in zip(place.showings, examples, strict=True)],
-            showings=place.showings,
+            size_conditionings=[
+                e.size_conditioning(s.resolution) for s, e in zip(place.sample_indices, examples, strict=True)
+            ],
+            sample_indices=place.sample_indices,
             epoch=epoch,
             step=place.step,
             micro_batch=place.micro_batch,
-            window_samples=place.window_samples,
-            ends_window=place.ends_window,
+            group_samples=place.group_samples,
+            is_last_micro_batch=place.is_last_micro_batch,
         )

@@ -15,7 +15,7 @@ import torch
 from modules.data.cache.build import to_tensor
 from modules.data.cache.store import BrokenEntryError, CacheStore
 from modules.data.dataset import Dataset
-from modules.data.order import Showing
+from modules.data.order import SampleIndex
 from modules.data.transforms.fit import Pixels, load_pixels
 from modules.families.protocol import Conditioning, ModelFamily
 from modules.system.devices import Device, move
@@ -26,11 +26,11 @@ Prepared = torch.Tensor | None
 class LatentSource(Protocol):
     """Gives the latents of showings."""
 
-    def prepare(self, showing: Showing) -> Prepared:
-        """Return what can be had without a model, or None where the picture turned out to be broken."""
+    def prepare(self, sample_index: SampleIndex) -> Prepared:
+        """Return what can be had without a model, or None where the image turned out to be broken."""
         ...
 
-    def deliver(self, showings: Sequence[Showing], prepared: Sequence[Prepared]) -> torch.Tensor:
+    def deliver(self, sample_indices: Sequence[SampleIndex], prepared: Sequence[Prepared]) -> torch.Tensor:
         """Return the latents of showings of one size, (B, C, H, W)."""
         ...
 
@@ -51,41 +51,41 @@ class CachedLatents:
     keys: Mapping[tuple[int, int], str]
     device: Device
     dtype: torch.dtype
-    rebuild: Callable[[Showing], torch.Tensor]
+    rebuild: Callable[[SampleIndex], torch.Tensor]
 
-    def prepare(self, showing: Showing) -> Prepared:
+    def prepare(self, sample_index: SampleIndex) -> Prepared:
         """Read an entry; None where it is broken."""
         try:
-            return self.store.read(self.keys[showing.example, showing.resolution])["latents"]
+            return self.store.read(self.keys[sample_index.example, sample_index.resolution])["latents"]
         except (BrokenEntryError, KeyError):
             return None
 
-    def deliver(self, showings: Sequence[Showing], prepared: Sequence[Prepared]) -> torch.Tensor:
+    def deliver(self, sample_indices: Sequence[SampleIndex], prepared: Sequence[Prepared]) -> torch.Tensor:
         """Stack the entries and move them once."""
-        latents = [self.rebuild(s) if p is None else p for s, p in zip(showings, prepared, strict=True)]
+        latents = [self.rebuild(s) if p is None else p for s, p in zip(sample_indices, prepared, strict=True)]
         return move(torch.stack(latents), self.device, dtype=self.dtype)
 
 
 @dataclass(frozen=True, eq=False)
 class EncodedLatents:
-    """Latents encoded each time. A picture that cannot be decoded counts as `broken`, which may raise."""
+    """Latents encoded each time. An image that cannot be decoded counts as `broken`, which may raise."""
 
     dataset: Dataset
     family: ModelFamily
     device: Device
     dtype: torch.dtype
 
-    def prepare(self, showing: Showing) -> Prepared:
-        """Decode and fit a picture."""
-        example = self.dataset.examples[showing.example]
-        pixels: Pixels = load_pixels(example.picture.path, example.placements[showing.resolution])
+    def prepare(self, sample_index: SampleIndex) -> Prepared:
+        """Decode and fit an image."""
+        example = self.dataset.examples[sample_index.example]
+        pixels: Pixels = load_pixels(example.image.path, example.resize_crops[sample_index.resolution])
         return to_tensor(pixels)
 
-    def deliver(self, showings: Sequence[Showing], prepared: Sequence[Prepared]) -> torch.Tensor:
-        """Encode the pictures."""
-        pictures = torch.stack([p for p in prepared if p is not None])
+    def deliver(self, sample_indices: Sequence[SampleIndex], prepared: Sequence[Prepared]) -> torch.Tensor:
+        """Encode the images."""
+        images = torch.stack([p for p in prepared if p is not None])
         with torch.no_grad():
-            latents_BCHW = self.family.encode_images(move(pictures, self.device))
+            latents_BCHW = self.family.encode_images(move(images, self.device))
         return latents_BCHW.to(self.dtype)
 
 

@@ -1,7 +1,7 @@
 """The parts of the demo model, built through diffusers' and transformers' own classes, and the pipeline of them.
 
 An SD 1.5 in everything but size: CLIP text encoder with the real 49,408 token vocabulary and 77 positions,
-AutoencoderKL with 4 latent channels at an eighth of the picture's side, UNet with cross attention, SD's noise schedule.
+AutoencoderKL with 4 latent channels at an eighth of the image's side, UNet with cross attention, SD's noise schedule.
 7.0 MB of weights in fp16. Later tests use these as a pretrained toy.
 """
 
@@ -21,11 +21,11 @@ from torch import nn
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
 from modules.families.parts.clip_vocabulary import END_TOKEN, START_TOKEN, clip_merges, clip_vocabulary
-from trainer.demo.shapes import PICTURE_SIZE_PX
+from trainer.demo.shapes import IMAGE_SIZE_PX
 
 NUM_TOKENS = 77
 LATENT_CHANNELS = 4
-LATENT_SIZE = PICTURE_SIZE_PX // 8
+LATENT_SIZE = IMAGE_SIZE_PX // 8
 # 1 / standard deviation of the latents that the recipe's autoencoder arrives at.
 LATENT_SCALE = 0.74
 
@@ -55,7 +55,7 @@ def build_demo_text_encoder(*, seed: int, hidden_size: int = 32, num_layers: int
 def build_demo_vae(*, seed: int, block_out_channels: tuple[int, ...] = (12, 24, 32, 32)) -> AutoencoderKL:
     """Return an autoencoder, float32, that starts near a pass-through (0.6 MB in fp16 at the defaults).
 
-    diffusers' own initialisation does not train at this size (the loss stays where a grey picture is), so the
+    diffusers' own initialisation does not train at this size (the loss stays where a grey image is), so the
     residual branches start small, shortcuts and upsamplers as identities and downsamplers as averages.
     """
     with _seeded(seed):
@@ -66,7 +66,7 @@ def build_demo_vae(*, seed: int, block_out_channels: tuple[int, ...] = (12, 24, 
             layers_per_block=1,
             latent_channels=LATENT_CHANNELS,
             norm_num_groups=1,
-            sample_size=PICTURE_SIZE_PX,
+            sample_size=IMAGE_SIZE_PX,
             scaling_factor=LATENT_SCALE,
         )
     _start_near_pass_through(vae)

@@ -1,6 +1,6 @@
 """Stages 1 and 2 of the demo model: the autoencoder, then its decoder alone.
 
-Pictures are float32 in -1 .. 1 of shape BCHW (B, 3, 64, 64), latents of shape BLHW (B, 4, 8, 8), unscaled.
+Images are float32 in -1 .. 1 of shape BCHW (B, 3, 64, 64), latents of shape BLHW (B, 4, 8, 8), unscaled.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _ANCHORED_CHANNELS = 3
 _MAX_GRADIENT_NORM = 1.0
 
 
-def to_tensor(pictures_BHWC: npt.NDArray[np.uint8]) -> torch.Tensor:
-    """Return pictures as float32 in -1 .. 1 of shape (B, C, H, W)."""
-    return torch.from_numpy(pictures_BHWC).permute(0, 3, 1, 2).float() / 127.5 - 1.0
+def to_tensor(images_BHWC: npt.NDArray[np.uint8]) -> torch.Tensor:
+    """Return images as float32 in -1 .. 1 of shape (B, C, H, W)."""
+    return torch.from_numpy(images_BHWC).permute(0, 3, 1, 2).float() / 127.5 - 1.0
 
 
 def train_autoencoder(
@@ -34,7 +34,7 @@ def train_autoencoder(
     generator: torch.Generator,
     progress: Progress,
 ) -> None:
-    """Train encoder and decoder in place; every batch is half plain and half varied pictures.
+    """Train encoder and decoder in place; every batch is half plain and half varied images.
 
     Raises DemoModelStopped.
     """
@@ -52,15 +52,15 @@ def train_autoencoder(
     vae.eval()
 
 
-def encode_pictures(
-    vae: AutoencoderKL, pictures_NHWC: npt.NDArray[np.uint8], *, progress: Progress, batch_size: int = 50
+def encode_images(
+    vae: AutoencoderKL, images_NHWC: npt.NDArray[np.uint8], *, progress: Progress, batch_size: int = 50
 ) -> torch.Tensor:
-    """Return the latents' means of all pictures, unscaled, shape (N, 4, 8, 8). Raises DemoModelStopped."""
-    total = len(pictures_NHWC)
+    """Return the latents' means of all images, unscaled, shape (N, 4, 8, 8). Raises DemoModelStopped."""
+    total = len(images_NHWC)
     parts = []
     for start in range(0, total, batch_size):
         with torch.no_grad():
-            batch_BCHW = to_tensor(pictures_NHWC[start : start + batch_size])
+            batch_BCHW = to_tensor(images_NHWC[start : start + batch_size])
             parts.append(vae.encode(batch_BCHW).latent_dist.mean)
         progress.step("encoding", min(start + batch_size, total), total)
     return torch.cat(parts)
@@ -69,13 +69,13 @@ def encode_pictures(
 def polish_decoder(
     vae: AutoencoderKL,
     latents_NLHW: torch.Tensor,
-    pictures_NHWC: npt.NDArray[np.uint8],
+    images_NHWC: npt.NDArray[np.uint8],
     recipe: AutoencoderRecipe,
     *,
     generator: torch.Generator,
     progress: Progress,
 ) -> None:
-    """Train the decoder alone, in place, from slightly noisy latents to their pictures. Raises DemoModelStopped."""
+    """Train the decoder alone, in place, from slightly noisy latents to their images. Raises DemoModelStopped."""
     decoder = [*vae.decoder.parameters(), *vae.post_quant_conv.parameters()]
     optimizer = _adamw(decoder, recipe.polish_learning_rate)
     vae.train()
@@ -85,32 +85,32 @@ def polish_decoder(
         latents_BLHW = latents_NLHW[picked_B]
         noise_BLHW = torch.randn(latents_BLHW.shape, generator=generator)
         decoded_BCHW = vae.decode(latents_BLHW + recipe.polish_latent_noise * noise_BLHW).sample
-        loss = _picture_loss(decoded_BCHW, to_tensor(pictures_NHWC[picked_B.numpy()]))
+        loss = _image_loss(decoded_BCHW, to_tensor(images_NHWC[picked_B.numpy()]))
         _update(vae, optimizer, loss)
         progress.step("decoder", step + 1, recipe.polish_num_steps, loss.item())
     vae.eval()
 
 
 def _autoencoder_loss(
-    vae: AutoencoderKL, pictures_BCHW: torch.Tensor, recipe: AutoencoderRecipe, generator: torch.Generator
+    vae: AutoencoderKL, images_BCHW: torch.Tensor, recipe: AutoencoderRecipe, generator: torch.Generator
 ) -> torch.Tensor:
-    """Return L1 + MSE + KL (Kingma and Welling 2014, app. B) + the pull of the first latents to the shrunk picture."""
-    posterior = vae.encode(pictures_BCHW).latent_dist
+    """Return L1 + MSE + KL (Kingma and Welling 2014, app. B) + the pull of the first latents to the shrunk image."""
+    posterior = vae.encode(images_BCHW).latent_dist
     noise_BLHW = torch.randn(posterior.mean.shape, generator=generator)
     decoded_BCHW = vae.decode(posterior.mean + posterior.std * noise_BLHW).sample
     kl: torch.Tensor = posterior.kl().mean()
-    shrunk_BCHW = recipe.anchor_gain * functional.avg_pool2d(pictures_BCHW, kernel_size=8)
+    shrunk_BCHW = recipe.anchor_gain * functional.avg_pool2d(images_BCHW, kernel_size=8)
     anchor = functional.mse_loss(posterior.mean[:, :_ANCHORED_CHANNELS], shrunk_BCHW)
-    return _picture_loss(decoded_BCHW, pictures_BCHW) + recipe.kl_weight * kl + recipe.anchor_weight * anchor
+    return _image_loss(decoded_BCHW, images_BCHW) + recipe.kl_weight * kl + recipe.anchor_weight * anchor
 
 
-def _picture_loss(decoded_BCHW: torch.Tensor, pictures_BCHW: torch.Tensor) -> torch.Tensor:
-    return functional.l1_loss(decoded_BCHW, pictures_BCHW) + functional.mse_loss(decoded_BCHW, pictures_BCHW)
+def _image_loss(decoded_BCHW: torch.Tensor, images_BCHW: torch.Tensor) -> torch.Tensor:
+    return functional.l1_loss(decoded_BCHW, images_BCHW) + functional.mse_loss(decoded_BCHW, images_BCHW)
 
 
-def _draw(pictures_NHWC: npt.NDArray[np.uint8], num_drawn: int, generator: torch.Generator) -> npt.NDArray[np.uint8]:
-    drawn_BHWC: npt.NDArray[np.uint8] = pictures_NHWC[
-        torch.randint(len(pictures_NHWC), (num_drawn,), generator=generator).numpy()
+def _draw(images_NHWC: npt.NDArray[np.uint8], num_drawn: int, generator: torch.Generator) -> npt.NDArray[np.uint8]:
+    drawn_BHWC: npt.NDArray[np.uint8] = images_NHWC[
+        torch.randint(len(images_NHWC), (num_drawn,), generator=generator).numpy()
     ]
     return drawn_BHWC
 

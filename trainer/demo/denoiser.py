@@ -23,7 +23,7 @@ _LAST_RATE_SHARE = 0.05
 
 @dataclass(frozen=True, eq=False)
 class CaptionedLatents:
-    """The denoiser's training set: N pictures with K captions each.
+    """The denoiser's training set: N images with K captions each.
 
     `latents_NLHW` scaled, (N, 4, 8, 8); `ids_NKT` (N, K, 77), the first caption of each in the main template, the
     others varied; `empty_ids_T` (77,), the ids of an empty caption.

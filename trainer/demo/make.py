@@ -1,4 +1,4 @@
-"""Makes the demo model: draws pictures, trains autoencoder, decoder and denoiser, measures, writes the folder."""
+"""Makes the demo model: draws images, trains autoencoder, decoder and denoiser, measures, writes the folder."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from trainer.demo.architecture import (
     build_demo_vae,
     load_demo_pipeline,
 )
-from trainer.demo.autoencoder import encode_pictures, polish_decoder, train_autoencoder
+from trainer.demo.autoencoder import encode_images, polish_decoder, train_autoencoder
 from trainer.demo.denoiser import CaptionedLatents, train_denoiser
-from trainer.demo.pictures import (
+from trainer.demo.images import (
     FULL_TEMPLATES,
-    CaptionedPicture,
-    Picture,
-    draw_captioned_picture,
-    draw_varied_picture,
+    CaptionedImage,
+    DrawnImage,
+    draw_captioned_image,
+    draw_varied_image,
     random_caption,
     write_caption,
 )
@@ -48,15 +48,15 @@ _FOLDER_ENTRIES = frozenset(
 
 
 @dataclass(frozen=True, eq=False)
-class DrawnPictures:
-    """The training set: N captioned pictures, and M varied ones that only the autoencoder sees."""
+class DrawnImages:
+    """The training set: N captioned images, and M varied ones that only the autoencoder sees."""
 
-    captioned: list[CaptionedPicture]
-    varied_MHWC: Picture
+    captioned: list[CaptionedImage]
+    varied_MHWC: DrawnImage
 
-    def stack_captioned(self) -> Picture:
-        """Return the captioned pictures alone, uint8 (N, 64, 64, 3)."""
-        return np.stack([drawn.picture_HWC for drawn in self.captioned])
+    def stack_captioned(self) -> DrawnImage:
+        """Return the captioned images alone, uint8 (N, 64, 64, 3)."""
+        return np.stack([drawn.image_HWC for drawn in self.captioned])
 
 
 def make_demo_model(
@@ -104,10 +104,10 @@ def make_demo_model(
 
 def train_demo_pipeline(recipe: DemoRecipe, *, seed: int, progress: Progress) -> StableDiffusionPipeline:
     """Run every stage of the recipe and return the pipeline, float32. Raises DemoModelStopped."""
-    drawn = draw_pictures(recipe, seed=seed, progress=progress)
+    drawn = draw_images(recipe, seed=seed, progress=progress)
     vae = build_demo_vae(seed=derive_seed(seed, "demo vae weights"))
     latents_NLHW = _train_vae(vae, drawn, recipe, seed=seed, progress=progress)
-    data = _caption_latents(latents_NLHW, drawn.captioned, recipe.captions_per_picture, seed=seed)
+    data = _caption_latents(latents_NLHW, drawn.captioned, recipe.captions_per_image, seed=seed)
     unet = build_demo_unet(seed=derive_seed(seed, "demo unet weights"))
     text_encoder = build_demo_text_encoder(seed=derive_seed(seed, "demo text encoder weights"))
     train_denoiser(
@@ -121,18 +121,18 @@ def train_demo_pipeline(recipe: DemoRecipe, *, seed: int, progress: Progress) ->
     return assemble_pipeline(text_encoder, vae, unet)
 
 
-def draw_pictures(recipe: DemoRecipe, *, seed: int, progress: Progress) -> DrawnPictures:
+def draw_images(recipe: DemoRecipe, *, seed: int, progress: Progress) -> DrawnImages:
     """Draw the training set of a recipe. Raises DemoModelStopped."""
     generator = np.random.default_rng(derive_seed(seed, "demo pictures"))
-    total = recipe.num_plain_pictures + recipe.num_varied_pictures
+    total = recipe.num_plain_images + recipe.num_varied_images
     captioned, varied = [], []
     for index in range(total):
-        if index < recipe.num_plain_pictures:
-            captioned.append(draw_captioned_picture(generator))
+        if index < recipe.num_plain_images:
+            captioned.append(draw_captioned_image(generator))
         else:
-            varied.append(draw_varied_picture(generator))
+            varied.append(draw_varied_image(generator))
         progress.step("drawing", index + 1, total)
-    return DrawnPictures(captioned, np.stack(varied))
+    return DrawnImages(captioned, np.stack(varied))
 
 
 def save_pipeline(pipeline: StableDiffusionPipeline, folder: Path) -> None:
@@ -144,9 +144,9 @@ def save_pipeline(pipeline: StableDiffusionPipeline, folder: Path) -> None:
 
 
 def _train_vae(
-    vae: AutoencoderKL, drawn: DrawnPictures, recipe: DemoRecipe, *, seed: int, progress: Progress
+    vae: AutoencoderKL, drawn: DrawnImages, recipe: DemoRecipe, *, seed: int, progress: Progress
 ) -> torch.Tensor:
-    """Train the autoencoder in place; return the scaled latents of the captioned pictures, (N, 4, 8, 8)."""
+    """Train the autoencoder in place; return the scaled latents of the captioned images, (N, 4, 8, 8)."""
     plain_NHWC = drawn.stack_captioned()
     train_autoencoder(
         vae,
@@ -156,12 +156,12 @@ def _train_vae(
         generator=_generator(seed, "demo autoencoder"),
         progress=progress,
     )
-    all_pictures = np.concatenate([plain_NHWC, drawn.varied_MHWC])
-    latents = encode_pictures(vae, all_pictures, progress=progress)
+    all_images = np.concatenate([plain_NHWC, drawn.varied_MHWC])
+    latents = encode_images(vae, all_images, progress=progress)
     polish_decoder(
         vae,
         latents,
-        all_pictures,
+        all_images,
         recipe.autoencoder,
         generator=_generator(seed, "demo decoder"),
         progress=progress,
@@ -174,13 +174,13 @@ def _train_vae(
 
 
 def _caption_latents(
-    latents_NLHW: torch.Tensor, captioned: list[CaptionedPicture], captions_per_picture: int, *, seed: int
+    latents_NLHW: torch.Tensor, captioned: list[CaptionedImage], captions_per_image: int, *, seed: int
 ) -> CaptionedLatents:
-    """Give every picture several captions, as ids of shape (N, K, 77): one in the main template, then varied ones."""
+    """Give every image several captions, as ids of shape (N, K, 77): one in the main template, then varied ones."""
     generator = np.random.default_rng(derive_seed(seed, "demo captions"))
     tokenizer = build_demo_tokenizer()
     rounds = [[write_caption(drawn.scene, FULL_TEMPLATES[0]) for drawn in captioned]]
-    for _ in range(captions_per_picture - 1):
+    for _ in range(captions_per_image - 1):
         rounds.append([random_caption(drawn.scene, generator) for drawn in captioned])
     ids_NKT = torch.stack([_to_ids(tokenizer, captions) for captions in rounds], dim=1)
     return CaptionedLatents(latents_NLHW, ids_NKT, _to_ids(tokenizer, [""])[0])

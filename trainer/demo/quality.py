@@ -1,4 +1,6 @@
-"""Measures the demo model: samples fixed prompts with diffusers' own pipeline and counts what the judge finds right."""
+"""Measures the demo model: samples fixed prompts with diffusers' own pipeline and counts what the evaluator finds
+right.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,10 @@ from diffusers import StableDiffusionPipeline
 from PIL import Image, ImageDraw
 
 from modules.system.atomic import atomic_file, write_text
-from trainer.demo.judge import judge
-from trainer.demo.pictures import FULL_TEMPLATES, Picture, Scene, write_caption
+from trainer.demo.evaluator import evaluate
+from trainer.demo.images import FULL_TEMPLATES, DrawnImage, Scene, write_caption
 from trainer.demo.progress import Progress
-from trainer.demo.shapes import COLOURS, PICTURE_SIZE_PX, SHAPES
+from trainer.demo.shapes import COLOURS, IMAGE_SIZE_PX, SHAPES
 
 GUIDANCE_SCALE = 3.0
 # Far from the seeds of training; the prompts are the same for every model, whatever its own seed.
@@ -31,7 +33,7 @@ _LABEL_HEIGHT_PX = 38
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt and what its picture should show."""
+    """A prompt and what its image should show."""
 
     text: str
     scene: Scene
@@ -39,7 +41,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Shares:
-    """What the judge counted on a set of pictures, each 0 to 1; `colours_right` means figure and ground both."""
+    """What the evaluator counted on a set of images, each 0 to 1; `colours_right` means figure and ground both."""
 
     colours_right: float
     shape_right: float
@@ -63,11 +65,11 @@ class DemoQuality:
 
 @dataclass(frozen=True, eq=False)
 class MeasuredModel:
-    """The record, and the pictures that it was counted on."""
+    """The record, and the images that it was counted on."""
 
     quality: DemoQuality
     prompts: list[Prompt]
-    pictures: list[Picture]
+    images: list[DrawnImage]
 
 
 def measure_quality(
@@ -83,11 +85,11 @@ def measure_quality(
 ) -> MeasuredModel:
     """Sample the fixed prompts and count; `seed` to `size_bytes` are only noted. Raises DemoModelStopped."""
     prompts = fixed_prompts(num_prompts)
-    pictures = sample_pictures(
+    images = sample_images(
         pipeline, [prompt.text for prompt in prompts], progress=progress, num_steps=num_sampling_steps
     )
     quality = DemoQuality(
-        shares=count_right(pictures, [prompt.scene for prompt in prompts]),
+        shares=count_right(images, [prompt.scene for prompt in prompts]),
         num_prompts=len(prompts),
         sampler=type(pipeline.scheduler).__name__,
         num_sampling_steps=num_sampling_steps,
@@ -97,7 +99,7 @@ def measure_quality(
         training_cpu_seconds=round(training_cpu_s, 1),
         size_mb=round(size_bytes / 1e6, 2),
     )
-    return MeasuredModel(quality, prompts, pictures)
+    return MeasuredModel(quality, prompts, images)
 
 
 def fixed_prompts(num_prompts: int = 64) -> list[Prompt]:
@@ -113,7 +115,7 @@ def fixed_prompts(num_prompts: int = 64) -> list[Prompt]:
     return prompts
 
 
-def sample_pictures(
+def sample_images(
     pipeline: StableDiffusionPipeline,
     texts: Sequence[str],
     *,
@@ -121,35 +123,35 @@ def sample_pictures(
     num_steps: int = 25,
     guidance_scale: float = GUIDANCE_SCALE,
     noise_seed: int = _NOISE_SEED,
-) -> list[Picture]:
-    """Generate one 64 x 64 picture a prompt, uint8 (64, 64, 3), each from noise of its own seed.
+) -> list[DrawnImage]:
+    """Generate one 64 x 64 image a prompt, uint8 (64, 64, 3), each from noise of its own seed.
 
     Raises DemoModelStopped.
     """
-    pictures: list[Picture] = []
+    images: list[DrawnImage] = []
     for start in range(0, len(texts), _BATCH_SIZE):
         batch = list(texts[start : start + _BATCH_SIZE])
         generators = [torch.Generator().manual_seed(noise_seed + start + offset) for offset in range(len(batch))]
         images_BHWC = pipeline(
             batch,
-            height=PICTURE_SIZE_PX,
-            width=PICTURE_SIZE_PX,
+            height=IMAGE_SIZE_PX,
+            width=IMAGE_SIZE_PX,
             num_inference_steps=num_steps,
             guidance_scale=guidance_scale,
             generator=generators,
             output_type="np",
         ).images
-        pictures.extend(np.rint(images_BHWC * 255.0).astype(np.uint8))
+        images.extend(np.rint(images_BHWC * 255.0).astype(np.uint8))
         if progress is not None:
-            progress.step("sampling", len(pictures), len(texts))
-    return pictures
+            progress.step("sampling", len(images), len(texts))
+    return images
 
 
-def count_right(pictures: Sequence[Picture], scenes: Sequence[Scene]) -> Shares:
-    """Let the judge count over pictures and the scenes asked for; raises ValueError where there are none."""
-    if not pictures or len(pictures) != len(scenes):
-        raise ValueError(f"Got {len(pictures)} pictures for {len(scenes)} prompts.")
-    verdicts = [judge(picture, scene) for picture, scene in zip(pictures, scenes, strict=True)]
+def count_right(images: Sequence[DrawnImage], scenes: Sequence[Scene]) -> Shares:
+    """Let the evaluator count over images and the scenes asked for; raises ValueError where there are none."""
+    if not images or len(images) != len(scenes):
+        raise ValueError(f"Got {len(images)} images for {len(scenes)} prompts.")
+    verdicts = [evaluate(image, scene) for image, scene in zip(images, scenes, strict=True)]
     return Shares(
         colours_right=float(np.mean([verdict.colours_right for verdict in verdicts])),
         shape_right=float(np.mean([verdict.shape_right for verdict in verdicts])),
@@ -158,22 +160,22 @@ def count_right(pictures: Sequence[Picture], scenes: Sequence[Scene]) -> Shares:
 
 
 def write_quality(measured: MeasuredModel, folder: Path) -> None:
-    """Write `quality.json`, one field a line, and `samples.png`, the labelled pictures, into a folder."""
+    """Write `quality.json`, one field a line, and `samples.png`, the labelled images, into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "quality.json", json.dumps(asdict(measured.quality), indent=2) + "\n")
-    write_sample_grid(measured.pictures, [prompt.text for prompt in measured.prompts], folder / "samples.png")
+    write_sample_grid(measured.images, [prompt.text for prompt in measured.prompts], folder / "samples.png")
 
 
-def write_sample_grid(pictures: Sequence[Picture], texts: Sequence[str], path: Path) -> None:
-    """Write a PNG of all pictures at twice their size, eight a row, each with its prompt below in small type."""
-    side_px = PICTURE_SIZE_PX * _CELL_SCALE
-    num_rows = -(-len(pictures) // _GRID_COLUMNS)
+def write_sample_grid(images: Sequence[DrawnImage], texts: Sequence[str], path: Path) -> None:
+    """Write a PNG of all images at twice their size, eight a row, each with its prompt below in small type."""
+    side_px = IMAGE_SIZE_PX * _CELL_SCALE
+    num_rows = -(-len(images) // _GRID_COLUMNS)
     grid = Image.new("RGB", (_GRID_COLUMNS * side_px, num_rows * (side_px + _LABEL_HEIGHT_PX)), "white")
     draw = ImageDraw.Draw(grid)
-    for index, (picture_HWC, text) in enumerate(zip(pictures, texts, strict=True)):
+    for index, (image_HWC, text) in enumerate(zip(images, texts, strict=True)):
         left_px = index % _GRID_COLUMNS * side_px
         top_px = index // _GRID_COLUMNS * (side_px + _LABEL_HEIGHT_PX)
-        grid.paste(Image.fromarray(picture_HWC).resize((side_px, side_px), Image.Resampling.LANCZOS), (left_px, top_px))
+        grid.paste(Image.fromarray(image_HWC).resize((side_px, side_px), Image.Resampling.LANCZOS), (left_px, top_px))
         draw.multiline_text((left_px + 3, top_px + side_px), _wrap(text), fill="black", font_size=10, spacing=0)
     with atomic_file(path) as unfinished:
         grid.save(unfinished, format="PNG", optimize=True)

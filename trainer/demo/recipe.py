@@ -13,8 +13,8 @@ class AutoencoderRecipe:
     batch_size: int = 4
     learning_rate: float = 8e-4
     kl_weight: float = 1e-3 / 256
-    # Pulls the first three latent channels towards the picture shrunk eightfold: latents that look like the
-    # picture are easy to denoise for a UNet this small.
+    # Pulls the first three latent channels towards the image shrunk eightfold: latents that look like the
+    # image are easy to denoise for a UNet this small.
     anchor_weight: float = 0.1
     anchor_gain: float = 2.0
     polish_num_steps: int = 2000
@@ -49,9 +49,9 @@ class DenoiserRecipe:
 class DemoRecipe:
     """Everything that decides the demo model's weights, beside the seed and the thread count (last bits)."""
 
-    num_plain_pictures: int = 5000
-    num_varied_pictures: int = 2500
-    captions_per_picture: int = 8
+    num_plain_images: int = 5000
+    num_varied_images: int = 2500
+    captions_per_image: int = 8
     num_quality_prompts: int = 64
     num_sampling_steps: int = 25
     autoencoder: AutoencoderRecipe = field(default_factory=AutoencoderRecipe)

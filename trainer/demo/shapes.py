@@ -1,6 +1,6 @@
 """The shapes and colours that the demo model knows, as plain geometry: no torch, no files.
 
-The pictures are drawn with these functions and the judge fits the same ones to what a model made, so the two
+The images are drawn with these functions and the evaluator fits the same ones to what a model made, so the two
 cannot drift apart. Coordinates: u to the right, v down, in units of the shape's radius, (0, 0) its centre.
 """
 
@@ -16,9 +16,9 @@ FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 Colour = tuple[int, int, int]
 
-PICTURE_SIZE_PX = 64
+IMAGE_SIZE_PX = 64
 
-# The colours a caption can name for shapes and grounds. Far apart, so that a nearest-colour judge is sure.
+# The colours a caption can name for shapes and grounds. Far apart, so that a nearest-colour evaluator is sure.
 COLOURS: Mapping[str, Colour] = MappingProxyType(
     {
         "red": (215, 35, 40),
@@ -88,7 +88,7 @@ SHAPES: Mapping[str, Callable[[FloatArray, FloatArray], BoolArray]] = MappingPro
         "heart": _heart,
     }
 )
-# What the judge tells apart: the taught ones and the new object's.
+# What the evaluator tells apart: the taught ones and the new object's.
 KNOWN_SHAPES: Mapping[str, Callable[[FloatArray, FloatArray], BoolArray]] = MappingProxyType({**SHAPES, "ring": _ring})
 
 
@@ -98,7 +98,7 @@ def coverage(
     centre_px: tuple[float, float],
     radius_px: float,
     turn_rad: float = 0.0,
-    size_px: int = PICTURE_SIZE_PX,
+    size_px: int = IMAGE_SIZE_PX,
     samples: int = 4,
 ) -> FloatArray:
     """Return how much of each pixel a shape covers, 0 to 1, float64 of shape (size_px, size_px).

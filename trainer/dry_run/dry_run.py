@@ -1,8 +1,8 @@
 """The dry run: before the first step everything that the run will do is done once, so that nothing fails first later.
 
 It knows the order and how a failure is told. How a thing is done in small is known where it is done: the training step
-in `trainer/dry_run/step.py`, the rest in the callbacks' `rehearsals`. Afterwards every bit of the run's state is what it
-was: what is tried works on small copies, under evaluation, or with files that are given up in mid-write.
+in `trainer/dry_run/step.py`, the rest in the callbacks' `dry_run_checks`. Afterwards every bit of the run's state is
+what it was: what is tried works on small copies, under evaluation, or with files that are given up in mid-write.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from modules.memory.placement import free_cached_memory
 from modules.optim.param_groups import TrainGroup
 from modules.system.global_rng import seeded_global_rng
 from modules.system.seeds import derive_seed
-from trainer.callbacks.dry_run import Rehearsal
+from trainer.callbacks.dry_run import DryRunCheck
 from trainer.commands import StopRequested
-from trainer.dry_run.step import TrialStep
+from trainer.dry_run.step import DryRunStep
 from trainer.events import PhaseChanged
 from trainer.run.assemble import build_stepper
 from trainer.run.endings import Prepared
@@ -42,32 +42,32 @@ def dry_run(run: Prepared) -> None:
     device = setup.machine.train_device
     try:
         with seeded_global_rng(derive_seed(setup.config.general.seed, "dry run"), device):
-            trial = TrialStep(training, stepper_of)
-            for rehearsal in trial.rehearsals():
-                _carry_out(run, rehearsal)
-            with trial.room_for_state(device):
+            dry_run_step = DryRunStep(training, stepper_of)
+            for dry_run_check in dry_run_step.dry_run_checks():
+                _carry_out(run, dry_run_check)
+            with dry_run_step.room_for_state(device):
                 for callback in training.callbacks:
-                    for rehearsal in callback.rehearsals(trial.small):
-                        _carry_out(run, rehearsal)
+                    for dry_run_check in callback.dry_run_checks(dry_run_step.small):
+                        _carry_out(run, dry_run_check)
     finally:
         free_cached_memory(device)
 
 
-def _carry_out(run: Prepared, rehearsal: Rehearsal) -> None:
+def _carry_out(run: Prepared, dry_run_check: DryRunCheck) -> None:
     run.setup.desk.check()
-    run.setup.log.emit(PhaseChanged("rehearsing", rehearsal.what))
+    run.setup.log.emit(PhaseChanged("dry_run", dry_run_check.what))
     try:
-        rehearsal.try_once()
+        dry_run_check.try_once()
     except StopRequested:
         raise
     except Exception as error:
-        raise _failure(rehearsal, error) from error
+        raise _failure(dry_run_check, error) from error
 
 
-def _failure(rehearsal: Rehearsal, error: Exception) -> BranchError:
+def _failure(dry_run_check: DryRunCheck, error: Exception) -> BranchError:
     reason, advice = explain(error)
     if is_out_of_memory(error):
-        reason, advice = "There was not enough memory for it.", rehearsal.if_too_large
+        reason, advice = "There was not enough memory for it.", dry_run_check.if_too_large
     return BranchError(
-        f"Before the training everything is tried once, and {rehearsal.what} failed. {reason}", advice=advice
+        f"Before the training everything is tried once, and {dry_run_check.what} failed. {reason}", advice=advice
     )

@@ -27,9 +27,9 @@ from modules.optim.param_groups import (
 )
 from modules.system.devices import Device
 from modules.system.errors import DarkroomError
-from trainer.callbacks.dry_run import Rehearsal, SmallRun
+from trainer.callbacks.dry_run import DryRunCheck, DryRunState
 from trainer.methods.protocol import StepLoss, TrainingMethod
-from trainer.step.loop import Training, take_in
+from trainer.step.loop import Training, add_micro_batch
 from trainer.step.stepper import Stepper
 
 _IF_TOO_LARGE = (
@@ -37,25 +37,25 @@ _IF_TOO_LARGE = (
 )
 
 
-class TrialStep:
+class DryRunStep:
     """Tries every way in which a step of a run can go."""
 
     def __init__(self, training: Training, stepper_of: Callable[[Sequence[TrainGroup]], Stepper]) -> None:
         """`stepper_of(groups)` builds a stepper as the run's own one was built."""
         self._training = training
         self._groups = [g for g in training.groups if g.is_training]
-        copies = small_copies(self._groups)
+        copies = small_parameter_copies(self._groups)
         stepper = stepper_of(copies)
         _take_over(stepper, copies, training.stepper, self._groups)
-        self.small = SmallRun(training.counters, copies, stepper)
+        self.small = DryRunState(training.counters, copies, stepper)
         self._reached: set[str] = set()
 
-    def rehearsals(self) -> list[Rehearsal]:
+    def dry_run_checks(self) -> list[DryRunCheck]:
         """Return the trial of each of the method's branches."""
         ways = self._training.method.branches()
         last = list(ways)[-1]
         return [
-            Rehearsal(
+            DryRunCheck(
                 "a training step" if len(ways) == 1 else f"a training step ({name})",
                 _IF_TOO_LARGE,
                 partial(self._try, method, is_last=name == last),
@@ -100,13 +100,13 @@ class TrialStep:
             batch = training.loader.heaviest_batch(epoch, step=training.counters.step)
             if batch is not None:
                 return batch
-        raise DarkroomError("No picture is left to learn from.", advice="Look at the warnings: they name the files.")
+        raise DarkroomError("No image is left to learn from.", advice="Look at the warnings: they name the files.")
 
     def _learn_from(self, batch: Batch, method: TrainingMethod) -> StepLoss:
         training = self._training
-        with training.stepper.trial(named_parameters(self.small.groups).keys()):
+        with training.stepper.dry_run_step(named_parameters(self.small.groups).keys()):
             taken = [
-                take_in(b, method, self.small.stepper, training.context, training.precision)
+                add_micro_batch(b, method, self.small.stepper, training.context, training.precision)
                 for b in method.batches([batch])
             ]
         return taken[-1]
@@ -153,7 +153,7 @@ class TrialStep:
         return has_any
 
 
-def small_copies(groups: Sequence[TrainGroup]) -> list[TrainGroup]:
+def small_parameter_copies(groups: Sequence[TrainGroup]) -> list[TrainGroup]:
     """Return, for each group, copies of its smallest parameter of every kind (dtype and number of dimensions).
 
     Optimizers treat vectors, matrices and kernels each in their own way; size makes no difference to them.
@@ -161,7 +161,7 @@ def small_copies(groups: Sequence[TrainGroup]) -> list[TrainGroup]:
     return [TrainGroup(g.part, _copies(g), g.learning_rate) for g in groups]
 
 
-def coming_state_bytes(small: SmallRun, groups: Sequence[TrainGroup], stepper: Stepper, device: Device) -> int:
+def coming_state_bytes(small: DryRunState, groups: Sequence[TrainGroup], stepper: Stepper, device: Device) -> int:
     """Return the bytes of optimizer state that the first step will make on a device, judged by that of the copies.
 
     Nothing where the state is there already. Weights that wait elsewhere have their state there.

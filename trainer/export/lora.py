@@ -50,7 +50,7 @@ class Exporter(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class LoraExporter:
-    """Knows the run's adapters and what to tell of them; `thumbnail()` gives a picture as a data URL, or nothing."""
+    """Knows the run's adapters and what to tell of them; `thumbnail()` gives an image as a data URL, or nothing."""
 
     adapters: Sequence[LoraAdapter]
     naming: LoraNaming
@@ -95,7 +95,7 @@ class LoraExporter:
     def _facts(self, title: str, *, now: datetime, step: int, epoch: int) -> LoraFacts:
         captions: dict[str, list[str]] = {c.name: [] for c in self.dataset.concepts}
         for example in self.dataset.examples:
-            captions[self.dataset.concepts[example.concept].name] += example.picture.captions
+            captions[self.dataset.concepts[example.concept].name] += example.image.captions
         return LoraFacts(
             title=title,
             base_model=Path(self.config.model.base_model).name,
@@ -105,7 +105,7 @@ class LoraExporter:
             alpha=lora_of(self.config).alpha,
             resolution_px=max(self.config.data.resolution_px),
             clip_skip=self.config.model.clip_skip,
-            num_pictures=len(self.dataset.examples),
+            num_images=len(self.dataset.examples),
             epochs=epoch,
             steps=step,
             seed=self.config.general.seed,
@@ -119,7 +119,7 @@ class LoraExporter:
 
 
 def embedded_config(config: Config) -> str:
-    """Return the settings to embed, as JSON; folders of pictures only where the user wants all of it inside."""
+    """Return the settings to embed, as JSON; folders of images only where the user wants all of it inside."""
     tree = encode(config)
     match config.output.embed_config:
         case "none":

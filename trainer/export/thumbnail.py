@@ -1,4 +1,4 @@
-"""A small picture of what a run has learned, for the metadata of its result."""
+"""A small image of what a run has learned, for the metadata of its result."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def thumbnail_of(samples: Path) -> str:
     side (ModelSpec 1.0.1, `modelspec.thumbnail`); nothing where no sample was painted.
     """
     prompts = sorted(f for f in samples.glob("*") if f.is_dir())
-    painted = sorted(f for folder in prompts[:1] for f in folder.glob("step-*") if not f.name.startswith("."))
-    if not painted:
+    sampled = sorted(f for folder in prompts[:1] for f in folder.glob("step-*") if not f.name.startswith("."))
+    if not sampled:
         return ""
-    with Image.open(painted[-1]) as image:
+    with Image.open(sampled[-1]) as image:
         small = image.convert("RGB")
         small.thumbnail((_SIDE_PX, _SIDE_PX))
         buffer = io.BytesIO()

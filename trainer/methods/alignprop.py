@@ -1,7 +1,7 @@
 """AlignProp: the model paints, and the gradient of a reward goes back through its last denoising steps.
 
 Prabhudesai et al. 2023 (arXiv 2310.03739). A step follows the reward with a probability, else it denoises as usual,
-which keeps the model near its pictures. The prompts are the batch's captions, at the batch's size.
+which keeps the model near its images. The prompts are the batch's captions, at the batch's size.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from modules.data.batch import Batch
 from modules.data.buckets import Size
 from modules.objectives.reward_gradient import num_scored, reward_loss
 from modules.rewards.composite import CompositeReward, Scores
-from modules.sampling.rollout import ChainSettings, Rollout, roll_out
+from modules.sampling.rollout import Rollout, RolloutSettings, roll_out
 from modules.sampling.truncation import Truncation
 from modules.system.seeds import derive_seed
 from trainer.methods.denoise import Denoise
@@ -40,7 +40,7 @@ class AlignProp:
     """Follows `reward` in a share `probability` of the steps and `denoise` in the others."""
 
     reward: CompositeReward
-    chain: ChainSettings
+    chain: RolloutSettings
     truncation: Truncation
     reward_loss: RewardLoss
     probability: float
@@ -56,15 +56,15 @@ class AlignProp:
         yield from loader
 
     def loss(self, batch: Batch, context: StepContext) -> StepLoss:
-        """Return the loss of pictures painted for the batch's captions, or the denoising loss of its own pictures.
+        """Return the loss of images painted for the batch's captions, or the denoising loss of its own images.
 
         All micro-batches of an optimizer step go the same way.
         """
         # A share of 1 is every seed there is, one of 0 none.
         if derive_seed(context.run_seed, "alignprop", batch.step) >= self.probability * _SEEDS:
             return self.denoise.loss(batch, context)
-        rollout = self._painted(batch, context)
-        scores = self.reward(rollout.pictures_B3PP, batch.captions)
+        rollout = self._sampled(batch, context)
+        scores = self.reward(rollout.images_B3PP, batch.captions)
         settings = self.reward_loss
         is_rated = num_scored(scores.total_B) > 0
         return StepLoss(
@@ -76,14 +76,14 @@ class AlignProp:
                 weights_B=batch.loss_weights_B,
             ),
             num_samples=batch.num_samples,
-            window_samples=batch.window_samples,
-            ends_step=batch.ends_window,
+            group_samples=batch.group_samples,
+            is_last_micro_batch=batch.is_last_micro_batch,
             zero_gradient_is_legal=settings.kind == "hinge" or not is_rated,
             metrics=_metrics(scores) if is_rated else {},
         )
 
-    def _painted(self, batch: Batch, context: StepContext) -> Rollout:
-        draws = (batch.step, batch.micro_batch)
+    def _sampled(self, batch: Batch, context: StepContext) -> Rollout:
+        seed_parts = (batch.step, batch.micro_batch)
         factor, (height, width) = context.family.spec.latent_factor, batch.latents_BCHW.shape[-2:]
         # Together, so that the empty prompt's states are as long as the captions'.
         texts = context.encode([*batch.captions, ""])
@@ -91,10 +91,10 @@ class AlignProp:
             context.family,
             texts.select(range(batch.num_samples)),
             texts.select([batch.num_samples]),
-            seeds=[derive_seed(context.run_seed, "rollout", *draws, i) for i in range(batch.num_samples)],
+            seeds=[derive_seed(context.run_seed, "rollout", *seed_parts, i) for i in range(batch.num_samples)],
             size=Size(width * factor, height * factor),
             chain=self.chain,
-            gradient_steps=self.truncation.draw(derive_seed(context.run_seed, "truncation", *draws)),
+            gradient_steps=self.truncation.draw(derive_seed(context.run_seed, "truncation", *seed_parts)),
             device=context.device,
             temp_device=context.temp_device,
             on_step=context.check,
@@ -119,7 +119,7 @@ class AlignProp:
 
 
 def _metrics(scores: Scores) -> dict[str, float]:
-    """Return the mean reward, and that of each scorer, over the pictures that could be rated."""
+    """Return the mean reward, and that of each scorer, over the images that could be rated."""
     means = [scores.total_B, *scores.by_name.values()]
     values = torch.stack([m.detach().float().nanmean() for m in means]).tolist()  # one wait for the device
     names = ["reward", *(f"reward/{name}" for name in scores.by_name)]

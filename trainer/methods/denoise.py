@@ -29,11 +29,11 @@ class Denoise:
     def loss(self, batch: Batch, context: StepContext) -> StepLoss:
         """Return the weighted mean of the samples' denoising losses, each at a timestep of its own."""
         family, process = context.family, context.family.process
-        draws = (context.run_seed, "timesteps", batch.step, batch.micro_batch)
+        seed_parts = (context.run_seed, "timesteps", batch.step, batch.micro_batch)
         timesteps_B = uniform_timesteps(
             batch.num_samples,
             num_timesteps=process.num_timesteps,
-            generator=generator_for(*draws),
+            generator=generator_for(*seed_parts),
             device=context.device,
         )
         noise_BCHW = gaussian_like(
@@ -54,8 +54,8 @@ class Denoise:
         return StepLoss(
             loss=(losses_B * batch.loss_weights_B).mean(),
             num_samples=batch.num_samples,
-            window_samples=batch.window_samples,
-            ends_step=batch.ends_window,
+            group_samples=batch.group_samples,
+            is_last_micro_batch=batch.is_last_micro_batch,
         )
 
     def branches(self) -> Mapping[str, TrainingMethod]:

@@ -34,16 +34,16 @@ class StepContext:
 class StepLoss:
     """The loss of a micro-batch: the mean over its samples, shape ().
 
-    The optimizer step is divided by `window_samples`, so that each sample counts the same however the window was cut.
-    `ends_step` marks the micro-batch after which the weights move; `zero_gradient_is_legal` tells the watch that a
-    step without any gradient is no fault (a hinge that is reached, an empty mask). `metrics` are means over the
+    The optimizer step is divided by `group_samples`, so that each sample counts the same however the window was cut.
+    `is_last_micro_batch` marks the micro-batch after which the weights move; `zero_gradient_is_legal` tells the watch
+    that a step without any gradient is no fault (a hinge that is reached, an empty mask). `metrics` are means over the
     samples, by name; those of a step are weighed by the samples of its micro-batches.
     """
 
     loss: torch.Tensor
     num_samples: int
-    window_samples: int
-    ends_step: bool
+    group_samples: int
+    is_last_micro_batch: bool
     zero_gradient_is_legal: bool = False
     metrics: Mapping[str, float] = field(default_factory=dict)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from modules.config.sections import method as settings
 from modules.config.sections.training import Training
 from modules.rewards.composite import CompositeReward
-from modules.sampling.rollout import ChainSettings
+from modules.sampling.rollout import RolloutSettings
 from modules.sampling.truncation import truncation_of
 from trainer.methods.alignprop import AlignProp, RewardLoss
 from trainer.methods.denoise import Denoise
@@ -24,7 +24,7 @@ def _alignprop(training: Training, reward: CompositeReward | None) -> AlignProp:
     assert reward is not None
     return AlignProp(
         reward,
-        ChainSettings(chosen.steps, chosen.guidance),
+        RolloutSettings(chosen.steps, chosen.guidance),
         truncation_of(chosen.truncate, last_steps=chosen.last_steps, last_steps_min=chosen.last_steps_min),
         RewardLoss(chosen.loss, chosen.target, chosen.weight),
         chosen.probability,

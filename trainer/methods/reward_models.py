@@ -1,4 +1,4 @@
-"""The judges of a run: those whose ratings are followed, the one that is only watched, and what they are shown."""
+"""The reward models of a run: those that training follows, the held-out one, and the prompts they score."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainer.run.assemble import Machine
 
 
 @dataclass(frozen=True, eq=False)
-class Judges:
+class RewardModels:
     """`followed` is what a method learns from, `held_out` is never learned from; `identity` stands for both."""
 
     followed: CompositeReward
@@ -27,14 +27,14 @@ class Judges:
     identity: str
 
 
-def load_judges(
+def load_reward_models(
     config: Config,
     machine: Machine,
     *,
     approved_hashes: frozenset[str],
     on_bytes: Callable[[float, float], None] | None,
-) -> Judges | None:
-    """Load what rates the pictures of a config's method; None for a method that asks nobody.
+) -> RewardModels | None:
+    """Load what rates the images of a config's method; None for a method that asks nobody.
 
     Raises DarkroomError for a file that is missing or does not fit, and for code that is not approved.
     """
@@ -52,7 +52,7 @@ def load_judges(
     )
     followed, watched = trained_scorers(scorers, method.hold_out), held_out_scorer(scorers, method.hold_out)
     identity = repr([s.model_dump() for s in (*followed, *([watched] if watched else []))])
-    return Judges(
+    return RewardModels(
         build_rewards(followed, context),
         # Its own scale, whatever weight it would have among the others.
         build_rewards([watched.model_copy(update={"weight": 1.0, "enabled": True})], context) if watched else None,
@@ -62,13 +62,13 @@ def load_judges(
 
 def measured_prompts(config: Config, validation: Dataset, training: Dataset) -> tuple[SamplePrompt, ...]:
     """Return what is painted for a measurement of the reward, always the same: the enabled samples; where there are
-    none, captions of the validation pictures, or else of the pictures themselves. Prompts come again from other seeds
-    until there are as many pictures as set.
+    none, captions of the validation images, or else of the images themselves. Prompts come again from other seeds
+    until there are as many images as set.
     """
     prompts = [p for p in config.sampling.prompts if p.enabled]
     if not prompts:
         prompts = _captions(config, validation) or _captions(config, training)
-    count = config.reward.num_pictures if prompts else 0
+    count = config.reward.num_images if prompts else 0
     rounds = (divmod(i, len(prompts)) for i in range(count))
     return tuple(prompts[i].model_copy(update={"seed": (prompts[i].seed + r) % 2**63}) for r, i in rounds)
 
@@ -79,8 +79,8 @@ def _captions(config: Config, dataset: Dataset) -> list[SamplePrompt]:
     assert isinstance(method, AlignProp)
     found: dict[str, SamplePrompt] = {}
     for example in dataset.examples:
-        size = example.placements[0].bucket
-        for caption in example.picture.captions[:1]:
+        size = example.resize_crops[0].bucket
+        for caption in example.image.captions[:1]:
             found.setdefault(
                 caption,
                 SamplePrompt(
@@ -92,4 +92,4 @@ def _captions(config: Config, dataset: Dataset) -> list[SamplePrompt]:
                     guidance=method.guidance,
                 ),
             )
-    return list(found.values())[: config.reward.num_pictures]
+    return list(found.values())[: config.reward.num_images]

@@ -59,7 +59,7 @@ class Budget:
 def memory_estimate(config: Config, sizes: Counts) -> MemoryEstimate | None:
     """Return what a run takes on its training device, from shapes alone; None where its model does not tell.
 
-    `sizes` are those of its pictures with their numbers, as `Dataset.bucket_counts` gives them.
+    `sizes` are those of its images with their numbers, as `Dataset.bucket_counts` gives them.
     """
     try:
         budget = _budget(config, sizes)
@@ -138,12 +138,10 @@ def _too_much(budget: Budget, found: MemoryEstimate, card: GpuMemory) -> Iterato
         has += f", of which other programs use {in_gb(used)}"
     savings = worthwhile_savings(budget.config, budget.passes, budget.run)
     told = [f"{w.saving.words} ({w.saving.path}) saves about {in_gb(w.saved_bytes)}" for w in savings]
-    advice = _sentence("; ".join(told)) if told else "Use smaller pictures or train less of the model."
+    advice = _sentence("; ".join(told)) if told else "Use smaller images or train less of the model."
     if len(told) > 1:
         least = peak_with_all(budget.passes, budget.run, savings)
-        fits = (
-            "which fits" if least <= _TIGHT * card.free_bytes else "which is still too much: use smaller pictures, too"
-        )
+        fits = "which fits" if least <= _TIGHT * card.free_bytes else "which is still too much: use smaller images, too"
         advice += f" All of it together comes to about {in_gb(least)}, {fits}."
     path = savings[0].saving.path if savings else "data.resolution_px"
     yield Problem(path, f"{found} That is more than there is room for: {has}.", "warning", advice)
@@ -185,7 +183,7 @@ def _disk_need(budget: Budget, sizes: Counts, num_captions: int) -> DiskNeed:
             is_whole_model=config.training.trains == "full",
             item_bytes=ITEM_BYTES.get(config.output.dtype, FLOAT32_BYTES),
         ),
-        latents_bytes=latents if "encoding pictures" in run.on_device else 0,
+        latents_bytes=latents if "encoding images" in run.on_device else 0,
         text_bytes=text if "encoding captions" in run.on_device else 0,
     )
 

@@ -20,7 +20,7 @@ def problems_of_captions(config: Config, training: Dataset) -> Iterator[Problem]
 
     Nothing is cut off: a longer caption is encoded in pieces of 75 tokens (`modules/families/parts/clip_tokens.py`).
     """
-    captions = sorted({c for e in training.examples for c in e.picture.captions})
+    captions = sorted({c for e in training.examples for c in e.image.captions})
     if not captions:
         return
     folder = tokenizer_folder(config)

@@ -17,7 +17,7 @@ from trainer.preflight.captions import problems_of_captions
 from trainer.preflight.companions import problems_of_companions
 from trainer.preflight.devices import problems_of_devices
 from trainer.preflight.estimates import problems_of_estimates, sizes_of
-from trainer.preflight.images import problems_of_concept_folders, problems_of_pictures
+from trainer.preflight.images import problems_of_concept_folders, problems_of_images
 from trainer.preflight.length import problems_of_length
 from trainer.preflight.model import found_model, problems_of_model
 from trainer.preflight.packages import problems_of_packages
@@ -26,10 +26,10 @@ from trainer.preflight.plans import datasets_of, plans_of
 from trainer.preflight.prediction import problems_of_prediction
 from trainer.preflight.report import Preview, Report
 from trainer.preflight.resume import problems_of_resume
-from trainer.preflight.reward_models import problems_of_judges, problems_of_measuring
+from trainer.preflight.reward_models import problems_of_measuring, problems_of_reward_models
 from trainer.preflight.validation import problems_of_validation
 
-_JUDGES = ("reward.", "training.method")
+_REWARD_MODELS = ("reward.", "training.method")
 
 
 def check(config: Config, *, resume_from: Path | None = None, approved_code: Collection[str] | None = None) -> Report:
@@ -47,8 +47,8 @@ def check(config: Config, *, resume_from: Path | None = None, approved_code: Col
     problems += problems_of_prediction(config, model)
     approved = approved_hashes() if approved_code is None else approved_code
     # The rules of the settings have told already of a function whose name is none.
-    of_judges = [p for p in problems_of_judges(config, approved) if p not in problems]
-    problems += of_judges
+    of_reward_models = [p for p in problems_of_reward_models(config, approved) if p not in problems]
+    problems += of_reward_models
     if resume_from is not None:
         problems += problems_of_resume(config, resume_from)
     concept_problems = dict(problems_of_concept_folders(config))
@@ -58,10 +58,10 @@ def check(config: Config, *, resume_from: Path | None = None, approved_code: Col
         training, validation = datasets_of(readable)
     except OSError as error:
         problems.append(
-            Problem("concepts", f"A folder of pictures cannot be read: {error}.", advice="Check that it is there.")
+            Problem("concepts", f"A folder of images cannot be read: {error}.", advice="Check that it is there.")
         )
         return Report(tuple(problems), None)
-    problems += problems_of_pictures(readable, training, validation)
+    problems += problems_of_images(readable, training, validation)
     problems += problems_of_captions(readable, training)
     problems += problems_of_companions(readable, training)
     plans = plans_of(readable, training)
@@ -73,8 +73,10 @@ def check(config: Config, *, resume_from: Path | None = None, approved_code: Col
     if concept_problems:
         return Report(tuple(problems), None)
     preview = _preview(config, model, training, validation, plans)
-    judges = tuple(p.message for p in of_judges if p.severity == "info" and p.path.startswith(_JUDGES))
-    return Report(tuple(problems), replace(preview, judges=judges))
+    reward_models = tuple(
+        p.message for p in of_reward_models if p.severity == "info" and p.path.startswith(_REWARD_MODELS)
+    )
+    return Report(tuple(problems), replace(preview, reward_models=reward_models))
 
 
 def _without(config: Config, concepts: Collection[int]) -> Config:
@@ -86,9 +88,9 @@ def _preview(
     config: Config, model: FileKind | None, training: Dataset, validation: Dataset, plans: EpochPlans
 ) -> Preview:
     return Preview(
-        num_pictures=len(training.examples),
-        num_validation_pictures=len(validation.examples),
-        num_without_caption=sum(not e.picture.captions for e in training.examples),
+        num_images=len(training.examples),
+        num_validation_images=len(validation.examples),
+        num_without_caption=sum(not e.image.captions for e in training.examples),
         buckets=tuple((str(size), count) for size, count in training.bucket_counts.items()),
         skipped=tuple((str(s.path), s.reason) for s in (*training.skipped, *validation.skipped)),
         steps_first_epoch=plans.num_steps(0),

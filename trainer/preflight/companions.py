@@ -1,4 +1,4 @@
-"""What the pictures' folders hold beside pictures: masks, and captions that name the words to be learned."""
+"""What the images' folders hold beside images: masks, and captions that name the words to be learned."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ def problems_of_companions(config: Config, training: Dataset) -> Iterator[Proble
 def _masks(config: Config, training: Dataset) -> Iterator[Problem]:
     if not config.masks.enabled or not training.examples:
         return
-    pictures = [e.picture.path for e in training.examples]
-    num_without = sum(not p.with_name(f"{p.stem}-masklabel.png").is_file() for p in pictures)
-    if num_without == len(pictures):
+    images = [e.image.path for e in training.examples]
+    num_without = sum(not p.with_name(f"{p.stem}-masklabel.png").is_file() for p in images)
+    if num_without == len(images):
         yield Problem(
             "masks.enabled",
-            f"Masked regions are to be learned from, but none of {len(pictures):,} pictures has a mask.",
-            advice=f"Put a mask beside each, as {pictures[0].stem}-masklabel.png, or switch this off.",
+            f"Masked regions are to be learned from, but none of {len(images):,} images has a mask.",
+            advice=f"Put a mask beside each, as {images[0].stem}-masklabel.png, or switch this off.",
         )
     elif num_without:
-        message = f"{num_without:,} of {len(pictures):,} pictures have no mask and count as a whole."
+        message = f"{num_without:,} of {len(images):,} images have no mask and count as a whole."
         yield Problem("masks.enabled", message, "info")
 
 
 def _words(config: Config, training: Dataset) -> Iterator[Problem]:
     words = [w.placeholder.strip() for w in config.embeddings.words]
-    captions = {c for e in training.examples for c in e.picture.captions}
+    captions = {c for e in training.examples for c in e.image.captions}
     for index, word in enumerate(words):
         path = f"embeddings.words.{index}.placeholder"
         if not word:

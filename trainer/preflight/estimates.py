@@ -1,4 +1,4 @@
-"""Whether the run fits the card and the disk, as far as shapes and numbers of pictures tell."""
+"""Whether the run fits the card and the disk, as far as shapes and numbers of images tell."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def problems_of_estimates(
     if not sizes:
         return
     yield from memory_problems(config, sizes)
-    captions = {c for d in (training, validation) for e in d.examples for c in e.picture.captions}
+    captions = {c for d in (training, validation) for e in d.examples for c in e.image.captions}
     yield from disk_problems(config, sizes, num_captions=len(captions), total_steps=total_steps)
 
 
 def sizes_of(training: Dataset, validation: Dataset) -> Counter[Size]:
-    """Return how many pictures, of either kind, the run meets at each size."""
+    """Return how many images, of either kind, the run meets at each size."""
     return Counter(training.bucket_counts) + Counter(validation.bucket_counts)

@@ -11,7 +11,7 @@ from pathlib import Path
 from modules.config.schema import Config
 from modules.data.concept import Concept
 from modules.data.dataset import Dataset
-from modules.data.scan import Picture, Skipped
+from modules.data.scan import Skipped, SourceImage
 from modules.system.paths import from_root
 from modules.system.problem import Problem, cut
 from trainer.preflight.model import kind_of
@@ -36,15 +36,15 @@ def problems_of_concept_folders(config: Config) -> Iterator[tuple[int, Problem]]
             yield index, Problem(path, message, advice="Change its permissions.")
 
 
-def problems_of_pictures(config: Config, training: Dataset, validation: Dataset) -> Iterator[Problem]:
-    """Yield what is wrong with the pictures that were found, as far as their headers tell."""
+def problems_of_images(config: Config, training: Dataset, validation: Dataset) -> Iterator[Problem]:
+    """Yield what is wrong with the images that were found, as far as their headers tell."""
     yield from _empty_concepts(config, training, validation)
-    told = [from_root(c.path) for c in _without_pictures(config, training, validation)]
+    told = [from_root(c.path) for c in _without_images(config, training, validation)]
     skipped = [s for s in (*training.skipped, *validation.skipped) if not any(f in s.path.parents for f in told)]
     if skipped:
         yield Problem("concepts", f"{_passed_over(skipped)}.", "warning", "Mend them or take them out of the folder.")
-    if num_without := sum(not e.picture.captions for e in training.examples):
-        message = "pictures have no caption and are" if num_without > 1 else "picture has no caption and is"
+    if num_without := sum(not e.image.captions for e in training.examples):
+        message = "images have no caption and are" if num_without > 1 else "image has no caption and is"
         yield Problem(
             "concepts",
             f"{num_without:,} {message} learned without one.",
@@ -66,12 +66,12 @@ def _empty_concepts(config: Config, training: Dataset, validation: Dataset) -> I
             why = f": {_passed_over(broken)}" if broken else ""
             yield Problem(
                 f"concepts.{index}.path",
-                f"The concept {fact.name} holds no picture that can be read{why}.",
+                f"The concept {fact.name} holds no image that can be read{why}.",
                 advice="Check the folder, or switch on its sub-folders.",
             )
 
 
-def _without_pictures(config: Config, training: Dataset, validation: Dataset) -> Iterator[Concept]:
+def _without_images(config: Config, training: Dataset, validation: Dataset) -> Iterator[Concept]:
     for dataset, kind in ((training, "training"), (validation, "validation")):
         concepts = [c for c in config.concepts if c.enabled and c.kind == kind]
         yield from (c for c, fact in zip(concepts, dataset.concepts, strict=True) if not fact.num_examples)
@@ -93,7 +93,7 @@ def _folders_used_twice(config: Config) -> Iterator[Problem]:
         if earlier != index:
             yield Problem(
                 f"concepts.{index}.path",
-                f"The folder {concept.path} is that of the concept {_label(config, earlier)}, too: its pictures are "
+                f"The folder {concept.path} is that of the concept {_label(config, earlier)}, too: its images are "
                 "taken twice.",
                 "warning",
                 "Disable one of the two, or raise the repeats where more weight is meant.",
@@ -101,42 +101,42 @@ def _folders_used_twice(config: Config) -> Iterator[Problem]:
 
 
 def _seen_and_measured(config: Config, training: Dataset, validation: Dataset) -> Iterator[Problem]:
-    """Yield how many pictures are learned from and validated on: what is known by heart measures nothing."""
-    shared = _shared_pictures([e.picture for e in training.examples], [e.picture for e in validation.examples])
+    """Yield how many images are learned from and validated on: what is known by heart measures nothing."""
+    shared = _shared_images([e.image for e in training.examples], [e.image for e in validation.examples])
     if not shared:
         return
-    owner = {e.picture.path: e.concept for e in validation.examples}
+    owner = {e.image.path: e.concept for e in validation.examples}
     indices = [i for i, c in enumerate(config.concepts) if c.enabled and c.kind == "validation"]
     first = shared[0]
-    verb = "picture is" if len(shared) == 1 else "pictures are"
+    verb = "image is" if len(shared) == 1 else "images are"
     yield Problem(
         f"concepts.{indices[owner[first]]}.path",
         f"{len(shared)} {verb} both learned from and validated on, the first {first.name}: the validation loss says "
-        "nothing of new pictures.",
+        "nothing of new images.",
         "warning",
         "Take them out of one of the two concepts.",
     )
 
 
-def _shared_pictures(learned: Sequence[Picture], measured: Sequence[Picture]) -> list[Path]:
-    """Return the measured pictures that are learned from, too: the same file, or one of the same content.
+def _shared_images(learned: Sequence[SourceImage], measured: Sequence[SourceImage]) -> list[Path]:
+    """Return the measured images that are learned from, too: the same file, or one of the same content.
 
     Only files of the same size and shape are read.
     """
     by_facts: dict[tuple[int, int, int], list[Path]] = defaultdict(list)
-    for picture in learned:
-        by_facts[_facts(picture)].append(picture.path)
+    for image in learned:
+        by_facts[_facts(image)].append(image.path)
     digests: dict[Path, bytes] = {}
     found = []
-    for picture in measured:
-        alike = by_facts.get(_facts(picture), [])
-        if picture.path in alike or any(_digest(picture.path, digests) == _digest(p, digests) for p in alike):
-            found.append(picture.path)
+    for image in measured:
+        alike = by_facts.get(_facts(image), [])
+        if image.path in alike or any(_digest(image.path, digests) == _digest(p, digests) for p in alike):
+            found.append(image.path)
     return found
 
 
-def _facts(picture: Picture) -> tuple[int, int, int]:
-    return picture.size_bytes, picture.width_px, picture.height_px
+def _facts(image: SourceImage) -> tuple[int, int, int]:
+    return image.size_bytes, image.width_px, image.height_px
 
 
 def _digest(path: Path, known: dict[Path, bytes]) -> bytes:

@@ -14,18 +14,18 @@ from modules.system.problem import Problem
 
 
 def problems_of_length(config: Config, training: Dataset, plans: EpochPlans) -> Iterator[Problem]:
-    """Yield what shows once the pictures are counted. Without a picture there is nothing to say here."""
+    """Yield what shows once the images are counted. Without an image there is nothing to say here."""
     if not training.examples:
         return
     epochs = config.training.epochs
     total_steps = plans.total_steps(epochs)
     if total_steps == 0:
-        yield Problem("concepts", "With these repeats no picture is shown at all.", advice="Raise the repeats.")
+        yield Problem("concepts", "With these repeats no image is shown at all.", advice="Raise the repeats.")
         return
     if plans.has_empty_epoch(epochs):
         yield Problem(
             "concepts",
-            "There are so few pictures, and so few repeats, that some epochs would show none.",
+            "There are so few images, and so few repeats, that some epochs would show none.",
             advice="Raise the repeats.",
         )
     yield from _batches(config, training)
@@ -35,21 +35,21 @@ def problems_of_length(config: Config, training: Dataset, plans: EpochPlans) -> 
 
 
 def _batches(config: Config, training: Dataset) -> Iterator[Problem]:
-    """Nothing is dropped (`modules/data/order.py`), so a bucket with too few pictures gives a smaller batch."""
+    """Nothing is dropped (`modules/data/order.py`), so a bucket with too few images gives a smaller batch."""
     batch_size, accumulation = config.training.batch_size, config.training.accumulation_steps
-    showings = _showings_by_size(training)
-    small = [size for size, count in showings.items() if count < batch_size]
+    sample_indices = _samples_by_size(training)
+    small = [size for size, count in sample_indices.items() if count < batch_size]
     if small:
-        whole = len(small) == len(showings)
+        whole = len(small) == len(sample_indices)
         have = "has" if whole or len(small) == 1 else "have"
         yield Problem(
             "training.batch_size",
-            f"{'Every size' if whole else f'{len(small)} of {len(showings)} sizes'} of picture {have} fewer pictures "
-            f"in an epoch than the batch of {batch_size}. No picture is dropped: these batches are smaller.",
+            f"{'Every size' if whole else f'{len(small)} of {len(sample_indices)} sizes'} of image {have} fewer images "
+            f"in an epoch than the batch of {batch_size}. No image is dropped: these batches are smaller.",
             "warning" if whole else "info",
             "Lower the batch size, or raise the size step, so that there are fewer sizes.",
         )
-    num_batches = sum(math.ceil(count / batch_size) for count in showings.values())
+    num_batches = sum(math.ceil(count / batch_size) for count in sample_indices.values())
     if accumulation > num_batches:
         yield Problem(
             "training.accumulation_steps",
@@ -60,8 +60,8 @@ def _batches(config: Config, training: Dataset) -> Iterator[Problem]:
         )
 
 
-def _showings_by_size(training: Dataset) -> dict[str, int]:
-    """Return how many pictures of each size an epoch shows, on average, rounded up."""
+def _samples_by_size(training: Dataset) -> dict[str, int]:
+    """Return how many images of each size an epoch shows, on average, rounded up."""
     counts: Counter[str] = Counter()
     shares: dict[str, float] = {}
     for example, sizes in zip(training.examples, training.buckets, strict=True):
@@ -96,7 +96,7 @@ def _warm_up(config: Config, total_steps: int) -> Iterator[Problem]:
 
 
 def _stops(config: Config, plans: EpochPlans, total_steps: int) -> Iterator[Problem]:
-    """Spans in steps; those in epochs alone are seen without pictures, and those of time by the clock alone."""
+    """Spans in steps; those in epochs alone are seen without images, and those of time by the clock alone."""
     spans = {p.name: config.part(p.name).stop_after for p in FAMILIES[config.model.family].trainable_parts
              if config.part(p.name).train}  # fmt: skip
     ends = {name: _step_of(span, plans, total_steps) for name, span in spans.items()}

@@ -9,7 +9,7 @@ from modules.config.sections.adapter import Lora
 from modules.config.sections.method import AlignProp
 from modules.data.buckets import Size
 from modules.estimate.architecture import Architecture
-from modules.estimate.run import RUNTIME_BYTES, Average, Painted, Phase, RunPlan, Sample
+from modules.estimate.run import RUNTIME_BYTES, Average, Phase, RunPlan, Sample, Sampled
 from modules.estimate.tape import AdapterPlan, PartPlan, Trains
 from modules.families.registry import FAMILIES
 from modules.families.spec import PartSpec
@@ -49,13 +49,13 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         samples=samples,
         scales_loss=config.training.precision == "float16",
         is_fused=bool(getattr(config.training.optimizer, "fused_back_pass", False)),
-        painted=_painted(config),
+        sampled=_sampled(config),
         runtime_bytes=0 if hardware.here().kind_of(config.general.train_device) == "cpu" else RUNTIME_BYTES,
     )
 
 
 def _samples(config: Config, sizes_px: Sequence[tuple[int, int]]) -> Iterator[Sample]:
-    """Yield what the run paints to look at: samples, and pictures to measure a reward on (`measured_prompts`)."""
+    """Yield what the run paints to look at: samples, and images to measure a reward on (`measured_prompts`)."""
     method = config.training.method
     measures = isinstance(method, AlignProp) and not config.reward.measure_every.is_never
     paints = not config.sampling.every.is_never or config.sampling.at_start or config.sampling.at_end
@@ -66,17 +66,19 @@ def _samples(config: Config, sizes_px: Sequence[tuple[int, int]]) -> Iterator[Sa
         yield from (Sample(*size, method.guidance > 1) for size in sizes_px)
 
 
-def _painted(config: Config) -> Painted | None:
-    """Return what a reward method adds to a step; judges' own files count as those that are published."""
+def _sampled(config: Config) -> Sampled | None:
+    """Return what a reward method adds to a step; reward models' own files count as those that are published."""
     method, scorers = config.training.method, config.reward.scorers
     if not isinstance(method, AlignProp):
         return None
     held_out = held_out_scorer(scorers, method.hold_out)
-    judges = (*trained_scorers(scorers, method.hold_out), *((held_out,) if held_out else ()))
-    return Painted(
+    reward_models = (*trained_scorers(scorers, method.hold_out), *((held_out,) if held_out else ()))
+    return Sampled(
         last_steps=method.last_steps,
         is_guided=method.guidance > 1,
-        judges_bytes=sum(file.loaded_bytes for judge in judges for file in REWARDS[judge.kind].files),
+        reward_models_bytes=sum(
+            file.loaded_bytes for reward_model in reward_models for file in REWARDS[reward_model.kind].files
+        ),
     )
 
 
@@ -84,7 +86,7 @@ def _part_plan(config: Config, lora: Lora, part: PartSpec, configs: Mapping[str,
     settings = config.part(part.name)
     weight_bytes = ITEM_BYTES[settings.dtype]
     if part.role == "vae":
-        # SDXL's own overflows in float16 and is kept in float32 then; pictures are encoded without autocast.
+        # SDXL's own overflows in float16 and is kept in float32 then; images are encoded without autocast.
         overflows = settings.dtype == "float16" and FAMILIES[config.model.family].vae_overflows
         stays = overflows and bool(configs[part.name].get("force_upcast", True))
         return PartPlan(weight_bytes=4 if stays else weight_bytes)
@@ -127,7 +129,7 @@ def _on_device(config: Config, *, has_samples: bool) -> dict[Phase, frozenset[st
     spec = FAMILIES[config.model.family]
     facts = phases.phase_facts(config)
     table: dict[Phase, tuple[str, bool]] = {
-        "encoding pictures": (phases.CACHE_PICTURES, facts.has_latent_cache),
+        "encoding images": (phases.CACHE_IMAGES, facts.has_latent_cache),
         "encoding captions": (phases.CACHE_CAPTIONS, facts.has_text_cache),
         "training": (phases.TRAIN, True),
         "validating": (phases.VALIDATE, not config.validation.every.is_never),
@@ -143,5 +145,5 @@ def _on_device(config: Config, *, has_samples: bool) -> dict[Phase, frozenset[st
 
 
 def _rests_here(config: Config) -> bool:
-    """Return whether the resting device is the training device."""
+    """Return whether the offload device is the training device."""
     return config.general.temp_device.strip().lower() == config.general.train_device.strip().lower()

@@ -102,9 +102,9 @@ def _one_in_the_other(config: Config) -> Iterator[Problem]:
                 yield Problem(
                     path,
                     f"The {label} {place} lies in the folder of the concept {concept.name or f'number {index + 1}'}, "
-                    "where what is written may be taken for pictures to learn from.",
+                    "where what is written may be taken for images to learn from.",
                     "warning",
-                    "Choose a place outside of the pictures' folders.",
+                    "Choose a place outside of the images' folders.",
                 )
 
 

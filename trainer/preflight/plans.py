@@ -1,4 +1,4 @@
-"""The pictures of a run and the plan of its epochs, made in one place for the check and for the run itself."""
+"""The images of a run and the plan of its epochs, made in one place for the check and for the run itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from modules.system.paths import from_root
 
 
 def datasets_of(config: Config) -> tuple[Dataset, Dataset]:
-    """Return the training and the validation pictures of a config. Raises OSError for a folder that is not there."""
+    """Return the training and the validation images of a config. Raises OSError for a folder that is not there."""
     data = config.data
     is_fixed = data.fixed_width_px > 0 and data.fixed_height_px > 0
     rules = BucketRules(
@@ -24,7 +24,7 @@ def datasets_of(config: Config) -> tuple[Dataset, Dataset]:
 
 
 def plans_of(config: Config, training: Dataset) -> EpochPlans:
-    """Return the plan of every epoch of a config over its training pictures."""
+    """Return the plan of every epoch of a config over its training images."""
     return EpochPlans(
         training,
         batch_size=config.training.batch_size,

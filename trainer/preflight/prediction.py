@@ -43,14 +43,14 @@ def _zero_snr(config: Config, found: FileKind | None, prediction: str) -> Iterat
         yield Problem(
             path,
             f"{config.model.base_model} is to predict epsilon with zero terminal SNR, which cannot be learned: where "
-            "there is noise alone, it says nothing of the picture.",
+            "there is noise alone, it says nothing of the image.",
             advice="Set the prediction to v-prediction, or zero terminal SNR to off.",
         )
     if is_on and config.training.noise.offset_weight > 0:
         yield Problem(
             "training.noise.offset_weight",
             f"Offset noise of {config.training.noise.offset_weight:g} with zero terminal SNR: both let very dark and "
-            "very bright pictures be learned, and together they overdo it.",
+            "very bright images be learned, and together they overdo it.",
             "warning",
             "Set the offset noise to 0.",
         )

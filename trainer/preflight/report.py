@@ -11,8 +11,8 @@ from modules.system.problem import Problem, errors_in
 class Preview:
     """What a run will do, in numbers that hold."""
 
-    num_pictures: int
-    num_validation_pictures: int
+    num_images: int
+    num_validation_images: int
     num_without_caption: int
     buckets: tuple[tuple[str, int], ...]
     skipped: tuple[tuple[str, str], ...]
@@ -22,13 +22,13 @@ class Preview:
     """What the base model is, as far as its files tell; nothing for a repository that is not here yet."""
     memory: str = ""
     """What the run takes on its training device, estimated; nothing where the model's shapes are not known."""
-    judges: tuple[str, ...] = ()
-    """What the judges of a reward method need or do, in sentences."""
+    reward_models: tuple[str, ...] = ()
+    """What the reward models of a reward method need or do, in sentences."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The findings of a check and, where the pictures could be read, the preview."""
+    """The findings of a check and, where the images could be read, the preview."""
 
     problems: tuple[Problem, ...]
     preview: Preview | None

@@ -1,4 +1,4 @@
-"""What judges the pictures of a reward method: whether it is there, may run, and what learning from it takes."""
+"""What reward models the images of a reward method: whether it is there, may run, and what learning from it takes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from modules.settings.every import Moment
 from modules.system.problem import Problem
 
 
-def problems_of_judges(config: Config, approved_code: Collection[str]) -> Iterator[Problem]:
-    """Yield what keeps the judges from working, what is fetched or run for them, and what would spare memory.
+def problems_of_reward_models(config: Config, approved_code: Collection[str]) -> Iterator[Problem]:
+    """Yield what keeps the reward models from working, what is fetched or run for them, and what would spare memory.
 
     `approved_code` are the hashes of files of the user's own code that may run.
     """

@@ -78,7 +78,7 @@ def _savings(config: Config, run: RunPlan) -> Iterator[Saving]:
         yield Saving("training.optimizer.name", "Adafactor", lambda r: replace(r, optimizer="adafactor"))
     yield from _of_steps(config, run)
     if run.average == "here":
-        words = "the average of weights on the resting device"
+        words = "the average of weights on the offload device"
         yield Saving("training.ema.mode", words, lambda r: replace(r, average="elsewhere"))
     yield from _of_caches(config, run)
 
@@ -92,7 +92,7 @@ def _of_passes(part: PartSpec, plan: PartPlan) -> Iterator[Saving]:
         words = f"offloading what checkpointing keeps of the {part.label}"
         yield Saving(f"parts.{name}.offload_activations", words, _of_part(name, offloads=True))
     if plan.checkpointing == "block" and plan.offload_fraction == 0:
-        words = f"letting half of the layers of the {part.label} wait on the resting device"
+        words = f"letting half of the layers of the {part.label} wait on the offload device"
         yield Saving(f"parts.{name}.offload_fraction", words, _of_part(name, offload_fraction=0.5))
 
 
@@ -100,7 +100,7 @@ def _of_steps(config: Config, run: RunPlan) -> Iterator[Saving]:
     is_tuned = any(p.trains == "full" for p in run.plans.values())
     can_fuse = run.batch_size == 1 and not run.accumulates and not run.scales_loss  # a smaller batch would accumulate
     if is_tuned and can_fuse and getattr(config.training.optimizer, "fused_back_pass", None) is False:
-        words = "the optimizer's fused back pass, without clipping gradients"
+        words = "the optimizer's fused backward pass, without clipping gradients"
         yield Saving("training.optimizer.fused_back_pass", words, lambda r: replace(r, is_fused=True))
     if run.keeps_copies and any(config.part(n).dtype == "bfloat16" for n, p in run.plans.items() if p.trains == "full"):
         words = "stochastic rounding in the place of float32 copies"
@@ -110,7 +110,7 @@ def _of_steps(config: Config, run: RunPlan) -> Iterator[Saving]:
 def _of_caches(config: Config, run: RunPlan) -> Iterator[Saving]:
     if run.encodes_in_training:
         vae = next(p.name for p in FAMILIES[config.model.family].parts if p.role == "vae")
-        words = "the cache of pictures"
+        words = "the cache of images"
         yield Saving("data.latent_cache", words, lambda r: replace(_resting(r, (vae,)), encodes_in_training=False))
     if run.samples:
         halves = tuple(replace(s, width_px=s.width_px // 2, height_px=s.height_px // 2) for s in run.samples)

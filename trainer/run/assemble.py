@@ -19,7 +19,7 @@ from modules.config.schema import Config, lora_of
 from modules.config.sections.model import Part
 from modules.data.cache.store import weights_fingerprint
 from modules.data.dataset import Dataset
-from modules.data.order import Showing
+from modules.data.order import SampleIndex
 from modules.families.protocol import ModelFamily, PartMemory
 from modules.families.registry import FAMILIES
 from modules.memory.guard import DeviceGuard
@@ -150,7 +150,7 @@ def _memory_of(settings: Part, part: str, adapters: Sequence[LoraAdapter]) -> Pa
 def build_stepper(config: Config, model: LoadedModel, machine: Machine, *, total_steps: int) -> Stepper:
     """Return what moves the weights. The trained parts are on the training device by now."""
     for group in model.groups:
-        group.stand_in(config.training.small_weights)
+        group.master_weight(config.training.small_weights)
     ema = None
     if config.training.ema.mode != "off":
         on_train_device = config.training.ema.mode == "train_device"
@@ -170,12 +170,14 @@ def build_stepper(config: Config, model: LoadedModel, machine: Machine, *, total
         clip_norm=config.training.clip_norm,
         rate_factor=lambda step: learning_rate_factor(schedule, step=step, total_steps=total_steps),
         ema=ema,
-        rounding_draws=lambda step, name: _rounding_draws(config.general.seed, step, name, weights[name].device),
+        rounding_generators=lambda step, name: _rounding_generators(
+            config.general.seed, step, name, weights[name].device
+        ),
         is_fused=is_fused(config.training.optimizer),
     )
 
 
-def _rounding_draws(run_seed: int, step: int, name: str, device: torch.device) -> torch.Generator:
+def _rounding_generators(run_seed: int, step: int, name: str, device: torch.device) -> torch.Generator:
     # On the weight's device: there is a number for every number of it. Of each weight's own: they move in any order.
     return torch.Generator(device).manual_seed(derive_seed(run_seed, f"rounding {name}", step))
 
@@ -201,7 +203,7 @@ def caches_of(config: Config, model: LoadedModel, machine: Machine, desk: Comman
 def cached_loader(
     config: Config, dataset: Dataset, model: LoadedModel, machine: Machine, caches: Caches, *, is_validation: bool
 ) -> Loader:
-    """Fill the caches with what a data set needs and return its loader; pictures that turn out broken are left out."""
+    """Fill the caches with what a data set needs and return its loader; images that turn out broken are left out."""
     dataset, latents = _latent_source(config, dataset, model, machine, caches)
     return Loader(
         dataset=dataset,
@@ -216,9 +218,9 @@ def cached_loader(
 
 
 def plan_fingerprint(loader: Loader) -> str:
-    """Return a hash of the pictures of a run, their sizes and captions: what the order of an epoch hangs on."""
+    """Return a hash of the images of a run, their sizes and captions: what the order of an epoch hangs on."""
     facts = [
-        [str(e.picture.path), e.picture.size_bytes, list(e.picture.captions), [str(p.bucket) for p in e.placements]]
+        [str(e.image.path), e.image.size_bytes, list(e.image.captions), [str(p.bucket) for p in e.resize_crops]]
         for e in loader.dataset.examples
     ]
     return hashlib.blake2b(json.dumps(facts).encode(), digest_size=12).hexdigest()
@@ -230,16 +232,16 @@ def _latent_source(
     device, dtype = machine.train_device, machine.precision.compute_dtype
     if not config.data.latent_cache:
         return dataset, EncodedLatents(dataset, model.family, device, dtype)
-    caches.emit(PhaseChanged("scanning", f"{len(dataset.examples)} pictures"))
-    jobs = caches.picture_jobs(dataset, verify=config.data.verify_cache)
+    caches.emit(PhaseChanged("scanning", f"{len(dataset.examples)} images"))
+    jobs = caches.image_jobs(dataset, verify=config.data.verify_cache)
     broken = caches.build_latents(jobs, threads=config.data.loader_threads)
     if broken:
         dataset = dataset.without(broken)
         renumbered = {old: new for new, old in enumerate(sorted({n for n, _ in jobs} - broken))}
         jobs = {(renumbered[n], r): job for (n, r), job in jobs.items() if n not in broken}
 
-    def rebuild(showing: Showing) -> torch.Tensor:
-        return caches.rebuild_latents(jobs[showing.example, showing.resolution])
+    def rebuild(sample_index: SampleIndex) -> torch.Tensor:
+        return caches.rebuild_latents(jobs[sample_index.example, sample_index.resolution])
 
     keys = {place: job.key for place, job in jobs.items()}
     return dataset, CachedLatents(caches.latent_store, keys, device, dtype, rebuild)
@@ -254,7 +256,7 @@ def _conditioning_source(
         return None
     if not config.data.text_cache:
         return EncodedConditioning(model.family, caches.encoders.caption, device, dtype)
-    caches.build_text({c for e in dataset.examples for c in e.picture.captions})
+    caches.build_text({c for e in dataset.examples for c in e.image.captions})
     return CachedConditioning(caches.text_store, caches.caption_key, model.family, device, dtype, caches.rebuild_text)
 
 
@@ -326,9 +328,9 @@ def _identities(config: Config, family: ModelFamily, machine: Machine) -> Encode
         if (part.spec.role == "vae" and facts.has_latent_cache)
         or (part.spec.role == "text_encoder" and facts.has_text_cache)
     }
-    pictures = [fingerprints.get(p.name, "") for p in family.spec.parts if p.role == "vae"]
+    images = [fingerprints.get(p.name, "") for p in family.spec.parts if p.role == "vae"]
     texts = [fingerprints.get(p.name, "") for p in family.spec.parts if p.role == "text_encoder"]
     return EncoderIdentities(
-        pictures="|".join([*pictures, family.picture_identity()]),
+        images="|".join([*images, family.image_identity()]),
         captions="|".join([*texts, family.text_identity(), machine.precision.name]),
     )

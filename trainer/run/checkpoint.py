@@ -57,7 +57,7 @@ def write_state(
     validation: Mapping[str, Any],
     rewards: Mapping[str, Any],
 ) -> None:
-    """Write everything a run needs to go on. `plan` is the fingerprint of the pictures and their order."""
+    """Write everything a run needs to go on. `plan` is the fingerprint of the images and their order."""
     write_safetensors(folder / "weights.safetensors", kept_parameters(groups), {})
     tensors, values = optimizer_state(stepper.optimizer, moved_parameters(groups))
     write_safetensors(folder / "optimizer.safetensors", tensors, {})
@@ -107,8 +107,8 @@ def restore(
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(weights[name])
-    for stand_in in (s for g in groups for s in g.stand_ins.values()):
-        stand_in.give_value()
+    for master_weight in (s for g in groups for s in g.master_weights.values()):
+        master_weight.give_value()
     tensors, _ = read_safetensors(folder / "optimizer.safetensors")
     # A part that learned when the backup was written may have stopped since: its state would lie there for nothing.
     learning = moved_parameters(g for g in groups if g.is_training)

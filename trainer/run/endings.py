@@ -10,7 +10,7 @@ from pathlib import Path
 
 from modules.optim.param_groups import TrainGroup
 from modules.system.paths import from_root
-from trainer.callbacks.dry_run import EnoughTried, SmallRun, without_a_trace
+from trainer.callbacks.dry_run import DryRunComplete, DryRunState, without_a_trace
 from trainer.callbacks.saving import SavingCallback
 from trainer.events import BackupSaved, PhaseChanged, RunFinished, WarningRaised
 from trainer.methods.protocol import TrainingMethod
@@ -57,12 +57,12 @@ class Backups:
         self._newest = counters, backup
         return backup
 
-    def try_out(self, small: SmallRun) -> None:
+    def try_out(self, small: DryRunState) -> None:
         """Write a backup of a run in small where backups go, and give it up before it counts."""
 
         def write_files(folder: Path) -> None:
             self._write_state(folder, small.counters, small.groups, small.stepper)
-            raise EnoughTried
+            raise DryRunComplete
 
         with without_a_trace(self.setup.run_dir / "backup"):
             self._write(small.counters, write_files)
@@ -121,7 +121,7 @@ def end(run: Prepared, outcome: LoopOutcome) -> None:
     message = {
         "finished": f"Finished after {counters.step} steps.",
         "nothing_left": f"Every part has stopped learning; ended after {counters.step} steps.",
-        "stopped_early": f"Stopped early after {counters.step} steps: {_why_enough(run.watchers)}",
+        "stopped_early": f"Stopped early after {counters.step} steps: {_why_stopped_early(run.watchers)}",
     }[outcome]
     if has_best:
         message += f" The result is the best by validation, of step {best.step} (loss {best.loss:.4g})."
@@ -184,14 +184,14 @@ def _save_stopped(run: Prepared, counters: Counters, *, advice: str) -> str:
         return ""
 
 
-def _why_enough(watchers: Watchers) -> str:
+def _why_stopped_early(watchers: Watchers) -> str:
     """Return which measurements did not get better any more, and since when."""
     rewards = watchers.rewards
-    is_by_reward = rewards is not None and rewards.search.is_enough and not watchers.validation.search.is_enough
+    is_by_reward = rewards is not None and rewards.search.should_stop and not watchers.validation.search.should_stop
     best = rewards.search.best if rewards is not None and is_by_reward else watchers.validation.search.best
     what = "measurements of the reward" if is_by_reward else "validations"
     since = f"better than that of step {best.step}." if best.step is not None else "a number."
-    return f"{best.num_worse} {what} in a row were not {since}"
+    return f"{best.num_bad_evaluations} {what} in a row were not {since}"
 
 
 def _ends_with_best(run: Prepared) -> bool:

@@ -46,7 +46,7 @@ class RunSetup:
 
 @dataclass(frozen=True, eq=False)
 class Loaders:
-    """The pictures to learn from and those to be measured on."""
+    """The images to learn from and those to be measured on."""
 
     training: Loader
     validation: Loader

@@ -14,12 +14,12 @@ from modules.families.protocol import ModelFamily
 from modules.formats.lora_files import LoraLayerWeights
 from modules.memory.placement import Placement
 from trainer import phases
-from trainer.callbacks.image_sampler import Painter
+from trainer.callbacks.image_sampler import ImageSampler
 from trainer.run.assemble import load_family, machine_of
 
 
-def paint_samples(config: Config, lora: Path | None) -> list[Image.Image]:
-    """Return the pictures of a config's enabled prompts. Raises DarkroomError for a LoRA of another model."""
+def generate_samples(config: Config, lora: Path | None) -> list[Image.Image]:
+    """Return the images of a config's enabled prompts. Raises DarkroomError for a LoRA of another model."""
     machine, family = machine_of(config), load_family(config)
     if lora is not None:
         put_lora_on(family, lora)
@@ -30,8 +30,8 @@ def paint_samples(config: Config, lora: Path | None) -> list[Image.Image]:
         temp_device=machine.temp_device,
         needed_in=lambda phase: phases.needed_parts(phase, family.spec, facts),
     )
-    painter = Painter(family, placement, machine.train_device, machine.precision)
-    return painter.paint([p for p in config.sampling.prompts if p.enabled], on_step=lambda: None)
+    image_sampler = ImageSampler(family, placement, machine.train_device, machine.precision)
+    return image_sampler.sample([p for p in config.sampling.prompts if p.enabled], on_step=lambda: None)
 
 
 def put_lora_on(family: ModelFamily, path: Path) -> list[LoraAdapter]:

@@ -18,7 +18,7 @@ from trainer.events import PhaseChanged, RunStarted, WarningRaised
 from trainer.launch import QuietPoints
 from trainer.methods.protocol import StepContext, TrainingMethod
 from trainer.methods.registry import build_method
-from trainer.methods.reward_models import Judges, load_judges
+from trainer.methods.reward_models import RewardModels, load_reward_models
 from trainer.run.assemble import (
     LoadedModel,
     build_stepper,
@@ -73,11 +73,11 @@ def carry_out(setup: RunSetup) -> None:
 def prepare(setup: RunSetup) -> Prepared:
     """Load the model, fill the caches, build what trains and watches, take over a backup, and announce the run."""
     model, loaders = _load(setup)
-    judges = _load_judges(setup)
-    method = build_method(setup.config.training, judges.followed if judges else None)
+    reward_models = _load_reward_models(setup)
+    method = build_method(setup.config.training, reward_models.followed if reward_models else None)
     total_steps = loaders.training.plans.total_steps(setup.config.training.epochs)
     stepper = build_stepper(setup.config, model, setup.machine, total_steps=total_steps)
-    watchers = build_watchers(setup, model, loaders, stepper, total_steps, judges)
+    watchers = build_watchers(setup, model, loaders, stepper, total_steps, reward_models)
     backups = Backups(setup, model, stepper, method, plan_fingerprint(loaders.training), watchers)
     training = _training(setup, model, loaders, stepper, method, watchers, backups)
     _announce(setup, training, model, loaders, total_steps)
@@ -92,23 +92,23 @@ def _load(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
     model = load_model(config, machine, meter)
     setup.desk.check()
     caches = caches_of(config, model, machine, setup.desk, log)
-    pictures, validation_pictures = preflight.datasets_of(config)
-    training = cached_loader(config, pictures, model, machine, caches, is_validation=False)
-    validation = cached_loader(config, validation_pictures, model, machine, caches, is_validation=True)
+    images, validation_images = preflight.datasets_of(config)
+    training = cached_loader(config, images, model, machine, caches, is_validation=False)
+    validation = cached_loader(config, validation_images, model, machine, caches, is_validation=True)
     if training.plans.total_steps(config.training.epochs) == 0:
-        raise DarkroomError("No picture is left to learn from.", advice="Look at the warnings: they name the files.")
+        raise DarkroomError("No image is left to learn from.", advice="Look at the warnings: they name the files.")
     free_cached_memory(machine.train_device)
     model.placement.enter(phases.TRAIN)
     return model, Loaders(training, validation)
 
 
-def _load_judges(setup: RunSetup) -> Judges | None:
-    """Load what rates pictures, where the method asks for that; after the caches, which need the room."""
+def _load_reward_models(setup: RunSetup) -> RewardModels | None:
+    """Load what rates images, where the method asks for that; after the caches, which need the room."""
     config = setup.config
-    if config.training.method.name not in phases.PAINTING_METHODS:
+    if config.training.method.name not in phases.SAMPLING_METHODS:
         return None
-    setup.log.emit(PhaseChanged("loading", "the judges"))
-    return load_judges(
+    setup.log.emit(PhaseChanged("loading", "the reward models"))
+    return load_reward_models(
         config,
         setup.machine,
         approved_hashes=setup.approved_code,
@@ -163,7 +163,7 @@ def _training(
         groups=model.groups,
         callbacks=_callbacks(watchers, backup_callback),
         freeze=freeze,
-        is_enough=lambda: watchers.is_enough,
+        should_stop=lambda: watchers.should_stop,
         pauses=pauses,
         log=setup.log,
         clock=setup.clocks.seconds,
@@ -181,16 +181,16 @@ def _callbacks(watchers: Watchers, backup: BackupCallback) -> tuple[Callback, ..
 
 
 def _fitted(setup: RunSetup, counters: Counters, loader: Loader, plan: str) -> Counters:
-    """Return counters that fit the pictures of today, should they have changed since the backup."""
+    """Return counters that fit the images of today, should they have changed since the backup."""
     if plan == plan_fingerprint(loader):
         return counters
     setup.log.emit(
         WarningRaised(
-            "The pictures or captions have changed since the backup; the run goes on with those of today.",
-            "The present epoch may show some pictures twice or not at all.",
+            "The images or captions have changed since the backup; the run goes on with those of today.",
+            "The present epoch may show some images twice or not at all.",
         )
     )
-    last_step = len(loader.plans.windows(counters.epoch)) - 1
+    last_step = len(loader.plans.accumulation_groups(counters.epoch)) - 1
     return counters.with_epoch_step(min(counters.epoch_step, last_step))
 
 
@@ -205,8 +205,8 @@ def _announce(setup: RunSetup, training: Training, model: LoadedModel, loaders: 
             epochs=config.training.epochs,
             total_steps=total_steps,
             first_step=training.counters.step,
-            num_pictures=len(loaders.training.dataset.examples),
-            num_validation_pictures=len(loaders.validation.dataset.examples),
+            num_images=len(loaders.training.dataset.examples),
+            num_validation_images=len(loaders.validation.dataset.examples),
             num_trainable_parameters=sum(p.numel() for p in named_parameters(model.groups).values()),
             trained_parts=training_parts(model.groups),
             device=str(setup.machine.train_device),

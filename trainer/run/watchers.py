@@ -10,7 +10,7 @@ from modules.config.schema import Config
 from modules.data.dataset import Dataset
 from modules.objectives.denoise import snr_weights
 from modules.system.paths import from_root
-from trainer.callbacks.image_sampler import Painter
+from trainer.callbacks.image_sampler import ImageSampler
 from trainer.callbacks.metrics import Metrics
 from trainer.callbacks.rewards import RewardCallback
 from trainer.callbacks.sampling import SamplingCallback
@@ -20,7 +20,7 @@ from trainer.callbacks.validation import ValidationCallback
 from trainer.export.lora import Exporter, LoraExporter
 from trainer.export.model import ModelExporter
 from trainer.export.thumbnail import thumbnail_of
-from trainer.methods.reward_models import Judges, measured_prompts
+from trainer.methods.reward_models import RewardModels, measured_prompts
 from trainer.run.assemble import LoadedModel, evaluation_of, plan_fingerprint
 from trainer.run.setup import Loaders, RunSetup
 from trainer.step.evaluation import Evaluation
@@ -39,9 +39,9 @@ class Watchers:
     tensorboard: TensorBoardLog | None
 
     @property
-    def is_enough(self) -> bool:
+    def should_stop(self) -> bool:
         """Whether what is measured says that the run is to end."""
-        return self.validation.search.is_enough or (self.rewards is not None and self.rewards.search.is_enough)
+        return self.validation.search.should_stop or (self.rewards is not None and self.rewards.search.should_stop)
 
 
 def build_watchers(
@@ -50,16 +50,16 @@ def build_watchers(
     loaders: Loaders,
     stepper: Stepper,
     total_steps: int,
-    judges: Judges | None,
+    reward_models: RewardModels | None,
 ) -> Watchers:
-    """Return the callbacks of a run that will have so many steps, and judges where its method asks some."""
+    """Return the callbacks of a run that will have so many steps, and reward models where its method asks some."""
     config, machine, log, desk = setup.config, setup.machine, setup.log, setup.desk
     device, evaluation = machine.train_device, evaluation_of(model, stepper)
     first_step = setup.saved.counters.step if setup.saved else 0
     tensorboard = (
         TensorBoardLog(setup.run_dir / "tensorboard", first_step=first_step) if config.general.tensorboard else None
     )
-    painter = Painter(model.family, model.placement, device, machine.precision)
+    image_sampler = ImageSampler(model.family, model.placement, device, machine.precision)
     saving = _saving(setup, model, loaders, evaluation)
     loss = config.training.loss
     return Watchers(
@@ -74,7 +74,7 @@ def build_watchers(
             precision=machine.precision,
             device=device,
             run_seed=config.general.seed,
-            pictures=plan_fingerprint(loaders.validation),
+            images=plan_fingerprint(loaders.validation),
             keep=saving.save_best,
             desk=desk,
             emit=log.emit,
@@ -82,7 +82,7 @@ def build_watchers(
         ),
         sampling=SamplingCallback(
             config.sampling,
-            painter=painter,
+            image_sampler=image_sampler,
             evaluation=evaluation,
             folder=setup.run_dir / "samples",
             desk=desk,
@@ -91,12 +91,12 @@ def build_watchers(
         ),
         saving=saving,
         rewards=None
-        if judges is None
+        if reward_models is None
         else RewardCallback(
             config.reward,
-            judges,
+            reward_models,
             measured_prompts(config, loaders.validation.dataset, loaders.training.dataset),
-            painter=painter,
+            image_sampler=image_sampler,
             evaluation=evaluation,
             device=device,
             desk=desk,

@@ -48,7 +48,7 @@ class Counters:
         )
 
     def after_empty_epoch(self) -> Self:
-        """Return the counters at the next epoch, where this one shows no picture (with repeats below one)."""
+        """Return the counters at the next epoch, where this one shows no image (with repeats below one)."""
         return replace(self, epoch=self.epoch + 1, epoch_step=0)
 
     def with_epoch_step(self, epoch_step: int) -> Self:

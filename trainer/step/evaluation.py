@@ -62,8 +62,8 @@ def optimizer_in_evaluation(optimizer: torch.optim.Optimizer, groups: Sequence[T
     own = [(p, p.detach().clone()) for p in touched.values()]
     try:
         to_evaluation()
-        for stand_in in (s for g in groups for s in g.stand_ins.values() if s.rounding == "master"):
-            stand_in.give_value()
+        for master_weight in (s for g in groups for s in g.master_weights.values() if s.rounding == "master"):
+            master_weight.give_value()
         yield
     finally:
         to_training()

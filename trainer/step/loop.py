@@ -38,7 +38,7 @@ class Training:
     groups: Sequence[TrainGroup]
     callbacks: Sequence[Callback]
     freeze: Callable[[Counters], None]
-    is_enough: Callable[[], bool]
+    should_stop: Callable[[], bool]
     pauses: Pauses
     log: EventLog
     clock: Callable[[], float]
@@ -56,7 +56,7 @@ def run_loop(training: Training) -> LoopOutcome:
     while training.counters.epoch < training.epochs:
         if not training_parts(training.groups):
             return "nothing_left"
-        if training.is_enough():
+        if training.should_stop():
             return "stopped_early"
         train_epoch(training)
     return "finished"
@@ -65,7 +65,7 @@ def run_loop(training: Training) -> LoopOutcome:
 def train_epoch(training: Training) -> None:
     """Train the rest of the present epoch."""
     epoch, stepper = training.counters.epoch, training.stepper
-    epoch_steps = len(training.loader.plans.windows(epoch))
+    epoch_steps = len(training.loader.plans.accumulation_groups(epoch))
     if epoch_steps == 0:
         training.counters = training.counters.after_empty_epoch()
         return
@@ -75,19 +75,19 @@ def train_epoch(training: Training) -> None:
     training.pauses.take_seconds()
     for batch in training.method.batches(batches):
         training.pauses.check()
-        step_loss = take_in(batch, training.method, stepper, training.context, training.precision)
-        if not step_loss.ends_step:
+        step_loss = add_micro_batch(batch, training.method, stepper, training.context, training.precision)
+        if not step_loss.is_last_micro_batch:
             continue
         finish_step(training, epoch_steps, started + training.pauses.take_seconds())
         training.quiet_points.reached()
-        if not training_parts(training.groups) or training.is_enough():
+        if not training_parts(training.groups) or training.should_stop():
             return
         if training.counters.epoch == epoch:
             training.log.emit(PhaseChanged("training"))
         started = training.clock()
 
 
-def take_in(
+def add_micro_batch(
     batch: Batch, method: TrainingMethod, stepper: Stepper, context: StepContext, precision: Precision
 ) -> StepLoss:
     """Add what a method says of a batch to a stepper's gradients, and return the loss."""

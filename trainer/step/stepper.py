@@ -12,9 +12,9 @@ from torch import nn
 
 from modules.optim.ema import Ema
 from modules.optim.fused_backward import FusedBackward
-from modules.optim.master_weights import StandIn
+from modules.optim.master_weights import MasterWeight
 from modules.optim.param_groups import TrainGroup
-from modules.optim.sliced_step import Draws, Mover, holding, norm_of, slices, total_norm
+from modules.optim.sliced_step import Generators, SlicedStep, holding, norm_of, slices, total_norm
 from trainer.methods.protocol import StepLoss
 from trainer.step.watchdog import Watchdog
 
@@ -23,7 +23,7 @@ from trainer.step.watchdog import Watchdog
 class StepOutcome:
     """What a step came to. A step whose loss or gradient is not finite is skipped: the weights stay.
 
-    `metrics` are what the method told of its micro-batches, each the mean over the pictures it was told of.
+    `metrics` are what the method told of its micro-batches, each the mean over the images it was told of.
     """
 
     loss: float | None
@@ -46,13 +46,13 @@ class Stepper:
         clip_norm: float | None,
         rate_factor: Callable[[int], float],
         ema: Ema | None,
-        rounding_draws: Callable[[int, str], torch.Generator | None] = lambda step, name: None,
+        rounding_generators: Callable[[int, str], torch.Generator | None] = lambda step, name: None,
         is_fused: bool = False,
     ) -> None:
         """`rate_factor(step)` is the share of the learning rate that a step, counted from 0, uses.
 
-        `rounding_draws(step, name)` gives what the stochastic rounding of a parameter draws from, where there is any.
-        With `is_fused` weights move inside the backward pass. Raises ValueError for what that cannot do.
+        `rounding_generators(step, name)` gives what the stochastic rounding of a parameter draws from, where there is
+        any. With `is_fused` weights move inside the backward pass. Raises ValueError for what that cannot do.
         """
         if is_fused and (clip_norm is not None or scaler.is_enabled()):
             raise ValueError("a fused backward pass knows no clipping by the norm of all gradients and no loss scaler")
@@ -62,10 +62,10 @@ class Stepper:
         self._groups = {g.part: g for g in groups}
         self._clip_norm = clip_norm
         self._rate_factor = rate_factor
-        self._rounding_draws = rounding_draws
+        self._rounding_generators = rounding_generators
         self._watchdog = Watchdog(groups)
-        self._mover = Mover(groups, optimizer, self._watchdog)
-        self._fused = FusedBackward(groups, self._mover) if is_fused else None
+        self._sliced_step = SlicedStep(groups, optimizer, self._watchdog)
+        self._fused = FusedBackward(groups, self._sliced_step) if is_fused else None
         self._step = 0
         self._losses: list[torch.Tensor] = []
         self._may_be_zero = False
@@ -83,9 +83,9 @@ class Stepper:
 
         A fused backward pass moves the weights by it at once. Raises ValueError where that would be a part of a step.
         """
-        loss = step_loss.loss * (step_loss.num_samples / step_loss.window_samples)
+        loss = step_loss.loss * (step_loss.num_samples / step_loss.group_samples)
         if self._fused is not None:
-            self._move_backward(self._fused, loss, is_whole=step_loss.ends_step and not self._losses)
+            self._move_backward(self._fused, loss, is_whole=step_loss.is_last_micro_batch and not self._losses)
         elif loss.requires_grad:
             self.scaler.scale(loss).backward()
         self._losses.append(loss.detach())
@@ -103,7 +103,7 @@ class Stepper:
         if is_scaled:
             self._unscale()
         if self._fused is not None:
-            self._fused.move_rest(self._draws_of(step))
+            self._fused.move_rest(self._generators_of(step))
         total_loss = torch.stack(self._losses).sum().float()
         norms = list(self.gradient_norms().values())
         norm = norm_of([n.to(total_loss.device) for n in norms]) if norms else torch.zeros_like(total_loss)
@@ -118,7 +118,7 @@ class Stepper:
                 self.ema.update(step + 1)
         self.is_moving = False
         if is_finite:
-            self._watchdog.judge(learning_rates, may_be_zero=self._may_be_zero or loss == 0.0)
+            self._watchdog.check(learning_rates, may_be_zero=self._may_be_zero or loss == 0.0)
         if is_scaled:
             self.scaler.update()
         outcome = StepOutcome(
@@ -135,9 +135,9 @@ class Stepper:
     def discard(self) -> None:
         """Forget the gradients of a step that is not finished. Unless it was fused, no weight has moved by it."""
         self.optimizer.zero_grad(set_to_none=True)
-        for stand_in in self._stand_ins():
-            stand_in.weight.grad = None
-            stand_in.release()
+        for master_weight in self._master_weights():
+            master_weight.weight.grad = None
+            master_weight.release()
         if self._fused is not None:
             self._fused.forget()
         self._losses.clear()
@@ -152,7 +152,7 @@ class Stepper:
         norms = {part: total_norm(group) for part, group in self._groups.items()}
         return {part: norm for part, norm in norms.items() if norm is not None}
 
-    def trial(self, kept: Collection[str]) -> AbstractContextManager[None]:
+    def dry_run_step(self, kept: Collection[str]) -> AbstractContextManager[None]:
         """Return the context of a backward pass of somebody else through these weights, which moves none of them.
 
         Of the gradients those of `kept` remain; where the step is not fused, all of them do.
@@ -166,7 +166,7 @@ class Stepper:
             return  # `finish` finds that there is nothing, or nothing usable
         self._set_learning_rates(self._step)
         self.is_moving = True
-        with fused.moves(self._draws_of(self._step)):
+        with fused.moves(self._generators_of(self._step)):
             loss.backward()
 
     def _move_all(self, step: int, norm: torch.Tensor) -> None:
@@ -175,24 +175,24 @@ class Stepper:
                 torch.nn.utils.clip_grads_with_norm_(parameters, self._clip_norm, norm)
 
         for names in slices(self._groups.values()):
-            self._mover.move(names, self._draws_of(step), clip)
+            self._sliced_step.move(names, self._generators_of(step), clip)
 
     def _unscale(self) -> None:
         """Undo the scaling of the loss in all gradients. It is done in float32 for float16, and so all at once."""
-        for stand_in in self._stand_ins():
-            if stand_in.rounding == "master":
-                stand_in.take_gradient()
+        for master_weight in self._master_weights():
+            if master_weight.rounding == "master":
+                master_weight.take_gradient()
         with holding(self.optimizer, self._groups):
             self.scaler.unscale_(self.optimizer)
 
     def _has_gradients(self) -> bool:
         return any(p.grad is not None for g in self._groups.values() for p in g.parameters.values())
 
-    def _draws_of(self, step: int) -> Draws:
-        return lambda name: self._rounding_draws(step, name)
+    def _generators_of(self, step: int) -> Generators:
+        return lambda name: self._rounding_generators(step, name)
 
-    def _stand_ins(self) -> Iterator[StandIn]:
-        return (s for g in self._groups.values() for s in g.stand_ins.values())
+    def _master_weights(self) -> Iterator[MasterWeight]:
+        return (s for g in self._groups.values() for s in g.master_weights.values())
 
     def _set_learning_rates(self, step: int) -> dict[str, float]:
         factor = self._rate_factor(step)
@@ -204,7 +204,7 @@ class Stepper:
 
 
 def _means(told: Sequence[tuple[str, float, int]]) -> dict[str, float]:
-    """Return, by name, the mean of the values weighed by their numbers of pictures."""
+    """Return, by name, the mean of the values weighed by their numbers of images."""
     names = dict.fromkeys(name for name, _, _ in told)
     shares = {name: [(value, count) for own, value, count in told if own == name] for name in names}
     return {name: sum(v * n for v, n in pairs) / sum(n for _, n in pairs) for name, pairs in shares.items()}

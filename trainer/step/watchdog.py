@@ -42,7 +42,7 @@ class Watchdog:
         if seen is not None and not torch.equal(*seen):
             del self._unproven[part]
 
-    def judge(self, learning_rates: Mapping[str, float], *, may_be_zero: bool) -> None:
+    def check(self, learning_rates: Mapping[str, float], *, may_be_zero: bool) -> None:
         """After a step: count it for the parts that have not learned yet.
 
         Raises DarkroomError, naming the part, where one has had its steps and learned nothing.

@@ -173,7 +173,7 @@ class BottomBar(Panel):
 def _phase_words(stage: str, state: RunState) -> tuple[str, str, str]:
     """Return the phase in words, its detail, and the colour of the words."""
     if stage == "checking":
-        return PHASE_WORDS["checking"], "looking at settings and pictures", "text"
+        return PHASE_WORDS["checking"], "looking at settings and images", "text"
     if stage == "idle":
         return _outcome_words(state)
     phase = stage if stage in ("paused", "stopping") else state.phase

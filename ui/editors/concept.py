@@ -1,4 +1,4 @@
-"""The editor of a concept: all its fields, and beside them its pictures with their captions, and what is skipped."""
+"""The editor of a concept: all its fields, and beside them its images with their captions, and what is skipped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from modules.data.concept import Concept
 from modules.data.scan import Scan
 from modules.system.problem import count
 from ui.context import Context
-from ui.editors.pictures import PictureViewer
+from ui.editors.images import ImageViewer
 from ui.forms.layout import FormView
 from ui.forms.records import Group, inner_records
 from ui.scanning import Scans
@@ -63,7 +63,7 @@ class ConceptEditor(Window):
 
     def _add_preview(self, pad: int) -> None:
         context = self._context
-        card = Card(self, context.theme, "Pictures")
+        card = Card(self, context.theme, "Images")
         tk.Grid.grid_configure(card, row=0, column=1, sticky="nsew", padx=(0, pad), pady=pad)
         self.summary = Text(card.body, context.theme, colour="muted", on="card", wrap_px=440)
         self.summary.pack(anchor="w", padx=(pad - 4, 0))
@@ -73,12 +73,12 @@ class ConceptEditor(Window):
         self.skipped.pack(side="left", anchor="w", padx=(pad - 4, 0))
         Button(footer, context.theme, "Close", self.close, on="card").pack(side="right", anchor="s")
         self.grid_view = ImageGrid(
-            card.body, context.theme, context.pump, empty_text="No pictures here.", on_open=self._open
+            card.body, context.theme, context.pump, empty_text="No images here.", on_open=self._open
         )
         self.grid_view.pack(fill="both", expand=True, padx=(pad - 4, 0), pady=pad // 2)
 
     def _follow(self) -> None:
-        """Show the pictures of the folder as it is set now."""
+        """Show the images of the folder as it is set now."""
         form = self._context.form
         if len(form.value(self.path.rpartition(".")[0])) != self._num_items:
             self._context.root.after_idle(self.close)
@@ -97,15 +97,15 @@ class ConceptEditor(Window):
                 self.skipped.say("")
 
     def _show(self, scan: Scan) -> None:
-        parts = [count(len(scan.pictures), "picture")]
+        parts = [count(len(scan.images), "image")]
         if scan.num_without_caption:
             parts.append(f"{scan.num_without_caption:,} without a caption")
         self.summary.say(", ".join(parts))
-        self.grid_view.show([Tile(p.path, " | ".join(p.captions) or "(no caption)") for p in scan.pictures])
+        self.grid_view.show([Tile(p.path, " | ".join(p.captions) or "(no caption)") for p in scan.images])
         lines = [f"Skipped: {s.path.name}: {s.reason}" for s in scan.skipped[:_MAX_SKIPPED_LINES]]
         more = len(scan.skipped) - _MAX_SKIPPED_LINES
         self.skipped.say("\n".join([*lines, *([f"and {more} more"] if more > 0 else [])]))
 
     def _open(self, index: int) -> None:
         tiles = [Tile(t.path, f"{t.path.name}\n{t.caption}") for t in self.grid_view.tiles]
-        PictureViewer(self._context, tiles, index)
+        ImageViewer(self._context, tiles, index)

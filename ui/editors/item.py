@@ -1,4 +1,4 @@
-"""The editor of an entry of a list that is nothing but fields: a sample prompt, a judge."""
+"""The editor of an entry of a list that is nothing but fields: a sample prompt, a reward model."""
 
 from __future__ import annotations
 

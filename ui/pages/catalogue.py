@@ -41,7 +41,7 @@ PAGES: tuple[PageSpec, ...] = (
     PageSpec(
         "concepts",
         "Concepts",
-        "The folders of pictures to learn from.",
+        "The folders of images to learn from.",
         ("concepts",),
         view="ui.pages.concepts:ConceptsPage",
     ),
@@ -51,7 +51,7 @@ PAGES: tuple[PageSpec, ...] = (
     PageSpec(
         "rewards",
         "Rewards",
-        "Learning from what judges say of painted pictures, instead of from pictures alone.",
+        "Learning from what reward models say of painted images, instead of from images alone.",
         ("training.method", "reward"),
         view="ui.pages.rewards:rewards_page",
     ),

@@ -1,4 +1,4 @@
-"""The Concepts page: the folders of pictures, with what was found in each."""
+"""The Concepts page: the folders of images, with what was found in each."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _COLUMNS = (
     Column("#0", "Name", 250),
     Column(ENABLED_COLUMN, "On", 44, "center"),
     Column("kind", "Used for", 90),
-    Column("pictures", "Pictures", 110),
+    Column("images", "Images", 110),
     Column("path", "Folder", 260, is_stretched=True),
 )
-_NOTHING_YET = "Add the folders that hold your pictures.\nYou can choose several at once, or drop them here."
+_NOTHING_YET = "Add the folders that hold your images.\nYou can choose several at once, or drop them here."
 
 
 class ConceptsPage:
@@ -62,7 +62,7 @@ class ConceptsPage:
             row_of=self._row_of,
             edit=self.edit,
             before_change=self._close_editor,
-            table_style="Pictures.Treeview",
+            table_style="Images.Treeview",
         )
         px = context.theme.px
         tk.Grid.grid_configure(self.list.card, row=1, column=0, sticky="nsew", padx=px(PAD + 4), pady=(0, px(PAD)))
@@ -76,7 +76,7 @@ class ConceptsPage:
         self._follow()
 
     def shown(self) -> None:
-        """Look at the folders again: pictures may have come or gone."""
+        """Look at the folders again: images may have come or gone."""
         self.scans.forget()
         self._follow()
 
@@ -91,7 +91,7 @@ class ConceptsPage:
         """Ask for folders and add a concept for each."""
         present = [from_root(c.path).parent for c in self._concepts() if c.path]
         start = next((p for p in reversed(present) if p.is_dir()), PROGRAM_ROOT)
-        self.add_folders(self._context.interaction.ask_folders("Add folders of pictures", start))
+        self.add_folders(self._context.interaction.ask_folders("Add folders of images", start))
 
     def add_folders(self, folders: Iterable[Path]) -> None:
         """Add a concept for each folder; a file that was dropped stands for its folder."""
@@ -138,12 +138,12 @@ class ConceptsPage:
 
     def _show_thumbnail(self, index: int, concept: Concept) -> None:
         scan = self.scans.of(concept)
-        if not isinstance(scan, Scan) or not scan.pictures:
-            self.list.table.set_picture(index, self._blank)
+        if not isinstance(scan, Scan) or not scan.images:
+            self.list.table.set_image(index, self._blank)
             return
-        path = scan.pictures[0].path
+        path = scan.images[0].path
         if path in self._photos:
-            self.list.table.set_picture(index, self._photos[path] or self._blank)
+            self.list.table.set_image(index, self._photos[path] or self._blank)
             return
         self._photos[path] = None
         side_px = self._context.theme.px(_THUMBNAIL_PX)
@@ -164,11 +164,11 @@ class ConceptsPage:
         return f"  {name}", (ON if concept.enabled else OFF, kind, words, concept.path), tag
 
     def _found_words(self, concept: Concept) -> tuple[str, str]:
-        """Return what was found of a concept's pictures, and the colour of its row."""
+        """Return what was found of a concept's images, and the colour of its row."""
         match self.scans.of(concept):
-            case Scan(pictures=pictures, skipped=skipped):
+            case Scan(images=images, skipped=skipped):
                 extra = f" ({len(skipped)} skipped)" if skipped else ""
-                return f"{len(pictures):,}{extra}", "" if pictures else "error"
+                return f"{len(images):,}{extra}", "" if images else "error"
             case None:
                 return "…", ""
             case error:
@@ -178,4 +178,4 @@ class ConceptsPage:
         scans = [s for c in concepts if c.enabled and isinstance(s := self.scans.of(c), Scan)]
         if not concepts:
             return ""
-        return f"{count(len(concepts), 'concept')}, {count(sum(len(s.pictures) for s in scans), 'picture')} in use"
+        return f"{count(len(concepts), 'concept')}, {count(sum(len(s.images) for s in scans), 'image')} in use"

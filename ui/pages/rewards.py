@@ -1,4 +1,4 @@
-"""The Rewards page: the method, how it follows a reward, and the list of who judges."""
+"""The Rewards page: the method, how it follows a reward, and the list of who reward models."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ui.widgets.table import Column
 
 
 def rewards_page(master: tk.Misc, context: Context, spec: PageSpec) -> FormWithList:
-    """Return the page: the form of the method and the measurements, and the table of judges."""
-    return FormWithList(master, context, spec, _JUDGES)
+    """Return the page: the form of the method and the measurements, and the table of reward models."""
+    return FormWithList(master, context, spec, _REWARD_MODELS)
 
 
 def needs_of(scorer: Scorer) -> str:
-    """Return what a judge needs beside the program: its own files, those that are published, or nothing."""
+    """Return what a reward model needs beside the program: its own files, those that are published, or nothing."""
     if scorer.kind == "user_code":
         return scorer.file or "a file and a function"
     needs = []
@@ -43,21 +43,21 @@ def _new(_present: Sequence[Scorer], _config: Config) -> Scorer:
     return Scorer(kind="brightness")  # which needs no file
 
 
-_JUDGES = ListSpec(
+_REWARD_MODELS = ListSpec(
     path="reward.scorers",
-    title="Judges",
+    title="RewardModels",
     columns=(
-        Column("#0", "Judge", 220, is_stretched=True),
+        Column("#0", "RewardModel", 220, is_stretched=True),
         Column(ENABLED_COLUMN, "On", 44, "center"),
         Column("weight", "Weight", 70),
         Column("scale", "Rates from", 220),
         Column("needs", "Needs", 260, is_stretched=True),
     ),
-    add_label="Add judge",
-    add_tip="Add somebody who rates the painted pictures",
-    item_name="Judge",
+    add_label="Add reward model",
+    add_tip="Add somebody who rates the painted images",
+    item_name="RewardModel",
     item_type=Scorer,
     row_of=_row_of,
     new=_new,
-    hangs_on="training.method",  # whether a judge is followed or only watched
+    hangs_on="training.method",  # whether a reward model is followed or only watched
 )

@@ -11,7 +11,7 @@ from modules.system.problem import count
 from trainer.events import SampleReady
 from ui.context import Context
 from ui.documents import as_config_path
-from ui.editors.pictures import PictureViewer
+from ui.editors.images import ImageViewer
 from ui.pages.catalogue import PageSpec
 from ui.pages.page import PageFrame
 from ui.run.run_state import RunState
@@ -143,9 +143,9 @@ class RunPage:
         self.facts_card.heading.say("What a start will do")
         report = self._context.starter.report
         if report is None:
-            self.facts.say("Looking at settings and pictures…")
+            self.facts.say("Looking at settings and images…")
         elif report.preview is None:
-            self.facts.say("The pictures cannot be counted yet; Start tells what is missing.")
+            self.facts.say("The images cannot be counted yet; Start tells what is missing.")
         else:
             self.facts.say("\n".join(preview_lines(report.preview)))
 
@@ -170,7 +170,7 @@ class RunPage:
             lines.append(validation_line(state.validation))
         if state.rewards:
             lines.append(reward_line(state.rewards[-1]))
-        lines.append(f"{count(started.num_pictures, 'picture')} on {started.device}")
+        lines.append(f"{count(started.num_images, 'image')} on {started.device}")
         lines.append(f"Folder: {as_config_path(Path(started.run_dir))}")
         return lines
 
@@ -180,7 +180,7 @@ class RunPage:
         chosen = newest_samples(state)[index]
         history = [s for s in state.samples if s.index == chosen.index]
         tiles = [Tile(Path(s.path), f"Step {s.step:,}\n{s.prompt}") for s in history]
-        PictureViewer(self._context, tiles, len(tiles) - 1, "Sample")
+        ImageViewer(self._context, tiles, len(tiles) - 1, "Sample")
 
 
 def newest_samples(state: RunState) -> list[SampleReady]:

@@ -124,7 +124,8 @@ class Starter:
         """Ask whether the user's own code may run, for each file that was not approved; the check refuses the rest."""
         for code in unapproved_code(config):
             message = (
-                f"The settings name the function {code.function} of {code.path} as a judge. It is a program: it runs "
+                f"The settings name the function {code.function} of {code.path} as a reward model. It is a program: "
+                f"it runs "
                 "with your rights and can do whatever you can. Read it, and approve it only if you trust it. The "
                 f"approval holds for the file as it is now (SHA-256 {code.digest})."
             )

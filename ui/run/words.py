@@ -35,9 +35,9 @@ PHASE_WORDS: Mapping[str, str] = {
     "checking": "Checking",
     "starting": "Starting",
     "loading": "Loading the model",
-    "scanning": "Looking at the pictures",
+    "scanning": "Looking at the images",
     "caching": "Caching",
-    "rehearsing": "Trying everything once",
+    "dry_run": "Trying everything once",
     "training": "Training",
     "validating": "Validating",
     "sampling": "Painting samples",
@@ -106,9 +106,9 @@ def reward_line(event: RewardMeasured) -> str:
 
 
 def reward_rows(event: RewardMeasured) -> list[tuple[str, str]]:
-    """Return what each judge said, by its label; the sum comes first where several are followed."""
-    rows = [(_judge(name), loss(value)) for name, value in event.by_judge.items()]
-    followed = [name for name in event.by_judge if name != event.held_out_by]
+    """Return what each reward model said, by its label; the sum comes first where several are followed."""
+    rows = [(_judge(name), loss(value)) for name, value in event.by_reward_model.items()]
+    followed = [name for name in event.by_reward_model if name != event.held_out_by]
     return [("followed", loss(event.followed)), *rows] if len(followed) > 1 else rows
 
 
@@ -144,29 +144,29 @@ def _closing_words(event: Event) -> tuple[str, Tone] | None:
 
 
 def _started(event: RunStarted) -> str:
-    pictures = count(event.num_pictures, "picture")
+    images = count(event.num_images, "image")
     start = f", going on at step {event.first_step:,}" if event.first_step else ""
     weights = f"{event.num_trainable_parameters:,} trained weights"
-    return f"{count(event.total_steps, 'step')} over {pictures}{start}; {weights} on {event.device}"
+    return f"{count(event.total_steps, 'step')} over {images}{start}; {weights} on {event.device}"
 
 
 def preview_lines(preview: Preview) -> list[str]:
     """Return what a run will do, one fact per line."""
     model = [preview.model] if preview.model else []
-    if not preview.num_pictures:
-        return [*model, "No pictures to learn from yet."]
-    lines = [*model, f"{count(preview.num_pictures, 'picture')}, {count(preview.total_steps, 'step')} in all"]
-    if preview.num_validation_pictures:
-        lines.append(f"{count(preview.num_validation_pictures, 'validation picture')}")
+    if not preview.num_images:
+        return [*model, "No images to learn from yet."]
+    lines = [*model, f"{count(preview.num_images, 'image')}, {count(preview.total_steps, 'step')} in all"]
+    if preview.num_validation_images:
+        lines.append(f"{count(preview.num_validation_images, 'validation image')}")
     if preview.buckets:
         sizes = ", ".join(f"{size} ({number:,})" for size, number in preview.buckets[:_MAX_BUCKETS])
         more = len(preview.buckets) - _MAX_BUCKETS
         lines.append(f"Sizes: {sizes}{f' and {more} more' if more > 0 else ''}")
     if preview.num_without_caption:
-        lines.append(f"{count(preview.num_without_caption, 'picture')} without a caption")
+        lines.append(f"{count(preview.num_without_caption, 'image')} without a caption")
     if preview.skipped:
         lines.append(f"{count(len(preview.skipped), 'file')} passed over")
-    lines += preview.judges
+    lines += preview.reward_models
     if preview.memory:
         lines.append(preview.memory)
     return lines

@@ -1,4 +1,4 @@
-"""Choosing folders, several at once: Tk's own dialog takes but one, and cannot show how many pictures are inside."""
+"""Choosing folders, several at once: Tk's own dialog takes but one, and cannot show how many images are inside."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ui.widgets.table import Column, Table
 from ui.widgets.variables import TextVar
 
 _COUNTING_SECONDS = 0.1
-_COLUMNS = (Column("#0", "Folder", 380, is_stretched=True), Column("pictures", "Pictures", 90, "e"))
+_COLUMNS = (Column("#0", "Folder", 380, is_stretched=True), Column("images", "Images", 90, "e"))
 
 
 class FolderPicker(Dialog):
@@ -73,7 +73,7 @@ class FolderPicker(Dialog):
         self.path.set(str(self.folder))
         self._folders = sorted(entries, key=lambda p: p.name.lower())
         deadline = time.perf_counter() + _COUNTING_SECONDS
-        self.table.set_rows([(f"  {p.name}", (_count_pictures(p, deadline),), "") for p in self._folders])
+        self.table.set_rows([(f"  {p.name}", (_count_images(p, deadline),), "") for p in self._folders])
         self.table.tree.selection_set(())
 
     def _typed(self, _event: object) -> str:
@@ -88,8 +88,8 @@ class FolderPicker(Dialog):
         self.open(self.folder.parent)
 
 
-def _count_pictures(folder: Path, deadline: float) -> str:
-    """Return how many files directly in a folder look like pictures; empty for none, or when the time is up."""
+def _count_images(folder: Path, deadline: float) -> str:
+    """Return how many files directly in a folder look like images; empty for none, or when the time is up."""
     number = 0
     try:
         with os.scandir(folder) as entries:

@@ -1,4 +1,4 @@
-"""A grid of pictures on a plain canvas: only those in sight are loaded, in the background."""
+"""A grid of images on a plain canvas: only those in sight are loaded, in the background."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WHEEL_PX = 60
 _TILE_STEP_PX = 16
 
 
-Key = tuple[Path, int]  # a picture at a tile's size
+Key = tuple[Path, int]  # an image at a tile's size
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class ImageGrid(Panel):
             self.draw()
 
     def show(self, tiles: Sequence[Tile]) -> None:
-        """Show other tiles; of the pictures that were loaded before, those that are still among them are kept."""
+        """Show other tiles; of the images that were loaded before, those that are still among them are kept."""
         self.tiles = tuple(tiles)
         wanted = {tile.path for tile in self.tiles}
         for key in [k for k in self._jobs if k[0] not in wanted]:
@@ -93,7 +93,7 @@ class ImageGrid(Panel):
         self.draw()
 
     def destroy(self) -> None:
-        """Forget the pictures that are still being loaded, too."""
+        """Forget the images that are still being loaded, too."""
         for job in self._jobs.values():
             job.cancel()
         self._jobs.clear()

@@ -1,7 +1,7 @@
 """The reward chart on a canvas: what is followed on the left scale, what is held out on its own at the right.
 
-The two are ratings of different judges, so only their courses compare: the one that is only watched shows whether the
-other is raised honestly.
+The two are ratings of different reward models, so only their courses compare: the one that is only watched shows
+whether the other is raised honestly.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class RewardChart(tk.Canvas):
             x = self.bbox(item)[2] + px(16)
 
     def _point_at(self, event: tk.Event[Any]) -> None:
-        """Show what every judge said at the measurement nearest to the pointer."""
+        """Show what every reward model said at the measurement nearest to the pointer."""
         self.delete("pointer")
         px = self.theme.px
         span = self.winfo_width() - px(_LEFT + _RIGHT)
@@ -115,7 +115,7 @@ class RewardChart(tk.Canvas):
         found = nearest(self._measured, low + (event.x - px(_LEFT)) / span * (high - low))
         if found is not None:
             columns = [BoxColumn("judge", reward_rows(found))]
-            # At the top, whatever the pointer's height: the chart is low, and each judge has a row.
+            # At the top, whatever the pointer's height: the chart is low, and each reward model has a row.
             draw_box(self, self.theme, (self._x(found.step), 0), reward_line(found), columns, tag="pointer")
 
     def _write(self, x: float, y: float, text: str, token: str, *, anchor: Any) -> int:

@@ -1,4 +1,4 @@
-"""A dense list: ttk's tree as a flat table, with pictures in the rows where wanted."""
+"""A dense list: ttk's tree as a flat table, with images in the rows where wanted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Column:
 
 
 class Table(Panel):
-    """Rows by number; the first column may carry a picture. Thousands of rows cost nothing until they are seen."""
+    """Rows by number; the first column may carry an image. Thousands of rows cost nothing until they are seen."""
 
     def __init__(
         self,
@@ -90,11 +90,11 @@ class Table(Panel):
         if self.tree.exists(str(index)):
             self.tree.set(str(index), column, text)
 
-    def set_picture(self, index: int, picture: Any) -> None:
-        """Show a picture in the first column; None takes it away."""
+    def set_image(self, index: int, image: Any) -> None:
+        """Show an image in the first column; None takes it away."""
         if self.tree.exists(str(index)):
-            self._images[index] = picture  # Tk keeps no reference of its own
-            self.tree.item(str(index), image=picture or "")
+            self._images[index] = image  # Tk keeps no reference of its own
+            self.tree.item(str(index), image=image or "")
 
     @property
     def selected(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""kohya's folders of pictures, sizes, captions and caches."""
+"""kohya's folders of images, sizes, captions and caches."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from modules.system.problem import Problem, shown
 _REPEATED = re.compile(r"(\d+)_(.*)")  # 10_sks dog
 
 
-def pictures(given: Args, result: Tree, notes: Notes) -> None:
-    """Take the folders, how pictures are sized, and what is cached."""
+def images(given: Args, result: Tree, notes: Notes) -> None:
+    """Take the folders, how images are sized, and what is cached."""
     _sizes(given, result, notes)
     if said(given.get("cache_latents")) or said(given.get("cache_latents_to_disk")):
         wanted = [flag_of(given.pop(k, False)) for k in ("cache_latents", "cache_latents_to_disk")]
@@ -50,7 +50,7 @@ def _sizes(given: Args, result: Tree, notes: Notes) -> None:
 
 
 def _from_folders(given: Args, notes: Notes) -> list[dict[str, Any]]:
-    """Return a concept for each sub-folder whose name says its repeats, of the training and the other pictures."""
+    """Return a concept for each sub-folder whose name says its repeats, of the training and the other images."""
     concepts = []
     weight = number_of(given.get("prior_loss_weight")) or 1.0
     for key, loss_weight in (("train_data_dir", 1.0), ("reg_data_dir", weight)):
@@ -75,7 +75,7 @@ def _from_folders(given: Args, notes: Notes) -> list[dict[str, Any]]:
 
 
 def _changes(given: Args) -> dict[str, Any]:
-    """Return what is done to the pictures and captions of every folder alike."""
+    """Return what is done to the images and captions of every folder alike."""
     image: dict[str, Any] = {}
     text: dict[str, Any] = {}
     if flag_of(given.pop("flip_aug", False)):
@@ -118,7 +118,7 @@ def _from_dataset_config(given: Args, notes: Notes) -> list[dict[str, Any]]:
                 concept["loss_weight"] = number_of(given.get("prior_loss_weight")) or 1.0
             concepts.append(concept)
     if isinstance(datasets, list) and not concepts:
-        notes.append(Problem("concepts", "The dataset config names no folder of pictures.", "warning"))
+        notes.append(Problem("concepts", "The dataset config names no folder of images.", "warning"))
     return concepts
 
 

@@ -7,7 +7,7 @@ silent sd-scripts' defaults stand, which are what the run was made with.
 
 from __future__ import annotations
 
-from modules.config.imports.kohya_dataset import pictures
+from modules.config.imports.kohya_dataset import images
 from modules.config.imports.kohya_sampling import watching
 from modules.config.imports.kohya_training import learning
 from modules.config.imports.kohya_values import Args, arguments_of, flag_of, number_of, said, taken
@@ -34,7 +34,7 @@ def tree_of_kohya(args: Args, notes: Notes) -> Tree:
     """Return our tree for kohya's flat settings; total: whatever does not fit is told and left out."""
     given = {key: value for key, value in args.items() if isinstance(key, str)}
     result: Tree = {"darkroom_version": 1}
-    for take in (_model, _adapter, learning, pictures, watching):
+    for take in (_model, _adapter, learning, images, watching):
         take(given, result, notes)
     rest = {key: v for key, v in given.items() if key not in _NOT_SETTINGS and said(v) and v not in (False, 0)}
     if rest:

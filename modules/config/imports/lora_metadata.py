@@ -49,7 +49,7 @@ def config_of_lora(path: Path) -> Loaded:
     notes = [Problem("", f"These are the settings that {path.name} was trained with, as far as it tells them.", "info")]
     tree = tree_of_kohya(args, notes)
     if not tree.get("concepts"):
-        notes.append(Problem("concepts", "Which pictures it was trained on is not in the file.", "info"))
+        notes.append(Problem("concepts", "Which images it was trained on is not in the file.", "info"))
     loaded = decode(tree)
     return Loaded(loaded.config, [*notes, *loaded.problems], was_migrated=True)
 

@@ -13,24 +13,25 @@ def fused_back_pass(config: Config) -> Iterator[Problem]:
     training = config.training
     if not getattr(training.optimizer, "fused_back_pass", False):
         return
-    or_without = "or switch the optimizer's fused back pass off."
+    or_without = "or switch the optimizer's fused backward pass off."
     if training.accumulation_steps > 1:
         yield Problem(
             "training.accumulation_steps",
-            "A fused back pass moves the weights after every batch, and so cannot add up "
+            "A fused backward pass moves the weights after every batch, and so cannot add up "
             f"{training.accumulation_steps} of them.",
             advice=f"Set the accumulation to 1, {or_without}",
         )
     if training.clip_norm is not None:
         yield Problem(
             "training.clip_norm",
-            f"A fused back pass never has all gradients together, and so cannot clip them at {training.clip_norm:g}.",
+            f"A fused backward pass never has all gradients together, and so cannot clip them at "
+            f"{training.clip_norm:g}.",
             advice=f"Leave this field empty, {or_without}",
         )
     if training.precision == "float16":
         yield Problem(
             "training.precision",
             "float16 scales the loss, and whether the scale was right is known only once all gradients are there; with "
-            "a fused back pass they never are.",
+            "a fused backward pass they never are.",
             advice=f"Choose bfloat16 or float32, {or_without}",
         )

@@ -44,14 +44,14 @@ def concepts(config: Config) -> Iterator[Problem]:
     if not any(c.kind == "training" for c in active):
         yield Problem(
             "concepts",
-            "There are no pictures to learn from.",
+            "There are no images to learn from.",
             advice="Add a concept on the Concepts page and name its folder.",
         )
     for index, concept in enumerate(config.concepts):
         if concept.enabled and concept.kind == "training" and concept.repeats == 0:
             yield Problem(
                 f"concepts.{index}.repeats",
-                f"The concept {concept.name or f'number {index + 1}'} has 0 repeats: its pictures are never shown.",
+                f"The concept {concept.name or f'number {index + 1}'} has 0 repeats: its images are never shown.",
                 "warning",
                 "Raise the repeats or disable the concept.",
             )

@@ -1,4 +1,4 @@
-"""What waits on the resting device: where that works, and where it does anything."""
+"""What waits on the offload device: where that works, and where it does anything."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def offloaded_layers(config: Config) -> Iterator[Problem]:
         if (learns or part.role == "denoiser") and settings.checkpointing != "block":
             yield Problem(
                 f"parts.{part.name}.checkpointing",
-                f"Layers of {part.label} are to wait on the resting device, but without gradient checkpointing per "
+                f"Layers of {part.label} are to wait on the offload device, but without gradient checkpointing per "
                 "block all of them come and stay until the backward pass is over.",
                 advice="Set its gradient checkpointing to per block, or its share of offloaded layers to 0.",
             )
@@ -31,9 +31,9 @@ def offloaded_layers(config: Config) -> Iterator[Problem]:
         if _device(config.general.temp_device) == _device(config.general.train_device):
             yield Problem(
                 f"parts.{part.name}.offload_fraction",
-                f"Layers of {part.label} are to wait on the resting device, which is the training device.",
+                f"Layers of {part.label} are to wait on the offload device, which is the training device.",
                 "warning",
-                "Name another resting device, as a rule cpu, or set the share to 0.",
+                "Name another offload device, as a rule cpu, or set the share to 0.",
             )
 
 

@@ -1,4 +1,4 @@
-"""The reward methods: somebody judges, and the chain is as long as what is asked of it."""
+"""The reward methods: somebody reward models, and the chain is as long as what is asked of it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from modules.system.errors import DarkroomError
 from modules.system.problem import Problem
 
 
-def reward_judges(config: Config) -> Iterator[Problem]:
-    """A judge is there to be followed, lets a gradient pass, and its settings can be read."""
+def reward_models(config: Config) -> Iterator[Problem]:
+    """A reward model is there to be followed, lets a gradient pass, and its settings can be read."""
     method = config.training.method
     if not isinstance(method, AlignProp):
         return
@@ -24,8 +24,8 @@ def reward_judges(config: Config) -> Iterator[Problem]:
     if not trained:
         yield Problem(
             "reward.scorers",
-            "A reward is to be followed, but no judge is there to give one.",
-            advice="Add a judge, with a weight above 0, that is not the one held out.",
+            "A reward is to be followed, but no reward model is there to give one.",
+            advice="Add a reward model, with a weight above 0, that is not the one held out.",
         )
     held_out = held_out_scorer(scorers, method.hold_out)
     for index, scorer in enumerate(scorers):
@@ -34,7 +34,7 @@ def reward_judges(config: Config) -> Iterator[Problem]:
         path = f"reward.scorers.{index}"
         if scorer != held_out and not REWARDS[scorer.kind].is_differentiable:
             message = f"No gradient passes through {REWARDS[scorer.kind].label}, which AlignProp needs."
-            yield Problem(f"{path}.kind", message, advice="Take another judge, or hold this one out.")
+            yield Problem(f"{path}.kind", message, advice="Take another reward model, or hold this one out.")
         try:
             if scorer.kind == "colour_target":
                 parse_colour(scorer.colour)
@@ -44,11 +44,11 @@ def reward_judges(config: Config) -> Iterator[Problem]:
             name = "colour" if scorer.kind == "colour_target" else "file"
             yield Problem(f"{path}.{name}", error.message, advice=error.advice)
     if held_out is not None and held_out.kind == "user_code" and held_out not in scorers:
-        message = "Your own function is to be held out, but none is among the judges."
-        yield Problem("training.method.hold_out", message, advice="Add it to the judges, with its file.")
+        message = "Your own function is to be held out, but none is among the reward models."
+        yield Problem("training.method.hold_out", message, advice="Add it to the reward models, with its file.")
 
 
-def reward_chain(config: Config) -> Iterator[Problem]:
+def reward_rollout(config: Config) -> Iterator[Problem]:
     """The last steps that learn are no more than there are, and the fewest no more than the most."""
     method = config.training.method
     if not isinstance(method, AlignProp):
@@ -56,7 +56,7 @@ def reward_chain(config: Config) -> Iterator[Problem]:
     if method.last_steps > method.steps:
         yield Problem(
             "training.method.last_steps",
-            f"The last {method.last_steps} steps are to learn, but a picture is painted in {method.steps}.",
+            f"The last {method.last_steps} steps are to learn, but an image is painted in {method.steps}.",
             advice=f"Set it to {method.steps} or fewer, or paint in more steps.",
         )
     if method.truncate == "uniform" and method.last_steps_min > method.last_steps:

@@ -59,7 +59,7 @@ def small_weights(config: Config) -> Iterator[Problem]:
 
 
 def stops(config: Config) -> Iterator[Problem]:
-    """Parts that stop at once, after the end, or all before it. Spans counted in steps need the pictures."""
+    """Parts that stop at once, after the end, or all before it. Spans counted in steps need the images."""
     epochs = config.training.epochs
     trained = _trained(config)
     for part in trained:

@@ -10,9 +10,9 @@ from modules.system.problem import Problem
 
 
 def validation(config: Config) -> Iterator[Problem]:
-    """What rests on validation is asked for only where it is on, has pictures, and comes often enough.
+    """What rests on validation is asked for only where it is on, has images, and comes often enough.
 
-    How often it comes is known here where it goes by epochs; by steps it needs the pictures, by time nobody knows.
+    How often it comes is known here where it goes by epochs; by steps it needs the images, by time nobody knows.
     """
     settings = config.validation
     if settings.every.is_never:
@@ -67,7 +67,7 @@ def _measures_nothing(config: Config) -> Iterator[Problem]:
             is_all = all(c.repeats == 0 for _, c in concepts)
             yield Problem(
                 f"concepts.{index}.repeats",
-                f"The validation concept {concept.name or f'number {index + 1}'} has 0 repeats: its pictures are never "
+                f"The validation concept {concept.name or f'number {index + 1}'} has 0 repeats: its images are never "
                 f"measured{', and there is no other' if is_all else ''}.",
                 "error" if is_all else "warning",
                 "Set its repeats to 1, or disable the concept.",

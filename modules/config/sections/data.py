@@ -17,8 +17,8 @@ class Data(Section):
         MinLen(1),
         Setting(
             "Resolution",
-            "The side of a square picture of the size to train at; other shapes get the same area. Several, "
-            "as in 512, 768, train each picture at each of them in turn.",
+            "The side of a square image of the size to train at; other shapes get the same area. Several, "
+            "as in 512, 768, train each image at each of them in turn.",
             unit="px",
             group="Size",
         ),
@@ -29,7 +29,7 @@ class Data(Section):
         Le(8192),
         Setting(
             "Fixed width",
-            "With a fixed height, one size for all pictures, whatever their shape; 0 for no fixed size.",
+            "With a fixed height, one size for all images, whatever their shape; 0 for no fixed size.",
             unit="px",
             group="Size",
             level="advanced",
@@ -41,7 +41,7 @@ class Data(Section):
         Le(8192),
         Setting(
             "Fixed height",
-            "With a fixed width, one size for all pictures, whatever their shape; 0 for no fixed size.",
+            "With a fixed width, one size for all images, whatever their shape; 0 for no fixed size.",
             unit="px",
             group="Size",
             level="advanced",
@@ -50,8 +50,8 @@ class Data(Section):
     aspect_buckets: Annotated[
         bool,
         Setting(
-            "Keep the shape of pictures",
-            "Groups pictures of like shape, so that little is cropped away. Off: every picture is cropped to a square.",
+            "Keep the shape of images",
+            "Groups images of like shape, so that little is cropped away. Off: every image is cropped to a square.",
             group="Size",
         ),
     ] = True
@@ -74,7 +74,7 @@ class Data(Section):
         Le(8),
         Setting(
             "Longest shape",
-            "The longest side may be this many times the shorter one; longer pictures are cropped to it.",
+            "The longest side may be this many times the shorter one; longer images are cropped to it.",
             unit="times",
             group="Size",
             level="advanced",
@@ -87,7 +87,7 @@ class Data(Section):
         Le(1),
         Setting(
             "Caption dropout",
-            "The share of pictures that are shown with an empty caption; a little (0.05 to 0.1) helps guidance.",
+            "The share of images that are shown with an empty caption; a little (0.05 to 0.1) helps guidance.",
             group="Captions",
         ),
     ] = 0.0
@@ -108,8 +108,8 @@ class Data(Section):
     latent_cache: Annotated[
         bool,
         Setting(
-            "Cache pictures",
-            "Encodes every picture once and keeps the result on disk: much faster, and the encoder needs no "
+            "Cache images",
+            "Encodes every image once and keeps the result on disk: much faster, and the encoder needs no "
             "memory while training.",
             group="Caches",
         ),
@@ -125,8 +125,8 @@ class Data(Section):
     verify_cache: Annotated[
         bool,
         Setting(
-            "Re-read every picture",
-            "Compares the content of every picture with the cache instead of trusting size and date.",
+            "Re-read every image",
+            "Compares the content of every image with the cache instead of trusting size and date.",
             group="Caches",
             level="advanced",
             changeable_on_resume=True,
@@ -138,7 +138,7 @@ class Data(Section):
         Le(64),
         Setting(
             "Loader threads",
-            "How many pictures are read at the same time.",
+            "How many images are read at the same time.",
             group="Caches",
             level="advanced",
             changeable_on_resume=True,

@@ -12,7 +12,7 @@ from modules.settings.field import Section, Setting, When, one_of
 
 
 class Validation(Section):
-    """The loss on pictures that are not trained on."""
+    """The loss on images that are not trained on."""
 
     every: Annotated[
         Every,
@@ -29,7 +29,7 @@ class Validation(Section):
         Le(100),
         Setting(
             "Noise levels",
-            "At how many fixed noise levels each picture is measured. More give a steadier number.",
+            "At how many fixed noise levels each image is measured. More give a steadier number.",
             group="Validation",
             level="advanced",
             changeable_on_resume=True,
@@ -73,18 +73,18 @@ class Validation(Section):
 
 
 class SamplePrompt(Section):
-    """A picture to paint now and then, to see how the training goes."""
+    """An image to paint now and then, to see how the training goes."""
 
     enabled: Annotated[bool, Setting("Enabled", "Whether this sample is painted.")] = True
-    prompt: Annotated[str, Setting("Prompt", "What the picture is to show.", multiline=True)] = ""
-    negative_prompt: Annotated[str, Setting("Negative prompt", "What the picture is not to show.", multiline=True)] = ""
-    width_px: Annotated[int, Ge(8), Le(8192), MultipleOf(8), Setting("Width", "Of the picture.", unit="px")] = 512
-    height_px: Annotated[int, Ge(8), Le(8192), MultipleOf(8), Setting("Height", "Of the picture.", unit="px")] = 512
+    prompt: Annotated[str, Setting("Prompt", "What the image is to show.", multiline=True)] = ""
+    negative_prompt: Annotated[str, Setting("Negative prompt", "What the image is not to show.", multiline=True)] = ""
+    width_px: Annotated[int, Ge(8), Le(8192), MultipleOf(8), Setting("Width", "Of the image.", unit="px")] = 512
+    height_px: Annotated[int, Ge(8), Le(8192), MultipleOf(8), Setting("Height", "Of the image.", unit="px")] = 512
     seed: Annotated[
         int,
         Ge(0),
         Le(2**63 - 1),
-        Setting("Seed", "The same seed gives the same picture from the same weights."),
+        Setting("Seed", "The same seed gives the same image from the same weights."),
     ] = 42
     random_seed: Annotated[
         bool,
@@ -100,7 +100,7 @@ class SamplePrompt(Section):
         float,
         Ge(0),
         Le(100),
-        Setting("Guidance", "How strictly the picture follows the prompt; 1 switches it off."),
+        Setting("Guidance", "How strictly the image follows the prompt; 1 switches it off."),
     ] = 7.5
     sampler: Annotated[
         str, *one_of(sampler_labels), Setting("Sampler", "How the noise is taken out.", level="advanced")
@@ -108,8 +108,8 @@ class SamplePrompt(Section):
     inpainting: Annotated[
         bool,
         Setting(
-            "Paint into a picture",
-            "Gives an inpainting model a picture and a mask to fill.",
+            "Paint into an image",
+            "Gives an inpainting model an image and a mask to fill.",
             level="advanced",
             not_yet="ignored",
         ),
@@ -117,7 +117,7 @@ class SamplePrompt(Section):
     base_image: Annotated[
         str,
         Setting(
-            "Picture to paint into",
+            "Image to paint into",
             "What is around the hole.",
             level="advanced",
             path_kind="file",
@@ -215,5 +215,5 @@ class Sampling(Section):
     ] = ""
     prompts: Annotated[
         tuple[SamplePrompt, ...],
-        Setting("Samples", "The pictures to paint.", group="Samples", changeable_on_resume=True),
+        Setting("Samples", "The images to paint.", group="Samples", changeable_on_resume=True),
     ] = ()

@@ -26,7 +26,7 @@ class General(Section):
         str,
         Setting(
             "Cache folder",
-            "Encoded pictures and captions are kept here and used again by later runs. Nothing in it is ever "
+            "Encoded images and captions are kept here and used again by later runs. Nothing in it is ever "
             "wrong to delete; it is rebuilt when needed.",
             group="Folders",
             path_kind="folder",
@@ -102,7 +102,7 @@ class General(Section):
         bool,
         Setting(
             "Only fill the caches",
-            "Encodes all pictures and captions and ends there, without training.",
+            "Encodes all images and captions and ends there, without training.",
             group="Run",
             level="advanced",
         ),
@@ -118,7 +118,7 @@ class General(Section):
     temp_device: Annotated[
         str,
         Setting(
-            "Resting device",
+            "Offload device",
             "Where the parts of the model wait while they are not needed. The processor's memory is the usual "
             "place; name the training device to keep everything there.",
             group="Devices",
@@ -161,7 +161,7 @@ class General(Section):
         bool,
         Setting(
             "Write out what is learned from",
-            "Writes each batch and what the model makes of it as pictures, to see whether the data arrive whole.",
+            "Writes each batch and what the model makes of it as images, to see whether the data arrive whole.",
             group="Devices",
             level="advanced",
             changeable_on_resume=True,
@@ -172,7 +172,7 @@ class General(Section):
         str,
         Setting(
             "Folder for what is written",
-            "Where these pictures go.",
+            "Where these images go.",
             group="Devices",
             level="advanced",
             path_kind="folder",

@@ -112,7 +112,7 @@ class Loss(Section):
         Scaler,
         Setting(
             "Loss times",
-            "Multiplies the loss by the number of pictures that make a step.",
+            "Multiplies the loss by the number of images that make a step.",
             group="Loss",
             level="advanced",
             choice_labels=SCALER_LABELS,

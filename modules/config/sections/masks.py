@@ -1,4 +1,4 @@
-"""Masks: which regions of the pictures count."""
+"""Masks: which regions of the images count."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _MASKED = When("enabled", (True,))
 
 
 class Masks(Section):
-    """Learning from regions of pictures. A mask is a picture beside the picture: cat-masklabel.png for cat.jpg."""
+    """Learning from regions of images. A mask is an image beside the image: cat-masklabel.png for cat.jpg."""
 
     enabled: Annotated[
         bool,
         Setting(
             "Learn from masked regions",
-            "What is white in a picture's mask counts in full, what is black little. A picture without a mask counts "
+            "What is white in an image's mask counts in full, what is black little. An image without a mask counts "
             "as a whole.",
             group="Masks",
             level="advanced",
@@ -43,7 +43,7 @@ class Masks(Section):
         Le(1),
         Setting(
             "Steps without a mask",
-            "The share of steps that take the whole picture. Inpainting models alone use it.",
+            "The share of steps that take the whole image. Inpainting models alone use it.",
             group="Masks",
             level="advanced",
             applies_when=_MASKED,
@@ -53,7 +53,7 @@ class Masks(Section):
         bool,
         Setting(
             "Same weight for small masks",
-            "Divides the loss by the share of the picture that counts, and small masks teach as much as large ones.",
+            "Divides the loss by the share of the image that counts, and small masks teach as much as large ones.",
             group="Masks",
             level="advanced",
             applies_when=_MASKED,
@@ -74,8 +74,8 @@ class Masks(Section):
     custom_conditioning_image: Annotated[
         bool,
         Setting(
-            "Own pictures to paint into",
-            "An inpainting model is shown cat-condlabel.png beside cat.jpg, in place of the picture with a hole.",
+            "Own images to paint into",
+            "An inpainting model is shown cat-condlabel.png beside cat.jpg, in place of the image with a hole.",
             group="Masks",
             level="advanced",
             not_yet="refused",

@@ -11,7 +11,7 @@ from modules.settings.field import Section, Setting, When, one_of
 
 
 class Denoise(Section):
-    """The ordinary method: take noise out of pictures (Ho et al. 2020)."""
+    """The ordinary method: take noise out of images (Ho et al. 2020)."""
 
     name: Literal["denoise"] = "denoise"
 
@@ -27,16 +27,16 @@ class AlignProp(Section):
         Setting(
             "Share of steps",
             "The share of steps that follow the reward; the others denoise as usual, which keeps the model close to "
-            "your pictures.",
+            "your images.",
         ),
     ] = 1.0
-    steps: Annotated[int, Ge(1), Le(1000), Setting("Denoising steps", "How many steps a picture is painted in.")] = 20
+    steps: Annotated[int, Ge(1), Le(1000), Setting("Denoising steps", "How many steps an image is painted in.")] = 20
     truncate: Annotated[
         Literal["fixed", "uniform"],
         Setting(
             "Steps that learn",
             "The gradient passes through the last steps of the chain only. Late steps change detail, earlier ones what "
-            "the picture shows; a number drawn anew each time reaches both and is harder to cheat.",
+            "the image shows; a number drawn anew each time reaches both and is harder to cheat.",
             choice_labels={"fixed": "A fixed number", "uniform": "A number drawn each time"},
         ),
     ] = "uniform"
@@ -53,7 +53,7 @@ class AlignProp(Section):
         Setting("At least", "The fewest last steps that learn.", applies_when=When("truncate", ("uniform",))),
     ] = 1
     guidance: Annotated[
-        float, Ge(0), Le(100), Setting("Guidance", "How strictly the painted pictures follow their captions.")
+        float, Ge(0), Le(100), Setting("Guidance", "How strictly the painted images follow their captions.")
     ] = 7.0
     loss: Annotated[
         Literal["mean", "target", "hinge"],
@@ -68,7 +68,9 @@ class AlignProp(Section):
         float,
         Ge(-1000),
         Le(1000),
-        Setting("Rating aimed at", "In the judges' own numbers.", applies_when=When("loss", ("target", "hinge"))),
+        Setting(
+            "Rating aimed at", "In the reward models' own numbers.", applies_when=When("loss", ("target", "hinge"))
+        ),
     ] = 10.0
     weight: Annotated[
         float, Gt(0), Le(1000), Setting("Weight", "How much a step for the reward counts against the others.")
@@ -77,9 +79,10 @@ class AlignProp(Section):
         str,
         *one_of(hold_out_labels),
         Setting(
-            "Judge held out",
-            "A judge that is only watched: when its rating falls while the others rise, the reward is being cheated. "
-            "One of this kind among the judges is then watched instead of followed.",
+            "Held-out reward model",
+            "A reward model that is only watched: when its rating falls while the others rise, the reward is being "
+            "cheated. "
+            "One of this kind among the reward models is then watched instead of followed.",
         ),
     ] = "none"
 

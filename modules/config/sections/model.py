@@ -45,10 +45,10 @@ class Model(Section):
         Literal["text_to_image", "inpainting", "depth"],
         Setting(
             "Kind of model",
-            "What the model is given beside a prompt: nothing, a picture with a hole to fill, or a depth map.",
+            "What the model is given beside a prompt: nothing, an image with a hole to fill, or a depth map.",
             group="Base model",
             level="advanced",
-            choice_labels={"text_to_image": "Text to picture", "inpainting": "Inpainting", "depth": "Depth to picture"},
+            choice_labels={"text_to_image": "Text to image", "inpainting": "Inpainting", "depth": "Depth to image"},
             not_yet_choices=frozenset({"inpainting", "depth"}),
         ),
     ] = "text_to_image"
@@ -67,7 +67,7 @@ class Model(Section):
         Literal["auto", "on", "off"],
         Setting(
             "Zero terminal SNR",
-            "Makes the last noise level pure noise, so that very dark and very bright pictures can be painted "
+            "Makes the last noise level pure noise, so that very dark and very bright images can be painted "
             "(Lin et al. 2023). Only with v-prediction. Automatic takes what the model says of itself.",
             group="Base model",
             level="advanced",
@@ -127,7 +127,7 @@ class Model(Section):
         bool,
         Setting(
             "Circular padding",
-            "The left edge of a picture borders on the right one, and the top on the bottom: for tiles and panoramas.",
+            "The left edge of an image borders on the right one, and the top on the bottom: for tiles and panoramas.",
             group="Base model",
             level="advanced",
             not_yet="refused",
@@ -198,7 +198,7 @@ class Part(Section):
         bool,
         Setting(
             "Offload what checkpointing keeps",
-            "What is kept between the forward and the backward pass waits on the resting device. Saves memory on "
+            "What is kept between the forward and the backward pass waits on the offload device. Saves memory on "
             "a GPU at some cost in speed.",
             level="advanced",
             applies_when=When("checkpointing", ("block", "whole")),
@@ -210,9 +210,9 @@ class Part(Section):
         Le(1),
         Setting(
             "Offload layers",
-            "The share of the part's layers that wait on the resting device and are fetched one by one while the part "
+            "The share of the part's layers that wait on the offload device and are fetched one by one while the part "
             "is computed: 0 for none, 0.5 for half of them, 1 for all. Saves memory on a GPU at some cost in speed; "
-            "the result is the same bit for bit. What learns of it learns on the resting device.",
+            "the result is the same bit for bit. What learns of it learns on the offload device.",
             level="advanced",
         ),
     ] = 0.0

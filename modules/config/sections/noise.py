@@ -1,4 +1,4 @@
-"""The noise pictures are learned under: what is added, and how much of it how often."""
+"""The noise images are learned under: what is added, and how much of it how often."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Noise(Section):
         Le(100),
         Setting(
             "Offset noise",
-            "Adds one more number of noise for a whole channel, so that very dark and very bright pictures can be "
+            "Adds one more number of noise for a whole channel, so that very dark and very bright images can be "
             "learned. 0.05 to 0.1 is usual.",
             group="Noise",
             level="advanced",
@@ -122,7 +122,7 @@ class Noise(Section):
         Le(100),
         Setting(
             "Shift",
-            "Moves all draws to more noise (above 1) or less (below 1), as for large pictures.",
+            "Moves all draws to more noise (above 1) or less (below 1), as for large images.",
             group="Noise",
             level="advanced",
             not_yet="refused",

@@ -75,7 +75,7 @@ class Output(Section):
     thumbnail: Annotated[
         bool,
         Setting(
-            "Picture inside the file",
+            "Image inside the file",
             "Puts the newest sample of the first prompt into the file, small, for programs that show it.",
             group="Result",
             level="advanced",

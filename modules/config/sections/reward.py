@@ -1,4 +1,4 @@
-"""Rewards: what rates the pictures that a reward method paints."""
+"""Rewards: what rates the images that a reward method paints."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _A_REWARD_METHOD = When("training.method", ("alignprop",))
 
 
 class Scorer(Section):
-    """One judge of pictures and how much its word counts."""
+    """One reward model of images and how much its word counts."""
 
     enabled: Annotated[bool, Setting("Enabled", "Whether it is asked.")] = True
     kind: Annotated[
         str,
         *one_of(reward_labels),
         Setting(
-            "Judge",
-            "Aesthetic rates how pleasing a picture is, whatever its caption. HPS and PickScore rate how well people "
+            "RewardModel",
+            "Aesthetic rates how pleasing an image is, whatever its caption. HPS and PickScore rate how well people "
             "would like it as a picture of its caption, the CLIP score how well it fits. The plain ones, from "
             "brightness to symmetry, need no file.",
         ),
@@ -63,31 +63,32 @@ class Scorer(Section):
 
 
 class Reward(Section):
-    """The judges whose ratings the reward methods follow. The other methods ask none."""
+    """The reward models whose ratings the reward methods follow. The other methods ask none."""
 
     scorers: Annotated[
         tuple[Scorer, ...],
-        Setting("Judges", "Who rates the pictures that a reward method paints.", group="Reward"),
+        Setting("RewardModels", "Who rates the images that a reward method paints.", group="Reward"),
     ] = ()
     measure_every: Annotated[
         Every,
         Setting(
             "Measure the reward",
-            "How often the judges, also the one held out, rate pictures that are painted for it: always of the same "
-            "prompts and seeds, those of the samples, or else captions of the validation pictures.",
+            "How often the reward models, also the one held out, rate images that are painted for it: always of "
+            "the same "
+            "prompts and seeds, those of the samples, or else captions of the validation images.",
             group="Reward",
             applies_when=_A_REWARD_METHOD,
             changeable_on_resume=True,
         ),
     ] = Every(n=20, unit="step")
-    num_pictures: Annotated[
+    num_images: Annotated[
         int,
         Ge(1),
         Le(1000),
         Setting(
-            "Pictures per measurement",
-            "How many pictures are painted for a measurement. More give a steadier number and take longer.",
-            unit="pictures",
+            "Images per measurement",
+            "How many images are painted for a measurement. More give a steadier number and take longer.",
+            unit="images",
             group="Reward",
             level="advanced",
             applies_when=_A_REWARD_METHOD,
@@ -100,7 +101,7 @@ class Reward(Section):
         Setting(
             "Stop early after",
             "The run ends, and saves, once this many measurements in a row were not better than the best before them, "
-            "by the judge held out, or by those that are followed where none is. 0 never stops early.",
+            "by the held-out reward model, or by those that are followed where none is. 0 never stops early.",
             unit="measurements",
             group="Reward",
             applies_when=_A_REWARD_METHOD,

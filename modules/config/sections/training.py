@@ -30,7 +30,7 @@ class Ema(Section):
             choice_labels={
                 "off": "Off",
                 "train_device": "On the training device",
-                "temp_device": "On the resting device",
+                "temp_device": "On the offload device",
             },
         ),
     ] = "off"
@@ -68,8 +68,8 @@ class Training(Section):
         *variants("denoise"),
         Setting(
             "Method",
-            "What is learned from. Denoising is the ordinary way: the model learns to remove noise from your pictures. "
-            "AlignProp raises what judges say of pictures that the model paints.",
+            "What is learned from. Denoising is the ordinary way: the model learns to remove noise from your images. "
+            "AlignProp raises what reward models say of images that the model paints.",
             group="Method",
             choice_labels=METHOD_LABELS,
         ),
@@ -85,7 +85,7 @@ class Training(Section):
                 "adapter": "LoRA",
                 "full": "Fine-tune",
                 "embedding": "Embedding",
-                "vae": "Picture encoder (VAE)",
+                "vae": "Image encoder (VAE)",
             },
             not_yet_choices=frozenset({"embedding", "vae"}),
         ),
@@ -133,7 +133,7 @@ class Training(Section):
         Le(1_000_000),
         Setting(
             "Epochs",
-            "How often the run goes through all pictures.",
+            "How often the run goes through all images.",
             group="Length",
             changeable_on_resume=True,
         ),
@@ -142,7 +142,7 @@ class Training(Section):
         int,
         Ge(1),
         Le(4096),
-        Setting("Batch size", "How many pictures are learned from at once.", unit="pictures", group="Length"),
+        Setting("Batch size", "How many images are learned from at once.", unit="images", group="Length"),
     ] = 1
     accumulation_steps: Annotated[
         int,
@@ -165,7 +165,7 @@ class Training(Section):
         Scaler,
         Setting(
             "Learning rate times",
-            "Multiplies the learning rate by the square root of the number of pictures that make a step.",
+            "Multiplies the learning rate by the square root of the number of images that make a step.",
             group="Learning",
             level="advanced",
             choice_labels=SCALER_LABELS,
@@ -238,7 +238,7 @@ class Training(Section):
         Literal["float32", "bfloat16"],
         Setting(
             "Where float16 is too small",
-            "The number format of what overflows in float16, such as SDXL's picture encoder, which is kept in float32 "
+            "The number format of what overflows in float16, such as SDXL's image encoder, which is kept in float32 "
             "here whatever this says.",
             group="Learning",
             level="advanced",

@@ -1,1 +1,1 @@
-"""The content-addressed cache of encoded pictures and captions."""
+"""The content-addressed cache of encoded images and captions."""

@@ -13,18 +13,18 @@ from pathlib import Path
 
 import torch
 
-from modules.data.buckets import Placement
+from modules.data.buckets import ResizeCrop
 from modules.data.cache.store import CacheStore
 from modules.data.transforms.fit import Pixels, load_pixels
 
 
 @dataclass(frozen=True, slots=True)
-class PictureJob:
-    """A picture to encode, under the key its latents will have."""
+class ImageJob:
+    """An image to encode, under the key its latents will have."""
 
     key: str
     path: Path
-    placement: Placement
+    resize_crop: ResizeCrop
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,25 +35,25 @@ class Built:
     problem: str = ""
 
 
-def missing_pictures(jobs: Iterable[PictureJob], store: CacheStore) -> list[PictureJob]:
+def missing_images(jobs: Iterable[ImageJob], store: CacheStore) -> list[ImageJob]:
     """Return the jobs without an entry, each key once, in their order."""
     return list({j.key: j for j in jobs if not store.has(j.key)}.values())
 
 
-def build_pictures(
-    jobs: Sequence[PictureJob],
+def build_images(
+    jobs: Sequence[ImageJob],
     store: CacheStore,
     encode: Callable[[torch.Tensor], torch.Tensor],
     *,
     threads: int,
 ) -> Iterator[Built]:
-    """Encode pictures and store their latents, yielding after each.
+    """Encode images and store their latents, yielding after each.
 
-    `encode` takes pictures (1, 3, P, P) in [-1, 1] and returns latents. Files are decoded `threads` at a time, a few
-    ahead of the encoder. A picture that cannot be decoded, or whose latents are not finite, is reported.
+    `encode` takes images (1, 3, P, P) in [-1, 1] and returns latents. Files are decoded `threads` at a time, a few
+    ahead of the encoder. An image that cannot be decoded, or whose latents are not finite, is reported.
     """
     with ThreadPoolExecutor(threads, thread_name_prefix="darkroom-decode") as pool:
-        for job, pixels in _ahead(jobs, lambda j: pool.submit(load_pixels, j.path, j.placement), 2 * threads):
+        for job, pixels in _ahead(jobs, lambda j: pool.submit(load_pixels, j.path, j.resize_crop), 2 * threads):
             try:
                 latents_1CHW = encode(to_tensor(pixels.result())[None])
             except (OSError, ValueError, SyntaxError) as error:
@@ -82,8 +82,8 @@ def to_tensor(pixels_PP3: Pixels) -> torch.Tensor:
 
 
 def _ahead(
-    jobs: Sequence[PictureJob], submit: Callable[[PictureJob], Future[Pixels]], count: int
-) -> Iterator[tuple[PictureJob, Future[Pixels]]]:
+    jobs: Sequence[ImageJob], submit: Callable[[ImageJob], Future[Pixels]], count: int
+) -> Iterator[tuple[ImageJob, Future[Pixels]]]:
     """Yield each job with its result under way, `count` of them submitted ahead."""
     source = iter(jobs)
     waiting = [(j, submit(j)) for j in islice(source, count)]

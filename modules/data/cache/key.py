@@ -14,7 +14,7 @@ import threading
 from contextlib import closing
 from pathlib import Path
 
-from modules.data.buckets import Placement
+from modules.data.buckets import ResizeCrop
 from modules.data.transforms.fit import RESAMPLER
 
 CACHE_FORMAT = 1
@@ -22,16 +22,16 @@ CACHE_FORMAT = 1
 logger = logging.getLogger("darkroom.cache")
 
 
-def picture_key(*, digest: str, width_px: int, height_px: int, placement: Placement, encoder: str) -> str:
-    """Return the key of a picture's latents. `encoder` stands for the VAE's weights, dtype and tiling."""
+def image_key(*, digest: str, width_px: int, height_px: int, resize_crop: ResizeCrop, encoder: str) -> str:
+    """Return the key of an image's latents. `encoder` stands for the VAE's weights, dtype and tiling."""
     return _hash(
         "latents",
         {
             "digest": digest,
             "size": [width_px, height_px],
-            "scaled": [placement.scaled.width_px, placement.scaled.height_px],
-            "crop": [placement.crop_left_px, placement.crop_top_px],
-            "bucket": [placement.bucket.width_px, placement.bucket.height_px],
+            "scaled": [resize_crop.scaled.width_px, resize_crop.scaled.height_px],
+            "crop": [resize_crop.crop_left_px, resize_crop.crop_top_px],
+            "bucket": [resize_crop.bucket.width_px, resize_crop.bucket.height_px],
             "resampler": RESAMPLER,
             "encoder": encoder,
         },
@@ -49,7 +49,7 @@ def _hash(kind: str, ingredients: dict[str, object]) -> str:
 
 
 class DigestIndex:
-    """The digests of picture files, remembered by path, size and modification time, so that none is read twice.
+    """The digests of image files, remembered by path, size and modification time, so that none is read twice.
 
     Lives in one SQLite file of the cache folder; runs side by side may share it. It only saves time: where it cannot
     be read it begins anew, and where it cannot be written the run goes on without.
@@ -87,13 +87,13 @@ class DigestIndex:
             with closing(self._connect()) as database, database:
                 database.executemany("INSERT OR REPLACE INTO digests VALUES (?, ?, ?, ?)", rows)
         except sqlite3.Error as error:
-            logger.warning("The digests of pictures cannot be kept in %s: %s", self._file, error)
+            logger.warning("The digests of images cannot be kept in %s: %s", self._file, error)
 
     def _read(self) -> dict[str, tuple[int, int, str]]:
         try:
             return self._rows()
         except sqlite3.OperationalError as error:  # locked for long, or not to be written
-            logger.warning("The digests of pictures in %s cannot be used: %s", self._file, error)
+            logger.warning("The digests of images in %s cannot be used: %s", self._file, error)
             return {}
         except sqlite3.DatabaseError as error:  # no database, or a damaged one
             logger.warning("%s is damaged and begins anew: %s", self._file, error)

@@ -1,4 +1,4 @@
-"""Decoding a picture and fitting it into its bucket. Torch-free."""
+"""Decoding an image and fitting it into its bucket. Torch-free."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from modules.data.buckets import Placement
+from modules.data.buckets import ResizeCrop
 from modules.data.images import opened, upright
 
-# Part of every cache key: raise it when the pixels of the same picture would come out differently.
+# Part of every cache key: raise it when the pixels of the same image would come out differently.
 RESAMPLER = "pillow-lanczos-reducing-2"
 
 Pixels = NDArray[np.uint8]
 
 
-def load_pixels(path: Path, placement: Placement) -> Pixels:
-    """Return the picture as its bucket shows it: uint8, (height, width, 3).
+def load_pixels(path: Path, resize_crop: ResizeCrop) -> Pixels:
+    """Return the image as its bucket shows it: uint8, (height, width, 3).
 
     Turned as its EXIF data says, transparent places white, scaled with Lanczos, cut in the middle. A picture of the
-    bucket's own size is passed through untouched. Raises BrokenPictureError, an OSError, where it cannot be decoded.
+    bucket's own size is passed through untouched. Raises BrokenImageError, an OSError, where it cannot be decoded.
     """
-    wanted = (placement.scaled.width_px, placement.scaled.height_px)
-    left, top = placement.crop_left_px, placement.crop_top_px
+    wanted = (resize_crop.scaled.width_px, resize_crop.scaled.height_px)
+    left, top = resize_crop.crop_left_px, resize_crop.crop_top_px
     with opened(path) as raw:
         image = flattened(upright(raw))
         if image.size != wanted:
             image = image.resize(wanted, Image.Resampling.LANCZOS, reducing_gap=3.0)
-        if not placement.is_exact:
-            image = image.crop((left, top, left + placement.bucket.width_px, top + placement.bucket.height_px))
+        if not resize_crop.is_exact:
+            image = image.crop((left, top, left + resize_crop.bucket.width_px, top + resize_crop.bucket.height_px))
         return np.asarray(image, dtype=np.uint8)
 
 
@@ -46,7 +46,7 @@ def flattened(image: Image.Image) -> Image.Image:
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """Return a grey picture of more than 8 bits as one of 8. Numbers of 32 bits carry no range: it is guessed."""
+    """Return a grey image of more than 8 bits as one of 8. Numbers of 32 bits carry no range: it is guessed."""
     values = np.nan_to_num(np.asarray(image, dtype=np.float32))
     most = float(values.max())
     if image.mode.startswith("I;16") or most > 255:

@@ -70,7 +70,7 @@ def read_folder(folder: Path, name: str, spec: FamilySpec, dtypes: Mapping[str, 
 
 
 def require_plain_unet(files: ModelFiles) -> None:
-    """Raise DarkroomError where the UNet takes more than noisy latents: a mask, a picture, a depth map."""
+    """Raise DarkroomError where the UNet takes more than noisy latents: a mask, an image, a depth map."""
     channels = int(files.parts["unet"].config.in_channels)
     if channels != _LATENT_CHANNELS:
         raise DarkroomError(

@@ -46,20 +46,20 @@ class LatentDiffusion:
         """Set up the checkpointed forward of every part."""
         self._forwards.set_memory(self.parts, memory, train_device=train_device, temp_device=temp_device)
 
-    def encode_images(self, pictures_B3PP: torch.Tensor) -> torch.Tensor:
-        """Return the scaled mean latents (B, 4, H, W) of pictures in [-1, 1]."""
-        return vae.encode_mean(self.vae, pictures_B3PP)
+    def encode_images(self, images_B3PP: torch.Tensor) -> torch.Tensor:
+        """Return the scaled mean latents (B, 4, H, W) of images in [-1, 1]."""
+        return vae.encode_mean(self.vae, images_B3PP)
 
     def decode(self, latents_BCHW: torch.Tensor) -> torch.Tensor:
-        """Return the pictures (B, 3, P, P) of scaled latents, float32 in [-1, 1]."""
+        """Return the images (B, 3, P, P) of scaled latents, float32 in [-1, 1]."""
         return vae.decode_latents(self._forwards.of("vae", self.vae.decode), self.vae, latents_BCHW)
 
     def scheduler_config(self) -> Mapping[str, Any]:
         """Return the scheduler's config as the model's folder has it."""
         return self.scheduler
 
-    def picture_identity(self) -> str:
-        """Return what decides how a picture is encoded, beside the weights."""
+    def image_identity(self) -> str:
+        """Return what decides how an image is encoded, beside the weights."""
         return f"mean*{float(self.vae.config.scaling_factor)!r}"
 
     def text_identity(self) -> str:

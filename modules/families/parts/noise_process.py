@@ -28,7 +28,7 @@ def process_of(scheduler: Mapping[str, Any], *, name: str) -> DDPMProcess:
     """Return the forward process of a scheduler config; `name` is the model's, for messages.
 
     Raises DarkroomError for a prediction that is not known, and for epsilon at zero terminal SNR: where nothing is left
-    of the picture, the noise is the input itself and nothing can be learned from naming it (Lin et al. 2023, section
+    of the image, the noise is the input itself and nothing can be learned from naming it (Lin et al. 2023, section
     3.1).
     """
     prediction = scheduler.get("prediction_type", "epsilon")

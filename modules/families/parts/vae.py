@@ -1,4 +1,4 @@
-"""The variational autoencoder that SD and SDXL share: pictures to latents and back (Rombach et al. 2022)."""
+"""The variational autoencoder that SD and SDXL share: images to latents and back (Rombach et al. 2022)."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 import torch
 
 
-def encode_mean(vae: Any, pictures_B3PP: torch.Tensor) -> torch.Tensor:
-    """Return the scaled mean latents (B, C, H, W) of pictures in [-1, 1].
+def encode_mean(vae: Any, images_B3PP: torch.Tensor) -> torch.Tensor:
+    """Return the scaled mean latents (B, C, H, W) of images in [-1, 1].
 
-    One picture at a time: the last bits of a convolution depend on the batch it runs in, and latents are to be a
-    function of their picture alone, whether they come from the cache or not.
+    One image at a time: the last bits of a convolution depend on the batch it runs in, and latents are to be a
+    function of their image alone, whether they come from the cache or not.
     """
     first = next(vae.parameters())
-    latents = [vae.encode(picture[None].to(first.dtype)).latent_dist.mode() for picture in pictures_B3PP]
+    latents = [vae.encode(image[None].to(first.dtype)).latent_dist.mode() for image in images_B3PP]
     return torch.cat(latents) * float(vae.config.scaling_factor)
 
 
 def decode_latents(decode: Callable[[torch.Tensor], Any], vae: Any, latents_BCHW: torch.Tensor) -> torch.Tensor:
-    """Return the pictures (B, 3, P, P) of scaled latents, float32 in about [-1, 1]."""
+    """Return the images (B, 3, P, P) of scaled latents, float32 in about [-1, 1]."""
     first = next(vae.parameters())
-    pictures: torch.Tensor = decode((latents_BCHW / vae.config.scaling_factor).to(first.dtype)).sample
-    return pictures.float()
+    images: torch.Tensor = decode((latents_BCHW / vae.config.scaling_factor).to(first.dtype)).sample
+    return images.float()

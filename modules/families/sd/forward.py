@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from modules.data.size_conditioning import Frame
+from modules.data.size_conditioning import SizeConditioning
 from modules.families.parts.conditioning import TextConditioning
 from modules.families.parts.latent_diffusion import LatentDiffusion
 from modules.families.protocol import Conditioning
@@ -23,7 +23,9 @@ class StableDiffusion(LatentDiffusion):
         states = tower.encode(self._forward("text_encoder"), prompts, num_chunks=tower.num_chunks(prompts))
         return TextConditioning(states.states_BLD)
 
-    def framed(self, conditioning: Conditioning, frames: Sequence[Frame]) -> TextConditioning:
+    def with_size_conditioning(
+        self, conditioning: Conditioning, size_conditionings: Sequence[SizeConditioning]
+    ) -> TextConditioning:
         """Return the conditioning as it is: SD is not told of sizes."""
         return _own(conditioning)
 

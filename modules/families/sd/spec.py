@@ -10,7 +10,7 @@ SD = FamilySpec(
     parts=(
         PartSpec("unet", "Image model (UNet)", "denoiser"),
         PartSpec("text_encoder", "Text encoder", "text_encoder"),
-        PartSpec("vae", "Picture encoder (VAE)", "vae", trainable=False),
+        PartSpec("vae", "Image encoder (VAE)", "vae", trainable=False),
     ),
     factory="modules.families.sd.load:load",
     default_resolution_px=512,

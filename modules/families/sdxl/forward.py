@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from modules.data.size_conditioning import Frame
+from modules.data.size_conditioning import SizeConditioning
 from modules.families.parts.conditioning import TextConditioning
 from modules.families.parts.latent_diffusion import LatentDiffusion
 from modules.families.protocol import Conditioning
@@ -28,9 +28,11 @@ class StableDiffusionXL(LatentDiffusion):
         states_BLD = torch.cat([first.states_BLD, second.states_BLD], dim=-1)
         return SdxlConditioning(TextConditioning(states_BLD), second.pooled_BE)
 
-    def framed(self, conditioning: Conditioning, frames: Sequence[Frame]) -> SdxlConditioning:
-        """Return the conditioning with the sizes of its pictures (Podell et al. 2023, sections 2.2 and 2.3)."""
-        return _own(conditioning).framed(frames)
+    def with_size_conditioning(
+        self, conditioning: Conditioning, size_conditionings: Sequence[SizeConditioning]
+    ) -> SdxlConditioning:
+        """Return the conditioning with the sizes of its images (Podell et al. 2023, sections 2.2 and 2.3)."""
+        return _own(conditioning).with_size_conditioning(size_conditionings)
 
     def conditioning_from(self, tensors: Mapping[str, torch.Tensor]) -> SdxlConditioning:
         """Return the conditioning of a cache entry."""
@@ -43,7 +45,7 @@ class StableDiffusionXL(LatentDiffusion):
     def predict(self, noisy_BCHW: torch.Tensor, timesteps_B: torch.Tensor, conditioning: Conditioning) -> torch.Tensor:
         """Return the UNet's output (B, 4, H, W)."""
         own, dtype = _own(conditioning), self._unet_dtype()
-        assert own.sizes_B6 is not None, "SDXL predicts from a framed conditioning (see `framed`)"
+        assert own.sizes_B6 is not None, "SDXL predicts from a framed conditioning (see `with_size_conditioning`)"
         output = self._forward("unet")(
             noisy_BCHW.to(dtype),
             timesteps_B,

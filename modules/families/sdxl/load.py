@@ -62,7 +62,7 @@ def load(
 def halve_if_safe(vae: Any, *, name: str) -> None:
     """Put a VAE into float16 unless it overflows there, as its config says; then it stays in float32.
 
-    SDXL's own VAE does, and gives black pictures; `force_upcast` is false in those that were mended.
+    SDXL's own VAE does, and gives black images; `force_upcast` is false in those that were mended.
     """
     if vae.config.force_upcast:
         logger.warning("The VAE of %s overflows in float16, as its config says; it is kept in float32.", name)

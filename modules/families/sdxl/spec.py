@@ -11,7 +11,7 @@ SDXL = FamilySpec(
         PartSpec("unet", "Image model (UNet)", "denoiser"),
         PartSpec("text_encoder", "Text encoder 1 (CLIP-L)", "text_encoder"),
         PartSpec("text_encoder_2", "Text encoder 2 (OpenCLIP bigG)", "text_encoder"),
-        PartSpec("vae", "Picture encoder (VAE)", "vae", trainable=False),
+        PartSpec("vae", "Image encoder (VAE)", "vae", trainable=False),
     ),
     factory="modules.families.sdxl.load:load",
     default_resolution_px=1024,

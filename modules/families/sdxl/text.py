@@ -1,4 +1,4 @@
-"""What SDXL's UNet is told: the states of two text encoders, a pooled state, and the sizes of each picture."""
+"""What SDXL's UNet is told: the states of two text encoders, a pooled state, and the sizes of each image."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Self
 
 import torch
 
-from modules.data.size_conditioning import Frame
+from modules.data.size_conditioning import SizeConditioning
 from modules.families.parts.conditioning import TextConditioning
 from modules.system.devices import Device, move
 
 
 @dataclass(frozen=True, eq=False)
 class SdxlConditioning:
-    """Text states of B prompts, their pooled state (B, E), and sizes (B, 6) once the pictures are known.
+    """Text states of B prompts, their pooled state (B, E), and sizes (B, 6) once the images are known.
 
     Pooled is the second encoder's, of a prompt's first chunk. The states of both encoders stand side by side.
     """
@@ -39,13 +39,15 @@ class SdxlConditioning:
         return type(self)(self.text.select(rows), self.pooled_BE[rows], sizes_B6)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return the text's tensors by name, for a cache entry; sizes belong to pictures and are not among them."""
+        """Return the text's tensors by name, for a cache entry; sizes belong to images and are not among them."""
         return {**self.text.tensors(), "pooled": self.pooled_BE}
 
-    def framed(self, frames: Sequence[Frame]) -> Self:
-        """Return it with the sizes of the pictures, one frame each."""
-        assert len(frames) == len(self), f"{len(frames)} frames for {len(self)} prompts"
-        sizes_B6 = torch.tensor([_sizes(f) for f in frames], dtype=torch.float32, device=self.pooled_BE.device)
+    def with_size_conditioning(self, size_conditionings: Sequence[SizeConditioning]) -> Self:
+        """Return it with the sizes of the images, one frame each."""
+        assert len(size_conditionings) == len(self), f"{len(size_conditionings)} frames for {len(self)} prompts"
+        sizes_B6 = torch.tensor(
+            [_sizes(f) for f in size_conditionings], dtype=torch.float32, device=self.pooled_BE.device
+        )
         return replace(self, sizes_B6=sizes_B6)
 
     @classmethod
@@ -60,8 +62,8 @@ class SdxlConditioning:
         return cls(text, torch.cat([p.pooled_BE for p in parts]))
 
 
-def _sizes(frame: Frame) -> list[int]:
+def _sizes(size_conditioning: SizeConditioning) -> list[int]:
     """Return the six numbers in the order the model was trained with: sizes and crop, height before width."""
-    original, target = frame.original, frame.target
-    crop = [frame.crop_top_px, frame.crop_left_px]
+    original, target = size_conditioning.original, size_conditioning.target
+    crop = [size_conditioning.crop_top_px, size_conditioning.crop_left_px]
     return [original.height_px, original.width_px, *crop, target.height_px, target.width_px]

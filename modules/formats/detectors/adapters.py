@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from modules.formats.checkpoint_header import Outline
+from modules.formats.checkpoint_header import CheckpointHeader
 from modules.formats.detectors.checkpoints import main_dtype
 from modules.formats.file_kind import FAMILY_OF, MODEL_LABELS, MODEL_OF_WIDTH, FileKind, Prediction
 
@@ -29,23 +29,23 @@ _OTHERS: tuple[tuple[str, tuple[str, ...]], ...] = (
 _BASES = (("sdxl", "sdxl"), ("xl", "sdxl"), ("sd_v2", "sd2"), ("sd_2", "sd2"), ("sd_v1", "sd1"), ("sd_1", "sd1"))
 
 
-def adapter_kind(outline: Outline) -> FileKind | None:
+def adapter_kind(header: CheckpointHeader) -> FileKind | None:
     """Return what a file is if it holds an adapter: LoRA, LyCORIS or OFT, of whichever model."""
-    sort = next((s for s, ends in _SORTS if any(n.endswith(ends) for n in outline.shapes)), "")
-    if not sort or not _looks_like_adapter(outline):
+    sort = next((s for s, ends in _SORTS if any(n.endswith(ends) for n in header.shapes)), "")
+    if not sort or not _looks_like_adapter(header):
         return None
-    facts = {"adapter": sort, "form": _form(outline), "dtype": main_dtype(outline.dtypes)}
-    if any(n.endswith(".dora_scale") or ".lora_magnitude_vector" in n for n in outline.shapes):
+    facts = {"adapter": sort, "form": _form(header), "dtype": main_dtype(header.dtypes)}
+    if any(n.endswith(".dora_scale") or ".lora_magnitude_vector" in n for n in header.shapes):
         facts["adapter"] = f"DoRA ({sort})"
-    if names := _names(outline):
+    if names := _names(header):
         facts["names"] = names
-    if ranks := _ranks(outline.shapes):
+    if ranks := _ranks(header.shapes):
         facts["rank"] = "-".join(map(str, sorted({min(ranks), max(ranks)})))
-    facts["layers"] = str(len({n.split(".lora", 1)[0].rsplit(".alpha", 1)[0] for n in outline.shapes if ".lora" in n}))
-    if outline.has("bundle_emb."):
+    facts["layers"] = str(len({n.split(".lora", 1)[0].rsplit(".alpha", 1)[0] for n in header.shapes if ".lora" in n}))
+    if header.has("bundle_emb."):
         facts["embeddings"] = "bundled"
-    stranger = _stranger(outline.shapes)
-    model = "" if stranger else _model(outline)
+    stranger = _stranger(header.shapes)
+    model = "" if stranger else _model(header)
     label = stranger or MODEL_LABELS.get(model, "a model it does not tell")
     rank = f" of rank {facts['rank']}" if "rank" in facts else ""
     return FileKind(
@@ -53,33 +53,33 @@ def adapter_kind(outline: Outline) -> FileKind | None:
         sentence=f"A {facts['adapter']}{rank} for {label}, in {facts['form']} form, {facts['dtype']}.",
         family=FAMILY_OF.get(model, ""),
         model=model,
-        prediction=_prediction(outline.metadata),
+        prediction=_prediction(header.metadata),
         facts=facts,
     )
 
 
-def _looks_like_adapter(outline: Outline) -> bool:
+def _looks_like_adapter(header: CheckpointHeader) -> bool:
     """Whether an adapter is all there is: a whole model in which one is left over is still a model."""
-    return not outline.has("model.diffusion_model.input_blocks", "first_stage_model.")
+    return not header.has("model.diffusion_model.input_blocks", "first_stage_model.")
 
 
-def _form(outline: Outline) -> str:
-    if outline.has("lora_unet_", "lora_te", "oft_unet_", "lora_transformer_"):
+def _form(header: CheckpointHeader) -> str:
+    if header.has("lora_unet_", "lora_te", "oft_unet_", "lora_transformer_"):
         return "kohya"
-    if outline.has("lycoris_"):
+    if header.has("lycoris_"):
         return "lycoris"
-    if outline.has("diffusion_model.", "text_encoders."):
+    if header.has("diffusion_model.", "text_encoders."):
         return "comfy"
-    if any(n.endswith((".lora_A.weight", ".lora.up.weight", ".lora_R.weight")) for n in outline.shapes):
+    if any(n.endswith((".lora_A.weight", ".lora.up.weight", ".lora_R.weight")) for n in header.shapes):
         return "diffusers"
     return "unknown"
 
 
-def _names(outline: Outline) -> str:
-    sgm, diffusers = outline.has(*_SGM), outline.has(*_DIFFUSERS)
+def _names(header: CheckpointHeader) -> str:
+    sgm, diffusers = header.has(*_SGM), header.has(*_DIFFUSERS)
     if sgm and diffusers:
         return "mixed"
-    return "sgm" if sgm else "diffusers" if diffusers or outline.has("unet.") else ""
+    return "sgm" if sgm else "diffusers" if diffusers or header.has("unet.") else ""
 
 
 def _ranks(shapes: Mapping[str, tuple[int, ...]]) -> list[int]:
@@ -96,20 +96,20 @@ def _stranger(names: Iterable[str]) -> str:
     return ""
 
 
-def _model(outline: Outline) -> str:
+def _model(header: CheckpointHeader) -> str:
     """Return which model an adapter is for: by the width of what its cross-attention takes in, by the encoders it
     has, by its metadata.
     """
-    for name, shape in outline.shapes.items():
+    for name, shape in header.shapes.items():
         if name.endswith(("lora_down.weight", "lora_A.weight", "lora.down.weight")) and len(shape) > 1:
             layer = name.replace(".", "_")
             if ("attn2_to_k" in layer or "attn2_to_v" in layer) and shape[1] in MODEL_OF_WIDTH:
                 return MODEL_OF_WIDTH[shape[1]]
-    if outline.has("lora_te2_", "lora_te1_", "text_encoder_2.") or outline.has(*_SGM):
+    if header.has("lora_te2_", "lora_te1_", "text_encoder_2.") or header.has(*_SGM):
         return "sdxl"
-    if outline.metadata.get("ss_v2") == "True":
+    if header.metadata.get("ss_v2") == "True":
         return "sd2"
-    told = f"{outline.metadata.get('ss_base_model_version', '')} {outline.metadata.get('modelspec.architecture', '')}"
+    told = f"{header.metadata.get('ss_base_model_version', '')} {header.metadata.get('modelspec.architecture', '')}"
     told = told.lower().replace("stable-diffusion-v1", "sd_v1").replace("stable-diffusion-v2", "sd_v2")
     return next((model for word, model in _BASES if word in told), "")
 

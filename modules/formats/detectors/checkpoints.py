@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from modules.formats.checkpoint_header import Outline
+from modules.formats.checkpoint_header import CheckpointHeader
 from modules.formats.detectors.prediction import Told, told_prediction
 from modules.formats.file_kind import FAMILY_OF, MODEL_LABELS, MODEL_OF_WIDTH, VARIANT_OF_CHANNELS, FileKind
 
 UNET, VAE = "model.diffusion_model.", ("first_stage_model.", "vae.")
-_TEXT_SIGNS = (
+_TEXT_DETECTORS = (
     ("sdxl", "conditioner.embedders.1.model."),
     ("sdxl_refiner", "conditioner.embedders.0.model."),
     ("sdxl", "conditioner.embedders.0.transformer."),
@@ -31,21 +31,21 @@ _DTYPE_LABELS = {
 }
 
 
-def checkpoint_kind(outline: Outline) -> FileKind | None:
+def checkpoint_kind(header: CheckpointHeader) -> FileKind | None:
     """Return what a file is if it is a model, or a model's UNet, in the original layout."""
-    unet = next((p for p in (UNET, "diffusion_model.", "") if outline.has(f"{p}input_blocks.0.0.")), None)
-    if unet is None or not outline.has(f"{unet}output_blocks."):
+    unet = next((p for p in (UNET, "diffusion_model.", "") if header.has(f"{p}input_blocks.0.0.")), None)
+    if unet is None or not header.has(f"{unet}output_blocks."):
         return None
-    model = _model(outline, unet)
+    model = _model(header, unet)
     if not model:
         return None
-    told = told_prediction(outline, model)
+    told = told_prediction(header, model)
     if model == "sd2" and told.prediction == "v_prediction":
         model = "sd2_v"
-    variant = VARIANT_OF_CHANNELS.get(_axis(outline.shapes.get(f"{unet}input_blocks.0.0.weight", ()), 1), "")
-    has_text = any(outline.has(prefix) for _, prefix in _TEXT_SIGNS)
-    facts = _facts(outline, told, has_vae=outline.has(*VAE), has_text=has_text)
-    whole = has_text or outline.has(*VAE)
+    variant = VARIANT_OF_CHANNELS.get(_axis(header.shapes.get(f"{unet}input_blocks.0.0.weight", ()), 1), "")
+    has_text = any(header.has(prefix) for _, prefix in _TEXT_DETECTORS)
+    facts = _facts(header, told, has_vae=header.has(*VAE), has_text=has_text)
+    whole = has_text or header.has(*VAE)
     return FileKind(
         kind="checkpoint" if whole else "part",
         sentence=_sentence(model, variant, told, facts, whole=whole),
@@ -69,27 +69,27 @@ def width_of_text(shapes: Mapping[str, tuple[int, ...]], ending: str) -> int:
     return next((_axis(s, 1) for name, s in shapes.items() if name.endswith(ending)), 0)
 
 
-def _model(outline: Outline, unet: str) -> str:
-    for model, prefix in _TEXT_SIGNS:
-        if outline.has(prefix):
+def _model(header: CheckpointHeader, unet: str) -> str:
+    for model, prefix in _TEXT_DETECTORS:
+        if header.has(prefix):
             return model
-    shapes = {name: s for name, s in outline.shapes.items() if name.startswith(unet)}
-    labelled = "sdxl" if outline.has(f"{unet}label_emb.") else ""
+    shapes = {name: s for name, s in header.shapes.items() if name.startswith(unet)}
+    labelled = "sdxl" if header.has(f"{unet}label_emb.") else ""
     return MODEL_OF_WIDTH.get(width_of_text(shapes, "attn2.to_k.weight"), labelled)
 
 
-def _facts(outline: Outline, told: Told, *, has_vae: bool, has_text: bool) -> dict[str, str]:
-    facts = {"container": outline.container, "dtype": main_dtype(outline.dtypes), "tensors": str(len(outline.shapes))}
-    if told.sign:
-        facts["prediction_from"] = told.sign
+def _facts(header: CheckpointHeader, told: Told, *, has_vae: bool, has_text: bool) -> dict[str, str]:
+    facts = {"container": header.container, "dtype": main_dtype(header.dtypes), "tensors": str(len(header.shapes))}
+    if told.detector:
+        facts["prediction_from"] = told.detector
     if not has_vae:
         facts["vae"] = "missing"
     if not has_text:
         facts["text_encoders"] = "missing"
-    if outline.has("model_ema."):
-        facts["ema"] = "beside the weights" if outline.has(UNET) else "alone"
-    if outline.code:
-        facts["code"] = ", ".join(outline.code[:5])
+    if header.has("model_ema."):
+        facts["ema"] = "beside the weights" if header.has(UNET) else "alone"
+    if header.code:
+        facts["code"] = ", ".join(header.code[:5])
     return facts
 
 

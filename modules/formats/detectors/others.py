@@ -5,7 +5,7 @@ The markers are those by which diffusers' single-file loader tells them apart, a
 
 from __future__ import annotations
 
-from modules.formats.checkpoint_header import Outline
+from modules.formats.checkpoint_header import CheckpointHeader
 from modules.formats.file_kind import FileKind
 
 # A name, and parts of tensor names that all have to be there. The first that fits is taken.
@@ -39,10 +39,10 @@ _MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 
 
-def other_model_kind(outline: Outline) -> FileKind | None:
+def other_model_kind(header: CheckpointHeader) -> FileKind | None:
     """Return what a file is if it is a model of another kind."""
     for label, parts in _MARKS:
-        if all(any(part in name for name in outline.shapes) for part in parts):
+        if all(any(part in name for name in header.shapes) for part in parts):
             article = "An" if label[0] in "AEIO" else "A"
             return FileKind("other_model", f"{article} {label}, which this program does not train.")
     return None

@@ -12,10 +12,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.formats.checkpoint_header import Outline, read_values
+from modules.formats.checkpoint_header import CheckpointHeader, read_values
 from modules.formats.file_kind import Prediction
 
-SD2_SIGN = "model.diffusion_model.output_blocks.11.1.transformer_blocks.0.norm1.bias"
+SD2_DETECTOR = "model.diffusion_model.output_blocks.11.1.transformer_blocks.0.norm1.bias"
 _SD2_V_SPREAD = 0.09
 _SD2_EPSILON_STEP = 875_000
 _MAX_YAML_BYTES = 200_000
@@ -31,25 +31,25 @@ class Told:
 
     prediction: Prediction
     zero_snr: bool
-    sign: str
+    detector: str
 
 
-def told_prediction(outline: Outline, model: str) -> Told:
+def told_prediction(header: CheckpointHeader, model: str) -> Told:
     """Return what a checkpoint predicts; an empty prediction where nothing tells."""
-    zero_snr = "ztsnr" in outline.shapes
-    sidecar = read_sidecar(outline.path)
+    zero_snr = "ztsnr" in header.shapes
+    sidecar = read_sidecar(header.path)
     if sidecar is not None and sidecar.prediction:
-        return Told(sidecar.prediction, zero_snr or sidecar.zero_snr, sidecar.sign)
-    if {"edm_mean", "edm_vpred.sigma_max"} & outline.shapes.keys():
+        return Told(sidecar.prediction, zero_snr or sidecar.zero_snr, sidecar.detector)
+    if {"edm_mean", "edm_vpred.sigma_max"} & header.shapes.keys():
         return Told("edm", False, "EDM tensors")
-    if "v_pred" in outline.shapes:
+    if "v_pred" in header.shapes:
         return Told("v_prediction", zero_snr, "v_pred tensor")
     for key in ("modelspec.prediction_type", "modelspec.predict_key"):
-        word = outline.metadata.get(key, "").lower()
+        word = header.metadata.get(key, "").lower()
         if word:
             return Told("v_prediction" if word in _V_WORDS else "epsilon", zero_snr, key)
     if model.startswith("sd2"):
-        return _sd2(outline, zero_snr)
+        return _sd2(header, zero_snr)
     return Told("", zero_snr, "")
 
 
@@ -72,10 +72,10 @@ def read_sidecar(path: Path) -> Told | None:
     return None
 
 
-def _sd2(outline: Outline, zero_snr: bool) -> Told:
-    if outline.values.get("global_step") == _SD2_EPSILON_STEP:
+def _sd2(header: CheckpointHeader, zero_snr: bool) -> Told:
+    if header.values.get("global_step") == _SD2_EPSILON_STEP:
         return Told("epsilon", zero_snr, "global_step")
-    values = read_values(outline.path, SD2_SIGN) if SD2_SIGN in outline.shapes else None
+    values = read_values(header.path, SD2_DETECTOR) if SD2_DETECTOR in header.shapes else None
     if values is None or values.size == 0:
         return Told("", zero_snr, "")
     return Told("v_prediction" if float(values.std()) > _SD2_V_SPREAD else "epsilon", zero_snr, "norm biases")

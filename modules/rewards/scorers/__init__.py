@@ -1,1 +1,1 @@
-"""The judges, one file each."""
+"""The reward models, one file each."""

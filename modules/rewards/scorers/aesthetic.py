@@ -1,4 +1,4 @@
-"""LAION's aesthetic predictor v2: a small network that reads a rating of 1 to 10 off CLIP's direction of a picture."""
+"""LAION's aesthetic predictor v2: a small network that reads a rating of 1 to 10 off CLIP's direction of an image."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 from modules.config.sections.reward import Scorer
 from modules.formats.stored_tensors import read_stored
-from modules.rewards.clip_model import ClipEyes, read_clip
+from modules.rewards.clip_model import ClipImageEncoder, read_clip
 from modules.rewards.download import files_of
 from modules.rewards.protocol import Reward, RewardContext
 from modules.system.devices import move
@@ -23,15 +23,15 @@ _LAYERS = {"layers.0": 1024, "layers.2": 128, "layers.4": 64, "layers.6": 16, "l
 
 @dataclass(frozen=True, slots=True)
 class Aesthetic:
-    """Rates how pleasing a picture is, 1 to 10, whatever its caption."""
+    """Rates how pleasing an image is, 1 to 10, whatever its caption."""
 
-    eyes: ClipEyes
+    image_encoder: ClipImageEncoder
     head: nn.Module
     is_differentiable: bool = True
 
-    def __call__(self, pictures_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
+    def __call__(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
         """Return the ratings (B,)."""
-        rating_B1: torch.Tensor = self.head(self.eyes.pictures(pictures_B3PP))
+        rating_B1: torch.Tensor = self.head(self.image_encoder.images(images_B3PP))
         return rating_B1.squeeze(1)
 
 
@@ -61,7 +61,7 @@ def read_head(file: Path, *, width: int) -> nn.Module:
 def make(scorer: Scorer, context: RewardContext) -> Reward:
     """Return the reward, loaded. Raises DarkroomError where a file is missing or does not fit."""
     files = files_of(scorer, context)
-    eyes = ClipEyes(read_clip(files["clip_model"]), context)
-    head = read_head(files["file"], width=eyes.width)
+    image_encoder = ClipImageEncoder(read_clip(files["clip_model"]), context)
+    head = read_head(files["file"], width=image_encoder.width)
     head._apply(lambda tensor: move(tensor, context.device))
-    return Aesthetic(eyes, head)
+    return Aesthetic(image_encoder, head)

@@ -11,13 +11,13 @@ from modules.rewards.protocol import Reward, RewardContext
 
 
 class Brightness:
-    """Rates how light a picture is, 0 to 1."""
+    """Rates how light an image is, 0 to 1."""
 
     is_differentiable = True
 
-    def __call__(self, pictures_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
+    def __call__(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
         """Return the mean values (B,)."""
-        return pictures_B3PP.flatten(1).mean(dim=1)
+        return images_B3PP.flatten(1).mean(dim=1)
 
 
 def make(scorer: Scorer, context: RewardContext) -> Reward:

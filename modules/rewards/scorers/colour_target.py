@@ -14,15 +14,15 @@ from modules.rewards.protocol import Reward, RewardContext
 
 @dataclass(frozen=True, slots=True)
 class ColourTarget:
-    """Rates how near a picture is to a colour (red, green, blue in [0, 1]): -1 to 0."""
+    """Rates how near an image is to a colour (red, green, blue in [0, 1]): -1 to 0."""
 
     colour: tuple[float, float, float]
     is_differentiable: bool = True
 
-    def __call__(self, pictures_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
+    def __call__(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
         """Return the negated mean squared distances (B,)."""
-        colour_3 = torch.tensor(self.colour, dtype=pictures_B3PP.dtype, device=pictures_B3PP.device)
-        return -(pictures_B3PP - colour_3[:, None, None]).square().flatten(1).mean(dim=1)
+        colour_3 = torch.tensor(self.colour, dtype=images_B3PP.dtype, device=images_B3PP.device)
+        return -(images_B3PP - colour_3[:, None, None]).square().flatten(1).mean(dim=1)
 
 
 def make(scorer: Scorer, context: RewardContext) -> Reward:

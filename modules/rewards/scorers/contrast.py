@@ -1,4 +1,4 @@
-"""Contrast: how far the lightness of a picture's pixels spreads. Needs no file."""
+"""Contrast: how far the lightness of an image's pixels spreads. Needs no file."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _TINY = 1e-12  # the root of nothing has no finite slope
 
 
 class Contrast:
-    """Rates the standard deviation of a picture's luma, 0 to 0.5."""
+    """Rates the standard deviation of an image's luma, 0 to 0.5."""
 
     is_differentiable = True
 
-    def __call__(self, pictures_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
+    def __call__(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
         """Return the standard deviations (B,)."""
-        return (luma(pictures_B3PP).flatten(1).var(dim=1, correction=0) + _TINY).sqrt()
+        return (luma(images_B3PP).flatten(1).var(dim=1, correction=0) + _TINY).sqrt()
 
 
 def make(scorer: Scorer, context: RewardContext) -> Reward:

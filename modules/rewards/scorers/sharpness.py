@@ -1,4 +1,4 @@
-"""Sharpness: the variance of a picture's Laplacian (Pech-Pacheco et al. 2000). Needs no file."""
+"""Sharpness: the variance of an image's Laplacian (Pech-Pacheco et al. 2000). Needs no file."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Sharpness:
 
     is_differentiable = True
 
-    def __call__(self, pictures_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
+    def __call__(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
         """Return the variances (B,) of `up + down + left + right - 4 centre` over all pixels with four neighbours."""
-        luma_BPP = luma(pictures_B3PP)
+        luma_BPP = luma(images_B3PP)
         beside_BPP = luma_BPP[:, 1:-1, :-2] + luma_BPP[:, 1:-1, 2:]
         above_BPP = luma_BPP[:, :-2, 1:-1] + luma_BPP[:, 2:, 1:-1]
         laplacian_BPP = beside_BPP + above_BPP - 4 * luma_BPP[:, 1:-1, 1:-1]

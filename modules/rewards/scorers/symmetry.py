@@ -1,4 +1,4 @@
-"""Symmetry: the mean squared difference between a picture and its mirror image, negated. Needs no file."""
+"""Symmetry: the mean squared difference between an image and its mirror image, negated. Needs no file."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from modules.rewards.protocol import Reward, RewardContext
 
 
 class Symmetry:
-    """Rates how alike the left and the right of a picture are: -1 to 0."""
+    """Rates how alike the left and the right of an image are: -1 to 0."""
 
     is_differentiable = True
 
-    def __call__(self, pictures_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
+    def __call__(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
         """Return the negated mean squared differences (B,)."""
-        return -(pictures_B3PP - pictures_B3PP.flip(-1)).square().flatten(1).mean(dim=1)
+        return -(images_B3PP - images_B3PP.flip(-1)).square().flatten(1).mean(dim=1)
 
 
 def make(scorer: Scorer, context: RewardContext) -> Reward:

@@ -19,7 +19,7 @@ from modules.system.errors import DarkroomError
 
 @dataclass(frozen=True, slots=True)
 class UserCode:
-    """Calls `function(pictures, prompts)`, which returns one number per picture, NaN where it has none.
+    """Calls `function(images, prompts)`, which returns one number per image, NaN where it has none.
 
     It counts as differentiable unless the function has an attribute `is_differentiable` that says otherwise.
     """
@@ -28,26 +28,26 @@ class UserCode:
     where: str
     is_differentiable: bool = True
 
-    def __call__(self, pictures_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
+    def __call__(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
         """Return the ratings (B,). Raises DarkroomError where the function fails or returns something else."""
         try:
-            rewards_B = self.function(pictures_B3PP, prompts)
+            rewards_B = self.function(images_B3PP, prompts)
         except torch.OutOfMemoryError:
             raise  # no fault of the function's: who called says what takes less
         except Exception as error:
             raise DarkroomError(
                 f"The reward {self.where} failed: {type(error).__name__}: {error}", advice="Mend the function."
             ) from error
-        expected = (len(pictures_B3PP),)
+        expected = (len(images_B3PP),)
         if not isinstance(rewards_B, torch.Tensor) or tuple(rewards_B.shape) != expected:
             given = tuple(rewards_B.shape) if isinstance(rewards_B, torch.Tensor) else type(rewards_B).__name__
             raise DarkroomError(
                 f"The reward {self.where} returned {given} instead of a tensor of shape {expected}.",
-                advice="Return one number per picture, as a tensor.",
+                advice="Return one number per image, as a tensor.",
             )
-        if self.is_differentiable and pictures_B3PP.requires_grad and not rewards_B.requires_grad:
+        if self.is_differentiable and images_B3PP.requires_grad and not rewards_B.requires_grad:
             raise DarkroomError(
-                f"No gradient passes through the reward {self.where}: its ratings do not depend on the pictures by "
+                f"No gradient passes through the reward {self.where}: its ratings do not depend on the images by "
                 "way of torch.",
                 advice="Compute them with torch functions alone, without numpy, .item() or no_grad.",
             )
@@ -80,6 +80,6 @@ def load_user_reward(path: Path, function: str, approved_hashes: Collection[str]
 
 
 def make(scorer: Scorer, context: RewardContext) -> Reward:
-    """Return the reward that the judge's file names. Raises DarkroomError as `load_user_reward` does."""
+    """Return the reward that the reward model's file names. Raises DarkroomError as `load_user_reward` does."""
     path, function = split_reference(scorer.file)
     return load_user_reward(path, function, context.approved_hashes)

@@ -20,6 +20,6 @@ def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def config(tmp_path: Path, pictures: Path) -> Config:
+def config(tmp_path: Path, images: Path) -> Config:
     """A run that could start."""
-    return small_config(tmp_path, model=write_model(tmp_path / "model"), pictures=pictures)
+    return small_config(tmp_path, model=write_model(tmp_path / "model"), images=images)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from modules.config.schema import Config
-from tests.builders.pictures import draw_folder
+from tests.builders.images import draw_folder
 from tests.unit.preflight.setups import changed, errors
 from trainer.preflight import captions, check
 

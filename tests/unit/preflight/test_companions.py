@@ -1,4 +1,4 @@
-"""Masks beside the pictures, and new words in the captions."""
+"""Masks beside the images, and new words in the captions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from modules.config.schema import Config
-from tests.builders.pictures import draw_folder, draw_picture
+from tests.builders.images import draw_folder, draw_image
 from tests.unit.preflight.setups import changed
 from trainer.preflight import datasets_of
 from trainer.preflight.companions import problems_of_companions
@@ -26,9 +26,9 @@ def test_masked_training_wants_masks(config: Config, tmp_path: Path) -> None:
     folder = draw_folder(tmp_path / "masked", sizes=[(64, 64)] * 2)
     masked = changed(config, concepts__0__path=str(folder), masks__enabled=True)
     assert told(masked) == [("masks.enabled", "error")]
-    draw_picture(64, 64, 0).convert("L").save(folder / "000-masklabel.png")
+    draw_image(64, 64, 0).convert("L").save(folder / "000-masklabel.png")
     assert told(masked) == [("masks.enabled", "info")]
-    draw_picture(64, 64, 0).convert("L").save(folder / "001-masklabel.png")
+    draw_image(64, 64, 0).convert("L").save(folder / "001-masklabel.png")
     assert told(masked) == []
     assert told(changed(config, concepts__0__path=str(tmp_path / "masked"))) == []
 

@@ -14,7 +14,7 @@ from modules.config.edit import get_path, set_path
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from tests.builders.configs import small_config
-from tests.builders.pictures import draw_folder, draw_picture
+from tests.builders.images import draw_folder, draw_image
 from tests.unit.preflight.setups import Break, at_output, base_model, changed, concept, errors, write_model
 from tests.unit.strategies import few, odd_texts
 from trainer.preflight import Report, check
@@ -65,14 +65,14 @@ def concept_of_broken_files(config: Config, tmp: Path) -> Config:
     return concept(path="TMP/broken")(config, tmp)
 
 
-def pictures_only_below(config: Config, tmp: Path) -> Config:
+def images_only_below(config: Config, tmp: Path) -> Config:
     draw_folder(tmp / "above" / "below", sizes=[(64, 64)])
     return concept(path="TMP/above")(config, tmp)
 
 
 def concept_is_a_file(config: Config, tmp: Path) -> Config:
-    draw_picture(8, 8, 0).save(tmp / "picture.png")
-    return concept(path="TMP/picture.png")(config, tmp)
+    draw_image(8, 8, 0).save(tmp / "image.png")
+    return concept(path="TMP/image.png")(config, tmp)
 
 
 def nothing_trained(config: Config, tmp: Path) -> Config:
@@ -134,12 +134,12 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "concept with a NUL": (concept(path="a\x00b"), "concepts.0.path"),
     "concept is empty": (empty_concept, "concepts.0.path"),
     "concept of broken files": (concept_of_broken_files, "concepts.0.path"),
-    "pictures only in sub-folders": (pictures_only_below, "concepts.0.path"),
+    "images only in sub-folders": (images_only_below, "concepts.0.path"),
     "no concept": (lambda c, tmp: changed(c, concepts=[]), "concepts"),
     "all concepts disabled": (concept(enabled=False), "concepts"),
     "only a validation concept": (concept(kind="validation"), "concepts"),
     "no repeats": (concept(repeats=0.0), "concepts"),
-    "epochs without a picture": (seldom_shown, "concepts"),
+    "epochs without an image": (seldom_shown, "concepts"),
     "validation without a concept": (
         lambda c, tmp: changed(c, validation__every={"n": 1, "unit": "epoch"}), "validation.every"),
     "nothing trained": (nothing_trained, "parts.unet.train"),
@@ -154,7 +154,7 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "a file that may not be replaced": (may_not_replace, "output.destination"),
     "no device": (lambda c, tmp: changed(c, general__train_device="gpu"), "general.train_device"),
     "a GPU where there is none": (lambda c, tmp: changed(c, general__train_device="cuda:1"), "general.train_device"),
-    "a resting device that is none": (lambda c, tmp: changed(c, general__temp_device="disk"), "general.temp_device"),
+    "a offload device that is none": (lambda c, tmp: changed(c, general__temp_device="disk"), "general.temp_device"),
     "an average that is never updated": (
         lambda c, tmp: changed(c, training__ema__mode="train_device", training__ema__update_every_steps=900),
         "training.ema.update_every_steps"),
@@ -183,7 +183,7 @@ def test_each_fault_is_told_by_its_field_with_what_to_do(config: Config, tmp_pat
 def test_all_faults_are_told_at_once(config: Config, tmp_path: Path) -> None:
     """A concept whose folder is missing used to hide those that are empty."""
     (tmp_path / "empty").mkdir()
-    draw_picture(64, 64, 0).save(tmp_path / "empty" / "._x.png")
+    draw_image(64, 64, 0).save(tmp_path / "empty" / "._x.png")
     (tmp_path / "file").write_text("")
     broken = changed(
         config,
@@ -217,11 +217,11 @@ def test_all_faults_are_told_at_once(config: Config, tmp_path: Path) -> None:
 @few
 @given(data=st.data())
 def test_any_text_in_any_path_can_be_checked(
-    tmp_path_factory: pytest.TempPathFactory, pictures: Path, data: st.DataObject
+    tmp_path_factory: pytest.TempPathFactory, images: Path, data: st.DataObject
 ) -> None:
     """A name too long for the system used to raise in the midst of the check."""
     folder = tmp_path_factory.mktemp("any")
-    config = small_config(folder, model=write_model(folder / "model"), pictures=pictures)
+    config = small_config(folder, model=write_model(folder / "model"), images=images)
     texts = st.text(max_size=12).map(lambda t: str(folder / t.replace("..", "").strip("/"))) | odd_texts.filter(
         lambda t: ".." not in t
     )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from modules.config.schema import Config
-from tests.builders.pictures import draw_folder
+from tests.builders.images import draw_folder
 from tests.unit.preflight.setups import Break, at_output, base_model, changed, concept
 from trainer.preflight import check, datasets_of, plans_of
 
@@ -49,7 +49,7 @@ FINE: dict[str, Break] = {
         validation__every={"n": 1, "unit": "epoch"}),
     "a path with spaces and letters": lambda c, tmp: changed(
         c, concepts__0__path=str(draw_folder(tmp / "moje obrázky 猫", sizes=[(64, 64)]))),
-    "half the pictures each epoch": concept(repeats=0.5),
+    "half the images each epoch": concept(repeats=0.5),
 }  # fmt: skip
 
 
@@ -83,15 +83,15 @@ def test_the_numbers_shown_are_those_that_happen(config: Config, changes: dict[s
     preview = check(config).preview
     assert preview is not None
     training, _ = datasets_of(config)
-    steps = [len(plans_of(config, training).windows(e)) for e in range(config.training.epochs)]
+    steps = [len(plans_of(config, training).accumulation_groups(e)) for e in range(config.training.epochs)]
     assert preview.steps_first_epoch == steps[0]
     assert preview.total_steps == sum(steps)
-    assert preview.num_pictures == 5
+    assert preview.num_images == 5
     assert sum(count for _, count in preview.buckets) == 5 * len(config.data.resolution_px)
 
 
-def test_the_preview_counts_both_kinds_of_pictures(config: Config) -> None:
+def test_the_preview_counts_both_kinds_of_images(config: Config) -> None:
     both = changed(config, concepts=[{"path": config.concepts[0].path, "kind": k} for k in ("training", "validation")])
     preview = check(both).preview
     assert preview is not None
-    assert (preview.num_pictures, preview.num_validation_pictures) == (5, 5)
+    assert (preview.num_images, preview.num_validation_images) == (5, 5)

@@ -9,11 +9,11 @@ import pytest
 
 from modules.config.schema import Config
 from modules.rewards.user_code_file import hash_of
-from tests.builders.pictures import draw_folder
+from tests.builders.images import draw_folder
 from tests.unit.preflight.setups import changed, told
 from trainer.preflight import check
 
-# The five pictures of the fixture, three of one size and two of another, give 3 steps an epoch and 6 in all.
+# The five images of the fixture, three of one size and two of another, give 3 steps an epoch and 6 in all.
 
 STEP = {"n": 1, "unit": "step"}
 
@@ -50,12 +50,12 @@ def test_what_fits(config: Config, changes: dict[str, Any]) -> None:
     assert told(check(changed(config, **changes))) == []
 
 
-def test_that_no_picture_is_dropped_is_said(config: Config) -> None:
+def test_that_no_image_is_dropped_is_said(config: Config) -> None:
     [problem] = check(changed(config, training__batch_size=64)).problems
-    assert problem.message.startswith("Every size of picture has fewer pictures in an epoch than the batch of 64.")
-    assert "No picture is dropped" in problem.message
+    assert problem.message.startswith("Every size of image has fewer images in an epoch than the batch of 64.")
+    assert "No image is dropped" in problem.message
     [problem] = check(changed(config, training__batch_size=3)).problems
-    assert problem.message.startswith("1 of 2 sizes of picture has fewer pictures in an epoch than the batch of 3.")
+    assert problem.message.startswith("1 of 2 sizes of image has fewer images in an epoch than the batch of 3.")
     preview = check(changed(config, training__batch_size=64)).preview
     assert preview is not None
     assert preview.steps_first_epoch == 2
@@ -86,7 +86,7 @@ def test_sizes_are_counted_over_concepts_and_resolutions(config: Config, tmp_pat
     both = [config.concepts[0].model_dump(), {"path": str(more), "repeats": 2}]
     big = changed(config, concepts=both, training__batch_size=13)
     [problem] = check(big).problems
-    assert problem.message.startswith("1 of 2 sizes of picture")
+    assert problem.message.startswith("1 of 2 sizes of image")
 
 
 @pytest.mark.parametrize(
@@ -110,17 +110,17 @@ def test_a_run_that_ends_before_its_reward_is_measured_again(
 
 
 def test_a_function_that_is_none_is_told_once(config: Config) -> None:
-    judged = changed(config, training__method="alignprop", reward__scorers=[{"kind": "user_code", "file": "mine.py"}])
-    assert [path for path, _ in told(check(judged))].count("reward.scorers.0.file") == 1
+    scored = changed(config, training__method="alignprop", reward__scorers=[{"kind": "user_code", "file": "mine.py"}])
+    assert [path for path, _ in told(check(scored))].count("reward.scorers.0.file") == 1
 
 
 def test_a_function_that_may_run_is_told_once_before_the_start(config: Config, tmp_path: Path) -> None:
     """The window shows the warnings, and below them the preview, which said it again."""
     file = tmp_path / "mine.py"
-    file.write_text("def score(pictures, prompts): ...")
+    file.write_text("def score(images, prompts): ...")
     scorers = [{"kind": "user_code", "file": f"{file}:score"}]
-    judged = changed(config, training__method="alignprop", reward__scorers=scorers)
-    report = check(judged, approved_code={hash_of(file)})
+    scored = changed(config, training__method="alignprop", reward__scorers=scorers)
+    report = check(scored, approved_code={hash_of(file)})
     assert ("reward.scorers.0.file", "warning") in told(report)
     assert report.preview is not None
-    assert report.preview.judges == ()
+    assert report.preview.reward_models == ()

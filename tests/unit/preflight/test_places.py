@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from modules.config.schema import Config
-from tests.builders.pictures import draw_folder
+from tests.builders.images import draw_folder
 from tests.unit.preflight.setups import changed, errors, told
 from trainer.preflight import check, places
 
@@ -110,7 +110,7 @@ def test_the_cache_and_the_workspace(config: Config, tmp_path: Path, workspace: 
         ("general.workspace_dir", ""),
     ],
 )
-def test_nothing_is_written_among_the_pictures(config: Config, tmp_path: Path, path: str, below: str) -> None:
+def test_nothing_is_written_among_the_images(config: Config, tmp_path: Path, path: str, below: str) -> None:
     folder = draw_folder(tmp_path / "mine", sizes=[(64, 64)] * 2)
     inside = changed(config, concepts__0__path=str(folder), **{path.replace(".", "__"): str(folder / below)})
     assert told(check(inside)) == [(path, "warning")]

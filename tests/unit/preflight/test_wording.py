@@ -10,7 +10,7 @@ import pytest
 from modules.config.schema import Config
 from modules.config.support import unsupported
 from modules.data.buckets import Size
-from tests.builders.pictures import draw_folder
+from tests.builders.images import draw_folder
 from tests.unit.preflight.setups import changed
 from trainer.preflight import check
 from trainer.preflight.budget import disk_problems
@@ -56,7 +56,7 @@ def test_one_is_no_plural(config: Config, tmp_path: Path) -> None:
     (folder / "001.txt").unlink()
     (folder / "empty.png").write_bytes(b"")
     told = [p.message for p in check(changed(config, concepts__0__path=str(folder))).problems]
-    assert any(m.startswith("1 picture has no caption and is") for m in told)
+    assert any(m.startswith("1 image has no caption and is") for m in told)
     assert any(m.startswith("1 file is passed over") for m in told)
 
 

@@ -25,7 +25,9 @@ _TARGETS = {"aesthetic": 10.0, "hps": 1.0}
 
 
 def alignprop_of(rest: Tree, result: Tree, notes: Notes) -> None:
-    """Take AlignProp's keys: the method and its judge where it was on, else what was set for it, to be remembered."""
+    """Take AlignProp's keys: the method and its reward model where it was on, else what was set for it, to be
+    remembered.
+    """
     is_on = rest.pop("align_prop", False) is True
     given = {key: rest.pop(key) for key in _USUAL if key in rest}
     if is_on:
@@ -48,7 +50,7 @@ def alignprop_of(rest: Tree, result: Tree, notes: Notes) -> None:
 def _fields(given: Tree, scorer: Tree, strength: float | None) -> Tree:
     """Return our method's fields. A value that fits none of them is left to the reader, who tells it.
 
-    Their loss was the distance of the rating from 10 for the aesthetic judge and from 1 for HPS.
+    Their loss was the distance of the rating from 10 for the aesthetic reward model and from 1 for HPS.
     """
     values = _USUAL | given
     fields: Tree = {ours: values[theirs] for theirs, ours in _PLAIN.items()}

@@ -65,7 +65,7 @@ def concepts_from(given: object, notes: Notes) -> tuple[list[Tree], list[Tree]]:
     entries, leftovers = converted(given, "concepts", "concepts", convert, notes)
     if jittered:  # on by default there: one note for all
         whose = "one concept" if len(jittered) == 1 else f"{len(jittered)} concepts"
-        message = f"Crop jitter of {whose} is left out: pictures are cropped in their middle here."
+        message = f"Crop jitter of {whose} is left out: images are cropped in their middle here."
         notes.append(Problem("concepts", message, "info"))
     return entries, leftovers
 
@@ -96,7 +96,7 @@ def _concept(given: Tree, notes: Notes, where: str, jittered: list[str]) -> Tree
 
 
 def _balancing(given: Tree, concept: Tree, notes: Notes, where: str) -> None:
-    """Their number means repeats of each picture, or pictures an epoch, by the strategy."""
+    """Their number means repeats of each image, or images an epoch, by the strategy."""
     repeats = given.pop("repeats", 1.0)
     balancing = given.pop("balancing", repeats)
     choose(

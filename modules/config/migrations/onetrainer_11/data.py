@@ -21,7 +21,7 @@ _PLAIN = {
 
 
 def data_of(rest: Tree, result: Tree, notes: Notes) -> None:
-    """Take what concerns pictures as they are learned from."""
+    """Take what concerns images as they are learned from."""
     if "resolution" in rest:
         _resolution(rest.pop("resolution"), result, notes)
     move_all(rest, result, _PLAIN)

@@ -106,7 +106,7 @@ Differentiable = Annotated[
     advanced("Differentiable", "Lets gradients flow through the step itself, for meta-learning.", not_yet="ignored"),
 ]
 FUSED_BACK_PASS = advanced(
-    "Fused back pass",
+    "Fused backward pass",
     "Moves each weight as soon as its gradient is there and lets go of it: gradients take next to no memory. It cannot "
     "accumulate, clip gradients or compute in float16, and a step whose gradient breaks in mid-way is left out only "
     "from there on.",

@@ -1,4 +1,4 @@
-"""A window that shows one picture of several, large: a sample over the course of a run, the pictures of a concept."""
+"""A window that shows one image of several, large: a sample over the course of a run, the images of a concept."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from ui.widgets.slider import Slider
 _SIZE = (760, 720)
 
 
-class PictureViewer(Window):
-    """Goes through the pictures by slider, buttons and arrow keys."""
+class ImageViewer(Window):
+    """Goes through the images by slider, buttons and arrow keys."""
 
-    def __init__(self, context: Context, tiles: Sequence[Tile], index: int, title: str = "Pictures") -> None:
+    def __init__(self, context: Context, tiles: Sequence[Tile], index: int, title: str = "Images") -> None:
         super().__init__(context.root, context.theme, title)
         self.tiles = tuple(tiles)
         self.index = index
@@ -33,14 +33,14 @@ class PictureViewer(Window):
         self._photo: ImageTk.PhotoImage | None = None
         self._job: Job | None = None
         px = context.theme.px
-        self.picture = tk.Label(self, background=context.theme.colour("window"), borderwidth=0)
+        self.image = tk.Label(self, background=context.theme.colour("window"), borderwidth=0)
         footer = Panel(self, context.theme)
         footer.pack(side="bottom", fill="x", padx=px(PAD), pady=px(12))
         self.caption = Text(footer, context.theme, wrap_px=_SIZE[0] - 2 * PAD)
         self.caption.pack(anchor="w", pady=(0, px(8)))
         self._add_steps(footer)
-        self.picture.pack(fill="both", expand=True, padx=px(PAD), pady=(px(PAD), 0))
-        self.picture.bind("<Configure>", lambda _e: context.pump.redraw_soon(self, self._load))
+        self.image.pack(fill="both", expand=True, padx=px(PAD), pady=(px(PAD), 0))
+        self.image.bind("<Configure>", lambda _e: context.pump.redraw_soon(self, self._load))
         for key, by in (("<Left>", -1), ("<Right>", 1), ("<Prior>", -10), ("<Next>", 10)):
             self.bind(key, partial(self._by_key, by))
         self.appear(*_SIZE)
@@ -48,7 +48,7 @@ class PictureViewer(Window):
         self.show(index)
 
     def show(self, index: int) -> None:
-        """Show a picture by its place."""
+        """Show an image by its place."""
         self.index = min(len(self.tiles) - 1, max(0, index))
         self.caption.say(self.tiles[self.index].caption)
         self.place_text.say(f"{self.index + 1} of {len(self.tiles)}")
@@ -56,7 +56,7 @@ class PictureViewer(Window):
         self._load()
 
     def destroy(self) -> None:
-        """Forget the picture that is being loaded, too."""
+        """Forget the image that is being loaded, too."""
         self._context.pump.forget(self)
         if self._job is not None:
             self._job.cancel()
@@ -79,7 +79,7 @@ class PictureViewer(Window):
     def _load(self) -> None:
         if self._job is not None:
             self._job.cancel()
-        width, height = self.picture.winfo_width(), self.picture.winfo_height()
+        width, height = self.image.winfo_width(), self.image.winfo_height()
         if width <= 1:
             return
         work = partial(load_fitted, self.tiles[self.index].path, width, height, enlarge="pixels")
@@ -87,8 +87,8 @@ class PictureViewer(Window):
 
     def _loaded(self, image: PIL.Image.Image) -> None:
         self._photo = ImageTk.PhotoImage(image, master=self)
-        self.picture.configure(image=self._photo, text="")
+        self.image.configure(image=self._photo, text="")
 
     def _could_not_load(self, error: Exception) -> None:
         self._photo = None
-        self.picture.configure(image="", text=f"This picture cannot be shown: {error}")
+        self.image.configure(image="", text=f"This image cannot be shown: {error}")

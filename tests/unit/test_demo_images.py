@@ -1,4 +1,4 @@
-"""The drawn pictures show what their captions say, and a seed fixes them."""
+"""The drawn images show what their captions say, and a seed fixes them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from trainer.demo.pictures import (
+from trainer.demo.images import (
     FULL_TEMPLATES,
-    NUM_ZOG_PICTURES,
+    NUM_ZOG_IMAGES,
     OPEN_TEMPLATES,
     ZOG_TEMPLATES,
     Scene,
     colour_value,
-    draw_captioned_picture,
-    draw_known_pictures,
+    draw_captioned_image,
+    draw_known_images,
     draw_scene,
-    draw_varied_picture,
-    draw_zog_pictures,
+    draw_varied_image,
+    draw_zog_images,
     random_caption,
     random_scene,
     write_caption,
@@ -73,13 +73,13 @@ def test_coverage_is_antialiased_and_turns() -> None:
 def test_a_scene_has_its_colours_and_a_free_border(shape: str) -> None:
     generator = np.random.default_rng(3)
     for colour, ground in [("red", "blue"), ("white", "black"), ("orange", "purple")]:
-        picture = draw_scene(Scene(shape, colour, ground), generator)
-        assert picture.shape == (64, 64, 3)
-        assert picture.dtype == np.uint8
-        assert np.abs(picture[0, 0].astype(int) - colour_value(ground)).max() <= 11
-        assert np.abs(picture[32, 32].astype(int) - colour_value(colour)).max() <= 11
-        assert (picture[[0, -1]] == picture[0, 0]).all()
-        assert (picture[:, [0, -1]] == picture[0, 0]).all()
+        image = draw_scene(Scene(shape, colour, ground), generator)
+        assert image.shape == (64, 64, 3)
+        assert image.dtype == np.uint8
+        assert np.abs(image[0, 0].astype(int) - colour_value(ground)).max() <= 11
+        assert np.abs(image[32, 32].astype(int) - colour_value(colour)).max() <= 11
+        assert (image[[0, -1]] == image[0, 0]).all()
+        assert (image[:, [0, -1]] == image[0, 0]).all()
 
 
 def test_a_scene_that_leaves_a_colour_open_cannot_be_drawn() -> None:
@@ -87,12 +87,12 @@ def test_a_scene_that_leaves_a_colour_open_cannot_be_drawn() -> None:
         draw_scene(Scene("circle", None, "red"), np.random.default_rng(0))
 
 
-def test_same_seed_same_pictures_other_seed_others() -> None:
-    first, again, other = (draw_captioned_picture(np.random.default_rng(seed)) for seed in (5, 5, 6))
-    np.testing.assert_array_equal(first.picture_HWC, again.picture_HWC)
+def test_same_seed_same_images_other_seed_others() -> None:
+    first, again, other = (draw_captioned_image(np.random.default_rng(seed)) for seed in (5, 5, 6))
+    np.testing.assert_array_equal(first.image_HWC, again.image_HWC)
     assert (first.caption, first.scene) == (again.caption, again.scene)
-    assert not np.array_equal(first.picture_HWC, other.picture_HWC)
-    varied = [draw_varied_picture(np.random.default_rng(seed)) for seed in (5, 5, 6)]
+    assert not np.array_equal(first.image_HWC, other.image_HWC)
+    varied = [draw_varied_image(np.random.default_rng(seed)) for seed in (5, 5, 6)]
     np.testing.assert_array_equal(varied[0], varied[1])
     assert not np.array_equal(varied[0], varied[2])
 
@@ -127,9 +127,9 @@ def test_articles_are_mended() -> None:
     )
 
 
-def test_zog_pictures(tmp_path: Path) -> None:
-    paths = draw_zog_pictures(tmp_path / "zog")
-    assert len(paths) == NUM_ZOG_PICTURES == 12
+def test_zog_images(tmp_path: Path) -> None:
+    paths = draw_zog_images(tmp_path / "zog")
+    assert len(paths) == NUM_ZOG_IMAGES == 12
     captions = [path.with_suffix(".txt").read_text(encoding="utf-8").strip() for path in paths]
     assert captions[0] == "a zog on a red ground"
     assert all("zog" in caption and "ring" not in caption and "pink" not in caption for caption in captions)
@@ -148,12 +148,12 @@ def test_zog_pictures(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("folder", "draw"),
     [
-        ("zog", draw_zog_pictures),
-        ("zog_unseen", partial(draw_zog_pictures, seed=1, num_pictures=8)),
-        ("shapes", draw_known_pictures),
+        ("zog", draw_zog_images),
+        ("zog_unseen", partial(draw_zog_images, seed=1, num_images=8)),
+        ("shapes", draw_known_images),
     ],
 )
-def test_committed_pictures_are_the_drawn_ones(tmp_path: Path, folder: str, draw: Callable[[Path], list[Path]]) -> None:
+def test_committed_images_are_the_drawn_ones(tmp_path: Path, folder: str, draw: Callable[[Path], list[Path]]) -> None:
     drawn_ones = draw(tmp_path)
     assert {p.name for p in drawn_ones} == {p.name for p in (ROOT / "demo" / folder).glob("*.png")}
     for path in drawn_ones:
@@ -163,9 +163,9 @@ def test_committed_pictures_are_the_drawn_ones(tmp_path: Path, folder: str, draw
         assert path.with_suffix(".txt").read_text("utf-8") == committed.with_suffix(".txt").read_text("utf-8")
 
 
-def test_pictures_need_no_torch() -> None:
+def test_images_need_no_torch() -> None:
     code = (
-        "import sys; import trainer.demo.pictures, trainer.demo.judge; "
+        "import sys; import trainer.demo.images, trainer.demo.evaluator; "
         "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'diffusers')))"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from modules.config.sections.optimizer import Adafactor, AdamW, OptimizerSettings
-from modules.optim.master_weights import Rounding, StandIn, round_stochastically
+from modules.optim.master_weights import MasterWeight, Rounding, round_stochastically
 from modules.optim.param_groups import TrainGroup, freeze, kept_parameters, moved_parameters, optimizer_groups
 from modules.optim.registry import build_optimizer
 from modules.system.seeds import derive_seed
@@ -26,7 +26,7 @@ def group_of(dtype: torch.dtype, rounding: Rounding | None) -> TrainGroup:
     weight = torch.randn(8, 6, generator=generator).to(torch.bfloat16).to(dtype)
     group = TrainGroup("unet", {"unet.w": nn.Parameter(weight)}, 1e-2)
     if rounding is not None:
-        group.stand_in(rounding)
+        group.master_weight(rounding)
     return group
 
 
@@ -38,7 +38,7 @@ def stepper_of(group: TrainGroup, settings: OptimizerSettings) -> Stepper:
         clip_norm=1.0,
         rate_factor=lambda step: 1.0,
         ema=None,
-        rounding_draws=draws,
+        rounding_generators=draws,
     )
 
 
@@ -47,7 +47,7 @@ def train(group: TrainGroup, stepper: Stepper, steps: range, gradient: Callable[
     weight = group.parameters["unet.w"]
     for step in steps:
         loss = (weight.float() * gradient(step)).sum()
-        stepper.backward(StepLoss(loss=loss, num_samples=1, window_samples=1, ends_step=True))
+        stepper.backward(StepLoss(loss=loss, num_samples=1, group_samples=1, is_last_micro_batch=True))
         stepper.finish(step)
 
 
@@ -73,7 +73,7 @@ def test_small_updates_are_lost_without_and_kept_with_both_ways() -> None:
     for rounding in ("master", "stochastic"):
         weight = nn.Parameter(start.to(torch.bfloat16))
         group = TrainGroup("unet", {"unet.w": weight}, 1e-3)
-        group.stand_in(rounding)  # type: ignore[arg-type]  # one of the two
+        group.master_weight(rounding)  # type: ignore[arg-type]  # one of the two
         optimizer = torch.optim.SGD(optimizer_groups([group]), lr=1e-3)
         stepper = Stepper(
             [group],
@@ -82,7 +82,7 @@ def test_small_updates_are_lost_without_and_kept_with_both_ways() -> None:
             clip_norm=None,
             rate_factor=lambda step: 1.0,
             ema=None,
-            rounding_draws=draws,
+            rounding_generators=draws,
         )
         train(group, stepper, range(20), lambda step: torch.ones(4096))
         moved.append(float((start - weight.detach().float()).mean()))
@@ -116,7 +116,7 @@ def test_stochastic_rounding_leaves_what_is_no_number() -> None:
 
 def test_it_goes_to_bfloat16_alone() -> None:
     with pytest.raises(ValueError, match=r"not to torch\.float16"):
-        StandIn.of(nn.Parameter(torch.ones(2, dtype=torch.float16)), "stochastic")
+        MasterWeight.of(nn.Parameter(torch.ones(2, dtype=torch.float16)), "stochastic")
 
 
 @pytest.mark.parametrize("rounding", ["master", "stochastic"])
@@ -124,16 +124,18 @@ def test_a_step_leaves_no_copies_behind(rounding: Rounding) -> None:
     group = group_of(torch.bfloat16, rounding)
     stepper = stepper_of(group, AdamW())
     train(group, stepper, range(2), gradient_of)
-    (stand_in,) = group.stand_ins.values()
-    assert stand_in.weight.grad is None
-    assert stand_in.moved.grad is None
-    assert stand_in.moved.numel() == (48 if rounding == "master" else 0)
+    (master_weight,) = group.master_weights.values()
+    assert master_weight.weight.grad is None
+    assert master_weight.moved.grad is None
+    assert master_weight.moved.numel() == (48 if rounding == "master" else 0)
     # A step that is not finished, too.
-    stepper.backward(StepLoss(loss=stand_in.weight.float().sum(), num_samples=1, window_samples=1, ends_step=False))
-    before = stand_in.weight.detach().clone()
+    stepper.backward(
+        StepLoss(loss=master_weight.weight.float().sum(), num_samples=1, group_samples=1, is_last_micro_batch=False)
+    )
+    before = master_weight.weight.detach().clone()
     stepper.discard()
-    assert stand_in.weight.grad is None
-    assert torch.equal(stand_in.weight, before)
+    assert master_weight.weight.grad is None
+    assert torch.equal(master_weight.weight, before)
 
 
 @pytest.mark.parametrize("rounding", ["master", "stochastic"])

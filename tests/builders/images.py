@@ -1,4 +1,4 @@
-"""Small drawn pictures with captions."""
+"""Small drawn images with captions."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _COLOURS = [(220, 40, 40), (40, 160, 60), (50, 80, 220), (230, 200, 40), (150, 6
 
 
 def draw_folder(folder: Path, *, sizes: list[tuple[int, int]], captions: list[str] | None = None) -> Path:
-    """Draw one picture per size, each different, with a caption file beside it."""
+    """Draw one image per size, each different, with a caption file beside it."""
     folder.mkdir(parents=True, exist_ok=True)
     for index, (width, height) in enumerate(sizes):
-        draw_picture(width, height, index).save(folder / f"{index:03d}.png")
+        draw_image(width, height, index).save(folder / f"{index:03d}.png")
         caption = captions[index % len(captions)] if captions else f"picture number {index}"
         (folder / f"{index:03d}.txt").write_text(caption, encoding="utf-8")
     return folder
 
 
-def draw_picture(width: int, height: int, index: int) -> Image.Image:
+def draw_image(width: int, height: int, index: int) -> Image.Image:
     """A disc on a gradient, coloured by the index."""
     ramp = np.linspace(0, 255, width, dtype=np.uint8)
     grey = np.broadcast_to(ramp, (height, width))

@@ -1,4 +1,4 @@
-"""Judges in a run: what they measure, the one held out, early stop, missing files, code of one's own."""
+"""Reward models in a run: what they measure, the one held out, early stop, missing files, code of one's own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from modules.system.approvals import approve, approved_hashes
 from modules.system.paths import approvals_file
 from tests.builders.clip import aesthetic_head, write_aesthetic_head, write_clip_folder
 from tests.builders.configs import laid_over, small_config
-from tests.builders.pictures import draw_folder
+from tests.builders.images import draw_folder
 from tests.builders.runs import assert_equal_tensors, run
 from trainer import phases
 from trainer.callbacks.rewards import RewardCallback
@@ -28,13 +28,13 @@ from trainer.run.allowed_code import unapproved_code
 METHOD: dict[str, Any] = {"name": "alignprop", "steps": 3, "last_steps": 1, "guidance": 1.0}
 
 
-def judged_config(folder: Path, model: Path, pictures: Path, *scorers: dict[str, Any], **method: Any) -> Config:
+def reward_config(folder: Path, model: Path, images: Path, *scorers: dict[str, Any], **method: Any) -> Config:
     return small_config(
         folder,
         model=model,
-        pictures=pictures,
+        images=images,
         training={"method": {**METHOD, **method}, "epochs": 1},
-        reward={"scorers": list(scorers), "measure_every": {"n": 1, "unit": "step"}, "num_pictures": 2},
+        reward={"scorers": list(scorers), "measure_every": {"n": 1, "unit": "step"}, "num_images": 2},
     )
 
 
@@ -42,12 +42,12 @@ def judged_config(folder: Path, model: Path, pictures: Path, *scorers: dict[str,
 
 
 def test_the_judge_held_out_is_told_beside_the_others_and_never_followed(
-    tiny_sd: Path, pictures: Path, tmp_path: Path
+    tiny_sd: Path, images: Path, tmp_path: Path
 ) -> None:
     brightness, contrast = {"kind": "brightness"}, {"kind": "contrast", "weight": 50.0}
-    alone = run(judged_config(tmp_path / "alone", tiny_sd, pictures, brightness))
-    watched = run(judged_config(tmp_path / "watched", tiny_sd, pictures, brightness, contrast, hold_out="contrast"))
-    both = run(judged_config(tmp_path / "both", tiny_sd, pictures, brightness, contrast))
+    alone = run(reward_config(tmp_path / "alone", tiny_sd, images, brightness))
+    watched = run(reward_config(tmp_path / "watched", tiny_sd, images, brightness, contrast, hold_out="contrast"))
+    both = run(reward_config(tmp_path / "both", tiny_sd, images, brightness, contrast))
     assert_equal_tensors(alone.weights, watched.weights)
     assert any(not one.equal(both.weights[name]) for name, one in alone.weights.items())
     steps = len(watched.of(StepFinished))
@@ -55,14 +55,14 @@ def test_the_judge_held_out_is_told_beside_the_others_and_never_followed(
     assert [m.step for m in measured] == list(range(steps + 1))
     for m in measured:
         assert m.held_out_by == "contrast"
-        assert m.held_out == m.by_judge["contrast"]
-        assert m.followed == m.by_judge["brightness"]
+        assert m.held_out == m.by_reward_model["contrast"]
+        assert m.followed == m.by_reward_model["brightness"]
     assert [m.followed for m in measured] == [m.followed for m in alone.of(RewardMeasured)]
     assert all("contrast" not in name for s in watched.of(StepFinished) for name in s.metrics)
 
 
-def test_measuring_changes_nothing(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
-    config = judged_config(tmp_path / "often", tiny_sd, pictures, {"kind": "brightness"})
+def test_measuring_changes_nothing(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+    config = reward_config(tmp_path / "often", tiny_sd, images, {"kind": "brightness"})
     never = laid_over(config, {"reward": {"measure_every": {"unit": "never"}}})
     quiet = run(never)
     assert not quiet.of(RewardMeasured)
@@ -70,7 +70,7 @@ def test_measuring_changes_nothing(tiny_sd: Path, pictures: Path, tmp_path: Path
 
 
 def test_the_run_ends_once_the_held_out_rating_no_longer_rises(
-    tiny_sd: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ratings = {0: 9.0, 1: 0.3, 2: 0.5, 3: 0.4, 4: 0.5}
 
@@ -79,7 +79,7 @@ def test_the_run_ends_once_the_held_out_rating_no_longer_rises(
 
     monkeypatch.setattr(RewardCallback, "_rated", rated)
     config = laid_over(
-        judged_config(tmp_path, tiny_sd, pictures, {"kind": "brightness"}, hold_out="contrast"),
+        reward_config(tmp_path, tiny_sd, images, {"kind": "brightness"}, hold_out="contrast"),
         {"training": {"epochs": 9, "batch_size": 1}, "reward": {"stop_after_worse": 2}},
     )
     ran = run(config)
@@ -90,8 +90,8 @@ def test_the_run_ends_once_the_held_out_rating_no_longer_rises(
     assert (again.finished.outcome, again.finished.step) == ("stopped_early", 4)
 
 
-def test_other_judges_begin_the_search_for_the_best_anew(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
-    config = judged_config(tmp_path, tiny_sd, pictures, {"kind": "brightness"})
+def test_other_judges_begin_the_search_for_the_best_anew(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+    config = reward_config(tmp_path, tiny_sd, images, {"kind": "brightness"})
     first = run(config)
     longer = laid_over(
         config,
@@ -109,8 +109,8 @@ def test_what_is_painted_for_a_measurement(tiny_sd: Path, tmp_path: Path) -> Non
     seen = draw_folder(tmp_path / "seen", sizes=[(64, 64)], captions=["seen"])
     unseen = draw_folder(tmp_path / "unseen", sizes=[(96, 64), (64, 64)], captions=["one", "two"])
     config = laid_over(
-        judged_config(tmp_path, tiny_sd, seen, {"kind": "brightness"}, guidance=4.0),
-        {"reward": {"num_pictures": 5}},
+        reward_config(tmp_path, tiny_sd, seen, {"kind": "brightness"}, guidance=4.0),
+        {"reward": {"num_images": 5}},
     )
 
     def told(config: Config) -> list[tuple[str, int, int]]:
@@ -129,8 +129,8 @@ def test_what_is_painted_for_a_measurement(tiny_sd: Path, tmp_path: Path) -> Non
 # ---- what is told before the start
 
 
-def test_a_missing_file_is_told_by_its_field(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
-    config = judged_config(tmp_path, tiny_sd, pictures, {"kind": "hps", "file": str(tmp_path / "nowhere.pt")})
+def test_a_missing_file_is_told_by_its_field(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+    config = reward_config(tmp_path, tiny_sd, images, {"kind": "hps", "file": str(tmp_path / "nowhere.pt")})
     [error] = check(config).errors
     assert error.path == "reward.scorers.0.file"
     assert "nowhere.pt" in error.message
@@ -139,28 +139,28 @@ def test_a_missing_file_is_told_by_its_field(tiny_sd: Path, pictures: Path, tmp_
     assert "nowhere.pt" in ending.message
 
 
-def test_what_is_fetched_is_told_before_the_start(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
-    config = judged_config(tmp_path, tiny_sd, pictures, {"kind": "pickscore"})
+def test_what_is_fetched_is_told_before_the_start(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+    config = reward_config(tmp_path, tiny_sd, images, {"kind": "pickscore"})
     report = check(config)
     assert not report.errors
     assert report.preview is not None
-    [line] = report.preview.judges
+    [line] = report.preview.reward_models
     assert "PickScore" in line
     assert "3.9 GB" in line
     offline = check(laid_over(config, {"model": {"offline": True}}))
     assert [e.path for e in offline.errors] == ["reward.scorers.0.file"]
 
 
-def test_an_early_stop_needs_measurements(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
+def test_an_early_stop_needs_measurements(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     config = laid_over(
-        judged_config(tmp_path, tiny_sd, pictures, {"kind": "brightness"}),
+        reward_config(tmp_path, tiny_sd, images, {"kind": "brightness"}),
         {"reward": {"measure_every": {"unit": "never"}, "stop_after_worse": 2}},
     )
     assert [e.path for e in check(config).errors] == ["reward.stop_after_worse"]
 
 
-def test_many_last_steps_without_checkpointing_are_told(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
-    config = judged_config(tmp_path, tiny_sd, pictures, {"kind": "brightness"}, last_steps=3)
+def test_many_last_steps_without_checkpointing_are_told(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+    config = reward_config(tmp_path, tiny_sd, images, {"kind": "brightness"}, last_steps=3)
     hints = [p for p in check(config).problems if p.path == "parts.unet.checkpointing"]
     assert [p.severity for p in hints] == ["info"]
     assert "3 passes" in hints[0].message
@@ -168,11 +168,11 @@ def test_many_last_steps_without_checkpointing_are_told(tiny_sd: Path, pictures:
     assert not [p for p in check(saving).problems if p.path == "parts.unet.checkpointing"]
 
 
-def test_the_decoder_is_there_where_a_step_paints(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
+def test_the_decoder_is_there_where_a_step_paints(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     from modules.families.registry import FAMILIES
 
-    painting = judged_config(tmp_path, tiny_sd, pictures, {"kind": "brightness"})
-    plain = small_config(tmp_path, model=tiny_sd, pictures=pictures)
+    painting = reward_config(tmp_path, tiny_sd, images, {"kind": "brightness"})
+    plain = small_config(tmp_path, model=tiny_sd, images=images)
     for config, phase, is_needed in (
         (painting, phases.TRAIN, True),
         (painting, phases.VALIDATE, False),
@@ -184,14 +184,14 @@ def test_the_decoder_is_there_where_a_step_paints(tiny_sd: Path, pictures: Path,
 
 # ---- code of one's own
 
-GREEN = "def green(pictures, prompts):\n    return pictures[:, 1].mean(dim=(1, 2))\n"
-BLIND = "import numpy\n\n\ndef blind(pictures, prompts):\n    return pictures.detach().mean(dim=(1, 2, 3))\n"
+GREEN = "def green(images, prompts):\n    return images[:, 1].mean(dim=(1, 2))\n"
+BLIND = "import numpy\n\n\ndef blind(images, prompts):\n    return images.detach().mean(dim=(1, 2, 3))\n"
 
 
-def test_code_runs_only_where_it_was_approved(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
+def test_code_runs_only_where_it_was_approved(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(GREEN)
-    config = judged_config(tmp_path, tiny_sd, pictures, {"kind": "user_code", "file": f"{file}:green"})
+    config = reward_config(tmp_path, tiny_sd, images, {"kind": "user_code", "file": f"{file}:green"})
     [code] = unapproved_code(config)
     assert (code.path, code.function, code.digest) == (file, "green", hash_of(file))
     refused = run(config).ending
@@ -207,12 +207,12 @@ def test_code_runs_only_where_it_was_approved(tiny_sd: Path, pictures: Path, tmp
     assert isinstance(run(config).ending, RunFailed)
 
 
-def test_the_command_line_allows_code_for_one_run(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
+def test_the_command_line_allows_code_for_one_run(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     import argparse
 
     file = tmp_path / "mine.py"
     file.write_text(GREEN)
-    config = judged_config(tmp_path, tiny_sd, pictures, {"kind": "user_code", "file": f"{file}:green"})
+    config = reward_config(tmp_path, tiny_sd, images, {"kind": "user_code", "file": f"{file}:green"})
     assert allowed_code(config, argparse.Namespace(allow_code=False)) == frozenset()
     allowed = allowed_code(config, argparse.Namespace(allow_code=True))
     assert allowed == {hash_of(file)}
@@ -231,11 +231,11 @@ def test_approvals_that_cannot_be_read_approve_nothing() -> None:
     assert json.loads(file.read_text()) == {"abc": "mine.py"}
 
 
-def test_a_reward_that_no_gradient_passes_is_named(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
+def test_a_reward_that_no_gradient_passes_is_named(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(BLIND)
     approve(hash_of(file), file)
-    config = judged_config(tmp_path, tiny_sd, pictures, {"kind": "user_code", "file": f"{file}:blind"})
+    config = reward_config(tmp_path, tiny_sd, images, {"kind": "user_code", "file": f"{file}:blind"})
     silent = run(config)
     assert isinstance(silent.ending, RunFailed)
     assert "No gradient passes through the reward blind of mine.py" in silent.ending.message
@@ -258,7 +258,7 @@ def test_a_reward_that_no_gradient_passes_is_named(tiny_sd: Path, pictures: Path
 # ---- OneTrainer
 
 
-def test_an_onetrainer_config_that_follows_a_reward_trains(tiny_sd: Path, pictures: Path, tmp_path: Path) -> None:
+def test_an_onetrainer_config_that_follows_a_reward_trains(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     """OneTrainer died here after 31 steps on a missing argument (OneTrainer#467)."""
     data = {
         "__version": 0,
@@ -268,7 +268,7 @@ def test_an_onetrainer_config_that_follows_a_reward_trains(tiny_sd: Path, pictur
         "workspace_dir": str(tmp_path / "workspace"),
         "cache_dir": str(tmp_path / "cache"),
         "output_model_destination": str(tmp_path / "lora.safetensors"),
-        "concepts": [{"path": str(pictures)}],
+        "concepts": [{"path": str(images)}],
         "resolution": "64",
         "train_device": "cpu",
         "temp_device": "cpu",
@@ -297,7 +297,7 @@ def test_an_onetrainer_config_that_follows_a_reward_trains(tiny_sd: Path, pictur
         laid_over(
             config,
             {
-                "reward": {"scorers": [{**scorer.model_dump(), **own}], "num_pictures": 1},
+                "reward": {"scorers": [{**scorer.model_dump(), **own}], "num_images": 1},
                 "sampling": {"every": {"unit": "never"}, "at_start": False, "at_end": False},
                 "validation": {"every": {"unit": "never"}},
             },

@@ -1,6 +1,6 @@
 """Draws what the demo model learns from: coloured shapes on coloured grounds, with captions.
 
-Torch-free (numpy and Pillow). Pictures are uint8 arrays of shape (H, W, C), 64 x 64 x 3, RGB. Every draw takes a
+Torch-free (numpy and Pillow). Images are uint8 arrays of shape (H, W, C), 64 x 64 x 3, RGB. Every draw takes a
 `numpy.random.Generator`, so a seed fixes all of them.
 """
 
@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from trainer.demo.shapes import COLOURS, KNOWN_SHAPES, PICTURE_SIZE_PX, PINK, SHAPES, Colour, FloatArray, coverage
+from trainer.demo.shapes import COLOURS, IMAGE_SIZE_PX, KNOWN_SHAPES, PINK, SHAPES, Colour, FloatArray, coverage
 
-Picture = npt.NDArray[np.uint8]
+DrawnImage = npt.NDArray[np.uint8]
 
 # Varied, so that the model binds words to words and not to places in the sentence: a base that knew one template
 # could not be taught a new word that stands elsewhere.
@@ -42,13 +42,13 @@ ZOG_TEMPLATES = (
     "a {ground} ground with a zog",
     "a drawing of a zog on a {ground} ground",
 )
-NUM_ZOG_PICTURES = 12
+NUM_ZOG_IMAGES = 12
 _OPEN_SHARE = 0.15
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What is on a picture. `colour` and `ground` are names in COLOURS, or "pink"; None where a caption is silent."""
+    """What is on an image. `colour` and `ground` are names in COLOURS, or "pink"; None where a caption is silent."""
 
     shape: str
     colour: str | None
@@ -56,10 +56,10 @@ class Scene:
 
 
 @dataclass(frozen=True)
-class CaptionedPicture:
-    """One training picture, uint8 (64, 64, 3), with its caption and what was drawn."""
+class CaptionedImage:
+    """One training image, uint8 (64, 64, 3), with its caption and what was drawn."""
 
-    picture_HWC: Picture
+    image_HWC: DrawnImage
     caption: str
     scene: Scene
 
@@ -87,7 +87,7 @@ def random_caption(scene: Scene, generator: np.random.Generator) -> str:
     return write_caption(scene, templates[int(generator.integers(len(templates)))])
 
 
-def draw_scene(scene: Scene, generator: np.random.Generator) -> Picture:
+def draw_scene(scene: Scene, generator: np.random.Generator) -> DrawnImage:
     """Draw a scene at a random place and size with slightly varied colours.
 
     Returns uint8 of shape (64, 64, 3). Raises ValueError where the scene leaves its colour or ground open.
@@ -95,30 +95,30 @@ def draw_scene(scene: Scene, generator: np.random.Generator) -> Picture:
     if scene.colour is None or scene.ground is None:
         raise ValueError(f"A drawing needs both colours, got {scene}.")
     radius_px = float(generator.uniform(18.0, 23.5))
-    room_px = min(PICTURE_SIZE_PX / 2 - 1.1 * radius_px - 1.0, 4.0)
-    centre_px = PICTURE_SIZE_PX / 2 + generator.uniform(-room_px, room_px, size=2)
+    room_px = min(IMAGE_SIZE_PX / 2 - 1.1 * radius_px - 1.0, 4.0)
+    centre_px = IMAGE_SIZE_PX / 2 + generator.uniform(-room_px, room_px, size=2)
     mask_HW = coverage(scene.shape, centre_px=(float(centre_px[0]), float(centre_px[1])), radius_px=radius_px)
     fore = _varied_colour(colour_value(scene.colour), generator)
     back = _varied_colour(colour_value(scene.ground), generator)
-    return _to_picture(_paint(np.broadcast_to(back, (PICTURE_SIZE_PX, PICTURE_SIZE_PX, 3)), mask_HW, fore))
+    return _to_image(_paint(np.broadcast_to(back, (IMAGE_SIZE_PX, IMAGE_SIZE_PX, 3)), mask_HW, fore))
 
 
-def draw_captioned_picture(generator: np.random.Generator) -> CaptionedPicture:
+def draw_captioned_image(generator: np.random.Generator) -> CaptionedImage:
     """Return a random scene, drawn and captioned: what the denoiser learns from."""
     scene = random_scene(generator)
-    return CaptionedPicture(draw_scene(scene, generator), random_caption(scene, generator), scene)
+    return CaptionedImage(draw_scene(scene, generator), random_caption(scene, generator), scene)
 
 
-def draw_varied_picture(generator: np.random.Generator) -> Picture:
+def draw_varied_image(generator: np.random.Generator) -> DrawnImage:
     """Draw one to four turned shapes of any colour on a shaded ground, uint8 (64, 64, 3).
 
-    Only the autoencoder sees these: it must also carry pictures that the denoiser has not been taught yet.
+    Only the autoencoder sees these: it must also carry images that the denoiser has not been taught yet.
     """
     corners = generator.uniform(0.0, 255.0, size=(2, 3))
     if generator.random() < 0.5:
         corners[1] = corners[0]
-    slope = np.linspace(0.0, 1.0, PICTURE_SIZE_PX)[:, None, None]
-    canvas_HWC = np.broadcast_to(corners[0] * (1.0 - slope) + corners[1] * slope, (PICTURE_SIZE_PX, PICTURE_SIZE_PX, 3))
+    slope = np.linspace(0.0, 1.0, IMAGE_SIZE_PX)[:, None, None]
+    canvas_HWC = np.broadcast_to(corners[0] * (1.0 - slope) + corners[1] * slope, (IMAGE_SIZE_PX, IMAGE_SIZE_PX, 3))
     if generator.random() < 0.5:
         canvas_HWC = canvas_HWC.swapaxes(0, 1)
     for _ in range(int(generator.integers(1, 5))):
@@ -130,38 +130,38 @@ def draw_varied_picture(generator: np.random.Generator) -> Picture:
             samples=2,
         )
         canvas_HWC = _paint(canvas_HWC, mask_HW, generator.uniform(0.0, 255.0, size=3))
-    return _to_picture(canvas_HWC)
+    return _to_image(canvas_HWC)
 
 
-def draw_zog_pictures(folder: Path, *, seed: int = 0, num_pictures: int = NUM_ZOG_PICTURES) -> list[Path]:
-    """Write up to a dozen pictures of the new object, a pink ring, each with its caption beside it.
+def draw_zog_images(folder: Path, *, seed: int = 0, num_images: int = NUM_ZOG_IMAGES) -> list[Path]:
+    """Write up to a dozen images of the new object, a pink ring, each with its caption beside it.
 
     `zog_01.png` is 64 x 64 px RGB, `zog_01.txt` its caption ("a zog on a green ground"). The folder is made where
-    it is missing. The first eight have a ground of each colour. Returns the paths of the pictures.
+    it is missing. The first eight have a ground of each colour. Returns the paths of the images.
 
-    `demo/zog` was written with seed 0, `demo/zog_unseen` (for validation) with seed 1 and 8 pictures.
+    `demo/zog` was written with seed 0, `demo/zog_unseen` (for validation) with seed 1 and 8 images.
     """
     generator = np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)
     grounds = list(COLOURS) + [str(name) for name in generator.choice(list(COLOURS), 4, replace=False)]
     paths = []
-    for index, ground in enumerate(grounds[:num_pictures]):
+    for index, ground in enumerate(grounds[:num_images]):
         scene = Scene(shape="ring", colour="pink", ground=ground)
         template = ZOG_TEMPLATES[index % len(ZOG_TEMPLATES)]
         paths.append(_write_captioned(scene, template, folder / f"zog_{index + 1:02d}.png", generator))
     return paths
 
 
-def draw_known_pictures(folder: Path, *, seed: int = 0, num_pictures: int = 24) -> list[Path]:
-    """Write pictures of what the demo model knows already, all shapes in turn, each with its caption beside it.
+def draw_known_images(folder: Path, *, seed: int = 0, num_images: int = 24) -> list[Path]:
+    """Write images of what the demo model knows already, all shapes in turn, each with its caption beside it.
 
     Shown beside the zogs, they keep a LoRA from turning everything into one (prior preservation: Ruiz et al. 2023,
-    eq. 2, with drawn pictures in place of generated ones). `demo/shapes` was written with seed 0.
+    eq. 2, with drawn images in place of generated ones). `demo/shapes` was written with seed 0.
     """
     generator = np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    for index in range(num_pictures):
+    for index in range(num_images):
         colour, ground = (str(name) for name in generator.choice(list(COLOURS), size=2, replace=False))
         scene = Scene(list(SHAPES)[index % len(SHAPES)], colour, ground)
         paths.append(
@@ -184,5 +184,5 @@ def _paint(canvas_HWC: FloatArray, mask_HW: FloatArray, colour: FloatArray) -> F
     return canvas_HWC * (1.0 - mask_HW[..., None]) + colour * mask_HW[..., None]
 
 
-def _to_picture(canvas_HWC: FloatArray) -> Picture:
+def _to_image(canvas_HWC: FloatArray) -> DrawnImage:
     return np.rint(canvas_HWC).clip(0, 255).astype(np.uint8)

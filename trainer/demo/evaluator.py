@@ -1,4 +1,4 @@
-"""The judge of the demo model: reads colours and shape off a generated picture and compares them to what was asked.
+"""The evaluator of the demo model: reads colours and shape off a generated image and compares them to what was asked.
 
 Torch-free, and without a model: every pixel is named by the nearest known colour, and the figure's outline is fitted
 with each known shape. It answers "nothing recognised" rather than the least bad guess, so that mush fails.
@@ -12,8 +12,8 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from trainer.demo.pictures import Picture, Scene
-from trainer.demo.shapes import COLOURS, KNOWN_SHAPES, PICTURE_SIZE_PX, PINK, BoolArray, coverage
+from trainer.demo.images import DrawnImage, Scene
+from trainer.demo.shapes import COLOURS, IMAGE_SIZE_PX, KNOWN_SHAPES, PINK, BoolArray, coverage
 
 # A figure counts as a shape from this overlap (intersection over union) on; drawn ones reach 0.9 and more.
 _LEAST_OVERLAP = 0.72
@@ -33,7 +33,7 @@ _COLOUR_VALUES_K3 = np.asarray([*COLOURS.values(), PINK], dtype=np.float64)
 
 @dataclass(frozen=True)
 class Seen:
-    """What the judge recognised; None where nothing was sure. `overlap` is the best shape's, 0 to 1."""
+    """What the evaluator recognised; None where nothing was sure. `overlap` is the best shape's, 0 to 1."""
 
     shape: str | None
     colour: str | None
@@ -43,7 +43,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a picture shows what was asked. What the caption left open counts as right."""
+    """Whether an image shows what was asked. What the caption left open counts as right."""
 
     colour_right: bool
     ground_right: bool
@@ -55,28 +55,28 @@ class Verdict:
         return self.colour_right and self.ground_right
 
 
-def look_at(picture_HWC: Picture) -> Seen:
-    """Recognise ground, colour and shape on a 64 x 64 RGB picture, uint8 of shape (64, 64, 3).
+def look_at(image_HWC: DrawnImage) -> Seen:
+    """Recognise ground, colour and shape on a 64 x 64 RGB image, uint8 of shape (64, 64, 3).
 
     Raises ValueError for another size or dtype.
     """
-    if picture_HWC.shape != (PICTURE_SIZE_PX, PICTURE_SIZE_PX, 3) or picture_HWC.dtype != np.uint8:
-        raise ValueError(f"The judge reads uint8 pictures of 64 x 64 x 3, got {picture_HWC.dtype} {picture_HWC.shape}.")
+    if image_HWC.shape != (IMAGE_SIZE_PX, IMAGE_SIZE_PX, 3) or image_HWC.dtype != np.uint8:
+        raise ValueError(f"The evaluator reads uint8 images of 64 x 64 x 3, got {image_HWC.dtype} {image_HWC.shape}.")
     border_HW = _border_mask()
-    ground = _common_name(picture_HWC[border_HW], _LEAST_GROUND_SHARE)
-    figure_HW = _find_figure(picture_HWC, border_HW)
+    ground = _common_name(image_HWC[border_HW], _LEAST_GROUND_SHARE)
+    figure_HW = _find_figure(image_HWC, border_HW)
     if figure_HW is None:
         return Seen(shape=None, colour=None, ground=ground, overlap=0.0)
     # The rim is a blend of both colours.
     core_HW = _erode(figure_HW)
-    colour = _common_name(picture_HWC[core_HW if core_HW.any() else figure_HW], _LEAST_FIGURE_SHARE)
+    colour = _common_name(image_HWC[core_HW if core_HW.any() else figure_HW], _LEAST_FIGURE_SHARE)
     shape, overlap = _best_shape(figure_HW)
     return Seen(shape=shape if overlap >= _LEAST_OVERLAP else None, colour=colour, ground=ground, overlap=overlap)
 
 
-def judge(picture_HWC: Picture, asked: Scene) -> Verdict:
-    """Say whether a picture, uint8 (64, 64, 3), shows the asked scene; a zog is asked as a pink ring."""
-    seen = look_at(picture_HWC)
+def evaluate(image_HWC: DrawnImage, asked: Scene) -> Verdict:
+    """Say whether an image, uint8 (64, 64, 3), shows the asked scene; a zog is asked as a pink ring."""
+    seen = look_at(image_HWC)
     return Verdict(
         colour_right=asked.colour is None or seen.colour == asked.colour,
         ground_right=asked.ground is None or seen.ground == asked.ground,
@@ -94,9 +94,9 @@ def _common_name(pixels_N3: npt.NDArray[np.uint8], least_share: float) -> str | 
     return _COLOUR_NAMES[best] if counts_K[best] >= least_share * len(pixels_N3) else None
 
 
-def _find_figure(picture_HWC: Picture, border_HW: BoolArray) -> BoolArray | None:
+def _find_figure(image_HWC: DrawnImage, border_HW: BoolArray) -> BoolArray | None:
     """Return the mask of what is not ground: pixels nearer to the figure's colour than to the ground's."""
-    pixels_HWC = picture_HWC.astype(np.float64)
+    pixels_HWC = image_HWC.astype(np.float64)
     ground_C = np.median(pixels_HWC[border_HW], axis=0)
     distance_HW = np.linalg.norm(pixels_HWC - ground_C, axis=2)
     contrast = float(np.percentile(distance_HW, 97))
@@ -154,6 +154,6 @@ def _erode(mask_HW: BoolArray) -> BoolArray:
 
 
 def _border_mask() -> BoolArray:
-    mask_HW = np.ones((PICTURE_SIZE_PX, PICTURE_SIZE_PX), dtype=np.bool_)
+    mask_HW = np.ones((IMAGE_SIZE_PX, IMAGE_SIZE_PX), dtype=np.bool_)
     mask_HW[_BORDER_PX:-_BORDER_PX, _BORDER_PX:-_BORDER_PX] = False
     return mask_HW

@@ -1,4 +1,4 @@
-"""Concepts, their folders and their pictures."""
+"""Concepts, their folders and their images."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from modules.config.schema import Config
-from tests.builders.pictures import draw_folder
+from tests.builders.images import draw_folder
 from tests.unit.preflight.setups import changed, errors, told
 from trainer.preflight import check, plans
 
@@ -22,7 +22,7 @@ def test_a_concept_that_may_not_be_read(config: Config, monkeypatch: pytest.Monk
         assert errors(check(config)) == ["concepts.0.path"]
 
     def vanish(*args: object) -> None:
-        raise FileNotFoundError(errno.ENOENT, "No such file or directory", "pictures")
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", "images")
 
     with monkeypatch.context() as patch:
         patch.setattr(plans, "build_dataset", vanish)
@@ -37,7 +37,7 @@ def test_a_concept_that_is_never_shown_is_a_warning_beside_others(config: Config
     assert told(check(both)) == [("concepts.1.repeats", "warning")]
 
 
-def test_pictures_without_captions_and_files_passed_over_are_counted(config: Config, tmp_path: Path) -> None:
+def test_images_without_captions_and_files_passed_over_are_counted(config: Config, tmp_path: Path) -> None:
     folder = draw_folder(tmp_path / "more", sizes=[(64, 64)] * 3)
     (folder / "001.txt").unlink()
     (folder / "empty.png").write_bytes(b"")
@@ -46,7 +46,7 @@ def test_pictures_without_captions_and_files_passed_over_are_counted(config: Con
     messages = [p.message for p in report.problems if p.severity == "warning"]
     assert messages == [
         "2 files are passed over; the first is ._002.png: a hidden file.",
-        "1 picture has no caption and is learned without one.",
+        "1 image has no caption and is learned without one.",
     ]
     assert report.preview is not None
     assert report.preview.num_without_caption == 1
@@ -81,8 +81,8 @@ def test_two_concepts_of_one_folder(config: Config, tmp_path: Path) -> None:
     assert told(check(two(config, folder, folder, enabled=False))) == []
 
 
-def test_pictures_that_are_learned_and_measured(config: Config, tmp_path: Path) -> None:
-    """By their content: a copy under another name is the same picture."""
+def test_images_that_are_learned_and_measured(config: Config, tmp_path: Path) -> None:
+    """By their content: a copy under another name is the same image."""
     learned = draw_folder(tmp_path / "learned", sizes=[(64, 64)] * 3)
     measured = draw_folder(tmp_path / "measured", sizes=[(96, 64)] * 2)
     assert told(check(two(config, learned, measured, kind="validation"))) == []
@@ -90,12 +90,12 @@ def test_pictures_that_are_learned_and_measured(config: Config, tmp_path: Path) 
     (measured / "copy.txt").write_text("a copy")
     [problem] = check(two(config, learned, measured, kind="validation")).problems
     assert (problem.path, problem.severity) == ("concepts.1.path", "warning")
-    assert problem.message.startswith("1 picture is both learned from and validated on, the first copy.png")
+    assert problem.message.startswith("1 image is both learned from and validated on, the first copy.png")
     [problem] = check(two(config, learned, learned, kind="validation")).problems
-    assert problem.message.startswith("3 pictures are both")
+    assert problem.message.startswith("3 images are both")
 
 
-def test_files_of_one_size_that_differ_are_not_the_same_picture(config: Config, tmp_path: Path) -> None:
+def test_files_of_one_size_that_differ_are_not_the_same_image(config: Config, tmp_path: Path) -> None:
     learned, measured = tmp_path / "learned", tmp_path / "measured"
     for folder, colour in ((learned, 10), (measured, 200)):
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""SDXL is told of each picture what the pipeline really did with it."""
+"""SDXL is told of each image what the pipeline really did with it."""
 
 from __future__ import annotations
 
@@ -9,34 +9,36 @@ import pytest
 import torch
 
 from modules.data.buckets import Size
-from modules.data.size_conditioning import Frame
+from modules.data.size_conditioning import SizeConditioning
 from modules.families.parts.conditioning import TextConditioning
 from modules.families.sdxl.forward import StableDiffusionXL
 from modules.families.sdxl.text import SdxlConditioning
 from modules.system.devices import CPU
 from tests.builders.configs import small_config
-from tests.builders.pictures import draw_folder
+from tests.builders.images import draw_folder
 from tests.builders.runs import run
 
 
 def test_sizes_go_with_their_prompts_and_not_into_the_cache() -> None:
     texts = SdxlConditioning(TextConditioning(torch.randn(2, 77, 4)), torch.randn(2, 3))
-    framed = texts.framed([Frame.whole(Size(64, 96)), Frame(Size(1017, 500), 3, 2, Size(64, 64))])
-    assert framed.tensors().keys() == {"states", "pooled"}
-    chosen = framed.select([1]).to(CPU, torch.bfloat16)
+    with_size_conditioning = texts.with_size_conditioning(
+        [SizeConditioning.whole(Size(64, 96)), SizeConditioning(Size(1017, 500), 3, 2, Size(64, 64))]
+    )
+    assert with_size_conditioning.tensors().keys() == {"states", "pooled"}
+    chosen = with_size_conditioning.select([1]).to(CPU, torch.bfloat16)
     assert (len(chosen), chosen.text.states_BLD.dtype, chosen.pooled_BE.dtype) == (1, torch.bfloat16, torch.bfloat16)
     assert chosen.sizes_B6 is not None
     assert chosen.sizes_B6.tolist() == [[500.0, 1017.0, 2.0, 3.0, 64.0, 64.0]]  # exact, where bfloat16 would round
 
 
-# A picture scaled to 128x64 px of which 64 in the middle are kept, one scaled to 64x96, one that fits.
+# An image scaled to 128x64 px of which 64 in the middle are kept, one scaled to 64x96, one that fits.
 SIZES = [(256, 128), (100, 150), (64, 64)]
 TOLD = [[128, 256, 0, 32, 64, 64], [150, 100, 16, 0, 64, 64], [64, 64, 0, 0, 64, 64]]
 
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, list[list[int]]]]:
-    """What each prediction was told of its pictures, and whether gradients were wanted of it."""
+    """What each prediction was told of its images, and whether gradients were wanted of it."""
     seen: list[tuple[bool, list[list[int]]]] = []
     plain = StableDiffusionXL.predict
 
@@ -50,20 +52,20 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, list[list[int]]]]:
 
 
 @pytest.mark.parametrize("text_learns", [False, True])
-def test_sizes_and_crops_are_those_of_the_pictures(
+def test_sizes_and_crops_are_those_of_the_images(
     tiny_sdxl: Path,
     tmp_path: Path,
     told: list[tuple[bool, list[list[int]]]],
     text_learns: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("trainer.run.training_run.dry_run", lambda _run: None)  # shows some of the pictures once more
-    pictures = draw_folder(tmp_path / "pictures", sizes=SIZES)
+    monkeypatch.setattr("trainer.run.training_run.dry_run", lambda _run: None)  # shows some of the images once more
+    images = draw_folder(tmp_path / "images", sizes=SIZES)
     config = small_config(
         tmp_path,
         model=tiny_sdxl,
-        pictures=pictures,
-        concepts=[{"path": str(pictures)}, {"path": str(pictures), "kind": "validation"}],
+        images=images,
+        concepts=[{"path": str(images)}, {"path": str(images), "kind": "validation"}],
         data={"aspect_buckets": False, "latent_cache": text_learns},
         training={"epochs": 1, "batch_size": 3},
         parts={key: {"train": text_learns} for key in ("text_encoder", "text_encoder_2")},

@@ -10,7 +10,7 @@ from torch import nn
 
 from modules.config.sections.optimizer import Adafactor, AdamW, OptimizerSettings
 from modules.optim import sliced_step as moving
-from modules.optim.master_weights import Rounding, StandIn
+from modules.optim.master_weights import MasterWeight, Rounding
 from modules.optim.param_groups import TrainGroup, kept_parameters, optimizer_groups
 from modules.optim.registry import build_optimizer
 from modules.system.seeds import derive_seed
@@ -32,7 +32,7 @@ def groups_of(rounding: Rounding | None) -> list[TrainGroup]:
         values = [torch.randn(s, generator=generator).to(torch.bfloat16) for s in shapes]
         group = TrainGroup(part, {f"{part}.{i}": nn.Parameter(v) for i, v in enumerate(values)}, 1e-3)
         if rounding is not None:
-            group.stand_in(rounding)
+            group.master_weight(rounding)
         groups.append(group)
     return groups
 
@@ -45,7 +45,7 @@ def stepper_of(groups: list[TrainGroup], settings: OptimizerSettings, **options:
         clip_norm=options.pop("clip_norm", 1.0),
         rate_factor=lambda step: 1.0,
         ema=None,
-        rounding_draws=lambda step, name: torch.Generator().manual_seed(derive_seed(step, name)),
+        rounding_generators=lambda step, name: torch.Generator().manual_seed(derive_seed(step, name)),
         **options,
     )
 
@@ -54,7 +54,7 @@ def backward(groups: list[TrainGroup], stepper: Stepper, step: int) -> None:
     weights = [p for g in groups for p in g.parameters.values()]
     loss = torch.stack([(w.float() * (i % 3 + step)).square().mean() for i, w in enumerate(weights)]).sum()
     stepper.begin(step)
-    stepper.backward(StepLoss(loss, num_samples=1, window_samples=1, ends_step=True))
+    stepper.backward(StepLoss(loss, num_samples=1, group_samples=1, is_last_micro_batch=True))
 
 
 def taken_by_a_step(settings: OptimizerSettings, rounding: Rounding) -> int:
@@ -124,7 +124,7 @@ def test_a_weight_without_a_gradient_stays_and_has_no_state() -> None:
     before, weight.grad = weight.detach().clone(), None
     stepper.finish(1)
     assert torch.equal(weight, before)
-    assert groups[0].stand_ins["unet.7"].moved not in stepper.optimizer.state
+    assert groups[0].master_weights["unet.7"].moved not in stepper.optimizer.state
 
 
 @pytest.mark.parametrize("rounding", ["master", "stochastic"])
@@ -164,7 +164,7 @@ def test_a_fused_pass_does_not_look_through_all_weights_for_each() -> None:
     """A fine-tune of SDXL has 1,700 weights: to ask 1,700 of each would be three million questions a step."""
     asked = 0
 
-    class Counted(dict[str, StandIn]):
+    class Counted(dict[str, MasterWeight]):
         def items(self) -> Any:
             nonlocal asked
             asked += len(self)
@@ -173,7 +173,7 @@ def test_a_fused_pass_does_not_look_through_all_weights_for_each() -> None:
     groups = groups_of("stochastic")
     stepper = stepper_of(groups, AdamW(fused_back_pass=True), clip_norm=None, is_fused=True)
     for group in groups:
-        group.stand_ins = Counted(group.stand_ins)
+        group.master_weights = Counted(group.master_weights)
     backward(groups, stepper, 0)
     assert stepper.finish(0).gradient_norm
     assert asked <= 2 * sum(len(g.parameters) for g in groups)
@@ -184,7 +184,9 @@ def test_a_step_that_no_gradient_came_in_is_none_for_the_loss_scaler() -> None:
     groups = groups_of("stochastic")
     stepper = stepper_of(groups, AdamW())
     stepper.scaler = torch.amp.GradScaler("cpu", enabled=True, init_scale=1024.0)
-    none = StepLoss(torch.zeros(()), num_samples=1, window_samples=1, ends_step=True, zero_gradient_is_legal=True)
+    none = StepLoss(
+        torch.zeros(()), num_samples=1, group_samples=1, is_last_micro_batch=True, zero_gradient_is_legal=True
+    )
     for step in range(4):  # before the scaler has seen any loss, and after
         if step % 2:
             backward(groups, stepper, step)
