@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.optim.param_groups import TrainGroup
-from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from trainer.callbacks.dry_run import DryRunComplete, DryRunState, without_a_trace
 from trainer.callbacks.saving import SavingCallback

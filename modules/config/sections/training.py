@@ -273,7 +273,7 @@ class Training(Section):
         Setting(
             "Low-precision weight updates",
             "How trained 16-bit weights are updated: small updates vanish in them. Float32 master weights are exact, "
-            "and take four more bytes per weight. Stochastic rounding takes none and adds a little noise; bfloat16 only.",
+            "with four more bytes per weight. Stochastic rounding takes none and adds a little noise; bfloat16 only.",
             group="Learning",
             level="advanced",
             choice_labels={"master": "Master weights (float32)", "stochastic": "Stochastic rounding"},
