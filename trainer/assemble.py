@@ -113,13 +113,15 @@ def load_model(config: Config, machine: Machine, on_bytes: Callable[[float, floa
     Raises DarkroomError where nothing would be trained.
     """
     family = load_family(config, on_bytes)
+    for part in family.parts.values():
+        part.module.eval()  # those that learn leave this mode below, and come back to it when they stop
     # Before adapters are attached and parts move: the identity of the encoders is that of their own weights.
     identities = _identities(config, family, machine)
     if config.training.trains == "full":
         adapters, groups = [], _whole_parts(config, family)
     else:
         adapters = _attach(config, family)
-        groups = [_group(config, adapter.part, adapter.parameters()) for adapter in adapters]
+        groups = [_group(config, adapter.part, adapter.module, adapter.parameters()) for adapter in adapters]
     family.set_memory(
         {name: _memory_of(config.part(name), name, adapters) for name in family.parts},
         train_device=machine.train_device,
@@ -308,13 +310,13 @@ def _whole_parts(config: Config, family: ModelFamily) -> list[TrainGroup]:
             for parameter in reached.values():
                 parameter.requires_grad_(True)
             part.module.train()
-            groups.append(_group(config, name, {f"{name}.{n}": p for n, p in reached.items()}))
+            groups.append(_group(config, name, part.module, {f"{name}.{n}": p for n, p in reached.items()}))
     return groups
 
 
-def _group(config: Config, part: str, parameters: dict[str, torch.nn.Parameter]) -> TrainGroup:
+def _group(config: Config, part: str, module: torch.nn.Module, parameters: dict[str, torch.nn.Parameter]) -> TrainGroup:
     own = config.part(part).learning_rate
-    return TrainGroup(part, parameters, config.training.learning_rate if own is None else own)
+    return TrainGroup(part, parameters, config.training.learning_rate if own is None else own, module=module)
 
 
 def _identities(config: Config, family: ModelFamily, machine: Machine) -> EncoderIdentities:
