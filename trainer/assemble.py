@@ -331,6 +331,7 @@ def _identities(config: Config, family: ModelFamily, machine: Machine) -> Encode
     pictures = [fingerprints.get(p.name, "") for p in family.spec.parts if p.role == "vae"]
     texts = [fingerprints.get(p.name, "") for p in family.spec.parts if p.role == "text_encoder"]
     return EncoderIdentities(
-        pictures="|".join([*pictures, family.picture_identity()]),
+        # Pictures are encoded without autocast, but in TF32 where the run's precision lets the device round to it.
+        pictures="|".join([*pictures, family.picture_identity(), f"tf32 {machine.precision.tf32}"]),
         captions="|".join([*texts, family.text_identity(), machine.precision.name]),
     )

@@ -23,7 +23,7 @@ logger = logging.getLogger("darkroom.cache")
 
 
 def picture_key(*, digest: str, width_px: int, height_px: int, placement: Placement, encoder: str) -> str:
-    """Return the key of a picture's latents. `encoder` stands for the VAE's weights, dtype and tiling."""
+    """Return the key of a picture's latents. `encoder` stands for the VAE's weights, dtype and TF32."""
     return _hash(
         "latents",
         {
