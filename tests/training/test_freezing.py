@@ -254,7 +254,7 @@ def test_a_part_that_stopped_has_no_dropout_any_more(
     assert [True in m["text_encoder"] for m in modes[of_steps]] == [step < at_stop for step in range(LAST_STEP)]
     assert is_repeated[of_steps] == [step not in dropping for step in range(LAST_STEP)]
     assert all(True in m["unet"] and m["vae"] == {False} for m in modes)
-    for step in (at_stop - 1, at_stop, at_stop + 1):
+    for step in (at_stop - 1, at_stop) if trains == "adapter" else ():
         resumed = ticking_run(config, backup_of(straight, step))
         assert_equal_tensors(straight.weights, resumed.weights)
 
