@@ -114,7 +114,7 @@ def load_model(config: Config, machine: Machine, on_bytes: Callable[[float, floa
     """
     family = load_family(config, on_bytes)
     for part in family.parts.values():
-        part.module.eval()  # those that learn leave this mode below, and come back to it when they stop
+        part.module.eval()  # trained parts enter training mode below, and leave it when they stop
     # Before adapters are attached and parts move: the identity of the encoders is that of their own weights.
     identities = _identities(config, family, machine)
     if config.training.trains == "full":
@@ -331,7 +331,7 @@ def _identities(config: Config, family: ModelFamily, machine: Machine) -> Encode
     pictures = [fingerprints.get(p.name, "") for p in family.spec.parts if p.role == "vae"]
     texts = [fingerprints.get(p.name, "") for p in family.spec.parts if p.role == "text_encoder"]
     return EncoderIdentities(
-        # Pictures are encoded without autocast, but in TF32 where the run's precision lets the device round to it.
+        # Images are encoded outside autocast, but in TF32 where the run's precision allows it on this device.
         pictures="|".join([*pictures, family.picture_identity(), f"tf32 {machine.precision.tf32}"]),
         captions="|".join([*texts, family.text_identity(), machine.precision.name]),
     )

@@ -42,14 +42,15 @@ def explain(error: BaseException) -> tuple[str, str]:
             )
         case RuntimeError() if CUBLAS_WORKSPACE in str(error):
             return (
-                "Deterministic mode was switched on after the program had already computed on the GPU without it.",
-                "Close the program, start it again, and begin with this run.",
+                "Deterministic mode was switched on after the program had already used the GPU without it.",
+                "Restart the program and start this run first.",
             )
         case RuntimeError() if _NOT_DETERMINISTIC in str(error):
             operation = str(error).partition(_NOT_DETERMINISTIC)[0].split()[-1]
             return (
-                f"Deterministic mode is on, but torch's {operation} cannot be repeated bit for bit on this device.",
-                "Switch deterministic mode off, or do without what uses it; the details file shows where.",
+                f"Deterministic mode is on, but torch's {operation} has no deterministic implementation on this "
+                "device.",
+                "Switch deterministic mode off, or remove what uses this operation; the details file shows where.",
             )
         case OSError() if error.errno == errno.ENOSPC:
             return "The disk is full.", "Make room, then resume: the newest backup is complete."

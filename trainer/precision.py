@@ -13,8 +13,8 @@ import torch
 
 from modules.system.devices import Device
 
-# Torch takes it up with the first product of matrices on a GPU, and refuses deterministic ones without either of these
-# (NVIDIA's cuBLAS, "Results reproducibility").
+# Torch reads it at the first matrix product on a GPU. Without one of these values it refuses them in deterministic mode
+# (NVIDIA's cuBLAS documentation, "Results reproducibility").
 CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 _REPEATABLE_WORKSPACES = (":4096:8", ":16:8")
 
@@ -39,7 +39,7 @@ class Precision:
 
     @property
     def tf32(self) -> Literal["none", "convolutions", "all"]:
-        """What `process_settings` lets a device round to TF32 where it computes in float32 outside autocast."""
+        """What `process_settings` allows to be rounded to TF32 where the device computes in float32."""
         if self.name == "tfloat32":
             return "all"
         return "none" if self.name == "float32" or self.device.is_cpu else "convolutions"
@@ -60,9 +60,9 @@ def process_settings(*, num_threads: int, precision: str, deterministic: bool) -
     """Set what torch keeps per process, for as long as a run lasts; nothing leaks into the next one.
 
     With the precision "float32" nothing is computed in TF32, to which torch else rounds what convolutions take on a
-    GPU; with "tfloat32" the products of matrices are, too. In a deterministic run what cannot be repeated bit for bit
-    raises RuntimeError. Only warning of it would also leave attention's backward pass as it is: torch makes that
-    deterministic where it may not only warn.
+    GPU; with "tfloat32" the products of matrices are, too. In a deterministic run an operation without a
+    deterministic implementation raises RuntimeError. With warnings only, attention's backward pass would stay
+    nondeterministic: torch chooses its deterministic form only where it has to.
     """
     threads = torch.get_num_threads()
     matmul, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
@@ -80,7 +80,7 @@ def process_settings(*, num_threads: int, precision: str, deterministic: bool) -
 
 @contextlib.contextmanager
 def _deterministic(is_on: bool) -> Iterator[None]:
-    """Have torch compute what can be repeated bit for bit, or not, for a while."""
+    """Switch torch's deterministic algorithms on or off for a while, with the environment variable they need."""
     was_on = torch.are_deterministic_algorithms_enabled()
     only_warned = torch.is_deterministic_algorithms_warn_only_enabled()
     workspace = os.environ.get(CUBLAS_WORKSPACE)

@@ -4,11 +4,11 @@ To learn is to get a gradient that is finite and not zero, and to move by it. A 
 reason for nothing to happen: a learning rate of zero, a loss of exactly zero (an empty mask, a weight of zero), or a
 method that says so while no gradient comes.
 
-How strict it is depends on what can be told apart. A parameter at which no gradient ever arrives is cut off from the
+How strict it is depends on what can be right. A parameter at which no gradient ever arrives is cut off from the
 loss, and one is enough: groups hold only what a gradient can reach (`Part.reaches`). A gradient of zero can be right:
 that of a key's bias in attention, of attention over a single place, of a fresh LoRA's down matrix while its up matrix
-is zero or rounded to it. So can a move that is lost: weights of a norm are all about one, and the first steps of a long
-warm-up vanish in their rounding. Of these the run stops where they are more than half of a part.
+is zero or rounded to it. So can an update that is lost: weights of a norm are all about one, and the first steps of a
+long warm-up vanish in their rounding. Where these are more than half of a part, the run stops.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class Watchdog:
             return
         watched = self._watched[part]
         moved = [before != _sum_of_bits(p) for p, before in zip(look.parameters, look.sums, strict=True)]
-        told = _read([*look.has_gradient, *moved])
-        pairs = zip(told[: len(moved)], told[len(moved) :], strict=True)
+        flags = _read([*look.has_gradient, *moved])
+        pairs = zip(flags[: len(moved)], flags[len(moved) :], strict=True)
         for parameter, (has_gradient, has_moved) in zip(look.parameters, pairs, strict=True):
             watched.has_gradient |= has_gradient
             name = watched.unproven.get(id(parameter))
@@ -136,12 +136,12 @@ def _sum_of_bits(parameter: nn.Parameter) -> torch.Tensor:
 
 def _read(flags: Sequence[torch.Tensor]) -> list[bool]:
     """Return flags of shape () as plain values, with one wait for each device they are on."""
-    told = [False] * len(flags)
+    values = [False] * len(flags)
     for device in {f.device for f in flags}:
         places = [i for i, f in enumerate(flags) if f.device == device]
         for place, value in zip(places, torch.stack([flags[i] for i in places]).tolist(), strict=True):
-            told[place] = value
-    return told
+            values[place] = value
+    return values
 
 
 def _refuse(watched: _Watched) -> None:

@@ -17,7 +17,7 @@ from modules.optim.stand_ins import Rounding, StandIn
 class TrainGroup:
     """The trained parameters of one part, by full name, with their learning rate. A frozen group stays frozen.
 
-    `module` is what the parameters are in, which is in training mode as long as they learn. `stand_ins` are what the
+    `module` holds the parameters, and is in training mode as long as they are trained. `stand_ins` are what the
     optimizer moves in place of parameters in 16 bits; `hooks` are those on its parameters.
     """
 
@@ -51,7 +51,7 @@ def freeze(group: TrainGroup, optimizer: torch.optim.Optimizer) -> None:
     """
     group.is_training = False
     if group.module is not None:
-        group.module.eval()  # else its adapter's dropout would go on changing what it gives
+        group.module.eval()  # else its adapter's dropout would go on changing its output
     for hook in group.hooks:
         hook.remove()
     group.hooks.clear()

@@ -31,9 +31,9 @@ def clip_input(pictures_B3PP: torch.Tensor, *, side_px: int, fit: Fit = "crop") 
         shorter_px = min(height_px, width_px)
         size = (side_px * height_px // shorter_px, side_px * width_px // shorter_px)
     if size != (height_px, width_px):
-        # On a GPU the backward pass of the first has no deterministic implementation.
-        is_repeatable = torch.are_deterministic_algorithms_enabled() and pictures_B3PP.is_cuda
-        resized = _resized_by_products(pictures_B3PP, size) if is_repeatable else _resized(pictures_B3PP, size)
+        # On a GPU the backward pass of interpolate has no deterministic implementation.
+        needs_products = torch.are_deterministic_algorithms_enabled() and pictures_B3PP.is_cuda
+        resized = _resized_by_products(pictures_B3PP, size) if needs_products else _resized(pictures_B3PP, size)
         pictures_B3PP = resized.clamp(0, 1)
     square_B3SS = _padded(pictures_B3PP, side_px) if fit == "pad" else _cropped(pictures_B3PP, side_px)
     mean_3, std_3 = (torch.tensor(v, dtype=square_B3SS.dtype, device=square_B3SS.device) for v in (_MEAN, _STD))
@@ -45,7 +45,7 @@ def _resized(pictures_B3PP: torch.Tensor, size: tuple[int, int]) -> torch.Tensor
 
 
 def _resized_by_products(pictures_B3PP: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
-    """Return the same as `_resized` but for rounding: the filter is linear, and one for each direction."""
+    """Return what `_resized` returns, except for rounding, as matrix products: the filter is linear and separable."""
     rows_HP, columns_WP = (
         _resized(
             torch.eye(old_px, dtype=pictures_B3PP.dtype, device=pictures_B3PP.device)[None, None], (new_px, old_px)

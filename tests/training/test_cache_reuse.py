@@ -68,7 +68,7 @@ def test_a_second_time_nothing_is_built(config: Config) -> None:
         ({"data": {"aspect_buckets": False}}, both(2, 0)),  # the two wide ones are now cut to squares
         ({"data": {"resolution_px": [64, 96]}}, both(NUM_PICTURES, 0)),  # the smaller ones are there
         ({"model": {"clip_skip": 1}}, both(0, NUM_CAPTIONS)),
-        ({"training": {"precision": "bfloat16"}}, both(0, NUM_CAPTIONS)),  # on a GPU the pictures, too
+        ({"training": {"precision": "bfloat16"}}, both(0, NUM_CAPTIONS)),  # on a GPU the images, too
         ({"training": {"precision": "tfloat32"}}, ALL),
         ({"parts": {"vae": {"dtype": "bfloat16"}}}, both(NUM_PICTURES, 0)),
         ({"parts": {"text_encoder": {"dtype": "bfloat16"}}}, both(0, NUM_CAPTIONS)),
@@ -109,7 +109,7 @@ def test_a_setting_rebuilds_what_hangs_on_it_in_sdxl(
 
 
 def test_on_a_gpu_latents_of_different_tf32_have_different_keys(config: Config, tiny_sd: Path) -> None:
-    """Pictures are encoded in float32, which convolutions on a GPU round to TF32 unless the precision is float32."""
+    """Images are encoded in float32, which convolutions on a GPU round to TF32 unless the precision is float32."""
     family = load_tiny(tiny_sd)
 
     def identity(precision: str) -> str:

@@ -83,12 +83,12 @@ def test_an_operation_that_cannot_be_repeated_ends_the_run_with_a_sentence(
     assert isinstance(ran.ending, RunFailed) == deterministic, ran.ending
     if isinstance(ran.ending, RunFailed):
         assert not ran.of(StepFinished)
-        assert "Deterministic mode is on, but torch's put_ cannot be repeated bit for bit" in ran.ending.message
+        assert "Deterministic mode is on, but torch's put_ has no deterministic implementation" in ran.ending.message
         assert "Switch deterministic mode off" in ran.ending.advice
 
 
-def test_a_gpu_that_was_used_without_it_asks_for_a_new_start() -> None:
-    """Torch looks at the variable once in a process, so that setting it comes too late; its own words."""
+def test_a_gpu_that_was_used_without_it_requires_a_restart() -> None:
+    """Torch reads the variable once in a process, so that setting it later has no effect; this is torch's message."""
     message, advice = explain(
         RuntimeError(
             "Deterministic behavior was enabled with either `torch.use_deterministic_algorithms(True)` or "
@@ -99,24 +99,24 @@ def test_a_gpu_that_was_used_without_it_asks_for_a_new_start() -> None:
         )
     )
     assert message.startswith("Deterministic mode was switched on after")
-    assert "start it again" in advice
+    assert "Restart the program" in advice
 
 
 @pytest.mark.parametrize(("size", "resized"), [((48, 80), (224, 224)), ((300, 200), (33, 22)), ((64, 64), (64, 32))])
-def test_pictures_are_resized_alike_with_products_of_matrices(size: tuple[int, int], resized: tuple[int, int]) -> None:
-    """On a GPU the plain way has no deterministic backward pass."""
-    pictures = torch.rand(2, 3, *size, generator=torch.Generator().manual_seed(0))
-    ours, plain = (way(pictures, resized) for way in (_resized_by_products, _resized))
+def test_images_are_resized_alike_by_matrix_products(size: tuple[int, int], resized: tuple[int, int]) -> None:
+    """On a GPU interpolate has no deterministic backward pass."""
+    images = torch.rand(2, 3, *size, generator=torch.Generator().manual_seed(0))
+    ours, plain = (way(images, resized) for way in (_resized_by_products, _resized))
     assert torch.allclose(ours, plain, atol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("name", "on_gpu", "on_processor"),
+    ("name", "on_gpu", "on_cpu"),
     [("float32", "none", "none"), ("tfloat32", "all", "all"), ("bfloat16", "convolutions", "none"),
      ("float16", "convolutions", "none")],
 )  # fmt: skip
-def test_what_is_rounded_to_tf32(name: str, on_gpu: str, on_processor: str) -> None:
-    assert (Precision(name, Device("cuda")).tf32, Precision(name, Device("cpu")).tf32) == (on_gpu, on_processor)
+def test_what_is_rounded_to_tf32(name: str, on_gpu: str, on_cpu: str) -> None:
+    assert (Precision(name, Device("cuda")).tf32, Precision(name, Device("cpu")).tf32) == (on_gpu, on_cpu)
     with process_settings(num_threads=1, precision=name, deterministic=False):
         convolutions, products = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision() == "high"
     assert (

@@ -38,7 +38,7 @@ class LatentDiffusion:
     def parts(self) -> Mapping[str, Part]:
         """The parts by name. A denoising loss reaches the UNet, the text layers in use, nothing of the VAE.
 
-        Of the UNet not the layer for the strength of the guidance, which distilled ones have: it is never given.
+        The exception in the UNet is the guidance embedding of distilled models, which is never given.
         """
         modules = {"unet": self.unet, "vae": self.vae, **{n: t.encoder for n, t in self.towers.items()}}
         reach: dict[str, Callable[[str], bool]] = {
