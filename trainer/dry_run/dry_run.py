@@ -31,7 +31,7 @@ def dry_run(
     `stepper_of(groups)` builds a stepper as the run's own one was built; `check()` is called before each branch and
     raises StopRequested once the run is to stop. Raises BranchError, which names the branch and its reason.
     """
-    if not training_parts(training.groups):
+    if not training_parts(training.groups) or training.counters.epoch >= training.epochs:
         return  # the run ends at once
     context = training.context
     try:

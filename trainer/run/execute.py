@@ -19,6 +19,7 @@ from modules.config.compare import fixed_on_resume
 from modules.config.schema import Config
 from modules.data.datasets import Datasets
 from modules.system.approvals import approved_hashes
+from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from modules.system.problem import count
@@ -37,7 +38,15 @@ from trainer.run.model import load_model
 from trainer.run.setup import Clocks, RunSetup
 from trainer.run.threads import choose_num_threads
 from trainer.run.training_run import carry_out
-from trainer.run_folder.backup import BackupInfo, find_backup, list_backups, new_run_dir, verify
+from trainer.run_folder.backup import (
+    BackupInfo,
+    abandoned_by,
+    find_backup,
+    list_backups,
+    make_newest,
+    new_run_dir,
+    verify,
+)
 from trainer.run_folder.event_log import EventLog
 from trainer.step.failures import explain, is_mendable
 from trainer.step.precision import process_settings
@@ -72,7 +81,7 @@ def execute(request: RunRequest, *, log: EventLog, desk: CommandDesk, clocks: Cl
     machine = machine_of(request.config.general, request.config.training.precision)
     backup = find_backup(request.resume_from) if request.resume_from is not None else None
     saved = _check_resume(request.config, backup) if backup else None
-    if backup and saved and saved.counters.epoch >= request.config.training.epochs:
+    if backup and saved and _is_complete(request.config, backup, saved):
         message = (
             f"The run is complete already, after {count(saved.counters.epoch, 'epoch')}. Give it more epochs to go on."
         )
@@ -99,6 +108,9 @@ def execute(request: RunRequest, *, log: EventLog, desk: CommandDesk, clocks: Cl
         workspace = from_root(request.config.general.workspace_dir)
         run_dir = backup.run_dir if backup else new_run_dir(workspace, now=clocks.now())
         log.open(run_dir)
+        if backup:
+            _report_abandoned(backup, request.config.backup.keep, log)
+            backup = make_newest(backup, now=clocks.now())
         carry_out(
             RunSetup(
                 request.config,
@@ -150,6 +162,28 @@ def _check_resume(config: Config, backup: BackupInfo) -> SavedState:
     return read_state(backup.path)
 
 
+def _is_complete(config: Config, backup: BackupInfo, saved: SavedState) -> bool:
+    """Return whether nothing is left to do: all epochs are trained and the result was written, there or in the run."""
+    destination = from_root(config.output.destination)
+    places = (destination, backup.run_dir / "save" / destination.name)
+    return saved.counters.epoch >= config.training.epochs and any(place.exists() for place in places)
+
+
+def _report_abandoned(backup: BackupInfo, keep: int, log: EventLog) -> None:
+    """Warn of the backups that belong to a branch which this run abandons, and say what becomes of them."""
+    abandoned = abandoned_by(backup)
+    if not abandoned:
+        return
+    limit = f" (the newest {keep} are kept)" if keep else ""
+    log.emit(
+        WarningRaised(
+            f"The run resumes from step {backup.step} and abandons the branch of these backups: "
+            f"{', '.join(b.path.name for b in abandoned)}.",
+            f"They stay until newer backups replace them{limit}. Copy them to another folder to keep them for good.",
+        )
+    )
+
+
 def _only_cache(
     config: Config, datasets: Datasets, machine: Machine, desk: CommandDesk, log: EventLog, clocks: Clocks
 ) -> None:
@@ -162,6 +196,15 @@ def _only_cache(
 
 
 def _failure(error: BaseException, run_dir: Path | None) -> RunFailed:
+    """Return the failure of a run, if need be without its backup and details: a run never ends unexpectedly."""
+    try:
+        return _full_failure(error, run_dir)
+    except Exception:
+        logger.exception("The failure of the run could not be described in full.")
+        return RunFailed(f"The run failed: {type(error).__name__}.", "The log has the details.")
+
+
+def _full_failure(error: BaseException, run_dir: Path | None) -> RunFailed:
     """Return the failure as a sentence and an advice, with the technical details in the run's folder."""
     message, advice = explain(error)
     backups = list_backups(run_dir) if run_dir else []
@@ -170,9 +213,17 @@ def _failure(error: BaseException, run_dir: Path | None) -> RunFailed:
         return RunFailed(message, advice, backup_path=backup_path)
     details = redacted("".join(traceback.format_exception(error)))
     logger.error("The run failed.\n%s", details)
-    details_path = ""
-    if run_dir is not None:
-        file = run_dir / "error.txt"
-        file.write_text(details, encoding="utf-8")
-        details_path = str(file)
-    return RunFailed(message, advice, details_path, backup_path)
+    return RunFailed(message, advice, _write_details(details, run_dir), backup_path)
+
+
+def _write_details(details: str, run_dir: Path | None) -> str:
+    """Write the technical details into the run's folder and return the file's path; nothing where that fails."""
+    if run_dir is None:
+        return ""
+    file = run_dir / "error.txt"
+    try:
+        write_text(file, details)
+    except OSError:  # the disk may be full: that may even be what ended the run
+        logger.warning("%s could not be written.", file, exc_info=True)
+        return ""
+    return str(file)

@@ -18,7 +18,7 @@ from modules.config.sections.adapter import Lora
 from modules.config.sections.model import Model
 from modules.config.sections.model import Part as PartSettings
 from modules.data.cache.store import weights_fingerprint
-from modules.families.protocol import ModelFamily, PartMemory
+from modules.families.protocol import ModelFamily, Part, PartMemory
 from modules.families.registry import FAMILIES
 from modules.memory.placement import Placement
 from modules.optim.param_groups import TrainGroup
@@ -90,6 +90,8 @@ def load_model(config: Config, machine: Machine, on_bytes: Callable[[float, floa
     Raises DarkroomError where nothing would be trained.
     """
     family = load_family(config.model, config.part, on_bytes)
+    for part in family.parts.values():
+        part.module.eval()  # trained parts enter training mode below, and leave it when they stop
     facts = phases.phase_facts(config)
     # Before adapters are attached and parts move: the identity of the encoders is that of their own weights.
     identities = _identities(family, facts, machine.precision)
@@ -100,7 +102,10 @@ def load_model(config: Config, machine: Machine, on_bytes: Callable[[float, floa
     else:
         adapters = _attach(family, lora_of(config), config.part, run_seed=config.general.seed)
         parameters = {adapter.part: adapter.parameters() for adapter in adapters}
-    groups = [_group(name, p, config.part(name), config.training.learning_rate) for name, p in parameters.items()]
+    groups = [
+        _group(family.parts[name], p, config.part(name), config.training.learning_rate)
+        for name, p in parameters.items()
+    ]
     family.set_memory(
         {name: _memory_of(config.part(name), name, adapters) for name in family.parts},
         train_device=machine.train_device,
@@ -185,10 +190,10 @@ def _whole_parts(family: ModelFamily, part_of: PartOf) -> dict[str, dict[str, to
 
 
 def _group(
-    name: str, parameters: dict[str, torch.nn.Parameter], part: PartSettings, learning_rate: float
+    part: Part, parameters: dict[str, torch.nn.Parameter], settings: PartSettings, learning_rate: float
 ) -> TrainGroup:
-    own = part.learning_rate
-    return TrainGroup(name, parameters, learning_rate if own is None else own)
+    own = settings.learning_rate
+    return TrainGroup(part.spec.name, parameters, learning_rate if own is None else own, module=part.module)
 
 
 def _identities(family: ModelFamily, facts: phases.PhaseFacts, precision: Precision) -> EncoderIdentities:
@@ -202,6 +207,7 @@ def _identities(family: ModelFamily, facts: phases.PhaseFacts, precision: Precis
     images = [fingerprints.get(p.name, "") for p in family.spec.parts if p.role == "vae"]
     texts = [fingerprints.get(p.name, "") for p in family.spec.parts if p.role == "text_encoder"]
     return EncoderIdentities(
-        images="|".join([*images, family.image_identity()]),
+        # Images are encoded outside autocast, but in TF32 where the run's precision allows it on this device.
+        images="|".join([*images, family.image_identity(), f"tf32 {precision.tf32}"]),
         captions="|".join([*texts, family.text_identity(), precision.name]),
     )
