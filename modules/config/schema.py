@@ -1,4 +1,4 @@
-"""The config tree, version 1. Sections are frozen; `edit.set_path` makes an edited copy."""
+"""The config tree, version 2. Sections are frozen; `edit.set_path` makes an edited copy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from modules.data.concept import Concept
 from modules.families.registry import FAMILIES
 from modules.settings.field import MapKey, Section, Setting, variants
 
-VERSION = 1
+VERSION = 2
 
 
 class Config(Section):
@@ -32,7 +32,7 @@ class Config(Section):
     `unknown` keeps what a newer or another program wrote, by its path.
     """
 
-    darkroom_version: Literal[1] = 1
+    darkroom_version: Literal[2] = 2
     general: General = General()
     model: Model = Model()
     parts: Annotated[

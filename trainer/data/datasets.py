@@ -18,8 +18,8 @@ def dataset_settings(config: Config) -> DatasetSettings:
     rules = BucketRules(
         data.resolution_px,
         data.bucket_step_px,
-        data.max_aspect,
-        data.aspect_buckets,
+        data.max_aspect_ratio,
+        data.aspect_ratio_bucketing,
         Size(data.fixed_width_px, data.fixed_height_px) if is_fixed else None,
     )
     return DatasetSettings(

@@ -24,14 +24,14 @@ def build_stepper(
 ) -> Stepper:
     """Return what moves the weights of groups. The trained parts are on the training device by now."""
     for group in groups:
-        group.master_weight(training.small_weights)
+        group.master_weight(training.low_precision_updates)
     schedule = training.schedule
     weights = named_parameters(groups)
     return Stepper(
         groups,
         build_optimizer(optimizer_groups(groups), training.optimizer),
         scaler=machine.precision.make_scaler(),
-        clip_norm=training.clip_norm,
+        clip_grad_norm=training.clip_grad_norm,
         rate_factor=lambda step: learning_rate_factor(schedule, step=step, total_steps=total_steps),
         ema=_ema(training.ema, groups, machine),
         rounding_generators=lambda step, name: _rounding_generators(run_seed, step, name, weights[name].device),
