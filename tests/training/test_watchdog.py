@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from modules.config.sections.optimizer import AdamW
+from modules.optim.build import build_optimizer
+from modules.optim.optimizers.adamw import AdamW
 from modules.optim.param_groups import TrainGroup, freeze, optimizer_groups
-from modules.optim.registry import build_optimizer
 from modules.system.errors import DarkroomError
 from trainer.methods.protocol import StepLoss
 from trainer.step.stepper import Stepper

@@ -24,10 +24,11 @@ from modules.families.protocol import ModelFamily, PartMemory
 from modules.families.registry import FAMILIES
 from modules.memory.guard import DeviceGuard
 from modules.memory.placement import Placement
+from modules.optim.build import build_optimizer
 from modules.optim.ema import Ema
+from modules.optim.learning_rate import learning_rate_factor
 from modules.optim.param_groups import TrainGroup, kept_parameters, named_parameters, optimizer_groups
-from modules.optim.registry import build_optimizer, is_fused
-from modules.optim.schedules import learning_rate_factor
+from modules.optim.spec import is_fused
 from modules.system.devices import Device, resolve_device
 from modules.system.dtypes import dtype_of
 from modules.system.errors import DarkroomError
