@@ -8,6 +8,7 @@ import math
 from itertools import pairwise
 from typing import Any
 
+import prodigyopt
 import pytest
 import torch
 from torch import nn
@@ -23,6 +24,7 @@ from modules.optim.optimizers.adafactor import Adafactor
 from modules.optim.optimizers.adagrad import Adagrad
 from modules.optim.optimizers.adam import Adam
 from modules.optim.optimizers.adamw import AdamW
+from modules.optim.optimizers.prodigy import Prodigy
 from modules.optim.optimizers.rmsprop import RmsProp
 from modules.optim.optimizers.sgd import Sgd
 from modules.optim.param_groups import (
@@ -101,6 +103,25 @@ AS_TORCH_HAS_IT: dict[str, tuple[OptimizerSettings, type[torch.optim.Optimizer],
         Adagrad(lr_decay=0.1, weight_decay=0.1, initial_accumulator_value=0.3, eps=1e-6),
         torch.optim.Adagrad,
         {"lr_decay": 0.1, "weight_decay": 0.1, "initial_accumulator_value": 0.3, "eps": 1e-6},
+    ),
+    "prodigy": (Prodigy(), prodigyopt.Prodigy, {"slice_p": 11}),
+    "prodigy, all of it": (
+        Prodigy(
+            beta1=0.8,
+            beta2=0.95,
+            beta3=0.9,
+            eps=1e-6,
+            weight_decay=0.1,
+            use_bias_correction=True,
+            safeguard_warmup=True,
+            d0=1e-3,
+            d_coef=2.0,
+            growth_rate=1.5,
+            slice_p=2,
+        ),
+        prodigyopt.Prodigy,
+        {"betas": (0.8, 0.95), "beta3": 0.9, "eps": 1e-6, "weight_decay": 0.1, "use_bias_correction": True}
+        | {"safeguard_warmup": True, "d0": 1e-3, "d_coef": 2.0, "growth_rate": 1.5, "slice_p": 2},
     ),
     "adafactor, which torch always scales": (
         Adafactor(scale_parameter=True, beta2_decay=-0.7, clip_threshold=2.0, eps=1e-30, eps2=1e-2),
@@ -253,12 +274,19 @@ CHANGED: dict[str, Any] = {
     "lr_decay": 0.5,
     "initial_accumulator_value": 0.5,
     "min_8bit_size": 4,
+    "beta3": 0.5,
+    "decouple": False,
+    "d0": 0.1,
+    "d_coef": 2.0,
+    "growth_rate": 1.01,
+    "slice_p": 1,
 }
 # A field that says something only beside another one.
 BESIDE: dict[tuple[str, str], dict[str, Any]] = {
     ("adafactor", "eps2"): {"scale_parameter": True},
     ("sgd", "dampening"): {"momentum": 0.9},
     ("sgd", "nesterov"): {"momentum": 0.9},
+    ("prodigy", "decouple"): {"weight_decay": 0.5},
 }
 FIELDS = [
     (settings, record.name)
@@ -282,8 +310,10 @@ def _every_field_changes_the_step(settings: OptimizerSettings, field: str, value
     results = []
     for chosen in (settings, settings.model_copy(update={field: values[field]})):
         groups = groups_of("a")
+        if optimizer_spec(chosen).has_one_rate:
+            groups[0].learning_rate = 0.5
         optimizer = build_optimizer(optimizer_groups(groups), chosen)
-        for seed, scale in enumerate((1.0, 30.0, 1.0)):
+        for seed, scale in enumerate((1.0, 30.0, 1.0, 1.0, 1.0)):
             for parameter in named_parameters(groups).values():
                 # More often uphill than not, as in training: what measures progress sees some.
                 parameter.grad = (torch.randn(4, 3, generator=torch.Generator().manual_seed(seed)) + 1.0) * scale

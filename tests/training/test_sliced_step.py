@@ -13,6 +13,7 @@ from modules.optim.build import build_optimizer
 from modules.optim.master_weights import MasterWeight, Rounding
 from modules.optim.optimizers.adafactor import Adafactor
 from modules.optim.optimizers.adamw import AdamW
+from modules.optim.optimizers.prodigy import Prodigy
 from modules.optim.param_groups import TrainGroup, kept_parameters, optimizer_groups
 from modules.optim.spec import OptimizerSettings
 from modules.system.seeds import derive_seed
@@ -86,12 +87,15 @@ def test_a_step_takes_what_its_largest_slice_takes(
 
 
 @pytest.mark.parametrize("rounding", ["master", "stochastic"])
-def test_the_cut_makes_no_difference(monkeypatch: pytest.MonkeyPatch, rounding: Rounding) -> None:
+@pytest.mark.parametrize("settings", [AdamW(), Prodigy()], ids=lambda s: s.name)
+def test_the_cut_makes_no_difference(
+    monkeypatch: pytest.MonkeyPatch, rounding: Rounding, settings: OptimizerSettings
+) -> None:
     ended = []
     for size in (1, 3 * NUM_WEIGHTS, 1 << 30):
         monkeypatch.setattr(moving, "SLICE_WEIGHTS", size)
         groups = groups_of(rounding)
-        stepper = stepper_of(groups, AdamW())
+        stepper = stepper_of(groups, settings)
         for step in range(3):
             backward(groups, stepper, step)
             assert not stepper.finish(step).was_skipped
