@@ -50,7 +50,7 @@ def stepper_of(groups: list[TrainGroup], **settings: float) -> Stepper:
         groups,
         build_optimizer(optimizer_groups(groups), Prodigy.model_validate(settings)),
         scaler=torch.amp.GradScaler("cpu", enabled=False),
-        clip_norm=None,
+        clip_grad_norm=None,
         rate_factor=lambda step: 1.0,
         ema=None,
         rounding_generators=lambda step, name: torch.Generator().manual_seed(derive_seed(step, name)),

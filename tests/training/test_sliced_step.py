@@ -140,7 +140,7 @@ def test_a_step_that_looks_at_all_weights_is_made_once_with_all_of_them(
         groups,
         optimizer := LooksAtAll([{**g, "steps_at_once": True} for g in optimizer_groups(groups)]),
         scaler=torch.amp.GradScaler("cpu", enabled=False),
-        clip_norm=1.0,
+        clip_grad_norm=1.0,
         rate_factor=lambda step: 1.0,
         ema=None,
         rounding_generators=lambda step, name: torch.Generator().manual_seed(derive_seed(step, name)),
