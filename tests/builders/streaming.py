@@ -23,12 +23,12 @@ from torch import nn
 from modules.adapters.lora import LoraShape, attach_lora
 from modules.adapters.targets import target_layers
 from modules.config.schema import Config
-from modules.config.sections.optimizer import AdamW
 from modules.families.protocol import ModelFamily
 from modules.formats import safetensors_io
+from modules.optim.build import build_optimizer
 from modules.optim.ema import Ema
+from modules.optim.optimizers.adamw import AdamW
 from modules.optim.param_groups import TrainGroup, optimizer_groups
-from modules.optim.registry import build_optimizer
 from modules.system.devices import CPU
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from modules.config.schema import Config
-from modules.config.sections.optimizer import Adafactor, AdamW
 from modules.families.sd.forward import StableDiffusion
+from modules.optim.optimizers.adafactor import Adafactor
+from modules.optim.optimizers.adamw import AdamW
 from modules.optim.param_groups import moved_parameters, optimizer_state
 from modules.system.devices import CPU
 from tests.builders.configs import laid_over, small_config

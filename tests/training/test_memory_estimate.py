@@ -30,6 +30,7 @@ from modules.families.registry import FAMILIES
 from modules.families.spec import Role
 from modules.formats.single_file.models import shipped_configs
 from modules.memory.checkpointing import create_checkpointed_forward
+from modules.optim.optimizers.adafactor import Adafactor
 from modules.system.devices import CPU
 from tests.builders.configs import small_config
 from tests.builders.live_bytes import LiveBytes, cuda_autocast, give_weights
@@ -450,7 +451,7 @@ def test_16_bit_weights_move_in_slices_and_a_fused_pass_keeps_no_gradients() -> 
         sizes=((1024, 1024),),
         batch_size=1,
         accumulates=False,
-        optimizer="adafactor",
+        optimizer=Adafactor(),
         keeps_copies=False,
         average="off",
         encodes_in_training=False,

@@ -8,10 +8,11 @@ import torch
 
 from modules.config.sections.training import Ema as EmaSettings
 from modules.config.sections.training import Training
+from modules.optim.build import build_optimizer
 from modules.optim.ema import Ema
+from modules.optim.learning_rate import learning_rate_factor
 from modules.optim.param_groups import TrainGroup, kept_parameters, named_parameters, optimizer_groups
-from modules.optim.registry import build_optimizer, is_fused
-from modules.optim.schedules import learning_rate_factor
+from modules.optim.spec import is_fused
 from modules.system.seeds import derive_seed
 from trainer.run.machine import Machine
 from trainer.run.model import LoadedModel
