@@ -10,7 +10,7 @@ import sys
 from datetime import datetime
 from pathlib import Path
 
-from modules.formats.kinds import identify
+from modules.families.kinds.identify import identify
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_caller
 from trainer.cli import Verb
@@ -27,7 +27,7 @@ def _convert(options: argparse.Namespace) -> int:
     kind = identify(source)
     if kind.kind == "broken":  # said before torch is loaded
         raise DarkroomError(kind.sentence)
-    from modules.formats.conversion import convert, open_source, target_form
+    from modules.families.kinds.conversion import convert, open_source, target_form
     from modules.system.dtypes import dtype_of
 
     form = target_form(kind, out, options.to)

@@ -8,10 +8,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from modules.families.kinds.file_kind import FileKind
+from modules.families.kinds.programs import who_loads_file
+from modules.families.kinds.record import Loads
 from modules.formats.checkpoint_header import read_checkpoint_header
-from modules.formats.file_kind import FileKind
 from modules.formats.headers import UnreadableFileError
-from modules.formats.interop import Loads, who_loads_file
 from modules.system.paths import from_caller
 from trainer.cli import Verb
 
