@@ -22,7 +22,7 @@ from modules.estimate.architecture import architecture_of
 from modules.estimate.passes import Passes, count
 from modules.estimate.run import RunPlan, estimate
 from modules.families.parts.clip_walk import clip_pass
-from modules.families.parts.forwards import _BLOCK_TYPES
+from modules.families.parts.forwards import BLOCK_TYPES
 from modules.families.parts.single_file.models import shipped_configs
 from modules.families.parts.unet_walk import unet_pass
 from modules.families.registry import FAMILIES
@@ -238,7 +238,7 @@ def measured(case: Case, *, num_passes: int = 1) -> tuple[int, int]:
 
 def checkpointed(module: Any, role: Role, mode: str) -> Callable[..., Any]:
     """The forward pass as families run it."""
-    types = _BLOCK_TYPES[role]
+    types = BLOCK_TYPES[role]
     return create_checkpointed_forward(
         module,
         train_device=CPU,
