@@ -62,18 +62,18 @@ FINE_TUNE: Tree = {
     "data": {"caption_dropout": 0.1, "latent_cache": False},
 }
 IN_16_BITS: Tree = {
-    "training": {"precision": "bfloat16", "small_weights": "stochastic"},
+    "training": {"precision": "bfloat16", "low_precision_updates": "stochastic"},
     "parts": {part: {"dtype": "bfloat16"} for part in ("unet", "text_encoder", "text_encoder_2")},
 }
 ALIGNPROP: Tree = {
     "training": {
         "epochs": 4,
         "learning_rate": 3e-3,
-        "method": {"name": "alignprop", "probability": 0.6, "steps": 4, "last_steps": 2, "guidance": 2.0},
+        "method": {"name": "alignprop", "probability": 0.6, "steps": 4, "backprop_steps": 2, "guidance": 2.0},
     },
     "adapter": {"dropout": 0.1},
     "reward": {
-        "scorers": [{"kind": "brightness"}, {"kind": "symmetry", "weight": 0.5}],
+        "models": [{"kind": "brightness"}, {"kind": "symmetry", "weight": 0.5}],
         "measure_every": {"n": 5, "unit": "step"},
         "num_images": 2,
     },
