@@ -21,6 +21,7 @@ from modules.families.kinds.identify import identify
 from modules.families.kinds.programs import who_loads_file
 from modules.families.registry import FAMILIES, registered
 from modules.formats.safetensors_io import read_safetensors
+from modules.system.gpu_memory import GpuMemory
 from tests.builders.configs import laid_over, small_config
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from tests.builders.toy_family.build import write_toy_folder
@@ -29,7 +30,7 @@ from trainer.__main__ import main
 from trainer.events import BackupSaved, ModelSaved, SampleReady, StepFinished, ValidationFinished
 from trainer.phases import CACHE_IMAGES, SAMPLE_DECODE, TRAIN, needed_parts, phase_facts
 from trainer.preflight import check
-from trainer.preflight.budget import disk_need, memory_estimate
+from trainer.preflight.budget import disk_need, memory_estimate, memory_problems
 from ui.forms.records import groups_of
 
 BASE: dict[str, Any] = {
@@ -146,7 +147,10 @@ def test_preflight_has_an_estimate_without_a_vae(config: Config) -> None:
     need = disk_need(config, sizes, num_captions=3)
     assert need is not None
     assert need.latents_bytes > 5 * 3 * 32 * 32 * 4
-    assert memory_estimate(laid_over(config, {"data": {"latent_cache": False}}), sizes) is not None
+    uncached = laid_over(config, {"data": {"latent_cache": False}})
+    assert memory_estimate(uncached, sizes) is not None
+    [problem] = memory_problems(uncached, sizes, memory_of=lambda device: GpuMemory(10**5, 10**5))
+    assert "more than there is room for" in problem.message
 
 
 def test_phases_forms_and_rules_know_its_parts_alone(config: Config) -> None:

@@ -108,8 +108,7 @@ def traits_of(kind: FileKind) -> CheckpointTraits:
 
 def _part_tensors(folder: Path) -> dict[str, LazyTensor]:
     """Return a part's tensors: of one file or of several with an index, the plain ones before variants."""
-    stems = [n for n in _WEIGHTS.values() if any(folder.glob(f"{n}*.safetensors"))]
-    stem = stems[0] if stems else ""
+    stem = next((n for n in _WEIGHTS.values() if any(folder.glob(f"{n}*.safetensors"))), "")
     plain = folder / f"{stem}.safetensors"
     files = [plain] if plain.is_file() else sorted(folder.glob(f"{stem}-*-of-*.safetensors"))
     files = files or sorted(folder.glob(f"{stem}.*.safetensors"))[:1]
