@@ -65,7 +65,7 @@ def test_groups_keep_the_order_of_declaration_and_join_equal_headings() -> None:
 def test_each_part_of_the_family_is_a_group_of_its_own() -> None:
     groups = {g.key: g for g in groups_of(Config(), ("parts",))}
     assert list(groups) == ["parts/unet", "parts/text_encoder", "parts/vae"]
-    assert groups["parts/unet"].title == "Image model (UNet)"
+    assert groups["parts/unet"].title == "UNet"
     assert "parts.unet.train" in {r.path for r in groups["parts/unet"].records}
     names = {r.name for r in groups["parts/vae"].records}  # it is never trained
     assert "dtype" in names

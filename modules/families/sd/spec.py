@@ -9,9 +9,9 @@ SD = FamilySpec(
     name="sd",
     label="Stable Diffusion 1 and 2",
     parts=(
-        PartSpec("unet", "Image model (UNet)", "denoiser", UNET),
+        PartSpec("unet", "UNet", "denoiser", UNET),
         PartSpec("text_encoder", "Text encoder", "text_encoder", CLIP_TEXT),
-        PartSpec("vae", "Image encoder (VAE)", "vae", KL_VAE, trainable=False),
+        PartSpec("vae", "VAE", "vae", KL_VAE, trainable=False),
     ),
     factory="modules.families.sd.load:load",
     default_resolution_px=512,

@@ -9,10 +9,10 @@ SDXL = FamilySpec(
     name="sdxl",
     label="Stable Diffusion XL",
     parts=(
-        PartSpec("unet", "Image model (UNet)", "denoiser", UNET),
+        PartSpec("unet", "UNet", "denoiser", UNET),
         PartSpec("text_encoder", "Text encoder 1 (CLIP-L)", "text_encoder", CLIP_TEXT),
         PartSpec("text_encoder_2", "Text encoder 2 (OpenCLIP bigG)", "text_encoder", CLIP_TEXT_WITH_PROJECTION),
-        PartSpec("vae", "Image encoder (VAE)", "vae", KL_VAE, trainable=False),
+        PartSpec("vae", "VAE", "vae", KL_VAE, trainable=False),
     ),
     factory="modules.families.sdxl.load:load",
     default_resolution_px=1024,
