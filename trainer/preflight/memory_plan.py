@@ -10,9 +10,9 @@ from modules.config.sections.method import AlignProp
 from modules.data.buckets import Size
 from modules.estimate.architecture import Architecture
 from modules.estimate.run import RUNTIME_BYTES, Average, Phase, RunPlan, Sample, Sampled
-from modules.estimate.tape import AdapterPlan, PartPlan, Trains
-from modules.families.registry import FAMILIES
+from modules.families.registry import FAMILIES, memory_of
 from modules.families.spec import PartSpec
+from modules.memory.tape import AdapterPlan, PartPlan, Trains
 from modules.optim.spec import is_fused
 from modules.rewards.registry import REWARDS
 from modules.rewards.selection import held_out_scorer, trained_scorers
@@ -87,7 +87,7 @@ def _part_plan(config: Config, lora: Lora, part: PartSpec, configs: Mapping[str,
     settings = config.part(part.name)
     weight_bytes = ITEM_BYTES[settings.dtype]
     if part.role == "vae":
-        # SDXL's own overflows in float16 and is kept in float32 then; images are encoded without autocast.
+        # One that overflows in float16 is kept in float32 then; images are encoded without autocast.
         overflows = settings.dtype == "float16" and FAMILIES[config.model.family].vae_overflows
         stays = overflows and bool(configs[part.name].get("force_upcast", True))
         return PartPlan(weight_bytes=4 if stays else weight_bytes)
@@ -113,16 +113,8 @@ def _adapter_plan(lora: Lora, part: PartSpec) -> AdapterPlan:
 
 
 def _unreached(config: Config, part: PartSpec, settings: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the layers of a text encoder that no gradient reaches (`TextTower.reaches`): those that clip skip leaves
-    out, and SDXL's first encoder's last one and its norm always. A pooled state, where it is used, reaches them all.
-    """
-    is_xl = config.model.family == "sdxl"
-    if part.role != "text_encoder" or part.name == "text_encoder_2":
-        return ()
-    num_layers = int(str(settings["num_hidden_layers"]))
-    skipped = config.model.clip_skip + (1 if is_xl else 0)
-    layers = tuple(f"encoder.layers.{i}." for i in range(num_layers - skipped, num_layers))
-    return (*layers, "final_layer_norm") if is_xl else layers
+    """Return the layers of a part that no gradient reaches, as the family knows them."""
+    return memory_of(config.model.family).unreached(part.name, settings, config.model.clip_skip)
 
 
 def _on_device(config: Config, *, has_samples: bool) -> dict[Phase, frozenset[str]]:
