@@ -25,7 +25,7 @@ from modules.config.support import unsupported
 from modules.config.walk import condition_path, is_relevant, live_records
 from modules.formats.safetensors_io import read_safetensors
 from modules.optim.ema import Ema
-from modules.rewards.registry import NEED_FILES
+from modules.rewards.registry import rewards_using
 from modules.settings.field import FieldRecord, records_of
 from modules.system.devices import Device
 from tests.builders.configs import laid_over, small_config
@@ -158,7 +158,7 @@ BESIDE: dict[str, dict[str, Any]] = {
 ALONE = {
     ("concepts.0.kind", "validation"),
     ("model.family", "sdxl"),
-    *(("reward.scorers.0.kind", kind) for kind in (*NEED_FILES, "user_code")),  # their files are not here
+    *(("reward.scorers.0.kind", kind) for kind in rewards_using("file")),  # their files are not here
 }
 WATCHED = "training.method.hold_out"  # measures and never trains, whoever it is: see test_judges
 
