@@ -30,7 +30,7 @@ from modules.config.sections.schedule import (
 from modules.diffusion.noise import fixed_timesteps, generator_for, uniform_timesteps
 from modules.diffusion.process import DDPMProcess
 from modules.diffusion.schedule import cumulative_alphas
-from modules.diffusion.weighting import min_snr_weights
+from modules.diffusion.weightings.min_snr import min_snr_weights
 from modules.optim.ema import Ema
 from modules.optim.param_groups import (
     TrainGroup,
