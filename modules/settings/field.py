@@ -14,7 +14,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Protocol, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt, MultipleOf
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -33,6 +33,15 @@ class Section(BaseModel):
     """A frozen group of fields. Unknown keys never reach it: the codec sets them aside first."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=False)
+
+
+class Variant(Protocol):
+    """A section that is one of several, told apart by its name. What else it holds is known to its own record."""
+
+    @property
+    def name(self) -> str:
+        """Which of them it is."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

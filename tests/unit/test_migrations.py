@@ -17,7 +17,7 @@ from modules.config.migrations.onetrainer_10 import to_11
 from modules.config.migrations.onetrainer_11 import to_darkroom_1
 from modules.config.rules import problems_of
 from modules.config.schema import Config
-from modules.config.sections.method import AlignProp
+from modules.objectives.methods.alignprop import AlignProp
 from modules.settings.every import Every
 from tests.unit.strategies import garbage, steady
 from tests.unit.test_codec import assert_sound, holder_of, places

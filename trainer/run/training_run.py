@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from modules.config.codec import export_file
+from modules.config.method_facts import method_of
 from modules.memory.placement import free_cached_memory
 from modules.optim.param_groups import named_parameters
 from modules.system.errors import DarkroomError
@@ -16,8 +17,8 @@ from trainer.data.loader import Loader
 from trainer.dry_run.dry_run import dry_run
 from trainer.events import PhaseChanged, RunStarted, WarningRaised
 from trainer.launch import QuietPoints
+from trainer.methods.build import build_method
 from trainer.methods.protocol import StepContext, TrainingMethod
-from trainer.methods.registry import build_method
 from trainer.methods.reward_models import RewardModels, load_reward_models
 from trainer.run.assemble import (
     LoadedModel,
@@ -104,7 +105,7 @@ def _load(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
 def _load_reward_models(setup: RunSetup) -> RewardModels | None:
     """Load what rates images, where the method asks for that; after the caches, which need the room."""
     config = setup.config
-    if config.training.method.name not in phases.SAMPLING_METHODS:
+    if not method_of(config).needs_reward_models:
         return None
     setup.log.emit(PhaseChanged("loading", "the reward models"))
     return load_reward_models(

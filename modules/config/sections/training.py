@@ -7,11 +7,12 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le
 
 from modules.config.sections.loss import SCALER_LABELS, Loss, Scaler
-from modules.config.sections.method import METHOD_LABELS, Denoise, MethodSettings
+from modules.config.sections.method import MethodSettings
 from modules.config.sections.noise import Noise
 from modules.config.sections.optimizer import OPTIMIZER_LABELS, OPTIMIZERS_NOT_YET, OptimizerSettings
 from modules.config.sections.optimizers.adam import AdamW
 from modules.config.sections.schedule import SCHEDULE_LABELS, SCHEDULES_NOT_YET, Constant, ScheduleSettings
+from modules.objectives.registry import METHODS, method_labels
 from modules.settings.field import Section, Setting, When, variants
 
 _FULL = When("trains", ("full",))
@@ -68,12 +69,11 @@ class Training(Section):
         *variants("denoise"),
         Setting(
             "Method",
-            "What is learned from. Denoising is the ordinary way: the model learns to remove noise from your images. "
-            "AlignProp raises what reward models say of images that the model paints.",
+            f"What is learned from. {' '.join(spec.help for spec in METHODS.values())}",
             group="Method",
-            choice_labels=METHOD_LABELS,
+            choice_labels=method_labels(),
         ),
-    ] = Denoise()
+    ] = METHODS["denoise"].settings()  # type: ignore[assignment]  # a section with a name
     trains: Annotated[
         Literal["adapter", "full", "embedding", "vae"],
         Setting(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from modules.config.migrations.onetrainer_11.tables import remember
 from modules.config.migrations.taking import Notes, Tree, choose, number, put
-from modules.config.sections.method import AlignProp
+from modules.objectives.methods.alignprop import AlignProp
 
 # OneTrainer's own defaults, which an old file that leaves a key out means. They are not ours.
 _USUAL = {
