@@ -20,8 +20,8 @@ class Batch:
 
     `conditioning` is None where the captions are encoded while training, because their encoder learns;
     `size_conditionings` say how each image was fitted into its size. `group_samples` is the number of images in the
-    whole optimizer step, by which the step's gradient is divided; `is_last_micro_batch` marks the step's last
-    micro-batch. `step` and `micro_batch` count from 0 and name the random draws.
+    whole accumulation group, by which the step's gradient is divided; `is_last_micro_batch` marks its last
+    micro-batch. `step`, the group's first, and `micro_batch` count from 0 and name the random draws.
     """
 
     latents_BCHW: torch.Tensor

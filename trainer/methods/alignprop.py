@@ -53,7 +53,7 @@ class AlignProp:
         if self.probability > 0:
             self.reward.require_gradient()
 
-    def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+    def batches(self, loader: Iterable[Batch], context: StepContext) -> Iterator[Batch]:
         """Yield the loader's batches as they are."""
         yield from loader
 
@@ -112,7 +112,7 @@ class AlignProp:
             ways["denoising"] = self.denoise
         return ways
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, step: int) -> dict[str, Any]:
         """Return nothing: what is drawn follows from the seed and the step."""
         return {}
 

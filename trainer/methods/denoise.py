@@ -24,7 +24,7 @@ class Denoise:
     def prepare(self, context: StepContext) -> None:
         """Nothing to prepare."""
 
-    def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+    def batches(self, loader: Iterable[Batch], context: StepContext) -> Iterator[Batch]:
         """Yield the loader's batches as they are."""
         yield from loader
 
@@ -62,7 +62,7 @@ class Denoise:
         """Return the one way there is: the method has no memory, so it may be tried itself."""
         return {"denoising": self}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, step: int) -> dict[str, Any]:
         """Return nothing: the method has no memory."""
         return {}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from modules.config.method_facts import steps_per_group
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.data.dataset import BucketRules, Dataset, EpochPlans, build_dataset
@@ -30,4 +31,5 @@ def plans_of(config: Config, training: Dataset) -> EpochPlans:
         batch_size=config.training.batch_size,
         accumulation_steps=config.training.accumulation_steps,
         run_seed=config.general.seed,
+        steps_per_group=steps_per_group(config),
     )

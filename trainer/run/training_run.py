@@ -37,6 +37,7 @@ from trainer.step.counters import Counters
 from trainer.step.freezing import freeze_what_is_over, training_parts
 from trainer.step.loop import Training, run_loop
 from trainer.step.pauses import Pauses
+from trainer.step.rollout import rollout_mode
 from trainer.step.stepper import Stepper
 
 
@@ -138,6 +139,12 @@ def _training(
         config.general.seed,
         encode=source.deliver if source is not None else model.family.encode_prompts,
         check=pauses.check,
+        rollout=lambda step: rollout_mode(
+            [model.family.parts[g.part].module for g in model.groups],
+            setup.machine.precision,
+            run_seed=config.general.seed,
+            step=step,
+        ),
     )
 
     def freeze(now: Counters, when: str = "") -> None:
@@ -190,8 +197,9 @@ def _fitted(setup: RunSetup, counters: Counters, loader: Loader, plan: str) -> C
             "The present epoch may show some images twice or not at all.",
         )
     )
-    last_step = len(loader.plans.accumulation_groups(counters.epoch)) - 1
-    return counters.with_epoch_step(min(counters.epoch_step, last_step))
+    epoch_step = min(counters.epoch_step, loader.plans.num_steps(counters.epoch) - 1)
+    # The group that the run stopped in is another one now: it begins anew.
+    return counters.with_epoch_step(epoch_step - epoch_step % loader.plans.steps_per_group)
 
 
 def _announce(setup: RunSetup, training: Training, model: LoadedModel, loaders: Loaders, total_steps: int) -> None:
