@@ -21,8 +21,8 @@ def rollout_of(config: Config) -> RolloutFacts | None:
 
 def scorers_of(config: Config) -> ScorersInUse | None:
     """Return the reward models of a run, or None where the method needs none."""
-    hold_out = method_of(config).hold_out
-    return None if hold_out is None else scorers_in_use(config.reward.scorers, hold_out(config.training.method))
+    held_out = method_of(config).held_out_reward
+    return None if held_out is None else scorers_in_use(config.reward.models, held_out(config.training.method))
 
 
 def steps_per_group(config: Config) -> int:

@@ -29,7 +29,7 @@ class MethodSpec:
     and the rewards (None where it needs none). All callables take the method's own settings:
 
     - `rollout`: how it samples images while training, which needs the VAE then. None: it samples none.
-    - `hold_out`: the kind of reward model that is held out, or "none". None: it needs no reward models.
+    - `held_out_reward`: the kind of reward model that is held out, or "none". None: it needs no reward models.
     - `steps_per_group`: the optimizer steps that one accumulation group of the loader becomes. More than one for a
       method that runs inner epochs over its rollouts. Every count of steps in the program follows from it.
     - `problems`: what is wrong among its own settings.
@@ -43,7 +43,7 @@ class MethodSpec:
     settings: type[Section]
     factory: str
     rollout: Callable[[Any], RolloutFacts] | None = None
-    hold_out: Callable[[Any], str] | None = None
+    held_out_reward: Callable[[Any], str] | None = None
     needs_reward_gradient: bool = False
     steps_per_group: Callable[[Any], int] = lambda settings: 1
     problems: Callable[[Any], Iterable[Problem]] = lambda settings: ()
@@ -56,4 +56,4 @@ class MethodSpec:
     @property
     def needs_reward_models(self) -> bool:
         """Whether it scores the images it samples."""
-        return self.hold_out is not None
+        return self.held_out_reward is not None

@@ -16,7 +16,7 @@ from modules.system.problem import Problem
 def problems_of_rewards(
     scorers: Sequence[Scorer],
     *,
-    hold_out: str = "none",
+    held_out_reward: str = "none",
     offline: bool,
     hub_cache_dir: str = "",
     approved_hashes: Collection[str] = (),
@@ -25,8 +25,8 @@ def problems_of_rewards(
 
     `approved_hashes` are those of the files of code that may be run. Errors keep a run from starting.
     """
-    for scorer in scorers_in_use(scorers, hold_out).all:
-        path = f"reward.scorers.{scorers.index(scorer)}" if scorer in scorers else "training.method"
+    for scorer in scorers_in_use(scorers, held_out_reward).all:
+        path = f"reward.models.{scorers.index(scorer)}" if scorer in scorers else "training.method"
         if REWARDS[scorer.kind].runs_code:
             yield from _code(path, scorer, approved_hashes)
         else:
@@ -36,7 +36,7 @@ def problems_of_rewards(
 def _files(path: str, scorer: Scorer, *, offline: bool, hub_cache_dir: str) -> Iterator[Problem]:
     label = REWARDS[scorer.kind].label
     for wanted in wanted_files(scorer):
-        where = f"{path}.{wanted.published.slot}" if path.startswith("reward.") else f"{path}.hold_out"
+        where = f"{path}.{wanted.published.slot}" if path.startswith("reward.") else f"{path}.held_out_reward"
         try:
             is_there = found_file(wanted, hub_cache_dir=hub_cache_dir) is not None
         except DarkroomError as error:
@@ -58,7 +58,7 @@ def _files(path: str, scorer: Scorer, *, offline: bool, hub_cache_dir: str) -> I
 
 
 def _code(path: str, scorer: Scorer, approved_hashes: Collection[str]) -> Iterator[Problem]:
-    where = f"{path}.file" if path.startswith("reward.") else f"{path}.hold_out"
+    where = f"{path}.file" if path.startswith("reward.") else f"{path}.held_out_reward"
     try:
         file, function = split_reference(scorer.file)
         if hash_of(file) not in approved_hashes:

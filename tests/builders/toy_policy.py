@@ -47,7 +47,7 @@ SPEC = MethodSpec(
     ToyPolicy,
     "tests.builders.toy_policy:build",
     rollout=lambda settings: RolloutFacts(CHAIN.num_steps, CHAIN.guidance),
-    hold_out=lambda settings: "none",
+    held_out_reward=lambda settings: "none",
     steps_per_group=lambda settings: settings.inner_epochs,
 )
 

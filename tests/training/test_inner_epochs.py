@@ -35,7 +35,7 @@ HARD: dict[str, Any] = {
     },
     "adapter": {"dropout": 0.2},
     "parts": {"unet": {"checkpointing": "block"}, "text_encoder": {"train": False}},
-    "reward": {"scorers": [{"kind": "brightness"}], "measure_every": {"unit": "never"}},
+    "reward": {"models": [{"kind": "brightness"}], "measure_every": {"unit": "never"}},
 }
 STEPS = 8
 

@@ -227,7 +227,12 @@ def test_a_tooltip_says_all_that_is_known(window: Window) -> None:
     row = form_of(window, "training").reveal("training.batch_size")
     assert row is not None
     tip = row.tip()
-    for words in ("Batch size", "learned from at once", "Range: from 1 to 4,096 images", "Default: 1 images"):
+    for words in (
+        "Batch size",
+        "How many images a micro-batch has",
+        "Range: from 1 to 4,096 images",
+        "Default: 1 images",
+    ):
         assert words in tip
     fill(inside(row.control.frame, Entry), "3")
     assert "As loaded: 1 images" in row.tip()
@@ -351,7 +356,7 @@ def test_changing_the_family_shows_its_parts(window: Window, monkeypatch: pytest
 
 def test_unknown_settings_survive_the_window(open_window: Callable[..., Window], tmp_path: Path) -> None:
     path = tmp_path / "old.json"
-    path.write_text(json.dumps({"darkroom_version": 1, "from_the_future": {"a": 1}}), encoding="utf-8")
+    path.write_text(json.dumps({"darkroom_version": 2, "from_the_future": {"a": 1}}), encoding="utf-8")
     window = open_window(path)
     assert window.app.form.source.name == "old"
     window.app.form.edit_text("training.epochs", "3")

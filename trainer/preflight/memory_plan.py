@@ -42,7 +42,7 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         batch_size=config.training.batch_size,
         accumulates=config.training.accumulation_steps > 1,
         optimizer=config.training.optimizer.name,
-        keeps_copies=config.training.small_weights == "master",
+        keeps_copies=config.training.low_precision_updates == "master",
         average=_AVERAGES[config.training.ema.mode],
         encodes_in_training=not config.data.latent_cache,
         samples=samples,
@@ -72,7 +72,7 @@ def _sampled(config: Config) -> Sampled | None:
         return None
     scorers = in_use.all if in_use is not None else ()
     return Sampled(
-        last_steps=rollout.gradient_steps,
+        backprop_steps=rollout.gradient_steps,
         is_guided=rollout.guidance > 1,
         reward_models_bytes=sum(file.loaded_bytes for scorer in scorers for file in REWARDS[scorer.kind].files),
     )

@@ -18,18 +18,18 @@ def problems_of_reward_models(config: Config, approved_code: Collection[str]) ->
     `approved_code` are the hashes of files of the user's own code that may run.
     """
     spec, method = method_of(config), config.training.method
-    if spec.hold_out is None:
+    if spec.held_out_reward is None:
         return
     yield from problems_of_rewards(
-        config.reward.scorers,
-        hold_out=spec.hold_out(method),
+        config.reward.models,
+        held_out_reward=spec.held_out_reward(method),
         offline=config.model.offline,
         hub_cache_dir=config.model.hub_cache_dir,
         approved_hashes=approved_code,
     )
-    if config.reward.stop_after_worse and config.reward.measure_every.is_never:
+    if config.reward.early_stopping_patience and config.reward.measure_every.is_never:
         yield Problem(
-            "reward.stop_after_worse",
+            "reward.early_stopping_patience",
             "The run is to stop early by the reward, which is never measured.",
             advice="Set how often it is measured, or this to 0.",
         )

@@ -96,7 +96,7 @@ def load_family(config: Config, on_bytes: Callable[[float, float], None] | None 
         dtypes={p.name: dtype_of(config.part(p.name).dtype) for p in FAMILIES[config.model.family].parts},
         clip_skip=config.model.clip_skip,
         clip_skip_2=config.model.clip_skip_2,
-        prediction=config.model.prediction,
+        prediction=config.model.prediction_type,
         zero_terminal_snr=config.model.zero_terminal_snr,
         vae_file=config.model.vae_file,
         offline=config.model.offline,
@@ -120,6 +120,8 @@ def load_model(config: Config, machine: Machine, on_bytes: Callable[[float, floa
     Raises DarkroomError where nothing would be trained.
     """
     family = load_family(config, on_bytes)
+    for part in family.parts.values():
+        part.module.eval()  # trained parts enter training mode below, and leave it when they stop
     # Before adapters are attached and parts move: the identity of the encoders is that of their own weights.
     identities = _identities(config, family, machine)
     prepare_parts(family, machine.precision)
@@ -127,7 +129,7 @@ def load_model(config: Config, machine: Machine, on_bytes: Callable[[float, floa
         adapters, groups = [], _whole_parts(config, family)
     else:
         adapters = _attach(config, family)
-        groups = [_group(config, adapter.part, adapter.parameters()) for adapter in adapters]
+        groups = [_group(config, adapter.part, adapter.module, adapter.parameters()) for adapter in adapters]
     family.set_memory(
         {name: _memory_of(config.part(name), name, adapters) for name in family.parts},
         train_device=machine.train_device,
@@ -158,7 +160,7 @@ def _memory_of(settings: Part, part: str, adapters: Sequence[LoraAdapter]) -> Pa
 def build_stepper(config: Config, model: LoadedModel, machine: Machine, *, total_steps: int) -> Stepper:
     """Return what moves the weights. The trained parts are on the training device by now."""
     for group in model.groups:
-        group.master_weight(config.training.small_weights)
+        group.master_weight(config.training.low_precision_updates)
     ema = None
     if config.training.ema.mode != "off":
         on_train_device = config.training.ema.mode == "train_device"
@@ -175,7 +177,7 @@ def build_stepper(config: Config, model: LoadedModel, machine: Machine, *, total
         model.groups,
         build_optimizer(optimizer_groups(model.groups), config.training.optimizer),
         scaler=machine.precision.make_scaler(),
-        clip_norm=config.training.clip_norm,
+        clip_grad_norm=config.training.clip_grad_norm,
         rate_factor=lambda step: learning_rate_factor(schedule, step=step, total_steps=total_steps),
         ema=ema,
         rounding_generators=lambda step, name: _rounding_generators(
@@ -318,13 +320,13 @@ def _whole_parts(config: Config, family: ModelFamily) -> list[TrainGroup]:
             for parameter in reached.values():
                 parameter.requires_grad_(True)
             part.module.train()
-            groups.append(_group(config, name, {f"{name}.{n}": p for n, p in reached.items()}))
+            groups.append(_group(config, name, part.module, {f"{name}.{n}": p for n, p in reached.items()}))
     return groups
 
 
-def _group(config: Config, part: str, parameters: dict[str, torch.nn.Parameter]) -> TrainGroup:
+def _group(config: Config, part: str, module: torch.nn.Module, parameters: dict[str, torch.nn.Parameter]) -> TrainGroup:
     own = config.part(part).learning_rate
-    return TrainGroup(part, parameters, config.training.learning_rate if own is None else own)
+    return TrainGroup(part, parameters, config.training.learning_rate if own is None else own, module=module)
 
 
 def _identities(config: Config, family: ModelFamily, machine: Machine) -> EncoderIdentities:
@@ -339,6 +341,7 @@ def _identities(config: Config, family: ModelFamily, machine: Machine) -> Encode
     images = [fingerprints.get(p.name, "") for p in family.spec.parts if p.role == "vae"]
     texts = [fingerprints.get(p.name, "") for p in family.spec.parts if p.role == "text_encoder"]
     return EncoderIdentities(
-        images="|".join([*images, family.image_identity()]),
+        # Images are encoded outside autocast, but in TF32 where the run's precision allows it on this device.
+        images="|".join([*images, family.image_identity(), f"tf32 {machine.precision.tf32}"]),
         captions="|".join([*texts, family.text_identity(), machine.precision.name]),
     )

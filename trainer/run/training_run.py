@@ -61,10 +61,11 @@ def carry_out(setup: RunSetup) -> None:
         end(run, outcome)
         is_safe = True
     except StopRequested:
-        is_safe = True
         if not training.counters.step:
+            is_safe = True
             raise
         end_stopped(run)
+        is_safe = True
     finally:
         if not is_safe:
             rescue(run)
@@ -175,7 +176,7 @@ def _training(
         log=setup.log,
         clock=setup.clocks.seconds,
         epochs=config.training.epochs,
-        max_skipped_steps=config.training.max_skipped_steps,
+        max_consecutive_skipped_steps=config.training.max_consecutive_skipped_steps,
         quiet_points=QuietPoints(setup.clocks.seconds),
         counters=counters,
     )

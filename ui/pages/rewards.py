@@ -37,7 +37,7 @@ def _row_of(scorer: Scorer, config: Config) -> Row:
     spec = REWARDS[scorer.kind]
     in_use = scorers_of(config)
     is_held_out = in_use is not None and in_use.held_out is not None and in_use.held_out.kind == scorer.kind
-    label = f" {spec.label}{' (only watched)' if is_held_out else ''}"
+    label = f" {spec.label}{' (held out)' if is_held_out else ''}"
     values = (ON if scorer.enabled else OFF, f"{scorer.weight:g}", spec.scale, needs_of(scorer))
     return label, values, "" if scorer.enabled else "faint"
 
@@ -47,7 +47,7 @@ def _new(_present: Sequence[Scorer], _config: Config) -> Scorer:
 
 
 _REWARD_MODELS = ListSpec(
-    path="reward.scorers",
+    path="reward.models",
     title="Reward models",
     columns=(
         Column("#0", "Reward model", 220, is_stretched=True),
@@ -57,7 +57,7 @@ _REWARD_MODELS = ListSpec(
         Column("needs", "Needs", 260, is_stretched=True),
     ),
     add_label="Add reward model",
-    add_tip="Add a reward model that scores the sampled images",
+    add_tip="Add a model that scores generated images",
     item_name="Reward model",
     item_type=Scorer,
     row_of=_row_of,

@@ -23,15 +23,15 @@ def reward_models(config: Config) -> Iterator[Problem]:
         return
     if not in_use.trained:
         yield Problem(
-            "reward.scorers",
+            "reward.models",
             f"{method.label} needs a reward model to train on, and there is none.",
             advice="Add a reward model, with a weight above 0, that is not the one held out.",
         )
-    scorers, held_out = config.reward.scorers, in_use.held_out
+    scorers, held_out = config.reward.models, in_use.held_out
     for index, scorer in enumerate(scorers):
         if scorer not in in_use.all:
             continue
-        path, spec = f"reward.scorers.{index}", REWARDS[scorer.kind]
+        path, spec = f"reward.models.{index}", REWARDS[scorer.kind]
         if scorer != held_out and method.needs_reward_gradient and not spec.is_differentiable:
             message = f"No gradient passes through {spec.label}, which {method.label} needs."
             yield Problem(f"{path}.kind", message, advice="Take another reward model, or hold this one out.")
@@ -42,4 +42,4 @@ def reward_models(config: Config) -> Iterator[Problem]:
                 yield Problem(f"{path}.{name}", error.message, advice=error.advice)
     if held_out is not None and REWARDS[held_out.kind].runs_code and held_out not in scorers:
         message = "Your own function is to be held out, but none is among the reward models."
-        yield Problem("training.method.hold_out", message, advice="Add it to the reward models, with its file.")
+        yield Problem("training.method.held_out_reward", message, advice="Add it to the reward models, with its file.")

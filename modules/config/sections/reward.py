@@ -17,7 +17,7 @@ _A_REWARD_METHOD = When("training.method", reward_methods())
 class Reward(Section):
     """The reward models that reward methods train on. The other methods need none."""
 
-    scorers: Annotated[
+    models: Annotated[
         tuple[Scorer, ...],
         Setting("Reward models", "What scores the images that a reward method samples.", group="Reward"),
     ] = ()
@@ -45,7 +45,7 @@ class Reward(Section):
             applies_when=_A_REWARD_METHOD,
         ),
     ] = 8
-    stop_after_worse: Annotated[
+    early_stopping_patience: Annotated[
         int,
         Ge(0),
         Le(10_000),

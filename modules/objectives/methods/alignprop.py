@@ -28,7 +28,7 @@ class AlignProp(Section):
         ),
     ] = 1.0
     steps: Annotated[int, Ge(1), Le(1000), Setting("Denoising steps", "How many steps an image is sampled in.")] = 20
-    truncate: Annotated[
+    gradient_truncation: Annotated[
         Literal["fixed", "uniform"],
         Setting(
             "Gradient truncation",
@@ -37,7 +37,7 @@ class AlignProp(Section):
             choice_labels={"fixed": "A fixed number", "uniform": "A number drawn each time"},
         ),
     ] = "uniform"
-    last_steps: Annotated[
+    backprop_steps: Annotated[
         int,
         Ge(1),
         Le(1000),
@@ -47,14 +47,14 @@ class AlignProp(Section):
             "drawn.",
         ),
     ] = 5
-    last_steps_min: Annotated[
+    backprop_steps_min: Annotated[
         int,
         Ge(1),
         Le(1000),
         Setting(
             "Min backprop steps",
             "The fewest of them, where the number is drawn.",
-            applies_when=When("truncate", ("uniform",)),
+            applies_when=When("gradient_truncation", ("uniform",)),
         ),
     ] = 1
     guidance: Annotated[
@@ -69,7 +69,7 @@ class AlignProp(Section):
             choice_labels={"mean": "Higher is better", "target": "Near a score", "hinge": "Up to a score"},
         ),
     ] = "mean"
-    target: Annotated[
+    target_reward: Annotated[
         float,
         Ge(-1000),
         Le(1000),
@@ -78,7 +78,7 @@ class AlignProp(Section):
     weight: Annotated[
         float, Gt(0), Le(1000), Setting("Weight", "How much a step for the reward counts against the others.")
     ] = 1.0
-    hold_out: Annotated[
+    held_out_reward: Annotated[
         str,
         *one_of(hold_out_labels),
         Setting(
@@ -91,18 +91,19 @@ class AlignProp(Section):
 
 def _problems(settings: AlignProp) -> Iterator[Problem]:
     """Yield that more of the last steps backpropagate than there are, or more at least than at most."""
-    if settings.last_steps > settings.steps:
+    if settings.backprop_steps > settings.steps:
         yield Problem(
-            "training.method.last_steps",
-            f"The gradient is to pass through the last {settings.last_steps} steps, but an image is sampled in "
+            "training.method.backprop_steps",
+            f"The gradient is to pass through the last {settings.backprop_steps} steps, but an image is sampled in "
             f"{settings.steps}.",
             advice=f"Set it to {settings.steps} or fewer, or sample in more steps.",
         )
-    if settings.truncate == "uniform" and settings.last_steps_min > settings.last_steps:
+    if settings.gradient_truncation == "uniform" and settings.backprop_steps_min > settings.backprop_steps:
         yield Problem(
-            "training.method.last_steps_min",
-            f"At least {settings.last_steps_min} of the last steps are to learn, and at most {settings.last_steps}.",
-            advice=f"Set the fewest to {settings.last_steps} or less.",
+            "training.method.backprop_steps_min",
+            f"At least {settings.backprop_steps_min} of the last steps are to learn, and at most "
+            f"{settings.backprop_steps}.",
+            advice=f"Set the fewest to {settings.backprop_steps} or less.",
         )
 
 
@@ -112,8 +113,8 @@ SPEC = MethodSpec(
     "AlignProp raises the score that reward models give to images that the model samples.",
     AlignProp,
     "trainer.methods.alignprop:build",
-    rollout=lambda settings: RolloutFacts(settings.steps, settings.guidance, settings.last_steps),
-    hold_out=lambda settings: settings.hold_out,
+    rollout=lambda settings: RolloutFacts(settings.steps, settings.guidance, settings.backprop_steps),
+    held_out_reward=lambda settings: settings.held_out_reward,
     needs_reward_gradient=True,
     problems=_problems,
 )
