@@ -177,7 +177,7 @@ def test_under_autocast_the_first_inner_epoch_is_on_policy(config: Config, tmp_p
 def test_the_dry_run_does_one_step_also_where_the_weights_move_in_the_backward_pass(
     config: Config, tmp_path: Path
 ) -> None:
-    changes = {"training": {"accumulation_steps": 1, "clip_norm": None, "epochs": 1}}
+    changes = {"training": {"accumulation_steps": 1, "clip_grad_norm": None, "epochs": 1}}
     fused, problems = set_path(laid_over(config, changes), "training.optimizer", Adafactor(fused_back_pass=True))
     assert not problems
     ran = run(elsewhere(fused, tmp_path))
