@@ -30,8 +30,8 @@ class Scorer(Section):
         str,
         Setting(
             "File",
-            "Its weights: a file, a folder or a Hugging Face repository. For a custom function, the Python file and the "
-            "function's name, for example rewards/mine.py:score; the file runs as a program.",
+            "Its weights: a file, a folder or a Hugging Face repository. For a custom function: the Python file and "
+            "the function's name, for example rewards/mine.py:score; the file runs as a program.",
             path_kind="file",
             empty_means="the published weights",
             applies_when=When("kind", rewards_using("file")),

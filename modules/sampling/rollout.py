@@ -43,7 +43,7 @@ class Rollout:
     """The result of a denoising loop; AlignProp trains on the images' graph, other methods on the stored states.
 
     `images_B3PP` are in [0, 1], float32, with their graph where `gradient_steps` is above 0. `latents_BSCHW` are
-    detached and float32, since rounding them would change the policies' ratio by more than its clip range: none (S = 0),
+    detached and float32, since rounding would change the policies' ratio by more than its clip range: none (S = 0),
     only the last (S = 1), or all, starting with the noise (S = steps + 1). `log_probs_BN` are those of each step under
     the policy that sampled, 0 for a deterministic step.
     """
@@ -81,7 +81,9 @@ def roll_out(
     """
     steps = ddim_steps(family.process, family.scheduler_config(), num_steps=chain.num_steps, eta=chain.eta)
     if not 0 <= gradient_steps <= len(steps):
-        raise ValueError(f"gradient_steps must be between 0 and the {len(steps)} denoising steps, not {gradient_steps}.")
+        raise ValueError(
+            f"gradient_steps must be between 0 and the {len(steps)} denoising steps, not {gradient_steps}."
+        )
     predict = _policy(family, conditioning, unconditional, size, chain.guidance)
     generators = [torch.Generator("cpu").manual_seed(seed) for seed in seeds]
     latents_BCHW = _noise(generators, family.spec, size, device)

@@ -57,7 +57,10 @@ class AlignProp(Section):
         ),
     ] = 1
     guidance: Annotated[
-        float, Ge(0), Le(100), Setting("CFG scale", "Guidance scale: how closely the sampled images follow their captions.")
+        float,
+        Ge(0),
+        Le(100),
+        Setting("CFG scale", "Guidance scale: how closely the sampled images follow their captions."),
     ] = 7.0
     loss: Annotated[
         Literal["mean", "target", "hinge"],
@@ -72,12 +75,13 @@ class AlignProp(Section):
         float,
         Ge(-1000),
         Le(1000),
-        Setting(
-            "Target reward", "On the scale of the reward models.", applies_when=When("loss", ("target", "hinge"))
-        ),
+        Setting("Target reward", "On the scale of the reward models.", applies_when=When("loss", ("target", "hinge"))),
     ] = 10.0
     weight: Annotated[
-        float, Gt(0), Le(1000), Setting("Reward loss weight", "The weight of the reward loss relative to the denoising loss.")
+        float,
+        Gt(0),
+        Le(1000),
+        Setting("Reward loss weight", "The weight of the reward loss relative to the denoising loss."),
     ] = 1.0
     held_out_reward: Annotated[
         str,

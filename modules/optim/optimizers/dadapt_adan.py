@@ -21,13 +21,14 @@ class DAdaptAdan(OptimizerSettings):
         Lt(1),
         advanced("Beta 2", "Decay of the running average of the gradients' change."),
     ] = 0.92
-    beta3: Annotated[
-        float, Ge(0), Lt(1), advanced("Beta 3", "Decay of the running average of squared gradients.")
-    ] = 0.99
+    beta3: Annotated[float, Ge(0), Lt(1), advanced("Beta 3", "Decay of the running average of squared gradients.")] = (
+        0.99
+    )
     eps: Epsilon = 1e-8
     weight_decay: WeightDecay = 0.02
     no_prox: Annotated[
-        bool, advanced("No prox", "Applies weight decay before the step, as AdamW does, not as a proximal step after it.")
+        bool,
+        advanced("No prox", "Applies weight decay before the step, as AdamW does, not as a proximal step after it."),
     ] = False
     log_every: LogEvery = 0
     d0: FirstDistance = 1e-6

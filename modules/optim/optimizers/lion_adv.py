@@ -31,7 +31,9 @@ class LionAdv(OptimizerSettings):
     orthogonal_gradient: OrthogonalGradient = False
     auto_kappa_p: Annotated[
         bool,
-        advanced("Auto kappa p", "Chooses the shape of the update by the kind of layer: the sign or the raw direction."),
+        advanced(
+            "Auto kappa p", "Chooses the shape of the update by the kind of layer: the sign or the raw direction."
+        ),
     ] = True
 
 

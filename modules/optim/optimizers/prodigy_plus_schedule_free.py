@@ -40,13 +40,13 @@ class ProdigyPlusScheduleFree(OptimizerSettings):
     d0: FirstDistance = 1e-6
     d_coef: DistanceFactor = 1.0
     prodigy_steps: SearchSteps = 0
-    use_speed: Annotated[bool, advanced("Speed", "Estimates the learning rate with a simpler method that needs less memory.")] = (
-        False
-    )
+    use_speed: Annotated[
+        bool, advanced("Speed", "Estimates the learning rate with a simpler method that needs less memory.")
+    ] = False
     eps: Epsilon = 1e-8
-    split_groups: Annotated[
-        bool, advanced("Split groups", "Estimates a learning rate for each part of the model.")
-    ] = True
+    split_groups: Annotated[bool, advanced("Split groups", "Estimates a learning rate for each part of the model.")] = (
+        True
+    )
     split_groups_mean: Annotated[
         bool,
         advanced(
@@ -67,16 +67,14 @@ class ProdigyPlusScheduleFree(OptimizerSettings):
         ),
     ] = True
     fused_back_pass: FusedBackPassNotYet = False
-    use_stableadamw: Annotated[
-        bool, advanced("StableAdamW", "Scales unusually large updates of a tensor down.")
-    ] = True
+    use_stableadamw: Annotated[bool, advanced("StableAdamW", "Scales unusually large updates of a tensor down.")] = True
     use_cautious: Cautious = False
     use_grams: Annotated[
         bool, advanced("Grams", "Uses the magnitude of Adam's update with the sign of the current gradient.")
     ] = False
-    use_adopt: Annotated[bool, advanced("ADOPT", "Divides by the squared gradients of earlier steps, without the current one.")] = (
-        False
-    )
+    use_adopt: Annotated[
+        bool, advanced("ADOPT", "Divides by the squared gradients of earlier steps, without the current one.")
+    ] = False
     d_limiter: LimitDistance = True
     use_schedulefree: Annotated[
         bool, advanced("Schedule-free", "Averages the weights in place of a schedule. Turn it off to use a schedule.")

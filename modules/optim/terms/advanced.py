@@ -21,9 +21,12 @@ Atan2 = Annotated[
     bool, advanced("atan2", "Uses atan2 instead of a division: the update is bounded and needs no epsilon.")
 ]
 OrthogonalGradient = Annotated[
-    bool, advanced("Orthogonal gradient", "Removes the component of each gradient that only scales the weights (OrthoGrad).")
+    bool,
+    advanced("Orthogonal gradient", "Removes the component of each gradient that only scales the weights (OrthoGrad)."),
 ]
-UseAdEMAMix = Annotated[bool, advanced("AdEMAMix", "Adds a second, slow average of gradients (Pagliardini et al. 2024).")]
+UseAdEMAMix = Annotated[
+    bool, advanced("AdEMAMix", "Adds a second, slow average of gradients (Pagliardini et al. 2024).")
+]
 SlowMean = Annotated[
     float,
     Ge(0),

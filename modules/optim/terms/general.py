@@ -120,9 +120,7 @@ STATE_BITS = advanced(
     "The precision of the optimizer state: 8 bits need a quarter of the memory.",
     choice_labels={"32": "32 bits", "8": "8 bits"},
 )
-SMALLEST_8BIT = advanced(
-    "Min 8-bit size", "Tensors with fewer weights keep their state in 32 bits.", unit="weights"
-)
+SMALLEST_8BIT = advanced("Min 8-bit size", "Tensors with fewer weights keep their state in 32 bits.", unit="weights")
 PERCENTILE_CLIPPING = advanced(
     "Percentile clipping",
     "Scales gradients above this percentile of the last 100 norms down to it; 100 turns clipping off.",

@@ -43,9 +43,7 @@ NormMean = Annotated[
     float,
     Ge(0),
     Le(1),
-    advanced(
-        "AdaNorm decay (r)", "Decay of the average of gradient norms.", applies_when=When("adanorm", (True,))
-    ),
+    advanced("AdaNorm decay (r)", "Decay of the average of gradient norms.", applies_when=When("adanorm", (True,))),
 ]
 AdaNorm = Annotated[bool, advanced("AdaNorm", "Scales unusually small gradients up to their average norm.")]
 AdamDebias = Annotated[bool, advanced("Adam debias", "Corrects the bias of the squared-gradient average only.")]
@@ -78,7 +76,7 @@ FirstSum = Annotated[
         "The start value of the sum of squared gradients: a larger value makes the first steps smaller.",
     ),
 ]
-Smoothing = Annotated[
-    float, Ge(0), Lt(1), advanced("Alpha", "Decay of the running average of squared gradients.")
+Smoothing = Annotated[float, Ge(0), Lt(1), advanced("Alpha", "Decay of the running average of squared gradients.")]
+Centered = Annotated[
+    bool, advanced("Centered", "Divides by the variance of the gradients instead of their mean square.")
 ]
-Centered = Annotated[bool, advanced("Centered", "Divides by the variance of the gradients instead of their mean square.")]

@@ -25,9 +25,7 @@ HiddenLayers = Annotated[
 ]
 LayersArePatterns = Annotated[
     bool,
-    advanced(
-        "Use regular expressions", "Reads the layer names as regular expressions.", applies_when=_HAS_ADAM
-    ),
+    advanced("Use regular expressions", "Reads the layer names as regular expressions.", applies_when=_HAS_ADAM),
 ]
 AdamRate = Annotated[
     float, Ge(0), Le(100), advanced("Adam learning rate", "Learning rate of the Adam.", applies_when=_HAS_ADAM)
@@ -72,9 +70,7 @@ LowRankSize = Annotated[
     Le(65_536),
     advanced("Orthogonalization rank", "The rank of that part.", applies_when=When("low_rank_ortho", (True,))),
 ]
-AdamSized = Annotated[
-    bool, advanced("RMS rescaling", "Scales the update so that learning rates of AdamW can be used.")
-]
+AdamSized = Annotated[bool, advanced("RMS rescaling", "Scales the update so that learning rates of AdamW can be used.")]
 NormuonVariant = Annotated[bool, advanced("NorMuon", "Normalizes the update row by row.")]
 MarsCorrection = Annotated[
     bool, advanced("MARS correction", "Corrects each gradient by its change since the previous step.")
