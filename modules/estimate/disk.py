@@ -51,7 +51,7 @@ def backup_bytes(
     plans: Plans,
     *,
     optimizer: OptimizerSettings,
-    keeps_copies: bool,
+    has_master_weights: bool,
     has_average: bool,
 ) -> int:
     """Return the size of one backup: the trained weights or their master weights, the optimizer's state, and EMA."""
@@ -62,7 +62,7 @@ def backup_bytes(
             continue
         shapes = part.trained(plan)
         item = plan.adapter.item_bytes if plan.adapter else plan.weight_bytes
-        kept = FLOAT32_BYTES if keeps_copies else item
+        kept = FLOAT32_BYTES if has_master_weights else item
         total += count(shapes) * (kept + (FLOAT32_BYTES if has_average else 0)) + optimizer_bytes(optimizer, shapes)
     return total
 

@@ -93,7 +93,7 @@ class Passes:
             offloaded_bytes=self.weights(part, plan).offloaded_blocks(self._memory.blocks[part], plan.offload_fraction),
         )
 
-    def looking(self, part: str, plan: PartPlan, *, batch: int, width_px: int, height_px: int) -> int:
+    def inference(self, part: str, plan: PartPlan, *, batch: int, width_px: int, height_px: int) -> int:
         """Return the peak bytes of a pass without gradients, not counting weights; for a VAE, the larger of encoding
         and decoding.
         """
@@ -103,10 +103,10 @@ class Passes:
             self._run(walk, part, batch=batch, width_px=width_px, height_px=height_px)
             return walk.tape.meter.peak
 
-        peak: int = self._once(("looking", part, plan, batch, width_px, height_px), run)
+        peak: int = self._once(("inference", part, plan, batch, width_px, height_px), run)
         return peak
 
-    def one_way(self, plan: PartPlan, *, encodes: bool, width_px: int, height_px: int) -> int:
+    def vae_half(self, plan: PartPlan, *, encodes: bool, width_px: int, height_px: int) -> int:
         """Return the peak bytes of encoding or decoding one image with the VAE, not counting weights."""
 
         def run() -> int:
@@ -119,7 +119,7 @@ class Passes:
         peak: int = self._once(("vae", plan, encodes, width_px, height_px), run)
         return peak
 
-    def decoding_to_learn(self, plan: PartPlan, *, width_px: int, height_px: int) -> int:
+    def decoding_with_gradient(self, plan: PartPlan, *, width_px: int, height_px: int) -> int:
         """Return the peak bytes of decoding one image with a backward pass to its latents, not counting weights."""
 
         def run() -> int:
@@ -130,19 +130,19 @@ class Passes:
             self._memory.decode(walk, config, width_px=width_px, height_px=height_px, needs_grad=True)
             return max(tape.meter.peak, sum(tape.backward_peak("come")))
 
-        peak: int = self._once(("decoding to learn", plan, width_px, height_px), run)
+        peak: int = self._once(("decoding with gradient", plan, width_px, height_px), run)
         return peak
 
-    def learning(
+    def training(
         self, plans: Plans, *, batch: int, width_px: int, height_px: int, gradients: Gradients
     ) -> tuple[int, int]:
         """Return the peak of a batch's forward and backward pass: the bytes in use, and the gradients at that moment.
 
         Trained text encoders run before the denoiser.
         """
-        return self._learned(plans, batch, width_px, height_px, gradients, 1)[:2]
+        return self._training_passes(plans, batch, width_px, height_px, gradients, 1)[:2]
 
-    def chain(
+    def consecutive(
         self, plans: Plans, *, batch: int, width_px: int, height_px: int, gradients: Gradients, num_passes: int
     ) -> tuple[int, int, int]:
         """Return the same for consecutive passes of the denoiser, and the bytes they keep until the backward pass.
@@ -150,13 +150,13 @@ class Passes:
         Each pass keeps as much as the one before it, and the last one is backpropagated first, so any number follows
         from two passes.
         """
-        one, two = (self._learned(plans, batch, width_px, height_px, gradients, n) for n in (1, 2))
+        one, two = (self._training_passes(plans, batch, width_px, height_px, gradients, n) for n in (1, 2))
         kept = two[2] - one[2]
         more = (num_passes - 2) * kept if num_passes > 1 else 0
         activations, gradient_bytes, all_kept = two if num_passes > 1 else one
         return activations + more, gradient_bytes, all_kept + more
 
-    def _learned(
+    def _training_passes(
         self, plans: Plans, batch: int, width_px: int, height_px: int, gradients: Gradients, num_passes: int
     ) -> tuple[int, int, int]:
         def run() -> tuple[int, int, int]:
@@ -176,7 +176,7 @@ class Passes:
             tape.end_forward()
             return *max(forward, tape.backward_peak(gradients), key=sum), tape.kept_bytes
 
-        key = ("learning", tuple(plans.items()), batch, width_px, height_px, gradients, num_passes)
+        key = ("training", tuple(plans.items()), batch, width_px, height_px, gradients, num_passes)
         found: tuple[int, int, int] = self._once(key, run)
         return found
 

@@ -48,7 +48,7 @@ class RunPlan:
     """The settings of a run that its memory depends on.
 
     `on_device` names the parts on the training device in each phase of the run; `sizes` are the sizes of the batches in
-    pixels (width, height); `keeps_copies`: 16-bit weights have master weights; `average`: whether EMA is kept, and
+    pixels (width, height); `has_master_weights`: 16-bit weights have float32 ones; `average`: whether EMA is kept, and
     where. `scales_loss`: float16 with a loss scaler; `is_fused`: weights are updated inside the backward pass.
     `sampled` is set where training steps sample images; `runtime_bytes` is the memory of the device's runtime.
     """
@@ -59,7 +59,7 @@ class RunPlan:
     batch_size: int
     accumulates: bool
     optimizer: OptimizerSettings
-    keeps_copies: bool
+    has_master_weights: bool
     average: Average
     encodes_in_training: bool
     samples: tuple[Sample, ...] = ()
@@ -174,7 +174,7 @@ class _Run:
         small = sum(count(self._trained_of(n)) for n in self.run.plans if self._trained_item(n) < FLOAT32_BYTES)
         return {
             "optimizer": optimizer_bytes(self.run.optimizer, self.trained),
-            "master weights": FLOAT32_BYTES * small if self.run.keeps_copies else 0,
+            "master weights": FLOAT32_BYTES * small if self.run.has_master_weights else 0,
             "EMA": FLOAT32_BYTES * self.num_trained if self.run.average == "here" else 0,
             "reward models": self.run.sampled.reward_models_bytes if self.run.sampled else 0,
         }
@@ -190,7 +190,7 @@ class _Run:
         accumulated = self._gradient_bytes() if run.accumulates else 0
         decoding = []
         if run.sampled is not None:
-            activations, gradients, kept = self.passes.chain(
+            activations, gradients, kept = self.passes.consecutive(
                 run.plans,
                 batch=run.batch_size * (1 + run.sampled.is_guided),
                 width_px=width_px,
@@ -199,10 +199,12 @@ class _Run:
                 num_passes=run.sampled.backprop_steps,
             )
             vae = self._vae_name()
-            back = self.passes.decoding_to_learn(run.plans[vae], width_px=width_px, height_px=height_px) if vae else 0
+            back = (
+                self.passes.decoding_with_gradient(run.plans[vae], width_px=width_px, height_px=height_px) if vae else 0
+            )
             decoding = [{"activations": kept + back, "gradients": accumulated}]
         else:
-            activations, gradients = self.passes.learning(
+            activations, gradients = self.passes.training(
                 run.plans,
                 batch=run.batch_size,
                 width_px=width_px,
@@ -231,7 +233,7 @@ class _Run:
         moved = largest if self.run.is_fused else max(largest, self.num_trained - num_small)
         slice_weights = num_small if optimizer_spec(self.run.optimizer).steps_at_once else SLICE_WEIGHTS
         in_slice = min(num_small, largest if self.run.is_fused else max(largest, slice_weights))
-        num_arrays = 1 if self.run.keeps_copies else 2  # gradient, value
+        num_arrays = 1 if self.run.has_master_weights else 2  # gradient, value
         working = max(moved, in_slice, _WORKING_ARRAYS * largest)
         return {"optimizer workspace": FLOAT32_BYTES * (num_arrays * in_slice + working)}
 
@@ -242,7 +244,7 @@ class _Run:
 
     def _gradients_at_step(self) -> int:
         """Return the bytes of the gradients at the optimizer step; unscaling a scaled loss needs them in float32."""
-        if not self.run.scales_loss or not self.run.keeps_copies:
+        if not self.run.scales_loss or not self.run.has_master_weights:
             return self._gradient_bytes()
         return FLOAT32_BYTES * self.num_trained
 
@@ -256,13 +258,13 @@ class _Run:
 
     def _denoising(self, batch: int, size: tuple[int, int]) -> int:
         name = self._part("denoiser")
-        return self.passes.looking(name, self.run.plans[name], batch=batch, width_px=size[0], height_px=size[1])
+        return self.passes.inference(name, self.run.plans[name], batch=batch, width_px=size[0], height_px=size[1])
 
     def _text(self, here: frozenset[str], *, batch: int) -> int:
         """Return the peak of the text encoders on the device, one caption after the other."""
         encoders = [n for n in here if self.passes.role_of(n) == "text_encoder"]
         return max(
-            (self.passes.looking(n, self.run.plans[n], batch=batch, width_px=0, height_px=0) for n in encoders),
+            (self.passes.inference(n, self.run.plans[n], batch=batch, width_px=0, height_px=0) for n in encoders),
             default=0,
         )
 
@@ -271,7 +273,7 @@ class _Run:
         largest = max(sizes, key=lambda s: s[0] * s[1], default=None)
         if largest is None or vae is None:  # a pixel-space model has no VAE
             return 0
-        return self.passes.one_way(self.run.plans[vae], encodes=encodes, width_px=largest[0], height_px=largest[1])
+        return self.passes.vae_half(self.run.plans[vae], encodes=encodes, width_px=largest[0], height_px=largest[1])
 
     def _vae_name(self) -> str | None:
         return next((n for n in self.run.plans if self.passes.role_of(n) == "vae"), None)

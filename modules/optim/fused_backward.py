@@ -36,7 +36,7 @@ class _Pass:
 
 
 class FusedBackward:
-    """Hooks on all parameters of some groups. They act only inside the contexts that `moves` and `looks` return.
+    """Hooks on all parameters of some groups. They act only inside the contexts of `updating` and `gradients_only`.
 
     Freezing a group removes its hooks (`param_groups.freeze`). The hooks hold weak references to this object.
     """
@@ -52,11 +52,11 @@ class FusedBackward:
             for name, parameter in group.parameters.items():
                 group.hooks.append(parameter.register_post_accumulate_grad_hook(_hook(me, group.part, name)))
 
-    def moves(self, generators: Generators) -> contextlib.AbstractContextManager[None]:
+    def updating(self, generators: Generators) -> contextlib.AbstractContextManager[None]:
         """Return the context of a backward pass that updates weights; `generators(name)` as for `SlicedStep.move`."""
         return self._during(_Pass(generators))
 
-    def looks(self, kept: Collection[str]) -> contextlib.AbstractContextManager[None]:
+    def gradients_only(self, kept: Collection[str]) -> contextlib.AbstractContextManager[None]:
         """Return the context of a backward pass that updates nothing and keeps only the gradients of `kept`."""
         return self._during(_Pass(None, kept))
 
@@ -82,7 +82,7 @@ class FusedBackward:
         self._last = _Pass(None)
 
     def arrived(self, part: str, name: str) -> None:
-        """Handle a complete gradient. Called by the hooks; outside of `moves` and `looks` the gradient is left alone.
+        """Handle a complete gradient. Called by the hooks; outside of the two contexts the gradient is left alone.
 
         Takes a lock: autograd has a thread for each GPU, and gradients of weights offloaded to the CPU arrive in the
         thread that started the pass while the GPU's thread is still running.

@@ -56,7 +56,7 @@ class CompositeReward:
         blind = [reward_model.name for reward_model in self.reward_models if not reward_model.reward.is_differentiable]
         if blind:
             raise DarkroomError(
-                f"Not differentiable: {', '.join(blind)}. The training method needs a gradient of every reward.",
+                f"Not differentiable: {', '.join(blind)}. The training method needs differentiable rewards.",
                 advice="Remove it from the reward models, or choose it as the held-out reward, which is only logged.",
             )
 

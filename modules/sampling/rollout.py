@@ -63,7 +63,7 @@ def roll_out(
     *,
     seeds: Sequence[int],
     size: Size,
-    chain: RolloutSettings,
+    settings: RolloutSettings,
     gradient_steps: int,
     device: Device,
     temp_device: Device,
@@ -79,12 +79,12 @@ def roll_out(
     rollout. Raises DarkroomError for settings that the model does not support, and ValueError where K exceeds the
     number of steps.
     """
-    steps = ddim_steps(family.process, family.scheduler_config(), num_steps=chain.num_steps, eta=chain.eta)
+    steps = ddim_steps(family.process, family.scheduler_config(), num_steps=settings.num_steps, eta=settings.eta)
     if not 0 <= gradient_steps <= len(steps):
         raise ValueError(
             f"gradient_steps must be between 0 and the {len(steps)} denoising steps, not {gradient_steps}."
         )
-    predict = _policy(family, conditioning, unconditional, size, chain.guidance)
+    predict = _policy(family, conditioning, unconditional, size, settings.guidance)
     generators = [torch.Generator("cpu").manual_seed(seed) for seed in seeds]
     latents_BCHW = _noise(generators, family.spec, size, device)
     states, log_probs = [latents_BCHW], []

@@ -1,4 +1,4 @@
-"""SDXL is told of each image what the pipeline really did with it."""
+"""SDXL's size conditioning is the real resize and crop of each image."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TOLD = [[128, 256, 0, 32, 64, 64], [150, 100, 16, 0, 64, 64], [64, 64, 0, 0, 64,
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, list[list[int]]]]:
-    """What each prediction was told of its images, and whether gradients were wanted of it."""
+    """The size conditioning of each prediction, and whether it needed gradients."""
     seen: list[tuple[bool, list[list[int]]]] = []
     plain = StableDiffusionXL.predict
 

@@ -195,7 +195,7 @@ def test_a_measurement_in_words() -> None:
     assert reward_rows(both) == [
         ("followed", "1.5000"),
         ("Brightness", "0.5000"),
-        ("Closeness to a colour", "-0.2500"),
+        ("Target colour", "-0.2500"),
     ]
 
 

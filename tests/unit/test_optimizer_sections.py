@@ -62,7 +62,7 @@ def as_ours(key: str, value: Any) -> Any:
 
 
 def taken(tree: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], list[Problem]]:
-    """What comes of an optimizer object of theirs: our settings in full, what is left of theirs, the notes."""
+    """The import of a OneTrainer optimizer object: our full settings, the unknown rest of theirs, the notes."""
     notes: list[Problem] = []
     left = json.loads(json.dumps(tree))
     settings = optimizer_from(left, notes)
@@ -84,7 +84,7 @@ def test_an_optimizer_has_their_fields_and_defaults_and_no_others(theirs: str) -
 
 
 @pytest.mark.parametrize("theirs", TABLE)
-def test_what_shows_everything_of_theirs_comes_over_without_a_word(theirs: str) -> None:
+def test_a_full_optimizer_is_imported_without_notes(theirs: str) -> None:
     row = {key: value for key, value in TABLE[theirs].items() if key not in ELSEWHERE}
     settings, left, notes = taken({"optimizer": theirs, "__version": 0, **row})
     assert settings == OPTIMIZERS[theirs.lower()].settings().model_dump()
@@ -92,7 +92,7 @@ def test_what_shows_everything_of_theirs_comes_over_without_a_word(theirs: str) 
 
 
 def other_value(record: FieldRecord) -> Any:
-    """Another value than the default, within the field's limits, and what theirs calls it."""
+    """A value other than the default, within the field's limits, and OneTrainer's form of it."""
     match record.kind:
         case "bool":
             return not record.default
@@ -123,7 +123,7 @@ def test_every_field_that_is_set_comes_over(theirs: str) -> None:
         assert (left, notes) == ({}, []), record.path
 
 
-def test_what_is_empty_means_the_optimizers_own_default() -> None:
+def test_empty_means_the_optimizers_own_default() -> None:
     empty = dict.fromkeys(THEIR_KEYS)
     for theirs in TABLE:
         settings, left, notes = taken({"optimizer": theirs, **empty})
@@ -132,7 +132,7 @@ def test_what_is_empty_means_the_optimizers_own_default() -> None:
     assert taken({})[0]["name"] == "adamw"
 
 
-def test_what_belongs_to_another_optimizer_is_dropped_only_where_it_says_nothing() -> None:
+def test_another_optimizers_fields_are_dropped_only_where_they_have_no_effect() -> None:
     resting = {"factored": True, "use_speed": False, "d0": None, "muon_adam_config": {}, "rms_rescaling": True}
     assert taken({"optimizer": "SGD", **resting})[1] == {}
     said = {"factored": False, "use_speed": True, "d0": 1e-5, "muon_adam_config": {"beta1": 0.5}, "kind": "mine"}
@@ -151,7 +151,7 @@ def test_numbers_are_cast_as_theirs_are_and_infinity_is_no_limit() -> None:
     ("key", "value"),
     [("beta1", 1.5), ("beta1", "inf"), ("beta1", [0.9]), ("fused", "yes"), ("eps", True), ("weight_decay", -1)],
 )
-def test_a_value_that_is_not_allowed_is_told_and_the_default_stands(key: str, value: object) -> None:
+def test_an_invalid_value_is_reported_and_the_default_is_used(key: str, value: object) -> None:
     settings, left, notes = taken({"optimizer": "ADAMW", key: value})
     assert settings == OPTIMIZERS["adamw"].settings().model_dump()
     assert left == {}
@@ -161,7 +161,7 @@ def test_a_value_that_is_not_allowed_is_told_and_the_default_stands(key: str, va
 
 
 @pytest.mark.parametrize("name", ["SEVEN_LEAGUE", "", 7, ["ADAMW"]])
-def test_an_optimizer_nobody_knows_is_kept_and_told(name: object) -> None:
+def test_an_unknown_optimizer_is_kept_and_reported(name: object) -> None:
     settings, left, notes = taken({"optimizer": name, "beta1": 0.5})
     assert settings == OPTIMIZERS["adamw"].settings().model_dump()
     assert left == {"optimizer": name, "beta1": 0.5}
@@ -175,7 +175,7 @@ def test_an_optimizer_nobody_knows_is_kept_and_told(name: object) -> None:
         ("SIMPLIFIED_AdEMAMix", {"name": "adopt_adv", "simplified_ademamix": True}),
     ],
 )
-def test_an_optimizer_that_was_taken_out_becomes_the_nearest(theirs: str, expected: dict[str, Any]) -> None:
+def test_a_removed_optimizer_becomes_the_nearest(theirs: str, expected: dict[str, Any]) -> None:
     settings, _, notes = taken({"optimizer": theirs, "beta1": 0.8})
     assert settings == OPTIMIZERS[expected["name"]].settings.model_validate({**expected, "beta1": 0.8}).model_dump()
     assert [theirs in n.message for n in notes] == [True]
@@ -207,7 +207,7 @@ def test_rounding_is_one_setting_for_all_optimizers() -> None:
     assert found(True, "adamw", are_bfloat16=False) == "master"
 
 
-def test_what_was_set_for_other_optimizers_is_remembered() -> None:
+def test_settings_of_other_optimizers_are_remembered() -> None:
     defaults: dict[str, Any] = {
         "ADAMW": {"optimizer": "ADAMW", "__version": 0, "beta1": 0.5},
         "ADAFACTOR": {"optimizer": "ADAFACTOR", "decay_rate": -0.7, "clip_threshold": 1.0, "stochastic_rounding": True},
@@ -306,7 +306,7 @@ def test_a_warm_up_is_batches_above_one_and_a_share_below() -> None:
         ("learning_rate_cycles", 0, ".cycles"),
     ],
 )
-def test_what_is_wrong_with_a_schedule_is_told(key: str, value: object, path: str) -> None:
+def test_errors_in_a_schedule_are_reported(key: str, value: object, path: str) -> None:
     tree = {"learning_rate_scheduler": "COSINE_WITH_RESTARTS", key: value}
     result, left, notes = schedule(tree)
     SCHEDULES[result["name"]].settings.model_validate(result)
@@ -322,7 +322,7 @@ objects = st.fixed_dictionaries(
 
 @few
 @given(objects)
-def test_whatever_an_optimizer_holds_it_becomes_one_that_validates(tree: dict[str, Any]) -> None:
+def test_any_imported_optimizer_validates(tree: dict[str, Any]) -> None:
     notes: list[Problem] = []
     small_weights_from(tree, "adamw", are_bfloat16=True)
     settings = optimizer_from(tree, notes)
@@ -359,7 +359,7 @@ def test_whatever_is_remembered_fits(defaults: dict[str, Any]) -> None:
     ),
     st.integers(1, 64),
 )
-def test_whatever_a_schedule_holds_it_becomes_one_that_validates(tree: dict[str, Any], steps_per_update: int) -> None:
+def test_any_imported_schedule_validates(tree: dict[str, Any], steps_per_update: int) -> None:
     settings = schedule_from(tree, [], steps_per_update)
     SCHEDULES[settings["name"]].settings.model_validate(settings)
 

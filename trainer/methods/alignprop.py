@@ -42,7 +42,7 @@ class AlignProp:
     """Follows `reward` in a share `probability` of the steps and `denoise` in the others."""
 
     reward: CompositeReward
-    chain: RolloutSettings
+    rollout: RolloutSettings
     truncation: Truncation
     reward_loss: RewardLoss
     probability: float
@@ -95,7 +95,7 @@ class AlignProp:
             texts.select([batch.num_samples]),
             seeds=[derive_seed(context.run_seed, "rollout", *seed_parts, i) for i in range(batch.num_samples)],
             size=Size(width * factor, height * factor),
-            chain=self.chain,
+            settings=self.rollout,
             gradient_steps=self.truncation.draw(derive_seed(context.run_seed, "truncation", *seed_parts)),
             device=context.device,
             temp_device=context.temp_device,
