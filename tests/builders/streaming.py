@@ -113,7 +113,7 @@ def saving(family_name: str, form: str, folder: Path) -> Callable[[int], Callabl
 
 
 def backup(folder: Path) -> Callable[[int], Callable[[], None]]:
-    """Return a function that backs up a fine-tune, with this many bytes per weight: weights, optimizer state and EMA."""
+    """Return a function that backs up a fine-tune with this many bytes per weight: weights, optimizer state, EMA."""
     config = small_config(folder, model=folder / "sd", images=folder / "images")
 
     def prepare(num_bytes: int) -> Callable[[], None]:

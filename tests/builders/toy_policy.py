@@ -162,7 +162,7 @@ class Policy:
             num_samples=len(prompts),
             group_samples=batch.group_samples,
             is_last_micro_batch=batch.batch.is_last_micro_batch,
-            zero_gradient_is_legal=True,  # both images of each prompt may have equal scores, or all ratios may be clipped
+            zero_gradient_is_legal=True,  # a prompt's images may have equal scores, or all ratios be clipped
             metrics={"ratio": float((ratio_B.detach()).mean())},
         )
 

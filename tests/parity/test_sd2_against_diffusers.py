@@ -1,4 +1,4 @@
-"""Stable Diffusion 2.x against diffusers' own pipeline, at toy size, in fp32: OpenCLIP, linear projections, v-prediction.
+"""Stable Diffusion 2.x against diffusers' pipeline, at toy size, in fp32: OpenCLIP, linear projections, v-prediction.
 
 Measured worst cases were below 2e-6 at values of order one, as for SD 1.x.
 """

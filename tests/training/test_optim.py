@@ -146,7 +146,7 @@ def test_an_optimizer_is_torchs_with_the_settings(case: str) -> None:
 
 
 def test_adafactor_updates_by_the_learning_rate_and_not_by_the_size_of_the_weights() -> None:
-    """The first update is nearly the sign of the gradient times the learning rate (Shazeer and Stern 2018, section 6)."""
+    """The first update is about the gradient's sign times the learning rate (Shazeer and Stern 2018, section 6)."""
     groups = groups_of("a")
     weights = groups[0].parameters["a.w"]
     before = weights.detach().clone()
@@ -258,7 +258,8 @@ def test_a_step_count_is_on_the_device_of_a_fused_step(is_fused: bool, kind: str
     assert optimizer.state[parameter]["exp_avg"].device.type == "meta"
 
 
-# Options for how a step is computed, without effect on its result: test_an_optimizer_is_torchs_with_the_settings and test_fused_backward.
+# Options of how a step is computed, not of its result: see test_an_optimizer_is_torchs_with_the_settings and
+# test_fused_backward.
 OF_THE_MACHINE = {"fused", "foreach", "fused_back_pass"}
 CHANGED: dict[str, Any] = {
     "beta1": 0.5,

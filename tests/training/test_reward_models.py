@@ -174,11 +174,11 @@ def test_many_backprop_steps_without_checkpointing_are_reported(tiny_sd: Path, i
 def test_the_decoder_is_on_the_device_where_a_step_samples(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     from modules.families.registry import FAMILIES
 
-    sampling = reward_config(tmp_path, tiny_sd, images, {"kind": "brightness"})
+    rewarded = reward_config(tmp_path, tiny_sd, images, {"kind": "brightness"})
     plain = small_config(tmp_path, model=tiny_sd, images=images)
     for config, phase, is_needed in (
-        (painting, phases.TRAIN, True),
-        (painting, phases.VALIDATE, False),
+        (rewarded, phases.TRAIN, True),
+        (rewarded, phases.VALIDATE, False),
         (plain, phases.TRAIN, False),
     ):
         needed = phases.needed_parts(phase, FAMILIES["sd"], phases.phase_facts(config))

@@ -106,7 +106,7 @@ def test_sd2_by_the_spread_of_one_norm(tmp_path: Path) -> None:
     rest = {n: s for n, s in model_shapes("sd2").items() if n != marker}
     path = tmp_path / "m.safetensors"
     for spread, prediction, model in ((0.01, "epsilon", "sd2"), (0.5, "v_prediction", "sd2_v")):
-        write_header(path, {sign: (320,)} | rest)
+        write_header(path, {marker: (320,)} | rest)
         content = path.read_bytes()
         start = 8 + int.from_bytes(content[:8], "little")
         values = (np.random.default_rng(0).standard_normal(320) * spread).astype("<f2")

@@ -211,7 +211,7 @@ def test_own_files_that_are_not_there_are_errors_with_or_without_network(tmp_pat
         )  # fmt: skip
         assert "no.pt" in hps.message
         assert "xswu/HPSv2" in hps.advice
-        assert "has no model.safetensors" in clip.message
+        assert "model.safetensors is missing" in clip.message
 
 
 def test_disabled_rewards_need_nothing(tmp_path: Path) -> None:

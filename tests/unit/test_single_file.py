@@ -248,7 +248,7 @@ def test_a_broken_model_is_never_saved(damage: str, tmp_path: Path) -> None:
             states["unet"]["more.weight"] = lazy(torch.ones(1))
         case "nan":
             states["unet"][name] = lazy(torch.full(states["unet"][name].shape, float("nan")))
-    with pytest.raises(DarkroomError, match="(?i)nothing was saved"):
+    with pytest.raises(DarkroomError, match=r"(?i)nothing was saved"):
         write_checkpoint(path, states, configs, CheckpointTraits("sd1"), dtype=None, title="x", created=NOW)
     assert path.read_bytes() == good
     assert [p.name for p in tmp_path.iterdir()] == ["model.safetensors"]
