@@ -1,4 +1,4 @@
-"""Loading the model of a run: its parts, what is trained of them, where they are and how they save memory."""
+"""Loading the model of a run: its parts, its trained parameters, their devices, and how they save memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PartOf = Callable[[str], PartSettings]
 
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
-    """The model of a run, what is trained of it, its parts in their places. A fine-tune has no adapters."""
+    """The model of a run, its trained parameters, and the placement of its parts. A fine-tune has no adapters."""
 
     family: ModelFamily
     adapters: Sequence[LoraAdapter]
@@ -78,7 +78,7 @@ def load_family(model: Model, part_of: PartOf, on_bytes: Callable[[float, float]
 
 
 def prepare_parts(family: ModelFamily, precision: Precision) -> None:
-    """Make the parts that run under autocast work in a precision, whatever their weight dtype is."""
+    """Prepare the parts that run under autocast for a precision, whatever their weight dtype is."""
     for part in family.parts.values():
         if part.spec.role != "vae":  # runs outside autocast, in its own dtype
             precision.prepare(part.module)
@@ -91,7 +91,7 @@ def load_model(config: Config, machine: Machine, on_bytes: Callable[[float, floa
     """
     family = load_family(config.model, config.part, on_bytes)
     for part in family.parts.values():
-        part.module.eval()  # trained parts enter training mode below, and leave it when they stop
+        part.module.eval()  # trained parts enter training mode below, and leave it when their training stops
     facts = phases.phase_facts(config)
     # Before adapters are attached and parts move: the identity of the encoders is that of their own weights.
     identities = _identities(family, facts, machine.precision)
@@ -115,7 +115,7 @@ def load_model(config: Config, machine: Machine, on_bytes: Callable[[float, floa
 
 
 def placement_of(family: ModelFamily, facts: phases.PhaseFacts, machine: Machine) -> Placement:
-    """Return what moves the parts of a model as the phases of a run come and go."""
+    """Return the placement that moves the parts of a model between devices as the phase changes."""
     return Placement(
         {name: part.module for name, part in family.parts.items()},
         train_device=machine.train_device,
@@ -126,7 +126,7 @@ def placement_of(family: ModelFamily, facts: phases.PhaseFacts, machine: Machine
 
 
 def _memory_of(settings: PartSettings, part: str, adapters: Sequence[LoraAdapter]) -> PartMemory:
-    """Return how a part saves memory. Whatever waits, its adapter stays with it: it is small, and learns there."""
+    """Return how a part saves memory. Its adapter is never offloaded: it is small, and it is trained there."""
     own = (name for a in adapters if a.part == part for name in a.parameters())
     return PartMemory(
         settings.checkpointing,
@@ -151,8 +151,8 @@ def _attach(family: ModelFamily, settings: Lora, part_of: PartOf, *, run_seed: i
         )
         if not targets:
             raise DarkroomError(
-                f"{part.spec.label} is to be trained, but none of its layers can learn with these settings.",
-                advice="Lower clip skip, choose other layers, or switch its training off.",
+                f"{part.spec.label} is set to be trained, but none of its layers can be trained with these settings.",
+                advice="Lower clip skip, choose other layers, or switch off the training of this part.",
             )
         seed = derive_seed(run_seed, f"adapter {name}")
         adapters.append(attach_lora(name, part.module, targets, shape, seed=seed))
@@ -163,21 +163,21 @@ def _attach(family: ModelFamily, settings: Lora, part_of: PartOf, *, run_seed: i
 
 
 def _start_from(path: Path, family: ModelFamily, adapters: Sequence[LoraAdapter]) -> None:
-    """Give fresh adapters the weights of a LoRA file. Raises DarkroomError where it does not fit the run."""
+    """Load the weights of a LoRA file into new adapters. Raises DarkroomError if it does not match the run."""
     by_part = read_lora(path, family.lora_naming, {name: part.module for name, part in family.parts.items()})
     trained = {adapter.part: adapter for adapter in adapters}
     for part, layers in by_part.items():
         if part not in trained:
             label = family.parts[part].spec.label
             raise DarkroomError(
-                f"{path.name} has a LoRA on the {label}, which is not trained in this run.",
-                advice=f"Switch the training of {label} on, or start from another LoRA.",
+                f"{path.name} contains a LoRA for {label}, which is not trained in this run.",
+                advice=f"Switch on the training of {label}, or start from another LoRA.",
             )
         fill(trained[part], layers, where=path.name)
 
 
 def _whole_parts(family: ModelFamily, part_of: PartOf) -> dict[str, dict[str, torch.nn.Parameter]]:
-    """Make the parts that learn trainable themselves, and return every weight of each that a gradient can reach."""
+    """Enable gradients on the trained parts, and return every weight of each part that a gradient can reach."""
     parameters = {}
     for name, part in family.parts.items():
         if part.spec.trainable and part_of(name).train:
@@ -197,7 +197,7 @@ def _group(
 
 
 def _identities(family: ModelFamily, facts: phases.PhaseFacts, precision: Precision) -> EncoderIdentities:
-    """Return what stands for the encoders in cache keys, as far as a cache is used."""
+    """Return the identities of the encoders for cache keys; empty for encoders whose cache is not used."""
     fingerprints: Mapping[str, str] = {
         name: weights_fingerprint(part.module)
         for name, part in family.parts.items()

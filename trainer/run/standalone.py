@@ -1,4 +1,4 @@
-"""Painting samples without a run: a base model, and a LoRA file on it."""
+"""Generating samples without a run: from a base model, optionally with a LoRA file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainer.run.model import load_family, placement_of, prepare_parts
 
 
 def generate_samples(config: Config, lora: Path | None) -> list[Image.Image]:
-    """Return the images of a config's enabled prompts. Raises DarkroomError for a LoRA of another model."""
+    """Return one image per enabled prompt of a config. Raises DarkroomError for a LoRA of another model."""
     machine = machine_of(config.general, config.training.precision)
     family = load_family(config.model, config.part)
     prepare_parts(family, machine.precision)
@@ -31,7 +31,10 @@ def generate_samples(config: Config, lora: Path | None) -> list[Image.Image]:
 
 
 def put_lora_on(family: ModelFamily, path: Path) -> list[LoraAdapter]:
-    """Put a LoRA file on a family, each part with the rank of its layers. Raises DarkroomError for another model's."""
+    """Attach the LoRA of a file to a family, each part with the rank of its layers.
+
+    Raises DarkroomError for a LoRA of another model.
+    """
     modules = {name: part.module for name, part in family.parts.items()}
     by_part = read_lora(path, family.lora_naming, modules)
     return [_put_on(family, part, layers, path.name) for part, layers in by_part.items()]
