@@ -39,7 +39,7 @@ EVERYTHING: dict[str, Any] = {
         "every": {"n": 1, "unit": "epoch"},
         "prompts": [{"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 2, "guidance": 3.0}],
     },
-    "validation": {"every": {"n": 1, "unit": "epoch"}, "num_timesteps": 2},
+    "validation": {"every": {"n": 1, "unit": "epoch"}, "num_timesteps": 1},
     "backup": {"every": {"n": 1, "unit": "epoch"}, "save_every": {"n": 1, "unit": "epoch"}},
 }
 FORMS: dict[str, dict[str, Any]] = {
