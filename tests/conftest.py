@@ -24,7 +24,7 @@ def isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_fsync() -> Iterator[None]:
-    """Wait for no disk: a fifth of the time of small runs. No test cuts the power; one that kills has real processes."""
+    """Wait for no disk, which is a fifth of the time of small runs: no test cuts the power."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: None)
         yield
