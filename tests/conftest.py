@@ -13,8 +13,11 @@ from tests.builders.pictures import draw_folder
 
 
 @pytest.fixture(autouse=True)
-def isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Keep tests off the network and away from the user's configs, presets and logs."""
+def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep tests off the network and away from the user's configs, presets and logs.
+
+    What a test has patched is undone before its folder is removed, thanks to the order of these two.
+    """
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
         monkeypatch.setenv(name, "1")
     for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
