@@ -61,7 +61,7 @@ def config(tiny_sd: Path, pictures: Path, tmp_path: Path) -> Config:
 def config_of(model: Path, pictures: Path, folder: Path, **changes: Any) -> Config:
     everything = {
         "concepts": [{"path": str(pictures)}, {"path": str(pictures), "kind": "validation"}],
-        "validation": {"every": {"n": 1, "unit": "epoch"}, "num_timesteps": 3},
+        "validation": {"every": {"n": 1, "unit": "epoch"}, "num_timesteps": 1},
         "sampling": {"every": {"n": 1, "unit": "epoch"}, "prompts": [SAMPLE]},
         "training": {"epochs": 1},
     }
