@@ -74,9 +74,8 @@ def test_no_epoch_has_an_image_more_often_than_another_but_once(count: int, repe
 
 
 def test_half_of_them_then_the_other_half() -> None:
-    half = [Copies(0, 6, 0.5)]
-    epochs = [sample_indices_of_epoch(half, num_resolutions=1, epoch=epoch) for epoch in range(3)]
-    first, second, third = ([s.example for s in epoch] for epoch in epochs)
+    first, second, third = ([s.example for s in sample_indices_of_epoch([Copies(0, 6, 0.5)], num_resolutions=1, epoch=e)]
+                            for e in range(3))  # fmt: skip
     assert first == [0, 1, 2]
     assert second == [3, 4, 5]
     assert third == first
