@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from modules.config.schema import Config
 from modules.settings.field import FieldRecord, records_of
+from tests.builders.for_each import for_each
 from tests.ui.made_up import TeaConfig
 from ui.forms.values import display, from_text, number, to_text, why_out_of_range
 
@@ -97,7 +98,7 @@ def test_values_are_displayed_as_a_person_says_them() -> None:
     assert shown["concepts"] == "none"
 
 
-@pytest.mark.parametrize("record", records_of(Config), ids=lambda r: r.path)
+@for_each(records_of(Config), named=lambda r: r.path)
 def test_every_default_of_the_real_config_can_be_typed(record: FieldRecord) -> None:
     if record.kind in ("int", "float", "text", "int_list"):
         assert from_text(record, to_text(record, record.default)) == record.default
