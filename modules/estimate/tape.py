@@ -8,8 +8,11 @@ than one would think (a copy per cast, the input of every convolution, frozen or
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
+
+from modules.adapters.spec import LayerCost, LayerShape
 
 CheckpointMode = Literal["off", "block", "whole"]
 Trains = Literal["nothing", "full", "adapter"]
@@ -72,9 +75,13 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class AdapterPlan:
-    """A LoRA on every linear and convolution layer whose dotted name holds one of `entries`."""
+    """An adapter on every linear and convolution layer whose dotted name contains one of `entries`.
 
-    rank: int
+    What it adds to a layer is its spec's `layer_cost`, by its settings.
+    """
+
+    settings: Any
+    layer_cost: Callable[[Any, LayerShape], LayerCost]
     item_bytes: int
     entries: tuple[str, ...]
     has_dropout: bool = False
@@ -83,13 +90,18 @@ class AdapterPlan:
         """Whether a layer gets it."""
         return any(entry in path for entry in self.entries)
 
+    def cost(self, layer: LayerShape) -> LayerCost:
+        """Return what it adds to a layer."""
+        return self.layer_cost(self.settings, layer)
+
 
 @dataclass(frozen=True, slots=True)
 class PartPlan:
     """How a part is kept and run.
 
     `weight_bytes` and `compute_bytes` are item sizes, the latter of autocast, 0 without; `trains` says what of it
-    learns, `adapter` how, where it is a LoRA. What begins with one of `unreached` never learns: no gradient gets there.
+    learns, `adapter` how, where it is an adapter. What begins with one of `unreached` never learns: no gradient gets
+    there.
     `offloads` moves what autograd keeps to the offload device. `offload_fraction` of the weights of its blocks wait
     there; which these are is known with the sizes: what begins with one of `offloaded_bytes`.
     """
@@ -113,7 +125,7 @@ class PartPlan:
         return self.learns(path) and not path.startswith(self.offloaded_bytes)
 
     def adapter_on(self, path: str) -> AdapterPlan | None:
-        """Return the LoRA that a layer has, or None."""
+        """Return the adapter that a layer has, or None."""
         if self.trains != "adapter" or self.adapter is None or path.startswith(self.unreached):
             return None
         return self.adapter if self.adapter.takes(path) else None

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+from modules.adapters.spec import AdapterProduct, LayerShape
 from modules.estimate.tape import FLOAT32_BYTES, Array, PartPlan, Shape, Storage, Tape
 
 
@@ -53,7 +54,7 @@ class Walk:
     # -- layers with weights
 
     def linear(self, path: str, x: Array, width: int, *, bias: bool = True) -> Array:
-        """A linear layer on the last axis, with its LoRA where it has one."""
+        """A linear layer on the last axis, with its adapter where it has one."""
         self._weigh(path, (width, x.shape[-1]), bias)
         trained = self._records and self.plan.learns(path)
         out = self._product(path, x, (*x.shape[:-1], width), width * x.shape[-1], trained=trained, keeps_input=trained)
@@ -119,28 +120,27 @@ class Walk:
         return copy
 
     def _with_adapter(self, path: str, x: Array, out: Array, kernel: int, width: int) -> Array:
-        """Return a layer's result with its LoRA's (peft's `Linear.forward` and `_ConvNd.forward`) where it has one."""
+        """Return a layer's result with its adapter's (as peft's `Linear.forward` and `_ConvNd.forward` add it)."""
         adapter = self.plan.adapter_on(path)
         if adapter is None:
             return out
         is_conv = len(x.shape) == 4
-        channels = x.shape[1] if is_conv else x.shape[-1]
-        window_shape = (kernel, kernel) if is_conv else ()
-        down, up = (adapter.rank, channels, *window_shape), (width, adapter.rank, *(1 for _ in window_shape))
-        num_down, num_up = math.prod(down), math.prod(up)
-        self.adapter_weights[f"{path}.lora_A.weight"], self.adapter_weights[f"{path}.lora_B.weight"] = down, up
+        layer = LayerShape(width, x.shape[1] if is_conv else x.shape[-1], (kernel, kernel) if is_conv else ())
+        cost = adapter.cost(layer)
+        self.adapter_weights |= {f"{path}.{name}": shape for name, shape in cost.weights.items()}
         trained = self._records
-        self.tape.trained_bytes += (num_down + num_up) * adapter.item_bytes if trained else 0
+        num_weights = sum(math.prod(shape) for shape in cost.weights.values())
+        self.tape.trained_bytes += num_weights * adapter.item_bytes if trained else 0
         taken = self.to(x, adapter.item_bytes)
         if adapter.has_dropout and trained:
             self._keep(self.new(taken.shape, item_bytes=1))
             taken = self._like(taken)
-        low_shape = (out.shape[0], adapter.rank, *out.shape[2:]) if is_conv else (*out.shape[:-1], adapter.rank)
-        low = self._low_rank(f"{path}.lora_A", taken, low_shape, num_down)
+        for product in cost.products:
+            channels = product.channels
+            shape = (out.shape[0], channels, *out.shape[2:]) if is_conv else (*out.shape[:-1], channels)
+            taken = self._adapter_product(f"{path}.{product.name}", taken, shape, product)
+        scaled = self._like(taken)
         del taken
-        high = self._low_rank(f"{path}.lora_B", low, out.shape, num_up)
-        scaled = self._like(high)
-        del high
         result = self.new(
             out.shape,
             item_bytes=max(out.item_bytes, scaled.item_bytes),
@@ -149,10 +149,14 @@ class Walk:
         del scaled
         return self.to(result, out.item_bytes)
 
-    def _low_rank(self, path: str, x: Array, shape: Shape, num_weights: int) -> Array:
+    def _adapter_product(self, path: str, x: Array, shape: Shape, product: AdapterProduct) -> Array:
         assert self.plan.adapter is not None
         taken = self._computed(x)
-        weight = self._cast_weight(path, num_weights, self.plan.adapter.item_bytes, learns=True)
+        item_bytes = self.plan.adapter.item_bytes
+        if product.is_composed:
+            weight: Array | None = self.new((product.num_weights,), item_bytes=self.plan.compute_bytes or item_bytes)
+        else:
+            weight = self._cast_weight(path, product.num_weights, item_bytes, learns=True)
         out = self.new(shape, item_bytes=taken.item_bytes, needs_grad=self._records)
         if self._records:
             self._keep(taken, *([weight] if weight is not None else []))

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
-from modules.adapters.lora import LoraAdapter, LoraShape, attach_lora
+from modules.adapters.lora_layers import LoraAdapter, LoraShape, attach_lora
 from modules.adapters.targets import target_layers
 from modules.data.buckets import Size
 from modules.data.size_conditioning import SizeConditioning

@@ -16,13 +16,13 @@ from safetensors.torch import load_file
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
-from modules.adapters.lora import LoraShape, attach_lora
+from modules.adapters.lora_layers import LoraShape, attach_lora
 from modules.adapters.targets import target_layers
 from modules.estimate.architecture import architecture_of
 from modules.estimate.clip import clip_pass
 from modules.estimate.passes import Passes, count
 from modules.estimate.run import RunPlan, estimate
-from modules.estimate.tape import AdapterPlan, PartPlan, Tape
+from modules.estimate.tape import PartPlan, Tape
 from modules.estimate.unet import unet_pass
 from modules.estimate.walk import Walk
 from modules.families.parts.forwards import _BLOCK_TYPES
@@ -31,6 +31,7 @@ from modules.families.spec import Role
 from modules.formats.single_file.models import shipped_configs
 from modules.memory.checkpointing import create_checkpointed_forward
 from modules.system.devices import CPU
+from tests.builders.adapter_plans import lora_plan
 from tests.builders.configs import small_config
 from tests.builders.live_bytes import LiveBytes, cuda_autocast, give_weights
 from tests.builders.pipelines import load_tiny
@@ -131,7 +132,7 @@ def test_a_lora_is_counted_from_shapes_and_the_filter(layers: str) -> None:
     entries = {"attention_mlp": ("attentions",), "attention": ("attn",), "all": ("",)}.get(
         layers, ("attn2", "ff.net.2")
     )
-    plan = PartPlan(trains="adapter", adapter=AdapterPlan(RANK, 4, entries))
+    plan = PartPlan(trains="adapter", adapter=lora_plan(RANK, 4, entries))
     found = Passes(FAMILIES["sd"], shipped_configs("sd1")).weights("unet", plan).adapter
     assert sorted(found.values()) == sorted(tuple(p.shape) for p in adapter.parameters().values())
 
@@ -157,7 +158,7 @@ class Case:
             weight_bytes=self.dtype.itemsize,
             compute_bytes=2 if self.is_mixed else 0,
             trains=self.trains,
-            adapter=AdapterPlan(RANK, 4, ("attentions",)) if self.trains == "adapter" else None,
+            adapter=lora_plan(RANK, 4, ("attentions",)) if self.trains == "adapter" else None,
             checkpointing=self.mode,
         )
 
@@ -281,7 +282,7 @@ def test_a_text_encoder_that_learns_takes_what_was_estimated(part: str, mode: st
         forward = checkpointed(encoder, "text_encoder", mode)
         ids_BL = torch.zeros(4, 77, dtype=torch.long)
         kept, peak = passed(encoder, lambda: forward(input_ids=ids_BL).last_hidden_state, is_mixed=True)
-    plan = PartPlan(2, 2, "adapter", AdapterPlan(RANK, 4, ("layers.",)), checkpointing=mode)
+    plan = PartPlan(2, 2, "adapter", lora_plan(RANK, 4, ("layers.",)), checkpointing=mode)
     tape = Tape()
     clip_pass(
         Walk(tape, plan, records=True),

@@ -18,7 +18,7 @@ from trainer.callbacks.dry_run import DryRunCheck, DryRunState, enough, without_
 from trainer.callbacks.protocol import StepView
 from trainer.commands import CommandDesk, SaveNow
 from trainer.events import Event, ModelSaved, PhaseChanged
-from trainer.export.lora import Exporter
+from trainer.export.adapter import Exporter
 from trainer.step.counters import Counters
 
 

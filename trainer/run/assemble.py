@@ -12,10 +12,11 @@ from typing import cast
 
 import torch
 
-from modules.adapters.lora import LoraAdapter, LoraShape, attach_lora
-from modules.adapters.stored_lora import fill, read_lora
+from modules.adapters.protocol import Adapter, AdapterKind, kind_of
+from modules.adapters.registry import ADAPTERS
+from modules.adapters.stored import read_layers
 from modules.adapters.targets import target_layers
-from modules.config.schema import Config, lora_of
+from modules.config.schema import Config
 from modules.config.sections.model import Part
 from modules.data.cache.store import weights_fingerprint
 from modules.data.dataset import Dataset
@@ -70,7 +71,7 @@ class LoadedModel:
     """The model of a run, what is trained of it, its parts in their places. A fine-tune has no adapters."""
 
     family: ModelFamily
-    adapters: Sequence[LoraAdapter]
+    adapters: Sequence[Adapter]
     groups: Sequence[TrainGroup]
     placement: Placement
     identities: EncoderIdentities
@@ -144,7 +145,7 @@ def load_model(config: Config, machine: Machine, on_bytes: Callable[[float, floa
     return LoadedModel(family, adapters, groups, placement, identities)
 
 
-def _memory_of(settings: Part, part: str, adapters: Sequence[LoraAdapter]) -> PartMemory:
+def _memory_of(settings: Part, part: str, adapters: Sequence[Adapter]) -> PartMemory:
     """Return how a part saves memory. Whatever waits, its adapter stays with it: it is small, and learns there."""
     own = (name for a in adapters if a.part == part for name in a.parameters())
     return PartMemory(
@@ -268,10 +269,10 @@ def _conditioning_source(
     return CachedConditioning(caches.text_store, caches.caption_key, model.family, device, dtype, caches.rebuild_text)
 
 
-def _attach(config: Config, family: ModelFamily) -> list[LoraAdapter]:
-    settings = lora_of(config)
-    shape = LoraShape(settings.rank, settings.alpha, settings.dropout, dtype_of(settings.dtype))
-    adapters = []
+def _attach(config: Config, family: ModelFamily) -> list[Adapter]:
+    settings = config.adapter
+    kind = kind_of(ADAPTERS[settings.name])
+    adapters: list[Adapter] = []
     for name, part in family.parts.items():
         if not part.spec.trainable or not config.part(name).train:
             continue
@@ -288,16 +289,16 @@ def _attach(config: Config, family: ModelFamily) -> list[LoraAdapter]:
                 advice="Lower clip skip, choose other layers, or switch its training off.",
             )
         seed = derive_seed(config.general.seed, f"adapter {name}")
-        adapters.append(attach_lora(name, part.module, targets, shape, seed=seed))
+        adapters.append(kind.attach(name, part.module, targets, settings, seed=seed))
         part.module.train()
     if settings.start_from.strip():
-        _start_from(from_root(settings.start_from.strip()), family, adapters)
+        _start_from(from_root(settings.start_from.strip()), kind, family, adapters)
     return adapters
 
 
-def _start_from(path: Path, family: ModelFamily, adapters: Sequence[LoraAdapter]) -> None:
-    """Give fresh adapters the weights of a LoRA file. Raises DarkroomError where it does not fit the run."""
-    by_part = read_lora(path, family.lora_naming, {name: part.module for name, part in family.parts.items()})
+def _start_from(path: Path, kind: AdapterKind, family: ModelFamily, adapters: Sequence[Adapter]) -> None:
+    """Give fresh adapters the weights of a file of their kind. Raises DarkroomError where it does not fit the run."""
+    by_part = read_layers(path, kind, family.lora_naming, {name: part.module for name, part in family.parts.items()})
     trained = {adapter.part: adapter for adapter in adapters}
     for part, layers in by_part.items():
         if part not in trained:
@@ -306,7 +307,7 @@ def _start_from(path: Path, family: ModelFamily, adapters: Sequence[LoraAdapter]
                 f"{path.name} has a LoRA on the {label}, which is not trained in this run.",
                 advice=f"Switch the training of {label} on, or start from another LoRA.",
             )
-        fill(trained[part], layers, where=path.name)
+        trained[part].load(layers, where=path.name)
 
 
 def _whole_parts(config: Config, family: ModelFamily) -> list[TrainGroup]:
