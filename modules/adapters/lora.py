@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from modules.adapters.settings import (
     AN_ADAPTER,
@@ -17,8 +16,12 @@ from modules.adapters.settings import (
     StartFrom,
     WeightType,
 )
-from modules.adapters.spec import AdapterProduct, AdapterSpec, LayerCost, LayerShape, NetworkFacts
+from modules.adapters.spec import AdapterSpec, NetworkFacts, Shape
 from modules.settings.field import Section, Setting, When
+
+if TYPE_CHECKING:
+    from modules.estimate.tape import Array
+    from modules.estimate.walk import Walk
 
 
 class Lora(Section):
@@ -69,17 +72,13 @@ class Lora(Section):
     ] = False
 
 
-def layer_cost(settings: Lora, layer: LayerShape) -> LayerCost:
-    """Return what a LoRA adds to a layer: A of (rank, in, ...) and B of (out, rank, 1, ...), one after the other."""
-    down = (settings.rank, layer.in_channels, *layer.kernel)
-    up = (layer.out_channels, settings.rank, *(1 for _ in layer.kernel))
-    return LayerCost(
-        {"lora_A.weight": down, "lora_B.weight": up},
-        (
-            AdapterProduct("lora_A", settings.rank, math.prod(down)),
-            AdapterProduct("lora_B", layer.out_channels, math.prod(up)),
-        ),
-    )
+def walk(settings: Lora, walk: Walk, path: str, weight: Shape, x: Array, out: Array) -> Array:
+    """Run a LoRA on the estimate's tape: A of (rank, in, ...), then B of (out, rank, 1, ...)."""
+    out_channels, in_channels, *kernel = weight
+    down = {"weight": (settings.rank, in_channels, *kernel)}
+    up = {"weight": (out_channels, settings.rank, *(1 for _ in kernel))}
+    low = walk.adapter_product(f"{path}.lora_A", x, down, channels=settings.rank, out=out)
+    return walk.adapter_product(f"{path}.lora_B", low, up, channels=out_channels, out=out)
 
 
 def network(settings: Lora) -> NetworkFacts:
@@ -92,6 +91,6 @@ LORA = AdapterSpec(
     Lora,
     factory="modules.adapters.lora_layers:LORA_KIND",
     forms=("kohya", "diffusers"),
-    layer_cost=layer_cost,
+    walk=walk,
     network=network,
 )

@@ -4,48 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from modules.settings.field import Section
+
+if TYPE_CHECKING:  # the window reads this file and never runs the estimate's tape
+    from modules.estimate.tape import Array
+    from modules.estimate.walk import Walk
 
 FileForm = Literal["kohya", "diffusers"]
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LayerShape:
-    """A linear layer, or with a kernel (height, width) a convolution, that gets an adapter."""
-
-    out_channels: int
-    in_channels: int
-    kernel: tuple[int, ...] = ()
-
-    @property
-    def weight(self) -> Shape:
-        """The shape of the layer's own weight."""
-        return (self.out_channels, self.in_channels, *self.kernel)
-
-
-@dataclass(frozen=True, slots=True)
-class AdapterProduct:
-    """One of the products that an adapter computes beside a layer, each on the result of the one before.
-
-    `channels` are those of its result, `num_weights` the size of the weight it multiplies by. With `is_composed` that
-    weight is computed from trained ones in each pass.
-    """
-
-    name: str
-    channels: int
-    num_weights: int
-    is_composed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class LayerCost:
-    """What an adapter adds to one layer: the shapes of the weights it trains, by name, and what it computes."""
-
-    weights: Mapping[str, Shape]
-    products: tuple[AdapterProduct, ...]
+# `walk(settings, walk, path, weight, x, out)` runs an adapter on the memory estimate's tape beside the layer at `path`,
+# whose weight has the shape `weight` (out, in, and height and width of a kernel), whose input is `x` and whose result
+# is `out`. It returns what is to be added to `out`.
+AdapterWalk = Callable[[Any, "Walk", str, Shape, "Array", "Array"], "Array"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +39,7 @@ class AdapterSpec:
     `label` is also what `modules/formats` calls files of its kind. `factory` names its `AdapterKind`
     (`modules/adapters/protocol.py`) as "module:name", imported inside the training thread; it is empty for an adapter
     that files may name and that is not supported yet. `forms` are the file forms it can be written in.
-    `layer_cost(settings, shape)` is what the memory estimate counts, `network(settings)` what the file's metadata say.
+    `walk` is what the memory estimate counts, `network(settings)` what the file's metadata say.
     """
 
     label: str
@@ -73,7 +47,7 @@ class AdapterSpec:
     factory: str = ""
     forms: tuple[FileForm, ...] = ("kohya",)
     supports_dora: bool = False
-    layer_cost: Callable[[Any, LayerShape], LayerCost] | None = None
+    walk: AdapterWalk | None = None
     network: Callable[[Any], NetworkFacts] | None = None
 
     @property

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from modules.adapters.spec import LayerCost, LayerShape
-
 CheckpointMode = Literal["off", "block", "whole"]
 Trains = Literal["nothing", "full", "adapter"]
 # Weights' gradients on the way back: they come one by one and stay; those of an earlier micro-batch lie there already;
@@ -77,11 +75,11 @@ class Array:
 class AdapterPlan:
     """An adapter on every linear and convolution layer whose dotted name contains one of `entries`.
 
-    What it adds to a layer is its spec's `layer_cost`, by its settings.
+    `walk` runs it beside a layer, by its `settings` (`modules/adapters/spec.py`).
     """
 
     settings: Any
-    layer_cost: Callable[[Any, LayerShape], LayerCost]
+    walk: Callable[..., Array]
     item_bytes: int
     entries: tuple[str, ...]
     has_dropout: bool = False
@@ -89,10 +87,6 @@ class AdapterPlan:
     def takes(self, path: str) -> bool:
         """Whether a layer gets it."""
         return any(entry in path for entry in self.entries)
-
-    def cost(self, layer: LayerShape) -> LayerCost:
-        """Return what it adds to a layer."""
-        return self.layer_cost(self.settings, layer)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,9 @@ where the input does; a convolution both; a norm its input; attention query, key
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from modules.adapters.spec import AdapterProduct, LayerShape
 from modules.estimate.tape import FLOAT32_BYTES, Array, PartPlan, Shape, Storage, Tape
 
 
@@ -125,22 +124,16 @@ class Walk:
         if adapter is None:
             return out
         is_conv = len(x.shape) == 4
-        layer = LayerShape(width, x.shape[1] if is_conv else x.shape[-1], (kernel, kernel) if is_conv else ())
-        cost = adapter.cost(layer)
-        self.adapter_weights |= {f"{path}.{name}": shape for name, shape in cost.weights.items()}
-        trained = self._records
-        num_weights = sum(math.prod(shape) for shape in cost.weights.values())
-        self.tape.trained_bytes += num_weights * adapter.item_bytes if trained else 0
+        channels = x.shape[1] if is_conv else x.shape[-1]
         taken = self.to(x, adapter.item_bytes)
-        if adapter.has_dropout and trained:
+        if adapter.has_dropout and self._records:
             self._keep(self.new(taken.shape, item_bytes=1))
             taken = self._like(taken)
-        for product in cost.products:
-            channels = product.channels
-            shape = (out.shape[0], channels, *out.shape[2:]) if is_conv else (*out.shape[:-1], channels)
-            taken = self._adapter_product(f"{path}.{product.name}", taken, shape, product)
-        scaled = self._like(taken)
+        weight = (width, channels, *((kernel, kernel) if is_conv else ()))
+        high = adapter.walk(adapter.settings, self, path, weight, taken, out)
         del taken
+        scaled = self._like(high)
+        del high
         result = self.new(
             out.shape,
             item_bytes=max(out.item_bytes, scaled.item_bytes),
@@ -149,19 +142,30 @@ class Walk:
         del scaled
         return self.to(result, out.item_bytes)
 
-    def _adapter_product(self, path: str, x: Array, shape: Shape, product: AdapterProduct) -> Array:
+    def adapter_product(
+        self, path: str, x: Array, trained: Mapping[str, Shape], *, channels: int, out: Array, composed: int = 0
+    ) -> Array:
+        """A product that an adapter computes, with `channels` and else the shape of the layer's result `out`.
+
+        `trained` are the shapes of what the adapter learns for it, by name below `path`: the weight itself, or the
+        factors of a weight of `composed` numbers that each pass computes from them.
+        """
         assert self.plan.adapter is not None
-        taken = self._computed(x)
         item_bytes = self.plan.adapter.item_bytes
-        if product.is_composed:
-            weight: Array | None = self.new((product.num_weights,), item_bytes=self.plan.compute_bytes or item_bytes)
+        num_trained = sum(math.prod(shape) for shape in trained.values())
+        self.adapter_weights |= {f"{path}.{name}": shape for name, shape in trained.items()}
+        self.tape.trained_bytes += num_trained * item_bytes if self._records else 0
+        taken = self._computed(x)
+        if composed:
+            weight: Array | None = self.new((composed,), item_bytes=self.plan.compute_bytes or item_bytes)
         else:
-            weight = self._cast_weight(path, product.num_weights, item_bytes, learns=True)
-        out = self.new(shape, item_bytes=taken.item_bytes, needs_grad=self._records)
+            weight = self._cast_weight(path, num_trained, item_bytes, learns=True)
+        shape = (out.shape[0], channels, *out.shape[2:]) if len(out.shape) == 4 else (*out.shape[:-1], channels)
+        result = self.new(shape, item_bytes=taken.item_bytes, needs_grad=self._records)
         if self._records:
             self._keep(taken, *([weight] if weight is not None else []))
-            self.tape.mark(out.num_bytes + taken.num_bytes)
-        return out
+            self.tape.mark(result.num_bytes + taken.num_bytes)
+        return result
 
     def _norm(self, path: str, x: Array, width: int) -> Array:
         self._weigh(path, (width,), True)

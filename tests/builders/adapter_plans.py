@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from modules.adapters.lora import Lora, layer_cost
+from modules.adapters.lora import Lora, walk
 from modules.estimate.tape import AdapterPlan
 
 
 def lora_plan(rank: int, item_bytes: int, entries: tuple[str, ...]) -> AdapterPlan:
     """A LoRA of a rank on the layers whose names contain one of `entries`."""
-    return AdapterPlan(Lora(rank=rank), layer_cost, item_bytes, entries)
+    return AdapterPlan(Lora(rank=rank), walk, item_bytes, entries)

@@ -108,13 +108,13 @@ def _part_plan(config: Config, part: PartSpec, configs: Mapping[str, Mapping[str
 
 
 def _adapter_plan(settings: AdapterSettings, part: PartSpec) -> AdapterPlan | None:
-    layer_cost = ADAPTERS[settings.name].layer_cost
-    if layer_cost is None:
+    walk = ADAPTERS[settings.name].walk
+    if walk is None:
         return None
     entries = layer_entries(settings.layers, settings.custom_layers) or (_NO_LAYER,)
     return AdapterPlan(
         settings,
-        layer_cost,
+        walk,
         ITEM_BYTES[settings.dtype],
         _TEXT_LAYERS if part.role == "text_encoder" else entries,
         has_dropout=settings.dropout > 0,
