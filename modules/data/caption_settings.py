@@ -1,4 +1,4 @@
-"""What is done to captions before they are learned from."""
+"""Caption augmentation."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from annotated_types import Ge, Le
 
 from modules.settings.field import Section, Setting, When
 
-_CAPTIONS = "Changes to captions"
+_CAPTIONS = "Caption augmentation"
 
 
 class CaptionChanges(Section):
-    """What is done to a concept's captions before they are learned from. A tag is what stands between delimiters."""
+    """Augmentation of a concept's captions. A tag is the text between two delimiters."""
 
     shuffle_tags: Annotated[
         bool,
         Setting(
             "Shuffle tags",
-            "Brings the tags of a caption into another order each time.",
+            "Shuffles the order of a caption's tags each time.",
             group=_CAPTIONS,
             level="advanced",
             not_yet="refused",
@@ -26,15 +26,15 @@ class CaptionChanges(Section):
     ] = False
     tag_delimiter: Annotated[
         str,
-        Setting("Between tags", "What stands between two tags.", group=_CAPTIONS, level="advanced"),
+        Setting("Tag delimiter", "What separates two tags.", group=_CAPTIONS, level="advanced"),
     ] = ","
     keep_tags: Annotated[
         int,
         Ge(0),
         Le(1000),
         Setting(
-            "Tags that stay first",
-            "The first tags of a caption that are neither moved nor left out.",
+            "Keep tags count",
+            "How many tags at the start of a caption are neither shuffled nor dropped.",
             unit="tags",
             group=_CAPTIONS,
             level="advanced",
@@ -43,8 +43,8 @@ class CaptionChanges(Section):
     drop_tags: Annotated[
         bool,
         Setting(
-            "Leave out tags",
-            "Shows captions without some of their tags.",
+            "Tag dropout",
+            "Randomly drops tags from captions.",
             group=_CAPTIONS,
             level="advanced",
             not_yet="refused",
@@ -53,12 +53,12 @@ class CaptionChanges(Section):
     drop_mode: Annotated[
         Literal["all", "each", "later_rather"],
         Setting(
-            "Leave out: which",
-            "All that may go at once, each by itself, or each by itself and the later ones more often.",
+            "Tag dropout mode",
+            "Full drops all tags at once, random each on its own, random weighted the later ones more often.",
             group=_CAPTIONS,
             level="advanced",
             applies_when=When("drop_tags", (True,)),
-            choice_labels={"all": "All at once", "each": "Each by itself", "later_rather": "Later ones rather"},
+            choice_labels={"all": "Full", "each": "Random", "later_rather": "Random weighted"},
         ),
     ] = "all"
     drop_probability: Annotated[
@@ -66,8 +66,8 @@ class CaptionChanges(Section):
         Ge(0),
         Le(1),
         Setting(
-            "Leave out: how often",
-            "The share of the times it is done.",
+            "Tag dropout probability",
+            "The probability that tags are dropped.",
             group=_CAPTIONS,
             level="advanced",
             applies_when=When("drop_tags", (True,)),
@@ -76,19 +76,19 @@ class CaptionChanges(Section):
     special_tags_mode: Annotated[
         Literal["none", "blacklist", "whitelist"],
         Setting(
-            "Leave out: special tags",
-            "Whether some tags are the only ones that may go, or may never go.",
+            "Special tags mode",
+            "Whether only the special tags may be dropped (blacklist), or never (whitelist).",
             group=_CAPTIONS,
             level="advanced",
             applies_when=When("drop_tags", (True,)),
-            choice_labels={"none": "No special tags", "blacklist": "Only these go", "whitelist": "These never go"},
+            choice_labels={"none": "None", "blacklist": "Blacklist", "whitelist": "Whitelist"},
         ),
     ] = "none"
     special_tags: Annotated[
         str,
         Setting(
             "Special tags",
-            "The tags themselves with the delimiter between them, or a .txt or .csv file that holds them.",
+            "The tags, separated by the delimiter, or a .txt or .csv file that lists them.",
             group=_CAPTIONS,
             level="advanced",
             applies_when=When("special_tags_mode", ("blacklist", "whitelist")),
@@ -97,8 +97,8 @@ class CaptionChanges(Section):
     special_tags_regex: Annotated[
         bool,
         Setting(
-            "Special tags are patterns",
-            "Reads them as regular expressions.",
+            "Special tags are regular expressions",
+            "Treats the special tags as regular expressions.",
             group=_CAPTIONS,
             level="advanced",
             applies_when=When("special_tags_mode", ("blacklist", "whitelist")),
@@ -107,8 +107,8 @@ class CaptionChanges(Section):
     change_capitals: Annotated[
         bool,
         Setting(
-            "Change capitals",
-            "Writes captions in capitals in one way or another.",
+            "Randomize capitalization",
+            "Randomly changes the capitalization of tags.",
             group=_CAPTIONS,
             level="advanced",
             not_yet="refused",
@@ -117,8 +117,8 @@ class CaptionChanges(Section):
     capital_modes: Annotated[
         str,
         Setting(
-            "Capitals: how",
-            "Any of capslock, title, first and random, separated by commas; one of them is drawn each time.",
+            "Capitalization modes",
+            "Any of capslock, title, first and random, separated by commas; one is chosen each time.",
             group=_CAPTIONS,
             level="advanced",
             applies_when=When("change_capitals", (True,)),
@@ -129,8 +129,8 @@ class CaptionChanges(Section):
         Ge(0),
         Le(1),
         Setting(
-            "Capitals: how often",
-            "The share of the tags that are changed.",
+            "Capitalization probability",
+            "The probability that a tag is changed.",
             group=_CAPTIONS,
             level="advanced",
             applies_when=When("change_capitals", (True,)),
@@ -139,8 +139,8 @@ class CaptionChanges(Section):
     lower_case: Annotated[
         bool,
         Setting(
-            "Capitals: small letters first",
-            "Writes everything in small letters before that.",
+            "Force lowercase first",
+            "Converts the caption to lowercase first.",
             group=_CAPTIONS,
             level="advanced",
             applies_when=When("change_capitals", (True,)),

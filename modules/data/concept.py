@@ -1,4 +1,4 @@
-"""A concept: a folder of images with captions, and what is changed in both when they are shown."""
+"""A concept: a folder of images with captions, and how both are augmented."""
 
 from __future__ import annotations
 
@@ -23,22 +23,20 @@ class Concept(Section):
     kind: Annotated[
         Literal["training", "validation", "prior_prediction"],
         Setting(
-            "Used for",
-            "Training concepts are learned from. Validation concepts are only measured, so that the "
-            "validation loss shows how well the model does on images it has never seen. Prior concepts hold the "
-            "model to what it made of such images before.",
-            choice_labels={"training": "Training", "validation": "Validation", "prior_prediction": "Prior"},
+            "Concept type",
+            "Training concepts are trained on. Validation concepts are only evaluated, so that the "
+            "validation loss shows how well the model does on unseen images. Prior prediction concepts keep the "
+            "model at its original predictions.",
+            choice_labels={"training": "Training", "validation": "Validation", "prior_prediction": "Prior prediction"},
             not_yet_choices=frozenset({"prior_prediction"}),
         ),
     ] = "training"
-    include_subfolders: Annotated[
-        bool, Setting("Include sub-folders", "Also takes the images in the folders below.")
-    ] = False
+    include_subfolders: Annotated[bool, Setting("Include subfolders", "Also uses the images in subfolders.")] = False
     caption_source: Annotated[
         Literal["text_file", "file_name", "one_file"],
         Setting(
             "Captions from",
-            "Text file: cat.txt beside cat.png; where it has several lines, one is drawn each time. File name: "
+            "Text file: cat.txt beside cat.png; if it has several lines, one is chosen each time. File name: "
             "the image's own name, with underscores read as spaces. One file: the same captions for all images.",
             choice_labels={
                 "text_file": "Text file beside the image",
@@ -59,10 +57,10 @@ class Concept(Section):
     balancing: Annotated[
         Literal["repeats", "samples"],
         Setting(
-            "Counted by",
-            "How often its images are shown is said for each image, or for all of them together.",
+            "Balancing strategy",
+            "Whether the number of samples is set per image, or for the whole concept.",
             level="advanced",
-            choice_labels={"repeats": "Repeats of each image", "samples": "Images an epoch"},
+            choice_labels={"repeats": "Repeats per image", "samples": "Samples per epoch"},
             not_yet_choices=frozenset({"samples"}),
         ),
     ] = "repeats"
@@ -72,7 +70,7 @@ class Concept(Section):
         Le(10000),
         Setting(
             "Repeats",
-            "How often each image is seen in an epoch. 2 shows all twice; 0.5 shows half of them, another "
+            "How often each image is used in an epoch. 2 uses all twice; 0.5 uses half of them, another "
             "half each epoch.",
             unit="times",
             applies_when=When("balancing", ("repeats",)),
@@ -83,8 +81,8 @@ class Concept(Section):
         Ge(0),
         Le(100_000_000),
         Setting(
-            "Images an epoch",
-            "How many images of the concept are shown in an epoch, whatever it holds.",
+            "Samples per epoch",
+            "How many samples of the concept an epoch has, however many images it holds.",
             unit="images",
             applies_when=When("balancing", ("samples",)),
         ),
@@ -93,15 +91,15 @@ class Concept(Section):
         float,
         Ge(0),
         Le(1000),
-        Setting("Loss weight", "How much these images count against those of other concepts.", level="advanced"),
+        Setting("Loss weight", "How much these images count compared to other concepts.", level="advanced"),
     ] = 1.0
     image_variations: Annotated[
         int,
         Ge(1),
         Le(10000),
         Setting(
-            "Variations of images",
-            "How many versions of each image are cached where it is changed at random; they are shown in turn.",
+            "Image variations",
+            "How many random augmentations of each image are cached; they are used in turn.",
             level="advanced",
             not_yet="ignored",
         ),
@@ -111,8 +109,8 @@ class Concept(Section):
         Ge(1),
         Le(10000),
         Setting(
-            "Variations of captions",
-            "How many versions of each caption are cached where it is changed at random; they are shown in turn.",
+            "Text variations",
+            "How many random augmentations of each caption are cached; they are used in turn.",
             level="advanced",
             not_yet="ignored",
         ),
@@ -122,8 +120,8 @@ class Concept(Section):
         Ge(-(2**31)),
         Le(2**31 - 1),
         Setting(
-            "Seed of its changes",
-            "What the random changes of its images and captions follow from; without such changes, nothing does.",
+            "Augmentation seed",
+            "The seed of the random augmentations of its images and captions.",
             level="advanced",
             empty_means="the run's",
         ),

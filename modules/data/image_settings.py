@@ -1,4 +1,4 @@
-"""What is done to images before they are learned from."""
+"""Image augmentation."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from annotated_types import Ge, Le
 
 from modules.settings.field import Section, Setting, When
 
-_IMAGES = "Changes to images"
-_WAYS = {"off": "Off", "random": "At random", "always": "Always"}
+_IMAGES = "Image augmentation"
+_WAYS = {"off": "Off", "random": "Random", "always": "Fixed"}
 _CHANGED = ("random", "always")
 
 Way = Literal["off", "random", "always"]
@@ -21,7 +21,7 @@ def _strength(label: str, of_what: str) -> tuple[Ge, Le, Setting]:
         Le(1),
         Setting(
             label,
-            f"How far {of_what} is changed at most; always takes exactly this much.",
+            f"The maximum change of {of_what}; fixed uses exactly this much.",
             group=_IMAGES,
             level="advanced",
             applies_when=When(label.partition(":")[0].lower(), _CHANGED),
@@ -30,13 +30,13 @@ def _strength(label: str, of_what: str) -> tuple[Ge, Le, Setting]:
 
 
 class ImageChanges(Section):
-    """What is done to a concept's images before they are learned from."""
+    """Augmentation of a concept's images."""
 
     crop_jitter: Annotated[
         bool,
         Setting(
             "Crop jitter",
-            "Where an image has to be cropped, crops it elsewhere each time, and not in the middle.",
+            "Crops at a random position instead of the centre.",
             group=_IMAGES,
             level="advanced",
             not_yet="ignored",
@@ -46,7 +46,7 @@ class ImageChanges(Section):
         Way,
         Setting(
             "Flip",
-            "Mirrors left and right. Not for faces, writing, or whatever has two sides.",
+            "Flips horizontally. Not for faces, text, or anything asymmetric.",
             group=_IMAGES,
             level="advanced",
             choice_labels=_WAYS,
@@ -57,7 +57,7 @@ class ImageChanges(Section):
         Way,
         Setting(
             "Rotate",
-            "Turns the image.",
+            "Rotates the image.",
             group=_IMAGES,
             level="advanced",
             choice_labels=_WAYS,
@@ -69,8 +69,8 @@ class ImageChanges(Section):
         Ge(0),
         Le(360),
         Setting(
-            "Rotate: angle",
-            "How far it is turned at most; always turns by exactly this much.",
+            "Rotate: max angle",
+            "The maximum angle; fixed rotates by exactly this much.",
             unit="degrees",
             group=_IMAGES,
             level="advanced",
@@ -93,7 +93,7 @@ class ImageChanges(Section):
         Way,
         Setting(
             "Contrast",
-            "Draws light and dark further apart or closer together.",
+            "Increases or decreases the contrast.",
             group=_IMAGES,
             level="advanced",
             choice_labels=_WAYS,
@@ -105,7 +105,7 @@ class ImageChanges(Section):
         Way,
         Setting(
             "Saturation",
-            "Makes the colours stronger or paler.",
+            "Increases or decreases the saturation.",
             group=_IMAGES,
             level="advanced",
             choice_labels=_WAYS,
@@ -117,7 +117,7 @@ class ImageChanges(Section):
         Way,
         Setting(
             "Hue",
-            "Moves all colours round the circle of colours.",
+            "Shifts all hues around the colour wheel.",
             group=_IMAGES,
             level="advanced",
             choice_labels=_WAYS,
@@ -128,8 +128,8 @@ class ImageChanges(Section):
     circular_mask_shrink: Annotated[
         bool,
         Setting(
-            "Shrink the mask",
-            "Cuts the mask down to a circle of a size that is drawn each time.",
+            "Circular mask shrink",
+            "Shrinks the mask to a circle of random size.",
             group=_IMAGES,
             level="advanced",
             not_yet="refused",
@@ -138,8 +138,8 @@ class ImageChanges(Section):
     mask_rotate_crop: Annotated[
         bool,
         Setting(
-            "Turn and crop to the mask",
-            "Turns the image a little and crops it to what the mask shows.",
+            "Mask rotate and crop",
+            "Rotates the image randomly and crops it to the mask.",
             group=_IMAGES,
             level="advanced",
             not_yet="refused",
@@ -148,8 +148,8 @@ class ImageChanges(Section):
     resolution_px: Annotated[
         tuple[Annotated[int, Ge(32), Le(8192)], ...],
         Setting(
-            "Own resolution",
-            "The size to train this concept at, in place of the general one; several are taken in turn.",
+            "Resolution override",
+            "The resolution of this concept, in place of the general one; several are used in turn.",
             unit="px",
             group=_IMAGES,
             level="advanced",

@@ -17,14 +17,15 @@ from modules.optim.master_weights import MasterWeight, Rounding
 class TrainGroup:
     """The trained parameters of one part, by full name, with their learning rate. A frozen group stays frozen.
 
-    `master_weights` are what the optimizer moves in place of parameters in 16 bits; `hooks` are those on its
-    parameters.
+    `module` holds the parameters, and is in training mode as long as they are trained. `master_weights` are what the
+    optimizer moves in place of parameters in 16 bits; `hooks` are those on its parameters.
     """
 
     part: str
     parameters: dict[str, nn.Parameter]
     learning_rate: float
     is_training: bool = True
+    module: nn.Module | None = None
     master_weights: dict[str, MasterWeight] = field(default_factory=dict)
     hooks: list[RemovableHandle] = field(default_factory=list)
 
@@ -45,12 +46,14 @@ def optimizer_groups(groups: Iterable[TrainGroup]) -> list[dict[str, Any]]:
 
 
 def freeze(group: TrainGroup, optimizer: torch.optim.Optimizer) -> None:
-    """End the training of a group: no more gradients, and its optimizer state is let go.
+    """End the training of a group: no more gradients, no more dropout, and its optimizer state is let go.
 
     The parameters keep their values. What was built on them still runs, checkpointed or not: checkpointing is
     non-reentrant and does not ask whether anything inside requires a gradient.
     """
     group.is_training = False
+    if group.module is not None:
+        group.module.eval()  # else its adapter's dropout would go on changing its output
     for hook in group.hooks:
         hook.remove()
     group.hooks.clear()

@@ -31,11 +31,28 @@ def clip_input(images_B3PP: torch.Tensor, *, side_px: int, fit: Fit = "crop") ->
         shorter_px = min(height_px, width_px)
         size = (side_px * height_px // shorter_px, side_px * width_px // shorter_px)
     if size != (height_px, width_px):
-        resized = functional.interpolate(images_B3PP, size, mode="bicubic", antialias=True, align_corners=False)
+        # On a GPU the backward pass of interpolate has no deterministic implementation.
+        needs_products = torch.are_deterministic_algorithms_enabled() and images_B3PP.is_cuda
+        resized = _resized_by_products(images_B3PP, size) if needs_products else _resized(images_B3PP, size)
         images_B3PP = resized.clamp(0, 1)
     square_B3SS = _padded(images_B3PP, side_px) if fit == "pad" else _cropped(images_B3PP, side_px)
     mean_3, std_3 = (torch.tensor(v, dtype=square_B3SS.dtype, device=square_B3SS.device) for v in (_MEAN, _STD))
     return (square_B3SS - mean_3[:, None, None]) / std_3[:, None, None]
+
+
+def _resized(images_B3PP: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+    return functional.interpolate(images_B3PP, size, mode="bicubic", antialias=True, align_corners=False)
+
+
+def _resized_by_products(images_B3PP: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+    """Return what `_resized` returns, except for rounding, as matrix products: the filter is linear and separable."""
+    rows_HP, columns_WP = (
+        _resized(torch.eye(old_px, dtype=images_B3PP.dtype, device=images_B3PP.device)[None, None], (new_px, old_px))[
+            0, 0
+        ]
+        for old_px, new_px in zip(images_B3PP.shape[-2:], size, strict=True)
+    )
+    return rows_HP @ images_B3PP @ columns_WP.T
 
 
 def _cropped(images_B3PP: torch.Tensor, side_px: int) -> torch.Tensor:

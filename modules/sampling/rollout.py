@@ -84,10 +84,13 @@ def roll_out(
     generators = [torch.Generator("cpu").manual_seed(seed) for seed in seeds]
     latents_BCHW = _noise(generators, family.spec, size, device)
     states, log_probs = [latents_BCHW], []
+    first_with_gradient = len(steps) - gradient_steps
     for index, step in enumerate(steps):
         on_step()
         fresh_BCHW = _noise(generators, family.spec, size, device) if step.sigma > 0 else None
-        with nullcontext() if index >= len(steps) - gradient_steps else torch.no_grad():
+        if index == first_with_gradient:
+            _forget_casts()
+        with nullcontext() if index >= first_with_gradient else torch.no_grad():
             latents_BCHW, log_prob_B = _stepped(predict, step, latents_BCHW, fresh_BCHW)
         log_probs.append(log_prob_B)
         if store == "trajectory":
@@ -95,6 +98,8 @@ def roll_out(
     on_step()
     with nullcontext() if gradient_steps else torch.no_grad():
         images_B3PP = _decoded(family, latents_BCHW, train_device=device, temp_device=temp_device)
+    if not gradient_steps:
+        _forget_casts()
     kept = {"none": [], "final": [latents_BCHW.detach()], "trajectory": states}[store]
     return Rollout(
         seeds=tuple(seeds),
@@ -104,6 +109,15 @@ def roll_out(
         latents_BSCHW=torch.stack(kept, dim=1) if kept else latents_BCHW.detach()[:, None][:, :0],
         log_probs_BN=torch.stack(log_probs, dim=1),
     )
+
+
+def _forget_casts() -> None:
+    """Clear autocast's cache of cast weights, after steps without gradients and before a forward pass with them.
+
+    Until torch 2.11 a cast that was made under `no_grad` stayed in it without its graph, and every weight in it went
+    without a gradient (pytorch/pytorch#165068). A graph that was recorded keeps its own casts.
+    """
+    torch.clear_autocast_cache()
 
 
 def _policy(

@@ -11,14 +11,18 @@ import pytest
 from PIL import Image
 
 from modules.config.schema import Config
+from modules.system.devices import Device
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.models import write_sd_folder
+from tests.builders.pipelines import load_tiny
 from tests.builders.runs import Ran
 from trainer.commands import CommandDesk
 from trainer.events import CacheProgress
 from trainer.launch import RunRequest
+from trainer.run.assemble import Machine, _identities
 from trainer.run.execute import execute_guarded
+from trainer.step.precision import Precision
 
 NUM_IMAGES = 5
 NUM_CAPTIONS = NUM_IMAGES + 1  # and the empty one
@@ -64,7 +68,8 @@ def test_a_second_time_nothing_is_built(config: Config) -> None:
         ({"data": {"aspect_buckets": False}}, both(2, 0)),  # the two wide ones are now cut to squares
         ({"data": {"resolution_px": [64, 96]}}, both(NUM_IMAGES, 0)),  # the smaller ones are there
         ({"model": {"clip_skip": 1}}, both(0, NUM_CAPTIONS)),
-        ({"training": {"precision": "bfloat16"}}, both(0, NUM_CAPTIONS)),
+        ({"training": {"precision": "bfloat16"}}, both(0, NUM_CAPTIONS)),  # on a GPU the images, too
+        ({"training": {"precision": "tfloat32"}}, ALL),
         ({"parts": {"vae": {"dtype": "bfloat16"}}}, both(NUM_IMAGES, 0)),
         ({"parts": {"text_encoder": {"dtype": "bfloat16"}}}, both(0, NUM_CAPTIONS)),
         ({"training": {"learning_rate": 0.5, "epochs": 7, "batch_size": 3}}, NONE),
@@ -101,6 +106,19 @@ def test_a_setting_rebuilds_what_hangs_on_it_in_sdxl(
     assert built(config) == ALL
     assert built(laid_over(config, change)) == expected
     assert built(config) == NONE, "what was there before is still there"
+
+
+def test_on_a_gpu_latents_of_different_tf32_have_different_keys(config: Config, tiny_sd: Path) -> None:
+    """Images are encoded in float32, which convolutions on a GPU round to TF32 unless the precision is float32."""
+    family = load_tiny(tiny_sd)
+
+    def identity(precision: str) -> str:
+        gpu = Device("cuda")
+        machine = Machine(gpu, gpu, Precision(precision, gpu), None)
+        return _identities(laid_over(config, {"training": {"precision": precision}}), family, machine).images
+
+    assert len({identity(p) for p in ("float32", "tfloat32", "bfloat16")}) == 3
+    assert identity("bfloat16") == identity("float16")
 
 
 def test_other_weights_rebuild_all(config: Config, tmp_path: Path) -> None:

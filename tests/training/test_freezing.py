@@ -15,13 +15,16 @@ from safetensors.torch import load_file
 
 from modules.config.codec import save_file
 from modules.config.schema import Config
-from tests.builders.configs import small_config
+from modules.data.batch import Batch
+from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.matrix import matrix
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from trainer.__main__ import main
 from trainer.cli import runs
 from trainer.events import BackupSaved, ModelSaved, RunStarted, StepFinished, WarningRaised
+from trainer.methods.denoise import Denoise
+from trainer.methods.protocol import StepContext, StepLoss
 from trainer.run.setup import Clocks
 from trainer.step import freezing
 from ui.run.run_state import RunState, fold
@@ -216,6 +219,44 @@ def test_resumed_at_the_stop_ends_bit_equal(straight_runs: StraightRuns, tiny_sd
     resumed = ticking_run(straight.config, backup_of(straight.ran, case.at_stop))
     assert_equal_tensors(straight.ran.weights, resumed.weights)
     assert resumed.of(StepFinished)[0].training_parts == ("unet",)
+
+
+@pytest.mark.parametrize("trains", ["adapter", "full"])
+def test_a_part_that_stopped_has_no_dropout_any_more(
+    tiny_sd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trains: str
+) -> None:
+    """Nor has one that never learns; looking at the model in between changes nothing, and a resumed run is the same."""
+    images = draw_folder(tmp_path / "images", sizes=SIZES)
+    config = laid_over(
+        Case("tiny_sd", trains, "off", "text_encoder", "step").config(tiny_sd, images, tmp_path),
+        {
+            "adapter": {"dropout": 0.5},
+            "concepts": [{"path": str(images)}, {"path": str(images), "kind": "validation"}],
+            "validation": {"every": {"n": 1, "unit": "step"}, "num_timesteps": 1},
+        },
+    )
+    modes: list[dict[str, set[bool]]] = []
+    is_repeated: list[bool] = []
+    plain = Denoise.loss
+
+    def loss(method: Denoise, batch: Batch, context: StepContext) -> StepLoss:
+        modes.append({n: {m.training for m in p.module.modules()} for n, p in context.family.parts.items()})
+        states = [context.encode(["a red disc"]).tensors() for _ in range(2)]
+        is_repeated.append(all(torch.equal(states[0][name], states[1][name]) for name in states[0]))
+        return plain(method, batch, context)
+
+    monkeypatch.setattr(Denoise, "loss", loss)
+    straight = ticking_run(config)
+    at_stop = STOPS_AT_STEP["step"]
+    assert straight.finished.step == LAST_STEP, straight.ending
+    of_steps = slice(1, None)  # the first was the dry run's
+    dropping = range(1, at_stop) if trains == "adapter" else range(0)  # at first an adapter adds nothing
+    assert [True in m["text_encoder"] for m in modes[of_steps]] == [step < at_stop for step in range(LAST_STEP)]
+    assert is_repeated[of_steps] == [step not in dropping for step in range(LAST_STEP)]
+    assert all(True in m["unet"] and m["vae"] == {False} for m in modes)
+    for step in (at_stop - 1, at_stop) if trains == "adapter" else ():
+        resumed = ticking_run(config, backup_of(straight, step))
+        assert_equal_tensors(straight.weights, resumed.weights)
 
 
 def test_a_run_with_nothing_left_has_the_exit_code_of_one_that_went_well(

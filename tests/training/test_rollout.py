@@ -27,6 +27,7 @@ from modules.sampling.rollout import Rollout, RolloutSettings, roll_out
 from modules.system.devices import CPU, Device
 from tests.builders.clip import write_clip_folder
 from tests.builders.matrix import matrix
+from tests.builders.old_autocast import old_autocast_cache
 from tests.builders.pipelines import assert_same_image, load_tiny, sample_in_diffusers, stock_pipeline
 
 SIZE = Size(64, 48)
@@ -124,6 +125,26 @@ def test_it_paints_what_diffusers_pipelines_paint(request: pytest.FixtureRequest
     rollout = sampled(load_tiny(folder), chain=RolloutSettings(5, 4.0), seeds=(11,), prompts=["a red disc"])
     ours = (rollout.images_B3PP[0].permute(1, 2, 0) * 255).round().numpy().astype(int)
     assert_same_image(ours, sample_in_diffusers(stock_pipeline(folder), prompt))
+
+
+@pytest.mark.parametrize("gradient_steps", [0, 1])
+def test_steps_without_gradients_take_none_from_those_that_follow_under_autocast(
+    tiny_sd: Path, monkeypatch: pytest.MonkeyPatch, gradient_steps: int
+) -> None:
+    """Within one autocast region, torch 2.9 and 2.10 left 196 of 286 parameters without a gradient."""
+    family, parameters = learning(tiny_sd, "full")
+    with old_autocast_cache(monkeypatch), torch.autocast("cpu", dtype=torch.bfloat16):
+        result = sampled(family, gradient_steps=gradient_steps).images_B3PP
+        if not gradient_steps:  # as for a method that first rolls out and then learns from it
+            with torch.no_grad():
+                conditioning = family.with_size_conditioning(
+                    family.encode_prompts(PROMPTS), [SizeConditioning.whole(SIZE)] * 2
+                )
+            result = family.predict(torch.ones(2, 4, 6, 8), torch.tensor([500, 500]), conditioning)
+    for parameter in parameters.values():
+        parameter.grad = None
+    result.float().square().mean().backward()
+    assert [name for name, parameter in parameters.items() if parameter.grad is None] == []
 
 
 @pytest.mark.parametrize(("model", "kind", "gradient_steps"), matrix(MODELS, ["lora", "full"], [1, 2, 3]))

@@ -227,7 +227,12 @@ def test_a_tooltip_says_all_that_is_known(window: Window) -> None:
     row = form_of(window, "training").reveal("training.batch_size")
     assert row is not None
     tip = row.tip()
-    for words in ("Batch size", "learned from at once", "Range: from 1 to 4,096 images", "Default: 1 images"):
+    for words in (
+        "Batch size",
+        "How many images a micro-batch has",
+        "Range: from 1 to 4,096 images",
+        "Default: 1 images",
+    ):
         assert words in tip
     fill(inside(row.control.frame, Entry), "3")
     assert "As loaded: 1 images" in row.tip()

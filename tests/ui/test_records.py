@@ -53,7 +53,7 @@ def test_no_record_for_what_is_not_there(path: str) -> None:
 def test_groups_keep_the_order_of_declaration_and_join_equal_headings() -> None:
     groups = groups_of(Config(), ("training", "adapter"))
     titles = [g.title for g in groups]
-    known = ("What is trained", "Length", "Learning", "Loss", "Averaging", "Adapter")
+    known = ("Training target", "Length", "Learning", "Loss", "EMA", "Adapter")
     assert [t for t in titles if t in known] == list(known)
     assert len(set(titles)) == len(titles)
     length = next(g for g in groups if g.title == "Length")

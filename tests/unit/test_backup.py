@@ -20,8 +20,10 @@ from tests.unit.test_atomic import Calls, Dead
 from trainer.run.backup import (
     MANIFEST,
     BackupInfo,
+    abandoned_by,
     find_backup,
     list_backups,
+    make_newest,
     new_run_dir,
     newest_resumable,
     remove_older,
@@ -81,7 +83,8 @@ def test_a_workspace_that_cannot_be_is_an_error(tmp_path: Path) -> None:
 
 def test_a_backup_lists_every_file_with_its_size_and_hash(run_dir: Path) -> None:
     backup = back_up(run_dir, 20)
-    assert backup == BackupInfo(run_dir / "backup" / "step-00000020", 20, 2, "2026-03-04T05:06:07")
+    now_us = int(NOW.timestamp()) * 1_000_000
+    assert backup == BackupInfo(run_dir / "backup" / "step-00000020", 20, 2, "2026-03-04T05:06:07", now_us)
     assert backup.run_dir == run_dir
     manifest = json.loads((backup.path / MANIFEST).read_text())
     assert sorted(manifest["files"]) == ["config.json", "deep/empty.txt", "state.bin"]
@@ -229,11 +232,83 @@ def test_a_manifest_of_another_shape_is_none(run_dir: Path, change: dict[str, An
     assert list_backups(run_dir) == []
 
 
-def test_backups_are_listed_by_their_step(run_dir: Path) -> None:
+def test_backups_are_listed_in_the_order_they_were_written(run_dir: Path) -> None:
+    """They used to go by step: a run resumed from an older backup then lost what it wrote."""
+    for step in (10, 20, 5, 12, 7):
+        back_up(run_dir, step)
+    assert steps(run_dir) == [10, 20, 5, 12, 7]
+    assert find_backup(run_dir).step == 7
+    back_up(run_dir, 10)  # again
+    assert steps(run_dir) == [20, 5, 12, 7, 10]
+
+
+def test_a_clock_that_is_set_back_changes_no_order(run_dir: Path) -> None:
+    for step, hour in ((10, 5), (20, 3), (15, 4)):
+        write_backup(run_dir, step=step, epoch=0, now=NOW.replace(hour=hour), write=files)
+    assert steps(run_dir) == [10, 20, 15]
+
+
+def as_older_program(backup: BackupInfo, **change: Any) -> None:
+    """Leave the manifest as programs before this order wrote it."""
+    manifest = json.loads((backup.path / MANIFEST).read_text())
+    del manifest["written_us"]
+    (backup.path / MANIFEST).write_text(json.dumps({**manifest, **change}))
+
+
+def test_backups_of_older_programs_go_by_second_and_then_by_step(run_dir: Path) -> None:
     """A hundred million has nine digits, and sorted by name it came before ninety-nine."""
     for step in (99_999_999, 100_000_000, 5):
-        back_up(run_dir, step)
+        as_older_program(back_up(run_dir, step))
     assert steps(run_dir) == [5, 99_999_999, 100_000_000]
+    verify(list_backups(run_dir)[-1])
+    back_up(run_dir, 3)
+    assert steps(run_dir)[-1] == 3
+    as_older_program(back_up(run_dir, 4), created="2026-03-04T05:06:08")
+    assert steps(run_dir) == [5, 99_999_999, 100_000_000, 3, 4], "an older program wrote one again"
+    back_up(run_dir, 2)
+    assert steps(run_dir)[-1] == 2
+
+
+@pytest.mark.parametrize("created", ["", "yesterday", "0001-01-01T00:00:00", "9999-12-31T23:59:59"])
+def test_a_date_that_is_none_is_no_reason_to_fail(run_dir: Path, created: str) -> None:
+    as_older_program(back_up(run_dir, 10), created=created)
+    back_up(run_dir, 5)
+    assert steps(run_dir) == [10, 5]
+
+
+# -- resuming from an older backup
+
+
+def test_the_abandoned_branch_is_what_was_written_later_or_goes_further(run_dir: Path) -> None:
+    backups = {step: back_up(run_dir, step) for step in (5, 10, 15, 20)}
+    assert abandoned_by(backups[20]) == []
+    assert [b.step for b in abandoned_by(backups[10])] == [15, 20]
+    backups[12] = back_up(run_dir, 12)
+    assert [b.step for b in abandoned_by(backups[12])] == [15, 20]
+    assert [b.step for b in abandoned_by(backups[20])] == [12]
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_backup_that_is_resumed_from_counts_as_the_newest(run_dir: Path, is_old: bool) -> None:
+    backups = [back_up(run_dir, step) for step in (5, 10, 15, 20)]
+    if is_old:
+        for backup in backups:
+            as_older_program(backup)
+    resumed = make_newest(find_backup(backups[1].path), now=NOW)
+    assert steps(run_dir) == [5, 15, 20, 10]
+    assert find_backup(run_dir) == resumed
+    assert resumed.created == backups[1].created
+    verify(resumed)
+    remove_older(run_dir, keep=1)
+    assert steps(run_dir) == [10]
+
+
+def test_the_newest_is_left_as_it_is(run_dir: Path) -> None:
+    back_up(run_dir, 20)
+    newest = back_up(run_dir, 10)
+    before = (newest.path / MANIFEST).stat().st_mtime_ns
+    assert make_newest(newest, now=NOW) == newest
+    assert (newest.path / MANIFEST).stat().st_mtime_ns == before
 
 
 def test_other_things_in_the_folder_are_no_backups(run_dir: Path) -> None:
@@ -325,6 +400,15 @@ def test_verify_finds_what_listing_finds(run_dir: Path, how: str) -> None:
 )
 def test_the_newest_are_kept(run_dir: Path, keep: int, left: list[int]) -> None:
     for step in (1, 2, 3, 4):
+        back_up(run_dir, step)
+    remove_older(run_dir, keep=keep)
+    assert steps(run_dir) == left
+
+
+@pytest.mark.parametrize(("keep", "left"), [(1, [12]), (2, [20, 12]), (3, [15, 20, 12])])
+def test_the_backup_just_written_is_never_removed(run_dir: Path, keep: int, left: list[int]) -> None:
+    """It used to be the first to go where a run was resumed from an older one and stopped earlier."""
+    for step in (5, 10, 15, 20, 12):
         back_up(run_dir, step)
     remove_older(run_dir, keep=keep)
     assert steps(run_dir) == left

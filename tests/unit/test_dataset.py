@@ -88,7 +88,7 @@ def test_each_concept_has_its_own_captions_and_sub_folders(tmp_path: Path) -> No
     )
     assert [c.num_examples for c in dataset.concepts] == [2, 1]
     assert dataset.examples[2].image.captions == ("000",)
-    assert dataset.examples[0].image.captions == ("image number 0",)
+    assert dataset.examples[0].image.captions == ("picture number 0",)
 
 
 def test_what_was_passed_over_is_told(tmp_path: Path, images: Path) -> None:

@@ -51,7 +51,7 @@ def test_images_with_their_sizes_and_captions(images: Path) -> None:
     result = scan(images)
     assert names(result) == [f"{i:03d}.png" for i in range(5)]
     assert [(p.width_px, p.height_px) for p in result.images] == [(64, 64)] * 3 + [(96, 64)] * 2
-    assert [p.captions for p in result.images] == [(f"image number {i}",) for i in range(5)]
+    assert [p.captions for p in result.images] == [(f"picture number {i}",) for i in range(5)]
     first = result.images[0]
     status = first.path.stat()
     assert (first.size_bytes, first.mtime_ns) == (status.st_size, status.st_mtime_ns)

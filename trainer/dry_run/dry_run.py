@@ -31,7 +31,7 @@ def dry_run(run: Prepared) -> None:
     Raises BranchError, which names the branch and its reason, or StopRequested.
     """
     training, setup = run.training, run.setup
-    if not training_parts(training.groups):
+    if not training_parts(training.groups) or training.counters.epoch >= training.epochs:
         return  # the run ends at once
     total_steps = training.loader.plans.total_steps(training.epochs)
 

@@ -121,6 +121,8 @@ def load_model(config: Config, machine: Machine, on_bytes: Callable[[float, floa
     Raises DarkroomError where nothing would be trained.
     """
     family = load_family(config, on_bytes)
+    for part in family.parts.values():
+        part.module.eval()  # trained parts enter training mode below, and leave it when they stop
     # Before adapters are attached and parts move: the identity of the encoders is that of their own weights.
     identities = _identities(config, family, machine)
     prepare_parts(family, machine.precision)
@@ -128,7 +130,7 @@ def load_model(config: Config, machine: Machine, on_bytes: Callable[[float, floa
         adapters, groups = [], _whole_parts(config, family)
     else:
         adapters = _attach(config, family)
-        groups = [_group(config, adapter.part, adapter.parameters()) for adapter in adapters]
+        groups = [_group(config, adapter.part, adapter.module, adapter.parameters()) for adapter in adapters]
     family.set_memory(
         {name: _memory_of(config.part(name), name, adapters) for name in family.parts},
         train_device=machine.train_device,
@@ -319,13 +321,13 @@ def _whole_parts(config: Config, family: ModelFamily) -> list[TrainGroup]:
             for parameter in reached.values():
                 parameter.requires_grad_(True)
             part.module.train()
-            groups.append(_group(config, name, {f"{name}.{n}": p for n, p in reached.items()}))
+            groups.append(_group(config, name, part.module, {f"{name}.{n}": p for n, p in reached.items()}))
     return groups
 
 
-def _group(config: Config, part: str, parameters: dict[str, torch.nn.Parameter]) -> TrainGroup:
+def _group(config: Config, part: str, module: torch.nn.Module, parameters: dict[str, torch.nn.Parameter]) -> TrainGroup:
     own = config.part(part).learning_rate
-    return TrainGroup(part, parameters, config.training.learning_rate if own is None else own)
+    return TrainGroup(part, parameters, config.training.learning_rate if own is None else own, module=module)
 
 
 def _identities(config: Config, family: ModelFamily, machine: Machine) -> EncoderIdentities:
@@ -340,6 +342,7 @@ def _identities(config: Config, family: ModelFamily, machine: Machine) -> Encode
     images = [fingerprints.get(p.name, "") for p in family.spec.parts if p.role == "vae"]
     texts = [fingerprints.get(p.name, "") for p in family.spec.parts if p.role == "text_encoder"]
     return EncoderIdentities(
-        images="|".join([*images, family.image_identity()]),
+        # Images are encoded outside autocast, but in TF32 where the run's precision allows it on this device.
+        images="|".join([*images, family.image_identity(), f"tf32 {machine.precision.tf32}"]),
         captions="|".join([*texts, family.text_identity(), machine.precision.name]),
     )

@@ -2,6 +2,9 @@
 
 A run's folder is `<workspace>/runs/<stamp>/`; its backups are `backup/step-00000010/`. Each holds a manifest that
 lists every file with its size and SHA-256. What is still being written has another name and is never offered.
+
+The newest backup is the one written last. That is not always the one of the highest step: a run can be resumed from an
+older backup, and the later ones are then a branch that it abandons.
 """
 
 from __future__ import annotations
@@ -10,12 +13,12 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from modules.system.atomic import TEMPORARY_MARK, atomic_folder
+from modules.system.atomic import TEMPORARY_MARK, atomic_folder, write_text
 from modules.system.errors import DarkroomError
 
 MANIFEST = "manifest.json"
@@ -24,12 +27,17 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class BackupInfo:
-    """A complete backup: its folder and how far the run was."""
+    """A complete backup: its folder and how far the run was.
+
+    `created` is when it was written, to the second. `written_us` orders the backups of a run: microseconds since 1970,
+    and always more than that of the backup before, even where a clock was set back.
+    """
 
     path: Path
     step: int
     epoch: int
     created: str
+    written_us: int = 0
 
     @property
     def run_dir(self) -> Path:
@@ -58,6 +66,7 @@ def write_backup(run_dir: Path, *, step: int, epoch: int, now: datetime, write: 
     destination = run_dir / "backup" / f"step-{step:08d}"
     created = now.isoformat(timespec="seconds")
     _remove_unfinished(destination.parent)
+    written_us = _next_written_us(run_dir, now)
     fresh = destination.with_name(f"{destination.name}-again") if destination.exists() else destination
     with atomic_folder(fresh) as folder:
         write(folder)
@@ -66,25 +75,53 @@ def write_backup(run_dir: Path, *, step: int, epoch: int, now: datetime, write: 
             for file in sorted(folder.rglob("*"))
             if file.is_file()
         }
-        manifest = {"format": _FORMAT, "step": step, "epoch": epoch, "created": created, "files": files}
-        (folder / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        manifest = {"format": _FORMAT, "step": step, "epoch": epoch, "created": created, "written_us": written_us}
+        (folder / MANIFEST).write_text(json.dumps({**manifest, "files": files}, indent=1), encoding="utf-8")
     if fresh != destination:
         try:
             shutil.rmtree(destination)
             fresh.rename(destination)
         except OSError:  # somebody looks into the old one: then the new one stays where it is
             destination = fresh
-    return BackupInfo(destination, step, epoch, created)
+    return BackupInfo(destination, step, epoch, created, written_us)
 
 
 def list_backups(run_dir: Path) -> list[BackupInfo]:
-    """Return the complete backups of a run, the newest last. A look at names and sizes; hashes are for `verify`."""
+    """Return the complete backups of a run in the order they were written, the newest last.
+
+    Only names and sizes are checked; hashes are for `verify`.
+    """
     try:
         folders = list((run_dir / "backup").glob("step-*"))
     except (OSError, ValueError):  # a name no folder can have
         return []
     found = [backup for folder in folders if (backup := _backup_at(folder))]
-    return sorted(found, key=lambda b: (b.step, b.path.name))
+    return sorted(found, key=lambda b: (b.written_us, b.step, b.path.name))
+
+
+def abandoned_by(backup: BackupInfo) -> list[BackupInfo]:
+    """Return the branch that a run abandons when it resumes from a backup, by step.
+
+    These are the backups of the run that were written after it, or at a higher step.
+    """
+    backups = list_backups(backup.run_dir)
+    paths = [b.path for b in backups]
+    later = backups[paths.index(backup.path) + 1 :] if backup.path in paths else []
+    return sorted({*later, *(b for b in backups if b.step > backup.step)}, key=lambda b: (b.step, b.path.name))
+
+
+def make_newest(backup: BackupInfo, *, now: datetime) -> BackupInfo:
+    """Let a backup that a run resumes from count as the newest of the run from now on, unless it does already.
+
+    Otherwise a process that is killed before its next backup would leave the abandoned branch as the newest. The
+    manifest is replaced atomically; nothing else changes. Raises OSError.
+    """
+    manifest = _read_manifest(backup.path)
+    if manifest is None or [b.path for b in list_backups(backup.run_dir)[-1:]] == [backup.path]:
+        return backup
+    written_us = _next_written_us(backup.run_dir, now)
+    write_text(backup.path / MANIFEST, json.dumps({**manifest, "written_us": written_us}, indent=1))
+    return replace(backup, written_us=written_us)
 
 
 def newest_resumable(workspace: Path) -> BackupInfo | None:
@@ -127,7 +164,7 @@ def verify(backup: BackupInfo) -> None:
 
 
 def remove_older(run_dir: Path, *, keep: int) -> None:
-    """Remove the oldest complete backups of a run but the newest `keep`; 0 keeps all."""
+    """Remove the complete backups of a run but the `keep` written last; 0 keeps all. The newest always stays."""
     if keep > 0:
         for backup in list_backups(run_dir)[:-keep]:
             shutil.rmtree(backup.path, ignore_errors=True)
@@ -138,7 +175,29 @@ def _backup_at(folder: Path) -> BackupInfo | None:
     manifest = _read_manifest(folder)
     if manifest is None or not all(_has_size(folder / n, f["bytes"]) for n, f in manifest["files"].items()):
         return None
-    return BackupInfo(folder, manifest["step"], manifest["epoch"], manifest["created"])
+    return BackupInfo(folder, manifest["step"], manifest["epoch"], manifest["created"], _written_us(manifest))
+
+
+def _written_us(manifest: dict[str, Any]) -> int:
+    """Return what orders a backup by when it was written; manifests of older programs only have the second."""
+    match manifest:
+        case {"written_us": int(written_us)}:
+            return written_us
+        case _:
+            return _microseconds(manifest["created"])
+
+
+def _microseconds(created: str) -> int:
+    try:
+        return int(datetime.fromisoformat(created).timestamp()) * 1_000_000
+    except (ValueError, OverflowError, OSError):  # no date
+        return 0
+
+
+def _next_written_us(run_dir: Path, now: datetime) -> int:
+    """Return the time for the next backup of a run: now, or just after its newest where the clock is behind that."""
+    newest_us = max((b.written_us for b in list_backups(run_dir)), default=0)
+    return max(int(now.timestamp() * 1_000_000), newest_us + 1)
 
 
 def _has_size(file: Path, size_bytes: int) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from modules.optim.param_groups import TrainGroup
-from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from trainer.callbacks.dry_run import DryRunComplete, DryRunState, without_a_trace
 from trainer.callbacks.saving import SavingCallback
@@ -17,11 +17,14 @@ from trainer.methods.protocol import TrainingMethod
 from trainer.run.assemble import LoadedModel
 from trainer.run.backup import BackupInfo, remove_older, write_backup
 from trainer.run.checkpoint import write_state
+from trainer.run.failures import explain
 from trainer.run.setup import RunSetup
 from trainer.run.watchers import Watchers
 from trainer.step.counters import Counters
 from trainer.step.loop import LoopOutcome, Training
 from trainer.step.stepper import Stepper
+
+logger = logging.getLogger("darkroom.run")
 
 
 @dataclass(eq=False)
@@ -102,15 +105,19 @@ class Prepared:
         """Let go of what outlives a step: hooks on the parts, open logs."""
         self.model.placement.close()
         if self.watchers.tensorboard is not None:
-            self.watchers.tensorboard.close()
+            with suppress(OSError):  # on a full disk the last numbers are lost, and how the run ended stands
+                self.watchers.tensorboard.close()
 
 
 def end(run: Prepared, outcome: LoopOutcome) -> None:
-    """Write the result and, as set, a last backup, from which the run can go on with more epochs."""
+    """Write a last backup, as set, and then the result. The run can be resumed from the backup with more epochs.
+
+    A backup that fails is a warning where the result could be written. Raises what went wrong with the result.
+    """
     counters = run.training.counters
+    backup = _last_backup(run) if run.setup.config.backup.at_end else None
     best, has_best = run.watchers.validation.search.best, _ends_with_best(run)
     result = _save_result(run.setup, run.watchers.saving, counters, best_step=best.step if has_best else None)
-    backup = run.backups.write_last(counters) if run.setup.config.backup.at_end else None
     message = {
         "finished": f"Finished after {counters.step} steps.",
         "nothing_left": f"Every part has stopped learning; ended after {counters.step} steps.",
@@ -123,22 +130,58 @@ def end(run: Prepared, outcome: LoopOutcome) -> None:
 
 
 def end_stopped(run: Prepared) -> None:
-    """Leave a backup to resume from and a usable file; the place of the result is for runs that end by themselves."""
+    """Leave a backup to resume from, and then a usable file; only runs that end by themselves write the result.
+
+    A usable file that fails is a warning: the backup holds all that was learned. Raises what went wrong with the
+    backup; the usable file is then written all the same, where that is possible.
+    """
     run.training.stepper.discard()
     run.setup.log.emit(PhaseChanged("stopping"))
     counters = run.training.counters
-    saved = run.watchers.saving.save_on_the_way(counters)
-    backup = run.backups.write_last(counters)
+    try:
+        backup = run.backups.write_last(counters)
+    except Exception:
+        _save_stopped(run, counters, advice="There is no backup of this step either: free some space.")
+        raise
+    saved = _save_stopped(run, counters, advice=f"Everything that was learned is in the backup {backup.path}.")
     message = f"Stopped after {counters.step} steps. It can be resumed from here."
-    run.setup.log.emit(RunFinished("stopped", counters.step, message, str(saved), str(backup.path)))
+    run.setup.log.emit(RunFinished("stopped", counters.step, message, saved, str(backup.path)))
 
 
 def rescue(run: Prepared) -> None:
     """After a fault, leave a backup of the last full step where that is still possible: nothing learned is lost."""
     if run.training.counters.step and not run.training.stepper.is_moving:
-        run.training.stepper.discard()
-        with suppress(DarkroomError, OSError, RuntimeError):
-            run.backups.write(run.training.counters)
+        try:
+            run.training.stepper.discard()
+            run.backups.write_last(run.training.counters)
+        except Exception:
+            logger.exception("After the fault no backup could be written.")
+
+
+def _last_backup(run: Prepared) -> BackupInfo | None:
+    """Write the backup of a run that ends by itself; where that fails, warn."""
+    try:
+        return run.backups.write_last(run.training.counters)
+    except Exception as error:
+        logger.exception("The last backup could not be written.")
+        reason, _ = explain(error)
+        run.setup.log.emit(
+            WarningRaised(
+                f"The last backup could not be written. {reason}", "The run can only be resumed from an older backup."
+            )
+        )
+        return None
+
+
+def _save_stopped(run: Prepared, counters: Counters, *, advice: str) -> str:
+    """Write the usable file of a stopped run and return its path; where that fails, warn and return nothing."""
+    try:
+        return str(run.watchers.saving.save_on_the_way(counters))
+    except Exception as error:
+        logger.exception("The model of the stopped run could not be saved.")
+        reason, _ = explain(error)
+        run.setup.log.emit(WarningRaised(f"The model of step {counters.step} could not be saved. {reason}", advice))
+        return ""
 
 
 def _why_stopped_early(watchers: Watchers) -> str:

@@ -18,6 +18,7 @@ from modules.config.codec import load_file
 from modules.config.compare import fixed_on_resume
 from modules.config.schema import Config
 from modules.system.approvals import approved_hashes
+from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from modules.system.problem import count
@@ -28,7 +29,15 @@ from trainer.commands import CommandDesk, StopRequested
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, WarningRaised
 from trainer.launch import RunRequest
 from trainer.run.assemble import Machine, cached_loader, caches_of, load_model, machine_of
-from trainer.run.backup import BackupInfo, find_backup, list_backups, new_run_dir, verify
+from trainer.run.backup import (
+    BackupInfo,
+    abandoned_by,
+    find_backup,
+    list_backups,
+    make_newest,
+    new_run_dir,
+    verify,
+)
 from trainer.run.checkpoint import SavedState, read_state
 from trainer.run.downloads import DownloadMeter
 from trainer.run.event_log import EventLog
@@ -68,7 +77,7 @@ def execute(request: RunRequest, *, log: EventLog, desk: CommandDesk, clocks: Cl
     machine = machine_of(request.config)
     backup = find_backup(request.resume_from) if request.resume_from is not None else None
     saved = _check_resume(request.config, backup) if backup else None
-    if backup and saved and saved.counters.epoch >= request.config.training.epochs:
+    if backup and saved and _is_complete(request.config, backup, saved):
         message = (
             f"The run is complete already, after {count(saved.counters.epoch, 'epoch')}. Give it more epochs to go on."
         )
@@ -95,6 +104,9 @@ def execute(request: RunRequest, *, log: EventLog, desk: CommandDesk, clocks: Cl
         workspace = from_root(request.config.general.workspace_dir)
         run_dir = backup.run_dir if backup else new_run_dir(workspace, now=clocks.now())
         log.open(run_dir)
+        if backup:
+            _report_abandoned(backup, request.config.backup.keep, log)
+            backup = make_newest(backup, now=clocks.now())
         carry_out(
             RunSetup(request.config, machine, desk, log, clocks, run_dir, num_threads, backup, saved, approved_code)
         )
@@ -129,6 +141,28 @@ def _check_resume(config: Config, backup: BackupInfo) -> SavedState:
     return read_state(backup.path)
 
 
+def _is_complete(config: Config, backup: BackupInfo, saved: SavedState) -> bool:
+    """Return whether nothing is left to do: all epochs are trained and the result was written, there or in the run."""
+    destination = from_root(config.output.destination)
+    places = (destination, backup.run_dir / "save" / destination.name)
+    return saved.counters.epoch >= config.training.epochs and any(place.exists() for place in places)
+
+
+def _report_abandoned(backup: BackupInfo, keep: int, log: EventLog) -> None:
+    """Warn of the backups that belong to a branch which this run abandons, and say what becomes of them."""
+    abandoned = abandoned_by(backup)
+    if not abandoned:
+        return
+    limit = f" (the newest {keep} are kept)" if keep else ""
+    log.emit(
+        WarningRaised(
+            f"The run resumes from step {backup.step} and abandons the branch of these backups: "
+            f"{', '.join(b.path.name for b in abandoned)}.",
+            f"They stay until newer backups replace them{limit}. Copy them to another folder to keep them for good.",
+        )
+    )
+
+
 def _only_cache(config: Config, machine: Machine, desk: CommandDesk, log: EventLog, clocks: Clocks) -> None:
     """Fill the caches and end."""
     log.emit(PhaseChanged("loading", config.model.base_model))
@@ -140,6 +174,15 @@ def _only_cache(config: Config, machine: Machine, desk: CommandDesk, log: EventL
 
 
 def _failure(error: BaseException, run_dir: Path | None) -> RunFailed:
+    """Return the failure of a run, if need be without its backup and details: a run never ends unexpectedly."""
+    try:
+        return _full_failure(error, run_dir)
+    except Exception:
+        logger.exception("The failure of the run could not be described in full.")
+        return RunFailed(f"The run failed: {type(error).__name__}.", "The log has the details.")
+
+
+def _full_failure(error: BaseException, run_dir: Path | None) -> RunFailed:
     """Return the failure as a sentence and an advice, with the technical details in the run's folder."""
     message, advice = explain(error)
     backups = list_backups(run_dir) if run_dir else []
@@ -148,9 +191,17 @@ def _failure(error: BaseException, run_dir: Path | None) -> RunFailed:
         return RunFailed(message, advice, backup_path=backup_path)
     details = redacted("".join(traceback.format_exception(error)))
     logger.error("The run failed.\n%s", details)
-    details_path = ""
-    if run_dir is not None:
-        file = run_dir / "error.txt"
-        file.write_text(details, encoding="utf-8")
-        details_path = str(file)
-    return RunFailed(message, advice, details_path, backup_path)
+    return RunFailed(message, advice, _write_details(details, run_dir), backup_path)
+
+
+def _write_details(details: str, run_dir: Path | None) -> str:
+    """Write the technical details into the run's folder and return the file's path; nothing where that fails."""
+    if run_dir is None:
+        return ""
+    file = run_dir / "error.txt"
+    try:
+        write_text(file, details)
+    except OSError:  # the disk may be full: that may even be what ended the run
+        logger.warning("%s could not be written.", file, exc_info=True)
+        return ""
+    return str(file)

@@ -7,6 +7,9 @@ import errno
 import torch
 
 from modules.system.errors import DarkroomError
+from trainer.step.precision import CUBLAS_WORKSPACE
+
+_NOT_DETERMINISTIC = " does not have a deterministic implementation"
 
 
 class BranchError(DarkroomError):
@@ -36,6 +39,18 @@ def explain(error: BaseException) -> tuple[str, str]:
             return (
                 "There was not enough memory for this run.",
                 "Use a smaller batch or resolution, switch on gradient checkpointing, or close other programs.",
+            )
+        case RuntimeError() if CUBLAS_WORKSPACE in str(error):
+            return (
+                "Deterministic mode was switched on after the program had already used the GPU without it.",
+                "Restart the program and start this run first.",
+            )
+        case RuntimeError() if _NOT_DETERMINISTIC in str(error):
+            operation = str(error).partition(_NOT_DETERMINISTIC)[0].split()[-1]
+            return (
+                f"Deterministic mode is on, but torch's {operation} has no deterministic implementation on this "
+                "device.",
+                "Switch deterministic mode off, or remove what uses this operation; the details file shows where.",
             )
         case OSError() if error.errno == errno.ENOSPC:
             return "The disk is full.", "Make room, then resume: the newest backup is complete."

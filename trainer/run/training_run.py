@@ -59,10 +59,11 @@ def carry_out(setup: RunSetup) -> None:
         end(run, outcome)
         is_safe = True
     except StopRequested:
-        is_safe = True
         if not training.counters.step:
+            is_safe = True
             raise
         end_stopped(run)
+        is_safe = True
     finally:
         if not is_safe:
             rescue(run)

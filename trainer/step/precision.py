@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import nn
 from torch.nn.functional import group_norm, layer_norm
 
 from modules.system.devices import Device
+
+# Torch reads it at the first matrix product on a GPU. Without one of these values it refuses them in deterministic mode
+# (NVIDIA's cuBLAS documentation, "Results reproducibility").
+CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+_REPEATABLE_WORKSPACES = (":4096:8", ":16:8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +39,13 @@ class Precision:
                 return torch.float16
             case _:
                 return torch.float32
+
+    @property
+    def tf32(self) -> Literal["none", "convolutions", "all"]:
+        """What `process_settings` allows to be rounded to TF32 where the device computes in float32."""
+        if self.name == "tfloat32":
+            return "all"
+        return "none" if self.name == "float32" or self.device.is_cpu else "convolutions"
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return the context every forward pass of a run is done in."""
@@ -75,19 +89,38 @@ def process_settings(*, num_threads: int, precision: str, deterministic: bool) -
     """Set what torch keeps per process, for as long as a run lasts; nothing leaks into the next one.
 
     With the precision "float32" nothing is computed in TF32, to which torch else rounds what convolutions take on a
-    GPU; with "tfloat32" the products of matrices are, too.
+    GPU; with "tfloat32" the products of matrices are, too. In a deterministic run an operation without a
+    deterministic implementation raises RuntimeError. With warnings only, attention's backward pass would stay
+    nondeterministic: torch chooses its deterministic form only where it has to.
     """
     threads = torch.get_num_threads()
     matmul, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    was_deterministic = torch.are_deterministic_algorithms_enabled()
     torch.set_num_threads(num_threads)
     torch.set_float32_matmul_precision("high" if precision == "tfloat32" else "highest")
     torch.backends.cudnn.allow_tf32 = precision != "float32"
-    torch.use_deterministic_algorithms(deterministic, warn_only=True)
     try:
-        yield
+        with _deterministic(deterministic):
+            yield
     finally:
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(matmul)
         torch.backends.cudnn.allow_tf32 = convolutions
-        torch.use_deterministic_algorithms(was_deterministic, warn_only=True)
+
+
+@contextlib.contextmanager
+def _deterministic(is_on: bool) -> Iterator[None]:
+    """Switch torch's deterministic algorithms on or off for a while, with the environment variable they need."""
+    was_on = torch.are_deterministic_algorithms_enabled()
+    only_warned = torch.is_deterministic_algorithms_warn_only_enabled()
+    workspace = os.environ.get(CUBLAS_WORKSPACE)
+    if is_on and workspace not in _REPEATABLE_WORKSPACES:
+        os.environ[CUBLAS_WORKSPACE] = _REPEATABLE_WORKSPACES[0]
+    torch.use_deterministic_algorithms(is_on)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(was_on, warn_only=only_warned)
+        if workspace is None:
+            os.environ.pop(CUBLAS_WORKSPACE, None)
+        else:
+            os.environ[CUBLAS_WORKSPACE] = workspace

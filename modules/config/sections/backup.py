@@ -1,4 +1,4 @@
-"""What a run keeps on the way: backups to go on from, saves to use."""
+"""What a run keeps on the way: backups to resume from, saves to use."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from modules.settings.field import Section, Setting
 
 
 class Backup(Section):
-    """Backups, from which a run goes on; and saves, which other programs can use."""
+    """Backups, from which a run resumes; and saves, which other programs can load."""
 
     every: Annotated[
         Every,
         Setting(
-            "Back up",
-            "How often everything is written that is needed to go on after a crash.",
+            "Back up every",
+            "How often a backup is written, from which the run can resume.",
             group="Backups",
             changeable_on_resume=True,
         ),
@@ -27,7 +27,7 @@ class Backup(Section):
         Ge(0),
         Le(1000),
         Setting(
-            "Keep the newest",
+            "Rolling backups",
             "Older backups of the same run are removed; 0 keeps all.",
             unit="backups",
             group="Backups",
@@ -38,7 +38,7 @@ class Backup(Section):
         bool,
         Setting(
             "Back up at the end",
-            "Lets a finished or stopped run go on later, with more epochs for example.",
+            "Lets a finished run resume later, for example with more epochs.",
             group="Backups",
             changeable_on_resume=True,
         ),
@@ -46,8 +46,8 @@ class Backup(Section):
     save_every: Annotated[
         Every,
         Setting(
-            "Save the model",
-            "How often a usable file is written to the run's save folder, to compare and choose from.",
+            "Save every",
+            "How often the model is saved to the run's save folder, to compare and choose from.",
             group="Saves",
             changeable_on_resume=True,
         ),
@@ -55,8 +55,8 @@ class Backup(Section):
     save_skip_first: Annotated[
         Every,
         Setting(
-            "No saves before",
-            "Once this much of the run has passed, saves begin.",
+            "Save skip first",
+            "Saving begins once this much of the run has passed.",
             group="Saves",
             level="advanced",
             changeable_on_resume=True,
@@ -66,8 +66,8 @@ class Backup(Section):
     save_prefix: Annotated[
         str,
         Setting(
-            "File name begins with",
-            "The beginning of the names of saved files.",
+            "Save file name prefix",
+            "What the names of saved files begin with.",
             group="Saves",
             level="advanced",
             empty_means="the name of the result",

@@ -17,8 +17,8 @@ class Data(Section):
         MinLen(1),
         Setting(
             "Resolution",
-            "The side of a square image of the size to train at; other shapes get the same area. Several, "
-            "as in 512, 768, train each image at each of them in turn.",
+            "The side of a square image at the training size; other aspect ratios get the same area. Several, "
+            "such as 512, 768, train each image at each of them in turn.",
             unit="px",
             group="Size",
         ),
@@ -29,7 +29,7 @@ class Data(Section):
         Le(8192),
         Setting(
             "Fixed width",
-            "With a fixed height, one size for all images, whatever their shape; 0 for no fixed size.",
+            "Together with a fixed height: one size for all images, whatever their aspect ratio; 0 for none.",
             unit="px",
             group="Size",
             level="advanced",
@@ -41,7 +41,7 @@ class Data(Section):
         Le(8192),
         Setting(
             "Fixed height",
-            "With a fixed width, one size for all images, whatever their shape; 0 for no fixed size.",
+            "Together with a fixed width: one size for all images, whatever their aspect ratio; 0 for none.",
             unit="px",
             group="Size",
             level="advanced",
@@ -50,8 +50,8 @@ class Data(Section):
     aspect_buckets: Annotated[
         bool,
         Setting(
-            "Keep the shape of images",
-            "Groups images of like shape, so that little is cropped away. Off: every image is cropped to a square.",
+            "Aspect ratio bucketing",
+            "Groups images of similar aspect ratio, so that little is cropped. Off: images are cropped to a square.",
             group="Size",
         ),
     ] = True
@@ -60,8 +60,8 @@ class Data(Section):
         Ge(8),
         Le(256),
         Setting(
-            "Size step",
-            "Widths and heights are multiples of this.",
+            "Bucket step",
+            "Bucket widths and heights are multiples of this.",
             unit="px",
             group="Size",
             level="advanced",
@@ -73,8 +73,8 @@ class Data(Section):
         Ge(1),
         Le(8),
         Setting(
-            "Longest shape",
-            "The longest side may be this many times the shorter one; longer images are cropped to it.",
+            "Max aspect ratio",
+            "The longer side may be at most this many times the shorter one; other images are cropped to it.",
             unit="times",
             group="Size",
             level="advanced",
@@ -87,7 +87,7 @@ class Data(Section):
         Le(1),
         Setting(
             "Caption dropout",
-            "The share of images that are shown with an empty caption; a little (0.05 to 0.1) helps guidance.",
+            "The probability that an image is trained with an empty caption; a little (0.05 to 0.1) helps guidance.",
             group="Captions",
         ),
     ] = 0.0
@@ -96,8 +96,8 @@ class Data(Section):
         Ge(0),
         Le(1),
         Setting(
-            "Caption dropout of the second encoder",
-            "Drops the caption for SDXL's second text encoder alone, this often.",
+            "Caption dropout 2",
+            "The probability of dropping the caption for SDXL's second text encoder alone.",
             group="Captions",
             level="advanced",
             empty_means="together with the first",
@@ -108,8 +108,8 @@ class Data(Section):
     latent_cache: Annotated[
         bool,
         Setting(
-            "Cache images",
-            "Encodes every image once and keeps the result on disk: much faster, and the encoder needs no "
+            "Cache latents",
+            "Encodes every image once and keeps its latents on disk: much faster, and the VAE needs no "
             "memory while training.",
             group="Caches",
         ),
@@ -117,16 +117,16 @@ class Data(Section):
     text_cache: Annotated[
         bool,
         Setting(
-            "Cache captions",
-            "Encodes every caption once, as long as the text encoder itself is not trained.",
+            "Cache text embeddings",
+            "Encodes every caption once, unless its text encoder is trained.",
             group="Caches",
         ),
     ] = True
     verify_cache: Annotated[
         bool,
         Setting(
-            "Re-read every image",
-            "Compares the content of every image with the cache instead of trusting size and date.",
+            "Verify cache",
+            "Re-reads every image and compares its content with the cache, instead of trusting size and date.",
             group="Caches",
             level="advanced",
             changeable_on_resume=True,
@@ -138,7 +138,7 @@ class Data(Section):
         Le(64),
         Setting(
             "Loader threads",
-            "How many images are read at the same time.",
+            "How many images are loaded in parallel.",
             group="Caches",
             level="advanced",
             changeable_on_resume=True,

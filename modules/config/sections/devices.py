@@ -17,8 +17,8 @@ class MultiGpu(Section):
     enabled: Annotated[
         bool,
         Setting(
-            "Train on several GPUs",
-            "Each GPU learns from a batch of its own, and the gradients are brought together for every step.",
+            "Multi-GPU training",
+            "Each GPU trains on its own batch; the gradients are reduced for every step.",
             group="Several GPUs",
             level="advanced",
             not_yet="refused",
@@ -28,7 +28,7 @@ class MultiGpu(Section):
         str,
         Setting(
             "GPUs",
-            "Which of them, by number and separated by commas, as in 0, 1.",
+            "Device indexes, separated by commas, such as 0, 1.",
             group="Several GPUs",
             level="advanced",
             applies_when=_SHARED,
@@ -38,25 +38,25 @@ class MultiGpu(Section):
     reduce_precision: Annotated[
         Literal["float32", "float32_stochastic", "weights", "weights_stochastic"],
         Setting(
-            "Gradients are added in",
-            "The number format in which the gradients of the GPUs are brought together. With stochastic rounding less "
+            "Gradient reduce dtype",
+            "The dtype in which the gradients of the GPUs are reduced. With stochastic rounding less "
             "is lost where the weights are kept in 16 bits.",
             group="Several GPUs",
             level="advanced",
             applies_when=_SHARED,
             choice_labels={
                 "float32": "float32",
-                "float32_stochastic": "float32, rounded stochastically",
-                "weights": "The format of the weights",
-                "weights_stochastic": "The format of the weights, rounded stochastically",
+                "float32_stochastic": "float32, stochastic rounding",
+                "weights": "Weight dtype",
+                "weights_stochastic": "Weight dtype, stochastic rounding",
             },
         ),
     ] = "float32_stochastic"
     fused_reduce: Annotated[
         bool,
         Setting(
-            "Gather gradients early",
-            "Gradients travel as soon as they are known, and need not all be kept until the end of the backward pass.",
+            "Fused gradient reduce",
+            "Reduces each gradient as soon as it is ready, so that not all are held until the backward pass ends.",
             group="Several GPUs",
             level="advanced",
             applies_when=_SHARED,
@@ -65,8 +65,8 @@ class MultiGpu(Section):
     async_reduce: Annotated[
         bool,
         Setting(
-            "Do not wait for gradients",
-            "The backward pass goes on while gradients travel.",
+            "Async gradient reduce",
+            "The backward pass continues while gradients are transferred.",
             group="Several GPUs",
             level="advanced",
             applies_when=_SHARED,
@@ -77,8 +77,8 @@ class MultiGpu(Section):
         Ge(1),
         Le(65536),
         Setting(
-            "Buffer for gradients",
-            "How much may be on its way at a time.",
+            "Async reduce buffer",
+            "How much may be in transfer at a time.",
             unit="MB",
             group="Several GPUs",
             level="advanced",

@@ -1,4 +1,4 @@
-"""Embeddings: new words that the text encoders learn."""
+"""Embeddings: new tokens whose vectors are trained."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from modules.settings.field import Section, Setting, When
 
 
 class EmbeddingWord(Section):
-    """A word of a prompt that stands for vectors of its own."""
+    """An embedding: a placeholder in prompts that stands for trained vectors."""
 
     placeholder: Annotated[
         str,
-        Setting("Placeholder", "How captions and prompts write the word. It should be no word of any language."),
+        Setting("Placeholder", "The token to write in captions and prompts. Choose one that is no real word."),
     ] = "<embedding>"
     initial_text: Annotated[
         str,
-        Setting("Begins as", "What the word means before it is trained. A rough description is a good beginning."),
+        Setting("Initial text", "What the embedding starts from. A rough description works well."),
     ] = "*"
     token_count: Annotated[
         int | None,
         Ge(1),
         Le(75),
         Setting(
-            "Vectors",
-            "How many vectors the word is made of. More hold more, and leave less room for the rest of a prompt.",
-            empty_means="as many as its beginning has",
+            "Token count",
+            "How many vectors the embedding has. More hold more detail and leave less room in the prompt.",
+            empty_means="as many as the initial text has",
         ),
     ] = 1
     file: Annotated[
         str,
-        Setting("File", "An embedding to learn on from.", path_kind="file", empty_means="a new one"),
+        Setting("File", "An embedding to continue from.", path_kind="file", empty_means="a new one"),
     ] = ""
     train: Annotated[bool, Setting("Train", "Whether the word is learned, or only used.")] = True
     stop_after: Annotated[
         Every,
         Setting(
             "Stop training after",
-            "The word stops learning once this much of the run has passed.",
+            "The embedding stops training once this much of the run has passed.",
             applies_when=When("train", (True,)),
             changeable_on_resume=True,
         ),
@@ -48,16 +48,16 @@ class EmbeddingWord(Section):
     is_output: Annotated[
         bool,
         Setting(
-            "After the text encoder",
-            "Puts the vectors where the text encoder's output goes, and not where its input does.",
+            "Output embedding",
+            "Trains the vectors at the text encoder's output instead of its input.",
             level="advanced",
         ),
     ] = False
     uuid: Annotated[
         str,
         Setting(
-            "Mark",
-            "What its files in backups are called. It never changes, so that a word can be renamed.",
+            "UUID",
+            "Names its files in backups. It never changes, so that the placeholder can be renamed.",
             level="advanced",
             empty_means="made at the start",
         ),
@@ -65,7 +65,7 @@ class EmbeddingWord(Section):
 
 
 class Embeddings(Section):
-    """New words, trained alone or beside a model or an adapter."""
+    """Embeddings, trained alone or together with a model or an adapter."""
 
     words: Annotated[
         tuple[EmbeddingWord, ...],
@@ -76,8 +76,8 @@ class Embeddings(Section):
         Ge(0),
         Le(100),
         Setting(
-            "Learning rate of embeddings",
-            "How far each step moves them.",
+            "Embedding learning rate",
+            "The learning rate of all embeddings.",
             group="Embeddings",
             level="advanced",
             empty_means="the general one",
@@ -86,8 +86,8 @@ class Embeddings(Section):
     preserve_norm: Annotated[
         bool,
         Setting(
-            "Keep their length",
-            "Brings each vector to the usual length of the vocabulary's after each step, so that no word drowns the "
+            "Preserve embedding norm",
+            "Rescales each vector to the vocabulary's typical norm after each step, so that no embedding dominates the "
             "others out.",
             group="Embeddings",
             level="advanced",
@@ -96,8 +96,8 @@ class Embeddings(Section):
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16"],
         Setting(
-            "Number format of embeddings",
-            "What they are kept in while training.",
+            "Embedding dtype",
+            "The dtype of embeddings while training.",
             group="Embeddings",
             level="advanced",
             choice_labels={"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"},

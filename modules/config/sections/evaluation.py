@@ -1,4 +1,4 @@
-"""What is watched while a run goes: validation and samples."""
+"""Validation and samples during a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Validation(Section):
     every: Annotated[
         Every,
         Setting(
-            "Validate",
+            "Validate every",
             "How often the loss on the validation concepts is measured.",
             group="Validation",
             changeable_on_resume=True,
@@ -28,8 +28,8 @@ class Validation(Section):
         Ge(1),
         Le(100),
         Setting(
-            "Noise levels",
-            "At how many fixed noise levels each image is measured. More give a steadier number.",
+            "Validation timesteps",
+            "At how many fixed timesteps each image is evaluated. More give a steadier loss.",
             group="Validation",
             level="advanced",
             changeable_on_resume=True,
@@ -38,9 +38,9 @@ class Validation(Section):
     keep_best: Annotated[
         bool,
         Setting(
-            "Keep the best",
-            "Whenever the validation loss is lower than ever in this run, the model is saved in the run's save folder "
-            'as "...-best", in place of the one before. What is measured before the first step does not compete.',
+            "Keep best checkpoint",
+            "Whenever the validation loss reaches a new low, the model is saved in the run's save folder "
+            'as "...-best", replacing the previous one. The validation before the first step does not count.',
             group="Validation",
             changeable_on_resume=True,
         ),
@@ -48,11 +48,11 @@ class Validation(Section):
     result: Annotated[
         Literal["last", "best"],
         Setting(
-            "The result is",
-            "Which model is written where the result goes when the run ends: as it is after the last step, or as it "
-            "was when the validation loss was lowest.",
+            "Result",
+            "Which model becomes the result when the run ends: the one after the last step, or the one "
+            "with the lowest validation loss.",
             group="Validation",
-            choice_labels={"last": "The last", "best": "The best"},
+            choice_labels={"last": "Last step", "best": "Best checkpoint"},
             applies_when=When("keep_best", (True,)),
             changeable_on_resume=True,
         ),
@@ -62,9 +62,8 @@ class Validation(Section):
         Ge(0),
         Le(10_000),
         Setting(
-            "Stop early after",
-            "The run ends, and saves, once this many validations in a row were not better than the best before them. "
-            "0 never stops early.",
+            "Early stopping patience",
+            "The run saves and ends after this many validations in a row without a new best. 0 never stops early.",
             unit="validations",
             group="Validation",
             changeable_on_resume=True,
@@ -73,11 +72,11 @@ class Validation(Section):
 
 
 class SamplePrompt(Section):
-    """An image to paint now and then, to see how the training goes."""
+    """A prompt to sample during training, to see its progress."""
 
-    enabled: Annotated[bool, Setting("Enabled", "Whether this sample is painted.")] = True
-    prompt: Annotated[str, Setting("Prompt", "What the image is to show.", multiline=True)] = ""
-    negative_prompt: Annotated[str, Setting("Negative prompt", "What the image is not to show.", multiline=True)] = ""
+    enabled: Annotated[bool, Setting("Enabled", "Whether this sample is generated.")] = True
+    prompt: Annotated[str, Setting("Prompt", "What the image should show.", multiline=True)] = ""
+    negative_prompt: Annotated[str, Setting("Negative prompt", "What the image should not show.", multiline=True)] = ""
     width_px: Annotated[int, Ge(8), Le(8192), MultipleOf(8), Setting("Width", "Of the image.", unit="px")] = 512
     height_px: Annotated[int, Ge(8), Le(8192), MultipleOf(8), Setting("Height", "Of the image.", unit="px")] = 512
     seed: Annotated[
@@ -89,27 +88,29 @@ class SamplePrompt(Section):
     random_seed: Annotated[
         bool,
         Setting(
-            "Another seed each time",
-            "Paints from another seed each time; the change over the run is then hard to tell from chance.",
+            "Random seed",
+            "Uses another seed each time; progress is then hard to tell from chance.",
             level="advanced",
             not_yet="ignored",
         ),
     ] = False
-    steps: Annotated[int, Ge(1), Le(1000), Setting("Steps", "More steps take longer and often look finer.")] = 25
+    steps: Annotated[
+        int, Ge(1), Le(1000), Setting("Steps", "Denoising steps. More take longer and often look finer.")
+    ] = 25
     guidance: Annotated[
         float,
         Ge(0),
         Le(100),
-        Setting("Guidance", "How strictly the image follows the prompt; 1 switches it off."),
+        Setting("Guidance", "Guidance scale: how closely the image follows the prompt; 1 switches it off."),
     ] = 7.5
     sampler: Annotated[
-        str, *one_of(sampler_labels), Setting("Sampler", "How the noise is taken out.", level="advanced")
+        str, *one_of(sampler_labels), Setting("Sampler", "The sampler that removes the noise.", level="advanced")
     ] = "ddim"
     inpainting: Annotated[
         bool,
         Setting(
-            "Paint into an image",
-            "Gives an inpainting model an image and a mask to fill.",
+            "Inpaint",
+            "Samples an inpainting model with a base image and a mask.",
             level="advanced",
             not_yet="ignored",
         ),
@@ -117,8 +118,8 @@ class SamplePrompt(Section):
     base_image: Annotated[
         str,
         Setting(
-            "Image to paint into",
-            "What is around the hole.",
+            "Base image",
+            "The image to inpaint.",
             level="advanced",
             path_kind="file",
             applies_when=When("inpainting", (True,)),
@@ -127,8 +128,8 @@ class SamplePrompt(Section):
     mask_image: Annotated[
         str,
         Setting(
-            "Mask to fill",
-            "White where it is painted.",
+            "Mask image",
+            "White where the image is inpainted.",
             level="advanced",
             path_kind="file",
             applies_when=When("inpainting", (True,)),
@@ -137,21 +138,21 @@ class SamplePrompt(Section):
 
 
 class Sampling(Section):
-    """When samples are painted, and how they are kept."""
+    """When samples are generated, and how they are kept."""
 
     every: Annotated[
         Every,
-        Setting("Paint samples", "How often the samples are painted.", group="Samples", changeable_on_resume=True),
+        Setting("Sample every", "How often samples are generated.", group="Samples", changeable_on_resume=True),
     ] = Every(n=1, unit="epoch")
     at_start: Annotated[
         bool,
-        Setting("Also before the first step", "Shows what the model does before it learns.", group="Samples"),
+        Setting("Sample at start", "Also samples before the first step.", group="Samples"),
     ] = True
     at_end: Annotated[
         bool,
         Setting(
-            "Also at the end",
-            "Shows what the finished model does.",
+            "Sample at end",
+            "Also samples after the last step.",
             group="Samples",
             changeable_on_resume=True,
         ),
@@ -159,8 +160,8 @@ class Sampling(Section):
     skip_first: Annotated[
         Every,
         Setting(
-            "No samples before",
-            "Once this much of the run has passed, samples begin.",
+            "Sample skip first",
+            "Sampling begins once this much of the run has passed.",
             group="Samples",
             level="advanced",
             changeable_on_resume=True,
@@ -169,8 +170,8 @@ class Sampling(Section):
     without_average_too: Annotated[
         bool,
         Setting(
-            "Also without the average",
-            "Paints each sample a second time from the weights themselves, beside the one from their average.",
+            "Also sample without EMA",
+            "Generates each sample a second time with the plain weights, besides the one with EMA.",
             group="Samples",
             level="advanced",
             applies_when=When("training.ema.mode", ("train_device", "temp_device")),
@@ -182,7 +183,7 @@ class Sampling(Section):
         bool,
         Setting(
             "Samples in TensorBoard",
-            "Writes samples to the TensorBoard logs, too.",
+            "Also writes samples to the TensorBoard logs.",
             group="Samples",
             level="advanced",
             applies_when=When("general.tensorboard", (True,)),
@@ -193,7 +194,7 @@ class Sampling(Section):
         Literal["png", "jpg"],
         Setting(
             "File format",
-            "PNG is exact, JPG smaller.",
+            "PNG is lossless, JPG smaller.",
             group="Samples",
             level="advanced",
             choice_labels={"png": "PNG", "jpg": "JPG"},
@@ -204,7 +205,7 @@ class Sampling(Section):
         str,
         Setting(
             "Samples in a file",
-            "A file of its own that holds the samples below, so that several configs can share them. It counts from "
+            "A separate file with the samples below, so that several configs can share them. Relative to "
             "the config's folder.",
             group="Samples",
             level="advanced",
@@ -215,5 +216,5 @@ class Sampling(Section):
     ] = ""
     prompts: Annotated[
         tuple[SamplePrompt, ...],
-        Setting("Samples", "The images to paint.", group="Samples", changeable_on_resume=True),
+        Setting("Samples", "The prompts to sample.", group="Samples", changeable_on_resume=True),
     ] = ()

@@ -26,8 +26,8 @@ class General(Section):
         str,
         Setting(
             "Cache folder",
-            "Encoded images and captions are kept here and used again by later runs. Nothing in it is ever "
-            "wrong to delete; it is rebuilt when needed.",
+            "Encoded images and captions are kept here and reused by later runs. Everything in it can be deleted "
+            "at any time; it is rebuilt when needed.",
             group="Folders",
             path_kind="folder",
         ),
@@ -36,7 +36,7 @@ class General(Section):
         str,
         Setting(
             "Notes",
-            "Free text about this config, kept in its file. Presets say here what they are for.",
+            "Free text about this config, kept in its file. Presets describe here what they are for.",
             group="Run",
             multiline=True,
             changeable_on_resume=True,
@@ -48,7 +48,7 @@ class General(Section):
         Le(2**32 - 1),
         Setting(
             "Seed",
-            "Every random draw of the run follows from this number. The same seed, data and settings give the "
+            "All randomness of the run derives from this number. The same seed, data and settings give the "
             "same result on the same machine.",
             group="Run",
         ),
@@ -65,7 +65,7 @@ class General(Section):
     tensorboard_always_on: Annotated[
         bool,
         Setting(
-            "TensorBoard with the window",
+            "Always-on TensorBoard",
             "Keeps TensorBoard's own server running as long as the window is open. Without it, start it by hand on the "
             "run's tensorboard folder.",
             group="Run",
@@ -80,7 +80,7 @@ class General(Section):
         Le(65535),
         Setting(
             "TensorBoard port",
-            "Where TensorBoard's own server answers on this machine.",
+            "The port of TensorBoard's server on this machine.",
             group="Run",
             level="advanced",
             applies_when=When("tensorboard_always_on", (True,)),
@@ -90,8 +90,8 @@ class General(Section):
     tensorboard_expose: Annotated[
         bool,
         Setting(
-            "TensorBoard for the network",
-            "Lets other machines of the network look at it, too.",
+            "Expose TensorBoard",
+            "Makes TensorBoard reachable from other machines on the network.",
             group="Run",
             level="advanced",
             applies_when=When("tensorboard_always_on", (True,)),
@@ -101,8 +101,8 @@ class General(Section):
     only_cache: Annotated[
         bool,
         Setting(
-            "Only fill the caches",
-            "Encodes all images and captions and ends there, without training.",
+            "Only cache",
+            "Fills the caches with all images and captions, then ends without training.",
             group="Run",
             level="advanced",
         ),
@@ -111,7 +111,7 @@ class General(Section):
         str,
         Setting(
             "Training device",
-            "Where training happens: auto takes the first GPU, else the processor. Also cuda:1, mps, cpu.",
+            "Where training happens. auto: the first GPU, else the CPU. Also cuda:1, mps, cpu.",
             group="Devices",
         ),
     ] = "auto"
@@ -119,8 +119,8 @@ class General(Section):
         str,
         Setting(
             "Offload device",
-            "Where the parts of the model wait while they are not needed. The processor's memory is the usual "
-            "place; name the training device to keep everything there.",
+            "Where parts of the model are kept while they are not needed. The CPU's memory is the usual "
+            "choice; enter the training device to keep everything there.",
             group="Devices",
             level="advanced",
         ),
@@ -130,9 +130,9 @@ class General(Section):
         Ge(0),
         Le(256),
         Setting(
-            "Processor threads",
-            "How many processor threads the mathematics may use; 0 lets a short measurement at the start "
-            "decide. The number is kept with the run, since another one changes the last bits.",
+            "CPU threads",
+            "How many CPU threads PyTorch may use; with 0 a short measurement at the start "
+            "decides. The number is kept with the run, since another one changes the last bits.",
             group="Devices",
             level="advanced",
         ),
@@ -141,7 +141,7 @@ class General(Section):
         bool,
         Setting(
             "Deterministic mode",
-            "Makes GPU runs repeat bit for bit, at some cost in speed. Processor runs always do.",
+            "Makes GPU runs reproducible bit for bit, at some cost in speed. CPU runs always are.",
             group="Devices",
             level="advanced",
         ),
@@ -150,8 +150,8 @@ class General(Section):
         bool,
         Setting(
             "Debug checks",
-            "Watches every operation for tensors on the wrong device and for parts used while parked. Slow; "
-            "for hunting faults.",
+            "Checks every operation for tensors on the wrong device and for offloaded parts in use. Slow; "
+            "for finding bugs.",
             group="Devices",
             level="advanced",
             changeable_on_resume=True,
@@ -160,8 +160,8 @@ class General(Section):
     debug_dump: Annotated[
         bool,
         Setting(
-            "Write out what is learned from",
-            "Writes each batch and what the model makes of it as images, to see whether the data arrive whole.",
+            "Debug dump",
+            "Writes each batch and the model's prediction as images, to check that the data arrive intact.",
             group="Devices",
             level="advanced",
             changeable_on_resume=True,
@@ -171,8 +171,8 @@ class General(Section):
     debug_dir: Annotated[
         str,
         Setting(
-            "Folder for what is written",
-            "Where these images go.",
+            "Debug folder",
+            "Where the debug dump is written.",
             group="Devices",
             level="advanced",
             path_kind="folder",

@@ -1,4 +1,4 @@
-"""The loss: which distances count, and how they are weighed."""
+"""The loss: which terms count, and how they are weighted."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ Scaler = Literal["none", "batch", "global_batch", "accumulation", "both", "globa
 SCALER_LABELS = {
     "none": "Off",
     "batch": "Batch size",
-    "global_batch": "Batch size of all GPUs",
+    "global_batch": "Global batch size",
     "accumulation": "Accumulation",
     "both": "Batch size and accumulation",
-    "global_both": "Batch size of all GPUs and accumulation",
+    "global_both": "Global batch size and accumulation",
 }
 
 
 class Loss(Section):
-    """How the distance between prediction and target is weighed."""
+    """How the error between prediction and target is weighted."""
 
     weighting: Annotated[
         Literal["none", "min_snr", "debiased", "p2", "sigma"],
@@ -44,7 +44,7 @@ class Loss(Section):
         Le(100),
         Setting(
             "Gamma",
-            "The limit of min-SNR; 5 is usual. Of P2 the exponent; 1 is usual.",
+            "Min-SNR: the clamp, usually 5. P2: the exponent, usually 1.",
             group="Loss",
             applies_when=When("weighting", ("min_snr", "p2")),
         ),
@@ -54,8 +54,8 @@ class Loss(Section):
         Ge(0),
         Le(1000),
         Setting(
-            "Squared distance",
-            "How much the mean squared distance counts, the usual one.",
+            "MSE strength",
+            "The weight of the mean squared error, the usual loss.",
             group="Loss",
             level="advanced",
             not_yet="refused",
@@ -66,8 +66,8 @@ class Loss(Section):
         Ge(0),
         Le(1000),
         Setting(
-            "Absolute distance",
-            "How much the mean absolute distance counts, beside the others.",
+            "MAE strength",
+            "The weight of the mean absolute error.",
             group="Loss",
             level="advanced",
             not_yet="refused",
@@ -78,8 +78,8 @@ class Loss(Section):
         Ge(0),
         Le(1000),
         Setting(
-            "Log-cosh distance",
-            "How much a distance counts that is squared where small and absolute where large.",
+            "Log-cosh strength",
+            "The weight of the log-cosh loss: quadratic for small errors, linear for large ones.",
             group="Loss",
             level="advanced",
             not_yet="refused",
@@ -90,8 +90,8 @@ class Loss(Section):
         Ge(0),
         Le(1000),
         Setting(
-            "Huber distance",
-            "How much the distance of Huber counts, squared below its limit and absolute above.",
+            "Huber strength",
+            "The weight of the Huber loss: quadratic below delta, linear above.",
             group="Loss",
             level="advanced",
             not_yet="refused",
@@ -102,8 +102,8 @@ class Loss(Section):
         Gt(0),
         Le(1000),
         Setting(
-            "Limit of Huber",
-            "Up to here the distance of Huber is squared.",
+            "Huber delta",
+            "Where the Huber loss turns from quadratic to linear.",
             group="Loss",
             level="advanced",
         ),
@@ -111,8 +111,8 @@ class Loss(Section):
     scaler: Annotated[
         Scaler,
         Setting(
-            "Loss times",
-            "Multiplies the loss by the number of images that make a step.",
+            "Loss scaler",
+            "Multiplies the loss by the batch size, the accumulation steps, or both.",
             group="Loss",
             level="advanced",
             choice_labels=SCALER_LABELS,

@@ -12,13 +12,13 @@ _MASKED = When("enabled", (True,))
 
 
 class Masks(Section):
-    """Learning from regions of images. A mask is an image beside the image: cat-masklabel.png for cat.jpg."""
+    """Training on regions of images. The mask of cat.jpg is cat-masklabel.png beside it."""
 
     enabled: Annotated[
         bool,
         Setting(
-            "Learn from masked regions",
-            "What is white in an image's mask counts in full, what is black little. An image without a mask counts "
+            "Masked training",
+            "White areas of an image's mask count in full, black areas little. An image without a mask counts "
             "as a whole.",
             group="Masks",
             level="advanced",
@@ -30,8 +30,8 @@ class Masks(Section):
         Ge(0),
         Le(1),
         Setting(
-            "Weight outside the mask",
-            "How much what is black still counts.",
+            "Unmasked weight",
+            "The loss weight of the area outside the mask.",
             group="Masks",
             level="advanced",
             applies_when=_MASKED,
@@ -42,8 +42,8 @@ class Masks(Section):
         Ge(0),
         Le(1),
         Setting(
-            "Steps without a mask",
-            "The share of steps that take the whole image. Inpainting models alone use it.",
+            "Unmasked probability",
+            "The probability that a step ignores the mask. Only for inpainting models.",
             group="Masks",
             level="advanced",
             applies_when=_MASKED,
@@ -52,8 +52,8 @@ class Masks(Section):
     normalize_area_loss: Annotated[
         bool,
         Setting(
-            "Same weight for small masks",
-            "Divides the loss by the share of the image that counts, and small masks teach as much as large ones.",
+            "Normalize masked area loss",
+            "Divides the loss by the masked area's share of the image: small masks count as much as large ones.",
             group="Masks",
             level="advanced",
             applies_when=_MASKED,
@@ -64,8 +64,8 @@ class Masks(Section):
         Ge(0),
         Le(1000),
         Setting(
-            "Keep the rest as it was",
-            "Outside the mask the model is held to what it predicted before training, this strongly. For adapters.",
+            "Masked prior preservation",
+            "How strongly the model is kept at its original prediction outside the mask. For adapters.",
             group="Masks",
             level="advanced",
             applies_when=_MASKED,
@@ -74,8 +74,8 @@ class Masks(Section):
     custom_conditioning_image: Annotated[
         bool,
         Setting(
-            "Own images to paint into",
-            "An inpainting model is shown cat-condlabel.png beside cat.jpg, in place of the image with a hole.",
+            "Custom conditioning image",
+            "For inpainting models: cat-condlabel.png beside cat.jpg is used in place of the masked image.",
             group="Masks",
             level="advanced",
             not_yet="refused",

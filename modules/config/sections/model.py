@@ -44,31 +44,31 @@ class Model(Section):
     variant: Annotated[
         Literal["text_to_image", "inpainting", "depth"],
         Setting(
-            "Kind of model",
-            "What the model is given beside a prompt: nothing, an image with a hole to fill, or a depth map.",
+            "Model variant",
+            "What the model is conditioned on besides the prompt: nothing, a masked image, or a depth map.",
             group="Base model",
             level="advanced",
-            choice_labels={"text_to_image": "Text to image", "inpainting": "Inpainting", "depth": "Depth to image"},
+            choice_labels={"text_to_image": "Base", "inpainting": "Inpainting", "depth": "Depth"},
             not_yet_choices=frozenset({"inpainting", "depth"}),
         ),
     ] = "text_to_image"
     prediction: Annotated[
         Literal["auto", "epsilon", "v_prediction"],
         Setting(
-            "What the model predicts",
-            "Automatic takes what the model says of itself. Name it only for a model that says nothing or the wrong "
-            "thing, or to train a model over to v-prediction.",
+            "Prediction type",
+            "Automatic reads it from the model. Set it only if the model's files say nothing or the wrong "
+            "thing, or to convert a model to v-prediction by training.",
             group="Base model",
             level="advanced",
-            choice_labels={"auto": "Automatic", "epsilon": "The noise (epsilon)", "v_prediction": "v-prediction"},
+            choice_labels={"auto": "Automatic", "epsilon": "epsilon", "v_prediction": "v-prediction"},
         ),
     ] = "auto"
     zero_terminal_snr: Annotated[
         Literal["auto", "on", "off"],
         Setting(
             "Zero terminal SNR",
-            "Makes the last noise level pure noise, so that very dark and very bright images can be painted "
-            "(Lin et al. 2023). Only with v-prediction. Automatic takes what the model says of itself.",
+            "Makes the last timestep pure noise, so that the model can generate very dark and very bright images "
+            "(Lin et al. 2023). Only with v-prediction. Automatic reads it from the model.",
             group="Base model",
             level="advanced",
             choice_labels={"auto": "Automatic", "on": "On", "off": "Off"},
@@ -78,7 +78,7 @@ class Model(Section):
         str,
         Setting(
             "VAE file",
-            "A VAE that takes the place of the model's own: a single file that holds one.",
+            "A VAE to use in place of the model's own: a single file.",
             group="Base model",
             level="advanced",
             path_kind="model",
@@ -91,8 +91,8 @@ class Model(Section):
         Le(11),
         Setting(
             "Clip skip",
-            "How many of the text encoder's last layers are left out: 0 for most models, 1 for many anime "
-            "models (other programs call that clip skip 2).",
+            "How many of the text encoder's last layers are skipped: 0 for most models, 1 for many anime "
+            "models (kohya and A1111 count from 1 and call that clip skip 2).",
             group="Base model",
             unit="layers",
             level="advanced",
@@ -103,12 +103,12 @@ class Model(Section):
         Ge(0),
         Le(31),
         Setting(
-            "Clip skip of the second encoder",
-            "The same for SDXL's second text encoder alone.",
+            "Clip skip 2",
+            "Clip skip of SDXL's second text encoder.",
             group="Base model",
             unit="layers",
             level="advanced",
-            empty_means="as for the first",
+            empty_means="same as the first",
             applies_when=When("family", ("sdxl",)),
         ),
     ] = None
@@ -116,7 +116,7 @@ class Model(Section):
         bool,
         Setting(
             "Compile the model",
-            "Turns the image model into faster code at the start, which takes some minutes.",
+            "Compiles the UNet at the start (torch.compile): faster steps after some minutes of compiling.",
             group="Base model",
             level="advanced",
             changeable_on_resume=True,
@@ -127,7 +127,7 @@ class Model(Section):
         bool,
         Setting(
             "Circular padding",
-            "The left edge of an image borders on the right one, and the top on the bottom: for tiles and panoramas.",
+            "Wraps the image at its edges: for seamless tiles and panoramas.",
             group="Base model",
             level="advanced",
             not_yet="refused",
@@ -137,7 +137,7 @@ class Model(Section):
         bool,
         Setting(
             "Offline",
-            "Never ask the network for anything; a repository must then already be in the local cache.",
+            "Never uses the network; a repository must already be in the local cache.",
             group="Base model",
             level="advanced",
             changeable_on_resume=True,
@@ -158,9 +158,9 @@ class Model(Section):
 
 
 class Part(Section):
-    """One part of the model: whether it learns, how fast, for how long, and how it is kept in memory."""
+    """One part of the model: whether and how long it trains, and how it is kept in memory."""
 
-    train: Annotated[bool, Setting("Train", "Whether this part learns.", only_if_trainable=True)] = True
+    train: Annotated[bool, Setting("Train", "Trains this part.", only_if_trainable=True)] = True
     learning_rate: Annotated[
         float | None,
         Ge(0),
@@ -177,7 +177,7 @@ class Part(Section):
         Every,
         Setting(
             "Stop training after",
-            "This part stops learning once this much of the run has passed, and stays as it is from then on.",
+            "Freezes this part once this much of the run has passed.",
             applies_when=When("train", (True,)),
             only_if_trainable=True,
             changeable_on_resume=True,
@@ -187,7 +187,7 @@ class Part(Section):
         Literal["off", "block", "whole"],
         Setting(
             "Gradient checkpointing",
-            "Saves memory by computing parts of the forward pass twice. Per block saves most of what there is "
+            "Saves memory by recomputing activations in the backward pass. Per block saves most of what there is "
             "to save; the result is the same bit for bit.",
             choice_labels={"off": "Off", "block": "Per block", "whole": "Whole part at once"},
             level="advanced",
@@ -197,8 +197,8 @@ class Part(Section):
     offload_activations: Annotated[
         bool,
         Setting(
-            "Offload what checkpointing keeps",
-            "What is kept between the forward and the backward pass waits on the offload device. Saves memory on "
+            "Activation offloading",
+            "Keeps the checkpointed activations on the offload device until the backward pass. Saves memory on "
             "a GPU at some cost in speed.",
             level="advanced",
             applies_when=When("checkpointing", ("block", "whole")),
@@ -209,18 +209,18 @@ class Part(Section):
         Ge(0),
         Le(1),
         Setting(
-            "Offload layers",
-            "The share of the part's layers that wait on the offload device and are fetched one by one while the part "
-            "is computed: 0 for none, 0.5 for half of them, 1 for all. Saves memory on a GPU at some cost in speed; "
-            "the result is the same bit for bit. What learns of it learns on the offload device.",
+            "Layer offload fraction",
+            "The fraction of the part's layers kept on the offload device and fetched one by one while the part "
+            "runs: 0 for none, 0.5 for half of them, 1 for all. Saves memory on a GPU at some cost in speed; "
+            "the result is the same bit for bit. Offloaded layers that train are updated on the offload device.",
             level="advanced",
         ),
     ] = 0.0
     train_embedding: Annotated[
         bool,
         Setting(
-            "Train embeddings in it",
-            "Whether new words learn their vectors of this text encoder. Without new words it says nothing.",
+            "Train embeddings",
+            "Whether embeddings are trained for this text encoder. Has no effect without embeddings.",
             level="advanced",
             only_if_trainable=True,
         ),
@@ -231,8 +231,8 @@ class Part(Section):
             "gguf_a8_float", "gguf_a8_int",
         ],
         Setting(
-            "Weight type",
-            "The number format the weights are kept in. float32 is exact; the others halve the memory, or better.",
+            "Weight dtype",
+            "The dtype the weights are kept in. float32 is exact; the others take half the memory or less.",
             choice_labels={**_PLAIN, **_QUANTISED},
             level="advanced",
             not_yet_choices=frozenset(_QUANTISED),

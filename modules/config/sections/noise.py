@@ -1,4 +1,4 @@
-"""The noise images are learned under: what is added, and how much of it how often."""
+"""The noise that training adds to latents, and how timesteps are drawn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from modules.settings.field import Section, Setting, When
 
 
 class Noise(Section):
-    """Noise beyond the plain Gaussian, and how its levels are drawn."""
+    """Noise beyond the plain Gaussian, and the timestep distribution."""
 
     offset_weight: Annotated[
         float,
@@ -18,7 +18,7 @@ class Noise(Section):
         Le(100),
         Setting(
             "Offset noise",
-            "Adds one more number of noise for a whole channel, so that very dark and very bright images can be "
+            "Adds one random value per channel to the noise, so that very dark and very bright images can be "
             "learned. 0.05 to 0.1 is usual.",
             group="Noise",
             level="advanced",
@@ -28,8 +28,8 @@ class Noise(Section):
     generalized_offset: Annotated[
         bool,
         Setting(
-            "Offset by the noise level",
-            "Offset noise grows with the noise level in place of being the same at all.",
+            "Generalized offset noise",
+            "Scales offset noise with the noise level, instead of the same at all timesteps.",
             group="Noise",
             level="advanced",
             not_yet="refused",
@@ -41,7 +41,7 @@ class Noise(Section):
         Le(100),
         Setting(
             "Perturbation noise",
-            "Adds a second draw of noise, this strong (Ning et al. 2023).",
+            "Adds a second sample of noise with this weight (Ning et al. 2023).",
             group="Noise",
             level="advanced",
             not_yet="refused",
@@ -52,8 +52,8 @@ class Noise(Section):
         Ge(0),
         Le(1),
         Setting(
-            "Lowest noise level",
-            "Levels below this share of the whole range are not trained.",
+            "Min noising strength",
+            "Timesteps below this fraction of the range are not trained.",
             group="Noise",
             level="advanced",
             not_yet="refused",
@@ -64,8 +64,8 @@ class Noise(Section):
         Ge(0),
         Le(1),
         Setting(
-            "Highest noise level",
-            "Levels above this share of the whole range are not trained.",
+            "Max noising strength",
+            "Timesteps above this fraction of the range are not trained.",
             group="Noise",
             level="advanced",
             not_yet="refused",
@@ -74,12 +74,12 @@ class Noise(Section):
     distribution: Annotated[
         Literal["uniform", "sigmoid", "logit_normal", "heavy_tail", "cos_map", "inverted_parabola", "beta"],
         Setting(
-            "Noise levels are drawn",
-            "How often each noise level is trained. Evenly is what the models were trained with.",
+            "Timestep distribution",
+            "How often each timestep is trained. The models were trained with the uniform distribution.",
             group="Noise",
             level="advanced",
             choice_labels={
-                "uniform": "Evenly",
+                "uniform": "Uniform",
                 "sigmoid": "Sigmoid",
                 "logit_normal": "Logit-normal",
                 "heavy_tail": "Heavy tail",
@@ -97,8 +97,8 @@ class Noise(Section):
         Ge(-1000),
         Le(1000),
         Setting(
-            "Shape of the draws",
-            "How far the draws lean: the steepness, the spread or the first number of the curve, by its kind.",
+            "Noising weight",
+            "The distribution's first parameter: steepness, spread, or alpha of Beta.",
             group="Noise",
             level="advanced",
             applies_when=When("distribution", ("sigmoid", "logit_normal", "heavy_tail", "inverted_parabola", "beta")),
@@ -109,8 +109,8 @@ class Noise(Section):
         Ge(-1000),
         Le(1000),
         Setting(
-            "Middle of the draws",
-            "Where the draws lean to: above 0 to more noise, below to less; the second number of Beta.",
+            "Noising bias",
+            "Shifts the distribution: above 0 to more noise, below 0 to less; beta of Beta.",
             group="Noise",
             level="advanced",
             applies_when=When("distribution", ("sigmoid", "logit_normal", "inverted_parabola", "beta")),
@@ -122,7 +122,7 @@ class Noise(Section):
         Le(100),
         Setting(
             "Shift",
-            "Moves all draws to more noise (above 1) or less (below 1), as for large images.",
+            "Shifts all timesteps to more noise (above 1) or less (below 1), as for large images.",
             group="Noise",
             level="advanced",
             not_yet="refused",

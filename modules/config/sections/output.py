@@ -14,7 +14,7 @@ class Output(Section):
         str,
         Setting(
             "Save to",
-            "The finished file, or the folder of a model in diffusers form. It is written when the run ends well; a "
+            "The result's file, or the folder of a model in diffusers format. It is written when the run succeeds; a "
             "failed run never replaces it.",
             group="Result",
             path_kind="save",
@@ -25,7 +25,7 @@ class Output(Section):
         Literal["kohya", "diffusers"],
         Setting(
             "Format",
-            "The kohya form loads in ComfyUI, A1111, Forge and diffusers. The diffusers form is for programs "
+            "The kohya format loads in ComfyUI, A1111, Forge and diffusers. The diffusers format is for programs "
             "built on diffusers and PEFT.",
             group="Result",
             choice_labels={"kohya": "kohya (loads everywhere)", "diffusers": "diffusers / PEFT"},
@@ -36,8 +36,8 @@ class Output(Section):
     model_format: Annotated[
         Literal["single_file", "diffusers"],
         Setting(
-            "Form of the model",
-            "A single file loads in ComfyUI, A1111, Forge and diffusers. The diffusers form is a folder with a file "
+            "Model format",
+            "A single file loads in ComfyUI, A1111, Forge and diffusers. The diffusers format is a folder with a file "
             "for each part of the model.",
             group="Result",
             choice_labels={"single_file": "Single file (loads everywhere)", "diffusers": "diffusers folder"},
@@ -48,8 +48,8 @@ class Output(Section):
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16", "float8", "nfloat4"],
         Setting(
-            "Number format",
-            "float16 is what most shared files use and half the size of float32.",
+            "Output dtype",
+            "Most shared files use float16, which is half the size of float32.",
             group="Result",
             choice_labels={
                 "float32": "float32",
@@ -66,7 +66,7 @@ class Output(Section):
         str,
         Setting(
             "Trigger words",
-            "What to write in a prompt to call up what was learned. Kept in the file, where other programs show it.",
+            "The words that activate what was trained. Written to the file's metadata, where other programs show them.",
             group="Result",
             empty_means="none",
             changeable_on_resume=True,
@@ -75,8 +75,8 @@ class Output(Section):
     thumbnail: Annotated[
         bool,
         Setting(
-            "Image inside the file",
-            "Puts the newest sample of the first prompt into the file, small, for programs that show it.",
+            "Thumbnail",
+            "Puts a small copy of the newest sample into the file's metadata, for programs that show it.",
             group="Result",
             level="advanced",
             changeable_on_resume=True,
@@ -85,8 +85,8 @@ class Output(Section):
     never_replace: Annotated[
         bool,
         Setting(
-            "Never replace a file",
-            "Refuses to start where the result exists already; one that appears while the run goes is left alone, and "
+            "Prevent overwrites",
+            "Refuses to start if the result exists already. If it appears during the run, it is left alone, and "
             "the result then stays in the run's save folder.",
             group="Result",
             level="advanced",
@@ -96,8 +96,8 @@ class Output(Section):
     embed_config: Annotated[
         Literal["none", "settings", "all"],
         Setting(
-            "Settings inside the file",
-            "Whether the file carries the settings it was made with; all also includes the concepts and the "
+            "Include training config",
+            "Whether the file includes the settings it was trained with; all also includes the concepts and the "
             "sample prompts, with their folder names.",
             group="Result",
             level="advanced",

@@ -1,4 +1,4 @@
-"""Frozen weights in few bits: which layers, and how closely."""
+"""Quantization of frozen weights: which layers, and how precisely."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from modules.settings.field import Section, Setting, When
 
 
 class Quantization(Section):
-    """What holds for all parts whose weight type is a quantised one."""
+    """Settings for all parts whose weight dtype is a quantized one."""
 
     layers: Annotated[
         Literal["all", "attention_mlp", "attention", "custom"],
         Setting(
-            "Quantised layers",
-            "Which linear layers of the image model are kept in the small format. The others stay in 16 bits.",
-            group="Quantisation",
+            "Quantized layers",
+            "Which linear layers of the UNet are quantized. The others stay in 16 bits.",
+            group="Quantization",
             level="advanced",
             choice_labels={
                 "all": "All layers",
@@ -31,9 +31,9 @@ class Quantization(Section):
     custom_layers: Annotated[
         str,
         Setting(
-            "Names of quantised layers",
-            "Parts of layer names, separated by commas: a layer is quantised if its name contains one of them.",
-            group="Quantisation",
+            "Layer names",
+            "Parts of layer names, separated by commas: a layer is quantized if its name contains one of them.",
+            group="Quantization",
             level="advanced",
             applies_when=When("layers", ("custom",)),
         ),
@@ -41,9 +41,9 @@ class Quantization(Section):
     layers_regex: Annotated[
         bool,
         Setting(
-            "Names are patterns",
-            "Reads the names of quantised layers as regular expressions.",
-            group="Quantisation",
+            "Use regular expressions",
+            "Treats the layer names as regular expressions.",
+            group="Quantization",
             level="advanced",
             applies_when=When("layers", ("custom",)),
         ),
@@ -51,10 +51,10 @@ class Quantization(Section):
     svd_dtype: Annotated[
         Literal["none", "float32", "bfloat16", "float16"],
         Setting(
-            "What is lost, kept apart",
-            "Keeps the largest share of what quantisation loses in a low-rank product beside each layer "
-            "(SVDQuant, Li et al. 2024), in this number format.",
-            group="Quantisation",
+            "SVD residual",
+            "Keeps most of the quantization error in a low-rank product beside each layer "
+            "(SVDQuant, Li et al. 2024), in this dtype.",
+            group="Quantization",
             level="advanced",
             choice_labels={"none": "Off", "float32": "float32", "bfloat16": "bfloat16", "float16": "float16"},
             not_yet="refused",
@@ -65,9 +65,9 @@ class Quantization(Section):
         Ge(1),
         Le(1024),
         Setting(
-            "Rank of what is kept",
-            "How much the product can hold.",
-            group="Quantisation",
+            "SVD rank",
+            "The rank of the low-rank product.",
+            group="Quantization",
             level="advanced",
             applies_when=When("svd_dtype", ("float32", "bfloat16", "float16")),
         ),
@@ -75,9 +75,9 @@ class Quantization(Section):
     cache_dir: Annotated[
         str,
         Setting(
-            "Folder for quantised weights",
-            "Where they are kept, so that they are worked out only once.",
-            group="Quantisation",
+            "Quantization cache folder",
+            "Where quantized weights are kept, so that they are computed only once.",
+            group="Quantization",
             level="advanced",
             path_kind="folder",
             empty_means="inside the cache folder",

@@ -18,15 +18,15 @@ _FULL = When("trains", ("full",))
 
 
 class Ema(Section):
-    """A running average of the trained weights, often better than the weights themselves."""
+    """An exponential moving average of the trained weights, often better than the weights themselves."""
 
     mode: Annotated[
         Literal["off", "train_device", "temp_device"],
         Setting(
-            "Average of weights (EMA)",
-            "Keeps a slowly following average of what is trained and uses it for samples, validation and the "
+            "EMA",
+            "Keeps an exponential moving average of the trained weights and uses it for samples, validation and the "
             "saved file.",
-            group="Averaging",
+            group="EMA",
             choice_labels={
                 "off": "Off",
                 "train_device": "On the training device",
@@ -40,8 +40,8 @@ class Ema(Section):
         Le(0.99999),
         Setting(
             "EMA decay",
-            "How slowly the average follows: 0.999 looks back about a thousand steps.",
-            group="Averaging",
+            "How slowly the average follows: 0.999 averages over about a thousand steps.",
+            group="EMA",
             applies_when=When("mode", ("train_device", "temp_device")),
         ),
     ] = 0.999
@@ -51,9 +51,9 @@ class Ema(Section):
         Le(1000),
         Setting(
             "EMA update every",
-            "How often the average is brought up to date.",
+            "How often the average is updated.",
             unit="steps",
-            group="Averaging",
+            group="EMA",
             level="advanced",
             applies_when=When("mode", ("train_device", "temp_device")),
         ),
@@ -77,15 +77,15 @@ class Training(Section):
     trains: Annotated[
         Literal["adapter", "full", "embedding", "vae"],
         Setting(
-            "What is trained",
+            "Training target",
             "A LoRA is a small file on top of the model. A fine-tune changes the model itself. An embedding is a "
             "new word.",
-            group="What is trained",
+            group="Training target",
             choice_labels={
                 "adapter": "LoRA",
                 "full": "Fine-tune",
                 "embedding": "Embedding",
-                "vae": "Image encoder (VAE)",
+                "vae": "VAE",
             },
             not_yet_choices=frozenset({"embedding", "vae"}),
         ),
@@ -93,9 +93,9 @@ class Training(Section):
     trained_layers: Annotated[
         Literal["all", "attention_mlp", "attention", "custom"],
         Setting(
-            "Trained layers",
-            "Which layers of the image model a fine-tune changes; the others stay as they are.",
-            group="What is trained",
+            "Layer filter",
+            "Which layers of the UNet a fine-tune trains; the others stay frozen.",
+            group="Training target",
             level="advanced",
             applies_when=_FULL,
             choice_labels={
@@ -110,9 +110,9 @@ class Training(Section):
     trained_layer_names: Annotated[
         str,
         Setting(
-            "Names of trained layers",
+            "Layer names",
             "Parts of layer names, separated by commas: a layer is trained if its name contains one of them.",
-            group="What is trained",
+            group="Training target",
             level="advanced",
             applies_when=When("trained_layers", ("custom",)),
         ),
@@ -120,9 +120,9 @@ class Training(Section):
     trained_layers_regex: Annotated[
         bool,
         Setting(
-            "These names are patterns",
-            "Reads the names of trained layers as regular expressions.",
-            group="What is trained",
+            "Use regular expressions",
+            "Treats the layer names as regular expressions.",
+            group="Training target",
             level="advanced",
             applies_when=When("trained_layers", ("custom",)),
         ),
@@ -142,15 +142,15 @@ class Training(Section):
         int,
         Ge(1),
         Le(4096),
-        Setting("Batch size", "How many images are learned from at once.", unit="images", group="Length"),
+        Setting("Batch size", "How many images a micro-batch has.", unit="images", group="Length"),
     ] = 1
     accumulation_steps: Annotated[
         int,
         Ge(1),
         Le(4096),
         Setting(
-            "Accumulation",
-            "Adds up this many batches before the weights move: a larger batch without its memory.",
+            "Accumulation steps",
+            "Accumulates the gradients of this many batches per step: a larger batch without its memory.",
             unit="batches",
             group="Length",
         ),
@@ -159,13 +159,13 @@ class Training(Section):
         float,
         Ge(0),
         Le(100),
-        Setting("Learning rate", "How far each step moves the weights.", group="Learning"),
+        Setting("Learning rate", "The step size of the optimizer.", group="Learning"),
     ] = 1e-4
     learning_rate_scaler: Annotated[
         Scaler,
         Setting(
-            "Learning rate times",
-            "Multiplies the learning rate by the square root of the number of images that make a step.",
+            "Learning rate scaler",
+            "Multiplies the learning rate by the square root of the batch size, the accumulation steps, or both.",
             group="Learning",
             level="advanced",
             choice_labels=SCALER_LABELS,
@@ -177,7 +177,7 @@ class Training(Section):
         *variants("adamw"),
         Setting(
             "Optimizer",
-            "The rule that turns gradients into steps.",
+            "The algorithm that updates the weights from gradients.",
             group="Learning",
             choice_labels=OPTIMIZER_LABELS,
             not_yet_choices=OPTIMIZERS_NOT_YET,
@@ -188,7 +188,7 @@ class Training(Section):
         *variants("constant"),
         Setting(
             "Schedule",
-            "How the learning rate moves over the run.",
+            "How the learning rate changes over the run.",
             group="Learning",
             choice_labels=SCHEDULE_LABELS,
             not_yet_choices=SCHEDULES_NOT_YET,
@@ -199,8 +199,8 @@ class Training(Section):
         Gt(0),
         Le(10_000),
         Setting(
-            "Clip gradients at",
-            "Scales unusually large gradients down to this norm.",
+            "Clip grad norm",
+            "Scales gradients down to this norm when they are larger.",
             group="Learning",
             level="advanced",
             empty_means="no clipping",
@@ -211,8 +211,8 @@ class Training(Section):
         Ge(0),
         Le(10_000),
         Setting(
-            "Broken steps in a row",
-            "A step whose loss or gradient is not a number is left out; after this many in a row the run stops.",
+            "Max consecutive skipped steps",
+            "A step with a NaN or infinite loss or gradient is skipped. More than this many in a row end the run.",
             unit="steps",
             group="Learning",
             level="advanced",
@@ -223,8 +223,7 @@ class Training(Section):
         Literal["float32", "tfloat32", "bfloat16", "float16"],
         Setting(
             "Precision",
-            "The number format of the mathematics. bfloat16 on recent GPUs, float16 on older ones, float32 on "
-            "the processor.",
+            "The train dtype. bfloat16 on recent GPUs, float16 on older ones, float32 on a CPU.",
             group="Learning",
             choice_labels={
                 "float32": "float32",
@@ -237,9 +236,8 @@ class Training(Section):
     fallback_precision: Annotated[
         Literal["float32", "bfloat16"],
         Setting(
-            "Where float16 is too small",
-            "The number format of what overflows in float16, such as SDXL's image encoder, which is kept in float32 "
-            "here whatever this says.",
+            "Fallback train dtype",
+            "The dtype of what overflows in float16, such as SDXL's VAE, which is kept in float32 here in any case.",
             group="Learning",
             level="advanced",
             choice_labels={"float32": "float32", "bfloat16": "bfloat16"},
@@ -250,7 +248,7 @@ class Training(Section):
     autocast_cache: Annotated[
         bool,
         Setting(
-            "Keep converted weights",
+            "Autocast cache",
             "Keeps the 16-bit copies of float32 weights through a step: faster, with more memory.",
             group="Learning",
             level="advanced",
@@ -262,7 +260,7 @@ class Training(Section):
         Literal["sdpa", "flash", "cudnn", "flex"],
         Setting(
             "Attention",
-            "Which program computes attention. PyTorch's own choice is good on every device.",
+            "The attention implementation. PyTorch's own choice is good on every device.",
             group="Learning",
             level="advanced",
             choice_labels={"sdpa": "PyTorch's choice", "flash": "Flash", "cudnn": "cuDNN", "flex": "Flex"},
@@ -273,12 +271,12 @@ class Training(Section):
     small_weights: Annotated[
         Literal["master", "stochastic"],
         Setting(
-            "Trained 16-bit weights",
-            "How weights that are kept in 16 bits learn, since small steps vanish in them. Copies in float32 are exact "
-            "and take four more bytes a weight. Stochastic rounding takes none and adds a little noise; bfloat16 only.",
+            "Low-precision weight updates",
+            "How trained 16-bit weights are updated: small updates vanish in them. Float32 master weights are exact, "
+            "with four more bytes per weight. Stochastic rounding takes none and adds a little noise; bfloat16 only.",
             group="Learning",
             level="advanced",
-            choice_labels={"master": "Through float32 copies", "stochastic": "By stochastic rounding"},
+            choice_labels={"master": "Master weights (float32)", "stochastic": "Stochastic rounding"},
         ),
     ] = "master"
     noise: Noise = Noise()

@@ -23,7 +23,7 @@ logger = logging.getLogger("darkroom.cache")
 
 
 def image_key(*, digest: str, width_px: int, height_px: int, resize_crop: ResizeCrop, encoder: str) -> str:
-    """Return the key of an image's latents. `encoder` stands for the VAE's weights, dtype and tiling."""
+    """Return the key of an image's latents. `encoder` stands for the VAE's weights, dtype and TF32."""
     return _hash(
         "latents",
         {

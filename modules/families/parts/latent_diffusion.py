@@ -36,9 +36,15 @@ class LatentDiffusion:
 
     @property
     def parts(self) -> Mapping[str, Part]:
-        """The parts by name. A denoising loss reaches all of the UNet, the text layers in use, nothing of the VAE."""
+        """The parts by name. A denoising loss reaches the UNet, the text layers in use, nothing of the VAE.
+
+        The exception in the UNet is the guidance embedding of distilled models, which is never given.
+        """
         modules = {"unet": self.unet, "vae": self.vae, **{n: t.encoder for n, t in self.towers.items()}}
-        reach: dict[str, Callable[[str], bool]] = {"unet": lambda name: True, "vae": lambda name: False}
+        reach: dict[str, Callable[[str], bool]] = {
+            "unet": lambda name: not name.endswith("time_embedding.cond_proj"),
+            "vae": lambda name: False,
+        }
         reach |= {name: tower.reaches for name, tower in self.towers.items()}
         return {p.name: Part(p, modules[p.name], reach[p.name]) for p in self.spec.parts}
 

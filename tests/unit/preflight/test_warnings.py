@@ -37,7 +37,10 @@ FULL = {"training__trains": "full", "training__learning_rate": 1e-4, "parts__une
     ("changes", "expected"),
     [
         (FULL, [("parts.unet.dtype", "warning")]),
-        ({**FULL, "training__precision": "bfloat16"}, [("parts.unet.dtype", "warning")]),
+        (
+            {**FULL, "training__precision": "bfloat16"},
+            [("parts.unet.dtype", "warning")] * 2,
+        ),  # also not the train dtype
         ({**FULL, "training__small_weights": "stochastic"}, [("training.small_weights", "error")]),
         ({**FULL, "parts__unet__train": False}, []),
         ({**FULL, "parts__unet__dtype": "bfloat16"}, []),

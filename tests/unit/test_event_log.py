@@ -1,0 +1,98 @@
+"""The log of a run's events: a full disk keeps no event from the listener, and lines are whole or follow later."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from modules.system.errors import DarkroomError
+from tests.builders.full_disk import FullDisk
+from trainer.events import Event, RunFailed, RunFinished, WarningRaised
+from trainer.run.event_log import EVENTS_FILE, EventLog, read_events
+from trainer.run.run_lock import LOCK_FILE
+
+NOW = datetime(2026, 3, 4, 5, 6, 7)
+
+
+def new_log() -> tuple[EventLog, list[Event]]:
+    heard: list[Event] = []
+    return EventLog(heard.append, lambda: NOW), heard
+
+
+def test_a_full_disk_keeps_no_event_from_the_listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The write used to raise, in the loop and again at the outer edge: the run ended without a word."""
+    disk = FullDisk(monkeypatch, tmp_path)
+    log, heard = new_log()
+    log.open(tmp_path)
+    first, second, failed = WarningRaised("first"), WarningRaised("second"), RunFailed("The disk is full.")
+    log.emit(first)
+    disk.is_full = True
+    for event in (second, failed):
+        log.emit(event)
+    logging.getLogger("darkroom.test").warning("to log.txt")
+    log.close()
+    assert [heard[0], heard[1], heard[3]] == [first, second, failed]
+    assert isinstance(heard[2], WarningRaised)
+    assert EVENTS_FILE in heard[2].message
+    assert len(heard) == 4, "it is said once"
+    assert list(read_events(tmp_path)) == [first]
+    assert not (tmp_path / LOCK_FILE).exists()
+
+
+def test_the_ending_stays_the_last_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for ending in (RunFailed("The disk is full."), RunFinished("stopped", 1, "Stopped.")):
+        with pytest.MonkeyPatch.context() as patch:
+            disk = FullDisk(patch, tmp_path)
+            log, heard = new_log()
+            log.open(tmp_path)
+            disk.is_full = True
+            log.emit(ending)
+            log.close()
+        assert heard == [ending]
+
+
+def test_what_found_no_room_is_written_when_there_is_some(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = FullDisk(monkeypatch, tmp_path)
+    log, heard = new_log()
+    log.open(tmp_path)
+    for n in range(4):
+        disk.is_full = n in (1, 2)
+        log.emit(WarningRaised(f"number {n}"))
+    log.close()
+    assert len(heard) == 5
+    assert {e.message for e in read_events(tmp_path) if isinstance(e, WarningRaised)} >= {
+        f"number {n}" for n in range(4)
+    }
+    assert set(read_events(tmp_path)) == set(heard)
+
+
+def test_a_line_torn_by_a_kill_does_not_spoil_the_next(tmp_path: Path) -> None:
+    (tmp_path / EVENTS_FILE).write_text('{"event": "WarningRai')
+    log, heard = new_log()
+    log.emit(WarningRaised("before the folder was there"))
+    log.open(tmp_path)
+    log.close()
+    assert list(read_events(tmp_path)) == heard
+
+
+def test_the_file_is_opened_under_the_lock_alone(tmp_path: Path) -> None:
+    first, _ = new_log()
+    second, heard = new_log()
+    first.open(tmp_path)
+    second.emit(WarningRaised("of the second run"))
+    with pytest.raises(DarkroomError, match="in use"):
+        second.open(tmp_path)
+    assert second.run_dir is None
+    second.emit(RunFailed("in use"))
+    second.close()
+    assert (tmp_path / LOCK_FILE).exists(), "the lock is the first run's"
+    first.emit(WarningRaised("of the first run"))
+    first.close()
+    assert list(read_events(tmp_path)) == [WarningRaised("of the first run")]
+    assert len(heard) == 2
+    third, _ = new_log()
+    third.open(tmp_path)
+    third.close()
