@@ -43,7 +43,7 @@ class FusedBackward:
     """
 
     def __init__(self, groups: Sequence[TrainGroup], sliced_step: SlicedStep) -> None:
-        self._groups = {g.part: g for g in groups}
+        self._groups = {g.name: g for g in groups}
         self._sliced_step = sliced_step
         self._pass: _Pass | None = None
         self._last = _Pass(None)
@@ -51,7 +51,7 @@ class FusedBackward:
         me = weakref.ref(self)
         for group in groups:
             for name, parameter in group.parameters.items():
-                group.hooks.append(parameter.register_post_accumulate_grad_hook(_hook(me, group.part, name)))
+                group.hooks.append(parameter.register_post_accumulate_grad_hook(_hook(me, group.name, name)))
 
     def moves(self, generators: Generators) -> contextlib.AbstractContextManager[None]:
         """Return the context of a backward pass that moves the weights; `generators(name)` as for `SlicedStep.move`."""
@@ -67,7 +67,7 @@ class FusedBackward:
             for group in self._groups.values():
                 for name, parameter in group.parameters.items():
                     if parameter.grad is not None:
-                        self.arrived(group.part, name)
+                        self.arrived(group.name, name)
 
     def norms(self) -> dict[str, torch.Tensor]:
         """Return the norm of each part's gradients in the last pass, of shape (), of those parts that had any."""

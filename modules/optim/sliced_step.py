@@ -25,7 +25,7 @@ class HookHandle(Protocol):
     """Who wants to see parameters right before they move, with their gradients in place, and right after."""
 
     def before_move(self, part: str, parameters: Sequence[nn.Parameter]) -> None:
-        """Called before each move of some of a part's parameters, as the optimizer sees them."""
+        """Called before each move of some of a unit's parameters, as the optimizer sees them."""
         ...
 
     def after_move(self, part: str) -> None:
@@ -37,7 +37,7 @@ class SlicedStep:
     """Moves what it is told to by the rule of an optimizer."""
 
     def __init__(self, groups: Iterable[TrainGroup], optimizer: torch.optim.Optimizer, hook_handle: HookHandle) -> None:
-        self._groups = {g.part: g for g in groups}
+        self._groups = {g.name: g for g in groups}
         self._optimizer = optimizer
         self._hook_handle = hook_handle
 
@@ -75,11 +75,11 @@ class SlicedStep:
         """Make the optimizer's step with groups that hold these parameters alone."""
         optimizer = self._optimizer
         groups = optimizer.param_groups
-        chosen = [g for g in groups if g["part"] in moved]
+        chosen = [g for g in groups if g["unit"] in moved]
         everything = [g["params"] for g in chosen]
         optimizer.param_groups = chosen
         for group in chosen:
-            group["params"] = moved[group["part"]]
+            group["params"] = moved[group["unit"]]
         try:
             optimizer.step()
         finally:
@@ -89,13 +89,13 @@ class SlicedStep:
 
 
 def slices(groups: Iterable[TrainGroup]) -> Iterator[dict[str, list[str]]]:
-    """Yield the names, by part, of all parameters that have gradients, as they are to be moved at once.
+    """Yield the names, by unit, of all parameters that have gradients, as they are to be moved at once.
 
     Those in float32 come together, those in 16 bits in slices of at most `SLICE_WEIGHTS`.
     """
     groups = list(groups)
     plain = {
-        g.part: [n for n, p in g.parameters.items() if n not in g.master_weights and p.grad is not None] for g in groups
+        g.name: [n for n, p in g.parameters.items() if n not in g.master_weights and p.grad is not None] for g in groups
     }
     if any(plain.values()):
         yield {part: names for part, names in plain.items() if names}
@@ -109,7 +109,7 @@ def slices(groups: Iterable[TrainGroup]) -> Iterator[dict[str, list[str]]]:
             if taken and num_weights + size > SLICE_WEIGHTS:
                 yield taken
                 taken, num_weights = {}, 0
-            taken.setdefault(group.part, []).append(name)
+            taken.setdefault(group.name, []).append(name)
             num_weights += size
     if taken:
         yield taken
@@ -141,14 +141,14 @@ def gradient_norm(gradient: torch.Tensor) -> torch.Tensor:
 @contextlib.contextmanager
 def holding(optimizer: torch.optim.Optimizer, groups: Mapping[str, TrainGroup]) -> Iterator[None]:
     """Let an optimizer's groups hold, for a while, what holds the gradients: a loss scaler looks for them there."""
-    kept = {g["part"]: g["params"] for g in optimizer.param_groups}
+    kept = {g["unit"]: g["params"] for g in optimizer.param_groups}
     for group in optimizer.param_groups:
-        group["params"] = gradient_holders(groups[group["part"]])
+        group["params"] = gradient_holders(groups[group["unit"]])
     try:
         yield
     finally:
         for group in optimizer.param_groups:
-            group["params"] = kept[group["part"]]
+            group["params"] = kept[group["unit"]]
 
 
 def gradient_holders(group: TrainGroup) -> list[nn.Parameter]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load, load_file
+from trainer.export.lora import LoraExporter
 
 from modules.config.codec import save_file
 from modules.config.schema import Config
@@ -34,7 +35,6 @@ from trainer.events import (
     WarningRaised,
     from_line,
 )
-from trainer.export.lora import LoraExporter
 from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepContext, StepLoss
 from trainer.run.endings import Backups

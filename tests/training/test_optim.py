@@ -253,7 +253,7 @@ def test_freezing_drops_gradients_state_and_group_and_keeps_the_rest() -> None:
     assert torch.equal(groups[0].parameters["a.w"], before)
     assert not torch.equal(groups[1].parameters["b.w"], other)
     assert list(optimizer.state) == list(groups[1].parameters.values())
-    assert [g["part"] for g in optimizer.param_groups] == ["b"]
+    assert [g["unit"] for g in optimizer.param_groups] == ["b"]
 
 
 def test_schedules_follow_their_formulas() -> None:

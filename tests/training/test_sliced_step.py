@@ -113,7 +113,7 @@ def test_slices_hold_all_that_has_a_gradient_once(monkeypatch: pytest.MonkeyPatc
 
 
 def groups_by_part(groups: list[TrainGroup]) -> dict[str, TrainGroup]:
-    return {g.part: g for g in groups}
+    return {g.name: g for g in groups}
 
 
 def test_a_weight_without_a_gradient_stays_and_has_no_state() -> None:

@@ -17,11 +17,11 @@ from modules.adapters.registry import ADAPTERS
 from modules.adapters.stored import read_layers
 from modules.adapters.targets import target_layers
 from modules.config.schema import Config
-from modules.config.sections.model import Part
+from modules.config.sections.model import Part as PartSettings
 from modules.data.cache.store import weights_fingerprint
 from modules.data.dataset import Dataset
 from modules.data.order import SampleIndex
-from modules.families.protocol import ModelFamily, PartMemory
+from modules.families.protocol import ModelFamily, Part, PartMemory
 from modules.families.registry import FAMILIES
 from modules.memory.guard import DeviceGuard
 from modules.memory.placement import Placement
@@ -130,7 +130,7 @@ def load_model(config: Config, machine: Machine, on_bytes: Callable[[float, floa
         adapters, groups = [], _whole_parts(config, family)
     else:
         adapters = _attach(config, family)
-        groups = [_group(config, adapter.part, adapter.module, adapter.parameters()) for adapter in adapters]
+        groups = [_unit(config, family.parts[a.part], a.parameters()) for a in adapters]
     family.set_memory(
         {name: _memory_of(config.part(name), name, adapters) for name in family.parts},
         train_device=machine.train_device,
@@ -147,7 +147,7 @@ def load_model(config: Config, machine: Machine, on_bytes: Callable[[float, floa
     return LoadedModel(family, adapters, groups, placement, identities)
 
 
-def _memory_of(settings: Part, part: str, adapters: Sequence[Adapter]) -> PartMemory:
+def _memory_of(settings: PartSettings, part: str, adapters: Sequence[Adapter]) -> PartMemory:
     """Return how a part saves memory. Whatever waits, its adapter stays with it: it is small, and learns there."""
     own = (name for a in adapters if a.part == part for name in a.parameters())
     return PartMemory(
@@ -195,8 +195,8 @@ def _rounding_generators(run_seed: int, step: int, name: str, device: torch.devi
 
 def evaluation_of(model: LoadedModel, stepper: Stepper) -> Evaluation:
     """Return how the model is looked at: through its averages, without dropout."""
-    trained = [model.family.parts[g.part].module for g in model.groups]
-    return Evaluation(trained, stepper.ema, stepper.optimizer, model.groups)
+    modules = {g.part: model.family.parts[g.part].module for g in model.groups if g.part is not None}
+    return Evaluation(list(modules.values()), stepper.ema, stepper.optimizer, model.groups)
 
 
 def caches_of(config: Config, model: LoadedModel, machine: Machine, desk: CommandDesk, log: EventLog) -> Caches:
@@ -321,13 +321,23 @@ def _whole_parts(config: Config, family: ModelFamily) -> list[TrainGroup]:
             for parameter in reached.values():
                 parameter.requires_grad_(True)
             part.module.train()
-            groups.append(_group(config, name, part.module, {f"{name}.{n}": p for n, p in reached.items()}))
+            groups.append(_unit(config, part, {f"{name}.{n}": p for n, p in reached.items()}))
     return groups
 
 
-def _group(config: Config, part: str, module: torch.nn.Module, parameters: dict[str, torch.nn.Parameter]) -> TrainGroup:
-    own = config.part(part).learning_rate
-    return TrainGroup(part, parameters, config.training.learning_rate if own is None else own, module=module)
+def _unit(config: Config, part: Part, parameters: dict[str, torch.nn.Parameter]) -> TrainGroup:
+    """Return the training unit that a part is, or its adapter: it has the part's name and settings."""
+    settings = config.part(part.spec.name)
+    own = settings.learning_rate
+    return TrainGroup(
+        part.spec.name,
+        parameters,
+        config.training.learning_rate if own is None else own,
+        module=part.module,
+        part=part.spec.name,
+        label=part.spec.label,
+        stop_after=settings.stop_after,
+    )
 
 
 def _identities(config: Config, family: ModelFamily, machine: Machine) -> EncoderIdentities:

@@ -64,7 +64,7 @@ class Watchdog:
 
     def __init__(self, groups: Sequence[TrainGroup]) -> None:
         self._watched = {
-            g.part: _Watched(g, {id(p): n for n, p in moved_parameters([g]).items() if g.parameters[n].numel()})
+            g.name: _Watched(g, {id(p): n for n, p in moved_parameters([g]).items() if g.parameters[n].numel()})
             for g in groups
         }
         self._before: dict[str, _Look] = {}
@@ -146,7 +146,7 @@ def _read(flags: Sequence[torch.Tensor]) -> list[bool]:
 
 def _refuse(watched: _Watched) -> None:
     """Raise DarkroomError where what has not learned is more than a healthy part may have."""
-    part, total = watched.group.part.replace("_", " "), len(watched.group.parameters)
+    part, total = watched.group.name.replace("_", " "), len(watched.group.parameters)
     unproven = list(watched.unproven.values())
     missing = [n for n in unproven if n not in watched.arrived]
     silent = [n for n in unproven if n not in watched.stirred]
@@ -184,6 +184,6 @@ def _refuse(watched: _Watched) -> None:
 
 def _share(names: Collection[str], watched: _Watched) -> str:
     """Return how many of a part's parameters these are, and the names of some, as the part itself names them."""
-    own = [name.removeprefix(f"{watched.group.part}.") for name in names]
+    own = [name.removeprefix(f"{watched.group.part or watched.group.name}.") for name in names]
     more = f" and {len(own) - _MOST_NAMED} more" if len(own) > _MOST_NAMED else ""
     return f"{len(own)} of its {len(watched.group.parameters)} parameters ({', '.join(own[:_MOST_NAMED])}{more})"
