@@ -137,7 +137,7 @@ def _with_list(loaded: Loaded, kind: ListKind, raw: dict[str, Any], folder: Path
     found = read_list(kind, name, folder, notes, family=config.model.family, is_onetrainer=is_theirs)
     if found is None:
         return replace(loaded, problems=[*loaded.problems, *notes])
-    part: dict[str, Any] = {"darkroom_version": VERSION}
+    part: dict[str, Any] = {"darkroom_version": found.version}
     put(part, kind.list_path, found.entries)
     fitted = decode(part)
     unknown = {**config.unknown, **fitted.config.unknown}

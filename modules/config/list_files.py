@@ -1,6 +1,7 @@
 """Concepts and samples in files of their own, which several configs can share: found, read and written.
 
-Ours say what they are: {"darkroom_concepts": 1, "concepts": [...]}. OneTrainer's are bare lists. Either is read.
+Ours have a version, that of the config they belong to: {"darkroom_concepts": 2, "concepts": [...]}. OneTrainer's are
+bare lists. Either is read.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from modules.config.migrations.onetrainer_11.samples import samples_from
 from modules.system.paths import PROGRAM_ROOT
 from modules.system.problem import Problem, shown
 
-LIST_VERSION = 1
+LIST_VERSION = 2
 _PARENTS = 3
 Tree = dict[str, Any]
 
@@ -51,10 +52,11 @@ LISTS = (
 
 @dataclass(frozen=True, slots=True)
 class FoundList:
-    """A list as it was read: our entries, where it lies, and what is left of OneTrainer's."""
+    """A list as it was read: our entries, its file, the version of their names, and what is left of OneTrainer's."""
 
     entries: list[Any]
     path: Path
+    version: int
     leftovers: list[Tree] = field(default_factory=list)
 
 
@@ -103,10 +105,11 @@ def _ours(kind: ListKind, path: Path, content: Tree, notes: list[Problem]) -> Fo
     version, entries = content.get(kind.version_key), content.get(kind.name)
     if version is None or not isinstance(entries, list):
         return None
-    if version != LIST_VERSION:
+    if version not in range(1, LIST_VERSION + 1):
         message = f"{path} was written by another Darkroom (version {shown(version)}); what is known here is loaded."
         notes.append(Problem(kind.list_path, message, "warning"))
-    return FoundList(entries, path)
+    is_older = isinstance(version, int) and 0 < version < LIST_VERSION
+    return FoundList(entries, path, version if is_older else LIST_VERSION)
 
 
 def _theirs(kind: ListKind, path: Path, content: object, family: str, notes: list[Problem]) -> FoundList | None:
@@ -114,7 +117,7 @@ def _theirs(kind: ListKind, path: Path, content: object, family: str, notes: lis
         return None
     is_concepts = kind.name == "concepts"
     entries, leftovers = concepts_from(content, notes) if is_concepts else samples_from(content, notes, family)
-    return FoundList(entries, path, leftovers)
+    return FoundList(entries, path, 1, leftovers)  # OneTrainer's come through our version 1
 
 
 def _find(kind: ListKind, name: str, folder: Path, notes: list[Problem], *, is_onetrainer: bool) -> Path | None:

@@ -1,4 +1,4 @@
-"""The config tree, version 1. Sections are frozen; `edit.set_path` makes an edited copy."""
+"""The config tree, version 2. Sections are frozen; `edit.set_path` makes an edited copy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 else:
     AdapterChoice = settings_union()
 
-VERSION = 1
+VERSION = 2
 
 
 class Config(Section):
@@ -37,7 +37,7 @@ class Config(Section):
     `unknown` keeps what a newer or another program wrote, by its path.
     """
 
-    darkroom_version: Literal[1] = 1
+    darkroom_version: Literal[2] = 2
     general: General = General()
     model: Model = Model()
     parts: Annotated[

@@ -37,19 +37,19 @@ class ResizeCrop:
         return self.scaled == self.bucket
 
 
-def bucket_sizes(resolution_px: int, *, step_px: int, max_aspect: float, is_bucketing: bool) -> tuple[Size, ...]:
+def bucket_sizes(resolution_px: int, *, step_px: int, max_aspect_ratio: float, is_bucketing: bool) -> tuple[Size, ...]:
     """Return the sizes on offer at one resolution, sorted.
 
-    All are multiples of `step_px` with an area of at most `resolution_px` squared, the widest `max_aspect` times as
-    wide as high. The square is always among them. Without bucketing it is the only one.
+    All are multiples of `step_px` with an area of at most `resolution_px` squared, the widest `max_aspect_ratio` times
+    as wide as high. The square is always among them. Without bucketing it is the only one.
     """
     side_px = max(step_px, resolution_px // step_px * step_px)
     sizes = {Size(side_px, side_px)}
     if is_bucketing:
-        longest_px = int(resolution_px * math.sqrt(max_aspect))
+        longest_px = int(resolution_px * math.sqrt(max_aspect_ratio))
         for long_px in range(step_px, longest_px + 1, step_px):
             short_px = resolution_px * resolution_px // long_px // step_px * step_px
-            if short_px >= step_px and 1 <= long_px / short_px <= max_aspect:
+            if short_px >= step_px and 1 <= long_px / short_px <= max_aspect_ratio:
                 sizes |= {Size(long_px, short_px), Size(short_px, long_px)}
     return tuple(sorted(sizes))
 

@@ -28,7 +28,7 @@ class CaptionChanges(Section):
         str,
         Setting("Tag delimiter", "What separates two tags.", group=_CAPTIONS, level="advanced"),
     ] = ","
-    keep_tags: Annotated[
+    keep_tags_count: Annotated[
         int,
         Ge(0),
         Le(1000),
@@ -40,7 +40,7 @@ class CaptionChanges(Section):
             level="advanced",
         ),
     ] = 1
-    drop_tags: Annotated[
+    tag_dropout: Annotated[
         bool,
         Setting(
             "Tag dropout",
@@ -50,18 +50,18 @@ class CaptionChanges(Section):
             not_yet="refused",
         ),
     ] = False
-    drop_mode: Annotated[
-        Literal["all", "each", "later_rather"],
+    tag_dropout_mode: Annotated[
+        Literal["full", "random", "random_weighted"],
         Setting(
             "Tag dropout mode",
             "Full drops all tags at once, random each on its own, random weighted the later ones more often.",
             group=_CAPTIONS,
             level="advanced",
-            applies_when=When("drop_tags", (True,)),
-            choice_labels={"all": "Full", "each": "Random", "later_rather": "Random weighted"},
+            applies_when=When("tag_dropout", (True,)),
+            choice_labels={"full": "Full", "random": "Random", "random_weighted": "Random weighted"},
         ),
-    ] = "all"
-    drop_probability: Annotated[
+    ] = "full"
+    tag_dropout_probability: Annotated[
         float,
         Ge(0),
         Le(1),
@@ -70,7 +70,7 @@ class CaptionChanges(Section):
             "The probability that tags are dropped.",
             group=_CAPTIONS,
             level="advanced",
-            applies_when=When("drop_tags", (True,)),
+            applies_when=When("tag_dropout", (True,)),
         ),
     ] = 0.0
     special_tags_mode: Annotated[
@@ -80,7 +80,7 @@ class CaptionChanges(Section):
             "Whether only the special tags may be dropped (blacklist), or never (whitelist).",
             group=_CAPTIONS,
             level="advanced",
-            applies_when=When("drop_tags", (True,)),
+            applies_when=When("tag_dropout", (True,)),
             choice_labels={"none": "None", "blacklist": "Blacklist", "whitelist": "Whitelist"},
         ),
     ] = "none"
@@ -104,7 +104,7 @@ class CaptionChanges(Section):
             applies_when=When("special_tags_mode", ("blacklist", "whitelist")),
         ),
     ] = False
-    change_capitals: Annotated[
+    randomize_capitalization: Annotated[
         bool,
         Setting(
             "Randomize capitalization",
@@ -114,17 +114,17 @@ class CaptionChanges(Section):
             not_yet="refused",
         ),
     ] = False
-    capital_modes: Annotated[
+    capitalization_modes: Annotated[
         str,
         Setting(
             "Capitalization modes",
             "Any of capslock, title, first and random, separated by commas; one is chosen each time.",
             group=_CAPTIONS,
             level="advanced",
-            applies_when=When("change_capitals", (True,)),
+            applies_when=When("randomize_capitalization", (True,)),
         ),
     ] = "capslock, title, first, random"
-    capital_probability: Annotated[
+    capitalization_probability: Annotated[
         float,
         Ge(0),
         Le(1),
@@ -133,16 +133,16 @@ class CaptionChanges(Section):
             "The probability that a tag is changed.",
             group=_CAPTIONS,
             level="advanced",
-            applies_when=When("change_capitals", (True,)),
+            applies_when=When("randomize_capitalization", (True,)),
         ),
     ] = 0.0
-    lower_case: Annotated[
+    lowercase_first: Annotated[
         bool,
         Setting(
             "Force lowercase first",
             "Converts the caption to lowercase first.",
             group=_CAPTIONS,
             level="advanced",
-            applies_when=When("change_capitals", (True,)),
+            applies_when=When("randomize_capitalization", (True,)),
         ),
     ] = False

@@ -55,7 +55,7 @@ class BucketRules:
 
     resolutions_px: tuple[int, ...]
     step_px: int
-    max_aspect: float
+    max_aspect_ratio: float
     is_bucketing: bool
     fixed: Size | None = None
 
@@ -65,7 +65,9 @@ class BucketRules:
             sides_px = (self.fixed.width_px, self.fixed.height_px)
             return ((Size(*(max(self.step_px, side // self.step_px * self.step_px) for side in sides_px)),),)
         return tuple(
-            bucket_sizes(r, step_px=self.step_px, max_aspect=self.max_aspect, is_bucketing=self.is_bucketing)
+            bucket_sizes(
+                r, step_px=self.step_px, max_aspect_ratio=self.max_aspect_ratio, is_bucketing=self.is_bucketing
+            )
             for r in self.resolutions_px
         )
 

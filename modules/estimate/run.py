@@ -47,7 +47,7 @@ class Sampled:
     the denoiser on two at once; and the weights of who reward models them.
     """
 
-    last_steps: int
+    backprop_steps: int
     is_guided: bool
     reward_models_bytes: int
 
@@ -212,7 +212,7 @@ class _Run:
                 width_px=width_px,
                 height_px=height_px,
                 gradients=ways[run.accumulates],
-                num_passes=run.sampled.last_steps,
+                num_passes=run.sampled.backprop_steps,
             )
             vae = self.passes.decoding_to_learn(run.plans[self._part("vae")], width_px=width_px, height_px=height_px)
             decoding = [{"activations": kept + vae, "gradients": lying}]

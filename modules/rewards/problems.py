@@ -16,7 +16,7 @@ from modules.system.problem import Problem
 def problems_of_rewards(
     scorers: Sequence[Scorer],
     *,
-    hold_out: str = "none",
+    held_out_reward: str = "none",
     offline: bool,
     hub_cache_dir: str = "",
     approved_hashes: Collection[str] = (),
@@ -25,10 +25,10 @@ def problems_of_rewards(
 
     `approved_hashes` are those of the files of code that may be run. Errors keep a run from starting.
     """
-    held_out = held_out_scorer(scorers, hold_out)
-    in_use = [(f"reward.scorers.{scorers.index(s)}", s) for s in trained_scorers(scorers, hold_out)]
+    held_out = held_out_scorer(scorers, held_out_reward)
+    in_use = [(f"reward.models.{scorers.index(s)}", s) for s in trained_scorers(scorers, held_out_reward)]
     if held_out is not None:
-        where = f"reward.scorers.{scorers.index(held_out)}" if held_out in scorers else "training.method"
+        where = f"reward.models.{scorers.index(held_out)}" if held_out in scorers else "training.method"
         in_use.append((where, held_out))
     for path, scorer in in_use:
         if scorer.kind == "user_code":
@@ -40,7 +40,7 @@ def problems_of_rewards(
 def _files(path: str, scorer: Scorer, *, offline: bool, hub_cache_dir: str) -> Iterator[Problem]:
     label = REWARDS[scorer.kind].label
     for wanted in wanted_files(scorer):
-        where = f"{path}.{wanted.published.slot}" if path.startswith("reward.") else f"{path}.hold_out"
+        where = f"{path}.{wanted.published.slot}" if path.startswith("reward.") else f"{path}.held_out_reward"
         try:
             is_there = found_file(wanted, hub_cache_dir=hub_cache_dir) is not None
         except DarkroomError as error:
@@ -62,7 +62,7 @@ def _files(path: str, scorer: Scorer, *, offline: bool, hub_cache_dir: str) -> I
 
 
 def _code(path: str, scorer: Scorer, approved_hashes: Collection[str]) -> Iterator[Problem]:
-    where = f"{path}.file" if path.startswith("reward.") else f"{path}.hold_out"
+    where = f"{path}.file" if path.startswith("reward.") else f"{path}.held_out_reward"
     try:
         file, function = split_reference(scorer.file)
         if hash_of(file) not in approved_hashes:

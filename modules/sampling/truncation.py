@@ -29,6 +29,6 @@ class Truncation:
         return self.lowest + seed % (self.highest - self.lowest + 1)
 
 
-def truncation_of(truncate: str, *, last_steps: int, last_steps_min: int) -> Truncation:
-    """Return the truncation that a config's choice means: "fixed" at `last_steps`, or "uniform" up to it."""
-    return Truncation(last_steps if truncate == "fixed" else last_steps_min, last_steps)
+def truncation_of(truncate: str, *, backprop_steps: int, backprop_steps_min: int) -> Truncation:
+    """Return the truncation that a config's choice means: "fixed" at `backprop_steps`, or "uniform" up to it."""
+    return Truncation(backprop_steps if truncate == "fixed" else backprop_steps_min, backprop_steps)

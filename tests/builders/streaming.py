@@ -127,7 +127,7 @@ def backup(folder: Path) -> Callable[[int], Callable[[], None]]:
         ema = Ema({}, decay=0.9, update_every_steps=1, device=CPU)
         ema.averages = {n: p.detach() for n, p in parameters.items()}
         stepper = Stepper(
-            [group], optimizer, scaler=torch.amp.GradScaler("cpu", enabled=False), clip_norm=None,
+            [group], optimizer, scaler=torch.amp.GradScaler("cpu", enabled=False), clip_grad_norm=None,
             rate_factor=lambda step: 1.0, ema=ema,
         )  # fmt: skip
         facts: dict[str, Any] = {

@@ -21,8 +21,8 @@ from trainer.events import PhaseChanged, RewardMeasured, RunFailed, StepFinished
 from trainer.step.pauses import Pauses
 from trainer.step.stepper import Stepper
 
-BRIGHTER: dict[str, Any] = {"scorers": [{"kind": "brightness"}], "measure_every": {"unit": "never"}}
-METHOD: dict[str, Any] = {"name": "alignprop", "steps": 4, "last_steps": 2, "guidance": 2.0}
+BRIGHTER: dict[str, Any] = {"models": [{"kind": "brightness"}], "measure_every": {"unit": "never"}}
+METHOD: dict[str, Any] = {"name": "alignprop", "steps": 4, "backprop_steps": 2, "guidance": 2.0}
 
 
 def reward_config(folder: Path, model: Path, images: Path, **method: Any) -> Config:
@@ -53,10 +53,16 @@ def demo_config(folder: Path, *, trains: str, checkpointing: str, seed: int) -> 
             "trains": trains,
             "epochs": 1,
             "learning_rate": 3e-3 if trains == "adapter" else 3e-4,
-            "method": {"name": "alignprop", "steps": 8, "truncate": "fixed", "last_steps": 2, "guidance": 3.0},
+            "method": {
+                "name": "alignprop",
+                "steps": 8,
+                "gradient_truncation": "fixed",
+                "backprop_steps": 2,
+                "guidance": 3.0,
+            },
         },
         adapter={"rank": 4, "alpha": 4.0},
-        reward={"scorers": [{"kind": "brightness"}], "measure_every": {"n": 20, "unit": "step"}, "num_images": 8},
+        reward={"models": [{"kind": "brightness"}], "measure_every": {"n": 20, "unit": "step"}, "num_images": 8},
     )
 
 
@@ -223,7 +229,7 @@ def test_every_trained_parameter_gets_its_gradient(
 
     monkeypatch.setattr(Stepper, "finish", finish)
     config = laid_over(
-        reward_config(tmp_path, request.getfixturevalue(model), images, truncate="fixed"),
+        reward_config(tmp_path, request.getfixturevalue(model), images, gradient_truncation="fixed"),
         {
             "training": {"trains": "full", "precision": precision, "epochs": 1},
             "data": {"latent_cache": is_cached, "text_cache": is_cached},
@@ -239,7 +245,7 @@ def test_every_trained_parameter_gets_its_gradient(
 
 
 def test_ways_to_save_memory_change_no_bit(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
-    config = reward_config(tmp_path, tiny_sd, images, truncate="fixed", last_steps=3)
+    config = reward_config(tmp_path, tiny_sd, images, gradient_truncation="fixed", backprop_steps=3)
     plain = run(config)
     for unet in (
         {"checkpointing": "whole", "offload_activations": True},
@@ -290,7 +296,7 @@ def test_the_trial_reaches_through_the_most_steps(
         return plain(*arguments, **options)
 
     monkeypatch.setattr(alignprop, "roll_out", watched)
-    config = reward_config(tmp_path, tiny_sd, images, last_steps=3)
+    config = reward_config(tmp_path, tiny_sd, images, backprop_steps=3)
     run(laid_over(config, {"training": {"epochs": 4}}))
     assert drawn[0] == 3
     assert set(drawn[1:]) == {1, 2, 3}

@@ -65,7 +65,7 @@ def test_a_second_time_nothing_is_built(config: Config) -> None:
     ("change", "expected"),
     [
         ({"data": {"resolution_px": [96]}}, both(NUM_IMAGES, 0)),
-        ({"data": {"aspect_buckets": False}}, both(2, 0)),  # the two wide ones are now cut to squares
+        ({"data": {"aspect_ratio_bucketing": False}}, both(2, 0)),  # the two wide ones are now cut to squares
         ({"data": {"resolution_px": [64, 96]}}, both(NUM_IMAGES, 0)),  # the smaller ones are there
         ({"model": {"clip_skip": 1}}, both(0, NUM_CAPTIONS)),
         ({"training": {"precision": "bfloat16"}}, both(0, NUM_CAPTIONS)),  # on a GPU the images, too

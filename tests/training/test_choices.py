@@ -56,7 +56,7 @@ def base(tiny_sd: Path, tmp_path_factory: pytest.TempPathFactory) -> Config:
         adapter={"custom_layers": "attn2"},
         sampling={"at_end": True, "prompts": [SAMPLE]},
         validation={"every": {"n": 1, "unit": "epoch"}},
-        reward={"scorers": [{"kind": "brightness"}], "measure_every": {"unit": "never"}},
+        reward={"models": [{"kind": "brightness"}], "measure_every": {"unit": "never"}},
     )
     return laid_over(config, {"model": {"offline": True}})
 
@@ -140,27 +140,30 @@ EXACT = {
     ("training.ema.mode", "temp_device"),  # see test_the_average_lies_where_it_is_asked_to
     *((f"parts.{part}.checkpointing", mode) for part in ("unet", "text_encoder", "vae") for mode in ("block", "whole")),
     ("training.schedule", "constant"),
-    ("model.prediction", "epsilon"),  # what the model says of itself
+    ("model.prediction_type", "epsilon"),  # what the model says of itself
     ("model.zero_terminal_snr", "off"),  # as above
     *(("embeddings.dtype", dtype) for dtype in ("bfloat16", "float16")),  # there are no embeddings, which are refused
     ("output.model_format", "diffusers"),  # says nothing of a LoRA; see test_fine_tune
     ("validation.result", "best"),  # here the last is the best; see test_validation
-    ("training.small_weights", "stochastic"),  # nothing is in 16 bits here; see test_stand_ins and test_fine_tune
+    (
+        "training.low_precision_updates",
+        "stochastic",
+    ),  # nothing is in 16 bits here; see test_stand_ins and test_fine_tune
 }
 # What a choice asks for beside it.
-SHORT_CHAIN = {"name": "alignprop", "steps": 3, "last_steps": 2, "guidance": 1.0, "target": 0.1}
+SHORT_CHAIN = {"name": "alignprop", "steps": 3, "backprop_steps": 2, "guidance": 1.0, "target_reward": 0.1}
 BESIDE: dict[str, dict[str, Any]] = {
-    "model.zero_terminal_snr": {"model.prediction": "v_prediction"},
-    **{f: {"training.method": SHORT_CHAIN} for f in ("training.method.truncate", "training.method.loss")},
-    "reward.scorers.0.kind": {"training.method": SHORT_CHAIN},
+    "model.zero_terminal_snr": {"model.prediction_type": "v_prediction"},
+    **{f: {"training.method": SHORT_CHAIN} for f in ("training.method.gradient_truncation", "training.method.loss")},
+    "reward.models.0.kind": {"training.method": SHORT_CHAIN},
 }
 # Refused alone: leaves nothing to train; wants another base model.
 ALONE = {
     ("concepts.0.kind", "validation"),
     ("model.family", "sdxl"),
-    *(("reward.scorers.0.kind", kind) for kind in (*NEED_FILES, "user_code")),  # their files are not here
+    *(("reward.models.0.kind", kind) for kind in (*NEED_FILES, "user_code")),  # their files are not here
 }
-WATCHED = "training.method.hold_out"  # measures and never trains, whoever it is: see test_judges
+WATCHED = "training.method.held_out_reward"  # measures and never trains, whoever it is: see test_judges
 
 
 def is_chosen(config: Config, record: FieldRecord, value: str) -> bool:
@@ -280,13 +283,13 @@ def test_the_average_lies_where_it_is_asked_to(base: Config, monkeypatch: pytest
         ("data.caption_dropout", 0.9),
         ("adapter.alpha", 7.0),
         ("adapter.dropout", 0.4),
-        ("training.clip_norm", 1e-4),
+        ("training.clip_grad_norm", 1e-4),
         ("training.accumulation_steps", 2),
         ("training.ema.decay", 0.1),
         ("training.ema.update_every_steps", 3),
         ("general.seed", 7),
         ("model.clip_skip", 1),
-        ("data.max_aspect", 1.2),
+        ("data.max_aspect_ratio", 1.2),
         ("concepts.0.repeats", 2.0),
         ("concepts.0.loss_weight", 3.0),
         ("parts.unet.learning_rate", 0.5),

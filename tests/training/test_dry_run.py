@@ -136,8 +136,8 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 KINDS: dict[str, dict[str, Any]] = {
     "float32": {},
-    "masters": {"training": {"small_weights": "master"}},
-    "stochastic": {"training": {"small_weights": "stochastic"}},
+    "masters": {"training": {"low_precision_updates": "master"}},
+    "stochastic": {"training": {"low_precision_updates": "stochastic"}},
 }
 
 

@@ -109,8 +109,8 @@ def test_a_run_fused_and_resumed_ends_as_the_plain_one(tiny_sd: Path, images: Pa
             training={
                 "trains": "full",
                 "batch_size": 1,
-                "clip_norm": None,
-                "small_weights": "stochastic",
+                "clip_grad_norm": None,
+                "low_precision_updates": "stochastic",
                 "optimizer": {"name": "adamw_8bit", "min_8bit_size": 64, "fused_back_pass": fused},
             },
             parts={"unet": {"dtype": "bfloat16"}},

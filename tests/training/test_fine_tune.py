@@ -111,19 +111,19 @@ def test_a_part_that_is_not_to_learn_stays(sd_config: Config, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("dtype", "small_weights", "kept"),
+    ("dtype", "low_precision_updates", "kept"),
     [("float32", "master", torch.float32), ("bfloat16", "master", torch.float32),
      ("float16", "master", torch.float32), ("bfloat16", "stochastic", torch.bfloat16)],
 )  # fmt: skip
 def test_stopped_and_resumed_ends_bit_equal(
-    sd_config: Config, tmp_path: Path, dtype: str, small_weights: str, kept: torch.dtype
+    sd_config: Config, tmp_path: Path, dtype: str, low_precision_updates: str, kept: torch.dtype
 ) -> None:
     hard = laid_over(
         sd_config,
         {
             "parts": {p: {"dtype": dtype, "checkpointing": "block"} for p in ("unet", "text_encoder")},
             "training": {
-                "small_weights": small_weights,
+                "low_precision_updates": low_precision_updates,
                 "ema": {"mode": "train_device", "decay": 0.9},
                 "learning_rate": 1e-4,
                 "accumulation_steps": 2,
@@ -149,10 +149,12 @@ def losses_of(ran: Ran) -> list[float]:
     return [s.loss for s in ran.of(StepFinished) if s.loss is not None]
 
 
-@pytest.mark.parametrize("small_weights", ["master", "stochastic"])
-def test_bfloat16_weights_learn_about_as_well_as_float32(sd_config: Config, small_weights: str) -> None:
+@pytest.mark.parametrize("low_precision_updates", ["master", "stochastic"])
+def test_bfloat16_weights_learn_about_as_well_as_float32(sd_config: Config, low_precision_updates: str) -> None:
     """A rate at which plain bfloat16 stands still: updates of 1e-5 on weights of about 0.1."""
-    slow = laid_over(sd_config, {"training": {"learning_rate": 1e-5, "epochs": 6, "small_weights": small_weights}})
+    slow = laid_over(
+        sd_config, {"training": {"learning_rate": 1e-5, "epochs": 6, "low_precision_updates": low_precision_updates}}
+    )
     exact = run(slow).weights
     halved = laid_over(slow, {"parts": {p: {"dtype": "bfloat16"} for p in ("unet", "text_encoder")}})
     start = load_tiny(Path(sd_config.model.base_model)).parts
@@ -227,9 +229,9 @@ def test_a_place_that_does_not_fit_the_form_is_told(
 
 def test_float16_is_not_rounded_stochastically(sd_config: Config) -> None:
     changed = laid_over(
-        sd_config, {"training": {"small_weights": "stochastic"}, "parts": {"unet": {"dtype": "float16"}}}
+        sd_config, {"training": {"low_precision_updates": "stochastic"}, "parts": {"unet": {"dtype": "float16"}}}
     )
-    assert [e.path for e in check(changed).errors] == ["training.small_weights"]
+    assert [e.path for e in check(changed).errors] == ["training.low_precision_updates"]
 
 
 @pytest.mark.parametrize("trains", ["adapter", "full"])

@@ -45,9 +45,9 @@ def config_of(model: Path, images: Path, folder: Path, *, name: str, fused: bool
         training={
             "epochs": 2,
             "batch_size": 1,
-            "clip_norm": None,
+            "clip_grad_norm": None,
             "optimizer": {"name": name, "fused_back_pass": fused},
-            "small_weights": "stochastic",
+            "low_precision_updates": "stochastic",
         },
     )
     return laid_over(base, changes)
@@ -159,7 +159,7 @@ def test_layers_that_wait_on_the_other_device_move_there(tiny_sd: Path, images: 
     ("changes", "path", "advice"),
     [
         ({"accumulation_steps": 3}, "training.accumulation_steps", "Set the accumulation to 1"),
-        ({"clip_norm": 1.0}, "training.clip_norm", "Leave this field empty"),
+        ({"clip_grad_norm": 1.0}, "training.clip_grad_norm", "Leave this field empty"),
         ({"precision": "float16"}, "training.precision", "Choose bfloat16 or float32"),
     ],
 )
@@ -193,7 +193,7 @@ class Toy:
             [self.group],
             build_optimizer(optimizer_groups([self.group]), AdamW()),
             scaler=torch.amp.GradScaler("cpu", enabled=False),
-            clip_norm=None,
+            clip_grad_norm=None,
             rate_factor=lambda step: 1.0 / (step + 1),
             ema=self.average,
             rounding_generators=lambda step, name: torch.Generator().manual_seed(step * 1000 + len(name)),
@@ -305,10 +305,10 @@ def test_a_part_of_a_step_is_refused() -> None:
         toy.stepper.backward(StepLoss(toy.loss(), num_samples=1, group_samples=2, is_last_micro_batch=False))
     group = toy.group
     options: dict[str, Any] = {"rate_factor": lambda step: 1.0, "ema": None, "is_fused": True}
-    for clip_norm, has_scaler in ((1.0, False), (None, True)):
+    for clip_grad_norm, has_scaler in ((1.0, False), (None, True)):
         scaler = torch.amp.GradScaler("cpu", enabled=has_scaler)
         with pytest.raises(ValueError, match="no clipping"):
-            Stepper([group], toy.stepper.optimizer, scaler=scaler, clip_norm=clip_norm, **options)
+            Stepper([group], toy.stepper.optimizer, scaler=scaler, clip_grad_norm=clip_grad_norm, **options)
 
 
 def test_a_frozen_group_has_no_hooks_and_a_backward_pass_of_others_is_left_alone() -> None:
@@ -354,7 +354,7 @@ def test_adafactor_may_be_cut_into_single_weights() -> None:
         optimizer = build_optimizer(optimizer_groups([toy.group]), Adafactor(scale_parameter=True, beta1=0.9))
         options: dict[str, Any] = {"rate_factor": lambda step: 1.0, "ema": None, "is_fused": fused}
         scaler = torch.amp.GradScaler("cpu", enabled=False)
-        toy.stepper = Stepper([toy.group], optimizer, scaler=scaler, clip_norm=None, **options)
+        toy.stepper = Stepper([toy.group], optimizer, scaler=scaler, clip_grad_norm=None, **options)
         for step in range(3):
             toy.step(step)
         states.append(toy.values())

@@ -63,7 +63,7 @@ def test_a_lora_says_what_its_model_was_told_to_predict(tiny_sd: Path, tmp_path:
         folder = tmp_path / prediction
         images = draw_folder(folder / "images", sizes=[(64, 64)] * 2)
         config = small_config(folder, model=tiny_sd, images=images)
-        ran = run(laid_over(config, {"model": {"prediction": prediction}, "training": {"epochs": 1}}))
+        ran = run(laid_over(config, {"model": {"prediction_type": prediction}, "training": {"epochs": 1}}))
         with safe_open(ran.finished.model_path, framework="pt") as file:
             told.append(file.metadata()["modelspec.prediction_type"])
         losses.append([step.loss for step in ran.of(StepFinished)])

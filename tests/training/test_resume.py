@@ -45,7 +45,7 @@ HARD: dict[str, Any] = {
 
 # A LoRA, or the whole model in bfloat16 with stochastic rounding.
 WHOLE: dict[str, Any] = {
-    "training": {"trains": "full", "learning_rate": 1e-4, "small_weights": "stochastic"},
+    "training": {"trains": "full", "learning_rate": 1e-4, "low_precision_updates": "stochastic"},
     "parts": {name: {"dtype": "bfloat16"} for name in ("unet", "text_encoder", "text_encoder_2")},
 }
 KINDS = [

@@ -25,7 +25,7 @@ from trainer.methods.reward_models import measured_prompts
 from trainer.preflight import check, datasets_of
 from trainer.run.allowed_code import unapproved_code
 
-METHOD: dict[str, Any] = {"name": "alignprop", "steps": 3, "last_steps": 1, "guidance": 1.0}
+METHOD: dict[str, Any] = {"name": "alignprop", "steps": 3, "backprop_steps": 1, "guidance": 1.0}
 
 
 def reward_config(folder: Path, model: Path, images: Path, *scorers: dict[str, Any], **method: Any) -> Config:
@@ -34,7 +34,7 @@ def reward_config(folder: Path, model: Path, images: Path, *scorers: dict[str, A
         model=model,
         images=images,
         training={"method": {**METHOD, **method}, "epochs": 1},
-        reward={"scorers": list(scorers), "measure_every": {"n": 1, "unit": "step"}, "num_images": 2},
+        reward={"models": list(scorers), "measure_every": {"n": 1, "unit": "step"}, "num_images": 2},
     )
 
 
@@ -46,7 +46,9 @@ def test_the_judge_held_out_is_told_beside_the_others_and_never_followed(
 ) -> None:
     brightness, contrast = {"kind": "brightness"}, {"kind": "contrast", "weight": 50.0}
     alone = run(reward_config(tmp_path / "alone", tiny_sd, images, brightness))
-    watched = run(reward_config(tmp_path / "watched", tiny_sd, images, brightness, contrast, hold_out="contrast"))
+    watched = run(
+        reward_config(tmp_path / "watched", tiny_sd, images, brightness, contrast, held_out_reward="contrast")
+    )
     both = run(reward_config(tmp_path / "both", tiny_sd, images, brightness, contrast))
     assert_equal_tensors(alone.weights, watched.weights)
     assert any(not one.equal(both.weights[name]) for name, one in alone.weights.items())
@@ -79,8 +81,8 @@ def test_the_run_ends_once_the_held_out_rating_no_longer_rises(
 
     monkeypatch.setattr(RewardCallback, "_rated", rated)
     config = laid_over(
-        reward_config(tmp_path, tiny_sd, images, {"kind": "brightness"}, hold_out="contrast"),
-        {"training": {"epochs": 9, "batch_size": 1}, "reward": {"stop_after_worse": 2}},
+        reward_config(tmp_path, tiny_sd, images, {"kind": "brightness"}, held_out_reward="contrast"),
+        {"training": {"epochs": 9, "batch_size": 1}, "reward": {"early_stopping_patience": 2}},
     )
     ran = run(config)
     assert (ran.finished.outcome, ran.finished.step) == ("stopped_early", 4)
@@ -132,7 +134,7 @@ def test_what_is_painted_for_a_measurement(tiny_sd: Path, tmp_path: Path) -> Non
 def test_a_missing_file_is_told_by_its_field(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     config = reward_config(tmp_path, tiny_sd, images, {"kind": "hps", "file": str(tmp_path / "nowhere.pt")})
     [error] = check(config).errors
-    assert error.path == "reward.scorers.0.file"
+    assert error.path == "reward.models.0.file"
     assert "nowhere.pt" in error.message
     ending = run(config).ending
     assert isinstance(ending, RunFailed)
@@ -148,19 +150,19 @@ def test_what_is_fetched_is_told_before_the_start(tiny_sd: Path, images: Path, t
     assert "PickScore" in line
     assert "3.9 GB" in line
     offline = check(laid_over(config, {"model": {"offline": True}}))
-    assert [e.path for e in offline.errors] == ["reward.scorers.0.file"]
+    assert [e.path for e in offline.errors] == ["reward.models.0.file"]
 
 
 def test_an_early_stop_needs_measurements(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     config = laid_over(
         reward_config(tmp_path, tiny_sd, images, {"kind": "brightness"}),
-        {"reward": {"measure_every": {"unit": "never"}, "stop_after_worse": 2}},
+        {"reward": {"measure_every": {"unit": "never"}, "early_stopping_patience": 2}},
     )
-    assert [e.path for e in check(config).errors] == ["reward.stop_after_worse"]
+    assert [e.path for e in check(config).errors] == ["reward.early_stopping_patience"]
 
 
 def test_many_last_steps_without_checkpointing_are_told(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
-    config = reward_config(tmp_path, tiny_sd, images, {"kind": "brightness"}, last_steps=3)
+    config = reward_config(tmp_path, tiny_sd, images, {"kind": "brightness"}, backprop_steps=3)
     hints = [p for p in check(config).problems if p.path == "parts.unet.checkpointing"]
     assert [p.severity for p in hints] == ["info"]
     assert "3 passes" in hints[0].message
@@ -248,8 +250,8 @@ def test_a_reward_that_no_gradient_passes_is_named(tiny_sd: Path, images: Path, 
     beside = laid_over(
         config,
         {
-            "reward": {"scorers": [{"kind": "brightness"}, {"kind": "user_code", "file": f"{file}:blind"}]},
-            "training": {"method": {**METHOD, "hold_out": "user_code"}},
+            "reward": {"models": [{"kind": "brightness"}, {"kind": "user_code", "file": f"{file}:blind"}]},
+            "training": {"method": {**METHOD, "held_out_reward": "user_code"}},
         },
     )
     assert run(beside).of(RewardMeasured)[-1].held_out is not None
@@ -287,7 +289,7 @@ def test_an_onetrainer_config_that_follows_a_reward_trains(tiny_sd: Path, images
     file.write_text(json.dumps(data))
     config = load_file(file).config
     assert config.training.method.name == "alignprop"
-    [scorer] = config.reward.scorers
+    [scorer] = config.reward.models
     assert scorer.kind == "aesthetic"
     own = {
         "clip_model": str(write_clip_folder(tmp_path / "clip")),
@@ -297,7 +299,7 @@ def test_an_onetrainer_config_that_follows_a_reward_trains(tiny_sd: Path, images
         laid_over(
             config,
             {
-                "reward": {"scorers": [{**scorer.model_dump(), **own}], "num_images": 1},
+                "reward": {"models": [{**scorer.model_dump(), **own}], "num_images": 1},
                 "sampling": {"every": {"unit": "never"}, "at_start": False, "at_end": False},
                 "validation": {"every": {"unit": "never"}},
             },

@@ -247,7 +247,8 @@ def test_many_in_a_row_stop_the_run_and_keep_the_good_model(config: Config, monk
     content = good.read_bytes()
     plant_nan(monkeypatch, {2, 3, 4, 5})
     changed = laid_over(
-        config, {"training": {"max_skipped_steps": 2, "epochs": 5}, "backup": {"every": {"n": 1, "unit": "step"}}}
+        config,
+        {"training": {"max_consecutive_skipped_steps": 2, "epochs": 5}, "backup": {"every": {"n": 1, "unit": "step"}}},
     )
     ran = run(changed)
     assert isinstance(ran.ending, RunFailed)

@@ -66,7 +66,7 @@ def test_sizes_and_crops_are_those_of_the_images(
         model=tiny_sdxl,
         images=images,
         concepts=[{"path": str(images)}, {"path": str(images), "kind": "validation"}],
-        data={"aspect_buckets": False, "latent_cache": text_learns},
+        data={"aspect_ratio_bucketing": False, "latent_cache": text_learns},
         training={"epochs": 1, "batch_size": 3},
         parts={key: {"train": text_learns} for key in ("text_encoder", "text_encoder_2")},
         validation={"every": {"n": 1, "unit": "epoch"}, "num_timesteps": 1},

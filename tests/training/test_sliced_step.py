@@ -42,7 +42,7 @@ def stepper_of(groups: list[TrainGroup], settings: OptimizerSettings, **options:
         groups,
         build_optimizer(optimizer_groups(groups), settings),
         scaler=torch.amp.GradScaler("cpu", enabled=False),
-        clip_norm=options.pop("clip_norm", 1.0),
+        clip_grad_norm=options.pop("clip_grad_norm", 1.0),
         rate_factor=lambda step: 1.0,
         ema=None,
         rounding_generators=lambda step, name: torch.Generator().manual_seed(derive_seed(step, name)),
@@ -133,7 +133,7 @@ def test_a_scaled_loss_and_clipping_in_16_bits(rounding: Rounding) -> None:
     ended = []
     for is_scaled in (False, True):
         groups = groups_of(rounding)
-        stepper = stepper_of(groups, AdamW(), clip_norm=0.5)
+        stepper = stepper_of(groups, AdamW(), clip_grad_norm=0.5)
         stepper.scaler = torch.amp.GradScaler("cpu", enabled=is_scaled, init_scale=1024.0)
         for step in range(2):
             backward(groups, stepper, step)
@@ -171,7 +171,7 @@ def test_a_fused_pass_does_not_look_through_all_weights_for_each() -> None:
             return super().items()
 
     groups = groups_of("stochastic")
-    stepper = stepper_of(groups, AdamW(fused_back_pass=True), clip_norm=None, is_fused=True)
+    stepper = stepper_of(groups, AdamW(fused_back_pass=True), clip_grad_norm=None, is_fused=True)
     for group in groups:
         group.master_weights = Counted(group.master_weights)
     backward(groups, stepper, 0)

@@ -81,8 +81,10 @@ def test_the_reward_is_there_as_followed_and_as_measured(config: Config) -> None
         laid_over(
             config,
             {
-                "training": {"method": {"name": "alignprop", "steps": 2, "last_steps": 1, "hold_out": "contrast"}},
-                "reward": {"scorers": [{"kind": "brightness"}], "measure_every": {"n": 1, "unit": "epoch"}},
+                "training": {
+                    "method": {"name": "alignprop", "steps": 2, "backprop_steps": 1, "held_out_reward": "contrast"}
+                },
+                "reward": {"models": [{"kind": "brightness"}], "measure_every": {"n": 1, "unit": "epoch"}},
             },
         )
     )

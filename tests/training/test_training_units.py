@@ -77,7 +77,7 @@ class Toy:
             self.units,
             torch.optim.AdamW(optimizer_groups(self.units)),
             scaler=torch.amp.GradScaler("cpu", enabled=False),
-            clip_norm=None if is_fused else 1.0,
+            clip_grad_norm=None if is_fused else 1.0,
             rate_factor=lambda step: 1.0,
             ema=Ema(named_parameters(self.units), decay=0.9, update_every_steps=1, device=CPU),
             is_fused=is_fused,

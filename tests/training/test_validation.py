@@ -287,7 +287,7 @@ def test_a_best_that_is_gone_leaves_the_last(config: Config, held_out: Path, mon
 def test_the_run_stops_early_and_saves(config: Config, held_out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     play(monkeypatch, {1: 0.5, 2: 0.6, 3: 0.4, 4: 0.4, 5: math.nan})
     longer = laid_over(config, {"training": {"epochs": 9}})
-    ran = run(validated(longer, held_out, stop_after_worse=2))
+    ran = run(validated(longer, held_out, early_stopping_patience=2))
     assert (ran.finished.outcome, ran.finished.step) == ("stopped_early", 5)
     assert (
         ran.finished.message
@@ -297,16 +297,16 @@ def test_the_run_stops_early_and_saves(config: Config, held_out: Path, monkeypat
     assert Path(ran.finished.model_path).is_file()
     assert Path(ran.finished.backup_path).is_dir()
     # Resumed as it is it ends again; with more patience it goes on.
-    again = run(validated(longer, held_out, stop_after_worse=2), resume_from=Path(ran.finished.backup_path))
+    again = run(validated(longer, held_out, early_stopping_patience=2), resume_from=Path(ran.finished.backup_path))
     assert (again.finished.outcome, again.finished.step) == ("stopped_early", 5)
-    patient = run(validated(longer, held_out, stop_after_worse=3), resume_from=Path(ran.finished.backup_path))
+    patient = run(validated(longer, held_out, early_stopping_patience=3), resume_from=Path(ran.finished.backup_path))
     assert (patient.finished.outcome, patient.finished.step) == ("stopped_early", 6)
 
 
 def test_the_end_of_the_run_is_no_early_stop(config: Config, held_out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     play(monkeypatch, {1: 0.5})
     steps = len(run(config).of(StepFinished))
-    ran = run(validated(config, held_out, stop_after_worse=steps - 1))
+    ran = run(validated(config, held_out, early_stopping_patience=steps - 1))
     assert (ran.finished.outcome, ran.finished.step) == ("finished", steps)
 
 
@@ -314,7 +314,7 @@ def test_a_validation_asked_for_by_hand_never_stops_a_run(
     config: Config, held_out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     play(monkeypatch, {3: 0.5})
-    seldom = validated(config, held_out, every={"n": 3, "unit": "step"}, stop_after_worse=1)
+    seldom = validated(config, held_out, every={"n": 3, "unit": "step"}, early_stopping_patience=1)
 
     def ask(event: Event, send: Callable[[Command], None]) -> None:
         if isinstance(event, StepFinished) and event.step in (4, 5):
@@ -333,7 +333,7 @@ def test_a_resumed_run_knows_the_best_and_how_long_ago(
 ) -> None:
     play(monkeypatch, {1: 0.9, 2: 0.3, 3: 0.6, 4: 0.5, 5: 0.4}, otherwise=0.5)
     longer = laid_over(config, {"training": {"epochs": 9}})
-    settings: dict[str, Any] = {"keep_best": True, "result": "best", "stop_after_worse": 3}
+    settings: dict[str, Any] = {"keep_best": True, "result": "best", "early_stopping_patience": 3}
     straight = run(validated(longer, held_out, "straight", **settings))
     assert (straight.finished.outcome, straight.finished.step) == ("stopped_early", 5)
 

@@ -146,7 +146,7 @@ def test_folders_dropped_on_the_concepts_are_concepts_and_a_config_is_a_config(
     drop(page.list.table.tree, tmp_path / "cats and dogs")  # type: ignore[attr-defined]
     assert [c.path for c in window.app.form.config.concepts] == [str(tmp_path / "cats and dogs")]
     drop(page.list.table.tree, folder / "onetrainer_3.json")  # type: ignore[attr-defined]
-    assert [c.path for c in window.app.form.config.concepts] == ["images/cats"]
+    assert [c.path for c in window.app.form.config.concepts] == ["pictures/cats"]
     window.app.context.navigation.open("general")
     drop(window.app.shell.host, tmp_path / "cats and dogs")
     window.settle()
@@ -202,7 +202,7 @@ def test_export_writes_one_file_and_leaves_the_config_where_it_belongs(
     assert (folder / "onetrainer_3.json").read_bytes() == before
     assert window.app.form.source.path == folder / "onetrainer_3.json"
     tree = json.loads((folder / "complete.json").read_text(encoding="utf-8"))
-    assert [c["path"] for c in tree["concepts"]] == ["images/cats"]
+    assert [c["path"] for c in tree["concepts"]] == ["pictures/cats"]
     assert [p["prompt"] for p in tree["sampling"]["prompts"]] == ["a cat"]
 
 

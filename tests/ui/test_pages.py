@@ -356,7 +356,7 @@ def test_changing_the_family_shows_its_parts(window: Window, monkeypatch: pytest
 
 def test_unknown_settings_survive_the_window(open_window: Callable[..., Window], tmp_path: Path) -> None:
     path = tmp_path / "old.json"
-    path.write_text(json.dumps({"darkroom_version": 1, "from_the_future": {"a": 1}}), encoding="utf-8")
+    path.write_text(json.dumps({"darkroom_version": 2, "from_the_future": {"a": 1}}), encoding="utf-8")
     window = open_window(path)
     assert window.app.form.source.name == "old"
     window.app.form.edit_text("training.epochs", "3")

@@ -41,39 +41,42 @@ def test_the_method_is_chosen_on_the_page_and_brings_its_fields(window: Window) 
     window.settle()
     assert shown_fields(page) >= {
         "training.method",
-        *(f"training.method.{n}" for n in ("probability", "steps", "truncate", "last_steps", "guidance", "loss")),
+        *(
+            f"training.method.{n}"
+            for n in ("probability", "steps", "gradient_truncation", "backprop_steps", "guidance", "loss")
+        ),
         "reward.measure_every",
-        "reward.stop_after_worse",
+        "reward.early_stopping_patience",
     }
-    assert "training.method.target" not in shown_fields(page)
+    assert "training.method.target_reward" not in shown_fields(page)
     pick(page.form_view.reveal("training.method.loss").control.frame, "hinge")
     window.settle()
-    assert "training.method.target" in shown_fields(page)
+    assert "training.method.target_reward" in shown_fields(page)
 
 
 def test_judges_are_added_and_edited(window: Window) -> None:
     page: Any = window.open_page("rewards")
     page.list.buttons["add"].invoke()
     window.settle()
-    [scorer] = window.app.form.config.reward.scorers
+    [scorer] = window.app.form.config.reward.models
     assert scorer.kind == "brightness"
     assert row_values(page.list.table, 0) == ["Brightness", "●", "1", "0 (black) to 1 (white)", "nothing"]
-    assert page.editor.show_field("reward.scorers.0.kind")
-    window.app.form.edit("reward.scorers", (Scorer(kind="aesthetic", weight=0.5),))
+    assert page.editor.show_field("reward.models.0.kind")
+    window.app.form.edit("reward.models", (Scorer(kind="aesthetic", weight=0.5),))
     window.settle()
     values = row_values(page.list.table, 0)
     assert values[2] == "0.5"
     assert "1.7 GB" in values[4]
-    assert page.show_field("reward.scorers.0.weight")
+    assert page.show_field("reward.models.0.weight")
     page.editor.close()
 
 
 def test_the_judge_held_out_is_marked(window: Window) -> None:
     form = window.app.form
-    form.edit("reward.scorers", (Scorer(kind="brightness"), Scorer(kind="contrast")))
+    form.edit("reward.models", (Scorer(kind="brightness"), Scorer(kind="contrast")))
     page: Any = window.open_page("rewards")
     form.choose_variant("training.method", "alignprop")
-    form.edit("training.method.hold_out", "contrast")
+    form.edit("training.method.held_out_reward", "contrast")
     window.settle()
     assert [row_values(page.list.table, i)[0] for i in (0, 1)] == ["Brightness", "Contrast (only watched)"]
 
@@ -112,7 +115,7 @@ def ready(window: Window, tmp_path: Path) -> Window:
             "data": {"resolution_px": [64]},
             "output": {"destination": str(tmp_path / "lora.safetensors")},
             "training": {"method": {"name": "alignprop"}},
-            "reward": {"scorers": [{"kind": "user_code", "file": f"{code}:score"}]},
+            "reward": {"models": [{"kind": "user_code", "file": f"{code}:score"}]},
         }
     )
     window.app.form.load(config, Source("ready"))

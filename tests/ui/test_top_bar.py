@@ -23,7 +23,7 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "training_presets"
     for family, name, epochs in (("sd", "#one", 11), ("sd", "#two", 12), ("zz", "#three", 13)):
         (folder / family).mkdir(parents=True, exist_ok=True)
-        tree = {"darkroom_version": 1, "general": {"notes": f"About {name}."}, "training": {"epochs": epochs}}
+        tree = {"darkroom_version": 2, "general": {"notes": f"About {name}."}, "training": {"epochs": epochs}}
         (folder / family / f"{name}.json").write_text(json.dumps(tree), encoding="utf-8")
     monkeypatch.setattr(presets, "BUILT_IN_DIR", folder)
     return folder
@@ -110,7 +110,7 @@ def test_the_three_choices_follow_the_config_and_lead_it(window: Window) -> None
 
 def test_what_was_odd_about_a_file_is_listed_and_leads_to_its_field(window: Window, tmp_path: Path) -> None:
     path = tmp_path / "odd.json"
-    tree = {"darkroom_version": 1, "training": {"epochs": "many"}, "what": 1, "adapter": {"rank": 0}}
+    tree = {"darkroom_version": 2, "training": {"epochs": "many"}, "what": 1, "adapter": {"rank": 0}}
     path.write_text(json.dumps(tree), encoding="utf-8")
     window.app.context.documents.open_file(path)
     window.settle()

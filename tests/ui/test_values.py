@@ -75,7 +75,7 @@ def test_half_an_image_is_no_batch() -> None:
     [
         ("tea.strength", 11, "11 does not fit; allowed: from 0 to 10 leaves."),
         ("tea.strength", -1, "-1 does not fit; allowed: from 0 to 10 leaves."),
-        ("training.clip_norm", 0.0, "0 does not fit; allowed: above 0 to 10,000."),
+        ("training.clip_grad_norm", 0.0, "0 does not fit; allowed: above 0 to 10,000."),
         ("data.resolution_px", (512, 16), "16 does not fit; allowed: from 32 to 8,192 px."),
         ("tea.strength", 10, ""),
         ("tea.warmth", None, ""),

@@ -17,9 +17,9 @@ aspects = st.floats(1, 8)
 
 
 @steady
-@given(resolution=resolutions, step=steps, max_aspect=aspects)
-def test_sizes_keep_their_promises(resolution: int, step: int, max_aspect: float) -> None:
-    sizes = bucket_sizes(resolution, step_px=step, max_aspect=max_aspect, is_bucketing=True)
+@given(resolution=resolutions, step=steps, max_aspect_ratio=aspects)
+def test_sizes_keep_their_promises(resolution: int, step: int, max_aspect_ratio: float) -> None:
+    sizes = bucket_sizes(resolution, step_px=step, max_aspect_ratio=max_aspect_ratio, is_bucketing=True)
     side = resolution // step * step
     assert Size(side, side) in sizes
     assert list(sizes) == sorted(set(sizes))
@@ -27,40 +27,42 @@ def test_sizes_keep_their_promises(resolution: int, step: int, max_aspect: float
         assert size.width_px % step == 0
         assert size.height_px % step == 0
         assert 0 < size.width_px * size.height_px <= resolution * resolution
-        assert 1 / max_aspect <= size.aspect <= max_aspect
+        assert 1 / max_aspect_ratio <= size.aspect <= max_aspect_ratio
         assert Size(size.height_px, size.width_px) in sizes
 
 
 @steady
-@given(resolution=resolutions, step=steps, max_aspect=aspects)
-def test_a_size_wastes_less_than_a_step(resolution: int, step: int, max_aspect: float) -> None:
+@given(resolution=resolutions, step=steps, max_aspect_ratio=aspects)
+def test_a_size_wastes_less_than_a_step(resolution: int, step: int, max_aspect_ratio: float) -> None:
     """Of each long side the largest short one is taken."""
-    for size in bucket_sizes(resolution, step_px=step, max_aspect=max_aspect, is_bucketing=True):
+    for size in bucket_sizes(resolution, step_px=step, max_aspect_ratio=max_aspect_ratio, is_bucketing=True):
         longer, shorter = max(size.width_px, size.height_px), min(size.width_px, size.height_px)
         if longer != shorter:
             assert longer * (shorter + step) > resolution * resolution
 
 
 @steady
-@given(resolution=st.integers(1, 2048), step=steps, max_aspect=aspects)
-def test_without_bucketing_there_is_the_square_alone(resolution: int, step: int, max_aspect: float) -> None:
+@given(resolution=st.integers(1, 2048), step=steps, max_aspect_ratio=aspects)
+def test_without_bucketing_there_is_the_square_alone(resolution: int, step: int, max_aspect_ratio: float) -> None:
     side = max(step, resolution // step * step)
-    assert bucket_sizes(resolution, step_px=step, max_aspect=max_aspect, is_bucketing=False) == (Size(side, side),)
+    assert bucket_sizes(resolution, step_px=step, max_aspect_ratio=max_aspect_ratio, is_bucketing=False) == (
+        Size(side, side),
+    )
 
 
 def test_a_resolution_below_the_step_is_one_step() -> None:
-    assert bucket_sizes(32, step_px=64, max_aspect=2.0, is_bucketing=True) == (Size(64, 64),)
+    assert bucket_sizes(32, step_px=64, max_aspect_ratio=2.0, is_bucketing=True) == (Size(64, 64),)
 
 
 def test_the_sizes_of_512() -> None:
-    sizes = bucket_sizes(512, step_px=64, max_aspect=2.0, is_bucketing=True)
+    sizes = bucket_sizes(512, step_px=64, max_aspect_ratio=2.0, is_bucketing=True)
     assert [str(s) for s in sizes] == ["384x640", "448x576", "512x512", "576x448", "640x384"]
 
 
 @steady
 @given(width=st.integers(1, 10_000), height=st.integers(1, 10_000), resolution=resolutions, step=steps)
 def test_a_placement_covers_its_bucket(width: int, height: int, resolution: int, step: int) -> None:
-    sizes = bucket_sizes(resolution, step_px=step, max_aspect=2.0, is_bucketing=True)
+    sizes = bucket_sizes(resolution, step_px=step, max_aspect_ratio=2.0, is_bucketing=True)
     placed = place(width, height, sizes)
     bucket, scaled = placed.bucket, placed.scaled
     assert bucket in sizes
@@ -81,7 +83,7 @@ def test_a_placement_covers_its_bucket(width: int, height: int, resolution: int,
 @steady
 @given(width=st.integers(1, 5000), height=st.integers(1, 5000), resolution=resolutions)
 def test_the_nearest_shape_is_taken(width: int, height: int, resolution: int) -> None:
-    sizes = bucket_sizes(resolution, step_px=64, max_aspect=2.0, is_bucketing=True)
+    sizes = bucket_sizes(resolution, step_px=64, max_aspect_ratio=2.0, is_bucketing=True)
     chosen = place(width, height, sizes).bucket
 
     def distance(size: Size) -> float:
@@ -93,7 +95,7 @@ def test_the_nearest_shape_is_taken(width: int, height: int, resolution: int) ->
 @steady
 @given(resolution=resolutions, step=steps)
 def test_an_image_of_a_bucket_s_size_is_placed_in_it_exactly(resolution: int, step: int) -> None:
-    sizes = bucket_sizes(resolution, step_px=step, max_aspect=2.0, is_bucketing=True)
+    sizes = bucket_sizes(resolution, step_px=step, max_aspect_ratio=2.0, is_bucketing=True)
     for size in sizes:
         placed = place(size.width_px, size.height_px, sizes)
         assert placed.is_exact
@@ -103,7 +105,7 @@ def test_an_image_of_a_bucket_s_size_is_placed_in_it_exactly(resolution: int, st
 @steady
 @given(width=st.integers(1, 3000), height=st.integers(1, 3000))
 def test_an_image_on_its_side_is_placed_on_its_side(width: int, height: int) -> None:
-    sizes = bucket_sizes(512, step_px=64, max_aspect=2.0, is_bucketing=True)
+    sizes = bucket_sizes(512, step_px=64, max_aspect_ratio=2.0, is_bucketing=True)
     one, other = place(width, height, sizes), place(height, width, sizes)
     if width != height:
         assert (one.scaled.width_px, one.scaled.height_px) == (other.scaled.height_px, other.scaled.width_px)
@@ -120,6 +122,6 @@ def test_an_image_on_its_side_is_placed_on_its_side(width: int, height: int) -> 
     ],
 )
 def test_placements(width: int, height: int, bucket: str, scaled: str, crop: tuple[int, int]) -> None:
-    placed = place(width, height, bucket_sizes(512, step_px=64, max_aspect=2.0, is_bucketing=True))
+    placed = place(width, height, bucket_sizes(512, step_px=64, max_aspect_ratio=2.0, is_bucketing=True))
     assert (str(placed.bucket), str(placed.scaled)) == (bucket, scaled)
     assert (placed.crop_left_px, placed.crop_top_px) == crop

@@ -231,7 +231,7 @@ def test_a_fine_tune_is_told_of_a_fused_back_pass_and_stochastic_rounding() -> N
     (found,) = memory_problems(full, SIZES, memory_of=card(free=12 * GB))
     for path, changes in {
         "training.optimizer.fused_back_pass": {"optimizer": {"name": "adamw", "fused_back_pass": True}},
-        "training.small_weights": {"small_weights": "stochastic"},
+        "training.low_precision_updates": {"low_precision_updates": "stochastic"},
     }.items():
         saved = total(full) - total(config(training={**plain, **changes}, parts=parts))
         assert f"({path}) saves about {saved / 1e9:.1f} GB" in found.advice

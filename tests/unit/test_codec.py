@@ -17,7 +17,7 @@ from modules.config.sections.optimizers.adafactor import Adafactor
 from modules.settings.every import Every
 from tests.unit.strategies import few, garbage, json_values, steady, valid_configs
 
-OURS = {"darkroom_version": 1}
+OURS = {"darkroom_version": 2}
 
 
 def full_tree() -> dict[str, Any]:
@@ -29,7 +29,7 @@ def full_tree() -> dict[str, Any]:
             "sampling": {"prompts": [{"prompt": "a"}, {"prompt": "b"}]},
             "training": {"schedule": {"name": "cosine"}},
             "embeddings": {"words": [{"placeholder": "<a>"}]},
-            "reward": {"scorers": [{"kind": "hps"}]},
+            "reward": {"models": [{"kind": "hps"}]},
         }
     )
     return encode(config)
@@ -92,7 +92,7 @@ def test_every_field_is_written_and_only_then_unknown_ones() -> None:
 def test_half_a_surrogate_pair_can_be_saved(tmp_path: Path) -> None:
     """JSON may hold one, UTF-8 may not; saving used to raise."""
     file = write(
-        tmp_path, b'{"darkroom_version": 1, "general": {"notes": "\\ud83d!"}, "odd": ["\\udc00", "\\ud83c\\udfa8"]}'
+        tmp_path, b'{"darkroom_version": 2, "general": {"notes": "\\ud83d!"}, "odd": ["\\udc00", "\\ud83c\\udfa8"]}'
     )
     config = load_file(file).config
     save_file(config, file)
@@ -158,7 +158,7 @@ def test_odd_numbers_at_every_place(value: Any) -> None:
 def test_deep_nesting(tmp_path: Path, depth: int) -> None:
     """Between what the parser takes and what a copy survives there used to be a RecursionError."""
     for opening, closing in (('{"a":', "}"), ("[", "]")):
-        text = f'{{"darkroom_version": 1, "training": {{"epochs": 7}}, "odd": {opening * depth}1{closing * depth}}}'
+        text = f'{{"darkroom_version": 2, "training": {{"epochs": 7}}, "odd": {opening * depth}1{closing * depth}}}'
         loaded = load_file(write(tmp_path, text.encode()))
         assert_sound(loaded)
         assert loaded.config.training.epochs == (7 if depth == 50 else 10)
@@ -192,7 +192,7 @@ def test_a_newer_version_is_said_and_its_settings_are_kept() -> None:
         b"[]",
         b"3",
         b'"text"',
-        b'{"darkroom_version": 1, "training": {"epo',
+        b'{"darkroom_version": 2, "training": {"epo',
         b"\xff\xfe{\x00}\x00",
         b"\x80\x81\x82",
         b"<html>",
@@ -236,13 +236,13 @@ def test_a_truncated_config_never_raises(tmp_path_factory: pytest.TempPathFactor
 
 
 def test_a_byte_order_mark_is_no_matter(tmp_path: Path) -> None:
-    file = write(tmp_path, b'\xef\xbb\xbf{"darkroom_version": 1, "training": {"epochs": 3}}')
+    file = write(tmp_path, b'\xef\xbb\xbf{"darkroom_version": 2, "training": {"epochs": 3}}')
     assert load_file(file) == Loaded(Config.model_validate({"training": {"epochs": 3}}))
 
 
 def test_of_a_doubled_key_the_last_one_counts(tmp_path: Path) -> None:
     file = write(
-        tmp_path, b'{"darkroom_version": 1, "training": {"epochs": 3}, "training": {"epochs": 4, "epochs": 5}}'
+        tmp_path, b'{"darkroom_version": 2, "training": {"epochs": 3}, "training": {"epochs": 4, "epochs": 5}}'
     )
     loaded = load_file(file)
     assert loaded.config.training.epochs == 5
@@ -252,7 +252,7 @@ def test_of_a_doubled_key_the_last_one_counts(tmp_path: Path) -> None:
 
 
 def test_the_schema_a_file_names_for_editors_stays_where_it_is(tmp_path: Path) -> None:
-    loaded = decode({"$schema": "../docs/config.schema.json", "darkroom_version": 1})
+    loaded = decode({"$schema": "../docs/config.schema.json", "darkroom_version": 2})
     assert loaded.problems == []
     save_file(loaded.config, tmp_path / "a.json")
     assert next(iter(json.loads((tmp_path / "a.json").read_text()).items())) == (
@@ -265,7 +265,7 @@ def test_the_schema_a_file_names_for_editors_stays_where_it_is(tmp_path: Path) -
 def test_what_a_file_does_not_say_the_config_below_it_says(tmp_path: Path) -> None:
     below = decode(
         {
-            "darkroom_version": 1,
+            "darkroom_version": 2,
             "training": {"epochs": 77, "optimizer": {"name": "adafactor", "weight_decay": 0.5}},
             "adapter": {"rank": 8, "alpha": 4},
             "concepts": [{"name": "a"}, {"name": "b"}],
@@ -274,7 +274,7 @@ def test_what_a_file_does_not_say_the_config_below_it_says(tmp_path: Path) -> No
         }
     ).config
     above = {
-        "darkroom_version": 1,
+        "darkroom_version": 2,
         "training": {"batch_size": 3, "optimizer": {"name": "adamw"}},
         "adapter": {"rank": 99},
         "concepts": [{"name": "c"}],
@@ -305,7 +305,7 @@ CLOUD_AS_IT_WAS = {
 def test_a_saved_cloud_section_that_sets_nothing_leaves_no_trace() -> None:
     """Every config that was saved while there was one has it, whole."""
     for cloud in (CLOUD_AS_IT_WAS, {}, {"enabled": False}):
-        assert decode({"darkroom_version": 1, "cloud": cloud}) == Loaded(Config())
+        assert decode({"darkroom_version": 2, "cloud": cloud}) == Loaded(Config())
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_a_saved_cloud_section_that_sets_something_is_kept_and_said_once(
     tmp_path: Path, change: dict[str, Any], severity: str
 ) -> None:
     cloud = CLOUD_AS_IT_WAS | change
-    loaded = decode({"darkroom_version": 1, "cloud": cloud, "unknown": {"odd": 1}})
+    loaded = decode({"darkroom_version": 2, "cloud": cloud, "unknown": {"odd": 1}})
     assert loaded.config.unknown == {"odd": 1, "cloud": cloud}
     assert [(p.path, p.severity) for p in loaded.problems] == [("cloud", severity)]
     save_file(loaded.config, tmp_path / "again.json")
@@ -324,8 +324,8 @@ def test_a_saved_cloud_section_that_sets_something_is_kept_and_said_once(
 
 
 def test_a_cloud_that_is_no_section_is_kept_like_anything_unknown() -> None:
-    assert decode({"darkroom_version": 1, "cloud": 5}).config.unknown == {"cloud": 5}
-    assert decode({"darkroom_version": 1, "cloud": {"gpu": "A"}, "unknown": 5}).config.unknown == {
+    assert decode({"darkroom_version": 2, "cloud": 5}).config.unknown == {"cloud": 5}
+    assert decode({"darkroom_version": 2, "cloud": {"gpu": "A"}, "unknown": 5}).config.unknown == {
         "cloud": {"gpu": "A"}
     }
 
@@ -333,7 +333,7 @@ def test_a_cloud_that_is_no_section_is_kept_like_anything_unknown() -> None:
 @few
 @given(below=valid_configs(), raw=garbage)
 def test_anything_may_be_laid_over_anything(below: Config, raw: Any) -> None:
-    config = decode({"darkroom_version": 1, **raw} if isinstance(raw, dict) else raw, over=below).config
+    config = decode({"darkroom_version": 2, **raw} if isinstance(raw, dict) else raw, over=below).config
     assert encode(decode(encode(config)).config) == encode(config)
 
 
@@ -347,7 +347,7 @@ def test_a_whole_config_covers_whatever_lies_below(below: Config, above: Config)
 
 def test_a_number_of_thousands_of_digits_costs_only_itself(tmp_path: Path) -> None:
     """Python refuses to read it, and the whole file with it."""
-    file = write(tmp_path, b'{"darkroom_version": 1, "training": {"epochs": 7, "batch_size": ' + b"9" * 5000 + b"}}")
+    file = write(tmp_path, b'{"darkroom_version": 2, "training": {"epochs": 7, "batch_size": ' + b"9" * 5000 + b"}}")
     loaded = load_file(file)
     assert loaded.config.training.epochs == 7
     assert [p.path for p in loaded.problems] == ["training.batch_size"]
@@ -466,7 +466,7 @@ UNKNOWN_PLACES = [
     ("concepts", 1),
     ("concepts", 0, "image"),
     ("embeddings", "words", 0),
-    ("reward", "scorers", 0),
+    ("reward", "models", 0),
     ("sampling", "prompts", 0),
     ("sampling", "every"),
 ]
@@ -528,7 +528,7 @@ def test_a_second_original_does_not_replace_the_first(tmp_path: Path) -> None:
     assert not (tmp_path / "config.json.bak3").exists()
 
 
-@pytest.mark.parametrize("content", [b"not JSON", b"[]", b'{"darkroom_version": 2}', b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b"not JSON", b"[]", b'{"darkroom_version": 3}', b"\xff\xfe"])
 def test_whatever_is_not_of_our_version_is_kept(tmp_path: Path, content: bytes) -> None:
     """The config of a newer Darkroom used to be overwritten without a trace."""
     save_file(Config(), write(tmp_path, content))

@@ -17,7 +17,7 @@ from modules.data.scan import SourceImage
 from tests.builders.images import draw_folder
 from tests.unit.strategies import steady
 
-RULES = BucketRules((64,), step_px=16, max_aspect=2.0, is_bucketing=True)
+RULES = BucketRules((64,), step_px=16, max_aspect_ratio=2.0, is_bucketing=True)
 Kind = Literal["training", "validation"]
 
 
@@ -32,7 +32,7 @@ def test_a_concept_s_images_with_their_placements(images: Path) -> None:
     dataset = build([(Concept(name="cat", repeats=2.0, loss_weight=0.5), images)])
     assert [e.image.path.name for e in dataset.examples] == [f"{i:03d}.png" for i in range(5)]
     assert dataset.concepts == (ConceptFacts("cat", 2.0, 0.5, 0, 5),)
-    sizes = bucket_sizes(64, step_px=16, max_aspect=2.0, is_bucketing=True)
+    sizes = bucket_sizes(64, step_px=16, max_aspect_ratio=2.0, is_bucketing=True)
     assert [e.resize_crops for e in dataset.examples] == [
         (place(e.image.width_px, e.image.height_px, sizes),) for e in dataset.examples
     ]
@@ -45,7 +45,7 @@ def test_a_concept_s_images_with_their_placements(images: Path) -> None:
 )
 @pytest.mark.parametrize("is_bucketing", [True, False])
 def test_a_fixed_size_is_the_only_one(images: Path, fixed: Size, bucket: Size, is_bucketing: bool) -> None:
-    rules = BucketRules((64, 96), step_px=16, max_aspect=2.0, is_bucketing=is_bucketing, fixed=fixed)
+    rules = BucketRules((64, 96), step_px=16, max_aspect_ratio=2.0, is_bucketing=is_bucketing, fixed=fixed)
     dataset = build([(Concept(), images)], rules=rules)
     assert dataset.num_resolutions == 1
     assert dataset.bucket_counts == {bucket: 5}
@@ -105,7 +105,7 @@ def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 
 
 def test_several_resolutions_and_no_buckets(images: Path) -> None:
-    rules = BucketRules((64, 128), step_px=32, max_aspect=2.0, is_bucketing=False)
+    rules = BucketRules((64, 128), step_px=32, max_aspect_ratio=2.0, is_bucketing=False)
     dataset = build([(Concept(), images)], rules=rules)
     assert dataset.num_resolutions == 2
     assert {e.resize_crops[0].bucket for e in dataset.examples} == {Size(64, 64)}
@@ -144,7 +144,7 @@ def plans(dataset: Dataset, *, batch_size: int = 2, accumulation_steps: int = 2,
 def datasets(draw: st.DrawFn) -> Dataset:
     """Data sets of any shapes, with no file behind them."""
     resolutions = draw(st.sampled_from([(64,), (64, 96), (64, 96, 128)]))
-    sizes = BucketRules(resolutions, step_px=32, max_aspect=2.0, is_bucketing=True).sizes()
+    sizes = BucketRules(resolutions, step_px=32, max_aspect_ratio=2.0, is_bucketing=True).sizes()
     examples: list[Example] = []
     facts: list[ConceptFacts] = []
     for concept in range(draw(st.integers(1, 3))):

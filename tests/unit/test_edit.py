@@ -92,7 +92,7 @@ def test_any_value_is_set_or_is_a_problem_and_then_nothing_changes(path: str, va
         ("data.resolution_px", [16], "at least 32"),
         ("sampling.every", {"n": 1, "unit": "week"}, "does not fit"),
         pytest.param("general.seed", 10**5000, "does not fit", id="seed of 5000 digits"),
-        ("darkroom_version", 2, "does not fit"),
+        ("darkroom_version", 1, "does not fit"),
     ],
 )
 def test_what_does_not_fit_is_told_in_a_sentence(path: str, value: Any, words: str) -> None:

@@ -98,7 +98,7 @@ def test_any_image_fills_its_bucket(
 ) -> None:
     file = tmp_path_factory.getbasetemp() / "any.bmp"
     Image.new("RGB", (width, height), (1, 2, 3)).save(file)
-    sizes = bucket_sizes(64, step_px=step, max_aspect=2.0, is_bucketing=True)
+    sizes = bucket_sizes(64, step_px=step, max_aspect_ratio=2.0, is_bucketing=True)
     resize_crop = place(width, height, sizes)
     pixels = load_pixels(file, resize_crop)
     assert pixels.shape == (resize_crop.bucket.height_px, resize_crop.bucket.width_px, 3)

@@ -81,7 +81,11 @@ def test_a_config_of_kohya_ss_says_the_same_here() -> None:
     assert schedule.items() >= {"name": "cosine_with_hard_restarts", "cycles": 3, "warmup_share": 0.1}.items()
     assert (training.precision, training.loss.weighting, training.loss.gamma) == ("bfloat16", "min_snr", 5)
     assert training.noise.offset_weight == 0.05
-    assert (config.data.resolution_px, config.data.aspect_buckets, config.data.caption_dropout) == ((768,), True, 0.05)
+    assert (config.data.resolution_px, config.data.aspect_ratio_bucketing, config.data.caption_dropout) == (
+        (768,),
+        True,
+        0.05,
+    )
     assert (config.output.destination, config.output.dtype) == ("/out/my_dog.safetensors", "float16")
     assert config.general.seed == 1234
     first, second = config.sampling.prompts
@@ -91,7 +95,7 @@ def test_a_config_of_kohya_ss_says_the_same_here() -> None:
     assert str(config.sampling.every) == "every 2 epochs"
     assert str(config.backup.save_every) == "every 3 epochs"
     (concept,) = config.concepts
-    assert (concept.path, concept.image.flip, concept.text.shuffle_tags, concept.text.keep_tags) == (
+    assert (concept.path, concept.image.flip, concept.text.shuffle_tags, concept.text.keep_tags_count) == (
         "/pictures/dog",
         "random",
         True,
@@ -109,7 +113,7 @@ def test_what_is_not_understood_is_kept_and_named() -> None:
 def test_a_config_of_sd_scripts_with_sections_and_arguments() -> None:
     loaded = load_any(FIXTURES / "scripts.toml")
     config = loaded.config
-    assert (config.model.family, config.model.prediction, config.model.zero_terminal_snr) == (
+    assert (config.model.family, config.model.prediction_type, config.model.zero_terminal_snr) == (
         "sdxl",
         "v_prediction",
         "on",
@@ -180,7 +184,7 @@ def test_a_lora_of_kohyas_tells_how_it_was_trained(tmp_path: Path) -> None:
 
 
 def test_our_own_lora_and_onetrainers_carry_a_whole_config(tmp_path: Path) -> None:
-    ours = decode({"darkroom_version": 1, "training": {"epochs": 77}}).config
+    ours = decode({"darkroom_version": 2, "training": {"epochs": 77}}).config
     loaded = load_any(lora_file(tmp_path, {"darkroom_config": json.dumps(encode(ours))}))
     assert loaded.config == ours
     theirs = {"__version": 11, "epochs": 55, "training_method": "LORA"}

@@ -161,7 +161,7 @@ def test_lists_in_files_stay_in_files(tmp_path: Path) -> None:
     save_file(apart(), tmp_path / "c.json")
     assert "concepts" not in read(tmp_path / "c.json")
     assert "prompts" not in read(tmp_path / "c.json")["sampling"]
-    assert read(tmp_path / "lists" / "cats.json")["darkroom_concepts"] == 1
+    assert read(tmp_path / "lists" / "cats.json")["darkroom_concepts"] == 2
     assert read(tmp_path / "samples.json")["samples"][0]["prompt"] == "a cat"
     loaded = load_file(tmp_path / "c.json")
     assert loaded.config == apart()
@@ -197,7 +197,7 @@ def test_a_bare_list_of_onetrainer_s_is_read_by_ours_and_kept_when_ours_is_writt
     theirs = tmp_path / "lists" / "cats.json"
     original = '[{"path": "a", "repeats": 3}, {"path": "b", "validation_concept": true}]'
     theirs.write_text(original)
-    (tmp_path / "c.json").write_text(json.dumps({"darkroom_version": 1, "concepts_file": "lists/cats.json"}))
+    (tmp_path / "c.json").write_text(json.dumps({"darkroom_version": 2, "concepts_file": "lists/cats.json"}))
     config = load_file(tmp_path / "c.json").config
     assert [(c.path, c.repeats, c.kind) for c in config.concepts] == [("a", 3.0, "training"), ("b", 1.0, "validation")]
     save_file(config, tmp_path / "c.json")
@@ -223,7 +223,7 @@ def test_a_list_that_is_emptied_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["{}", "[", "3", '{"darkroom_concepts": 1}', '{"darkroom_concepts": 1, "concepts": 5}']
+    "content", ["{}", "[", "3", '{"darkroom_concepts": 2}', '{"darkroom_concepts": 2, "concepts": 5}']
 )
 def test_a_named_file_that_holds_no_list_is_told(tmp_path: Path, content: str) -> None:
     save_file(apart(), tmp_path / "c.json")
@@ -236,7 +236,7 @@ def test_a_named_file_that_holds_no_list_is_told(tmp_path: Path, content: str) -
 def test_what_is_wrong_or_unknown_in_a_list_file_is_told_by_its_path(tmp_path: Path) -> None:
     save_file(apart(), tmp_path / "c.json")
     entries = [{"path": "a", "repeats": -1, "telepathy": 3}]
-    (tmp_path / "lists" / "cats.json").write_text(json.dumps({"darkroom_concepts": 2, "concepts": entries}))
+    (tmp_path / "lists" / "cats.json").write_text(json.dumps({"darkroom_concepts": 3, "concepts": entries}))
     loaded = load_file(tmp_path / "c.json")
     assert [p.path for p in loaded.problems] == ["concepts", "concepts.0.telepathy", "concepts.0.repeats"]
     assert loaded.config.unknown == {"concepts.0.telepathy": 3}

@@ -16,7 +16,7 @@ from modules.system.problem import Problem
 LEADS_TO = [
     ({"__version": 2, "noising_weight": 2.0}, "training.noise.distribution"),
     ({"__version": 2, "noising_weight": "x"}, "training.noise.distribution"),
-    ({"__version": 2, "noising_bias": 0.7}, "training.noise.distribution_bias"),
+    ({"__version": 2, "noising_bias": 0.7}, "training.noise.noising_bias"),
     ({"__version": 5, "attention_mechanism": "XFORMERS"}, "training.attention"),
     ({"__version": 9, "weight_dtype": 5}, "parts"),
     ({"__version": 10, "unet": 5, "gradient_checkpointing": "OFF", "weight_dtype": "FLOAT_16"}, "parts.unet"),
@@ -27,8 +27,8 @@ LEADS_TO = [
     ({"__version": 11, "quantization": {"svd_dtype": "odd"}}, "quantization.svd_dtype"),
     ({"__version": 11, "concepts": [{"image": "odd"}]}, "concepts.0"),
     ({"__version": 11, "concepts": [{"text": 7}]}, "concepts.0"),
-    ({"darkroom_version": 1, "concepts": [{"path": "a"}, 5, {"path": "b"}]}, "concepts"),
-    ({"darkroom_version": 1, "data": {"resolution_px": [512, "x"]}}, "data.resolution_px"),
+    ({"darkroom_version": 2, "concepts": [{"path": "a"}, 5, {"path": "b"}]}, "concepts"),
+    ({"darkroom_version": 2, "data": {"resolution_px": [512, "x"]}}, "data.resolution_px"),
 ]
 
 
@@ -58,9 +58,9 @@ def test_what_is_kept_of_theirs_is_named() -> None:
 def test_what_is_kept_and_no_finite_number_is_saved_as_a_text(tmp_path: Path, place: str, beyond: float) -> None:
     """JSON has no such numbers: they used to become null at the first save."""
     trees: dict[str, dict[str, Any]] = {
-        "odd": {"darkroom_version": 1, "odd": [beyond]},
-        "unknown": {"darkroom_version": 1, "unknown": {"odd": [beyond]}},
-        "remembered": {"darkroom_version": 1, "remembered": {"training.optimizer": {"prodigy": {"d0": [beyond]}}}},
+        "odd": {"darkroom_version": 2, "odd": [beyond]},
+        "unknown": {"darkroom_version": 2, "unknown": {"odd": [beyond]}},
+        "remembered": {"darkroom_version": 2, "remembered": {"training.optimizer": {"prodigy": {"d0": [beyond]}}}},
         "onetrainer": {"__version": 11, "odd": [beyond]},
     }
     source, saved = tmp_path / "source.json", tmp_path / "saved.json"

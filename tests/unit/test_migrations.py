@@ -231,7 +231,7 @@ def test_where_the_file_is_silent_their_defaults_stand() -> None:
     assert config.part("unet").stop_after.is_never
     assert config.part("unet").checkpointing == "block"
     assert config.part("text_encoder").stop_after == Every(n=30, unit="epoch")
-    assert config.data.max_aspect == 4.0
+    assert config.data.max_aspect_ratio == 4.0
     assert config.data.bucket_step_px == 8
 
 
@@ -370,7 +370,7 @@ def test_stochastic_rounding_is_said_of_the_weights(dtype: str, asked: bool, exp
     optimizer = {"optimizer": "ADAMW", "stochastic_rounding": asked}
     full = loaded(training_method="FINE_TUNE", unet={"weight_dtype": dtype}, optimizer=optimizer)
     lora = loaded(lora_weight_dtype=dtype, optimizer=optimizer)
-    assert [r.config.training.small_weights for r in (full, lora)] == [expected, expected]
+    assert [r.config.training.low_precision_updates for r in (full, lora)] == [expected, expected]
 
 
 @pytest.mark.parametrize(
@@ -388,7 +388,7 @@ def test_stochastic_rounding_is_said_of_the_weights(dtype: str, asked: bool, exp
         ("training.loss.weighting", {"loss_weight_fn": "P2"}),
         ("model.variant", {"model_type": "STABLE_DIFFUSION_15_INPAINTING"}),
         ("parts.unet.dtype", {"unet": {"weight_dtype": "NFLOAT_4"}}),
-        ("training.trained_layers", {"training_method": "FINE_TUNE", "layer_filter_preset": "attn-mlp"}),
+        ("training.layer_filter", {"training_method": "FINE_TUNE", "layer_filter_preset": "attn-mlp"}),
     ],
 )
 def test_what_is_not_done_yet_and_would_change_the_training_is_refused(path: str, keys: dict[str, Any]) -> None:
@@ -419,9 +419,9 @@ def test_a_name_that_is_not_known_here_is_told(key: str, value: Any) -> None:
         ("output_model_format", "CKPT", "output.model_format", "single_file"),
         ("output_model_format", "ORIGINAL_SINGLE_FILE", "output.model_format", "single_file"),
         ("output_model_format", "INTERNAL", "output.model_format", "diffusers"),
-        ("rescale_noise_scheduler_to_zero_terminal_snr", True, "model.prediction", "v_prediction"),
+        ("rescale_noise_scheduler_to_zero_terminal_snr", True, "model.prediction_type", "v_prediction"),
         ("rescale_noise_scheduler_to_zero_terminal_snr", True, "model.zero_terminal_snr", "on"),
-        ("force_epsilon_prediction", True, "model.prediction", "epsilon"),
+        ("force_epsilon_prediction", True, "model.prediction_type", "epsilon"),
     ],
 )
 def test_what_is_called_otherwise_has_its_nearest_meaning(key: str, value: Any, path: str, ours: str) -> None:
@@ -437,11 +437,13 @@ def test_what_changes_nothing_is_not() -> None:
 def test_alignprop_s_keys_mean_something_again() -> None:
     keys = {"align_prop_steps": 30, "align_prop_weight": 0.02, "align_prop_loss": "HPS"}
     on, off = loaded(align_prop=True, **keys), loaded(align_prop=False, **keys)
-    theirs = {"probability": 0.1, "steps": 30, "weight": 0.02, "last_steps": 30, "last_steps_min": 15}
-    assert on.config.training.method == AlignProp(**theirs, guidance=7.0, truncate="uniform", loss="target", target=1.0)
-    assert [s.kind for s in on.config.reward.scorers] == ["hps"]
+    theirs = {"probability": 0.1, "steps": 30, "weight": 0.02, "backprop_steps": 30, "backprop_steps_min": 15}
+    assert on.config.training.method == AlignProp(
+        **theirs, guidance=7.0, gradient_truncation="uniform", loss="target", target_reward=1.0
+    )
+    assert [s.kind for s in on.config.reward.models] == ["hps"]
     assert off.config.training.method.name == "denoise"
-    remembered = theirs | {"loss": "target", "target": 1.0}
+    remembered = theirs | {"loss": "target", "target_reward": 1.0}
     assert off.config.remembered == {"training.method": {"alignprop": remembered}}
     assert choose_variant(off.config, "training.method", "alignprop")[0].training.method == on.config.training.method
 
@@ -449,13 +451,22 @@ def test_alignprop_s_keys_mean_something_again() -> None:
 def test_alignprop_s_own_defaults_are_written_out() -> None:
     """They are not ours: a share of 0.5 of 20 steps without gradient, drawn anew, is K from 10 to 20."""
     result = loaded(align_prop=True)
-    theirs = {"probability": 0.1, "weight": 0.01, "steps": 20, "guidance": 7.0, "last_steps": 20, "last_steps_min": 10}
-    assert result.config.training.method == AlignProp(**theirs, truncate="uniform", loss="target", target=10.0)
-    assert [s.kind for s in result.config.reward.scorers] == ["aesthetic"]
+    theirs = {
+        "probability": 0.1,
+        "weight": 0.01,
+        "steps": 20,
+        "guidance": 7.0,
+        "backprop_steps": 20,
+        "backprop_steps_min": 10,
+    }
+    assert result.config.training.method == AlignProp(
+        **theirs, gradient_truncation="uniform", loss="target", target_reward=10.0
+    )
+    assert [s.kind for s in result.config.reward.models] == ["aesthetic"]
     all_of_it = loaded(align_prop=True, align_prop_truncate_steps=1.0).config.training.method
-    assert (all_of_it.last_steps_min, all_of_it.last_steps) == (1, 20)
+    assert (all_of_it.backprop_steps_min, all_of_it.backprop_steps) == (1, 20)
     less_noise = loaded(align_prop=True, max_noising_strength=0.8).config.training.method
-    assert (less_noise.last_steps_min, less_noise.last_steps) == (8, 16)
+    assert (less_noise.backprop_steps_min, less_noise.backprop_steps) == (8, 16)
     for key in ("align_prop_steps", "align_prop_truncate_steps", "align_prop_cfg_scale"):
         assert loaded(align_prop=True, **{key: "many"}).config.training.method.name == "alignprop"
 
@@ -467,7 +478,7 @@ def test_alignprop_that_was_never_used_leaves_nothing() -> None:
     }  # fmt: skip
     result = loaded(**theirs)
     assert result.config.remembered == {}
-    assert result.config.reward.scorers == ()
+    assert result.config.reward.models == ()
     assert "align_prop" not in str(result.config.unknown)
 
 

@@ -178,7 +178,7 @@ def test_a_sparse_file_of_theirs_is_told_by_its_keys(tree: Tree) -> None:
     [
         {},
         {"x": 1},
-        {"darkroom_version": 1, "__version": 11, "epochs": 3},
+        {"darkroom_version": 2, "__version": 11, "epochs": 3},
         {"training": {"epochs": 3}, "epochs": 3},
         {"validation": {"every": {"unit": "epoch"}}},
         {"concepts": [{"path": "a"}]},

@@ -35,7 +35,7 @@ TABLE: dict[str, dict[str, Any]] = json.loads(
 # Their names, where ours are more than theirs in lower case.
 OURS = {"decay_rate": "beta2_decay", "MuonWithAuxAdam": "muon_with_aux_adam"}
 # What is one setting for all optimizers here.
-ELSEWHERE = {"stochastic_rounding": "training.small_weights"}
+ELSEWHERE = {"stochastic_rounding": "training.low_precision_updates"}
 # What ours do and theirs do not.
 OURS_ALONE = {"ADAMW_8BIT": {"fused_back_pass": False}}
 THEIR_KEYS = sorted({key for row in TABLE.values() for key in row})
@@ -229,7 +229,7 @@ def test_what_was_set_for_other_optimizers_is_remembered() -> None:
         "SGD": 5,
     }
     assert notes == []
-    config = decode({"darkroom_version": 1, "remembered": {OPTIMIZER: remembered}}).config
+    config = decode({"darkroom_version": 2, "remembered": {OPTIMIZER: remembered}}).config
     switched, problems = set_path(config, OPTIMIZER, "prodigy")
     assert (problems, get(switched)["d_coef"]) == ([], 0.5)
 
@@ -371,7 +371,7 @@ def test_whatever_a_schedule_holds_it_becomes_one_that_validates(tree: dict[str,
 def test_any_settings_of_any_optimizer_survive_a_file(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(VARIANTS)))
     tree = data.draw(valid_trees(VARIANTS[name], name=name))
-    result = decode({"darkroom_version": 1, "training": {"optimizer": tree}})
+    result = decode({"darkroom_version": 2, "training": {"optimizer": tree}})
     assert result.problems == []
     assert result.config.training.optimizer == VARIANTS[name].model_validate(tree)
 

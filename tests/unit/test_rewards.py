@@ -66,10 +66,10 @@ def test_records_settings_and_what_is_told_before_a_run_need_no_torch() -> None:
 
 def test_settings_know_every_reward() -> None:
     config = decoded(scorers=[{"kind": kind} for kind in reward_labels()])
-    assert [s.kind for s in config.reward.scorers] == list(REWARDS)
-    assert decoded(hold_out="pickscore").training.method.hold_out == "pickscore"  # type: ignore[union-attr]
+    assert [s.kind for s in config.reward.models] == list(REWARDS)
+    assert decoded(held_out_reward="pickscore").training.method.held_out_reward == "pickscore"  # type: ignore[union-attr]
     assert list(hold_out_labels()) == ["none", *REWARDS]
-    assert [p.path for p in decode(tree(scorers=[{"kind": "taste"}])).problems] == ["reward.scorers.0.kind"]
+    assert [p.path for p in decode(tree(scorers=[{"kind": "taste"}])).problems] == ["reward.models.0.kind"]
 
 
 # ---- who is followed
@@ -91,9 +91,9 @@ def test_the_judge_held_out_is_watched_and_not_followed() -> None:
 
 def tree(*, scorers: Sequence[dict[str, Any]] = ({"kind": "brightness"},), **method: Any) -> dict[str, Any]:
     return {
-        "darkroom_version": 1,
+        "darkroom_version": 2,
         "training": {"method": {"name": "alignprop", **method}},
-        "reward": {"scorers": list(scorers)},
+        "reward": {"models": list(scorers)},
     }
 
 
@@ -108,22 +108,22 @@ def found(config: Config) -> list[tuple[str, str]]:
 
 
 def test_a_sound_config_breaks_no_rule() -> None:
-    assert found(decoded(hold_out="contrast")) == []
+    assert found(decoded(held_out_reward="contrast")) == []
     assert found(Config()) == []
 
 
 @pytest.mark.parametrize(
     ("options", "path"),
     [
-        ({"scorers": []}, "reward.scorers"),
-        ({"scorers": [{"kind": "brightness", "enabled": False}]}, "reward.scorers"),
-        ({"scorers": [{"kind": "brightness", "weight": 0}]}, "reward.scorers"),
-        ({"hold_out": "brightness"}, "reward.scorers"),
-        ({"scorers": [{"kind": "colour_target", "colour": "red"}]}, "reward.scorers.0.colour"),
-        ({"scorers": [{}, {"kind": "user_code", "file": "mine.py"}]}, "reward.scorers.1.file"),
-        ({"hold_out": "user_code"}, "training.method.hold_out"),
-        ({"steps": 4, "last_steps": 5}, "training.method.last_steps"),
-        ({"last_steps": 3, "last_steps_min": 4}, "training.method.last_steps_min"),
+        ({"scorers": []}, "reward.models"),
+        ({"scorers": [{"kind": "brightness", "enabled": False}]}, "reward.models"),
+        ({"scorers": [{"kind": "brightness", "weight": 0}]}, "reward.models"),
+        ({"held_out_reward": "brightness"}, "reward.models"),
+        ({"scorers": [{"kind": "colour_target", "colour": "red"}]}, "reward.models.0.colour"),
+        ({"scorers": [{}, {"kind": "user_code", "file": "mine.py"}]}, "reward.models.1.file"),
+        ({"held_out_reward": "user_code"}, "training.method.held_out_reward"),
+        ({"steps": 4, "backprop_steps": 5}, "training.method.backprop_steps"),
+        ({"backprop_steps": 3, "backprop_steps_min": 4}, "training.method.backprop_steps_min"),
     ],
 )
 def test_each_rule_names_its_field(options: dict[str, Any], path: str) -> None:
@@ -131,7 +131,7 @@ def test_each_rule_names_its_field(options: dict[str, Any], path: str) -> None:
 
 
 def test_the_fewest_steps_do_not_matter_where_their_number_is_fixed() -> None:
-    assert found(decoded(truncate="fixed", last_steps=2, last_steps_min=9)) == []
+    assert found(decoded(gradient_truncation="fixed", backprop_steps=2, backprop_steps_min=9)) == []
 
 
 def test_a_judge_without_gradient_may_only_watch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,8 +141,8 @@ def test_a_judge_without_gradient_may_only_watch(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(registry, "REWARDS", {**REWARDS, "symmetry": blind})
     monkeypatch.setattr("modules.config.rules.rewards.REWARDS", registry.REWARDS)
     scorers = [{"kind": "brightness"}, {"kind": "symmetry"}]
-    assert found(decoded(scorers=scorers)) == [("reward.scorers.1.kind", "error")]
-    assert found(decoded(scorers=scorers, hold_out="symmetry")) == []
+    assert found(decoded(scorers=scorers)) == [("reward.models.1.kind", "error")]
+    assert found(decoded(scorers=scorers, held_out_reward="symmetry")) == []
 
 
 # ---- what is told before a run
@@ -181,9 +181,9 @@ def test_judges_without_files_need_nothing(tmp_path: Path) -> None:
 )
 def test_what_is_missing_is_named_with_where_it_can_be_had(kind: str, words: list[str], tmp_path: Path) -> None:
     first, *more = told([Scorer(kind=kind)], tmp_path)
-    assert (first.path, first.severity) == ("reward.scorers.0.file", "error")
+    assert (first.path, first.severity) == ("reward.models.0.file", "error")
     assert all(word in first.message for word in words), first.message
-    assert [p.path for p in more] == (["reward.scorers.0.clip_model"] if kind == "aesthetic" else [])
+    assert [p.path for p in more] == (["reward.models.0.clip_model"] if kind == "aesthetic" else [])
     with_network = told([Scorer(kind=kind)], tmp_path, offline=False)
     assert {p.severity for p in with_network} == {"info"}
     assert "downloaded when the run begins" in with_network[0].message
@@ -207,7 +207,7 @@ def test_own_files_that_are_not_there_are_errors_with_or_without_network(tmp_pat
     for offline in (True, False):
         hps, clip = told(scorers, tmp_path, offline=offline)
         assert (hps.path, hps.severity, clip.path, clip.severity) == (
-            "reward.scorers.0.file", "error", "reward.scorers.1.file", "error",
+            "reward.models.0.file", "error", "reward.models.1.file", "error",
         )  # fmt: skip
         assert "no.pt" in hps.message
         assert "xswu/HPSv2" in hps.advice
@@ -217,8 +217,8 @@ def test_own_files_that_are_not_there_are_errors_with_or_without_network(tmp_pat
 def test_judges_that_are_not_asked_need_nothing(tmp_path: Path) -> None:
     idle = [Scorer(kind="hps", enabled=False), Scorer(kind="pickscore", weight=0), Scorer(kind="brightness")]
     assert told(idle, tmp_path) == []
-    assert told(idle, tmp_path, hold_out="pickscore")[0].path == "reward.scorers.1.file"
-    assert told(idle[2:], tmp_path, hold_out="pickscore")[0].path == "training.method.hold_out"
+    assert told(idle, tmp_path, held_out_reward="pickscore")[0].path == "reward.models.1.file"
+    assert told(idle[2:], tmp_path, held_out_reward="pickscore")[0].path == "training.method.held_out_reward"
 
 
 def test_a_missing_file_also_stops_the_loading_in_a_sentence(tmp_path: Path) -> None:
@@ -308,9 +308,9 @@ def test_preflight_asks_for_the_approval_and_warns_where_it_is_given(tmp_path: P
     file = written(tmp_path)
     scorers = [Scorer(kind="brightness"), Scorer(kind="user_code", file=f"{file}:score")]
     [refusal] = told(scorers, tmp_path)
-    assert (refusal.path, refusal.severity) == ("reward.scorers.1.file", "error")
+    assert (refusal.path, refusal.severity) == ("reward.models.1.file", "error")
     [warning] = told(scorers, tmp_path, approved_hashes={hash_of(file)})
-    assert (warning.path, warning.severity) == ("reward.scorers.1.file", "warning")
+    assert (warning.path, warning.severity) == ("reward.models.1.file", "warning")
     assert "run as a program" in warning.message
     [missing] = told([Scorer(kind="user_code", file=f"{tmp_path / 'none.py'}:score")], tmp_path)
     assert "cannot be read" in missing.message
@@ -485,8 +485,8 @@ def test_no_step_that_learns_is_no_truncation(lowest: int, highest: int) -> None
 
 
 def test_settings_mean_a_fixed_number_or_a_range() -> None:
-    assert truncation_of("fixed", last_steps=4, last_steps_min=2) == Truncation(4, 4)
-    assert truncation_of("uniform", last_steps=4, last_steps_min=2) == Truncation(2, 4)
+    assert truncation_of("fixed", backprop_steps=4, backprop_steps_min=2) == Truncation(4, 4)
+    assert truncation_of("uniform", backprop_steps=4, backprop_steps_min=2) == Truncation(2, 4)
 
 
 # ---- colours

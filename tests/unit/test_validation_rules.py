@@ -38,7 +38,7 @@ def one(problems: Any) -> Problem:
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"keep_best": True, "result": "best"}, {"stop_after_worse": 3}, {"every": {"n": 4, "unit": "epoch"}}],
+    [{}, {"keep_best": True, "result": "best"}, {"early_stopping_patience": 3}, {"every": {"n": 4, "unit": "epoch"}}],
 )
 def test_what_can_happen_is_not_spoken_of(tmp_path: Path, settings: dict[str, Any]) -> None:
     assert found(validation(config_with(tmp_path, **settings))) == []
@@ -46,27 +46,30 @@ def test_what_can_happen_is_not_spoken_of(tmp_path: Path, settings: dict[str, An
 
 @pytest.mark.parametrize("every", [{"unit": "never"}, {"n": 0, "unit": "step"}])
 def test_what_rests_on_validation_needs_it(tmp_path: Path, every: dict[str, Any]) -> None:
-    off = config_with(tmp_path, every=every, keep_best=True, stop_after_worse=2)
-    assert found(validation(off)) == [("validation.keep_best", "error"), ("validation.stop_after_worse", "error")]
+    off = config_with(tmp_path, every=every, keep_best=True, early_stopping_patience=2)
+    assert found(validation(off)) == [
+        ("validation.keep_best", "error"),
+        ("validation.early_stopping_patience", "error"),
+    ]
     assert found(validation(config_with(tmp_path, every=every))) == []
 
 
 @pytest.mark.parametrize("unit", ["epoch", "step"])
 def test_a_period_near_nothing_breaks_no_rule(tmp_path: Path, unit: str) -> None:
     """It used to be an OverflowError before the start."""
-    config = config_with(tmp_path, every={"n": 5e-324, "unit": unit}, stop_after_worse=3)
+    config = config_with(tmp_path, every={"n": 5e-324, "unit": unit}, early_stopping_patience=3)
     assert found([*validation(config), *problems_of_validation(config, total_steps=40)]) == []
 
 
 @pytest.mark.parametrize(("patience", "speaks"), [(3, False), (4, True), (99, True)])
 def test_a_stop_that_cannot_come_is_told(tmp_path: Path, patience: int, speaks: bool) -> None:
     """The first of four validations is the best: three worse ones can follow."""
-    problems = list(validation(config_with(tmp_path, stop_after_worse=patience)))
-    assert found(problems) == ([("validation.stop_after_worse", "warning")] if speaks else [])
-    by_step = config_with(tmp_path, every={"n": 10, "unit": "step"}, stop_after_worse=patience)
+    problems = list(validation(config_with(tmp_path, early_stopping_patience=patience)))
+    assert found(problems) == ([("validation.early_stopping_patience", "warning")] if speaks else [])
+    by_step = config_with(tmp_path, every={"n": 10, "unit": "step"}, early_stopping_patience=patience)
     assert found(validation(by_step)) == []
     assert found(problems_of_validation(by_step, total_steps=49)) == found(problems)
-    assert found(problems_of_validation(config_with(tmp_path, stop_after_worse=patience), total_steps=49)) == []
+    assert found(problems_of_validation(config_with(tmp_path, early_stopping_patience=patience), total_steps=49)) == []
 
 
 def test_a_run_that_is_over_before_a_validation(tmp_path: Path) -> None:
@@ -83,7 +86,7 @@ def test_a_run_that_is_over_before_a_validation(tmp_path: Path) -> None:
 
 
 def test_time_is_known_to_nobody(tmp_path: Path) -> None:
-    by_time = config_with(tmp_path, every={"n": 9, "unit": "hour"}, stop_after_worse=50)
+    by_time = config_with(tmp_path, every={"n": 9, "unit": "hour"}, early_stopping_patience=50)
     assert found([*validation(by_time), *problems_of_validation(by_time, total_steps=5)]) == []
 
 

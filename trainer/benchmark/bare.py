@@ -27,7 +27,7 @@ class BareLoop:
     optimizer: torch.optim.Optimizer
     parameters: list[torch.nn.Parameter]
     precision: Precision
-    clip_norm: float | None
+    clip_grad_norm: float | None
 
     @classmethod
     def of(cls, config: Config, model: LoadedModel, batches: Sequence[Batch], precision: Precision) -> BareLoop:
@@ -35,7 +35,9 @@ class BareLoop:
         groups = [{"params": list(g.parameters.values()), "lr": g.learning_rate} for g in model.groups]
         parameters = [p for g in model.groups for p in g.parameters.values()]
         optimizer = build_optimizer(groups, config.training.optimizer)
-        return cls(model.family, model.adapters, batches, optimizer, parameters, precision, config.training.clip_norm)
+        return cls(
+            model.family, model.adapters, batches, optimizer, parameters, precision, config.training.clip_grad_norm
+        )
 
     def run(self, device: Device) -> None:
         """Go through the batches once."""
@@ -50,7 +52,7 @@ class BareLoop:
                 target = process.target(batch.latents_BCHW, noise, timesteps)
                 loss = torch.nn.functional.mse_loss(output.float(), target)
             loss.backward()
-            if self.clip_norm is not None:
-                torch.nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)
+            if self.clip_grad_norm is not None:
+                torch.nn.utils.clip_grad_norm_(self.parameters, self.clip_grad_norm)
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)

@@ -47,8 +47,8 @@ CASES: Mapping[str, dict[str, Any]] = {
     "fine-tune, Adafactor in the backward pass, batch 1": {
         "trains": "full",
         "batch_size": 1,
-        "small_weights": "stochastic",
-        "clip_norm": None,
+        "low_precision_updates": "stochastic",
+        "clip_grad_norm": None,
         "optimizer": {"name": "adafactor", "fused_back_pass": True},
     },
 }

@@ -47,13 +47,15 @@ class Search:
     Owed is one that was due after a step and that a stop has cut short: the run that goes on makes up for it.
     """
 
-    def __init__(self, measured_on: str, *, stop_after_worse: int, changed: str, emit: Callable[[Event], None]) -> None:
-        """`stop_after_worse` measurements in a row that are not better are enough, 0 never; `changed` is the warning
-        where those of a backup were `measured_on` something else.
+    def __init__(
+        self, measured_on: str, *, early_stopping_patience: int, changed: str, emit: Callable[[Event], None]
+    ) -> None:
+        """`early_stopping_patience` measurements in a row that are not better are enough, 0 never; `changed` is the
+        warning where those of a backup were `measured_on` something else.
         """
         self.best = Best(measured_on)
         self.is_owed = False
-        self._patience = stop_after_worse
+        self._patience = early_stopping_patience
         self._changed = changed
         self._emit = emit
 

@@ -57,7 +57,7 @@ class RewardCallback:
         shown = hashlib.blake2b(repr([p.model_dump() for p in prompts]).encode(), digest_size=12).hexdigest()
         self.search = Search(  # for the lowest of the reward's negative
             f"{shown} by {reward_models.identity}",
-            stop_after_worse=settings.stop_after_worse,
+            early_stopping_patience=settings.early_stopping_patience,
             changed="The prompts or reward models of the reward's measurements have changed since the backup; what was "
             "measured before cannot be compared",
             emit=emit,

@@ -74,7 +74,7 @@ class ValidationCallback:
         self._log = log
         self.search = Search(
             f"{images} at {settings.num_timesteps}",
-            stop_after_worse=settings.stop_after_worse,
+            early_stopping_patience=settings.early_stopping_patience,
             changed="The validation images or noise levels have changed since the backup; losses from before cannot "
             "be compared",
             emit=emit,

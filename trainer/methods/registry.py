@@ -25,8 +25,12 @@ def _alignprop(training: Training, reward: CompositeReward | None) -> AlignProp:
     return AlignProp(
         reward,
         RolloutSettings(chosen.steps, chosen.guidance),
-        truncation_of(chosen.truncate, last_steps=chosen.last_steps, last_steps_min=chosen.last_steps_min),
-        RewardLoss(chosen.loss, chosen.target, chosen.weight),
+        truncation_of(
+            chosen.gradient_truncation,
+            backprop_steps=chosen.backprop_steps,
+            backprop_steps_min=chosen.backprop_steps_min,
+        ),
+        RewardLoss(chosen.loss, chosen.target_reward, chosen.weight),
         chosen.probability,
         _denoise(training),
     )

@@ -38,7 +38,7 @@ def load_reward_models(
 
     Raises DarkroomError for a file that is missing or does not fit, and for code that is not approved.
     """
-    method, scorers = config.training.method, config.reward.scorers
+    method, scorers = config.training.method, config.reward.models
     if not isinstance(method, AlignProp):
         return None
     context = RewardContext(
@@ -50,7 +50,10 @@ def load_reward_models(
         approved_hashes=approved_hashes,
         on_bytes=on_bytes,
     )
-    followed, watched = trained_scorers(scorers, method.hold_out), held_out_scorer(scorers, method.hold_out)
+    followed, watched = (
+        trained_scorers(scorers, method.held_out_reward),
+        held_out_scorer(scorers, method.held_out_reward),
+    )
     identity = repr([s.model_dump() for s in (*followed, *([watched] if watched else []))])
     return RewardModels(
         build_rewards(followed, context),

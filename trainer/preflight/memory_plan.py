@@ -45,7 +45,7 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         batch_size=config.training.batch_size,
         accumulates=config.training.accumulation_steps > 1,
         optimizer=config.training.optimizer.name,
-        keeps_copies=config.training.small_weights == "master",
+        keeps_copies=config.training.low_precision_updates == "master",
         average=_AVERAGES[config.training.ema.mode],
         encodes_in_training=not config.data.latent_cache,
         samples=samples,
@@ -70,13 +70,13 @@ def _samples(config: Config, sizes_px: Sequence[tuple[int, int]]) -> Iterator[Sa
 
 def _sampled(config: Config) -> Sampled | None:
     """Return what a reward method adds to a step; reward models' own files count as those that are published."""
-    method, scorers = config.training.method, config.reward.scorers
+    method, scorers = config.training.method, config.reward.models
     if not isinstance(method, AlignProp):
         return None
-    held_out = held_out_scorer(scorers, method.hold_out)
-    reward_models = (*trained_scorers(scorers, method.hold_out), *((held_out,) if held_out else ()))
+    held_out = held_out_scorer(scorers, method.held_out_reward)
+    reward_models = (*trained_scorers(scorers, method.held_out_reward), *((held_out,) if held_out else ()))
     return Sampled(
-        last_steps=method.last_steps,
+        backprop_steps=method.backprop_steps,
         is_guided=method.guidance > 1,
         reward_models_bytes=sum(
             file.loaded_bytes for reward_model in reward_models for file in REWARDS[reward_model.kind].files

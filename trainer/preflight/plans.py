@@ -15,8 +15,8 @@ def datasets_of(config: Config) -> tuple[Dataset, Dataset]:
     rules = BucketRules(
         data.resolution_px,
         data.bucket_step_px,
-        data.max_aspect,
-        data.aspect_buckets,
+        data.max_aspect_ratio,
+        data.aspect_ratio_bucketing,
         Size(data.fixed_width_px, data.fixed_height_px) if is_fixed else None,
     )
     located = [(c, from_root(c.path)) for c in config.concepts if c.enabled]

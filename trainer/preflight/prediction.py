@@ -15,7 +15,7 @@ _LABELS = {"epsilon": "the noise (epsilon)", "v_prediction": "velocity (v-predic
 def problems_of_prediction(config: Config, found: FileKind | None) -> Iterator[Problem]:
     """Yield what cannot go with the kind of prediction. `found` is the base model as far as its headers tell."""
     own = found.prediction if found is not None and found.is_model else ""
-    prediction = own if config.model.prediction == "auto" else config.model.prediction
+    prediction = own if config.model.prediction_type == "auto" else config.model.prediction_type
     if prediction == "edm":
         yield Problem(
             "model.base_model",
@@ -25,7 +25,7 @@ def problems_of_prediction(config: Config, found: FileKind | None) -> Iterator[P
         return
     if own in _LABELS and prediction != own:
         yield Problem(
-            "model.prediction",
+            "model.prediction_type",
             f"The base model says of itself that it predicts {_LABELS[own]}, and it is to be trained to predict "
             f"{_LABELS[prediction]}: it has to learn that anew, which takes many steps.",
             "warning",

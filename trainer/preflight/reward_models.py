@@ -21,15 +21,15 @@ def problems_of_reward_models(config: Config, approved_code: Collection[str]) ->
     if not isinstance(method, AlignProp):
         return
     yield from problems_of_rewards(
-        config.reward.scorers,
-        hold_out=method.hold_out,
+        config.reward.models,
+        held_out_reward=method.held_out_reward,
         offline=config.model.offline,
         hub_cache_dir=config.model.hub_cache_dir,
         approved_hashes=approved_code,
     )
-    if config.reward.stop_after_worse and config.reward.measure_every.is_never:
+    if config.reward.early_stopping_patience and config.reward.measure_every.is_never:
         yield Problem(
-            "reward.stop_after_worse",
+            "reward.early_stopping_patience",
             "The run is to stop early by the reward, which is never measured.",
             advice="Set how often it is measured, or this to 0.",
         )
@@ -52,10 +52,10 @@ def problems_of_measuring(config: Config, *, total_steps: int) -> Iterator[Probl
 
 def _memory(config: Config, method: AlignProp) -> Iterator[Problem]:
     for part in FAMILIES[config.model.family].parts:
-        if part.role == "denoiser" and config.part(part.name).checkpointing != "whole" and method.last_steps > 1:
+        if part.role == "denoiser" and config.part(part.name).checkpointing != "whole" and method.backprop_steps > 1:
             yield Problem(
                 f"parts.{part.name}.checkpointing",
-                f"A step keeps what {method.last_steps} passes through the {part.label} leave behind, until its "
+                f"A step keeps what {method.backprop_steps} passes through the {part.label} leave behind, until its "
                 "gradient is taken.",
                 "info",
                 "Set gradient checkpointing to the whole part: then more last steps take next to no more memory.",

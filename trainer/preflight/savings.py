@@ -104,7 +104,7 @@ def _of_steps(config: Config, run: RunPlan) -> Iterator[Saving]:
         yield Saving("training.optimizer.fused_back_pass", words, lambda r: replace(r, is_fused=True))
     if run.keeps_copies and any(config.part(n).dtype == "bfloat16" for n, p in run.plans.items() if p.trains == "full"):
         words = "stochastic rounding in the place of float32 copies"
-        yield Saving("training.small_weights", words, lambda r: replace(r, keeps_copies=False))
+        yield Saving("training.low_precision_updates", words, lambda r: replace(r, keeps_copies=False))
 
 
 def _of_caches(config: Config, run: RunPlan) -> Iterator[Saving]:

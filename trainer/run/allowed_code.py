@@ -27,8 +27,8 @@ def code_of(config: Config) -> tuple[CodeFile, ...]:
     method = config.training.method
     if not isinstance(method, AlignProp):
         return ()
-    held_out = held_out_scorer(config.reward.scorers, method.hold_out)
-    in_use = (*trained_scorers(config.reward.scorers, method.hold_out), *([held_out] if held_out else []))
+    held_out = held_out_scorer(config.reward.models, method.held_out_reward)
+    in_use = (*trained_scorers(config.reward.models, method.held_out_reward), *([held_out] if held_out else []))
     found = []
     for scorer in in_use:
         if scorer.kind == "user_code":

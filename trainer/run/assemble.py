@@ -97,7 +97,7 @@ def load_family(config: Config, on_bytes: Callable[[float, float], None] | None 
         dtypes={p.name: dtype_of(config.part(p.name).dtype) for p in FAMILIES[config.model.family].parts},
         clip_skip=config.model.clip_skip,
         clip_skip_2=config.model.clip_skip_2,
-        prediction=config.model.prediction,
+        prediction=config.model.prediction_type,
         zero_terminal_snr=config.model.zero_terminal_snr,
         vae_file=config.model.vae_file,
         offline=config.model.offline,
@@ -161,7 +161,7 @@ def _memory_of(settings: PartSettings, part: str, adapters: Sequence[Adapter]) -
 def build_stepper(config: Config, model: LoadedModel, machine: Machine, *, total_steps: int) -> Stepper:
     """Return what moves the weights. The trained parts are on the training device by now."""
     for group in model.groups:
-        group.master_weight(config.training.small_weights)
+        group.master_weight(config.training.low_precision_updates)
     ema = None
     if config.training.ema.mode != "off":
         on_train_device = config.training.ema.mode == "train_device"
@@ -178,7 +178,7 @@ def build_stepper(config: Config, model: LoadedModel, machine: Machine, *, total
         model.groups,
         build_optimizer(optimizer_groups(model.groups), config.training.optimizer),
         scaler=machine.precision.make_scaler(),
-        clip_norm=config.training.clip_norm,
+        clip_grad_norm=config.training.clip_grad_norm,
         rate_factor=lambda step: learning_rate_factor(schedule, step=step, total_steps=total_steps),
         ema=ema,
         rounding_generators=lambda step, name: _rounding_generators(

@@ -168,7 +168,7 @@ def _training(
         log=setup.log,
         clock=setup.clocks.seconds,
         epochs=config.training.epochs,
-        max_skipped_steps=config.training.max_skipped_steps,
+        max_consecutive_skipped_steps=config.training.max_consecutive_skipped_steps,
         quiet_points=QuietPoints(setup.clocks.seconds),
         counters=counters,
     )

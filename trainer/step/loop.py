@@ -43,7 +43,7 @@ class Training:
     log: EventLog
     clock: Callable[[], float]
     epochs: int
-    max_skipped_steps: int
+    max_consecutive_skipped_steps: int
     quiet_points: QuietPoints
     counters: Counters
 
@@ -114,7 +114,7 @@ def finish_step(training: Training, epoch_steps: int, started: float) -> None:
         loss=outcome.loss,
         was_skipped=outcome.was_skipped,
     )
-    if training.counters.num_skipped_in_a_row > training.max_skipped_steps:
+    if training.counters.num_skipped_in_a_row > training.max_consecutive_skipped_steps:
         raise DarkroomError(
             f"{training.counters.num_skipped_in_a_row} steps in a row gave no usable numbers; the run was stopped at "
             f"step {training.counters.step}.",

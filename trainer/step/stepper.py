@@ -43,7 +43,7 @@ class Stepper:
         optimizer: torch.optim.Optimizer,
         *,
         scaler: torch.amp.GradScaler,
-        clip_norm: float | None,
+        clip_grad_norm: float | None,
         rate_factor: Callable[[int], float],
         ema: Ema | None,
         rounding_generators: Callable[[int, str], torch.Generator | None] = lambda step, name: None,
@@ -54,13 +54,13 @@ class Stepper:
         `rounding_generators(step, name)` gives what the stochastic rounding of a parameter draws from, where there is
         any. With `is_fused` weights move inside the backward pass. Raises ValueError for what that cannot do.
         """
-        if is_fused and (clip_norm is not None or scaler.is_enabled()):
+        if is_fused and (clip_grad_norm is not None or scaler.is_enabled()):
             raise ValueError("a fused backward pass knows no clipping by the norm of all gradients and no loss scaler")
         self.optimizer = optimizer
         self.scaler = scaler
         self.ema = ema
         self._groups = {g.name: g for g in groups}
-        self._clip_norm = clip_norm
+        self._clip_norm = clip_grad_norm
         self._rate_factor = rate_factor
         self._rounding_generators = rounding_generators
         self._watchdog = Watchdog(groups)

@@ -33,7 +33,7 @@ def needs_of(scorer: Scorer) -> str:
 
 def _row_of(scorer: Scorer, config: Config) -> Row:
     spec = REWARDS[scorer.kind]
-    is_held_out = getattr(config.training.method, "hold_out", "none") == scorer.kind
+    is_held_out = getattr(config.training.method, "held_out_reward", "none") == scorer.kind
     label = f" {spec.label}{' (only watched)' if is_held_out else ''}"
     values = (ON if scorer.enabled else OFF, f"{scorer.weight:g}", spec.scale, needs_of(scorer))
     return label, values, "" if scorer.enabled else "faint"
@@ -44,7 +44,7 @@ def _new(_present: Sequence[Scorer], _config: Config) -> Scorer:
 
 
 _REWARD_MODELS = ListSpec(
-    path="reward.scorers",
+    path="reward.models",
     title="RewardModels",
     columns=(
         Column("#0", "RewardModel", 220, is_stretched=True),

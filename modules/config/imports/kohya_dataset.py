@@ -43,7 +43,7 @@ def _sizes(given: Args, result: Tree, notes: Notes) -> None:
             message = f"The size {width_px}x{height_px} became the area of a {side_px} px square."
             notes.append(Problem("data.resolution_px", message, "info"))
     has_buckets = given.pop("enable_bucket", None)
-    put(result, "data.aspect_buckets", flag_of(has_buckets) if said(has_buckets) else False)
+    put(result, "data.aspect_ratio_bucketing", flag_of(has_buckets) if said(has_buckets) else False)
     if step_px := number_of(taken(given, "bucket_reso_steps")):
         put(result, "data.bucket_step_px", int(step_px))
     taken(given, "min_bucket_reso", "max_bucket_reso", "bucket_info")
@@ -84,7 +84,7 @@ def _changes(given: Args) -> dict[str, Any]:
         image["crop_jitter"] = True
     keep = number_of(taken(given, "keep_tokens"))
     if flag_of(given.pop("shuffle_caption", False)):
-        text = {"shuffle_tags": True, "keep_tags": int(keep or 0)}
+        text = {"shuffle_tags": True, "keep_tags_count": int(keep or 0)}
     return {key: value for key, value in (("image", image), ("text", text)) if value}
 
 

@@ -33,7 +33,7 @@ _NOT_SETTINGS = frozenset(_NOT_SETTINGS_NAMES.split())
 def tree_of_kohya(args: Args, notes: Notes) -> Tree:
     """Return our tree for kohya's flat settings; total: whatever does not fit is told and left out."""
     given = {key: value for key, value in args.items() if isinstance(key, str)}
-    result: Tree = {"darkroom_version": 1}
+    result: Tree = {"darkroom_version": 2}
     for take in (_model, _adapter, learning, images, watching):
         take(given, result, notes)
     rest = {key: v for key, v in given.items() if key not in _NOT_SETTINGS and said(v) and v not in (False, 0)}
@@ -55,7 +55,7 @@ def _model(given: Args, result: Tree, notes: Notes) -> None:
     elif is_v2:
         notes.append(Problem("model.base_model", "The file does not name its base model, an SD 2.", "warning"))
     if flag_of(given.pop("v_parameterization", False)) or version.endswith("_v"):
-        put(result, "model.prediction", "v_prediction")
+        put(result, "model.prediction_type", "v_prediction")
     if flag_of(given.pop("zero_terminal_snr", False)):
         put(result, "model.zero_terminal_snr", "on")
     if (vae := taken(given, "vae", "vae_name")) is not None:

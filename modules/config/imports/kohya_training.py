@@ -75,7 +75,7 @@ def _length(given: Args, result: Tree, notes: Notes) -> None:
         put(result, "general.seed", int(seed))
     norm = number_of(taken(given, "max_grad_norm"))
     if norm is not None:
-        put(result, "training.clip_norm", norm or None)
+        put(result, "training.clip_grad_norm", norm or None)
 
 
 def _rates(given: Args, result: Tree) -> None:

@@ -13,6 +13,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+from modules.config.migrations.darkroom_1 import to_darkroom_2
 from modules.config.migrations.darkroom_cloud import cloud_kept_aside
 from modules.config.migrations.eras import Era, era_of, first_step_for, is_onetrainer
 from modules.config.migrations.old_defaults import with_old_defaults
@@ -30,16 +31,16 @@ __all__ = ["NEWEST_DARKROOM", "ONETRAINER_STEPS", "Step", "Tree", "is_onetrainer
 Tree = dict[str, Any]
 Step = Callable[[Tree, list[Problem]], Tree]
 
-NEWEST_DARKROOM = 1
+NEWEST_DARKROOM = 2
 ONETRAINER_STEPS: tuple[Step, ...] = (to_1, to_2, to_3, to_4, to_5, to_6, to_7, to_8, to_9, to_10, to_11)
-_DARKROOM_STEPS: dict[int, Step] = {}
+_DARKROOM_STEPS: dict[int, Step] = {1: to_darkroom_2}
 
 
 def migrate(raw: Tree) -> tuple[Tree, list[Problem], bool]:
     """Return the tree at our newest version, what was noticed, and whether anything had to be migrated."""
     tree, notes = copy.deepcopy(raw), list[Problem]()
     if is_onetrainer(tree):
-        return to_darkroom_1(to_onetrainer_11(tree, notes), notes), notes, True
+        return _brought_up(to_darkroom_1(to_onetrainer_11(tree, notes), notes), 1, notes), notes, True
     version = _version(tree.get("darkroom_version", NEWEST_DARKROOM), NEWEST_DARKROOM)
     if version > NEWEST_DARKROOM:
         notes.append(
@@ -49,11 +50,16 @@ def migrate(raw: Tree) -> tuple[Tree, list[Problem], bool]:
                 "warning",
             )
         )
-    for step in range(max(version, 1), NEWEST_DARKROOM):
-        tree = _DARKROOM_STEPS[step](tree, notes)
-    tree = cloud_kept_aside(tree, notes)
+    tree = _brought_up(cloud_kept_aside(tree, notes), version, notes)
     tree["darkroom_version"] = NEWEST_DARKROOM
     return tree, notes, version < NEWEST_DARKROOM
+
+
+def _brought_up(tree: Tree, version: int, notes: list[Problem]) -> Tree:
+    """Return a tree of ours, of a version, at the newest one."""
+    for step in range(max(version, 1), NEWEST_DARKROOM):
+        tree = _DARKROOM_STEPS[step](tree, notes)
+    return tree
 
 
 def to_onetrainer_11(tree: Tree, notes: list[Problem]) -> Tree:

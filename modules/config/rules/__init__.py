@@ -16,7 +16,7 @@ from modules.config.rules.optimizers import nesterov
 from modules.config.rules.rates import plausible_learning_rate
 from modules.config.rules.rewards import reward_models, reward_rollout
 from modules.config.rules.supported import supported
-from modules.config.rules.training import small_weights, something_is_trained, stops
+from modules.config.rules.training import low_precision_updates, something_is_trained, stops
 from modules.config.rules.validation import validation
 from modules.config.schema import Config
 from modules.system.problem import Problem
@@ -34,7 +34,7 @@ RULES: tuple[Rule, ...] = (
     nesterov,
     fused_back_pass,
     plausible_learning_rate,
-    small_weights,
+    low_precision_updates,
     mixed_16_bit,
     stops,
     validation,

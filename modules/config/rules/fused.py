@@ -21,11 +21,11 @@ def fused_back_pass(config: Config) -> Iterator[Problem]:
             f"{training.accumulation_steps} of them.",
             advice=f"Set the accumulation to 1, {or_without}",
         )
-    if training.clip_norm is not None:
+    if training.clip_grad_norm is not None:
         yield Problem(
-            "training.clip_norm",
+            "training.clip_grad_norm",
             f"A fused backward pass never has all gradients together, and so cannot clip them at "
-            f"{training.clip_norm:g}.",
+            f"{training.clip_grad_norm:g}.",
             advice=f"Leave this field empty, {or_without}",
         )
     if training.precision == "float16":

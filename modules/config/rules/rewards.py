@@ -19,19 +19,19 @@ def reward_models(config: Config) -> Iterator[Problem]:
     method = config.training.method
     if not isinstance(method, AlignProp):
         return
-    scorers = config.reward.scorers
-    trained = trained_scorers(scorers, method.hold_out)
+    scorers = config.reward.models
+    trained = trained_scorers(scorers, method.held_out_reward)
     if not trained:
         yield Problem(
-            "reward.scorers",
+            "reward.models",
             "A reward is to be followed, but no reward model is there to give one.",
             advice="Add a reward model, with a weight above 0, that is not the one held out.",
         )
-    held_out = held_out_scorer(scorers, method.hold_out)
+    held_out = held_out_scorer(scorers, method.held_out_reward)
     for index, scorer in enumerate(scorers):
         if scorer not in (*trained, held_out):
             continue
-        path = f"reward.scorers.{index}"
+        path = f"reward.models.{index}"
         if scorer != held_out and not REWARDS[scorer.kind].is_differentiable:
             message = f"No gradient passes through {REWARDS[scorer.kind].label}, which AlignProp needs."
             yield Problem(f"{path}.kind", message, advice="Take another reward model, or hold this one out.")
@@ -45,7 +45,7 @@ def reward_models(config: Config) -> Iterator[Problem]:
             yield Problem(f"{path}.{name}", error.message, advice=error.advice)
     if held_out is not None and held_out.kind == "user_code" and held_out not in scorers:
         message = "Your own function is to be held out, but none is among the reward models."
-        yield Problem("training.method.hold_out", message, advice="Add it to the reward models, with its file.")
+        yield Problem("training.method.held_out_reward", message, advice="Add it to the reward models, with its file.")
 
 
 def reward_rollout(config: Config) -> Iterator[Problem]:
@@ -53,15 +53,16 @@ def reward_rollout(config: Config) -> Iterator[Problem]:
     method = config.training.method
     if not isinstance(method, AlignProp):
         return
-    if method.last_steps > method.steps:
+    if method.backprop_steps > method.steps:
         yield Problem(
-            "training.method.last_steps",
-            f"The last {method.last_steps} steps are to learn, but an image is painted in {method.steps}.",
+            "training.method.backprop_steps",
+            f"The last {method.backprop_steps} steps are to learn, but an image is painted in {method.steps}.",
             advice=f"Set it to {method.steps} or fewer, or paint in more steps.",
         )
-    if method.truncate == "uniform" and method.last_steps_min > method.last_steps:
+    if method.gradient_truncation == "uniform" and method.backprop_steps_min > method.backprop_steps:
         yield Problem(
-            "training.method.last_steps_min",
-            f"At least {method.last_steps_min} of the last steps are to learn, and at most {method.last_steps}.",
-            advice=f"Set the fewest to {method.last_steps} or less.",
+            "training.method.backprop_steps_min",
+            f"At least {method.backprop_steps_min} of the last steps are to learn, and at most "
+            f"{method.backprop_steps}.",
+            advice=f"Set the fewest to {method.backprop_steps} or less.",
         )

@@ -35,16 +35,16 @@ def something_is_trained(config: Config) -> Iterator[Problem]:
         )
 
 
-def small_weights(config: Config) -> Iterator[Problem]:
+def low_precision_updates(config: Config) -> Iterator[Problem]:
     """Trained weights in float16: nothing is rounded to them at random, and small gradients vanish in them."""
     if config.training.trains != "full":
         return
     for part in _trained(config):
         if config.part(part.name).dtype != "float16":
             continue
-        if config.training.small_weights == "stochastic":  # that goes to bfloat16, the upper half of float32
+        if config.training.low_precision_updates == "stochastic":  # that goes to bfloat16, the upper half of float32
             yield Problem(
-                "training.small_weights",
+                "training.low_precision_updates",
                 f"{part.label} is kept in float16, to which nothing is rounded stochastically.",
                 advice="Keep it in bfloat16, or let its weights learn through float32 copies.",
             )

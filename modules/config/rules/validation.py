@@ -35,11 +35,12 @@ def too_seldom(config: Config, num_validations: int) -> Iterator[Problem]:
             "error" if settings.keep_best and settings.result == "best" else "warning",
             "Validate more often.",
         )
-    elif settings.stop_after_worse >= num_validations:
+    elif settings.early_stopping_patience >= num_validations:
         times = f"{num_validations:,} times" if num_validations > 1 else "once"
         yield Problem(
-            "validation.stop_after_worse",
-            f"The run is to stop early after {settings.stop_after_worse:,} validations that are not better than one "
+            "validation.early_stopping_patience",
+            f"The run is to stop early after {settings.early_stopping_patience:,} validations that are not better "
+            f"than one "
             f"before, and it validates {times}: that never comes.",
             "warning",
             "Lower it, validate more often, or set it to 0.",
@@ -50,7 +51,7 @@ def _rests_on_nothing(config: Config) -> Iterator[Problem]:
     settings = config.validation
     for name, is_asked, what in (
         ("keep_best", settings.keep_best, "The best model is to be kept"),
-        ("stop_after_worse", settings.stop_after_worse > 0, "The run is to stop early"),
+        ("early_stopping_patience", settings.early_stopping_patience > 0, "The run is to stop early"),
     ):
         if is_asked:
             yield Problem(

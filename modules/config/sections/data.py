@@ -47,7 +47,7 @@ class Data(Section):
             level="advanced",
         ),
     ] = 0
-    aspect_buckets: Annotated[
+    aspect_ratio_bucketing: Annotated[
         bool,
         Setting(
             "Aspect ratio bucketing",
@@ -65,10 +65,10 @@ class Data(Section):
             unit="px",
             group="Size",
             level="advanced",
-            applies_when=When("aspect_buckets", (True,)),
+            applies_when=When("aspect_ratio_bucketing", (True,)),
         ),
     ] = 64
-    max_aspect: Annotated[
+    max_aspect_ratio: Annotated[
         float,
         Ge(1),
         Le(8),
@@ -78,7 +78,7 @@ class Data(Section):
             unit="times",
             group="Size",
             level="advanced",
-            applies_when=When("aspect_buckets", (True,)),
+            applies_when=When("aspect_ratio_bucketing", (True,)),
         ),
     ] = 2.0
     caption_dropout: Annotated[

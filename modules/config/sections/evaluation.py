@@ -57,7 +57,7 @@ class Validation(Section):
             changeable_on_resume=True,
         ),
     ] = "last"
-    stop_after_worse: Annotated[
+    early_stopping_patience: Annotated[
         int,
         Ge(0),
         Le(10_000),
@@ -167,7 +167,7 @@ class Sampling(Section):
             changeable_on_resume=True,
         ),
     ] = Every()
-    without_average_too: Annotated[
+    also_without_ema: Annotated[
         bool,
         Setting(
             "Also sample without EMA",

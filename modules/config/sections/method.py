@@ -31,7 +31,7 @@ class AlignProp(Section):
         ),
     ] = 1.0
     steps: Annotated[int, Ge(1), Le(1000), Setting("Denoising steps", "How many steps an image is painted in.")] = 20
-    truncate: Annotated[
+    gradient_truncation: Annotated[
         Literal["fixed", "uniform"],
         Setting(
             "Steps that learn",
@@ -40,17 +40,19 @@ class AlignProp(Section):
             choice_labels={"fixed": "A fixed number", "uniform": "A number drawn each time"},
         ),
     ] = "uniform"
-    last_steps: Annotated[
+    backprop_steps: Annotated[
         int,
         Ge(1),
         Le(1000),
         Setting("Last steps", "How many of the last steps learn; the most of them where the number is drawn."),
     ] = 5
-    last_steps_min: Annotated[
+    backprop_steps_min: Annotated[
         int,
         Ge(1),
         Le(1000),
-        Setting("At least", "The fewest last steps that learn.", applies_when=When("truncate", ("uniform",))),
+        Setting(
+            "At least", "The fewest last steps that learn.", applies_when=When("gradient_truncation", ("uniform",))
+        ),
     ] = 1
     guidance: Annotated[
         float, Ge(0), Le(100), Setting("Guidance", "How strictly the painted images follow their captions.")
@@ -64,7 +66,7 @@ class AlignProp(Section):
             choice_labels={"mean": "Higher is better", "target": "Near a rating", "hinge": "Up to a rating"},
         ),
     ] = "mean"
-    target: Annotated[
+    target_reward: Annotated[
         float,
         Ge(-1000),
         Le(1000),
@@ -75,7 +77,7 @@ class AlignProp(Section):
     weight: Annotated[
         float, Gt(0), Le(1000), Setting("Weight", "How much a step for the reward counts against the others.")
     ] = 1.0
-    hold_out: Annotated[
+    held_out_reward: Annotated[
         str,
         *one_of(hold_out_labels),
         Setting(

@@ -52,7 +52,7 @@ class Model(Section):
             not_yet_choices=frozenset({"inpainting", "depth"}),
         ),
     ] = "text_to_image"
-    prediction: Annotated[
+    prediction_type: Annotated[
         Literal["auto", "epsilon", "v_prediction"],
         Setting(
             "Prediction type",

@@ -92,7 +92,7 @@ class Noise(Section):
             ),
         ),
     ] = "uniform"
-    distribution_weight: Annotated[
+    noising_weight: Annotated[
         float,
         Ge(-1000),
         Le(1000),
@@ -104,7 +104,7 @@ class Noise(Section):
             applies_when=When("distribution", ("sigmoid", "logit_normal", "heavy_tail", "inverted_parabola", "beta")),
         ),
     ] = 0.0
-    distribution_bias: Annotated[
+    noising_bias: Annotated[
         float,
         Ge(-1000),
         Le(1000),

@@ -65,7 +65,7 @@ class Scorer(Section):
 class Reward(Section):
     """The reward models whose ratings the reward methods follow. The other methods ask none."""
 
-    scorers: Annotated[
+    models: Annotated[
         tuple[Scorer, ...],
         Setting("RewardModels", "Who rates the images that a reward method paints.", group="Reward"),
     ] = ()
@@ -94,7 +94,7 @@ class Reward(Section):
             applies_when=_A_REWARD_METHOD,
         ),
     ] = 8
-    stop_after_worse: Annotated[
+    early_stopping_patience: Annotated[
         int,
         Ge(0),
         Le(10_000),

@@ -90,7 +90,7 @@ class Training(Section):
             not_yet_choices=frozenset({"embedding", "vae"}),
         ),
     ] = "adapter"
-    trained_layers: Annotated[
+    layer_filter: Annotated[
         Literal["all", "attention_mlp", "attention", "custom"],
         Setting(
             "Layer filter",
@@ -107,24 +107,24 @@ class Training(Section):
             not_yet="refused",
         ),
     ] = "all"
-    trained_layer_names: Annotated[
+    layer_filter_names: Annotated[
         str,
         Setting(
             "Layer names",
             "Parts of layer names, separated by commas: a layer is trained if its name contains one of them.",
             group="Training target",
             level="advanced",
-            applies_when=When("trained_layers", ("custom",)),
+            applies_when=When("layer_filter", ("custom",)),
         ),
     ] = ""
-    trained_layers_regex: Annotated[
+    layer_filter_regex: Annotated[
         bool,
         Setting(
             "Use regular expressions",
             "Treats the layer names as regular expressions.",
             group="Training target",
             level="advanced",
-            applies_when=When("trained_layers", ("custom",)),
+            applies_when=When("layer_filter", ("custom",)),
         ),
     ] = False
     epochs: Annotated[
@@ -194,7 +194,7 @@ class Training(Section):
             not_yet_choices=SCHEDULES_NOT_YET,
         ),
     ] = Constant()
-    clip_norm: Annotated[
+    clip_grad_norm: Annotated[
         float | None,
         Gt(0),
         Le(10_000),
@@ -206,7 +206,7 @@ class Training(Section):
             empty_means="no clipping",
         ),
     ] = 1.0
-    max_skipped_steps: Annotated[
+    max_consecutive_skipped_steps: Annotated[
         int,
         Ge(0),
         Le(10_000),
@@ -233,7 +233,7 @@ class Training(Section):
             },
         ),
     ] = "float32"
-    fallback_precision: Annotated[
+    fallback_train_dtype: Annotated[
         Literal["float32", "bfloat16"],
         Setting(
             "Fallback train dtype",
@@ -268,7 +268,7 @@ class Training(Section):
             not_yet="ignored",
         ),
     ] = "sdpa"
-    small_weights: Annotated[
+    low_precision_updates: Annotated[
         Literal["master", "stochastic"],
         Setting(
             "Low-precision weight updates",

@@ -74,7 +74,7 @@ def test_the_check_leaves_nothing_behind(config: Config, tmp_path: Path) -> None
         {"concepts__0__repeats": 1.5, "training__epochs": 7},
         {"concepts__0__repeats": 0.7, "data__resolution_px": [64, 96], "training__epochs": 9},
         {"data__bucket_step_px": 16, "training__batch_size": 2},
-        {"data__aspect_buckets": False},
+        {"data__aspect_ratio_bucketing": False},
     ],
     ids=str,
 )

@@ -104,14 +104,14 @@ def test_a_run_that_ends_before_its_reward_is_measured_again(
     config: Config, every: dict[str, Any], is_told: bool
 ) -> None:
     """Whether the reward rose was then said nowhere, and nobody had been told."""
-    followed = changed(config, training__method="alignprop", reward__scorers=[{"kind": "brightness"}])
+    followed = changed(config, training__method="alignprop", reward__models=[{"kind": "brightness"}])
     named = told(check(changed(followed, reward__measure_every=every)))
     assert (("reward.measure_every", "warning") in named) == is_told
 
 
 def test_a_function_that_is_none_is_told_once(config: Config) -> None:
-    scored = changed(config, training__method="alignprop", reward__scorers=[{"kind": "user_code", "file": "mine.py"}])
-    assert [path for path, _ in told(check(scored))].count("reward.scorers.0.file") == 1
+    scored = changed(config, training__method="alignprop", reward__models=[{"kind": "user_code", "file": "mine.py"}])
+    assert [path for path, _ in told(check(scored))].count("reward.models.0.file") == 1
 
 
 def test_a_function_that_may_run_is_told_once_before_the_start(config: Config, tmp_path: Path) -> None:
@@ -119,8 +119,8 @@ def test_a_function_that_may_run_is_told_once_before_the_start(config: Config, t
     file = tmp_path / "mine.py"
     file.write_text("def score(images, prompts): ...")
     scorers = [{"kind": "user_code", "file": f"{file}:score"}]
-    scored = changed(config, training__method="alignprop", reward__scorers=scorers)
+    scored = changed(config, training__method="alignprop", reward__models=scorers)
     report = check(scored, approved_code={hash_of(file)})
-    assert ("reward.scorers.0.file", "warning") in told(report)
+    assert ("reward.models.0.file", "warning") in told(report)
     assert report.preview is not None
     assert report.preview.reward_models == ()

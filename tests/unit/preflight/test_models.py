@@ -109,12 +109,12 @@ ZERO = [("model.zero_terminal_snr", "error")]
     [
         ("epsilon", False, {}, []),
         (V, True, {}, []),
-        ("", False, {"model__prediction": V}, []),
-        ("epsilon", False, {"model__prediction": V}, [("model.prediction", "warning")]),
-        (V, False, {"model__prediction": "epsilon"}, [("model.prediction", "warning")]),
-        (V, False, {"model__prediction": V, "model__zero_terminal_snr": "on"}, []),
+        ("", False, {"model__prediction_type": V}, []),
+        ("epsilon", False, {"model__prediction_type": V}, [("model.prediction_type", "warning")]),
+        (V, False, {"model__prediction_type": "epsilon"}, [("model.prediction_type", "warning")]),
+        (V, False, {"model__prediction_type": V, "model__zero_terminal_snr": "on"}, []),
         ("epsilon", False, {"model__zero_terminal_snr": "on"}, ZERO),
-        ("", False, {"model__prediction": "epsilon", "model__zero_terminal_snr": "on"}, ZERO),
+        ("", False, {"model__prediction_type": "epsilon", "model__zero_terminal_snr": "on"}, ZERO),
         ("epsilon", True, {"model__zero_terminal_snr": "off"}, []),
         ("epsilon", True, {}, [("model.base_model", "error")]),
         (V, True, {"training__noise__offset_weight": 0.1}, [("training.noise.offset_weight", "warning")]),
@@ -131,9 +131,9 @@ def test_what_goes_with_a_kind_of_prediction(
 def test_the_kind_of_prediction_is_read_from_the_model(config: Config, tmp_path: Path) -> None:
     model = sdxl(config, tmp_path, prediction_type="v_prediction", rescale_betas_zero_snr=True)
     assert check(model).errors == []
-    report = check(changed(model, model__prediction="epsilon"))
+    report = check(changed(model, model__prediction_type="epsilon"))
     assert [(p.path, p.severity) for p in report.problems] == [
-        ("model.prediction", "warning"),
+        ("model.prediction_type", "warning"),
         ("model.base_model", "error"),
     ]
 

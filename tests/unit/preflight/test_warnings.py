@@ -41,7 +41,7 @@ FULL = {"training__trains": "full", "training__learning_rate": 1e-4, "parts__une
             {**FULL, "training__precision": "bfloat16"},
             [("parts.unet.dtype", "warning")] * 2,
         ),  # also not the train dtype
-        ({**FULL, "training__small_weights": "stochastic"}, [("training.small_weights", "error")]),
+        ({**FULL, "training__low_precision_updates": "stochastic"}, [("training.low_precision_updates", "error")]),
         ({**FULL, "parts__unet__train": False}, []),
         ({**FULL, "parts__unet__dtype": "bfloat16"}, []),
         ({**FULL, "training__trains": "adapter"}, []),

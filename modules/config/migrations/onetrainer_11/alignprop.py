@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from modules.config.migrations.onetrainer_11.tables import remember
 from modules.config.migrations.taking import Notes, Tree, choose, number, put
-from modules.config.sections.method import AlignProp
 
 # OneTrainer's own defaults, which an old file that leaves a key out means. They are not ours.
 _USUAL = {
@@ -19,6 +18,19 @@ _PLAIN = {
     "align_prop_weight": "weight",
     "align_prop_steps": "steps",
     "align_prop_cfg_scale": "guidance",
+}
+# The defaults of our version 1: what equals them is not worth remembering. A migration never asks today's schema.
+_OURS: Tree = {
+    "probability": 1.0,
+    "steps": 20,
+    "truncate": "uniform",
+    "last_steps": 5,
+    "last_steps_min": 1,
+    "guidance": 7.0,
+    "loss": "mean",
+    "target": 10.0,
+    "weight": 1.0,
+    "hold_out": "none",
 }
 _SCORERS = {"AESTHETIC": "aesthetic", "HPS": "hps"}
 _TARGETS = {"aesthetic": 10.0, "hps": 1.0}
@@ -42,8 +54,7 @@ def alignprop_of(rest: Tree, result: Tree, notes: Notes) -> None:
     if is_on:
         put(result, "training.method", {"name": "alignprop", **_fields(given, scorer, strength)})
     elif any(value != _USUAL[key] for key, value in given.items()) or scorer:
-        usual = AlignProp().model_dump()
-        kept = {key: value for key, value in _fields(given, scorer, strength).items() if value != usual[key]}
+        kept = {key: value for key, value in _fields(given, scorer, strength).items() if value != _OURS[key]}
         remember(result, "training.method", "alignprop", kept)
 
 

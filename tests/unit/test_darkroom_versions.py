@@ -1,0 +1,136 @@
+"""Our own older config versions: only names have changed since version 1, and nothing of a file is lost."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from modules.config.codec import decode, encode, load_file, save_file
+from modules.config.edit import get_path
+from modules.config.migrations.chain import NEWEST_DARKROOM
+from modules.config.migrations.darkroom_1 import to_darkroom_2
+from modules.system.problem import Problem
+from tests.unit.strategies import json_values
+
+VERSION_1 = Path(__file__).parent / "fixtures" / "darkroom_1.json"
+
+VALUES: dict[str, Any] = {
+    "model.prediction_type": "v_prediction",
+    "data.aspect_ratio_bucketing": False,
+    "data.max_aspect_ratio": 3.0,
+    "concepts.0.text.keep_tags_count": 3,
+    "concepts.0.text.tag_dropout": True,
+    "concepts.0.text.tag_dropout_mode": "random_weighted",
+    "concepts.0.text.tag_dropout_probability": 0.2,
+    "concepts.0.text.randomize_capitalization": True,
+    "concepts.0.text.capitalization_modes": "title",
+    "concepts.0.text.capitalization_probability": 0.3,
+    "concepts.0.text.lowercase_first": True,
+    "training.layer_filter": "custom",
+    "training.layer_filter_names": "attn",
+    "training.layer_filter_regex": True,
+    "training.clip_grad_norm": 0.5,
+    "training.max_consecutive_skipped_steps": 3,
+    "training.fallback_train_dtype": "float32",
+    "training.low_precision_updates": "stochastic",
+    "training.noise.noising_weight": 2.0,
+    "training.noise.noising_bias": 1.5,
+    "training.method.gradient_truncation": "fixed",
+    "training.method.backprop_steps": 4,
+    "training.method.backprop_steps_min": 2,
+    "training.method.target_reward": 5.0,
+    "training.method.held_out_reward": "symmetry",
+    "reward.num_images": 7,
+    "reward.early_stopping_patience": 4,
+    "validation.early_stopping_patience": 2,
+    "sampling.also_without_ema": True,
+}
+
+
+def test_a_whole_file_of_version_1_keeps_every_value() -> None:
+    """The file was written by the last program of version 1, with a value other than the default for each new name."""
+    loaded = load_file(VERSION_1)
+    assert loaded.was_migrated
+    assert {path: get_path(loaded.config, path) for path in VALUES} == VALUES
+    assert [model.kind for model in loaded.config.reward.models] == ["brightness", "symmetry"]
+    assert loaded.config.unknown["cloud"]["gpu"] == "H100"
+    assert [p for p in loaded.problems if p.path != "cloud"] == []
+
+
+def test_every_field_of_version_1_has_a_place() -> None:
+    """Nothing but the cloud section, which went, is left over as unknown."""
+    assert set(load_file(VERSION_1).config.unknown) == {"cloud"}
+
+
+def test_saving_keeps_the_original_and_writes_version_2(tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    file.write_bytes(VERSION_1.read_bytes())
+    config = load_file(file).config
+    kept = save_file(config, file)
+    assert kept is not None
+    assert kept.read_bytes() == VERSION_1.read_bytes()
+    assert json.loads(file.read_text(encoding="utf-8"))["darkroom_version"] == NEWEST_DARKROOM
+    assert load_file(file).config == config
+    assert not load_file(file).was_migrated
+
+
+def test_what_was_remembered_is_renamed_too() -> None:
+    remembered = {
+        "training.method": {"alignprop": {"truncate": "fixed", "target": 3.0}},
+        "adapter": {"loha": {"rank": 3}},
+    }
+    config = decode({"darkroom_version": 1, "remembered": remembered}).config
+    assert config.remembered["training.method"]["alignprop"] == {"gradient_truncation": "fixed", "target_reward": 3.0}
+    assert config.remembered["adapter"]["loha"] == {"rank": 3}
+
+
+def test_a_list_file_of_version_1_is_read_by_its_own_names(tmp_path: Path) -> None:
+    (tmp_path / "cats.json").write_text(
+        '{"darkroom_concepts": 1, "concepts": [{"path": "a", "text": {"keep_tags": 4}}]}'
+    )
+    (tmp_path / "c.json").write_text('{"darkroom_version": 2, "concepts_file": "cats.json"}')
+    loaded = load_file(tmp_path / "c.json")
+    assert loaded.config.concepts[0].text.keep_tags_count == 4
+    assert loaded.problems == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("data.max_aspect", "data.max_aspect_ratio"),
+        ("concepts.3.text.drop_mode", "concepts.3.text.tag_dropout_mode"),
+        ("reward.scorers.0.kind", "reward.models.0.kind"),
+        ("training.method.truncate", "training.method.gradient_truncation"),
+        ("training.epochs", "training.epochs"),
+        ("", ""),
+    ],
+)
+def test_an_entry_of_the_report_follows_its_setting(old: str, new: str) -> None:
+    notes = [Problem(old, "It is odd.", "warning")]
+    to_darkroom_2({}, notes)
+    assert [note.path for note in notes] == [new]
+
+
+def test_a_new_name_that_is_there_already_wins() -> None:
+    tree = {"data": {"max_aspect": 2.0, "max_aspect_ratio": 3.0}}
+    assert to_darkroom_2(tree, []) == {"data": {"max_aspect_ratio": 3.0}}
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            ["model", "data", "concepts", "training", "reward", "validation", "sampling", "remembered", "x"]
+        ),
+        json_values,
+    )
+)
+def test_the_step_is_total(tree: dict[str, Any]) -> None:
+    """Any JSON loads: a missing section, or one that is no object, is ordinary input."""
+    before = json.dumps(tree)
+    to_darkroom_2(tree, [])
+    assert json.dumps(tree) == before
+    assert encode(decode({**tree, "darkroom_version": 1}).config)["darkroom_version"] == NEWEST_DARKROOM
