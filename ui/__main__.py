@@ -22,7 +22,7 @@ def main(arguments: Sequence[str], *, on_visible: Callable[[], None] | None = No
         if "display" not in str(error):
             raise
         sys.stderr.write(
-            f"Darkroom cannot open its window: {error}. On a machine without a screen, train by "
+            f"Darkroom cannot open its window: {error}. On a machine without a display, run "
             "python -m trainer train CONFIG.\n"
         )
         return 1

@@ -118,8 +118,8 @@ class App:
             Answer("keep", "Keep training", is_default=True),
             Answer("stop", "Stop and close"),
         )
-        message = "Stopping leaves a state to resume from. The window closes when the run has ended."
-        if self.context.interaction.choose("A training is under way", message, answers, "warning") == "stop":
+        message = "Stop writes a backup from which the run can resume. The window closes when the run has ended."
+        if self.context.interaction.choose("Training is running", message, answers, "warning") == "stop":
             self._is_closing = True
             session.changed.subscribe(self._close_when_over)
             session.stop()
@@ -201,7 +201,7 @@ class App:
 
     def _first_page(self, config_path: Path | None) -> None:
         if self._last.problems:
-            self.context.findings.show("The last session, with notes", self._last.problems, self.form.config)
+            self.context.findings.show("The last session", self._last.problems, self.form.config)
         if config_path is not None:
             self.context.documents.open_file(config_path)
         self.context.navigation.open(self.context.navigation.page)
@@ -210,7 +210,7 @@ class App:
 
     def _dropped(self, paths: Sequence[Path]) -> None:
         if not self.context.documents.open_dropped(paths):
-            self._say("Configs can be dropped here; folders of images on the page Concepts.")
+            self._say("Drop configs here; drop folders of images on the Concepts page.")
 
     def _say(self, text: str) -> None:
         self.shell.bottom_bar.say(text)

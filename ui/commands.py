@@ -11,7 +11,7 @@ from ui.bars.finder import Finder
 from ui.context import Context
 from ui.editors.differences import open_differences
 from ui.editors.secrets import open_secrets
-from ui.pages.catalogue import PAGES
+from ui.pages.catalogue import PAGES, PageSpec, page_shortcut
 
 
 def add_actions(context: Context, *, open_save_menu: Callable[[], None], close: Callable[[], None]) -> None:
@@ -19,22 +19,38 @@ def add_actions(context: Context, *, open_save_menu: Callable[[], None], close: 
     documents, starter, session = context.documents, context.starter, context.session
     context.actions.add(
         Action("load", "Load…", documents.open_file, "Ctrl+O", help=_LOAD_HELP),
-        Action("save", "Save", documents.save, "Ctrl+S", help="Save to where the config came from"),
-        Action("save_as", "Save as ▾", open_save_menu, help="Save as a file or as a preset of your own"),
+        Action("save", "Save", documents.save, "Ctrl+S", help="Save to the loaded file"),
+        Action("save_as", "Save as ▾", open_save_menu, help="Save as a file or as a preset"),
         Action("save_as_file", "Save as a file…", documents.save_as_file, "Ctrl+Shift+S"),
-        Action("export", "Export as one file…", documents.export, help="Write a copy with everything in it"),
+        Action(
+            "export", "Export as one file…", documents.export, help="Write a copy that includes concepts and samples"
+        ),
         Action("import_presets", "Import presets…", documents.import_presets, help=_IMPORT_HELP),
         Action("differences", "What differs…", lambda: _differences(context), "Ctrl+D", help=_DIFFERS_HELP),
         Action("undo", "Undo", lambda: _undo(context), "Ctrl+Z"),
         Action("redo", "Redo", lambda: _redo(context), "Ctrl+Shift+Z"),
         Action("start", "Start", starter.start, "F5", lambda: starter.can_start, "Check the settings, then train"),
         Action("stop", "Stop", session.stop, "Shift+F5", lambda: session.stage in ("running", "paused"), _STOP_HELP),
-        Action("resume", "Resume run", starter.resume, "F6", lambda: starter.can_resume, "Go on with the last run"),
-        Action("pause", "Pause", session.pause, "F7", lambda: session.stage == "running", "Wait; all stays in memory"),
-        Action("go_on", "Continue", session.go_on, "F8", lambda: session.stage == "paused", "End the pause"),
+        Action(
+            "resume",
+            "Resume run",
+            starter.resume,
+            "F6",
+            lambda: starter.can_resume,
+            "Resume the last run from its newest backup",
+        ),
+        Action(
+            "pause",
+            "Pause",
+            session.pause,
+            "F7",
+            lambda: session.stage == "running",
+            "Pause training; everything stays in memory",
+        ),
+        Action("go_on", "Continue", session.go_on, "F8", lambda: session.stage == "paused", "Continue training"),
         Action(
             "bring_back",
-            "Show the dismissed report again",
+            "Show the dismissed report",
             context.findings.bring_back,
             is_enabled=lambda: context.findings.can_come_back,
         ),
@@ -46,23 +62,23 @@ def add_actions(context: Context, *, open_save_menu: Callable[[], None], close: 
             "Open folder",
             lambda: _open_run_folder(context),
             is_enabled=lambda: session.state.started is not None,
-            help="Open the folder that holds everything of this run",
+            help="Open this run's folder",
         ),
         *(_while_running(context, *row) for row in _NOW),
-        *(_page_action(context, number, spec.key, spec.title) for number, spec in enumerate(PAGES, start=1)),
+        *(_page_action(context, page) for page in PAGES),
     )
 
 
-_LOAD_HELP = "Load a config, of OneTrainer or kohya too, or the settings inside a LoRA"
-_IMPORT_HELP = "Make the presets of a folder your own: OneTrainer's training_presets, say"
-_DIFFERS_HELP = "List what differs from the file as loaded, from a preset or from the defaults"
-_TOKENS_HELP = "Tokens and passwords: for private models of Hugging Face, and for the cloud"
-_STOP_HELP = "End the run now, leaving a state to resume from"
+_LOAD_HELP = "Load a config (Darkroom, OneTrainer or kohya), or the settings in a LoRA file"
+_IMPORT_HELP = "Import a folder of presets, such as OneTrainer's training_presets"
+_DIFFERS_HELP = "List the settings that differ from the loaded file, a preset or the defaults"
+_TOKENS_HELP = "Manage tokens and passwords, for example for Hugging Face"
+_STOP_HELP = "Stop the run and write a backup to resume from"
 _NOW: tuple[tuple[str, str, Command, str], ...] = (
-    ("sample_now", "Sample now", SampleNow(), "Paint the samples after the present step"),
-    ("validate_now", "Validate now", ValidateNow(), "Measure the validation loss after the present step"),
-    ("backup_now", "Back up now", BackupNow(), "Write a backup after the present step"),
-    ("save_now", "Save now", SaveNow(), "Save a usable model file after the present step"),
+    ("sample_now", "Sample now", SampleNow(), "Generate samples after the current step"),
+    ("validate_now", "Validate now", ValidateNow(), "Validate after the current step"),
+    ("backup_now", "Back up now", BackupNow(), "Write a backup after the current step"),
+    ("save_now", "Save now", SaveNow(), "Save the model after the current step"),
 )
 
 
@@ -77,8 +93,8 @@ def _while_running(context: Context, name: str, label: str, command: Command, he
     )
 
 
-def _page_action(context: Context, number: int, key: str, title: str) -> Action:
-    return Action(f"page_{key}", title, lambda: context.navigation.open(key), f"Ctrl+{number}")
+def _page_action(context: Context, page: PageSpec) -> Action:
+    return Action(f"page_{page.key}", page.title, lambda: context.navigation.open(page.key), page_shortcut(page))
 
 
 def open_finder(context: Context) -> Finder:
@@ -101,7 +117,7 @@ def _undo(context: Context) -> None:
 
 
 def _redo(context: Context) -> None:
-    context.say("Done again." if context.form.redo() else "Nothing to do again.")
+    context.say("Redone." if context.form.redo() else "Nothing to redo.")
 
 
 def _open_run_folder(context: Context) -> None:

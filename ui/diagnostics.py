@@ -86,7 +86,7 @@ class Diagnostics:
         if issubclass(kind, KeyboardInterrupt):
             sys.__excepthook__(kind, error, trace)
             return
-        _log.error("A fault of the program", exc_info=(kind, error, trace))
+        _log.error("Internal error", exc_info=(kind, error, trace))
         if self.show is None or self._is_showing:
             return
         self._is_showing = True
@@ -108,9 +108,8 @@ class Diagnostics:
     def _failure(self, details: str) -> Failure:
         return Failure(
             title="Something went wrong inside Darkroom",
-            message="This is a fault of the program, not of your settings.",
-            advice="What you were doing may not have happened; everything else goes on. "
-            "The details help whoever mends it.",
+            message="This is a bug in Darkroom, not in your settings.",
+            advice="Your last action may not have been completed. Please report the details.",
             details=self.report(details),
             details_file=self.log_file,
         )
@@ -119,7 +118,7 @@ class Diagnostics:
         # No dialog: this is not the Tk thread. A run's own thread tells of its end by an event.
         if fault.exc_value is not None:
             trace = (fault.exc_type, fault.exc_value, fault.exc_traceback)
-            _log.error("A fault in the thread %s", fault.thread.name if fault.thread else "?", exc_info=trace)
+            _log.error("Error in thread %s", fault.thread.name if fault.thread else "?", exc_info=trace)
 
     def _open_files(self, folder: Path) -> None:
         """Open this launch's log and crash file; a folder that cannot be written leaves the log in memory."""

@@ -19,7 +19,7 @@ from ui.preferences import Preferences
 
 CONFIG_KINDS: tuple[FileKind, ...] = (("Config", "*.json"),)
 LOADED_KINDS: tuple[FileKind, ...] = (
-    ("Configs, and LoRAs that hold their settings", " ".join(f"*{s}" for s in CONFIG_SUFFIXES)),
+    ("Configs, and LoRA files with settings", " ".join(f"*{s}" for s in CONFIG_SUFFIXES)),
     *CONFIG_KINDS,
 )
 FIRST_PRESET = "#demo"
@@ -134,16 +134,18 @@ class Documents:
             return
         number = len(imported.presets)
         if not imported.problems:
-            problem = Problem("", f"There is no preset in {folder}.", "warning", "Choose the folder the files lie in.")
+            problem = Problem(
+                "", f"There is no preset in {folder}.", "warning", "Choose the folder that contains the files."
+            )
             self._findings.show("Nothing was imported", [problem], self._form.config)
             return
         self._findings.show(f"Presets from {folder.name}", imported.problems, self._form.config)
-        self._say(f"{count(number, 'preset')} from {folder.name}; the preset menu has them.")
+        self._say(f"{count(number, 'preset')} from {folder.name}; they are in the preset menu.")
 
     def save_as_preset(self) -> None:
         """Save as a preset of the user's own, under a name that is asked for."""
         proposed = self._form.source.name.lstrip("#")
-        name = self._interaction.ask_text("Save as a preset", "The name of the preset", proposed)
+        name = self._interaction.ask_text("Save as a preset", "Preset name", proposed)
         if name is None or not self._may_replace(name):
             return
         try:
@@ -176,8 +178,8 @@ class Documents:
         self._say(f"Saved {source.path.name}.{_kept_words(kept)}")
 
     def _refuse_built_in(self, path: Path) -> None:
-        error = DarkroomError(f"{path.name} belongs to the program.", advice="Choose another name or another folder.")
-        self._tell("A built-in preset is not overwritten", error)
+        error = DarkroomError(f"{path.name} is a built-in preset.", advice="Choose another name or another folder.")
+        self._tell("Built-in presets cannot be overwritten", error)
 
     def _take(self, loaded: Loaded, source: Source) -> None:
         self._form.load(loaded.config, source)

@@ -59,7 +59,7 @@ def load_session(file: Path) -> Session:
     except (OSError, ValueError, RecursionError) as error:
         return Session(UiSettings(), problems=(_set_aside(file, str(error)),))
     if not isinstance(data, dict) or not isinstance(data.get("config"), dict):
-        return Session(UiSettings(), problems=(_set_aside(file, "it holds no session"),))
+        return Session(UiSettings(), problems=(_set_aside(file, "it contains no session"),))
     loaded, baseline = decode(data["config"]), decode(data.get("baseline", data["config"]))
     form = FormModel(loaded.config, baseline=baseline.config, source=_source(data.get("source")))
     return Session(_settings(data.get("ui")), form, tuple(loaded.problems))
@@ -88,9 +88,9 @@ def _set_aside(file: Path, reason: str) -> Problem:
     try:
         aside = next(name for name in names if not name.exists())
         file.rename(aside)
-        kept = f"It was kept as {aside}, and the window opens as it does the first time."
+        kept = f"It was kept as {aside}, and Darkroom starts with the defaults."
     except (OSError, StopIteration):
-        kept = "It could not be set aside; the window opens as it does the first time."
+        kept = "It could not be moved aside; Darkroom starts with the defaults."
     return Problem("", f"The last session could not be read ({reason}). {kept}", "warning")
 
 

@@ -173,7 +173,7 @@ class BottomBar(Panel):
 def _phase_words(stage: str, state: RunState) -> tuple[str, str, str]:
     """Return the phase in words, its detail, and the colour of the words."""
     if stage == "checking":
-        return PHASE_WORDS["checking"], "looking at settings and images", "text"
+        return PHASE_WORDS["checking"], "reading settings and images", "text"
     if stage == "idle":
         return _outcome_words(state)
     phase = stage if stage in ("paused", "stopping") else state.phase
@@ -189,7 +189,7 @@ def _phase_words(stage: str, state: RunState) -> tuple[str, str, str]:
 
 def _outcome_words(state: RunState) -> tuple[str, str, str]:
     if state.failed is not None:
-        return "Broke off", f"{state.failed.message} {state.failed.advice}".strip(), "error"
+        return "Failed", f"{state.failed.message} {state.failed.advice}".strip(), "error"
     if state.finished is not None:
         words = OUTCOME_WORDS.get(state.finished.outcome, "Finished")
         return words, state.finished.message, "good"

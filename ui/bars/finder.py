@@ -23,7 +23,7 @@ class Finder(Window):
         self.matches: list[Match] = []
         self._context = context
         px = context.theme.px
-        self.entry = Entry(self, context.theme, self.text, on="window", placeholder="A word of its name or its help")
+        self.entry = Entry(self, context.theme, self.text, on="window", placeholder="Search names and descriptions")
         self.entry.pack(fill="x", padx=PAD, pady=(PAD, 10))
         self.table = Table(self, context.theme, _COLUMNS)
         self.table.tree.configure(selectmode="browse")

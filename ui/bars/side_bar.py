@@ -6,7 +6,7 @@ import tkinter as tk
 from typing import Any
 
 from ui.context import Context
-from ui.pages.catalogue import PAGES, PageSpec, page_of
+from ui.pages.catalogue import PAGES, PageSpec, page_of, page_shortcut
 from ui.theme import PAD
 from ui.widgets.controls import Switch
 from ui.widgets.panel import Panel, Text, rule
@@ -28,12 +28,12 @@ class SideBar(Panel):
         name.pack(anchor="w", padx=px(PAD + 4), pady=(px(18), px(12)))
         find = context.buttons.make(self, "find", on="sidebar")
         find.pack(fill="x", padx=8, pady=(0, 12))
-        for number, spec in enumerate(PAGES, start=1):
+        for spec in PAGES:
             if spec.key == "run":
                 rule(self, context.theme).pack(fill="x", padx=px(PAD), pady=px(10))
             entry = NavEntry(self, context, spec)
             entry.pack(fill="x", padx=px(8))
-            context.tips.attach(entry, lambda spec=spec, number=number: f"{spec.hint} (Ctrl+{number})")  # type: ignore[misc]
+            context.tips.attach(entry, lambda spec=spec: f"{spec.hint} ({page_shortcut(spec)})")  # type: ignore[misc]
             self.entries[spec.key] = entry
         self._add_switches()
         context.navigation.page_wanted.subscribe(self._mark_open)
@@ -65,7 +65,7 @@ class SideBar(Panel):
         )
         self.advanced_switch.pack(anchor="w")
         self.dark_switch.pack(anchor="w")
-        context.tips.attach(self.advanced_switch, lambda: "Shows every setting, also those that are rarely touched.")
+        context.tips.attach(self.advanced_switch, lambda: "Also shows settings that are rarely changed.")
 
     def _follow_preferences(self) -> None:
         now = self._context.preferences.now

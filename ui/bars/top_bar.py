@@ -89,7 +89,7 @@ class TopBar(Panel):
             for path, label in zip(recent, _told_apart(recent), strict=True):
                 menu.add_command(label=f"   {label}", command=lambda p=path: context.documents.open_recent(p))  # type: ignore[misc]
         if menu.index("end") is None:
-            menu.add_command(label="There are no presets", state="disabled")
+            menu.add_command(label="No presets", state="disabled")
         menu.add_separator()
         for name in ("bring_back", "differences", "import_presets", "tokens"):
             if context.actions[name].is_enabled():

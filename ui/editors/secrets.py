@@ -33,7 +33,7 @@ class SecretsDialog(Dialog):
 
     def __init__(self, context: Context) -> None:
         loaded = load_secrets()
-        kept = f"Kept in {secrets_file()}, for you alone. They never enter a config, a preset, a model or a log."
+        kept = f"Kept in {secrets_file()}, readable by you alone. Never written to configs, presets, models or logs."
         super().__init__(context.root, context.theme, "Tokens", kept, _ANSWERS)
         self._context = context
         self._secrets = loaded.secrets
@@ -48,7 +48,7 @@ class SecretsDialog(Dialog):
         said = " ".join(str(p) for p in loaded.problems)
         self.said = Text(self.content, context.theme, said, colour="warning", wrap_px=_WRAP_PX)
         self.said.pack(anchor="w")
-        asked = f"Hugging Face is asked with {hub_access(loaded.secrets).words}."
+        asked = f"Hugging Face requests use {hub_access(loaded.secrets).words}."
         Text(self.content, context.theme, asked, colour="muted", wrap_px=_WRAP_PX).pack(anchor="w", pady=(px(6), 0))
         self._show(loaded.secrets)
         self.after_idle(self.entries["huggingface_token"].tk_entry.focus_set)
@@ -89,7 +89,7 @@ class SecretsDialog(Dialog):
         try:
             save_secrets(self._typed())
         except OSError as error:
-            self._say(f"They could not be written: {error.strerror}. What was there before still stands.", "error")
+            self._say(f"They could not be written: {error.strerror}. The stored tokens are unchanged.", "error")
             return False
         self._context.say("The tokens are saved.")
         return True
@@ -106,7 +106,7 @@ class SecretsDialog(Dialog):
             return
         self._show(secrets)
         labels = ", ".join(f.label for f in SECRET_FIELDS if f.name in names)
-        self._say(f"Taken over, and not yet saved: {labels}. {file.name} still holds them.", "text")
+        self._say(f"Imported, not saved yet: {labels}. {file.name} still contains them.", "text")
 
     def _say(self, text: str, token: str) -> None:
         self.said.recolour(token)

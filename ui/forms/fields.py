@@ -25,7 +25,7 @@ from ui.widgets.variables import FlagVar, TextVar
 NUMBER_WIDTH = 110
 _INDENT = 14
 _FLASH_MS = 1600
-_A_STEP = "A step is one update of the weights; where batches are accumulated, it takes several of them."
+_A_STEP = "A step is one optimizer update; with gradient accumulation it takes several batches."
 _UNIT_LABELS = {unit: unit if unit == "never" else f"{unit}s" for unit in get_args(Unit)}
 
 
@@ -65,7 +65,7 @@ def tip_of(context: Context, record: FieldRecord) -> str:
     if record.kind == "every" or setting.unit == "steps":
         lines.append(_A_STEP)
     if setting.changeable_on_resume:
-        lines.append("May be changed when a run is resumed.")
+        lines.append("Can be changed when a run is resumed.")
     lines.append(not_yet_words(context.form.config, record))
     if draft is not None:
         lines.append(f"Not taken: {draft.problem.message}")

@@ -74,7 +74,7 @@ def why_out_of_range(record: FieldRecord, value: Any) -> str:
         is_between_steps = record.step is not None and n % record.step != 0
         if is_below or is_above or is_between_steps:
             unit = f" {record.setting.unit}" if record.setting.unit else ""
-            return f"{to_text(record, n)} does not fit; allowed: {record.allowed}{unit}."
+            return f"{to_text(record, n)} is not allowed here; allowed: {record.allowed}{unit}."
     return ""
 
 
@@ -97,7 +97,7 @@ def display(record: FieldRecord, value: Any) -> str:
 
 
 def _missing(text: str) -> str:
-    return "" if text.strip() else "A number is needed here."
+    return "" if text.strip() else "Enter a number."
 
 
 def _float_text(value: float) -> str:

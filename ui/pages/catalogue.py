@@ -29,55 +29,70 @@ class PageSpec:
 
 
 PAGES: tuple[PageSpec, ...] = (
-    PageSpec("general", "General", "Where a run works, on what, and from which seed.", ("general",)),
+    PageSpec("general", "General", "Folders, seed and devices.", ("general",)),
     PageSpec(
         "model",
         "Model",
-        "What to start from, which parts learn, and the file it becomes.",
+        "The base model, its parts, and the output file.",
         ("model", "parts", "quantization", "output"),
         ("tokens",),
     ),
-    PageSpec("data", "Data", "Sizes, captions and caches, for all concepts alike.", ("data", "concepts_file", "masks")),
+    PageSpec(
+        "data", "Data", "Resolution, captions, masks and caches for all concepts.", ("data", "concepts_file", "masks")
+    ),
     PageSpec(
         "concepts",
         "Concepts",
-        "The folders of images to learn from.",
+        "The folders of training images.",
         ("concepts",),
         view="ui.pages.concepts:ConceptsPage",
     ),
     PageSpec(
-        "training", "Training", "How long, how fast and by which rule it learns.", ("training", "adapter", "embeddings")
+        "training", "Training", "Method, length, learning rate, optimizer, noise and loss.", ("training", "embeddings")
     ),
+    PageSpec("adapter", "LoRA / Adapter", "The adapter that is trained on top of the model.", ("adapter",)),
     PageSpec(
         "rewards",
         "Rewards",
-        "Learning from what reward models say of painted images, instead of from images alone.",
+        "Training on the scores that reward models give to generated images.",
         ("training.method", "reward"),
         view="ui.pages.rewards:rewards_page",
     ),
     PageSpec(
         "sampling",
         "Sampling",
-        "What is painted and measured on the way, to see how it goes.",
-        ("validation", "sampling"),
-        ("sample_now", "validate_now"),
+        "Sample images during training.",
+        ("sampling",),
+        ("sample_now",),
         view="ui.pages.sampling:sampling_page",
     ),
     PageSpec(
+        "validation",
+        "Validation",
+        "The loss on images that are not trained on.",
+        ("validation",),
+        ("validate_now",),
+    ),
+    PageSpec(
         "backup",
-        "Backup",
-        "What is written on the way: backups to go on from, and files to try out.",
+        "Backup & save",
+        "Backups to resume from, and saves of the model on the way.",
         ("backup",),
         ("backup_now", "save_now"),
     ),
     PageSpec(
         "run",
         "Run",
-        "What the training is doing.",
+        "The training run.",
         actions=("sample_now", "validate_now", "backup_now", "save_now", "open_run_folder"),
         view="ui.pages.run:RunPage",
     ),
 )
+
+
+def page_shortcut(page: PageSpec) -> str:
+    """Return the shortcut that opens a page: a digit by its place in the side bar, R for the Run page."""
+    return "Ctrl+R" if page.key == "run" else f"Ctrl+{(PAGES.index(page) + 1) % 10}"
 
 
 def page_named(key: str) -> PageSpec:

@@ -77,9 +77,9 @@ class ListCard:
     def add_usual_buttons(self) -> None:
         """Put the buttons that every list has into the tool bar."""
         self.add_button("edit", "Edit…", self.edit_selected, "Open the editor (Return, double click)")
-        self.add_button("duplicate", "Duplicate", self.duplicate_selected, "Put a copy behind each selected entry")
-        self.add_button("toggle", "On / off", self.toggle_selected, "Let the selected entries take part or not (Space)")
-        self.add_button("remove", "Remove", self.remove_selected, "Take the selected entries out (Delete)")
+        self.add_button("duplicate", "Duplicate", self.duplicate_selected, "Duplicate the selected entries")
+        self.add_button("toggle", "On / off", self.toggle_selected, "Enable or disable the selected entries (Space)")
+        self.add_button("remove", "Remove", self.remove_selected, "Remove the selected entries (Delete)")
         self.add_button("up", "↑", lambda: self.move_selected(-1), "Move up")
         self.add_button("down", "↓", lambda: self.move_selected(1), "Move down")
         self._enable_buttons()
@@ -126,7 +126,7 @@ class ListCard:
             self._before_change()
             items.remove(self._context.form, self.path, chosen)
             self.table.select([min(chosen[0], len(self.items) - 1)])
-            self._context.say(f"Removed {len(chosen)}; Ctrl+Z brings back what was removed.")
+            self._context.say(f"Removed {len(chosen)}; Ctrl+Z undoes the removal.")
 
     def toggle_selected(self) -> None:
         """Let the selected entries take part if the first of them does not, and the other way round."""

@@ -34,7 +34,7 @@ def needs_of(scorer: Scorer) -> str:
 def _row_of(scorer: Scorer, config: Config) -> Row:
     spec = REWARDS[scorer.kind]
     is_held_out = getattr(config.training.method, "held_out_reward", "none") == scorer.kind
-    label = f" {spec.label}{' (only watched)' if is_held_out else ''}"
+    label = f" {spec.label}{' (held out)' if is_held_out else ''}"
     values = (ON if scorer.enabled else OFF, f"{scorer.weight:g}", spec.scale, needs_of(scorer))
     return label, values, "" if scorer.enabled else "faint"
 
@@ -50,11 +50,11 @@ _REWARD_MODELS = ListSpec(
         Column("#0", "RewardModel", 220, is_stretched=True),
         Column(ENABLED_COLUMN, "On", 44, "center"),
         Column("weight", "Weight", 70),
-        Column("scale", "Rates from", 220),
+        Column("scale", "Source", 220),
         Column("needs", "Needs", 260, is_stretched=True),
     ),
     add_label="Add reward model",
-    add_tip="Add somebody who rates the painted images",
+    add_tip="Add a model that scores generated images",
     item_name="RewardModel",
     item_type=Scorer,
     row_of=_row_of,

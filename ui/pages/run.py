@@ -25,7 +25,7 @@ from ui.widgets.panel import Panel, Text
 from ui.widgets.reward_chart import RewardChart
 
 _CHART_SECONDS = 0.25
-_NO_SAMPLES = "The samples appear here. What is painted, and when, is set on the Sampling page."
+_NO_SAMPLES = "Samples appear here. Set prompts and intervals on the Sampling page."
 
 
 class RunPage:
@@ -71,7 +71,7 @@ class RunPage:
 
     def _fill_left(self, left: Panel) -> None:
         context, px = self._context, self._context.theme.px
-        chart_card, log_card = Card(left, context.theme, "Loss"), Card(left, context.theme, "What has happened")
+        chart_card, log_card = Card(left, context.theme, "Loss"), Card(left, context.theme, "Log")
         tk.Grid.grid_configure(chart_card, row=0, column=0, sticky="nsew", pady=(0, px(PAD)))
         self.reward_card = Card(left, context.theme, "Reward")
         tk.Grid.grid_configure(self.reward_card, row=1, column=0, sticky="nsew", pady=(0, px(PAD)))
@@ -96,7 +96,7 @@ class RunPage:
     def _fill_right(self, right: Panel) -> None:
         context, px = self._context, self._context.theme.px
         self.facts_card = Card(right, context.theme, "This run")
-        samples_card = Card(right, context.theme, "Newest samples")
+        samples_card = Card(right, context.theme, "Samples")
         tk.Grid.grid_configure(self.facts_card, row=0, column=0, sticky="nsew", pady=(0, px(PAD)))
         tk.Grid.grid_configure(samples_card, row=1, column=0, sticky="nsew")
         self.facts = Text(self.facts_card.body, context.theme, colour="label", on="card", wrap_px=300)
@@ -140,12 +140,12 @@ class RunPage:
             self.facts_card.heading.say("This run")
             self.facts.say("\n".join(self._run_lines(state)))
             return
-        self.facts_card.heading.say("What a start will do")
+        self.facts_card.heading.say("Before you start")
         report = self._context.starter.report
         if report is None:
-            self.facts.say("Looking at settings and images…")
+            self.facts.say("Reading settings and images…")
         elif report.preview is None:
-            self.facts.say("The images cannot be counted yet; Start tells what is missing.")
+            self.facts.say("The images cannot be counted yet. Press Start to see what is missing.")
         else:
             self.facts.say("\n".join(preview_lines(report.preview)))
 
@@ -154,8 +154,8 @@ class RunPage:
         assert started is not None
         family = FAMILIES.get(started.family)
         labels = {p.name: p.label for p in family.parts} if family else {}
-        parts = ", ".join(labels.get(p, p) for p in state.training_parts) or "nothing any more"
-        lines = [f"{'Learning now' if self._context.session.is_active else 'Learned'}: {parts}"]
+        parts = ", ".join(labels.get(p, p) for p in state.training_parts) or "nothing"
+        lines = [f"{'Training' if self._context.session.is_active else 'Trained'}: {parts}"]
         if state.step is not None:
             step = state.step
             lines.append(f"Step {step.step:,} of {step.total_steps:,} in all")
@@ -165,7 +165,7 @@ class RunPage:
                 shown = next(iter(rates.values())) if is_one else ", ".join(f"{n} {r}" for n, r in rates.items())
                 lines.append(f"Learning rate: {shown}")
             if step.num_skipped:
-                lines.append(f"{count(step.num_skipped, 'broken step')} left out")
+                lines.append(f"{count(step.num_skipped, 'skipped step')}")
         if state.validation is not None:
             lines.append(validation_line(state.validation))
         if state.rewards:

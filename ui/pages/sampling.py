@@ -46,7 +46,7 @@ _PROMPTS = ListSpec(
         Column("guidance", "Guidance", 76),
     ),
     add_label="Add sample",
-    add_tip="Add an image to paint",
+    add_tip="Add a sample prompt",
     item_name="Sample",
     item_type=SamplePrompt,
     row_of=_row_of,

@@ -41,8 +41,8 @@ class Check(Protocol):
 
 
 _GONE = RunFailed(
-    "The training broke off without a word.",
-    advice="The log of the window may tell why; start again, or resume from the newest backup.",
+    "The training ended unexpectedly.",
+    advice="The window's log may show why. Start again, or resume from the newest backup.",
 )
 
 

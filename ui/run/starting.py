@@ -107,10 +107,10 @@ class Starter:
     def _may_set_back(self, changed: list[str]) -> bool:
         places = dict.fromkeys(locate(Problem(path, ""), self._form.config).place for path in changed)
         message = (
-            f"Since this run was begun, other settings were made: {'; '.join(places)}. A run goes on with those it was "
-            "begun with. Epochs, samples, backups and the place of the result stay as they are now."
+            f"These settings have changed since the run started: {'; '.join(places)}. A run resumes with the "
+            "settings it started with. Epochs, samples, backups and the output keep their current settings."
         )
-        answers = (Answer("cancel", "Cancel"), Answer("set_back", "Set back and resume", is_default=True))
+        answers = (Answer("cancel", "Cancel"), Answer("set_back", "Restore and resume", is_default=True))
         return self._interaction.choose("Resume with the run's settings?", message, answers) == "set_back"
 
     def _check_then(self, request: RunRequest) -> None:
@@ -138,7 +138,7 @@ class Starter:
         self._keep_report(report)
         problems = [*self._form.problems(), *report.problems]
         if errors_in(problems):
-            self._findings.show("This cannot start yet", problems, self._form.config)
+            self._findings.show("Cannot start yet", problems, self._form.config)
             return
         warnings = [p for p in problems if p.severity == "warning"]
         if warnings and not self._interaction.confirm_start(warnings, report.preview):
@@ -148,9 +148,9 @@ class Starter:
         self._session.begin(request)
 
     def _check_broke(self, error: Exception) -> None:
-        problem = Problem("", f"The check broke off: {error}", advice="The log of the window has the details.")
-        self._findings.show("This cannot start yet", [problem], self._form.config)
-        self._interaction.show_failure(Failure("The check broke off", str(error), "Please report this."))
+        problem = Problem("", f"The check failed: {error}", advice="The window's log has the details.")
+        self._findings.show("Cannot start yet", [problem], self._form.config)
+        self._interaction.show_failure(Failure("The check failed", str(error), "Please report this."))
 
     def _keep_report(self, report: Report) -> None:
         self.report = report
@@ -171,4 +171,4 @@ def run_failure(failed: RunFailed) -> Failure:
     advice = failed.advice
     if failed.backup_path:
         advice = f"{advice} The newest backup is {failed.backup_path}.".strip()
-    return Failure("The training broke off", failed.message, advice, details, file)
+    return Failure("Training failed", failed.message, advice, details, file)

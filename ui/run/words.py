@@ -35,12 +35,12 @@ PHASE_WORDS: Mapping[str, str] = {
     "checking": "Checking",
     "starting": "Starting",
     "loading": "Loading the model",
-    "scanning": "Looking at the images",
+    "scanning": "Scanning images",
     "caching": "Caching",
-    "dry_run": "Trying everything once",
+    "dry_run": "Dry run",
     "training": "Training",
     "validating": "Validating",
-    "sampling": "Painting samples",
+    "sampling": "Sampling",
     "saving": "Saving",
     "backing_up": "Backing up",
     "paused": "Paused",
@@ -89,7 +89,7 @@ def _words(event: Event) -> tuple[str, Tone] | None:
 def _best_words(event: ValidationFinished) -> str:
     if event.best_loss is None or event.best_step is None:
         return ""
-    return ", the best so far" if event.is_best else f"; best {loss(event.best_loss)} at step {event.best_step:,}"
+    return ", best so far" if event.is_best else f"; best {loss(event.best_loss)} at step {event.best_step:,}"
 
 
 def validation_line(event: ValidationFinished) -> str:
@@ -101,7 +101,7 @@ def reward_line(event: RewardMeasured) -> str:
     """Return a measurement of the reward in a line: what is followed, what is held out, where the best was."""
     held_out = f", held out {loss(event.held_out)} ({_judge(event.held_out_by)})" if event.held_out_by else ""
     best = "" if event.best_step is None else f"; best at step {event.best_step:,}"
-    end = ", the best so far" if event.is_best else best
+    end = ", best so far" if event.is_best else best
     return f"Reward {loss(event.followed)}{held_out} at step {event.step:,}{end}"
 
 
@@ -122,7 +122,7 @@ def concept_rows(event: ValidationFinished) -> list[tuple[str, str]]:
     rows = [("overall", loss(event.loss))]
     weighted = loss(event.weighted_loss)
     if event.weighted_loss is not None and weighted != rows[0][1]:
-        rows.append(("as training weighs it", weighted))
+        rows.append(("weighted as in training", weighted))
     return [*rows, *((name, loss(value)) for name, value in event.by_concept.items())]
 
 
@@ -145,7 +145,7 @@ def _closing_words(event: Event) -> tuple[str, Tone] | None:
 
 def _started(event: RunStarted) -> str:
     images = count(event.num_images, "image")
-    start = f", going on at step {event.first_step:,}" if event.first_step else ""
+    start = f", resuming at step {event.first_step:,}" if event.first_step else ""
     weights = f"{event.num_trainable_parameters:,} trained weights"
     return f"{count(event.total_steps, 'step')} over {images}{start}; {weights} on {event.device}"
 
@@ -154,7 +154,7 @@ def preview_lines(preview: Preview) -> list[str]:
     """Return what a run will do, one fact per line."""
     model = [preview.model] if preview.model else []
     if not preview.num_images:
-        return [*model, "No images to learn from yet."]
+        return [*model, "No training images yet."]
     lines = [*model, f"{count(preview.num_images, 'image')}, {count(preview.total_steps, 'step')} in all"]
     if preview.num_validation_images:
         lines.append(f"{count(preview.num_validation_images, 'validation image')}")
@@ -165,7 +165,7 @@ def preview_lines(preview: Preview) -> list[str]:
     if preview.num_without_caption:
         lines.append(f"{count(preview.num_without_caption, 'image')} without a caption")
     if preview.skipped:
-        lines.append(f"{count(len(preview.skipped), 'file')} passed over")
+        lines.append(f"{count(len(preview.skipped), 'file')} skipped")
     lines += preview.reward_models
     if preview.memory:
         lines.append(preview.memory)

@@ -153,7 +153,7 @@ class LossChart(tk.Canvas):
         if validation is not None:
             is_best = step == self._validations[-1].best_step
             columns = [
-                BoxColumn("validation, the best" if is_best else "validation", concept_rows(validation)),
+                BoxColumn("best validation" if is_best else "validation", concept_rows(validation)),
                 BoxColumn("at timestep", timestep_rows(validation)),
             ]
         told = f": loss {loss_words(point.loss)}, smoothed {loss_words(point.smoothed_loss)}" if point else ""

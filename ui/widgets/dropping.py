@@ -21,7 +21,7 @@ def accept_paths(root: tk.Tk, widget: tk.Misc, on_drop: Callable[[Sequence[Path]
 
         TkinterDnD._require(root)
     except (ImportError, RuntimeError, tk.TclError):
-        _log.info("Dropping files on the window is not possible here")
+        _log.info("Drag and drop is not available here")
         return False
 
     def dropped(event: Any) -> str:

@@ -30,9 +30,9 @@ class FolderPicker(Dialog):
         self.folder = start
         self._folders: list[Path] = []
         self._chosen: tuple[Path, ...] = ()
-        hint = "Click to select, with Ctrl or Shift several. Double-click to look inside."
+        hint = "Click to select (Ctrl or Shift for several). Double-click to open."
         if not is_multiple:
-            hint = "Click to select. Double-click to look inside."
+            hint = "Click to select. Double-click to open."
         Text(self.content, theme, hint, colour="muted").pack(anchor="w", pady=(theme.px(4), theme.px(10)))
         bar = Panel(self.content, theme)
         bar.pack(fill="x")

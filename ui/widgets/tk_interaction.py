@@ -126,7 +126,7 @@ class TkInteraction:
 
     def _show_path(self, path: Path) -> None:
         """Show a path to copy, where the system has no program to open it."""
-        dialog = Dialog(self._root, self._theme, "It lies here", "", (Answer("ok", "Close", is_default=True),))
+        dialog = Dialog(self._root, self._theme, "It is here", "", (Answer("ok", "Close", is_default=True),))
         box = Panel(dialog.content, self._theme)
         box.pack(fill="x", pady=(10, 0))
         variable = TextVar(master=dialog, value=str(path))
