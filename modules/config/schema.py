@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from modules.adapters.registry import DEFAULT, adapter_labels, adapters_not_yet, default_settings, settings_union
@@ -20,7 +20,8 @@ from modules.config.sections.quantization import Quantization
 from modules.config.sections.reward import Reward
 from modules.config.sections.training import Training
 from modules.data.concept import Concept
-from modules.settings.field import Section, Setting, variants
+from modules.families.registry import FAMILIES
+from modules.settings.field import MapKey, Section, Setting, variants
 
 if TYPE_CHECKING:
     AdapterChoice = AdapterSettings
@@ -83,6 +84,10 @@ class Config(Section):
     multi_gpu: MultiGpu = MultiGpu()
     remembered: Mapping[str, Mapping[str, Mapping[str, Any]]] = {}
     unknown: Mapping[str, Any] = {}
+
+    def map_keys(self, field_name: str) -> Sequence[MapKey]:
+        """Return the parts of the model's family, each of which has settings, said or not."""
+        return FAMILIES[self.model.family].parts if field_name == "parts" else ()
 
     def part(self, name: str) -> Part:
         """Return the settings of one part of the model, the defaults where the file says nothing of it."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from modules.estimate.passes import CHUNK_TOKENS, PartWeights, Plans, count
 from modules.estimate.run import optimizer_bytes
 from modules.estimate.tape import FLOAT32_BYTES
+from modules.optim.spec import OptimizerSettings
 
 _ENTRY_BYTES = 1024
 """What an entry of the cache takes beside its numbers: a header, a checksum, and half a block of the file system."""
@@ -45,7 +46,12 @@ def text_bytes(num_captions: int, *, width: int, pooled_width: int, item_bytes: 
 
 
 def backup_bytes(
-    weights: Mapping[str, PartWeights], plans: Plans, *, optimizer: str, keeps_copies: bool, has_average: bool
+    weights: Mapping[str, PartWeights],
+    plans: Plans,
+    *,
+    optimizer: OptimizerSettings,
+    keeps_copies: bool,
+    has_average: bool,
 ) -> int:
     """Return what one backup takes: the trained weights as they are kept, the optimizer's state, the average."""
     total = 0

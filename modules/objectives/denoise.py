@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from modules.data.conditioning import Conditioning
 from modules.diffusion.process import NoiseProcess
 from modules.diffusion.weighting import min_snr_weights
-from modules.families.protocol import Conditioning, ModelFamily
+from modules.families.protocol import ModelFamily
 
 
 def denoising_losses(output_BCHW: torch.Tensor, target_BCHW: torch.Tensor) -> torch.Tensor:

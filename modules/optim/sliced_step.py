@@ -1,7 +1,8 @@
 """Moving weights: an optimizer's step on a few parameters at a time, so that what a step takes is bounded.
 
 To an optimizer each step is that of a run with those parameters alone; its state is one, keyed by parameter, however
-the steps are cut. So a run may be cut differently when it is resumed, and ends the same.
+the steps are cut. So a run may be cut differently when it is resumed, and ends the same. An optimizer whose step looks
+at all weights together (`OptimizerSpec.steps_at_once`) is handed all of them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 from torch import nn
 
 from modules.optim.master_weights import MasterWeight
-from modules.optim.param_groups import TrainGroup
+from modules.optim.param_groups import TrainGroup, steps_at_once
 from modules.optim.slicing import SLICE_WEIGHTS
 
 Names = Mapping[str, Sequence[str]]
@@ -24,11 +25,11 @@ Generators = Callable[[str], torch.Generator | None]
 class HookHandle(Protocol):
     """Who wants to see parameters right before they move, with their gradients in place, and right after."""
 
-    def before_move(self, part: str, parameters: Sequence[nn.Parameter]) -> None:
+    def before_move(self, unit: str, parameters: Sequence[nn.Parameter]) -> None:
         """Called before each move of some of a unit's parameters, as the optimizer sees them."""
         ...
 
-    def after_move(self, part: str) -> None:
+    def after_move(self, unit: str) -> None:
         """Called after it."""
         ...
 
@@ -51,54 +52,57 @@ class SlicedStep:
         on the order of moves; `clip` may change the gradients, in float32, right before.
         """
         # By the names that move, not by all there are: a fused pass comes here with each weight alone.
-        own = {part: self._groups[part].master_weights for part in names}
-        master_weights = {n: own[part][n] for part, some in names.items() for n in some if n in own[part]}
+        own = {unit: self._groups[unit].master_weights for unit in names}
+        master_weights = {n: own[unit][n] for unit, some in names.items() for n in some if n in own[unit]}
         for master_weight in master_weights.values():
             master_weight.fill()
-        moved = {part: [self._moved(part, n) for n in some] for part, some in names.items()}
+        moved = {unit: [self._moved(unit, n) for n in some] for unit, some in names.items()}
         if clip is not None:
             clip([p for parameters in moved.values() for p in parameters])
-        for part, parameters in moved.items():
-            self._hook_handle.before_move(part, parameters)
+        for unit, parameters in moved.items():
+            self._hook_handle.before_move(unit, parameters)
         self._step(moved)
-        for part in moved:
-            self._hook_handle.after_move(part)
+        for unit in moved:
+            self._hook_handle.after_move(unit)
         for name, master_weight in master_weights.items():
             master_weight.give_value(generators(name))
             master_weight.release()
 
-    def _moved(self, part: str, name: str) -> nn.Parameter:
-        group = self._groups[part]
+    def _moved(self, unit: str, name: str) -> nn.Parameter:
+        group = self._groups[unit]
         return group.master_weights[name].moved if name in group.master_weights else group.parameters[name]
 
     def _step(self, moved: Mapping[str, list[nn.Parameter]]) -> None:
-        """Make the optimizer's step with groups that hold these parameters alone."""
+        """Make the optimizer's step with groups that hold these parameters alone.
+
+        A group without any stays, empty: what an optimizer keeps in its groups is to be the same in all of them.
+        """
         optimizer = self._optimizer
-        groups = optimizer.param_groups
-        chosen = [g for g in groups if g["unit"] in moved]
-        everything = [g["params"] for g in chosen]
-        optimizer.param_groups = chosen
-        for group in chosen:
-            group["params"] = moved[group["unit"]]
+        everything = [g["params"] for g in optimizer.param_groups]
+        for group in optimizer.param_groups:
+            group["params"] = moved.get(group["unit"], [])
         try:
             optimizer.step()
         finally:
-            optimizer.param_groups = groups
-            for group, parameters in zip(chosen, everything, strict=True):
+            for group, parameters in zip(optimizer.param_groups, everything, strict=True):
                 group["params"] = parameters
 
 
-def slices(groups: Iterable[TrainGroup]) -> Iterator[dict[str, list[str]]]:
-    """Yield the names, by unit, of all parameters that have gradients, as they are to be moved at once.
+def slices(groups: Iterable[TrainGroup], optimizer: torch.optim.Optimizer) -> Iterator[dict[str, list[str]]]:
+    """Yield the names, by unit, of all parameters that have gradients, as the optimizer is to move them at once.
 
-    Those in float32 come together, those in 16 bits in slices of at most `SLICE_WEIGHTS`.
+    Those in float32 come together, those in 16 bits in slices of at most `SLICE_WEIGHTS`; all in one where the
+    optimizer's step looks at all weights together.
     """
     groups = list(groups)
+    if steps_at_once(optimizer):
+        yield from _everything(groups)
+        return
     plain = {
         g.name: [n for n, p in g.parameters.items() if n not in g.master_weights and p.grad is not None] for g in groups
     }
     if any(plain.values()):
-        yield {part: names for part, names in plain.items() if names}
+        yield {unit: names for unit, names in plain.items() if names}
     taken: dict[str, list[str]] = {}
     num_weights = 0
     for group in groups:
@@ -113,6 +117,14 @@ def slices(groups: Iterable[TrainGroup]) -> Iterator[dict[str, list[str]]]:
             num_weights += size
     if taken:
         yield taken
+
+
+def _everything(groups: Iterable[TrainGroup]) -> Iterator[dict[str, list[str]]]:
+    """Yield one slice, of all that has gradients; none where nothing has."""
+    holders = {g.name: zip(g.parameters, gradient_holders(g), strict=True) for g in groups}
+    names = {unit: [n for n, p in pairs if p.grad is not None] for unit, pairs in holders.items()}
+    if any(names.values()):
+        yield {unit: some for unit, some in names.items() if some}
 
 
 def total_norm(group: TrainGroup) -> torch.Tensor | None:

@@ -36,10 +36,6 @@ def test_types() -> None:
     tool("mypy")
 
 
-def test_layers() -> None:
-    tool("importlinter.cli", "lint")
-
-
 def test_torchvision_is_absent() -> None:
     """It breaks diffusers beside a processor build of torch, by its mere presence."""
     assert importlib.util.find_spec("torchvision") is None

@@ -14,11 +14,11 @@ from torch import nn
 
 from modules.adapters.lokr import Lokr
 from modules.adapters.lokr_layers import LOKR_KIND, LokrAdapter
-from modules.config.edit import set_path
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.data.dataset import Dataset
 from modules.formats.kinds import identify
+from modules.settings.edit import set_path
 from tests.builders.configs import laid_over, small_config
 from tests.builders.pipelines import load_tiny
 from tests.builders.runs import Ran, assert_equal_tensors, run

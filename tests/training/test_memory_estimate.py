@@ -34,6 +34,7 @@ from modules.families.registry import FAMILIES
 from modules.families.spec import Role
 from modules.formats.single_file.models import shipped_configs
 from modules.memory.checkpointing import create_checkpointed_forward
+from modules.optim.optimizers.adafactor import Adafactor
 from modules.system.devices import CPU
 from tests.builders.adapter_plans import lora_plan
 from tests.builders.configs import small_config
@@ -41,7 +42,7 @@ from tests.builders.live_bytes import LiveBytes, cuda_autocast, give_weights, is
 from tests.builders.pipelines import load_tiny
 from tests.builders.runs import run
 from tests.builders.single_files import write_tiny
-from trainer.preflight import datasets_of
+from trainer.data.datasets import datasets_of
 from trainer.preflight.budget import disk_need
 
 FACTOR = 0.15
@@ -451,7 +452,7 @@ def test_a_run_leaves_on_the_disk_what_was_estimated(
         parts={"text_encoder": {"train": False}, "text_encoder_2": {"train": False}},
         output={"dtype": "float32"},
     )
-    training, _ = datasets_of(config)
+    training = datasets_of(config).training
     captions = {c for e in training.examples for c in e.image.captions}
     need = disk_need(config, training.bucket_counts, num_captions=len(captions))
     assert need is not None
@@ -476,7 +477,7 @@ def test_16_bit_weights_move_in_slices_and_a_fused_pass_keeps_no_gradients() -> 
         sizes=((1024, 1024),),
         batch_size=1,
         accumulates=False,
-        optimizer="adafactor",
+        optimizer=Adafactor(),
         keeps_copies=False,
         average="off",
         encodes_in_training=False,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from modules.config.edit import set_path
 from modules.config.schema import Config
+from modules.settings.edit import set_path
 from tests.builders.configs import laid_over, small_config
 from tests.builders.runs import Ran, run
 from trainer.events import RunFailed, ValidationFinished

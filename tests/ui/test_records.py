@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from modules.config.edit import set_path
 from modules.config.schema import Config
-from modules.config.walk import is_relevant
 from modules.data.concept import Concept
 from modules.families.registry import FAMILIES
 from modules.families.spec import FamilySpec
+from modules.settings.edit import set_path
 from modules.settings.field import records_of
+from modules.settings.walk import is_relevant
 from tests.ui.made_up import Fast, TeaConfig
 from ui.forms.records import claimed_sections, groups_of, record_at, variant_records
 from ui.forms.visibility import is_shown

@@ -23,6 +23,8 @@ from modules.estimate.disk import (
 )
 from modules.estimate.passes import PartWeights
 from modules.estimate.tape import PartPlan
+from modules.optim.optimizers.adamw import AdamW
+from modules.optim.optimizers.sgd import Sgd
 from tests.builders.adapter_plans import lora_plan
 
 LORA = PartPlan(weight_bytes=2, trains="adapter", adapter=lora_plan(4, 4, ("attn",)))
@@ -34,7 +36,7 @@ WITHOUT_ADAPTER = {name: PartWeights(part.own, {}) for name, part in WEIGHTS.ite
 
 
 def backup(plan: PartPlan, **changes: Any) -> int:
-    facts = {"optimizer": "adamw", "keeps_copies": True, "has_average": False, **changes}
+    facts = {"optimizer": AdamW(), "keeps_copies": True, "has_average": False, **changes}
     weights = WEIGHTS if plan.trains == "adapter" else WITHOUT_ADAPTER
     return backup_bytes(weights, {"unet": plan, "vae": PartPlan()}, **facts)
 
@@ -42,7 +44,8 @@ def backup(plan: PartPlan, **changes: Any) -> int:
 def test_a_backup_of_a_lora_holds_it_and_its_optimizer_state() -> None:
     assert backup(LORA) == 40 * (4 + 8)
     assert backup(LORA, has_average=True) == 40 * (4 + 8 + 4)
-    assert backup(LORA, optimizer="sgd") == 40 * (4 + 4)
+    assert backup(LORA, optimizer=Sgd(momentum=0.9)) == 40 * (4 + 4)
+    assert backup(LORA, optimizer=Sgd()) == 40 * 4
 
 
 def test_a_backup_of_a_fine_tune_holds_exact_copies_of_small_weights() -> None:

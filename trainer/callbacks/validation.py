@@ -17,12 +17,11 @@ from modules.objectives.denoise import predicted_losses
 from modules.system.devices import Device, move
 from trainer import phases
 from trainer.callbacks.best import Best, Search
-from trainer.callbacks.dry_run import DryRunCheck, DryRunState
-from trainer.callbacks.protocol import StepView
 from trainer.callbacks.tensorboard_log import TensorBoardLog
 from trainer.commands import CommandDesk, ValidateNow
 from trainer.data.loader import Loader
 from trainer.events import Event, PhaseChanged, ValidationFinished
+from trainer.step.callback import DryRunCheck, DryRunState, StepView
 from trainer.step.counters import Counters
 from trainer.step.evaluation import Evaluation
 from trainer.step.precision import Precision

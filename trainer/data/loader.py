@@ -38,7 +38,7 @@ class Loader:
     dataset: Dataset
     plans: EpochPlans
     latents: LatentSource
-    conditioning: ConditioningSource | None
+    conditioning: ConditioningSource
     device: Device
     caption_dropout: float
     run_seed: int
@@ -109,7 +109,7 @@ class Loader:
         return Batch(
             latents_BCHW=self.latents.deliver(place.sample_indices, prepared),
             captions=captions,
-            conditioning=None if self.conditioning is None else self.conditioning.deliver(captions),
+            conditioning=self.conditioning.deliver(captions),
             loss_weights_B=move(torch.tensor([c.loss_weight for c in concepts]), self.device),
             size_conditionings=[
                 e.size_conditioning(s.resolution) for s, e in zip(place.sample_indices, examples, strict=True)

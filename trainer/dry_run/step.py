@@ -27,8 +27,8 @@ from modules.optim.param_groups import (
 )
 from modules.system.devices import Device
 from modules.system.errors import DarkroomError
-from trainer.callbacks.dry_run import DryRunCheck, DryRunState
 from trainer.methods.protocol import StepLoss, TrainingMethod
+from trainer.step.callback import DryRunCheck, DryRunState
 from trainer.step.loop import Training, add_micro_batch
 from trainer.step.stepper import Stepper
 

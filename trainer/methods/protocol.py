@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import torch
 
 from modules.data.batch import Batch
-from modules.families.protocol import Conditioning, ModelFamily
+from modules.data.conditioning import Conditioning
+from modules.families.protocol import ModelFamily
 from modules.system.devices import Device
 
 

@@ -13,9 +13,9 @@ from modules.data.dataset import Dataset
 from modules.rewards.composite import CompositeReward, build_rewards
 from modules.rewards.protocol import RewardContext
 from modules.rewards.selection import held_out_scorer, trained_scorers
+from modules.system.devices import Device
 from modules.system.secrets import hub_access
 from modules.system.secrets_file import load_secrets
-from trainer.run.assemble import Machine
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,8 +29,9 @@ class RewardModels:
 
 def load_reward_models(
     config: Config,
-    machine: Machine,
     *,
+    train_device: Device,
+    temp_device: Device,
     approved_hashes: frozenset[str],
     on_bytes: Callable[[float, float], None] | None,
 ) -> RewardModels | None:
@@ -42,8 +43,8 @@ def load_reward_models(
     if not isinstance(method, AlignProp):
         return None
     context = RewardContext(
-        machine.train_device,
-        machine.temp_device,
+        train_device,
+        temp_device,
         offline=config.model.offline,
         hub_cache_dir=config.model.hub_cache_dir,
         hub=hub_access(load_secrets().secrets),

@@ -14,6 +14,7 @@ from modules.estimate.run import RUNTIME_BYTES, Average, Phase, RunPlan, Sample,
 from modules.estimate.tape import AdapterPlan, PartPlan, Trains
 from modules.families.registry import FAMILIES
 from modules.families.spec import PartSpec
+from modules.optim.spec import is_fused
 from modules.rewards.registry import REWARDS
 from modules.rewards.selection import held_out_scorer, trained_scorers
 from modules.system import hardware
@@ -44,13 +45,13 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         sizes=sizes_px,
         batch_size=config.training.batch_size,
         accumulates=config.training.accumulation_steps > 1,
-        optimizer=config.training.optimizer.name,
+        optimizer=config.training.optimizer,
         keeps_copies=config.training.low_precision_updates == "master",
         average=_AVERAGES[config.training.ema.mode],
         encodes_in_training=not config.data.latent_cache,
         samples=samples,
         scales_loss=config.training.precision == "float16",
-        is_fused=bool(getattr(config.training.optimizer, "fused_back_pass", False)),
+        is_fused=is_fused(config.training.optimizer),
         sampled=_sampled(config),
         runtime_bytes=0 if hardware.here().kind_of(config.general.train_device) == "cpu" else RUNTIME_BYTES,
     )

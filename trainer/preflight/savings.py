@@ -12,6 +12,8 @@ from modules.estimate.run import RunPlan, estimate
 from modules.estimate.tape import PartPlan
 from modules.families.registry import FAMILIES
 from modules.families.spec import PartSpec
+from modules.optim.registry import MEMORY_SAVER, optimizer_spec
+from modules.optim.spec import is_fused
 
 _WORTH_IT = 0.03  # of the peak; less is not worth a sentence
 _MOST_TOLD = 4
@@ -74,8 +76,9 @@ def _savings(config: Config, run: RunPlan) -> Iterator[Saving]:
     if config.training.precision in ("float32", "tfloat32"):
         names = tuple(p.name for p in spec.parts if p.role != "vae")
         yield Saving("training.precision", "bfloat16 as the precision", _of_parts(names, compute_bytes=2))
-    if run.optimizer != "adafactor":
-        yield Saving("training.optimizer.name", "Adafactor", lambda r: replace(r, optimizer="adafactor"))
+    if run.optimizer.name != MEMORY_SAVER.name:
+        leaner = MEMORY_SAVER.settings()
+        yield Saving("training.optimizer.name", MEMORY_SAVER.label, lambda r: replace(r, optimizer=leaner))
     yield from _of_steps(config, run)
     if run.average == "here":
         words = "the average of weights on the offload device"
@@ -99,7 +102,8 @@ def _of_passes(part: PartSpec, plan: PartPlan) -> Iterator[Saving]:
 def _of_steps(config: Config, run: RunPlan) -> Iterator[Saving]:
     is_tuned = any(p.trains == "full" for p in run.plans.values())
     can_fuse = run.batch_size == 1 and not run.accumulates and not run.scales_loss  # a smaller batch would accumulate
-    if is_tuned and can_fuse and getattr(config.training.optimizer, "fused_back_pass", None) is False:
+    settings = config.training.optimizer
+    if is_tuned and can_fuse and optimizer_spec(settings).can_fuse and not is_fused(settings):
         words = "the optimizer's fused backward pass, without clipping gradients"
         yield Saving("training.optimizer.fused_back_pass", words, lambda r: replace(r, is_fused=True))
     if run.keeps_copies and any(config.part(n).dtype == "bfloat16" for n, p in run.plans.items() if p.trains == "full"):

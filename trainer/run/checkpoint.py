@@ -18,6 +18,7 @@ from modules.config.schema import Config
 from modules.formats.safetensors_io import read_safetensors, write_safetensors
 from modules.optim.param_groups import (
     TrainGroup,
+    is_of_group,
     kept_parameters,
     moved_parameters,
     optimizer_state,
@@ -113,7 +114,7 @@ def restore(
     # A part that learned when the backup was written may have stopped since: its state would lie there for nothing.
     learning = moved_parameters(g for g in groups if g.is_training)
     of_learning = (
-        {key: value for key, value in state.items() if key.rsplit("|", 1)[0] in learning}
+        {key: value for key, value in state.items() if is_of_group(key) or key.rsplit("|", 1)[0] in learning}
         for state in (tensors, saved.optimizer_values)
     )
     restore_optimizer_state(stepper.optimizer, learning, *of_learning)

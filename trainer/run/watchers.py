@@ -21,8 +21,10 @@ from trainer.export.adapter import AdapterExporter, Exporter
 from trainer.export.model import ModelExporter
 from trainer.export.thumbnail import thumbnail_of
 from trainer.methods.reward_models import RewardModels, measured_prompts
-from trainer.run.assemble import LoadedModel, evaluation_of, plan_fingerprint
-from trainer.run.setup import Loaders, RunSetup
+from trainer.run.data import Loaders, plan_fingerprint
+from trainer.run.model import LoadedModel
+from trainer.run.setup import RunSetup
+from trainer.run.stepper import evaluation_of
 from trainer.step.evaluation import Evaluation
 from trainer.step.stepper import Stepper
 

@@ -11,12 +11,12 @@ from modules.optim.param_groups import TrainGroup
 from modules.system.errors import DarkroomError
 from modules.system.global_rng import seeded_global_rng
 from modules.system.seeds import derive_seed
-from trainer.callbacks.protocol import Callback, StepView
 from trainer.data.loader import Loader
 from trainer.events import PhaseChanged
 from trainer.launch import QuietPoints
 from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
-from trainer.run.event_log import EventLog
+from trainer.run_folder.event_log import EventLog
+from trainer.step.callback import Callback, StepView
 from trainer.step.counters import Counters
 from trainer.step.freezing import training_parts
 from trainer.step.pauses import Pauses

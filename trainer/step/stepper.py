@@ -96,7 +96,7 @@ class Stepper:
     def finish(self, step: int) -> StepOutcome:
         """Move the weights, as step number `step` (counted from 0), unless something is not finite.
 
-        Raises DarkroomError where a part has learned nothing in the first steps.
+        Raises DarkroomError where a unit has learned nothing in the first steps.
         """
         learning_rates = self._set_learning_rates(step)
         is_scaled = self.scaler.is_enabled() and self._has_gradients()  # a scaler has no word for a step without any
@@ -174,7 +174,7 @@ class Stepper:
             if self._clip_norm is not None:
                 torch.nn.utils.clip_grads_with_norm_(parameters, self._clip_norm, norm)
 
-        for names in slices(self._groups.values()):
+        for names in slices(self._groups.values(), self.optimizer):
             self._sliced_step.move(names, self._generators_of(step), clip)
 
     def _unscale(self) -> None:

@@ -1,6 +1,6 @@
 """Field values as the text a person reads and types, and back. No Tk.
 
-Only the form of the text is judged here; whether the value fits is for `modules.config.edit.set_path` to say.
+Only the form of the text is judged here; whether the value fits is for `modules.settings.edit.set_path` to say.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from modules.config.rules.dtypes import mixed_16_bit
 from modules.config.rules.fused import fused_back_pass
 from modules.config.rules.images import concepts, samples, sizes
 from modules.config.rules.offload import offloaded_layers
-from modules.config.rules.optimizers import nesterov
+from modules.config.rules.optimizers import one_learning_rate, optimizer_fields
 from modules.config.rules.rates import plausible_learning_rate
 from modules.config.rules.rewards import reward_models, reward_rollout
 from modules.config.rules.supported import supported
@@ -31,9 +31,10 @@ RULES: tuple[Rule, ...] = (
     sizes,
     concepts,
     samples,
-    nesterov,
+    optimizer_fields,
     fused_back_pass,
     plausible_learning_rate,
+    one_learning_rate,
     low_precision_updates,
     mixed_16_bit,
     stops,
