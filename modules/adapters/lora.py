@@ -20,8 +20,8 @@ from modules.adapters.spec import AdapterSpec, NetworkFacts, Shape
 from modules.settings.field import Section, Setting, When
 
 if TYPE_CHECKING:
-    from modules.estimate.tape import Array
-    from modules.estimate.walk import Walk
+    from modules.memory.tape import Array
+    from modules.memory.walk import Walk
 
 
 class Lora(Section):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from modules.settings.field import Section
 
 if TYPE_CHECKING:  # the window reads this file and never runs the estimate's tape
-    from modules.estimate.tape import Array
-    from modules.estimate.walk import Walk
+    from modules.memory.tape import Array
+    from modules.memory.walk import Walk
 
 FileForm = Literal["kohya", "diffusers"]
 Shape = tuple[int, ...]

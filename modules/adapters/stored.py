@@ -11,8 +11,9 @@ from torch import nn
 
 from modules.adapters.protocol import AdapterKind, StoredLayer, kind_of
 from modules.adapters.registry import ADAPTERS, DEFAULT, spec_labelled
+from modules.families.kinds.identify import identify
+from modules.families.kinds.registry import serves_as
 from modules.families.spec import LoraNaming
-from modules.formats.kinds import identify
 from modules.formats.stored_tensors import read_stored
 from modules.system.errors import DarkroomError
 
@@ -33,7 +34,7 @@ def read_layers(
     Reads every form of the kind. Raises DarkroomError where the file is of another kind, or of another model.
     """
     found = identify(path)
-    if found.kind != "lora":
+    if not serves_as(found, "start of an adapter"):
         is_missing = found.facts.get("defect") == "missing"
         message = found.sentence if is_missing else f"{path.name} is no LoRA. {found.sentence}"
         raise DarkroomError(message, advice="Choose a LoRA file.")

@@ -21,8 +21,8 @@ class Batch:
 
     `conditioning` lacks the captions that are encoded in the step, because what encodes them is trained: some, or all
     (None). `size_conditionings` say how each image was fitted into its size. `group_samples` is the number of images in
-    the whole optimizer step, by which the step's gradient is divided; `is_last_micro_batch` marks the step's last
-    micro-batch. `step` and `micro_batch` count from 0 and name the random draws.
+    the whole accumulation group, by which the step's gradient is divided; `is_last_micro_batch` marks its last
+    micro-batch. `step`, the group's first, and `micro_batch` count from 0 and name the random draws.
     """
 
     latents_BCHW: torch.Tensor

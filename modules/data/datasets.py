@@ -21,6 +21,7 @@ class DatasetSettings:
     batch_size: int
     accumulation_steps: int
     run_seed: int
+    steps_per_group: int = 1
 
     def plans_of(self, dataset: Dataset) -> EpochPlans:
         """Return the plan of every epoch over the images of a data set."""
@@ -29,6 +30,7 @@ class DatasetSettings:
             batch_size=self.batch_size,
             accumulation_steps=self.accumulation_steps,
             run_seed=self.run_seed,
+            steps_per_group=self.steps_per_group,
         )
 
 

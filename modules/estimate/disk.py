@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.estimate.passes import CHUNK_TOKENS, PartWeights, Plans, count
+from modules.estimate.passes import PartWeights, Plans, count
 from modules.estimate.run import optimizer_bytes
-from modules.estimate.tape import FLOAT32_BYTES
+from modules.families.walks import TextSize
+from modules.memory.tape import FLOAT32_BYTES
 from modules.optim.spec import OptimizerSettings
 
 _ENTRY_BYTES = 1024
@@ -40,9 +41,9 @@ def latents_bytes(counts: Mapping[tuple[int, int], int], *, factor: int, channel
     )
 
 
-def text_bytes(num_captions: int, *, width: int, pooled_width: int, item_bytes: int) -> int:
+def text_bytes(num_captions: int, *, size: TextSize, item_bytes: int) -> int:
     """Return what the text states of captions take, each of one chunk, and those of the empty one."""
-    return (num_captions + 1) * ((CHUNK_TOKENS * width + pooled_width) * item_bytes + _ENTRY_BYTES)
+    return (num_captions + 1) * ((size.tokens * size.width + size.pooled_width) * item_bytes + _ENTRY_BYTES)
 
 
 def backup_bytes(

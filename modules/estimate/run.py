@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from modules.estimate.passes import Passes, Plans, count
-from modules.estimate.tape import FLOAT32_BYTES, Gradients, Shape
 from modules.families.spec import Role
+from modules.memory.tape import FLOAT32_BYTES, Gradients, Shape
 from modules.optim.registry import optimizer_spec
 from modules.optim.slicing import SLICE_WEIGHTS
 from modules.optim.spec import OptimizerSettings
@@ -200,8 +200,9 @@ class _Run:
                 gradients=ways[run.accumulates],
                 num_passes=run.sampled.backprop_steps,
             )
-            vae = self.passes.decoding_to_learn(run.plans[self._part("vae")], width_px=width_px, height_px=height_px)
-            decoding = [{"activations": kept + vae, "gradients": lying}]
+            vae = self._vae_name()
+            back = self.passes.decoding_to_learn(run.plans[vae], width_px=width_px, height_px=height_px) if vae else 0
+            decoding = [{"activations": kept + back, "gradients": lying}]
         else:
             activations, gradients = self.passes.learning(
                 run.plans, batch=run.batch_size, width_px=width_px, height_px=height_px, gradients=ways[run.accumulates]
@@ -263,11 +264,14 @@ class _Run:
         )
 
     def _vae(self, *, encodes: bool, sizes: tuple[tuple[int, int], ...]) -> int:
-        plan = self.run.plans[self._part("vae")]
+        vae = self._vae_name()
         largest = max(sizes, key=lambda s: s[0] * s[1], default=None)
-        if largest is None:
+        if largest is None or vae is None:  # a model of pixels has nothing to encode or decode
             return 0
-        return self.passes.one_way(plan, encodes=encodes, width_px=largest[0], height_px=largest[1])
+        return self.passes.one_way(self.run.plans[vae], encodes=encodes, width_px=largest[0], height_px=largest[1])
+
+    def _vae_name(self) -> str | None:
+        return next((n for n in self.run.plans if self.passes.role_of(n) == "vae"), None)
 
     def _part(self, role: Role) -> str:
         return next(n for n in self.run.plans if self.passes.role_of(n) == role)

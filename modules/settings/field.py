@@ -52,6 +52,15 @@ class Section(BaseModel):
         return ()
 
 
+class Variant(Protocol):
+    """A section that is one of several, told apart by its name. What else it holds is known to its own record."""
+
+    @property
+    def name(self) -> str:
+        """Which of them it is."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class When:
     """A condition on another field of the same section (or, with a dot, of the whole config)."""

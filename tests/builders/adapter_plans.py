@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from modules.adapters.lora import Lora, walk
-from modules.estimate.tape import AdapterPlan
+from modules.memory.tape import AdapterPlan
 
 
 def lora_plan(rank: int, item_bytes: int, entries: tuple[str, ...]) -> AdapterPlan:

@@ -13,7 +13,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from modules.config.schema import Config
-from modules.formats.folder_model import folder_configs
+from modules.families.parts.folder_model import folder_configs
 from modules.system.devices import CPU
 from tests.builders.configs import small_config
 from tests.builders.more_models import POOLED_WIDTH

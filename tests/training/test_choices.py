@@ -23,7 +23,7 @@ from modules.config.schema import Config
 from modules.config.support import unsupported
 from modules.formats.safetensors_io import read_safetensors
 from modules.optim.ema import Ema
-from modules.rewards.registry import NEED_FILES
+from modules.rewards.registry import rewards_using
 from modules.settings.edit import get_path, set_path
 from modules.settings.field import FieldRecord, records_of
 from modules.settings.walk import condition_path, is_relevant, live_records
@@ -162,7 +162,7 @@ BESIDE: dict[str, dict[str, Any]] = {
 ALONE = {
     ("concepts.0.kind", "validation"),
     ("model.family", "sdxl"),
-    *(("reward.models.0.kind", kind) for kind in (*NEED_FILES, "user_code")),  # their files are not here
+    *(("reward.models.0.kind", kind) for kind in rewards_using("file")),  # their files are not here
 }
 WATCHED = "training.method.held_out_reward"  # measures and never trains, whoever it is: see test_judges
 

@@ -89,7 +89,7 @@ def state_of(prepared: Prepared) -> dict[str, Any]:
         "ema": {n: t.clone() for n, t in stepper.ema.averages.items()} if stepper.ema else {},
         "ema_updates": stepper.ema.num_updates if stepper.ema else 0,
         "scaler": stepper.scaler.state_dict(),
-        "method": training.method.state_dict(),
+        "method": training.method.state_dict(training.counters.step),
         "counters": training.counters,
         "order": [training.loader.plans.accumulation_groups(e) for e in range(training.epochs)],
         "placement": (model.placement.current_phase, {n: model.placement.device_of(n) for n in parts}),

@@ -17,7 +17,7 @@ from modules.adapters.lokr_layers import LOKR_KIND, LokrAdapter
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.data.dataset import Dataset
-from modules.formats.kinds import identify
+from modules.families.kinds.identify import identify
 from modules.settings.edit import set_path
 from tests.builders.configs import laid_over, small_config
 from tests.builders.pipelines import load_tiny

@@ -23,17 +23,17 @@ from modules.adapters.protocol import kind_of
 from modules.adapters.registry import ADAPTERS
 from modules.adapters.targets import target_layers
 from modules.estimate.architecture import architecture_of
-from modules.estimate.clip import clip_pass
 from modules.estimate.passes import Passes, count
 from modules.estimate.run import RunPlan, estimate
-from modules.estimate.tape import AdapterPlan, PartPlan, Tape
-from modules.estimate.unet import unet_pass
-from modules.estimate.walk import Walk
-from modules.families.parts.forwards import _BLOCK_TYPES
+from modules.families.parts.clip_walk import clip_pass
+from modules.families.parts.forwards import BLOCK_TYPES
+from modules.families.parts.single_file.models import shipped_configs
+from modules.families.parts.unet_walk import unet_pass
 from modules.families.registry import FAMILIES
 from modules.families.spec import Role
-from modules.formats.single_file.models import shipped_configs
 from modules.memory.checkpointing import create_checkpointed_forward
+from modules.memory.tape import AdapterPlan, PartPlan, Tape
+from modules.memory.walk import Walk
 from modules.optim.optimizers.adafactor import Adafactor
 from modules.system.devices import CPU
 from tests.builders.adapter_plans import lora_plan
@@ -265,7 +265,7 @@ def measured(case: Case, *, num_passes: int = 1) -> tuple[int, int]:
 
 def checkpointed(module: Any, role: Role, mode: str) -> Callable[..., Any]:
     """The forward pass as families run it."""
-    types = _BLOCK_TYPES[role]
+    types = BLOCK_TYPES[role]
     return create_checkpointed_forward(
         module,
         train_device=CPU,

@@ -16,7 +16,7 @@ from torch import nn
 from modules.diffusion.noise import fixed_timesteps, generator_for, uniform_timesteps
 from modules.diffusion.process import DDPMProcess
 from modules.diffusion.schedule import cumulative_alphas
-from modules.diffusion.weighting import min_snr_weights
+from modules.diffusion.weightings.min_snr import min_snr_weights
 from modules.optim.build import build_optimizer
 from modules.optim.ema import Ema
 from modules.optim.learning_rate import learning_rate_factor

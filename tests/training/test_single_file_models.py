@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
-from modules.formats.conversion import convert, open_source
+from modules.families.kinds.conversion import convert, open_source
 from modules.system.errors import DarkroomError
 from tests.builders.configs import family_of, laid_over, small_config
 from tests.builders.pipelines import load_tiny, sample_in_diffusers, stock_pipeline

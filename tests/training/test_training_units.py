@@ -15,6 +15,7 @@ from modules.optim.param_groups import TrainGroup, named_parameters, optimizer_g
 from modules.settings.every import Every
 from modules.system.devices import CPU
 from tests.builders.runs import assert_equal_tensors
+from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepLoss
 from trainer.run.checkpoint import read_state, restore, write_state
 from trainer.step.counters import Counters
@@ -38,16 +39,6 @@ class TextEncoder(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         adapted: torch.Tensor = self.adapter(x * self.token)
         return adapted
-
-
-class Method:
-    """A method without state."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        assert not state
 
 
 class Toy:
@@ -107,7 +98,7 @@ class Toy:
         folder.mkdir()
         write_state(
             folder, config=Config(), counters=self.counters, num_threads=1, plan="", groups=self.units,
-            stepper=self.stepper, method=Method(), validation={}, rewards={},
+            stepper=self.stepper, method=Denoise(), validation={}, rewards={},
         )  # fmt: skip
 
     @classmethod
@@ -115,7 +106,7 @@ class Toy:
         toy, saved = cls(**kind), read_state(folder)
         toy.counters = saved.counters
         freeze_what_is_over(toy.units, toy.stepper.optimizer, toy.counters.moment)
-        restore(folder, saved, groups=toy.units, stepper=toy.stepper, method=Method())
+        restore(folder, saved, groups=toy.units, stepper=toy.stepper, method=Denoise())
         return toy
 
 

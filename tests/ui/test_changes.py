@@ -39,7 +39,7 @@ def test_fields_are_told_in_words_in_the_order_of_the_pages() -> None:
     assert [c.path for c in found] == [
         "general.deterministic", "parts.unet.train", "training.epochs", "sampling.every",
     ]  # fmt: skip
-    assert (found[1].place, found[1].before, found[1].now) == ("Model › Image model (UNet): Train", "on", "off")
+    assert (found[1].place, found[1].before, found[1].now) == ("Model › UNet: Train", "on", "off")
     assert (found[3].now, found[2].before) == ("every 3 steps", "10")
 
 

@@ -220,7 +220,7 @@ def test_the_run_page_shows_the_course(ready: Window, tmp_path: Path) -> None:
     assert [t.path.name for t in page.samples.tiles] == ["sample2.png", "gone.png"]
     assert len(page.chart._points) == 60
     assert len(page.chart.find_all()) > 8
-    assert "Learning now: Image model (UNet), Text encoder" in page.facts.cget("text")
+    assert "Learning now: UNet, Text encoder" in page.facts.cget("text")
     log = page.log.text.get("1.0", "end")
     assert "An image is broken." in log
     assert "Backup at step 50" in log
@@ -298,7 +298,7 @@ def test_what_learns_now_is_named_part_by_part(ready: Window) -> None:
     run = press_start(ready)
     page: Any = ready.app.shell.pages["run"]
     run.emit(started(), PhaseChanged("training"), step(50, training_parts=("unet",), num_skipped=2))
-    ready.wait_until(lambda: "Learning now: Image model (UNet)\n" in page.facts.cget("text"))
+    ready.wait_until(lambda: "Learning now: UNet\n" in page.facts.cget("text"))
     assert "2 broken steps left out" in page.facts.cget("text")
     end(ready, run)
 

@@ -165,7 +165,7 @@ def test_a_run_goes_on_with_the_settings_it_was_begun_with(bench: Bench, is_agre
     bench.wait_until(lambda: bench.asked.calls)
     ((_title, message, _answers),) = bench.asked.asked("choose")
     assert "Training › Learning rate" in message
-    assert "Model › Image model (UNet): Train" in message
+    assert "Model › UNet: Train" in message
     assert "Epochs;" not in message
     if not is_agreed:
         assert bench.form.config is changed

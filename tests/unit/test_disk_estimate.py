@@ -22,7 +22,8 @@ from modules.estimate.disk import (
     text_bytes,
 )
 from modules.estimate.passes import PartWeights
-from modules.estimate.tape import PartPlan
+from modules.families.walks import TextSize
+from modules.memory.tape import PartPlan
 from modules.optim.optimizers.adamw import AdamW
 from modules.optim.optimizers.sgd import Sgd
 from tests.builders.adapter_plans import lora_plan
@@ -76,9 +77,9 @@ def test_latents_take_at_least_their_numbers(counts: dict[tuple[int, int], int])
 
 
 def test_the_empty_caption_is_cached_too() -> None:
-    assert text_bytes(0, width=768, pooled_width=0, item_bytes=4) > 77 * 768 * 4
-    one = text_bytes(1, width=768, pooled_width=0, item_bytes=4)
-    assert one == 2 * text_bytes(0, width=768, pooled_width=0, item_bytes=4)
+    assert text_bytes(0, size=TextSize(77, 768), item_bytes=4) > 77 * 768 * 4
+    one = text_bytes(1, size=TextSize(77, 768), item_bytes=4)
+    assert one == 2 * text_bytes(0, size=TextSize(77, 768), item_bytes=4)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from modules.formats.interop import who_loads_file
+from modules.families.kinds.programs import who_loads_file
 from modules.settings.every import Every
 from modules.system.atomic import atomic_file, atomic_folder
 from trainer.callbacks.dry_run import enough, without_a_trace

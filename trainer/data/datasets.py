@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from modules.config.method_facts import steps_per_group
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.data.dataset import BucketRules
@@ -28,6 +29,7 @@ def dataset_settings(config: Config) -> DatasetSettings:
         config.training.batch_size,
         config.training.accumulation_steps,
         config.general.seed,
+        steps_per_group(config),
     )
 
 

@@ -103,13 +103,14 @@ class DryRunStep:
         raise DarkroomError("No image is left to learn from.", advice="Look at the warnings: they name the files.")
 
     def _learn_from(self, batch: Batch, method: TrainingMethod) -> StepLoss:
+        """Learn from a batch in one step, the first where the method makes several of it."""
         training = self._training
         with training.stepper.dry_run_step(named_parameters(self.small.groups).keys()):
-            taken = [
-                add_micro_batch(b, method, self.small.stepper, training.context, training.precision)
-                for b in method.batches([batch])
-            ]
-        return taken[-1]
+            for taken in method.batches([batch], training.context):
+                step_loss = add_micro_batch(taken, method, self.small.stepper, training.context, training.precision)
+                if step_loss.is_last_micro_batch:
+                    return step_loss
+        raise ValueError("The method yields no batch that ends a step.")
 
     def _refuse_numbers_that_are_none(self, step_loss: StepLoss) -> None:
         """Raise where a fresh run begins with NaN. A resumed one has learned before: its loop passes such steps over.

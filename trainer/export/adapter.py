@@ -16,10 +16,10 @@ from modules.adapters.registry import ADAPTERS
 from modules.config.codec import encode
 from modules.config.schema import Config
 from modules.data.dataset import Dataset
+from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.spec import LoraNaming
 from modules.formats.metadata import LoraFacts, lora_metadata, tag_frequency
 from modules.formats.safetensors_io import OnWritten, payload_sha256, write_safetensors
-from modules.formats.single_file.models import CONFIGS_KEY
 from modules.system.dtypes import dtype_of
 
 
@@ -98,6 +98,7 @@ class AdapterExporter:
             title=title,
             base_model=Path(self.config.model.base_model).name,
             base_version=self.naming.base_version,
+            is_v2=self.naming.is_v2,
             architecture=self.naming.architecture,
             rank=network.rank,
             alpha=network.alpha,

@@ -10,7 +10,7 @@ from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.data.dataset import Dataset, EpochPlans
 from modules.data.datasets import Datasets
-from modules.formats.file_kind import FileKind
+from modules.families.kinds.file_kind import FileKind
 from modules.system.approvals import approved_hashes
 from modules.system.problem import Problem
 from trainer.data.datasets import datasets_of

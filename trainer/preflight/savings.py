@@ -9,9 +9,9 @@ from typing import Any
 from modules.config.schema import Config
 from modules.estimate.passes import Passes
 from modules.estimate.run import RunPlan, estimate
-from modules.estimate.tape import PartPlan
 from modules.families.registry import FAMILIES
 from modules.families.spec import PartSpec
+from modules.memory.tape import PartPlan
 from modules.optim.registry import MEMORY_SAVER, optimizer_spec
 from modules.optim.spec import is_fused
 
@@ -58,7 +58,7 @@ def _savings(config: Config, run: RunPlan) -> Iterator[Saving]:
     spec = FAMILIES[config.model.family]
     for part in spec.trainable_parts:
         yield from _of_passes(part, run.plans[part.name])
-    encoders = tuple(p.name for p in spec.parts if p.role == "text_encoder")
+    encoders = spec.names_of("text_encoder")
     learning = [n for n in encoders if run.plans[n].trains != "nothing"]
     if learning and any(p.trains != "nothing" for n, p in run.plans.items() if n not in encoders):
         words = "leaving the text encoders as they are" if len(learning) > 1 else "leaving the text encoder as it is"
@@ -66,7 +66,7 @@ def _savings(config: Config, run: RunPlan) -> Iterator[Saving]:
         yield Saving(f"parts.{learning[0]}.train", words, lambda r: _resting(_frozen(r, encoders), rest))
     wide = [n for n, p in run.plans.items() if p.weight_bytes > 2]
     if wide:
-        first = "unet" if "unet" in wide else wide[0]
+        first = next((n for n in spec.names_of("denoiser") if n in wide), wide[0])
         words = f"bfloat16 as the weight type of {', '.join(wide)}"
         yield Saving(f"parts.{first}.dtype", words, _of_parts(tuple(wide), weight_bytes=2))
     if run.batch_size > 1:
@@ -113,9 +113,9 @@ def _of_steps(config: Config, run: RunPlan) -> Iterator[Saving]:
 
 def _of_caches(config: Config, run: RunPlan) -> Iterator[Saving]:
     if run.encodes_in_training:
-        vae = next(p.name for p in FAMILIES[config.model.family].parts if p.role == "vae")
+        vae = FAMILIES[config.model.family].names_of("vae")
         words = "the cache of images"
-        yield Saving("data.latent_cache", words, lambda r: replace(_resting(r, (vae,)), encodes_in_training=False))
+        yield Saving("data.latent_cache", words, lambda r: replace(_resting(r, vae), encodes_in_training=False))
     if run.samples:
         halves = tuple(replace(s, width_px=s.width_px // 2, height_px=s.height_px // 2) for s in run.samples)
         yield Saving("sampling.prompts", "samples of half the width and height", lambda r: replace(r, samples=halves))

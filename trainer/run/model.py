@@ -48,6 +48,12 @@ class LoadedModel:
     identities: EncoderIdentities
 
     @property
+    def trained_modules(self) -> list[torch.nn.Module]:
+        """The modules of the parts in which something is trained, each once."""
+        names = dict.fromkeys(g.part for g in self.groups if g.part is not None)
+        return [self.family.parts[name].module for name in names]
+
+    @property
     def trains_text_encoder(self) -> bool:
         """Whether the run trains a text encoder, so that captions do not keep their text states."""
         trained = {g.part for g in self.groups}

@@ -42,8 +42,7 @@ def build_stepper(
 
 def evaluation_of(model: LoadedModel, stepper: Stepper) -> Evaluation:
     """Return how the model is looked at: through its averages, without dropout."""
-    modules = {g.part: model.family.parts[g.part].module for g in model.groups if g.part is not None}
-    return Evaluation(list(modules.values()), stepper.ema, stepper.optimizer, model.groups)
+    return Evaluation(model.trained_modules, stepper.ema, stepper.optimizer, model.groups)
 
 
 def _ema(settings: EmaSettings, groups: Sequence[TrainGroup], machine: Machine) -> Ema | None:

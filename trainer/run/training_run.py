@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from modules.config.codec import export_file
+from modules.config.method_facts import method_of
 from modules.data.conditioning import complete_conditioning
 from modules.memory.placement import free_cached_memory
 from modules.optim.param_groups import TrainGroup, named_parameters
@@ -19,8 +20,8 @@ from trainer.data.loader import Loader
 from trainer.dry_run.dry_run import dry_run as try_every_branch
 from trainer.events import PhaseChanged, RunStarted, WarningRaised
 from trainer.launch import QuietPoints
+from trainer.methods.build import build_method
 from trainer.methods.protocol import StepContext, TrainingMethod
-from trainer.methods.registry import build_method
 from trainer.methods.reward_models import RewardModels, load_reward_models
 from trainer.run.checkpoint import restore
 from trainer.run.data import Loaders, build_loaders, caches_of, plan_fingerprint
@@ -35,6 +36,7 @@ from trainer.step.counters import Counters
 from trainer.step.freezing import freeze_what_is_over, training_parts
 from trainer.step.loop import Training, run_loop
 from trainer.step.pauses import Pauses
+from trainer.step.rollout import rollout_mode
 from trainer.step.stepper import Stepper
 
 
@@ -118,7 +120,7 @@ def _load(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
 def _load_reward_models(setup: RunSetup) -> RewardModels | None:
     """Load what rates images, where the method asks for that; after the caches, which need the room."""
     config = setup.config
-    if config.training.method.name not in phases.SAMPLING_METHODS:
+    if not method_of(config).needs_reward_models:
         return None
     setup.log.emit(PhaseChanged("loading", "the reward models"))
     return load_reward_models(
@@ -151,6 +153,12 @@ def _training(
         config.general.seed,
         encode=lambda prompts: complete_conditioning(source.deliver(prompts), prompts, family),
         check=pauses.check,
+        rollout=lambda step: rollout_mode(
+            model.trained_modules,
+            setup.machine.precision,
+            run_seed=config.general.seed,
+            step=step,
+        ),
     )
 
     def freeze(now: Counters, when: str = "") -> None:
@@ -204,8 +212,9 @@ def _fitted(setup: RunSetup, counters: Counters, loader: Loader, plan: str) -> C
             "The present epoch may show some images twice or not at all.",
         )
     )
-    last_step = len(loader.plans.accumulation_groups(counters.epoch)) - 1
-    return counters.with_epoch_step(min(counters.epoch_step, last_step))
+    epoch_step = min(counters.epoch_step, loader.plans.num_steps(counters.epoch) - 1)
+    # The group that the run stopped in is another one now: it begins anew.
+    return counters.with_epoch_step(epoch_step - epoch_step % loader.plans.steps_per_group)
 
 
 def _announce(setup: RunSetup, training: Training, model: LoadedModel, loaders: Loaders, total_steps: int) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from modules.config.schema import Config
 from modules.data.dataset import Dataset
-from modules.objectives.denoise import snr_weights
+from modules.objectives.denoise import timestep_weights
 from modules.system.paths import from_root
 from trainer.callbacks.image_sampler import ImageSampler
 from trainer.callbacks.metrics import Metrics
@@ -72,7 +72,9 @@ def build_watchers(
             family=model.family,
             placement=model.placement,
             evaluation=evaluation,
-            weights_at=functools.partial(snr_weights, model.family.process, weighting=loss.weighting, gamma=loss.gamma),
+            weights_at=functools.partial(
+                timestep_weights, model.family.process, weighting=loss.weighting, gamma=loss.gamma
+            ),
             precision=machine.precision,
             device=device,
             run_seed=config.general.seed,

@@ -1,13 +1,14 @@
-"""The Rewards page: the method, how it follows a reward, and the list of who reward models."""
+"""The Rewards page: the method, how it follows a reward, and the list of reward models."""
 
 from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Sequence
 
+from modules.config.method_facts import scorers_of
 from modules.config.schema import Config
-from modules.config.sections.reward import Scorer
 from modules.rewards.registry import REWARDS
+from modules.rewards.settings import Scorer
 from ui.context import Context
 from ui.pages.catalogue import PageSpec
 from ui.pages.form_with_list import FormWithList, ListSpec, Row
@@ -22,10 +23,11 @@ def rewards_page(master: tk.Misc, context: Context, spec: PageSpec) -> FormWithL
 
 def needs_of(scorer: Scorer) -> str:
     """Return what a reward model needs beside the program: its own files, those that are published, or nothing."""
-    if scorer.kind == "user_code":
+    spec = REWARDS[scorer.kind]
+    if spec.runs_code:
         return scorer.file or "a file and a function"
     needs = []
-    for file in REWARDS[scorer.kind].files:
+    for file in spec.files:
         own = getattr(scorer, file.slot)
         needs.append(own or f"{file.repo} ({file.size_words})")
     return ", ".join(needs) or "nothing"
@@ -33,29 +35,30 @@ def needs_of(scorer: Scorer) -> str:
 
 def _row_of(scorer: Scorer, config: Config) -> Row:
     spec = REWARDS[scorer.kind]
-    is_held_out = getattr(config.training.method, "held_out_reward", "none") == scorer.kind
+    in_use = scorers_of(config)
+    is_held_out = in_use is not None and in_use.held_out is not None and in_use.held_out.kind == scorer.kind
     label = f" {spec.label}{' (held out)' if is_held_out else ''}"
     values = (ON if scorer.enabled else OFF, f"{scorer.weight:g}", spec.scale, needs_of(scorer))
     return label, values, "" if scorer.enabled else "faint"
 
 
 def _new(_present: Sequence[Scorer], _config: Config) -> Scorer:
-    return Scorer(kind="brightness")  # which needs no file
+    return Scorer(kind=next(name for name, spec in REWARDS.items() if not spec.settings))  # which needs no file
 
 
 _REWARD_MODELS = ListSpec(
     path="reward.models",
-    title="RewardModels",
+    title="Reward models",
     columns=(
-        Column("#0", "RewardModel", 220, is_stretched=True),
+        Column("#0", "Reward model", 220, is_stretched=True),
         Column(ENABLED_COLUMN, "On", 44, "center"),
         Column("weight", "Weight", 70),
-        Column("scale", "Source", 220),
+        Column("scale", "Scale", 220),
         Column("needs", "Needs", 260, is_stretched=True),
     ),
     add_label="Add reward model",
     add_tip="Add a model that scores generated images",
-    item_name="RewardModel",
+    item_name="Reward model",
     item_type=Scorer,
     row_of=_row_of,
     new=_new,

@@ -14,7 +14,7 @@ from modules.config.rules.images import concepts, samples, sizes
 from modules.config.rules.offload import offloaded_layers
 from modules.config.rules.optimizers import one_learning_rate, optimizer_fields
 from modules.config.rules.rates import plausible_learning_rate
-from modules.config.rules.rewards import reward_models, reward_rollout
+from modules.config.rules.rewards import method_settings, reward_models
 from modules.config.rules.supported import supported
 from modules.config.rules.training import low_precision_updates, something_is_trained, stops
 from modules.config.rules.validation import validation
@@ -41,7 +41,7 @@ RULES: tuple[Rule, ...] = (
     validation,
     offloaded_layers,
     reward_models,
-    reward_rollout,
+    method_settings,
 )
 
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, Union
 from annotated_types import Ge, Gt, Le
 
 from modules.config.sections.loss import SCALER_LABELS, Loss, Scaler
-from modules.config.sections.method import METHOD_LABELS, Denoise, MethodSettings
+from modules.config.sections.method import MethodSettings
 from modules.config.sections.noise import Noise
+from modules.objectives.registry import METHODS, method_labels
 from modules.optim.registry import DEFAULT_OPTIMIZER, OPTIMIZERS
 from modules.optim.schedule_registry import DEFAULT_SCHEDULE, SCHEDULES
 from modules.optim.schedule_spec import ScheduleSettings
@@ -76,12 +77,11 @@ class Training(Section):
         *variants("denoise"),
         Setting(
             "Method",
-            "What is learned from. Denoising is the ordinary way: the model learns to remove noise from your images. "
-            "AlignProp raises what reward models say of images that the model paints.",
+            f"What is learned from. {' '.join(spec.help for spec in METHODS.values())}",
             group="Method",
-            choice_labels=METHOD_LABELS,
+            choice_labels=method_labels(),
         ),
-    ] = Denoise()
+    ] = METHODS["denoise"].settings()  # type: ignore[assignment]  # a section with a name
     trains: Annotated[
         Literal["adapter", "full", "embedding", "vae"],
         Setting(
