@@ -155,6 +155,7 @@ EXACT = {
 # What a choice asks for beside it.
 SHORT_CHAIN = {"name": "alignprop", "steps": 3, "backprop_steps": 2, "guidance": 1.0, "target_reward": 0.1}
 BESIDE: dict[str, dict[str, Any]] = {
+    "adapter.layers": {"adapter.custom_layers": "attn2"},
     "model.zero_terminal_snr": {"model.prediction_type": "v_prediction"},
     **{f: {"training.method": SHORT_CHAIN} for f in ("training.method.gradient_truncation", "training.method.loss")},
     "reward.models.0.kind": {"training.method": SHORT_CHAIN},
