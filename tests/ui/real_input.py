@@ -59,15 +59,15 @@ def answer_file_dialog_by_hand(root: tk.Tk, name: str, *, first: tuple[str, ...]
         yield lambda: str(tcl.call(FILE_ENTRY, "get")) == name
         xdotool("key", "Return")
 
-    def go_on(script: Iterator[Callable[[], bool]], has_come: Callable[[], bool], polls_left: int) -> None:
+    def run_steps(script: Iterator[Callable[[], bool]], has_come: Callable[[], bool], polls_left: int) -> None:
         if has_come():
             following = next(script, None)
             if following is not None:
-                go_on(script, following, _MAX_POLLS)
+                run_steps(script, following, _MAX_POLLS)
         elif polls_left:
-            root.after(_POLL_MS, go_on, script, has_come, polls_left - 1)
+            root.after(_POLL_MS, run_steps, script, has_come, polls_left - 1)
         else:
             tcl.call("set", "::tk::Priv(selectFilePath)", "")
 
     script = steps()
-    go_on(script, next(script), _MAX_POLLS)
+    run_steps(script, next(script), _MAX_POLLS)

@@ -30,11 +30,11 @@ def break_something(diagnostics: Diagnostics) -> None:
 
 
 def test_a_fault_is_logged_and_told(diagnostics: Diagnostics, logged_errors: list[str]) -> None:
-    told: list[Failure] = []
-    diagnostics.show = told.append
+    reported: list[Failure] = []
+    diagnostics.show = reported.append
     logging.getLogger("ui.test").info("the last thing that happened")
     break_something(diagnostics)
-    (failure,) = told
+    (failure,) = reported
     assert "a wheel came off" in failure.details
     assert "the last thing that happened" in failure.details
     assert "Python 3" in failure.details
@@ -45,29 +45,29 @@ def test_a_fault_is_logged_and_told(diagnostics: Diagnostics, logged_errors: lis
 
 
 def test_a_fault_while_a_fault_is_told_is_only_logged(diagnostics: Diagnostics, logged_errors: list[str]) -> None:
-    told: list[Failure] = []
+    reported: list[Failure] = []
 
     def show(failure: Failure) -> None:
-        told.append(failure)
+        reported.append(failure)
         break_something(diagnostics)
 
     diagnostics.show = show
     break_something(diagnostics)
-    assert (len(told), len(logged_errors)) == (1, 2)
+    assert (len(reported), len(logged_errors)) == (1, 2)
     logged_errors.clear()
 
 
 def test_a_fault_is_shown_only_after_what_was_under_way(diagnostics: Diagnostics, logged_errors: list[str]) -> None:
-    told: list[Failure] = []
+    reported: list[Failure] = []
     waiting: list[Callable[[], None]] = []
-    diagnostics.show, diagnostics.defer = told.append, waiting.append
+    diagnostics.show, diagnostics.defer = reported.append, waiting.append
     break_something(diagnostics)
     break_something(diagnostics)
-    assert (len(told), len(waiting), len(logged_errors)) == (0, 1, 2)
+    assert (len(reported), len(waiting), len(logged_errors)) == (0, 1, 2)
     waiting.pop()()
     break_something(diagnostics)
     waiting.pop()()
-    assert len(told) == 2
+    assert len(reported) == 2
     logged_errors.clear()
 
 

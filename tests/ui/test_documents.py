@@ -28,8 +28,8 @@ class Desk:
     def __init__(self) -> None:
         self.form, self.asked, self.findings = FormModel(), Recorder(), Findings()
         self.preferences = Preferences(UiSettings())
-        self.said: list[str] = []
-        self.documents = Documents(self.form, self.asked, self.findings, self.preferences, self.said.append)
+        self.messages: list[str] = []
+        self.documents = Documents(self.form, self.asked, self.findings, self.preferences, self.messages.append)
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def test_a_preset_without_concepts_leaves_those_of_the_user(desk: Desk, tmp_path
     assert [c.path for c in desk.form.config.concepts] == ["cats"]
     assert [p.prompt for p in desk.form.config.sampling.prompts] == ["a cat"]
     assert desk.form.config.training.epochs == 77
-    assert "your concepts and sample prompts stay" in desk.said[-1]
+    assert "your concepts and sample prompts stay" in desk.messages[-1]
 
 
 def test_the_concepts_of_a_preset_go_with_it(desk: Desk, tmp_path: Path) -> None:

@@ -147,9 +147,9 @@ def test_a_model_that_is_broken_is_told_in_a_sentence(real: Window, tmp_path: Pa
     real.wait_until(
         lambda: real.asked.asked("show_failure") or real.app.context.findings.items, "a failure", patience_seconds=120
     )
-    told = real.asked.asked("show_failure")
-    if told:
-        ((failure,),) = told
+    reported = real.asked.asked("show_failure")
+    if reported:
+        ((failure,),) = reported
         assert failure.message.endswith(".")
         assert "Traceback" not in failure.message
     real.wait_until(lambda: real.app.context.session.stage == "idle", "idle", patience_seconds=60)
@@ -174,7 +174,7 @@ def test_a_second_start_freezes_nothing_that_could_be_collected() -> None:
 @pytest.mark.slow
 def test_a_run_beside_the_window_keeps_nothing_of_its_steps(real: Window) -> None:
     session, counts = real.app.context.session, []
-    real.app.form.edit("sampling.prompts", ())  # a pause amid the painting is not told
+    real.app.form.edit("sampling.prompts", ())  # a pause amid the painting is not reported
     real.app.shell.bottom_bar.start.invoke()
     for wanted in (20, 40, 60):
         wait(real, lambda: session.state.step is not None and session.state.step.step >= wanted, "steps")  # noqa: B023
@@ -182,7 +182,7 @@ def test_a_run_beside_the_window_keeps_nothing_of_its_steps(real: Window) -> Non
         wait(real, lambda: session.state.phase == "paused", "the pause")
         gc.collect()
         counts.append(num_tensors())
-        session.go_on()
+        session.unpause()
         wait(real, lambda: session.state.phase != "paused", "the run to go on")
     session.stop()
     wait(real, lambda: session.stage == "idle", "the stop")

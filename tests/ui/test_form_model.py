@@ -64,29 +64,29 @@ def test_a_good_entry_takes_the_place_of_the_draft() -> None:
 def test_typing_the_old_value_again_ends_the_draft_too() -> None:
     form = FormModel()
     form.edit_text("training.batch_size", "")
-    told: list[str] = []
-    form.watch("training.batch_size", lambda: told.append("told"))
+    reported: list[str] = []
+    form.watch("training.batch_size", lambda: reported.append("reported"))
     form.edit_text("training.batch_size", "1")
     assert form.draft("training.batch_size") is None
-    assert told == ["told"]
+    assert reported == ["reported"]
 
 
 def test_only_those_who_watch_a_changed_value_are_told() -> None:
     form = FormModel()
-    told: list[str] = []
-    form.watch("training.epochs", lambda: told.append("epochs"))
-    unsubscribe = form.watch("training.batch_size", lambda: told.append("batch"))
-    form.watch("parts.unet.train", lambda: told.append("part"))
-    form.changed.subscribe(lambda: told.append("any"))
+    reported: list[str] = []
+    form.watch("training.epochs", lambda: reported.append("epochs"))
+    unsubscribe = form.watch("training.batch_size", lambda: reported.append("batch"))
+    form.watch("parts.unet.train", lambda: reported.append("part"))
+    form.changed.subscribe(lambda: reported.append("any"))
     form.edit_text("training.epochs", "3")
-    assert told == ["epochs", "any"]
-    told.clear()
+    assert reported == ["epochs", "any"]
+    reported.clear()
     form.edit("parts.unet.train", False)
-    assert told == ["part", "any"]
-    told.clear()
+    assert reported == ["part", "any"]
+    reported.clear()
     unsubscribe()
     form.load(Config(training={"batch_size": 9}), Source("other"))  # type: ignore[arg-type]
-    assert told == ["epochs", "part", "any"]
+    assert reported == ["epochs", "part", "any"]
 
 
 def test_undo_and_redo_go_step_by_step() -> None:
@@ -118,11 +118,11 @@ def test_loading_can_be_undone() -> None:
 def test_loading_forgets_drafts_and_tells_their_fields() -> None:
     form = FormModel()
     form.edit_text("training.epochs", "many")
-    told: list[str] = []
-    form.watch("training.epochs", lambda: told.append("epochs"))
+    reported: list[str] = []
+    form.watch("training.epochs", lambda: reported.append("epochs"))
     form.load(Config(), Source())
     assert form.drafts == {}
-    assert told == ["epochs"]
+    assert reported == ["epochs"]
 
 
 def test_saving_makes_the_present_config_the_loaded_one() -> None:

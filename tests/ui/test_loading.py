@@ -84,13 +84,13 @@ def test_a_file_of_every_age_is_loaded_by_the_dialog_mended_and_saved(
     window.app.context.actions.run("save")
     window.settle()
     kept = file.with_name(f"{file.name}.bak")
-    said = window.app.shell.bottom_bar.detail.cget("text")
+    message = window.app.shell.bottom_bar.detail.cget("text")
     if age == "ours":
         assert not kept.exists()
-        assert said == f"Saved {file.name}."
+        assert message == f"Saved {file.name}."
     else:
         assert kept.read_bytes() == before
-        assert said == f"Saved {file.name}. The older file is kept as {kept.name}."
+        assert message == f"Saved {file.name}. The older file is kept as {kept.name}."
     again = load_file(file)
     assert (again.was_migrated, again.config.training.epochs) == (False, 77)
     assert again.config == window.app.form.config

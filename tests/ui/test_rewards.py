@@ -182,9 +182,9 @@ def test_the_curves_of_the_reward(ready: Window) -> None:
     view.reward_chart.event_generate("<Motion>", x=view.reward_chart.winfo_width() // 2, y=40)
     ready.settle()
     chart = view.reward_chart
-    told = [chart.itemcget(i, "text") for i in chart.find_withtag("pointer") if chart.type(i) == "text"]
-    assert "Reward 0.6000, held out 0.3200 (Contrast) at step 20, the best so far" in told
-    assert {"Brightness", "Contrast", "0.6000", "0.3200"} <= set(told)
+    shown = [chart.itemcget(i, "text") for i in chart.find_withtag("pointer") if chart.type(i) == "text"]
+    assert "Reward 0.6000, held out 0.3200 (Contrast) at step 20, the best so far" in shown
+    assert {"Brightness", "Contrast", "0.6000", "0.3200"} <= set(shown)
     run.end(RunFinished("finished", 40, "Done."))
     ready.wait_until(lambda: ready.app.context.session.stage == "idle", "the end")
 

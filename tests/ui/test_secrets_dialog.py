@@ -121,7 +121,7 @@ def test_what_does_not_fit_is_marked_and_not_saved(window: Window) -> None:
         dialog.update()
         assert dialog.winfo_exists()
         assert dialog.entries["huggingface_token"]._is_invalid
-        assert "one word" in dialog.said.cget("text")
+        assert "one word" in dialog.message.cget("text")
         assert "two words" not in texts(dialog)
 
     with_dialog(window, act)
@@ -135,7 +135,7 @@ def test_onetrainers_are_imported_once_saved(window: Window, tmp_path: Path) -> 
 
     def look(dialog: SecretsDialog) -> None:
         click(dialog.buttons["import"])
-        assert "Hugging Face token, Cloud password" in dialog.said.cget("text")
+        assert "Hugging Face token, Cloud password" in dialog.message.cget("text")
         assert not secrets_file().exists()
 
     with_dialog(window, look)
@@ -147,7 +147,7 @@ def test_onetrainers_are_imported_once_saved(window: Window, tmp_path: Path) -> 
 
     def refused(dialog: SecretsDialog) -> None:
         click(dialog.buttons["import"])
-        assert "holds no tokens" in dialog.said.cget("text")
+        assert "holds no tokens" in dialog.message.cget("text")
 
     with_dialog(window, refused)
 
@@ -160,7 +160,7 @@ def test_a_file_that_cannot_be_written_is_a_sentence(window: Window, monkeypatch
         fill(dialog.entries["cloud.host"], "example")
         monkeypatch.setattr("ui.editors.secrets.save_secrets", full)
         click(dialog.buttons["save"])
-        assert "No space left" in dialog.said.cget("text")
+        assert "No space left" in dialog.message.cget("text")
         assert dialog.winfo_exists()
 
     with_dialog(window, act)

@@ -88,8 +88,8 @@ def sample(number: int, path: str = "") -> SampleReady:
 
 def test_a_run_that_goes_on_shows_what_it_had_shown_before(desk: Desk, tmp_path: Path) -> None:
     """Two attempts, of which the second went back to step 2; whatever came after the backup is not of this run."""
-    told = [step(1), step(2), sample(2, "/tmp/old.png"), step(3, loss=9.0), sample(3), step(2, loss=0.5), sample(2)]
-    lines = [to_line(event) for event in (started(), *told)]
+    reported = [step(1), step(2), sample(2, "/tmp/old.png"), step(3, loss=9.0), sample(3), step(2, loss=0.5), sample(2)]
+    lines = [to_line(event) for event in (started(), *reported)]
     (tmp_path / EVENTS_FILE).write_text("\n".join([*lines, "half a li"]), encoding="utf-8")
     now = datetime(2026, 1, 1)
     backup = write_backup(tmp_path, step=2, epoch=1, now=now, write=lambda f: (f / "x").touch())
@@ -145,7 +145,7 @@ def test_stop_pause_and_go_on_reach_the_desk(desk: Desk) -> None:
     assert run is not None
     session.pause()
     assert (session.stage, run.desk.is_paused) == ("paused", True)
-    session.go_on()
+    session.unpause()
     assert (session.stage, run.desk.is_paused) == ("running", False)
     session.send(SampleNow())
     assert run.desk.take(SampleNow)
@@ -160,7 +160,7 @@ def test_stop_pause_and_go_on_reach_the_desk(desk: Desk) -> None:
 
 
 def test_commands_without_a_run_do_nothing(desk: Desk) -> None:
-    for command in (desk.session.stop, desk.session.pause, desk.session.go_on):
+    for command in (desk.session.stop, desk.session.pause, desk.session.unpause):
         command()
     desk.session.send(BackupNow())
     assert desk.session.stage == "idle"

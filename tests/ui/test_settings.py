@@ -133,11 +133,11 @@ def test_recent_files_are_few_and_the_newest_comes_first() -> None:
 
 
 def test_preferences_tell_of_changes_only() -> None:
-    preferences, told = Preferences(UiSettings()), []
-    preferences.changed.subscribe(lambda: told.append(1))
+    preferences, reported = Preferences(UiSettings()), []
+    preferences.changed.subscribe(lambda: reported.append(1))
     preferences.change(show_advanced=True)
     preferences.change(show_advanced=True)
-    assert told == [1]
+    assert reported == [1]
 
 
 @pytest.mark.parametrize(

@@ -29,11 +29,11 @@ def assert_reported(logged_errors: list[str], times: int = 1) -> None:
 
 def test_a_listener_that_raises_is_reported_and_the_others_run(logged_errors: list[str]) -> None:
     signal: Signal[[str]] = Signal()
-    heard: list[str] = []
-    for listener in (heard.append, broken, heard.append):
+    received: list[str] = []
+    for listener in (received.append, broken, received.append):
         signal.subscribe(listener)
     signal("news")
-    assert heard == ["news", "news"]
+    assert received == ["news", "news"]
     assert_reported(logged_errors)
 
 

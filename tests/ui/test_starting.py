@@ -213,8 +213,8 @@ def test_a_start_after_a_run_works(bench: Bench) -> None:
 def test_a_failure_is_told_with_the_file_of_its_details(tmp_path: Path) -> None:
     file = tmp_path / "details.txt"
     file.write_text("Traceback ...", encoding="utf-8")
-    told = run_failure(RunFailed("It broke.", "Mend it.", str(file), "/backup/step-5"))
-    assert (told.message, told.details, told.details_file) == ("It broke.", "Traceback ...", file)
-    assert told.advice == "Mend it. The newest backup is /backup/step-5."
-    told = run_failure(RunFailed("It broke.", details_path=str(tmp_path / "gone.txt")))
-    assert (told.details, told.details_file) == ("", None)
+    reported = run_failure(RunFailed("It broke.", "Mend it.", str(file), "/backup/step-5"))
+    assert (reported.message, reported.details, reported.details_file) == ("It broke.", "Traceback ...", file)
+    assert reported.advice == "Mend it. The newest backup is /backup/step-5."
+    reported = run_failure(RunFailed("It broke.", details_path=str(tmp_path / "gone.txt")))
+    assert (reported.details, reported.details_file) == ("", None)

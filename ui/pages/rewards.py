@@ -1,4 +1,4 @@
-"""The Rewards page: the method, how it follows a reward, and the list of who reward models."""
+"""The Rewards page: the method, its reward settings, and the list of reward models."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def rewards_page(master: tk.Misc, context: Context, spec: PageSpec) -> FormWithL
 
 
 def needs_of(scorer: Scorer) -> str:
-    """Return what a reward model needs beside the program: its own files, those that are published, or nothing."""
+    """Return the files a reward model needs: the user's own, published ones, or none."""
     if scorer.kind == "user_code":
         return scorer.file or "a file and a function"
     needs = []
     for file in REWARDS[scorer.kind].files:
         own = getattr(scorer, file.slot)
         needs.append(own or f"{file.repo} ({file.size_words})")
-    return ", ".join(needs) or "nothing"
+    return ", ".join(needs) or "no files"
 
 
 def _row_of(scorer: Scorer, config: Config) -> Row:
@@ -45,19 +45,19 @@ def _new(_present: Sequence[Scorer], _config: Config) -> Scorer:
 
 _REWARD_MODELS = ListSpec(
     path="reward.models",
-    title="RewardModels",
+    title="Reward models",
     columns=(
-        Column("#0", "RewardModel", 220, is_stretched=True),
+        Column("#0", "Reward model", 220, is_stretched=True),
         Column(ENABLED_COLUMN, "On", 44, "center"),
         Column("weight", "Weight", 70),
-        Column("scale", "Source", 220),
+        Column("scale", "Scale", 220),
         Column("needs", "Needs", 260, is_stretched=True),
     ),
     add_label="Add reward model",
     add_tip="Add a model that scores generated images",
-    item_name="RewardModel",
+    item_name="Reward model",
     item_type=Scorer,
     row_of=_row_of,
     new=_new,
-    hangs_on="training.method",  # whether a reward model is followed or only watched
+    depends_on="training.method",  # whether a reward model is trained on or held out
 )
