@@ -1,4 +1,4 @@
-"""Which fields there are, how they are grouped, and which are shown."""
+"""The fields, their groups and their visibility."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from modules.data.concept import Concept
 from modules.families.registry import FAMILIES
 from modules.families.spec import FamilySpec
 from modules.settings.field import records_of
+from tests.ui.driving import part_label
 from tests.ui.made_up import Fast, TeaConfig
 from ui.forms.records import claimed_sections, groups_of, record_at, variant_records
 from ui.forms.visibility import is_shown
@@ -36,7 +37,7 @@ def edited(config: Config, **values: object) -> Config:
         ("training.loss.gamma", "Gamma"),
     ],
 )
-def test_every_path_leads_to_its_record(path: str, label: str) -> None:
+def test_every_path_has_its_record(path: str, label: str) -> None:
     config = edited(Config(), concepts=[{"path": "x"}], sampling__prompts=[{"prompt": "y"}])
     record = record_at(config, path)
     assert record is not None
@@ -46,7 +47,7 @@ def test_every_path_leads_to_its_record(path: str, label: str) -> None:
 @pytest.mark.parametrize(
     "path", ["", "nonsense", "training.nonsense", "training.optimizer.beta2_decay", "concepts.0.x"]
 )
-def test_no_record_for_what_is_not_there(path: str) -> None:
+def test_no_record_for_a_missing_field(path: str) -> None:
     assert record_at(edited(Config(), concepts=[{"path": "x"}]), path) is None
 
 
@@ -63,7 +64,7 @@ def test_groups_keep_the_order_of_declaration_and_join_equal_headings() -> None:
 def test_each_part_of_the_family_is_a_group_of_its_own() -> None:
     groups = {g.key: g for g in groups_of(Config(), ("parts",))}
     assert list(groups) == ["parts/unet", "parts/text_encoder", "parts/vae"]
-    assert groups["parts/unet"].title == "Image model (UNet)"
+    assert groups["parts/unet"].title == part_label("unet")
     assert "parts.unet.train" in {r.path for r in groups["parts/unet"].records}
     names = {r.name for r in groups["parts/vae"].records}  # it is never trained
     assert "dtype" in names
@@ -116,7 +117,7 @@ def test_the_fields_of_a_variant_are_its_own() -> None:
     assert [r.name for r in variant_records(config, brewing)] == ["hurry", "is_rash"]
 
 
-def test_a_field_matters_as_its_condition_says() -> None:
+def test_a_field_is_relevant_by_its_condition() -> None:
     config = TeaConfig()
     milk = record_at(config, "tea.milk_ml")
     assert milk is not None
@@ -134,7 +135,7 @@ def test_a_condition_is_about_a_sibling_inside_a_part() -> None:
     assert is_relevant(config, other)
 
 
-def test_advanced_fields_wait_unless_they_were_changed() -> None:
+def test_advanced_fields_are_hidden_unless_changed() -> None:
     config = TeaConfig()
     secret = record_at(config, "tea.secret")
     assert secret is not None

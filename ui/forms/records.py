@@ -40,7 +40,7 @@ def inner_records(section: type[BaseModel], prefix: str) -> tuple[FieldRecord, .
 
 
 def record_at(config: Config, path: str) -> FieldRecord | None:
-    """Return the record of the field at a path, inside variants, parts and lists too; None where there is none."""
+    """Return the record of the field at a path, also inside variants, parts and lists; None if it does not exist."""
     top = top_records(type(config))
     if path in top:
         return top[path]

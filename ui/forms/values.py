@@ -74,7 +74,7 @@ def why_out_of_range(record: FieldRecord, value: Any) -> str:
         is_between_steps = record.step is not None and n % record.step != 0
         if is_below or is_above or is_between_steps:
             unit = f" {record.setting.unit}" if record.setting.unit else ""
-            return f"{to_text(record, n)} is not allowed here; allowed: {record.allowed}{unit}."
+            return f"{to_text(record, n)} is out of range. Allowed: {record.allowed}{unit}."
     return ""
 
 

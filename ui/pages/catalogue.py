@@ -110,7 +110,7 @@ def page_named(key: str) -> PageSpec:
 
 
 def page_of(config_type: type[Config], path: str) -> PageSpec | None:
-    """Return the page that shows the field at a path; None if there is none."""
+    """Return the page that shows the field at a path; None for a path without a page."""
     section = path.partition(".")[0]
     claims = [(s, p) for p in PAGES for s in p.sections if path == s or path.startswith(f"{s}.")]
     if not claims:

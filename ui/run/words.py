@@ -120,11 +120,11 @@ def _reward_label(name: str) -> str:
 
 
 def concept_rows(event: ValidationFinished) -> list[tuple[str, str]]:
-    """Return the validation loss: overall, weighted as in training if different, and by concept."""
+    """Return the validation loss: overall, weighted if different, and by concept."""
     rows = [("overall", loss(event.loss))]
     weighted = loss(event.weighted_loss)
     if event.weighted_loss is not None and weighted != rows[0][1]:
-        rows.append(("weighted as in training", weighted))
+        rows.append(("weighted", weighted))
     return [*rows, *((name, loss(value)) for name, value in event.by_concept.items())]
 
 
