@@ -22,6 +22,11 @@ def test_all_words_must_match_and_places_count() -> None:
     assert (beta.path, beta.place) == ("training.optimizer.beta1", "Training › Learning")
 
 
+def test_the_adapter_and_validation_are_found_on_their_own_pages() -> None:
+    places = {m.path: m.place.partition(" › ")[0] for m in find_fields(Config(), "")}
+    assert (places["adapter.rank"], places["validation.every"]) == ("LoRA / Adapter", "Validation")
+
+
 def test_no_words_list_everything() -> None:
     assert len(find_fields(Config(), "")) > 50
 

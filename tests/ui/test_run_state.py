@@ -10,6 +10,7 @@ from typing import get_args
 
 import pytest
 
+from modules.system.paths import PROGRAM_ROOT
 from modules.system.problem import count
 from tests.ui.fake_engine import started, step
 from trainer.events import (
@@ -173,6 +174,13 @@ def test_the_log_lines() -> None:
     ]
     assert state.log[0].text == "400 steps over 12 images; 123,456 trainable parameters on cpu"
     assert line_of(step(1), 0.0) is None
+
+
+def test_a_final_model_is_named_by_its_path_in_the_program_folder() -> None:
+    path = PROGRAM_ROOT / "models" / "zog.safetensors"
+    line = line_of(ModelSaved(5, str(path), "kohya", is_final=True, loaded_by=("ComfyUI",)), 0.0)
+    assert line is not None
+    assert line.text == "Final model saved: models/zog.safetensors (loads in ComfyUI)"
 
 
 def test_the_log_is_bounded() -> None:

@@ -25,6 +25,7 @@ from trainer.events import (
     WarningRaised,
 )
 from trainer.preflight import Preview
+from ui.documents import as_config_path
 
 _MAX_BUCKETS = 6
 
@@ -79,7 +80,7 @@ def _words(event: Event) -> tuple[str, Tone] | None:
             return f"Backup at step {event.step:,}: {Path(event.path).name}", "plain"
         case ModelSaved(is_final=True):
             programs = f" (loads in {', '.join(event.loaded_by)})" if event.loaded_by else ""
-            return f"Final model saved: {event.path}{programs}", "good"
+            return f"Final model saved: {as_config_path(Path(event.path))}{programs}", "good"
         case ModelSaved():
             return f"Saved at step {event.step:,}: {Path(event.path).name}", "plain"
         case _:
