@@ -20,11 +20,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from modules.config.schema import Config
 from trainer.commands import Command, CommandDesk
 from trainer.events import Event, PhaseChanged
+
+if TYPE_CHECKING:
+    from modules.data.datasets import Datasets
 
 SWITCH_INTERVAL_SECONDS = 0.0005
 _ENGINE = "trainer.run.execute"
@@ -36,6 +39,7 @@ class RunRequest:
 
     `resume_from` is a backup, a run's folder or a workspace. Beside a window one processor core is left to it.
     `allowed_code` are hashes of files of the user's own code that may run beside those that were approved for good.
+    `datasets` are the images that the check of this config has found, so that they need not be scanned again.
     """
 
     config: Config
@@ -43,6 +47,7 @@ class RunRequest:
     resume_from: Path | None = None
     beside_window: bool = True
     allowed_code: frozenset[str] = frozenset()
+    datasets: Datasets | None = None
 
 
 @dataclass(frozen=True, slots=True)

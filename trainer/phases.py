@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from modules.config.method_facts import method_of
 from modules.config.schema import Config
 from modules.families.registry import FAMILIES
 from modules.families.spec import FamilySpec, Role
@@ -16,9 +17,6 @@ SAMPLE_ENCODE = "sample_encode"
 SAMPLE_DENOISE = "sample_denoise"
 SAMPLE_DECODE = "sample_decode"
 
-SAMPLING_METHODS = frozenset({"alignprop"})
-"""The methods whose steps paint images and decode them."""
-
 _TABLE: dict[str, frozenset[Role]] = {
     CACHE_IMAGES: frozenset({"vae"}),
     CACHE_CAPTIONS: frozenset({"text_encoder"}),
@@ -30,7 +28,7 @@ _TABLE: dict[str, frozenset[Role]] = {
 
 @dataclass(frozen=True, slots=True)
 class PhaseFacts:
-    """What of a run decides who is needed: what comes from a cache, which parts learn, and whether a step paints."""
+    """What of a run decides who is needed: what comes from a cache, which parts learn, and whether a step samples."""
 
     has_latent_cache: bool
     has_text_cache: bool
@@ -47,13 +45,13 @@ def phase_facts(config: Config) -> PhaseFacts:
         has_latent_cache=config.data.latent_cache,
         has_text_cache=config.data.text_cache and not text_learns,
         trained_parts=trained,
-        samples_to_learn=config.training.method.name in SAMPLING_METHODS,
+        samples_to_learn=method_of(config).samples_images,
     )
 
 
 def needed_parts(phase: str, spec: FamilySpec, facts: PhaseFacts) -> frozenset[str]:
     """Return the parts that a phase needs. Training and validating need the denoiser, and each encoder whose results
-    are not cached; a method that learns from painted images decodes them while it trains. A part that learns stays
+    are not cached; a method that samples images decodes them while it trains. A part that learns stays
     where it learns, for its optimizer state is there.
     """
     roles = _TABLE.get(phase)

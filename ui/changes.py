@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from modules.config.compare import differing_paths
-from modules.config.edit import get_path
 from modules.config.schema import Config
+from modules.settings.edit import get_path
 from modules.settings.field import FieldRecord
 from modules.system.problem import Problem, cut
 from ui.findings import locate

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from modules.adapters.lora import ADAPTER, LoraAdapter
+from modules.families.kinds.identify import identify
 from modules.families.spec import LoraNaming
-from modules.formats.kinds import identify
 from modules.formats.lora_files import LoraLayerWeights, from_kohya, from_peft
 from modules.formats.stored_tensors import read_stored
 from modules.system.errors import DarkroomError

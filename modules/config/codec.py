@@ -16,13 +16,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from modules.config.edit import get_path
 from modules.config.fitting import default_named, sift, validated
 from modules.config.json_faults import advice_for, fault_of
 from modules.config.list_files import LISTS, ListKind, list_file, loses_entries, read_list
 from modules.config.migrations.chain import is_onetrainer, migrate
 from modules.config.migrations.taking import put
 from modules.config.schema import VERSION, Config
+from modules.settings.edit import get_path
 from modules.settings.field import records_of
 from modules.system.atomic import atomic_file, write_text
 from modules.system.problem import Problem, cut, shown

@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from modules.config.edit import get_path
 from modules.config.schema import Config
+from modules.settings.edit import get_path
 from modules.settings.every import Every
 from modules.settings.field import FieldRecord, records_of
 from modules.settings.reasons import reason_of

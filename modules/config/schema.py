@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from modules.config.sections.adapter import ADAPTER_LABELS, AN_ADAPTER, AdapterSettings, Lora
@@ -19,7 +19,8 @@ from modules.config.sections.quantization import Quantization
 from modules.config.sections.reward import Reward
 from modules.config.sections.training import Training
 from modules.data.concept import Concept
-from modules.settings.field import Section, Setting, variants
+from modules.families.registry import FAMILIES
+from modules.settings.field import MapKey, Section, Setting, variants
 
 VERSION = 2
 
@@ -77,6 +78,10 @@ class Config(Section):
     multi_gpu: MultiGpu = MultiGpu()
     remembered: Mapping[str, Mapping[str, Mapping[str, Any]]] = {}
     unknown: Mapping[str, Any] = {}
+
+    def map_keys(self, field_name: str) -> Sequence[MapKey]:
+        """Return the parts of the model's family, each of which has settings, said or not."""
+        return FAMILIES[self.model.family].parts if field_name == "parts" else ()
 
     def part(self, name: str) -> Part:
         """Return the settings of one part of the model, the defaults where the file says nothing of it."""

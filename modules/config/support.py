@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modules.config.edit import get_path
 from modules.config.schema import Config
-from modules.config.walk import live_records
+from modules.settings.edit import get_path
 from modules.settings.field import FieldRecord
+from modules.settings.walk import live_records
 from modules.system.problem import Problem, shown
 
 

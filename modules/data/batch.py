@@ -6,27 +6,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from modules.data.conditioning import Conditioning, DeliveredConditioning, PromptEncoder, complete_conditioning
+
 if TYPE_CHECKING:  # the window's side of the program knows the type and not torch
     import torch
 
     from modules.data.order import SampleIndex
     from modules.data.size_conditioning import SizeConditioning
-    from modules.families.protocol import Conditioning, ModelFamily
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
     """A micro-batch of one size. B images; shapes: latents (B, C, H, W), loss weights (B,).
 
-    `conditioning` is None where the captions are encoded while training, because their encoder learns;
-    `size_conditionings` say how each image was fitted into its size. `group_samples` is the number of images in the
-    whole optimizer step, by which the step's gradient is divided; `is_last_micro_batch` marks the step's last
-    micro-batch. `step` and `micro_batch` count from 0 and name the random draws.
+    `conditioning` lacks the captions that are encoded in the step, because what encodes them is trained: some, or all
+    (None). `size_conditionings` say how each image was fitted into its size. `group_samples` is the number of images in
+    the whole accumulation group, by which the step's gradient is divided; `is_last_micro_batch` marks its last
+    micro-batch. `step`, the group's first, and `micro_batch` count from 0 and name the random draws.
     """
 
     latents_BCHW: torch.Tensor
     captions: tuple[str, ...]
-    conditioning: Conditioning | None
+    conditioning: DeliveredConditioning
     loss_weights_B: torch.Tensor
     size_conditionings: Sequence[SizeConditioning]
     sample_indices: Sequence[SampleIndex]
@@ -41,7 +42,10 @@ class Batch:
         """How many images are in it."""
         return len(self.captions)
 
-    def conditioning_for(self, family: ModelFamily) -> Conditioning:
-        """Return what the model is told of these images; encoded here, with gradients, where the encoder learns."""
-        texts = self.conditioning or family.encode_prompts(self.captions)
-        return family.with_size_conditioning(texts, self.size_conditionings)
+    def conditioning_for(self, encoder: PromptEncoder) -> Conditioning:
+        """Return the conditioning of these images; captions whose encoder is trained are encoded here, with gradients.
+
+        `encoder` is the model family.
+        """
+        texts = complete_conditioning(self.conditioning, self.captions, encoder)
+        return encoder.with_size_conditioning(texts, self.size_conditionings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Collection
 from pathlib import Path
 from typing import Literal
 
@@ -38,6 +39,16 @@ def choose_caption(
     if dropout > 0 and draw.random() < dropout:
         return ""
     return draw.choice(captions) if captions else ""
+
+
+def caption_is_cacheable(
+    caption: str, *, text_encoder_trains: bool, trained_tokens: Collection[str] = frozenset()
+) -> bool:
+    """Return whether a caption is encoded the same way throughout a run, so that its text states may be cached.
+
+    It is not where a text encoder is trained, nor where the caption holds a trained token (an embedding).
+    """
+    return not text_encoder_trains and not any(token in caption for token in trained_tokens)
 
 
 def _decode(content: bytes) -> str:

@@ -135,9 +135,15 @@ def _assemble(
 
 
 class EpochPlans:
-    """The optimizer steps of every epoch of a run, worked out when asked for."""
+    """The optimizer steps of every epoch of a run, worked out when asked for.
 
-    def __init__(self, dataset: Dataset, *, batch_size: int, accumulation_steps: int, run_seed: int) -> None:
+    Each accumulation group becomes `steps_per_group` steps: one, unless the method runs inner epochs over it.
+    """
+
+    def __init__(
+        self, dataset: Dataset, *, batch_size: int, accumulation_steps: int, run_seed: int, steps_per_group: int = 1
+    ) -> None:
+        self.steps_per_group = steps_per_group
         self._dataset = dataset
         self._batch_size = batch_size
         self._accumulation_steps = accumulation_steps
@@ -146,7 +152,7 @@ class EpochPlans:
         self._known_steps: list[int] = []
 
     def accumulation_groups(self, epoch: int) -> tuple[AccumulationGroup, ...]:
-        """Return the optimizer steps of an epoch (counted from 0)."""
+        """Return the accumulation groups of an epoch (counted from 0)."""
         if self._newest[0] != epoch:
             self._newest = (
                 epoch,
@@ -167,7 +173,7 @@ class EpochPlans:
             self._copies(), self._dataset.buckets, num_resolutions=self._dataset.num_resolutions, epoch=epoch
         )
         num_batches = sum(math.ceil(n / self._batch_size) for n in counts.values())
-        return math.ceil(num_batches / self._accumulation_steps)
+        return math.ceil(num_batches / self._accumulation_steps) * self.steps_per_group
 
     def total_steps(self, epochs: int) -> int:
         """Return how many optimizer steps that many epochs have."""

@@ -8,18 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modules.families.registry import FAMILIES
+from modules.families.kinds.file_kind import FileKind
+from modules.families.kinds.identify import identify_header
+from modules.families.parts.single_file.models import configs_of_file, shipped_configs
+from modules.families.parts.single_file.names import original_names
+from modules.families.registry import FAMILIES, files_of
 from modules.formats.checkpoint_header import read_checkpoint_header
-from modules.formats.file_kind import FileKind
 from modules.formats.headers import UnreadableFileError
-from modules.formats.kinds import identify_header
-from modules.formats.single_file.models import configs_of_file, shipped_configs
-from modules.formats.single_file.names import original_names
 from modules.system.paths import from_root
-
-# The published model of each family, and the names under which repositories of SD 2.x go.
-_PUBLISHED = {"sd": "sd1", "sdxl": "sdxl"}
-_SECOND = ("stable-diffusion-2", "sd-2", "sd2")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,7 +29,8 @@ class Architecture:
 def architecture_of(base_model: str, family: str) -> Architecture | None:
     """Return the architecture of a base model: a file, a folder, or a repository that may not be here yet.
 
-    A repository counts as the published model of its family. None where files are there that do not tell.
+    A repository counts as the published model of its family. None where files are there that do not tell, or the family
+    ships no configs.
     """
     path = from_root(base_model)
     try:
@@ -43,8 +40,9 @@ def architecture_of(base_model: str, family: str) -> Architecture | None:
             return _of_file(path)
     except (OSError, ValueError, RecursionError, UnreadableFileError):
         return None
-    is_second = family == "sd" and any(name in base_model.lower() for name in _SECOND)
-    return Architecture(shipped_configs("sd2" if is_second else _PUBLISHED[family]), is_published=True)
+    model = files_of(family).repository_model(base_model)
+    configs = shipped_configs(model) if model else {}
+    return Architecture(configs, is_published=True) if configs else None
 
 
 def _of_folder(folder: Path, family: str) -> Architecture:

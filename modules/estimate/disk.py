@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.estimate.passes import CHUNK_TOKENS, PartWeights, Plans, count
+from modules.estimate.passes import PartWeights, Plans, count
 from modules.estimate.run import optimizer_bytes
-from modules.estimate.tape import FLOAT32_BYTES
+from modules.families.walks import TextSize
+from modules.memory.tape import FLOAT32_BYTES
+from modules.optim.spec import OptimizerSettings
 
 _ENTRY_BYTES = 1024
 """What an entry of the cache takes beside its numbers: a header, a checksum, and half a block of the file system."""
@@ -39,13 +41,18 @@ def latents_bytes(counts: Mapping[tuple[int, int], int], *, factor: int, channel
     )
 
 
-def text_bytes(num_captions: int, *, width: int, pooled_width: int, item_bytes: int) -> int:
+def text_bytes(num_captions: int, *, size: TextSize, item_bytes: int) -> int:
     """Return what the text states of captions take, each of one chunk, and those of the empty one."""
-    return (num_captions + 1) * ((CHUNK_TOKENS * width + pooled_width) * item_bytes + _ENTRY_BYTES)
+    return (num_captions + 1) * ((size.tokens * size.width + size.pooled_width) * item_bytes + _ENTRY_BYTES)
 
 
 def backup_bytes(
-    weights: Mapping[str, PartWeights], plans: Plans, *, optimizer: str, keeps_copies: bool, has_average: bool
+    weights: Mapping[str, PartWeights],
+    plans: Plans,
+    *,
+    optimizer: OptimizerSettings,
+    keeps_copies: bool,
+    has_average: bool,
 ) -> int:
     """Return what one backup takes: the trained weights as they are kept, the optimizer's state, the average."""
     total = 0

@@ -8,25 +8,15 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from modules.estimate.clip import clip_pass
-from modules.estimate.tape import Array, Gradients, PartPlan, Shape, Tape
-from modules.estimate.unet import unet_pass
-from modules.estimate.vae import decode_pass, encode_pass
-from modules.estimate.walk import Walk
+from modules.families.registry import memory_of
 from modules.families.spec import FamilySpec, Role
 from modules.memory.offloaded_layers import choose_offloaded
+from modules.memory.tape import Array, Gradients, PartPlan, Shape, Tape
+from modules.memory.walk import Walk
 
-CHUNK_TOKENS = 77
 _SMALL_PX = 64  # the weights of a part do not hang on the size of images
 
 Plans = Mapping[str, PartPlan]
-
-# The blocks that are checkpointed, and that wait (`families/parts/forwards.py`), as their weights' names begin.
-_BLOCKS: Mapping[Role, re.Pattern[str]] = {
-    "denoiser": re.compile(r".*\b(transformer_blocks|resnets)\.\d+\."),
-    "text_encoder": re.compile(r".*\blayers\.\d+\."),
-    "vae": re.compile(r".*\b(attentions|resnets)\.\d+\."),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +47,9 @@ class PartWeights:
         guests = sum(sorted(blocks.values())[-2:]) + (max(blocks.values(), default=0) if plan.trains == "full" else 0)
         return (staying + guests) * plan.weight_bytes + count(self.adapter.values()) * adapter_bytes
 
-    def offloaded_bytes(self, role: Role, fraction: float) -> tuple[str, ...]:
-        """Return the blocks that wait where this share of them does."""
-        found = (_BLOCKS[role].match(name) for name in self.own)
+    def offloaded_bytes(self, pattern: re.Pattern[str], fraction: float) -> tuple[str, ...]:
+        """Return the blocks that wait where this share of them does; their weights' names begin like `pattern`."""
+        found = (pattern.match(name) for name in self.own)
         blocks = self._blocks(tuple(dict.fromkeys(match[0] for match in found if match)))
         offloaded = choose_offloaded(list(blocks.values()), fraction)
         return tuple(name for name, is_offloaded in zip(blocks, offloaded, strict=True) if is_offloaded)
@@ -75,6 +65,7 @@ class Passes:
     def __init__(self, spec: FamilySpec, configs: Mapping[str, Mapping[str, Any]]) -> None:
         """`configs` by part. A config that is none shows itself as KeyError, TypeError, ValueError or IndexError."""
         self._spec = spec
+        self._memory = memory_of(spec.name)
         self._configs = configs
         self._known: dict[Hashable, Any] = {}
 
@@ -98,7 +89,8 @@ class Passes:
         if not plan.offload_fraction:
             return plan
         return replace(
-            plan, offloaded_bytes=self.weights(part, plan).offloaded_bytes(self.role_of(part), plan.offload_fraction)
+            plan,
+            offloaded_bytes=self.weights(part, plan).offloaded_bytes(self._memory.blocks[part], plan.offload_fraction),
         )
 
     def looking(self, part: str, plan: PartPlan, *, batch: int, width_px: int, height_px: int) -> int:
@@ -117,7 +109,8 @@ class Passes:
 
         def run() -> int:
             walk = Walk(Tape(), plan, records=False)
-            way = encode_pass if encodes else decode_pass
+            way = self._memory.encode if encodes else self._memory.decode
+            assert way is not None, "only a family with a VAE is asked for its ways"
             way(walk, self._configs[self._name_of("vae")], width_px=width_px, height_px=height_px)
             return walk.tape.meter.peak
 
@@ -131,7 +124,8 @@ class Passes:
             tape = Tape()
             walk = Walk(tape, plan, records=True)
             config = self._configs[self._name_of("vae")]
-            decode_pass(walk, config, width_px=width_px, height_px=height_px, needs_grad=True)
+            assert self._memory.decode is not None, "only a family with a VAE is asked for its ways"
+            self._memory.decode(walk, config, width_px=width_px, height_px=height_px, needs_grad=True)
             return max(tape.meter.peak, sum(tape.backward_peak("come")))
 
         peak: int = self._once(("decoding to learn", plan, width_px, height_px), run)
@@ -186,21 +180,17 @@ class Passes:
     def _run(
         self, walk: Walk, part: str, *, batch: int, width_px: int, height_px: int, text: Array | None = None
     ) -> Array:
-        config = self._configs[part]
-        role = self.role_of(part)
-        if role == "text_encoder":
-            return clip_pass(walk, config, prompts=batch, has_projection=part == "text_encoder_2")
-        if role == "vae":
-            encode_pass(walk, config, width_px=width_px, height_px=height_px)
-            return decode_pass(walk, config, width_px=width_px, height_px=height_px)
-        factor = self._spec.latent_factor
-        states = None
-        if text is not None:  # the states of all encoders stand side by side
-            states = replace(
-                walk.new((batch, CHUNK_TOKENS, int(config["cross_attention_dim"]))), needs_grad=text.needs_grad
-            )
-        latents = (height_px // factor, width_px // factor)
-        return unet_pass(walk, config, batch=batch, latents=latents, tokens=CHUNK_TOKENS, text=states)
+        config, memory = self._configs[part], self._memory
+        match self.role_of(part):
+            case "text_encoder":
+                return memory.text(walk, part, config, chunks=batch)
+            case "vae":
+                assert memory.encode is not None
+                assert memory.decode is not None
+                memory.encode(walk, config, width_px=width_px, height_px=height_px)
+                return memory.decode(walk, config, width_px=width_px, height_px=height_px)
+            case "denoiser":
+                return memory.denoise(walk, config, batch=batch, width_px=width_px, height_px=height_px, text=text)
 
     def _name_of(self, role: Role) -> str:
         return next(p.name for p in self._spec.parts if p.role == role)

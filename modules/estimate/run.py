@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from modules.estimate.passes import Passes, Plans, count
-from modules.estimate.tape import FLOAT32_BYTES, Gradients, Shape
 from modules.families.spec import Role
+from modules.memory.tape import FLOAT32_BYTES, Gradients, Shape
+from modules.optim.registry import optimizer_spec
 from modules.optim.slicing import SLICE_WEIGHTS
+from modules.optim.spec import OptimizerSettings
 
 Phase = Literal[
     "encoding images", "encoding captions", "training", "validating", "painting samples", "decoding samples"
@@ -20,15 +22,6 @@ Average = Literal["off", "here", "elsewhere"]
 RUNTIME_BYTES = 600_000_000
 """What CUDA itself takes: its context and kernels (300 to 500 MB) and the workspaces of cuBLAS and cuDNN."""
 
-# Bytes of state per trained number (a float32 copy where the weight has 16 bits), and what one step takes beside it.
-# torch.optim's and bitsandbytes' documentation; what is not here counts as AdamW, which keeps the most of the usual.
-_STATE_BYTES = {
-    **dict.fromkeys(("adamw_8bit", "adam_8bit", "ademamix_8bit", "lamb_8bit"), 2.1),
-    **dict.fromkeys(("lion_8bit", "sgd_8bit", "rmsprop_8bit", "adagrad_8bit", "lars_8bit"), 1.05),
-    **dict.fromkeys(("sgd", "lion", "rmsprop", "adagrad", "tiger", "lars"), 4.0),
-    **dict.fromkeys(("ademamix", "prodigy", "dadapt_adam"), 12.0),
-}
-_ADAMW_STATE_BYTES = 8.0
 _WORKING_ARRAYS = 3  # of the size of the weight that is moved: Adafactor's squares, its estimate, and their ratio
 
 
@@ -67,7 +60,7 @@ class RunPlan:
     sizes: tuple[tuple[int, int], ...]
     batch_size: int
     accumulates: bool
-    optimizer: str
+    optimizer: OptimizerSettings
     keeps_copies: bool
     average: Average
     encodes_in_training: bool
@@ -128,22 +121,15 @@ def estimate(passes: Passes, run: RunPlan, *, is_published: bool = False) -> Mem
     return MemoryEstimate(tuple(phases), is_published)
 
 
-def optimizer_bytes(name: str, shapes: Sequence[Shape]) -> int:
+def optimizer_bytes(settings: OptimizerSettings, shapes: Sequence[Shape]) -> int:
     """Return what the states of an optimizer take for trained weights of these shapes."""
-    if name == "adafactor":  # Shazeer and Stern 2018: a row and a column of variances instead of a matrix
-        return FLOAT32_BYTES * sum(_factored(shape) for shape in shapes)
-    return round(_STATE_BYTES.get(name, _ADAMW_STATE_BYTES) * count(shapes))
+    spec = optimizer_spec(settings)
+    return round(sum(spec.state_bytes(settings, shape) for shape in shapes))
 
 
 def in_gb(num_bytes: float) -> str:
     """Return bytes as people read them, in GB of a thousand million bytes; small amounts in MB."""
     return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e8 else f"{max(num_bytes, 0) / 1e6:.0f} MB"
-
-
-def _factored(shape: Shape) -> int:
-    if len(shape) < 2:
-        return math.prod(shape)
-    return math.prod(shape) // shape[-1] + math.prod(shape) // shape[-2]
 
 
 class _Run:
@@ -214,8 +200,9 @@ class _Run:
                 gradients=ways[run.accumulates],
                 num_passes=run.sampled.backprop_steps,
             )
-            vae = self.passes.decoding_to_learn(run.plans[self._part("vae")], width_px=width_px, height_px=height_px)
-            decoding = [{"activations": kept + vae, "gradients": lying}]
+            vae = self._vae_name()
+            back = self.passes.decoding_to_learn(run.plans[vae], width_px=width_px, height_px=height_px) if vae else 0
+            decoding = [{"activations": kept + back, "gradients": lying}]
         else:
             activations, gradients = self.passes.learning(
                 run.plans, batch=run.batch_size, width_px=width_px, height_px=height_px, gradients=ways[run.accumulates]
@@ -240,7 +227,8 @@ class _Run:
         small = [s for n in self.run.plans if self._trained_item(n) < FLOAT32_BYTES for s in self._trained_of(n)]
         num_small, largest = count(small), max((math.prod(s) for s in self.trained), default=0)
         moved = largest if self.run.is_fused else max(largest, self.num_trained - num_small)
-        in_slice = min(num_small, largest if self.run.is_fused else max(largest, SLICE_WEIGHTS))
+        slice_weights = num_small if optimizer_spec(self.run.optimizer).steps_at_once else SLICE_WEIGHTS
+        in_slice = min(num_small, largest if self.run.is_fused else max(largest, slice_weights))
         num_arrays = 1 if self.run.keeps_copies else 2  # gradient, value
         working = max(moved, in_slice, _WORKING_ARRAYS * largest)
         return {"working of the optimizer": FLOAT32_BYTES * (num_arrays * in_slice + working)}
@@ -260,8 +248,9 @@ class _Run:
         return sum(count(self._trained_of(n)) * self._trained_item(n) for n in self.run.plans)
 
     def _swapped(self) -> int:
-        """While the average stands in for the weights, these are kept beside it."""
-        return self._gradient_bytes() if self.run.average != "off" else 0
+        """While the average, or the optimizer's own, stands in for the weights, these are kept beside it."""
+        is_swapped = self.run.average != "off" or optimizer_spec(self.run.optimizer).has_evaluation_mode
+        return self._gradient_bytes() if is_swapped else 0
 
     def _denoising(self, batch: int, size: tuple[int, int]) -> int:
         name = self._part("denoiser")
@@ -275,11 +264,14 @@ class _Run:
         )
 
     def _vae(self, *, encodes: bool, sizes: tuple[tuple[int, int], ...]) -> int:
-        plan = self.run.plans[self._part("vae")]
+        vae = self._vae_name()
         largest = max(sizes, key=lambda s: s[0] * s[1], default=None)
-        if largest is None:
+        if largest is None or vae is None:  # a model of pixels has nothing to encode or decode
             return 0
-        return self.passes.one_way(plan, encodes=encodes, width_px=largest[0], height_px=largest[1])
+        return self.passes.one_way(self.run.plans[vae], encodes=encodes, width_px=largest[0], height_px=largest[1])
+
+    def _vae_name(self) -> str | None:
+        return next((n for n in self.run.plans if self.passes.role_of(n) == "vae"), None)
 
     def _part(self, role: Role) -> str:
         return next(n for n in self.run.plans if self.passes.role_of(n) == role)

@@ -10,36 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
+from modules.data.conditioning import Conditioning
 from modules.data.size_conditioning import SizeConditioning
 from modules.diffusion.process import NoiseProcess
 from modules.families.spec import FamilySpec, LoraNaming, PartSpec
 from modules.memory.checkpointing import CheckpointMode
 from modules.system.devices import Device
-
-
-class Conditioning(Protocol):
-    """What a family made of prompts; opaque to everyone else."""
-
-    def __len__(self) -> int:
-        """How many prompts it stands for."""
-        ...
-
-    def to(self, device: Device, dtype: torch.dtype | None = None) -> Self:
-        """Return it on a device, its floating tensors in a dtype."""
-        ...
-
-    def select(self, indices: Sequence[int]) -> Self:
-        """Return the conditioning of some of the prompts, in that order."""
-        ...
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """Return its tensors by name, for a cache entry."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,18 +2,108 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from modules.families.sd.spec import SD
 from modules.families.sdxl.spec import SDXL
-from modules.families.spec import FamilySpec
+from modules.families.spec import FamilySpec, Role
+from modules.system.errors import DarkroomError
 
-FAMILIES: Mapping[str, FamilySpec] = {
+if TYPE_CHECKING:  # the window needs neither until it looks at a file
+    from modules.families.published import FamilyFiles, PublishedModel
+    from modules.families.walks import FamilyMemory
+
+_FAMILIES: dict[str, FamilySpec] = {
     SD.name: SD,
     SDXL.name: SDXL,
 }
+
+FAMILIES: Mapping[str, FamilySpec] = _FAMILIES
+
+
+@contextmanager
+def registered(spec: FamilySpec) -> Iterator[FamilySpec]:
+    """Have one more family while entered: the seam by which a test or an experiment adds its own.
+
+    Everything asks this registry at the time of use, so nothing else has to be told. Raises ValueError where the name
+    is taken.
+    """
+    if spec.name in _FAMILIES:
+        raise ValueError(f"There is a family {spec.name!r} already.")
+    _FAMILIES[spec.name] = spec
+    try:
+        yield spec
+    finally:
+        del _FAMILIES[spec.name]
 
 
 def family_labels() -> Mapping[str, str]:
     """Return the families' names with the labels people know them by."""
     return {name: spec.label for name, spec in FAMILIES.items()}
+
+
+def families_with(role: Role, *, at_least: int = 1) -> tuple[str, ...]:
+    """Return the names of the families with so many parts of a role, for fields that speak of these parts."""
+    return tuple(name for name, spec in FAMILIES.items() if len(spec.names_of(role)) >= at_least)
+
+
+def imported(place: str) -> Any:
+    """Return what is named as "module:name"."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def files_of(family: str) -> FamilyFiles:
+    """Return what the files of a family look like."""
+    files: FamilyFiles = imported(FAMILIES[family].files)
+    return files
+
+
+def all_files() -> Iterator[FamilyFiles]:
+    """Yield what the files of each family look like, in the order of the registry."""
+    yield from (files_of(name) for name in tuple(FAMILIES))
+
+
+def memory_of(family: str) -> FamilyMemory:
+    """Return how the memory estimate walks over a family's parts."""
+    memory: FamilyMemory = imported(FAMILIES[family].memory)
+    return memory
+
+
+def load_tokenizer(family: str) -> Callable[..., Any]:
+    """Return the function that loads the tokenizer of a family from its folder."""
+    factory: Callable[..., Any] = imported(FAMILIES[family].tokenizer)
+    return factory
+
+
+def published_models() -> Iterator[PublishedModel]:
+    """Yield the published models of all families."""
+    for files in all_files():
+        yield from files.models
+
+
+def published(model: str) -> PublishedModel:
+    """Return a published model by name. Raises DarkroomError for an unknown one."""
+    found = next((m for m in published_models() if m.name == model), None)
+    if found is None:
+        names = ", ".join(sorted(m.name for m in published_models()))
+        raise DarkroomError(f"There are no configs for {model!r}.", advice=f"Known are {names}.")
+    return found
+
+
+def label_of(model: str) -> str:
+    """Return what people call a published model; nothing for an unknown one."""
+    return next((m.label for m in published_models() if m.name == model), "")
+
+
+def family_of(model: str) -> str:
+    """Return the family of a published model; nothing for an unknown one."""
+    return next((m.family for m in published_models() if m.name == model), "")
+
+
+def model_of_text_width(width: int) -> str:
+    """Return the published model whose cross-attention reads text states of a width; nothing where none does."""
+    return next((m.name for m in published_models() if m.text_width and m.text_width == width), "")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 import zipfile
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,14 @@ from modules.formats.headers import ITEM_BYTES, TensorEntry, UnreadableFileError
 from modules.formats.pickle_header import PickledTensor, read_pickle_header
 
 Container = Literal["safetensors", "pickle"]
+_DTYPE_LABELS = {
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F32": "float32",
+    "F64": "float64",
+    "F8_E4M3": "float8",
+    "F8_E5M2": "float8",
+}
 _HARMLESS = ("torch.", "collections.OrderedDict", "numpy.", "pytorch_lightning.", "lightning.", "builtins.set")
 
 
@@ -38,6 +47,17 @@ class CheckpointHeader:
     def has(self, *prefixes: str) -> bool:
         """Whether a tensor's name begins so."""
         return any(name.startswith(prefixes) for name in self.shapes)
+
+    @property
+    def main_dtype(self) -> str:
+        """The dtype most tensors have, by its plain name; nothing where none has a known one."""
+        counts = Counter(d for d in self.dtypes.values() if d in _DTYPE_LABELS)
+        return _DTYPE_LABELS[counts.most_common(1)[0][0]] if counts else ""
+
+    def second_axis(self, ending: str, *, prefix: str = "") -> int:
+        """Return the length of the second axis of the first tensor named so; 0 where there is none."""
+        shapes = (s for name, s in self.shapes.items() if name.startswith(prefix) and name.endswith(ending))
+        return next((s[1] if len(s) > 1 else 0 for s in shapes), 0)
 
 
 def read_checkpoint_header(path: Path) -> CheckpointHeader:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,6 @@ _WANTED = (
     "*/config.json",
     "*/scheduler_config.json",
     "tokenizer*/*",
-    "unet/*.safetensors",
-    "vae/*.safetensors",
-    "text_encoder*/*.safetensors",
 )
 _UNWANTED = ("*.fp16.*", "*.non_ema.*", "*flax*", "*.onnx*", "safety_checker/*", "feature_extractor/*")
 
@@ -31,13 +28,20 @@ OnBytes = Callable[[float, float], None]
 
 
 def locate(
-    name: str, *, offline: bool, cache_dir: str, hub: HubAccess | None = None, on_bytes: OnBytes | None = None
+    name: str,
+    *,
+    offline: bool,
+    cache_dir: str,
+    parts: Sequence[str] = ("*",),
+    hub: HubAccess | None = None,
+    on_bytes: OnBytes | None = None,
 ) -> Path:
     """Return the folder of a base model: the folder itself, or the local copy of a Hugging Face repository.
 
-    A repository is downloaded when it is not there yet; `on_bytes(done, total)` is then called now and then, from
-    several threads, and may raise to end it. What was downloaded by then is used the next time. `hub` holds the token
-    to ask with. Raises DarkroomError where there is neither folder nor repository, or the token does not open it.
+    A repository is downloaded when it is not there yet, the weights of `parts` alone; `on_bytes(done, total)` is then
+    called now and then, from several threads, and may raise to end it. What was downloaded by then is used the next
+    time. `hub` holds the token to ask with. Raises DarkroomError where there is neither folder nor repository, or the
+    token does not open it.
     """
     folder = from_root(name)
     if folder.is_dir():
@@ -51,7 +55,7 @@ def locate(
         return Path(
             snapshot_download(
                 name,
-                allow_patterns=list(_WANTED),
+                allow_patterns=[*_WANTED, *(f"{part}/*.safetensors" for part in parts)],
                 ignore_patterns=list(_UNWANTED),
                 local_files_only=offline,
                 cache_dir=cache_dir or None,

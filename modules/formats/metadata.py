@@ -34,42 +34,26 @@ class LoraFacts:
     tag_frequency: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     config_json: str = ""
     trigger_phrase: str = ""
+    is_v2: bool = False
     thumbnail: str = ""
     """A picture of up to 256x256 as a data URL."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFacts:
-    """What is told of a checkpoint. `dtype` is the plain name of its numbers' format."""
+    """What is told of a checkpoint.
+
+    `architecture` is ModelSpec's id, `implementation` the code base whose layout the file has, `dtype` the plain name
+    of its numbers' format.
+    """
 
     title: str
-    model: str
-    variant: str
+    architecture: str
+    implementation: str
     prediction: str
     resolution_px: int
     dtype: str
     created: datetime
-
-
-# ModelSpec 1.0.1: the architecture, and the code base whose layout the file has.
-_ARCHITECTURES = {
-    "sd1": ("stable-diffusion-v1", "https://github.com/CompVis/stable-diffusion"),
-    "sd2": ("stable-diffusion-v2-512", "https://github.com/Stability-AI/stablediffusion"),
-    "sd2_v": ("stable-diffusion-v2-768-v", "https://github.com/Stability-AI/stablediffusion"),
-    "sdxl": ("stable-diffusion-xl-v1-base", "https://github.com/Stability-AI/generative-models"),
-    "sdxl_refiner": ("stable-diffusion-xl-v1-refiner", "https://github.com/Stability-AI/generative-models"),
-}
-_VARIANT_IDS = {
-    ("sd1", "inpainting"): "stable-diffusion-v1-inpainting",
-    ("sd2", "inpainting"): "stable-diffusion-v2-inpainting",
-    ("sd2", "depth"): "stable-diffusion-v2-depth",
-    ("sdxl", "instruct"): "stable-diffusion-xl-v1-edit",
-}
-
-
-def architecture_of(model: str, variant: str = "") -> str:
-    """Return ModelSpec's id of a model ("sd1", "sd2", "sd2_v", "sdxl", "sdxl_refiner")."""
-    return _VARIANT_IDS.get((model, variant)) or _ARCHITECTURES[model][0]
 
 
 def checkpoint_metadata(facts: CheckpointFacts, *, payload_sha256: str) -> dict[str, str]:
@@ -81,8 +65,8 @@ def checkpoint_metadata(facts: CheckpointFacts, *, payload_sha256: str) -> dict[
     return {
         "format": "pt",
         "modelspec.sai_model_spec": "1.0.1",
-        "modelspec.architecture": architecture_of(facts.model, facts.variant),
-        "modelspec.implementation": _ARCHITECTURES[facts.model][1],
+        "modelspec.architecture": facts.architecture,
+        "modelspec.implementation": facts.implementation,
         "modelspec.title": facts.title,
         "modelspec.date": facts.created.isoformat(timespec="seconds"),
         "modelspec.resolution": f"{facts.resolution_px}x{facts.resolution_px}",
@@ -99,7 +83,7 @@ def lora_metadata(facts: LoraFacts, *, payload_sha256: str) -> dict[str, str]:
     """Return the metadata of a LoRA file; only `modelspec.date` differs between two saves of the same weights."""
     metadata = {
         "ss_base_model_version": facts.base_version,
-        "ss_v2": str(facts.base_version.startswith("sd_v2")),
+        "ss_v2": str(facts.is_v2),
         "ss_network_module": "networks.lora",
         "ss_network_dim": str(facts.rank),
         "ss_network_alpha": f"{facts.alpha:g}",

@@ -1,20 +1,25 @@
-"""The denoising loss (Ho et al. 2020, eq. 14): the squared distance between what was predicted and what was added."""
+"""The denoising loss (Ho et al. 2020, eq. 14): the squared error between what was predicted and the target.
+
+It has a value for each element of the latents, (B, C, H, W), until everything that weighs it is known; `sample_losses`
+is the one place where it is reduced.
+"""
 
 from __future__ import annotations
 
 import torch
 
+from modules.data.conditioning import Conditioning
 from modules.diffusion.process import NoiseProcess
-from modules.diffusion.weighting import min_snr_weights
-from modules.families.protocol import Conditioning, ModelFamily
+from modules.diffusion.weightings.registry import WEIGHTINGS
+from modules.families.protocol import ModelFamily
 
 
-def denoising_losses(output_BCHW: torch.Tensor, target_BCHW: torch.Tensor) -> torch.Tensor:
-    """Return the mean squared error of each sample, float32 of shape (B,)."""
-    return (output_BCHW.float() - target_BCHW.float()).square().flatten(1).mean(dim=1)
+def squared_errors(output_BCHW: torch.Tensor, target_BCHW: torch.Tensor) -> torch.Tensor:
+    """Return the squared error of each element, float32 of shape (B, C, H, W)."""
+    return (output_BCHW.float() - target_BCHW.float()).square()
 
 
-def predicted_losses(
+def prediction_errors(
     family: ModelFamily,
     latents_BCHW: torch.Tensor,
     conditioning: Conditioning,
@@ -22,16 +27,32 @@ def predicted_losses(
     timesteps_B: torch.Tensor,
     noise_BCHW: torch.Tensor,
 ) -> torch.Tensor:
-    """Return each sample's plain denoising loss at given timesteps and noise, float32 of shape (B,)."""
+    """Return the unweighted errors of the model's prediction at given timesteps and noise, float32 (B, C, H, W)."""
     noisy_BCHW = family.process.add_noise(latents_BCHW, noise_BCHW, timesteps_B)
     output_BCHW = family.predict(noisy_BCHW, timesteps_B, conditioning)
-    return denoising_losses(output_BCHW, family.process.target(latents_BCHW, noise_BCHW, timesteps_B))
+    return squared_errors(output_BCHW, family.process.target(latents_BCHW, noise_BCHW, timesteps_B))
 
 
-def snr_weights(
+def sample_losses(errors_BCHW: torch.Tensor, *weights_B: torch.Tensor | None) -> torch.Tensor:
+    """Return each sample's loss, float32 of shape (B,): the mean of its elements, times its weights in their order.
+
+    What weighs the elements (a mask) belongs before the mean. Weights of None count as 1.
+    """
+    losses_B = errors_BCHW.flatten(1).mean(dim=1)
+    for weights in weights_B:
+        if weights is not None:
+            losses_B = losses_B * weights
+    return losses_B
+
+
+def timestep_weights(
     process: NoiseProcess, timesteps_B: torch.Tensor, *, weighting: str, gamma: float
 ) -> torch.Tensor | None:
-    """Return the weights of the losses at these timesteps, shape (B,), or None where all count alike."""
-    if weighting == "none":
-        return None
-    return min_snr_weights(process.snr(timesteps_B), gamma=gamma, prediction_type=process.prediction_type)
+    """Return the weights of the losses at these timesteps, shape (B,), or None where all count alike.
+
+    Raises ValueError for a weighting that is not supported yet.
+    """
+    weights = WEIGHTINGS[weighting].weights
+    if weights is None:
+        raise ValueError(f"The loss weighting {weighting!r} is not supported yet.")
+    return weights(process, timesteps_B, gamma)

@@ -12,6 +12,8 @@ from torch.utils.hooks import RemovableHandle
 
 from modules.optim.master_weights import MasterWeight, Rounding
 
+_GROUP = "group "  # no parameter's full name begins so
+
 
 @dataclass(eq=False)
 class TrainGroup:
@@ -67,6 +69,11 @@ def freeze(group: TrainGroup, optimizer: torch.optim.Optimizer) -> None:
     optimizer.param_groups[:] = [g for g in optimizer.param_groups if g.get("part") != group.part]
 
 
+def steps_at_once(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether an optimizer's step has to be handed all weights (`build_optimizer` writes it to each group)."""
+    return any(group.get("steps_at_once", False) for group in optimizer.param_groups)
+
+
 def named_parameters(groups: Iterable[TrainGroup]) -> dict[str, nn.Parameter]:
     """Return the parameters of all groups, frozen ones too, by full name, as they are in the model."""
     return {name: p for g in groups for name, p in g.parameters.items()}
@@ -89,12 +96,17 @@ def kept_parameters(groups: Iterable[TrainGroup]) -> dict[str, nn.Parameter]:
 def optimizer_state(
     optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Return the optimizer's state as tensors and as plain values, both keyed "parameter name|state name"."""
+    """Return the optimizer's state as tensors and as plain values, both keyed "parameter name|state name".
+
+    What it keeps in its groups (`OptimizerSpec.group_state`) is among the values, keyed "group part|state name".
+    """
     tensors: dict[str, torch.Tensor] = {}
     values: dict[str, Any] = {}
     for name, parameter in parameters.items():
         for key, value in optimizer.state.get(parameter, {}).items():
             (tensors if isinstance(value, torch.Tensor) else values)[f"{name}|{key}"] = value
+    for owner, group in _groups_by_owner(optimizer).items():
+        values |= {f"{owner}|{key}": group[key] for key in group["group_state"] if key in group}
     return tensors, values
 
 
@@ -106,11 +118,16 @@ def restore_optimizer_state(
 ) -> None:
     """Give the optimizer the state that `optimizer_state` returned; each tensor goes where its parameter is.
 
-    Raises KeyError where the state names a parameter that is not there.
+    The state of a group that is no longer trained is left out. Raises KeyError where the state names a parameter that
+    is not there.
     """
     own_counts = {id(p) for g in optimizer.param_groups if g.get("fused") for p in g["params"]}
+    groups = _groups_by_owner(optimizer)
     for full, value in (*tensors.items(), *values.items()):
         name, key = full.rsplit("|", 1)
+        if is_of_group(full):
+            groups.get(name, {})[key] = value
+            continue
         parameter = parameters[name]
         if isinstance(value, torch.Tensor):
             # A step count stays on the processor, as torch keeps it there, unless the step is fused; the rest follows
@@ -118,3 +135,13 @@ def restore_optimizer_state(
             stays = value.dim() == 0 and id(parameter) not in own_counts
             value = value.clone() if stays else value.to(parameter.device)
         optimizer.state.setdefault(parameter, {})[key] = value
+
+
+def is_of_group(key: str) -> bool:
+    """Return whether a key of an optimizer's state is of a whole group, and not of a parameter."""
+    return key.startswith(_GROUP)
+
+
+def _groups_by_owner(optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Any]]:
+    """Return the groups that keep state, by the first half of its keys."""
+    return {f"{_GROUP}{g['part']}": g for g in optimizer.param_groups if g.get("group_state")}

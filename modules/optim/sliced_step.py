@@ -1,7 +1,8 @@
 """Moving weights: an optimizer's step on a few parameters at a time, so that what a step takes is bounded.
 
 To an optimizer each step is that of a run with those parameters alone; its state is one, keyed by parameter, however
-the steps are cut. So a run may be cut differently when it is resumed, and ends the same.
+the steps are cut. So a run may be cut differently when it is resumed, and ends the same. An optimizer whose step looks
+at all weights together (`OptimizerSpec.steps_at_once`) is handed all of them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 from torch import nn
 
 from modules.optim.master_weights import MasterWeight
-from modules.optim.param_groups import TrainGroup
+from modules.optim.param_groups import TrainGroup, steps_at_once
 from modules.optim.slicing import SLICE_WEIGHTS
 
 Names = Mapping[str, Sequence[str]]
@@ -72,28 +73,31 @@ class SlicedStep:
         return group.master_weights[name].moved if name in group.master_weights else group.parameters[name]
 
     def _step(self, moved: Mapping[str, list[nn.Parameter]]) -> None:
-        """Make the optimizer's step with groups that hold these parameters alone."""
+        """Make the optimizer's step with groups that hold these parameters alone.
+
+        A group without any stays, empty: what an optimizer keeps in its groups is to be the same in all of them.
+        """
         optimizer = self._optimizer
-        groups = optimizer.param_groups
-        chosen = [g for g in groups if g["part"] in moved]
-        everything = [g["params"] for g in chosen]
-        optimizer.param_groups = chosen
-        for group in chosen:
-            group["params"] = moved[group["part"]]
+        everything = [g["params"] for g in optimizer.param_groups]
+        for group in optimizer.param_groups:
+            group["params"] = moved.get(group["part"], [])
         try:
             optimizer.step()
         finally:
-            optimizer.param_groups = groups
-            for group, parameters in zip(chosen, everything, strict=True):
+            for group, parameters in zip(optimizer.param_groups, everything, strict=True):
                 group["params"] = parameters
 
 
-def slices(groups: Iterable[TrainGroup]) -> Iterator[dict[str, list[str]]]:
-    """Yield the names, by part, of all parameters that have gradients, as they are to be moved at once.
+def slices(groups: Iterable[TrainGroup], optimizer: torch.optim.Optimizer) -> Iterator[dict[str, list[str]]]:
+    """Yield the names, by part, of all parameters that have gradients, as the optimizer is to move them at once.
 
-    Those in float32 come together, those in 16 bits in slices of at most `SLICE_WEIGHTS`.
+    Those in float32 come together, those in 16 bits in slices of at most `SLICE_WEIGHTS`; all in one where the
+    optimizer's step looks at all weights together.
     """
     groups = list(groups)
+    if steps_at_once(optimizer):
+        yield from _everything(groups)
+        return
     plain = {
         g.part: [n for n, p in g.parameters.items() if n not in g.master_weights and p.grad is not None] for g in groups
     }
@@ -113,6 +117,14 @@ def slices(groups: Iterable[TrainGroup]) -> Iterator[dict[str, list[str]]]:
             num_weights += size
     if taken:
         yield taken
+
+
+def _everything(groups: Iterable[TrainGroup]) -> Iterator[dict[str, list[str]]]:
+    """Yield one slice, of all that has gradients; none where nothing has."""
+    holders = {g.part: zip(g.parameters, gradient_holders(g), strict=True) for g in groups}
+    names = {part: [n for n, p in pairs if p.grad is not None] for part, pairs in holders.items()}
+    if any(names.values()):
+        yield {part: some for part, some in names.items() if some}
 
 
 def total_norm(group: TrainGroup) -> torch.Tensor | None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from modules.config.sections.reward import Scorer
 from modules.rewards.protocol import Reward, RewardContext
 from modules.rewards.registry import REWARDS
+from modules.rewards.settings import Scorer
 from modules.system.errors import DarkroomError
+from modules.system.factories import load_factory
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +57,8 @@ class CompositeReward:
         blind = [reward_model.name for reward_model in self.reward_models if not reward_model.reward.is_differentiable]
         if blind:
             raise DarkroomError(
-                f"No gradient passes through the reward {', '.join(blind)}, which AlignProp needs to learn from it.",
-                advice="Take it off the reward models, or hold it out: it is then watched and not followed.",
+                f"No gradient passes through the reward {', '.join(blind)}, which the training method needs.",
+                advice="Remove it from the reward models, or hold it out: it is then watched and not trained on.",
             )
 
     def __call__(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> Scores:
@@ -92,8 +92,7 @@ def build_rewards(scorers: Sequence[Scorer], context: RewardContext) -> Composit
 
 
 def _made(scorer: Scorer, context: RewardContext) -> Reward:
-    module, _, function = REWARDS[scorer.kind].factory.partition(":")
-    reward: Reward = getattr(importlib.import_module(module), function)(scorer, context)
+    reward: Reward = load_factory(REWARDS[scorer.kind].factory)(scorer, context)
     return reward
 
 

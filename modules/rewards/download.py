@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from modules.config.sections.reward import Scorer
 from modules.formats.diffusers_folder import telling_bar
 from modules.rewards.files import Wanted, found_file, wanted_files
 from modules.rewards.protocol import RewardContext
+from modules.rewards.settings import Scorer
 from modules.system.errors import DarkroomError
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from modules.config.sections.reward import Scorer
-from modules.rewards.registry import REWARDS, RewardFile
+from modules.rewards.registry import REWARDS
+from modules.rewards.settings import Scorer
+from modules.rewards.spec import RewardFile
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 
@@ -31,7 +32,7 @@ class Wanted:
 def wanted_files(scorer: Scorer) -> Iterator[Wanted]:
     """Yield what a reward model needs. A setting that names a repository takes the place of the published one's."""
     for published in REWARDS[scorer.kind].files:
-        given = (scorer.file if published.slot == "file" else scorer.clip_model).strip()
+        given = str(getattr(scorer, published.slot)).strip()
         path = from_root(given)
         if given and is_repository(given) and not path.exists():
             yield Wanted(replace(published, repo=given), None)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # see `scorers/`
+    import torch
 
 _REC_709 = (0.2126, 0.7152, 0.0722)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from modules.config.sections.reward import Scorer
 from modules.rewards.files import found_file, wanted_files
 from modules.rewards.registry import REWARDS
-from modules.rewards.selection import held_out_scorer, trained_scorers
+from modules.rewards.selection import scorers_in_use
+from modules.rewards.settings import Scorer
 from modules.rewards.user_code_file import hash_of, refusal_of, split_reference
 from modules.system.errors import DarkroomError
 from modules.system.problem import Problem
@@ -25,13 +25,9 @@ def problems_of_rewards(
 
     `approved_hashes` are those of the files of code that may be run. Errors keep a run from starting.
     """
-    held_out = held_out_scorer(scorers, held_out_reward)
-    in_use = [(f"reward.models.{scorers.index(s)}", s) for s in trained_scorers(scorers, held_out_reward)]
-    if held_out is not None:
-        where = f"reward.models.{scorers.index(held_out)}" if held_out in scorers else "training.method"
-        in_use.append((where, held_out))
-    for path, scorer in in_use:
-        if scorer.kind == "user_code":
+    for scorer in scorers_in_use(scorers, held_out_reward).all:
+        path = f"reward.models.{scorers.index(scorer)}" if scorer in scorers else "training.method"
+        if REWARDS[scorer.kind].runs_code:
             yield from _code(path, scorer, approved_hashes)
         else:
             yield from _files(path, scorer, offline=offline, hub_cache_dir=hub_cache_dir)

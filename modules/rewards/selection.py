@@ -1,14 +1,33 @@
-"""Which reward models a run follows, and which it only watches. Torch-free."""
+"""Which reward models a run trains on, and which it only watches. Torch-free."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from modules.config.sections.reward import Scorer
+from modules.rewards.settings import Scorer
+
+
+@dataclass(frozen=True, slots=True)
+class ScorersInUse:
+    """The reward models of a run: those that are trained on, and the one held out, which is only watched."""
+
+    trained: tuple[Scorer, ...]
+    held_out: Scorer | None
+
+    @property
+    def all(self) -> tuple[Scorer, ...]:
+        """Every reward model that is loaded."""
+        return self.trained if self.held_out is None else (*self.trained, self.held_out)
+
+
+def scorers_in_use(scorers: Sequence[Scorer], held_out_reward: str) -> ScorersInUse:
+    """Return the reward models of a list that a run uses where the kind `held_out_reward` (or "none") is held out."""
+    return ScorersInUse(trained_scorers(scorers, held_out_reward), held_out_scorer(scorers, held_out_reward))
 
 
 def trained_scorers(scorers: Sequence[Scorer], held_out_reward: str) -> tuple[Scorer, ...]:
-    """Return the reward models whose scores are followed: switched on, of some weight, and not of the kind held out."""
+    """Return the reward models that are trained on: switched on, of some weight, and not of the kind held out."""
     return tuple(s for s in scorers if s.enabled and s.weight > 0 and s.kind != held_out_reward)
 
 

@@ -17,8 +17,9 @@ import torch
 from torch import nn
 
 from modules.data.buckets import Size
+from modules.data.conditioning import Conditioning
 from modules.data.size_conditioning import SizeConditioning
-from modules.families.protocol import Conditioning, ModelFamily
+from modules.families.protocol import ModelFamily
 from modules.families.spec import FamilySpec
 from modules.memory.checkpointing import create_checkpointed_forward
 from modules.sampling.ddim_step import DdimStep, ddim_steps

@@ -11,10 +11,10 @@ repeats a default, a range, a label or a choice.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Protocol, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt, MultipleOf
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -29,10 +29,36 @@ PathKind = Literal["", "folder", "file", "model", "save"]
 NotYet = Literal["", "refused", "ignored"]
 
 
+class MapKey(Protocol):
+    """A key of a field that maps names to sections: the name, and whether what it stands for is ever trained."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def trainable(self) -> bool: ...
+
+
 class Section(BaseModel):
     """A frozen group of fields. Unknown keys never reach it: the codec sets them aside first."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=False)
+
+    def map_keys(self, field_name: str) -> Sequence[MapKey]:
+        """Return the keys that count in one of its maps from names to sections, also those that the map lacks.
+
+        A section that has such a map says so; what the map lacks has its defaults.
+        """
+        return ()
+
+
+class Variant(Protocol):
+    """A section that is one of several, told apart by its name. What else it holds is known to its own record."""
+
+    @property
+    def name(self) -> str:
+        """Which of them it is."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ WINDOW_SIDE = (
     "trainer.events",
     "trainer.commands",
     "trainer.launch",
-    "trainer.run.backup",
+    "trainer.run_folder.backup",
     "trainer.step.counters",
     "trainer.cli.console",
     "trainer.__main__",

@@ -12,9 +12,9 @@ from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
+from modules.families.parts.single_file.models import shipped_configs
+from modules.families.parts.single_file.write import CheckpointTraits, write_checkpoint
 from modules.formats.lazy_tensors import lazy_state
-from modules.formats.single_file.models import shipped_configs
-from modules.formats.single_file.write import CheckpointTraits, write_checkpoint
 
 CLASSES: Mapping[str, Any] = {
     "unet": UNet2DConditionModel,

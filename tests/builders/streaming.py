@@ -23,24 +23,24 @@ from torch import nn
 from modules.adapters.lora import LoraShape, attach_lora
 from modules.adapters.targets import target_layers
 from modules.config.schema import Config
-from modules.config.sections.optimizer import AdamW
 from modules.families.protocol import ModelFamily
 from modules.formats import safetensors_io
+from modules.optim.build import build_optimizer
 from modules.optim.ema import Ema
+from modules.optim.optimizers.adamw import AdamW
 from modules.optim.param_groups import TrainGroup, optimizer_groups
-from modules.optim.registry import build_optimizer
 from modules.system.devices import CPU
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.models import write_sd_folder
 from tests.builders.more_models import write_sdxl_folder
 from tests.builders.pipelines import load_tiny
+from trainer.data.datasets import datasets_of
 from trainer.export.lora import LoraExporter
 from trainer.export.model import ModelExporter
 from trainer.methods.denoise import Denoise
-from trainer.preflight import datasets_of
-from trainer.run.backup import write_backup
 from trainer.run.checkpoint import write_state
+from trainer.run_folder.backup import write_backup
 from trainer.step.counters import Counters
 from trainer.step.stepper import Stepper
 
@@ -91,7 +91,7 @@ def lora_exporter(family: ModelFamily, config: Config) -> LoraExporter:
     unet = family.parts["unet"]
     targets = target_layers(unet.module, "denoiser", layers="all", custom_layers="", reaches=unet.reaches)
     adapter = attach_lora("unet", unet.module, targets, LoraShape(2, 1.0, 0.0, torch.float32), seed=1)
-    return LoraExporter([adapter], family.lora_naming, config, datasets_of(config)[0])
+    return LoraExporter([adapter], family.lora_naming, config, datasets_of(config).training)
 
 
 def saving(family_name: str, form: str, folder: Path) -> Callable[[int], Callable[[], None]]:

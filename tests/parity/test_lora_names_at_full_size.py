@@ -15,10 +15,10 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProject
 
 from modules.adapters.targets import target_layers
 from modules.families.parts.files import ModelFiles
+from modules.families.parts.single_file.models import shipped_configs
 from modules.families.registry import FAMILIES
 from modules.families.sd import load as sd
 from modules.families.sdxl import load as sdxl
-from modules.formats.single_file.models import shipped_configs
 from tests.builders.models import tiny_vae
 
 CLASSES = {"text_encoder": CLIPTextModel, "text_encoder_2": CLIPTextModelWithProjection}

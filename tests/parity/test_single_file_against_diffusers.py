@@ -19,12 +19,12 @@ from safetensors.torch import load_file, save_file
 from transformers import CLIPTokenizer
 
 from modules.families.parts.clip_vocabulary import clip_merges, clip_vocabulary
+from modules.families.parts.lora_names import file_path, kohya_naming, peft_name
+from modules.families.parts.single_file.checkpoint import empty_part
+from modules.families.parts.single_file.models import layouts, shipped_configs
+from modules.families.parts.single_file.write import CheckpointTraits, file_state, original_tensors
 from modules.formats.lazy_tensors import lazy_state
 from modules.formats.lora_files import LoraLayerWeights, to_kohya, to_peft
-from modules.formats.lora_names import file_path, kohya_naming, peft_name
-from modules.formats.single_file.checkpoint import empty_part
-from modules.formats.single_file.models import layouts, shipped_configs
-from modules.formats.single_file.write import CheckpointTraits, file_state, original_tensors
 from tests.builders.single_files import CLASSES, build_parts, part_names, tiny_configs, write_tiny
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -88,7 +88,7 @@ def test_diffusers_converters_find_every_weight_of_the_full_models(model: str) -
 
 def test_a_file_converted_by_diffusers_is_read_by_us_to_the_same_weights(tmp_path: Path) -> None:
     """The other direction: what diffusers makes of the file's tensors is what we make of them."""
-    from modules.formats.single_file.checkpoint import open_checkpoint, part_state
+    from modules.families.parts.single_file.checkpoint import open_checkpoint, part_state
 
     path = tmp_path / "model.safetensors"
     write_tiny(path, "sd1")

@@ -13,15 +13,15 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from modules.config.schema import Config
-from modules.formats.folder_model import folder_configs
+from modules.families.parts.folder_model import folder_configs
 from modules.system.devices import CPU
 from tests.builders.configs import small_config
 from tests.builders.more_models import POOLED_WIDTH
 from trainer.benchmark import full_size, measure, report, saving_memory
 from trainer.benchmark.loop_speed import demo_config, loop_against_bare
 from trainer.benchmark.measure import paired
-from trainer.run.assemble import load_family
 from trainer.run.endings import Prepared
+from trainer.run.model import load_family
 from trainer.run.setup import RunSetup
 
 
@@ -124,7 +124,7 @@ def test_the_weights_of_a_run_that_is_over_do_not_count_in_the_next_ones_peak(
 
 def count_flops_of_a_prediction(config: Config) -> int:
     """What one forward pass of the UNet computes: a step does it, again under checkpointing, and goes back."""
-    unet = load_family(config).parts["unet"].module
+    unet = load_family(config.model, config.part).parts["unet"].module
     noisy, states = torch.zeros(1, 4, 8, 8), torch.zeros(1, 77, unet.config.cross_attention_dim)
     sizes = {"text_embeds": torch.zeros(1, POOLED_WIDTH), "time_ids": torch.zeros(1, 6)}
     with FlopCounterMode(display=False) as counter, torch.autocast("cpu", torch.bfloat16):
@@ -140,9 +140,8 @@ def test_a_model_of_random_weights_has_the_published_shapes(
     parts = ("unet", "vae", "text_encoder", *(("text_encoder_2",) if model == "sdxl" else ()))
     monkeypatch.setattr(full_size, "shipped_configs", lambda _name: folder_configs(like, parts))
     folder = full_size.write_random_model(tmp_path / "random", "sdxl" if model == "sdxl" else "sd1")
-    written, original = (
-        load_family(small_config(tmp_path, model=place, images=tmp_path)).parts for place in (folder, like)
-    )
+    configs = [small_config(tmp_path, model=place, images=tmp_path) for place in (folder, like)]
+    written, original = (load_family(c.model, c.part).parts for c in configs)
     for name in parts:
         ours, theirs = (found[name].module.state_dict() for found in (written, original))
         assert {k: v.shape for k, v in ours.items()} == {k: v.shape for k, v in theirs.items()}

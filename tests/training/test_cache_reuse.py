@@ -20,8 +20,9 @@ from tests.builders.runs import Ran
 from trainer.commands import CommandDesk
 from trainer.events import CacheProgress
 from trainer.launch import RunRequest
-from trainer.run.assemble import Machine, _identities
+from trainer.phases import phase_facts
 from trainer.run.execute import execute_guarded
+from trainer.run.model import _identities
 from trainer.step.precision import Precision
 
 NUM_IMAGES = 5
@@ -114,8 +115,7 @@ def test_on_a_gpu_latents_of_different_tf32_have_different_keys(config: Config, 
 
     def identity(precision: str) -> str:
         gpu = Device("cuda")
-        machine = Machine(gpu, gpu, Precision(precision, gpu), None)
-        return _identities(laid_over(config, {"training": {"precision": precision}}), family, machine).images
+        return _identities(family, phase_facts(config), Precision(precision, gpu)).images
 
     assert len({identity(p) for p in ("float32", "tfloat32", "bfloat16")}) == 3
     assert identity("bfloat16") == identity("float16")

@@ -15,8 +15,9 @@ from torch.utils._pytree import tree_leaves
 from modules.adapters.lora import LoraAdapter, LoraShape, attach_lora
 from modules.adapters.targets import target_layers
 from modules.data.buckets import Size
+from modules.data.conditioning import Conditioning
 from modules.data.size_conditioning import SizeConditioning
-from modules.families.protocol import Conditioning, ModelFamily, PartMemory
+from modules.families.protocol import ModelFamily, PartMemory
 from modules.memory import checkpointing
 from modules.memory.checkpointing import create_checkpointed_forward
 from modules.memory.guard import DeviceGuard

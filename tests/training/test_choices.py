@@ -18,15 +18,15 @@ import torch
 from hypothesis import find
 from safetensors.torch import load_file
 
-from modules.config.edit import get_path, set_path
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.config.support import unsupported
-from modules.config.walk import condition_path, is_relevant, live_records
 from modules.formats.safetensors_io import read_safetensors
 from modules.optim.ema import Ema
-from modules.rewards.registry import NEED_FILES
+from modules.rewards.registry import rewards_using
+from modules.settings.edit import get_path, set_path
 from modules.settings.field import FieldRecord, records_of
+from modules.settings.walk import condition_path, is_relevant, live_records
 from modules.system.devices import Device
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
@@ -161,7 +161,7 @@ BESIDE: dict[str, dict[str, Any]] = {
 ALONE = {
     ("concepts.0.kind", "validation"),
     ("model.family", "sdxl"),
-    *(("reward.models.0.kind", kind) for kind in (*NEED_FILES, "user_code")),  # their files are not here
+    *(("reward.models.0.kind", kind) for kind in rewards_using("file")),  # their files are not here
 }
 WATCHED = "training.method.held_out_reward"  # measures and never trains, whoever it is: see test_judges
 

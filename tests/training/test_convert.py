@@ -11,10 +11,11 @@ from diffusers import StableDiffusionPipeline, StableDiffusionXLPipeline
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from modules.formats.kinds import identify
+from modules.families.kinds.identify import identify
+from modules.families.parts.lora_names import kohya_naming
+from modules.families.parts.single_file.models import shipped_configs
+from modules.families.registry import published
 from modules.formats.lora_files import LoraLayerWeights, to_kohya
-from modules.formats.lora_names import kohya_names, kohya_naming
-from modules.formats.single_file.models import shipped_configs
 from tests.builders.single_files import write_tiny
 from trainer.__main__ import main
 
@@ -102,7 +103,7 @@ def test_velocity_survives_every_form(tmp_path: Path) -> None:
 def some_layers(model: str, count: int = 40) -> list[LoraLayerWeights]:
     """LoRA layers on a sample of a published model's layers; their widths are small, their names the real ones."""
     generator = torch.Generator().manual_seed(0)
-    places = sorted(set(kohya_names(model, shipped_configs(model), sgm=False).values()))
+    places = sorted(set(published(model).lora.known(shipped_configs(model)).values()))
     width = shipped_configs(model)["unet"]["cross_attention_dim"]
     layers = []
     for part, path in sorted({*places[:: max(len(places) // count, 1)], ("unet", tell_tale(places))}):

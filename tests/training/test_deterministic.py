@@ -16,7 +16,7 @@ from tests.builders.runs import run
 from trainer.events import RunFailed, StepFinished
 from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepLoss
-from trainer.run.failures import explain
+from trainer.step.failures import explain
 from trainer.step.precision import CUBLAS_WORKSPACE, Precision, process_settings
 
 

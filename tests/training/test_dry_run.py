@@ -11,19 +11,18 @@ import pytest
 import torch
 
 from modules.config.schema import Config
-from modules.config.sections.optimizer import Adafactor, AdamW
 from modules.families.sd.forward import StableDiffusion
+from modules.optim.optimizers.adafactor import Adafactor
+from modules.optim.optimizers.adamw import AdamW
 from modules.optim.param_groups import moved_parameters, optimizer_state
 from modules.system.devices import CPU
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.matrix import matrix
 from tests.builders.runs import Ran, run
-from trainer.callbacks.dry_run import DryRunState
 from trainer.callbacks.image_sampler import ImageSampler
 from trainer.callbacks.validation import ValidationCallback
 from trainer.commands import Stop
-from trainer.dry_run.dry_run import dry_run
 from trainer.dry_run.step import DryRunStep, coming_state_bytes
 from trainer.events import (
     BackupSaved,
@@ -40,6 +39,8 @@ from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepContext, StepLoss
 from trainer.run import training_run
 from trainer.run.endings import Prepared
+from trainer.run.training_run import dry_run
+from trainer.step.callback import DryRunState
 
 SAMPLE = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 3, "guidance": 2.0}
 TRIED = [
@@ -88,7 +89,7 @@ def state_of(prepared: Prepared) -> dict[str, Any]:
         "ema": {n: t.clone() for n, t in stepper.ema.averages.items()} if stepper.ema else {},
         "ema_updates": stepper.ema.num_updates if stepper.ema else 0,
         "scaler": stepper.scaler.state_dict(),
-        "method": training.method.state_dict(),
+        "method": training.method.state_dict(training.counters.step),
         "counters": training.counters,
         "order": [training.loader.plans.accumulation_groups(e) for e in range(training.epochs)],
         "placement": (model.placement.current_phase, {n: model.placement.device_of(n) for n in parts}),

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from modules.config.rules import problems_of
-from modules.config.sections.optimizers.eight_bit import AdamW8bit
+from modules.optim.build import build_optimizer
+from modules.optim.optimizers.adamw_8bit import AdamW8bit
 from modules.optim.param_groups import TrainGroup, optimizer_groups
-from modules.optim.registry import build_optimizer
 from modules.system.errors import DarkroomError
 from tests.builders.configs import small_config
 from tests.builders.runs import assert_equal_tensors, run

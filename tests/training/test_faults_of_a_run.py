@@ -38,8 +38,8 @@ from trainer.export.lora import LoraExporter
 from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepContext, StepLoss
 from trainer.run.endings import Backups
-from trainer.run.event_log import EVENTS_FILE
-from trainer.run.run_lock import LOCK_FILE
+from trainer.run_folder.event_log import EVENTS_FILE
+from trainer.run_folder.run_lock import LOCK_FILE
 
 
 @pytest.fixture

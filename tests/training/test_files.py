@@ -171,7 +171,7 @@ def test_equal_keys_are_built_once_and_broken_images_are_reported(tmp_path: Path
     folder = draw_folder(tmp_path / "images", sizes=[(64, 64)] * 3)
     (folder / "001.png").write_bytes(b"no image")
     jobs = jobs_in(folder)
-    doubled = [*jobs, ImageJob(jobs[0].key, jobs[2].path, jobs[2].placement)]
+    doubled = [*jobs, ImageJob(jobs[0].key, jobs[2].path, jobs[2].resize_crop)]
     store = CacheStore(tmp_path / "cache")
     assert len(missing_images(doubled, store)) == 3
     built = list(build_images(missing_images(doubled, store), store, lambda p: p, threads=1))

@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
-from modules.formats.conversion import convert, open_source
-from modules.formats.kinds import identify
+from modules.families.kinds.conversion import convert, open_source
+from modules.families.kinds.identify import identify
 from tests.builders.configs import laid_over, small_config
 from tests.builders.pipelines import load_tiny, sample_in_diffusers, stock_pipeline
 from tests.builders.runs import Ran, assert_equal_tensors, run

@@ -15,13 +15,13 @@ from torch import nn
 
 from modules.config.rules import problems_of
 from modules.config.schema import Config
-from modules.config.sections.optimizers.adafactor import Adafactor
-from modules.config.sections.optimizers.adam import AdamW
+from modules.optim.build import build_optimizer
 from modules.optim.ema import Ema
 from modules.optim.fused_backward import FusedBackward
 from modules.optim.master_weights import Rounding
+from modules.optim.optimizers.adafactor import Adafactor
+from modules.optim.optimizers.adamw import AdamW
 from modules.optim.param_groups import TrainGroup, freeze, kept_parameters, named_parameters, optimizer_groups
-from modules.optim.registry import build_optimizer
 from modules.optim.sliced_step import SlicedStep, gradient_holders
 from modules.system.devices import CPU
 from tests.builders.configs import laid_over, small_config

@@ -28,7 +28,8 @@ from tests.builders.pipelines import load_tiny
 from tests.builders.runs import assert_equal_tensors, run
 from tests.training.test_checkpointing import Loss, chained, predicted, trained_parts, with_lora
 from trainer.events import BackupSaved, SampleReady, ValidationFinished
-from trainer.run import assemble
+from trainer.run.machine import machine_of
+from trainer.run.model import load_model
 
 TEMP = Device("cpu:1")
 PARTS = ("unet", "text_encoder", "text_encoder_2")
@@ -382,7 +383,7 @@ def test_a_weight_computed_with_where_it_rests_is_caught(
 
 def test_the_runs_own_parts_wait_and_its_adapters_stay(tiny_sdxl: Path, images: Path, tmp_path: Path) -> None:
     config = config_of(tmp_path, tiny_sdxl, images, fraction=1.0)
-    model = assemble.load_model(config, assemble.machine_of(config))
+    model = load_model(config, machine_of(config.general, config.training.precision))
     learning = {id(p) for group in model.groups for p in group.parameters.values()}
     for name in PARTS:
         waiting = offloaded_weights(model.family.parts[name].module)

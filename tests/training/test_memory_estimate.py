@@ -19,24 +19,25 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProject
 from modules.adapters.lora import LoraShape, attach_lora
 from modules.adapters.targets import target_layers
 from modules.estimate.architecture import architecture_of
-from modules.estimate.clip import clip_pass
 from modules.estimate.passes import Passes, count
 from modules.estimate.run import RunPlan, estimate
-from modules.estimate.tape import AdapterPlan, PartPlan, Tape
-from modules.estimate.unet import unet_pass
-from modules.estimate.walk import Walk
-from modules.families.parts.forwards import _BLOCK_TYPES
+from modules.families.parts.clip_walk import clip_pass
+from modules.families.parts.forwards import BLOCK_TYPES
+from modules.families.parts.single_file.models import shipped_configs
+from modules.families.parts.unet_walk import unet_pass
 from modules.families.registry import FAMILIES
 from modules.families.spec import Role
-from modules.formats.single_file.models import shipped_configs
 from modules.memory.checkpointing import create_checkpointed_forward
+from modules.memory.tape import AdapterPlan, PartPlan, Tape
+from modules.memory.walk import Walk
+from modules.optim.optimizers.adafactor import Adafactor
 from modules.system.devices import CPU
 from tests.builders.configs import small_config
 from tests.builders.live_bytes import LiveBytes, cuda_autocast, give_weights
 from tests.builders.pipelines import load_tiny
 from tests.builders.runs import run
 from tests.builders.single_files import write_tiny
-from trainer.preflight import datasets_of
+from trainer.data.datasets import datasets_of
 from trainer.preflight.budget import disk_need
 
 FACTOR = 0.15
@@ -238,7 +239,7 @@ def measured(case: Case, *, num_passes: int = 1) -> tuple[int, int]:
 
 def checkpointed(module: Any, role: Role, mode: str) -> Callable[..., Any]:
     """The forward pass as families run it."""
-    types = _BLOCK_TYPES[role]
+    types = BLOCK_TYPES[role]
     return create_checkpointed_forward(
         module,
         train_device=CPU,
@@ -425,7 +426,7 @@ def test_a_run_leaves_on_the_disk_what_was_estimated(
         parts={"text_encoder": {"train": False}, "text_encoder_2": {"train": False}},
         output={"dtype": "float32"},
     )
-    training, _ = datasets_of(config)
+    training = datasets_of(config).training
     captions = {c for e in training.examples for c in e.image.captions}
     need = disk_need(config, training.bucket_counts, num_captions=len(captions))
     assert need is not None
@@ -450,7 +451,7 @@ def test_16_bit_weights_move_in_slices_and_a_fused_pass_keeps_no_gradients() -> 
         sizes=((1024, 1024),),
         batch_size=1,
         accumulates=False,
-        optimizer="adafactor",
+        optimizer=Adafactor(),
         keeps_copies=False,
         average="off",
         encodes_in_training=False,

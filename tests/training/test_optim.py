@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 from itertools import pairwise
 from typing import Any
 
+import prodigyopt
 import pytest
 import torch
 from torch import nn
 
-from modules.config.sections.optimizer import NEEDS_BITSANDBYTES, OPTIMIZERS_NOT_YET, VARIANTS, OptimizerSettings
-from modules.config.sections.optimizers.adafactor import Adafactor
-from modules.config.sections.optimizers.adam import Adam, AdamW
-from modules.config.sections.optimizers.sgd import Sgd
-from modules.config.sections.optimizers.squares import Adagrad, RmsProp
-from modules.config.sections.schedule import (
-    SCHEDULES,
-    SCHEDULES_NOT_YET,
-    Constant,
-    Cosine,
-    CosineWithHardRestarts,
-    CosineWithRestarts,
-    Linear,
-    Rex,
-    ScheduleSettings,
-)
 from modules.diffusion.noise import fixed_timesteps, generator_for, uniform_timesteps
 from modules.diffusion.process import DDPMProcess
 from modules.diffusion.schedule import cumulative_alphas
-from modules.diffusion.weighting import min_snr_weights
+from modules.diffusion.weightings.min_snr import min_snr_weights
+from modules.optim.build import build_optimizer
 from modules.optim.ema import Ema
+from modules.optim.learning_rate import learning_rate_factor
+from modules.optim.optimizers.adafactor import Adafactor
+from modules.optim.optimizers.adagrad import Adagrad
+from modules.optim.optimizers.adam import Adam
+from modules.optim.optimizers.adamw import AdamW
+from modules.optim.optimizers.prodigy import Prodigy
+from modules.optim.optimizers.rmsprop import RmsProp
+from modules.optim.optimizers.sgd import Sgd
 from modules.optim.param_groups import (
     TrainGroup,
     freeze,
@@ -40,8 +35,16 @@ from modules.optim.param_groups import (
     optimizer_state,
     restore_optimizer_state,
 )
-from modules.optim.registry import OPTIMIZERS, build_optimizer
-from modules.optim.schedules import learning_rate_factor
+from modules.optim.registry import OPTIMIZERS, optimizer_spec
+from modules.optim.schedule_registry import SCHEDULES
+from modules.optim.schedule_spec import ScheduleSettings
+from modules.optim.schedules.constant import Constant
+from modules.optim.schedules.cosine import Cosine
+from modules.optim.schedules.cosine_with_hard_restarts import CosineWithHardRestarts
+from modules.optim.schedules.cosine_with_restarts import CosineWithRestarts
+from modules.optim.schedules.linear import Linear
+from modules.optim.schedules.rex import Rex
+from modules.optim.spec import OptimizerSettings
 from modules.settings.field import records_of
 from modules.system.devices import CPU, Device
 
@@ -101,6 +104,25 @@ AS_TORCH_HAS_IT: dict[str, tuple[OptimizerSettings, type[torch.optim.Optimizer],
         torch.optim.Adagrad,
         {"lr_decay": 0.1, "weight_decay": 0.1, "initial_accumulator_value": 0.3, "eps": 1e-6},
     ),
+    "prodigy": (Prodigy(), prodigyopt.Prodigy, {"slice_p": 11}),
+    "prodigy, all of it": (
+        Prodigy(
+            beta1=0.8,
+            beta2=0.95,
+            beta3=0.9,
+            eps=1e-6,
+            weight_decay=0.1,
+            use_bias_correction=True,
+            safeguard_warmup=True,
+            d0=1e-3,
+            d_coef=2.0,
+            growth_rate=1.5,
+            slice_p=2,
+        ),
+        prodigyopt.Prodigy,
+        {"betas": (0.8, 0.95), "beta3": 0.9, "eps": 1e-6, "weight_decay": 0.1, "use_bias_correction": True}
+        | {"safeguard_warmup": True, "d0": 1e-3, "d_coef": 2.0, "growth_rate": 1.5, "slice_p": 2},
+    ),
     "adafactor, which torch always scales": (
         Adafactor(scale_parameter=True, beta2_decay=-0.7, clip_threshold=2.0, eps=1e-30, eps2=1e-2),
         torch.optim.Adafactor,
@@ -145,24 +167,72 @@ def test_adagrad_sums_have_the_shape_a_weight_has_when_it_is_moved() -> None:
     torch.testing.assert_close(master_weight.detach(), torch.full((3,), 1 - 0.1 / math.sqrt(1.5)))
 
 
-def test_every_optimizer_that_is_offered_can_be_built_and_no_other() -> None:
-    assert set(OPTIMIZERS) == set(VARIANTS) - OPTIMIZERS_NOT_YET
+SUPPORTED = [spec for _, spec in sorted(OPTIMIZERS.items()) if spec.is_supported]
+HERE = [spec for spec in SUPPORTED if all(importlib.util.find_spec(package.name) for package in spec.packages)]
+DONE = [spec.settings() for spec in HERE]
 
 
-HERE = [n for n in sorted(OPTIMIZERS) if n not in NEEDS_BITSANDBYTES or importlib.util.find_spec("bitsandbytes")]
-DONE = [VARIANTS[name]() for name in HERE]
+WITH_MORE_STATE = [
+    *DONE,
+    Sgd(momentum=0.9),
+    RmsProp(momentum=0.9),
+    RmsProp(momentum=0.9, centered=True),
+    AdamW(amsgrad=True),
+    Adam(amsgrad=True),
+    Adafactor(beta1=0.9),
+]
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [*DONE, Sgd(momentum=0.9), RmsProp(momentum=0.9, centered=True), AdamW(amsgrad=True), Adafactor(beta1=0.9)],
-)
+@pytest.mark.parametrize("settings", WITH_MORE_STATE, ids=lambda s: s.name)
+def test_what_a_record_says_of_its_optimizer_is_true(settings: OptimizerSettings) -> None:
+    spec = optimizer_spec(settings)
+    generator = torch.Generator().manual_seed(0)
+    weights = {f"a.{i}": nn.Parameter(torch.randn(s, generator=generator)) for i, s in enumerate([(33, 17), (40,)])}
+    optimizer = build_optimizer(optimizer_groups([TrainGroup("a", weights, 0.1)]), settings)
+    for weight in weights.values():
+        weight.grad = torch.randn(weight.shape, generator=generator)
+    optimizer.step()
+    tensors, _ = optimizer_state(optimizer, weights)
+    assert sum(t.nbytes for t in tensors.values() if t.dim()) == sum(
+        spec.state_bytes(settings, tuple(w.shape)) for w in weights.values()
+    )
+    assert all(key in optimizer.param_groups[0] for key in spec.group_state)
+    assert spec.has_evaluation_mode == callable(getattr(optimizer, "eval", None))
+    assert not (spec.can_fuse and spec.steps_at_once), "a fused step is handed each weight alone"
+
+
+def test_what_is_not_supported_is_not_built() -> None:
+    for name, spec in OPTIMIZERS.items():
+        if not spec.is_supported:
+            with pytest.raises(ValueError, match=f"the optimizer {name} is not supported"):
+                build_optimizer([], spec.settings())
+
+
+def test_what_an_optimizer_keeps_in_its_groups_goes_out_and_in_by_part() -> None:
+    groups = groups_of("a", "b")
+    optimizer = build_optimizer(optimizer_groups(groups), Sgd())
+    for group in optimizer.param_groups:
+        group |= {"group_state": ("d", "k"), "d": 0.25, "k": 7}
+    state = optimizer_state(optimizer, named_parameters(groups))
+    assert state == ({}, {f"group {part}|{key}": v for part in "ab" for key, v in (("d", 0.25), ("k", 7))})
+    freeze(groups[0], optimizer)
+    (left,) = optimizer.param_groups
+    left |= {"d": 0.0, "k": 0}
+    restore_optimizer_state(optimizer, named_parameters(groups), *state)
+    assert (left["part"], left["d"], left["k"]) == ("b", 0.25, 7)
+
+
+@pytest.mark.parametrize("settings", WITH_MORE_STATE, ids=lambda s: s.name)
 def test_optimizer_state_goes_out_and_in_by_name(settings: OptimizerSettings) -> None:
     straight, resumed = groups_of("a", "b"), groups_of("a", "b")
+    if optimizer_spec(settings).has_one_rate:
+        for group in (*straight, *resumed):
+            group.learning_rate = 1.0
     one = build_optimizer(optimizer_groups(straight), settings)
     for seed in range(3):
         step(one, straight, seed)
     tensors, values = optimizer_state(one, named_parameters(straight))
+    values = json.loads(json.dumps(values))  # as a backup keeps them
     assert all("|" in name for name in (*tensors, *values))
     other = build_optimizer(optimizer_groups(resumed), settings)
     with torch.no_grad():
@@ -204,12 +274,19 @@ CHANGED: dict[str, Any] = {
     "lr_decay": 0.5,
     "initial_accumulator_value": 0.5,
     "min_8bit_size": 4,
+    "beta3": 0.5,
+    "decouple": False,
+    "d0": 0.1,
+    "d_coef": 2.0,
+    "growth_rate": 1.01,
+    "slice_p": 1,
 }
 # A field that says something only beside another one.
 BESIDE: dict[tuple[str, str], dict[str, Any]] = {
     ("adafactor", "eps2"): {"scale_parameter": True},
     ("sgd", "dampening"): {"momentum": 0.9},
     ("sgd", "nesterov"): {"momentum": 0.9},
+    ("prodigy", "decouple"): {"weight_decay": 0.5},
 }
 FIELDS = [
     (settings, record.name)
@@ -233,10 +310,13 @@ def _every_field_changes_the_step(settings: OptimizerSettings, field: str, value
     results = []
     for chosen in (settings, settings.model_copy(update={field: values[field]})):
         groups = groups_of("a")
+        if optimizer_spec(chosen).has_one_rate:
+            groups[0].learning_rate = 0.5
         optimizer = build_optimizer(optimizer_groups(groups), chosen)
-        for seed, scale in enumerate((1.0, 30.0, 1.0)):
+        for seed, scale in enumerate((1.0, 30.0, 1.0, 1.0, 1.0)):
             for parameter in named_parameters(groups).values():
-                parameter.grad = torch.randn(4, 3, generator=torch.Generator().manual_seed(seed)) * scale
+                # More often uphill than not, as in training: what measures progress sees some.
+                parameter.grad = (torch.randn(4, 3, generator=torch.Generator().manual_seed(seed)) + 1.0) * scale
             optimizer.step()
         results.append(groups[0].parameters["a.w"].detach().clone())
     assert not torch.equal(*results)
@@ -305,8 +385,8 @@ def test_rex_is_the_papers_with_a_bend_of_nine_tenths() -> None:
 
 @pytest.mark.parametrize("name", sorted(SCHEDULES))
 def test_a_schedule_stays_within_its_bounds_or_is_not_there(name: str) -> None:
-    settings = SCHEDULES[name](warmup_steps=10)
-    if name in SCHEDULES_NOT_YET:
+    settings = SCHEDULES[name].settings(warmup_steps=10)
+    if not SCHEDULES[name].is_supported:
         with pytest.raises(ValueError, match=f"the schedule {name} is not supported"):
             rates(settings)
         return

@@ -20,9 +20,10 @@ from tests.builders.runs import assert_equal_tensors, run
 from trainer import phases
 from trainer.callbacks.rewards import RewardCallback
 from trainer.cli.options import allowed_code
+from trainer.data.datasets import datasets_of
 from trainer.events import RewardMeasured, RunFailed, StepFinished, WarningRaised
 from trainer.methods.reward_models import measured_prompts
-from trainer.preflight import check, datasets_of
+from trainer.preflight import check
 from trainer.run.allowed_code import unapproved_code
 
 METHOD: dict[str, Any] = {"name": "alignprop", "steps": 3, "backprop_steps": 1, "guidance": 1.0}
@@ -116,13 +117,15 @@ def test_what_is_painted_for_a_measurement(tiny_sd: Path, tmp_path: Path) -> Non
     )
 
     def told(config: Config) -> list[tuple[str, int, int]]:
-        training, validation = datasets_of(config)
+        found = datasets_of(config)
+        training, validation = found.training, found.validation
         return [(p.prompt, p.width_px, p.seed) for p in measured_prompts(config, validation, training)]
 
     assert told(config) == [("seen", 64, seed) for seed in range(5)]
     validated = laid_over(config, {"concepts": [{"path": str(seen)}, {"path": str(unseen), "kind": "validation"}]})
     assert told(validated) == [("one", 80, 0), ("two", 64, 1), ("one", 80, 1), ("two", 64, 2), ("one", 80, 2)]
-    training, validation = datasets_of(validated)
+    found = datasets_of(validated)
+    training, validation = found.training, found.validation
     assert {(p.steps, p.guidance) for p in measured_prompts(validated, validation, training)} == {(3, 4.0)}
     samples = [{"prompt": "a", "seed": 7}, {"prompt": "b", "enabled": False}]
     assert told(laid_over(validated, {"sampling": {"prompts": samples}})) == [("a", 512, 7 + n) for n in range(5)]

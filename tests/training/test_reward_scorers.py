@@ -13,11 +13,11 @@ from PIL import Image
 from transformers import CLIPModel
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from modules.config.sections.reward import Scorer
 from modules.rewards.clip_input import Fit, clip_input
 from modules.rewards.composite import CompositeReward, RewardModel, build_rewards
 from modules.rewards.protocol import Reward, RewardContext
-from modules.rewards.registry import NEED_FILES, REWARDS
+from modules.rewards.registry import REWARDS
+from modules.rewards.settings import Scorer
 from modules.rewards.user_code_file import hash_of
 from modules.system.devices import CPU
 from modules.system.errors import DarkroomError
@@ -33,6 +33,7 @@ from tests.builders.clip import (
 )
 from tests.builders.pipelines import clip_tokenizer
 
+NEED_FILES = tuple(name for name, spec in REWARDS.items() if spec.files)
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 CONTEXT = RewardContext(CPU, offline=True)

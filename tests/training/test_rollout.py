@@ -13,7 +13,6 @@ import torch
 from modules.adapters.lora import LoraShape, attach_lora
 from modules.adapters.targets import target_layers
 from modules.config.sections.evaluation import SamplePrompt
-from modules.config.sections.reward import Scorer
 from modules.data.buckets import Size
 from modules.data.size_conditioning import SizeConditioning
 from modules.families.protocol import PartMemory
@@ -22,6 +21,7 @@ from modules.memory.placement import Placement
 from modules.objectives.reward_gradient import reward_loss
 from modules.rewards.composite import build_rewards
 from modules.rewards.protocol import RewardContext
+from modules.rewards.settings import Scorer
 from modules.sampling.ddim_step import ddim_steps
 from modules.sampling.rollout import Rollout, RolloutSettings, roll_out
 from modules.system.devices import CPU, Device

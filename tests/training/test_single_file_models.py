@@ -13,14 +13,14 @@ from safetensors.torch import load_file, save_file
 
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
-from modules.formats.conversion import convert, open_source
+from modules.families.kinds.conversion import convert, open_source
 from modules.system.errors import DarkroomError
 from tests.builders.configs import family_of, laid_over, small_config
 from tests.builders.pipelines import load_tiny, sample_in_diffusers, stock_pipeline
 from tests.builders.runs import assert_equal_tensors, run
 from trainer.events import ModelSaved, SampleReady
 from trainer.preflight import check
-from trainer.run.assemble import load_family
+from trainer.run.model import load_family
 from ui.run.words import preview_lines
 
 NOW = datetime(2026, 1, 1)
@@ -41,7 +41,7 @@ def config(single_file: Path, any_model: Path, images: Path, tmp_path: Path) -> 
 
 
 def test_it_is_the_folder_s_model(config: Config, any_model: Path) -> None:
-    from_file, from_folder = load_family(config), load_tiny(any_model)
+    from_file, from_folder = load_family(config.model, config.part), load_tiny(any_model)
     assert from_file.parts.keys() == from_folder.parts.keys()
     for name, part in from_file.parts.items():
         assert_equal_tensors(part.module.state_dict(), from_folder.parts[name].module.state_dict())
@@ -73,7 +73,7 @@ def test_a_pickle_of_another_size_than_the_published_is_refused_in_words(config:
     report = check(changed)
     assert not report.errors
     with pytest.raises(DarkroomError, match=r"model\.ckpt"):
-        load_family(changed)
+        load_family(changed.model, changed.part)
 
 
 def test_the_wrong_family_is_named(config: Config, any_model: Path) -> None:
@@ -83,7 +83,7 @@ def test_the_wrong_family_is_named(config: Config, any_model: Path) -> None:
     assert error.path == "model.base_model"
     assert error.advice.startswith("Set the model family to Stable Diffusion")
     with pytest.raises(DarkroomError, match="is not Stable Diffusion"):
-        load_family(changed)
+        load_family(changed.model, changed.part)
 
 
 @pytest.mark.parametrize("content", [b"<!DOCTYPE html><html>", b"", b"version https://git-lfs.github.com/spec/v1\noid"])
@@ -92,7 +92,7 @@ def test_what_is_no_model_is_said(config: Config, single_file: Path, content: by
     (error,) = check(config).errors
     assert error.path == "model.base_model"
     with pytest.raises(DarkroomError, match="is no whole model"):
-        load_family(config)
+        load_family(config.model, config.part)
 
 
 def test_a_lora_is_no_base_model(config: Config, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_another_vae_takes_the_place_of_the_models_own(config: Config, single_fi
     save_file(vae, tmp_path / "other.vae.safetensors")
     changed = laid_over(config, {"model": {"vae_file": str(tmp_path / "other.vae.safetensors")}})
     assert not check(changed).errors
-    own, other = (load_family(c).parts["vae"].module.state_dict() for c in (config, changed))
+    own, other = (load_family(c.model, c.part).parts["vae"].module.state_dict() for c in (config, changed))
     for name, tensor in own.items():
         torch.testing.assert_close(other[name], tensor + 0.5)
 

@@ -8,11 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from modules.config.sections.optimizer import Adafactor, AdamW, OptimizerSettings
 from modules.optim import sliced_step as moving
+from modules.optim.build import build_optimizer
 from modules.optim.master_weights import MasterWeight, Rounding
+from modules.optim.optimizers.adafactor import Adafactor
+from modules.optim.optimizers.adamw import AdamW
+from modules.optim.optimizers.prodigy import Prodigy
 from modules.optim.param_groups import TrainGroup, kept_parameters, optimizer_groups
-from modules.optim.registry import build_optimizer
+from modules.optim.spec import OptimizerSettings
 from modules.system.seeds import derive_seed
 from tests.builders.live_bytes import LiveBytes
 from trainer.methods.protocol import StepLoss
@@ -84,12 +87,15 @@ def test_a_step_takes_what_its_largest_slice_takes(
 
 
 @pytest.mark.parametrize("rounding", ["master", "stochastic"])
-def test_the_cut_makes_no_difference(monkeypatch: pytest.MonkeyPatch, rounding: Rounding) -> None:
+@pytest.mark.parametrize("settings", [AdamW(), Prodigy()], ids=lambda s: s.name)
+def test_the_cut_makes_no_difference(
+    monkeypatch: pytest.MonkeyPatch, rounding: Rounding, settings: OptimizerSettings
+) -> None:
     ended = []
     for size in (1, 3 * NUM_WEIGHTS, 1 << 30):
         monkeypatch.setattr(moving, "SLICE_WEIGHTS", size)
         groups = groups_of(rounding)
-        stepper = stepper_of(groups, AdamW())
+        stepper = stepper_of(groups, settings)
         for step in range(3):
             backward(groups, stepper, step)
             assert not stepper.finish(step).was_skipped
@@ -101,15 +107,54 @@ def test_the_cut_makes_no_difference(monkeypatch: pytest.MonkeyPatch, rounding: 
 def test_slices_hold_all_that_has_a_gradient_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moving, "SLICE_WEIGHTS", 5 * NUM_WEIGHTS)
     groups = groups_of("stochastic")
-    backward(groups, stepper_of(groups, AdamW()), 1)
+    stepper = stepper_of(groups, AdamW())
+    backward(groups, stepper, 1)
     groups[0].parameters["unet.7"].grad = None
-    cut = list(moving.slices(groups))
+    cut = list(moving.slices(groups, stepper.optimizer))
     sizes = [sum(groups_by_part(groups)[p].parameters[n].numel() for p, ns in c.items() for n in ns) for c in cut]
     assert max(sizes) == 5 * NUM_WEIGHTS
     names = [n for c in cut for ns in c.values() for n in ns]
     expected = [n for g in groups for n in g.parameters if n != "unet.7"]
     assert names == expected
     assert any(len(c) == 2 for c in cut), "a slice may hold the end of a part and the beginning of the next"
+
+
+class LooksAtAll(torch.optim.SGD):
+    """Counts its steps in every group, and what it was handed."""
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            group["k"] = group.get("k", 0) + 1
+            group["handed"] = len(group["params"])
+        super().step(closure)
+
+
+@pytest.mark.parametrize("rounding", ["master", "stochastic"])
+def test_a_step_that_looks_at_all_weights_is_made_once_with_all_of_them(
+    monkeypatch: pytest.MonkeyPatch, rounding: Rounding
+) -> None:
+    monkeypatch.setattr(moving, "SLICE_WEIGHTS", NUM_WEIGHTS)
+    groups = groups_of(rounding)
+    groups[0].parameters["unet.float32"] = nn.Parameter(torch.ones(3))
+    stepper = Stepper(
+        groups,
+        optimizer := LooksAtAll([{**g, "steps_at_once": True} for g in optimizer_groups(groups)]),
+        scaler=torch.amp.GradScaler("cpu", enabled=False),
+        clip_grad_norm=1.0,
+        rate_factor=lambda step: 1.0,
+        ema=None,
+        rounding_generators=lambda step, name: torch.Generator().manual_seed(derive_seed(step, name)),
+    )
+    backward(groups, stepper, 1)
+    stepper.finish(1)
+    handed = [(g["k"], g["handed"]) for g in optimizer.param_groups]
+    assert handed == [(1, NUM_TENSORS + 2), (1, NUM_TENSORS + 1)]
+    backward(groups, stepper, 2)
+    for weight in groups[1].parameters.values():
+        weight.grad = None
+    stepper.finish(2)
+    handed = [(g["k"], g["handed"]) for g in optimizer.param_groups]
+    assert handed == [(2, NUM_TENSORS + 2), (2, 0)], "a group without gradients keeps step with the others"
 
 
 def groups_by_part(groups: list[TrainGroup]) -> dict[str, TrainGroup]:

@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 
 from modules.config.schema import Config
 from modules.data.dataset import EpochPlans
-from modules.diffusion.weighting import min_snr_weights
+from modules.diffusion.weightings.min_snr import min_snr_weights
 from modules.formats.safetensors_io import read_safetensors
-from modules.objectives.denoise import snr_weights
+from modules.objectives.denoise import timestep_weights
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.runs import Ran, assert_equal_tensors, run
@@ -195,12 +195,12 @@ def test_the_weighted_loss_is_that_of_the_training(
     def twofold(process: Any, timesteps_B: torch.Tensor, **settings: Any) -> torch.Tensor:
         asked.append(tuple(timesteps_B.tolist()))
         assert settings == {"weighting": "min_snr", "gamma": 5.0}
-        assert snr_weights(process, timesteps_B, **settings).equal(  # type: ignore[union-attr]
+        assert timestep_weights(process, timesteps_B, **settings).equal(  # type: ignore[union-attr]
             min_snr_weights(process.snr(timesteps_B), gamma=5.0, prediction_type=process.prediction_type)
         )
         return torch.full(timesteps_B.shape, 2.0)
 
-    monkeypatch.setattr("trainer.run.watchers.snr_weights", twofold)
+    monkeypatch.setattr("trainer.run.watchers.timestep_weights", twofold)
     min_snr = {"training": {"epochs": 1, "loss": {"weighting": "min_snr"}}}
     concepts = [c.model_dump() for c in validated(config, held_out).concepts[:2]]
     found = run(laid_over(validated(config, held_out), {**min_snr, "concepts": concepts})).of(ValidationFinished)[0]

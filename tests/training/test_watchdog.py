@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from modules.config.sections.optimizer import AdamW
+from modules.optim.build import build_optimizer
 from modules.optim.master_weights import Rounding
+from modules.optim.optimizers.adamw import AdamW
 from modules.optim.param_groups import TrainGroup, freeze, optimizer_groups
-from modules.optim.registry import build_optimizer
 from modules.system.errors import DarkroomError
 from tests.builders.configs import small_config
 from tests.builders.runs import run

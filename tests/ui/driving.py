@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from modules.config.schema import Config
-from modules.families.registry import FAMILIES
 from modules.settings.every import Every
 from modules.settings.field import FieldRecord
 from ui.forms.fields import Row
@@ -19,11 +17,6 @@ from ui.widgets.entry import Entry
 from ui.widgets.textarea import TextArea
 
 W = TypeVar("W", bound=tk.Misc)
-
-
-def part_label(name: str) -> str:
-    """Return the label of a part of the default model."""
-    return next(part.label for part in FAMILIES[Config().model.family].parts if part.name == name)
 
 
 def inside(widget: tk.Misc, kind: type[W]) -> W:

@@ -10,7 +10,6 @@ import pytest
 from modules.config import presets
 from modules.config.schema import Config
 from tests.ui.conftest import Window
-from tests.ui.driving import part_label
 from tests.ui.made_up import TeaConfig
 from ui.changes import changes
 from ui.editors.differences import Differences, open_differences
@@ -40,7 +39,7 @@ def test_fields_are_listed_as_text_in_page_order() -> None:
     assert [c.path for c in found] == [
         "general.deterministic", "parts.unet.train", "training.epochs", "sampling.every",
     ]  # fmt: skip
-    assert (found[1].place, found[1].before, found[1].now) == (f"Model › {part_label('unet')}: Train", "on", "off")
+    assert (found[1].place, found[1].before, found[1].now) == ("Model › UNet: Train", "on", "off")
     assert (found[3].now, found[2].before) == ("every 3 steps", "10")
 
 

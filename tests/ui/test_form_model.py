@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from modules.config.edit import set_path
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
 from modules.data.concept import Concept
+from modules.settings.edit import set_path
 from tests.ui.made_up import TeaConfig
 from ui.forms import items
 from ui.forms.model import FormModel, Source

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from modules.config.edit import set_path
 from modules.config.schema import Config
-from modules.config.walk import is_relevant
+from modules.config.sections.model import Model
 from modules.data.concept import Concept
-from modules.families.registry import FAMILIES
-from modules.families.spec import FamilySpec
+from modules.families.registry import FAMILIES, registered
+from modules.settings.edit import set_path
 from modules.settings.field import records_of
-from tests.ui.driving import part_label
+from modules.settings.walk import is_relevant
 from tests.ui.made_up import Fast, TeaConfig
 from ui.forms.records import claimed_sections, groups_of, record_at, variant_records
 from ui.forms.visibility import is_shown
@@ -64,20 +65,18 @@ def test_groups_keep_the_order_of_declaration_and_join_equal_headings() -> None:
 def test_each_part_of_the_family_is_a_group_of_its_own() -> None:
     groups = {g.key: g for g in groups_of(Config(), ("parts",))}
     assert list(groups) == ["parts/unet", "parts/text_encoder", "parts/vae"]
-    assert groups["parts/unet"].title == part_label("unet")
+    assert groups["parts/unet"].title == "UNet"
     assert "parts.unet.train" in {r.path for r in groups["parts/unet"].records}
     names = {r.name for r in groups["parts/vae"].records}  # it is never trained
     assert "dtype" in names
     assert not names & {"train", "learning_rate", "stop_after", "checkpointing"}
 
 
-def test_a_new_family_brings_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    sd = FAMILIES["sd"]
-    other = FamilySpec(
-        "other", "Other", sd.parts[:1], sd.factory, 512, 8, 8, 4, 75,
-    )  # fmt: skip
-    monkeypatch.setattr("ui.forms.records.FAMILIES", {"sd": other})
-    assert [g.key for g in groups_of(Config(), ("parts",))] == ["parts/unet"]
+def test_a_new_family_brings_its_parts() -> None:
+    other = replace(FAMILIES["sd"], name="other", parts=FAMILIES["sd"].parts[:1])
+    with registered(other):
+        config = Config(model=Model(family="other"))
+        assert [g.key for g in groups_of(config, ("parts",))] == ["parts/unet"]
 
 
 def test_lists_are_left_to_their_editors() -> None:

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from modules.config.schema import Config
-from modules.config.sections.reward import Scorer
 from modules.rewards.registry import REWARDS
+from modules.rewards.settings import Scorer
 from modules.rewards.user_code_file import hash_of
 from modules.system.approvals import approved_hashes
 from tests.ui.conftest import Window

@@ -15,7 +15,6 @@ from PIL import Image
 from modules.config.schema import Config
 from modules.system.paths import session_file
 from tests.ui.conftest import Window
-from tests.ui.driving import part_label
 from tests.ui.fake_engine import FakeRun, started, step
 from trainer.commands import BackupNow, SampleNow, SaveNow, ValidateNow
 from trainer.events import (
@@ -221,7 +220,7 @@ def test_the_run_page_shows_the_course(ready: Window, tmp_path: Path) -> None:
     assert [t.path.name for t in page.samples.tiles] == ["sample2.png", "gone.png"]
     assert len(page.chart._points) == 60
     assert len(page.chart.find_all()) > 8
-    assert f"Training: {part_label('unet')}, {part_label('text_encoder')}" in page.facts.cget("text")
+    assert "Training: UNet, Text encoder" in page.facts.cget("text")
     log = page.log.text.get("1.0", "end")
     assert "An image is broken." in log
     assert "Backup at step 50" in log
@@ -299,7 +298,7 @@ def test_the_trained_parts_are_named(ready: Window) -> None:
     run = press_start(ready)
     page: Any = ready.app.shell.pages["run"]
     run.emit(started(), PhaseChanged("training"), step(50, training_parts=("unet",), num_skipped=2))
-    ready.wait_until(lambda: f"Training: {part_label('unet')}\n" in page.facts.cget("text"))
+    ready.wait_until(lambda: "Training: UNet\n" in page.facts.cget("text"))
     assert "2 skipped steps" in page.facts.cget("text")
     end(ready, run)
 
@@ -402,7 +401,7 @@ def test_an_earlier_run_is_offered_and_resumed(ready: Window) -> None:
 
     from modules.config.codec import save_file
     from modules.system.paths import from_root
-    from trainer.run.backup import new_run_dir, write_backup
+    from trainer.run_folder.backup import new_run_dir, write_backup
 
     bar = ready.app.shell.bottom_bar
     assert not bar.second.winfo_ismapped()

@@ -18,8 +18,8 @@ from trainer.commands import BackupNow, SampleNow
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, SampleProgress, SampleReady, to_line
 from trainer.launch import RunRequest
 from trainer.preflight import Report
-from trainer.run.backup import write_backup
-from trainer.run.event_log import EVENTS_FILE
+from trainer.run_folder.backup import write_backup
+from trainer.run_folder.event_log import EVENTS_FILE
 from ui.run.background import Background
 from ui.run.session import MAX_BACKLOG, RunSession, newest_of_each
 

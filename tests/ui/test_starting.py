@@ -11,12 +11,11 @@ import pytest
 from modules.config.codec import save_file
 from modules.config.schema import Config
 from modules.system.problem import Problem
-from tests.ui.driving import part_label
 from tests.ui.fake_engine import FakeEngine
 from tests.ui.recorder import Recorder
 from trainer.events import RunFailed, RunFinished
 from trainer.preflight import Preview, Report
-from trainer.run.backup import BackupInfo, new_run_dir, write_backup
+from trainer.run_folder.backup import BackupInfo, new_run_dir, write_backup
 from ui.findings import Findings
 from ui.forms.model import FormModel
 from ui.run.pump import Pump
@@ -166,7 +165,7 @@ def test_a_run_resumes_with_its_own_settings(bench: Bench, is_agreed: bool) -> N
     bench.wait_until(lambda: bench.asked.calls)
     ((_title, message, _answers),) = bench.asked.asked("choose")
     assert "Training › Learning rate" in message
-    assert f"Model › {part_label('unet')}: Train" in message
+    assert "Model › UNet: Train" in message
     assert "Epochs;" not in message
     if not is_agreed:
         assert bench.form.config is changed

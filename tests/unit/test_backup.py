@@ -17,7 +17,7 @@ from modules.system.atomic import TEMPORARY_MARK
 from modules.system.errors import DarkroomError
 from tests.unit.strategies import garbage, steady
 from tests.unit.test_atomic import Calls, Dead
-from trainer.run.backup import (
+from trainer.run_folder.backup import (
     MANIFEST,
     BackupInfo,
     abandoned_by,

@@ -13,6 +13,11 @@ import pytest
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.estimate.run import optimizer_bytes
+from modules.optim.optimizers.adafactor import Adafactor
+from modules.optim.optimizers.adamw import AdamW
+from modules.optim.optimizers.came import Came
+from modules.optim.optimizers.sgd import Sgd
+from modules.optim.spec import OptimizerSettings
 from modules.system.gpu_memory import GpuMemory, gpu_memory
 from modules.system.paths import PROGRAM_ROOT
 from modules.system.problem import Problem
@@ -150,13 +155,16 @@ def test_the_largest_size_counts_whatever_the_others_are() -> None:
     assert total(config(), {Size(512, 512): 900, Size(1024, 1024): 1}) == total(config(), {Size(1024, 1024): 1})
 
 
-@pytest.mark.parametrize(("name", "bytes_per_number"), [("adamw", 8), ("sgd", 4), ("never heard of", 8)])
-def test_optimizer_states(name: str, bytes_per_number: float) -> None:
-    assert optimizer_bytes(name, [(10, 20), (20,)]) == 220 * bytes_per_number
+@pytest.mark.parametrize(
+    ("settings", "bytes_per_number"),
+    [(AdamW(), 8), (AdamW(amsgrad=True), 12), (Sgd(), 0), (Sgd(momentum=0.9), 4), (Came(), 8)],
+)
+def test_optimizer_states(settings: OptimizerSettings, bytes_per_number: float) -> None:
+    assert optimizer_bytes(settings, [(10, 20), (20,)]) == 220 * bytes_per_number
 
 
 def test_adafactor_keeps_a_row_and_a_column() -> None:
-    assert optimizer_bytes("adafactor", [(10, 20), (7,)]) == 4 * (10 + 20 + 7)
+    assert optimizer_bytes(Adafactor(), [(10, 20), (7,)]) == 4 * (10 + 20 + 7)
 
 
 @pytest.mark.parametrize("what", ["embedding", "vae"])

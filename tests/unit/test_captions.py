@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules.data.captions import choose_caption, read_captions
+from modules.data.captions import caption_is_cacheable, choose_caption, read_captions
 from tests.unit.strategies import steady
 
 
@@ -120,3 +120,25 @@ def test_one_file_holds_the_captions_of_all_images(tmp_path: Path) -> None:
         assert read_captions(tmp_path / name, "one_file", shared) == ("a cat", "a tabby")
     for nothing in (tmp_path / "none.txt", tmp_path, tmp_path / "a\x00b"):
         assert read_captions(tmp_path / "cat.png", "one_file", nothing) == ()
+
+
+# -- which captions are cached
+
+
+@pytest.mark.parametrize(
+    ("caption", "text_encoder_trains", "trained_tokens", "is_cacheable"),
+    [
+        ("a cat", False, (), True),
+        ("", False, ("<me>",), True),
+        ("a photo of <me>", False, ("<me>",), False),
+        ("a photo of <me>", False, ("<you>", "<me>"), False),
+        ("a photo of me", False, ("<me>",), True),
+        ("a cat", True, (), False),
+        ("", True, (), False),
+    ],
+)
+def test_captions_whose_states_change_are_not_cached(
+    caption: str, text_encoder_trains: bool, trained_tokens: tuple[str, ...], is_cacheable: bool
+) -> None:
+    found = caption_is_cacheable(caption, text_encoder_trains=text_encoder_trains, trained_tokens=trained_tokens)
+    assert found is is_cacheable

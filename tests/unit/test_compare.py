@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.config.compare import differing_paths, fixed_on_resume
-from modules.config.edit import get_path, set_path
 from modules.config.schema import Config
 from modules.config.sections.model import Part
 from modules.data.concept import Concept
+from modules.settings.edit import get_path, set_path
 from modules.settings.field import FieldRecord, records_of
 from tests.unit.strategies import few, valid_configs
 

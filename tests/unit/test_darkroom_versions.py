@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modules.config.codec import decode, encode, load_file, save_file
-from modules.config.edit import get_path
 from modules.config.migrations.chain import NEWEST_DARKROOM
 from modules.config.migrations.darkroom_1 import to_darkroom_2
+from modules.settings.edit import get_path
 from modules.system.problem import Problem
 from tests.unit.strategies import json_values
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from modules.config.edit import set_path
 from modules.config.schema import Config
+from modules.settings.edit import set_path
 from trainer.__main__ import main
 from trainer.cli.diff import differences
 from trainer.cli.options import read_config

@@ -22,7 +22,10 @@ from modules.estimate.disk import (
     text_bytes,
 )
 from modules.estimate.passes import PartWeights
-from modules.estimate.tape import AdapterPlan, PartPlan
+from modules.families.walks import TextSize
+from modules.memory.tape import AdapterPlan, PartPlan
+from modules.optim.optimizers.adamw import AdamW
+from modules.optim.optimizers.sgd import Sgd
 
 LORA = PartPlan(weight_bytes=2, trains="adapter", adapter=AdapterPlan(4, 4, ("attn",)))
 WEIGHTS = {
@@ -33,7 +36,7 @@ WITHOUT_ADAPTER = {name: PartWeights(part.own, {}) for name, part in WEIGHTS.ite
 
 
 def backup(plan: PartPlan, **changes: Any) -> int:
-    facts = {"optimizer": "adamw", "keeps_copies": True, "has_average": False, **changes}
+    facts = {"optimizer": AdamW(), "keeps_copies": True, "has_average": False, **changes}
     weights = WEIGHTS if plan.trains == "adapter" else WITHOUT_ADAPTER
     return backup_bytes(weights, {"unet": plan, "vae": PartPlan()}, **facts)
 
@@ -41,7 +44,8 @@ def backup(plan: PartPlan, **changes: Any) -> int:
 def test_a_backup_of_a_lora_holds_it_and_its_optimizer_state() -> None:
     assert backup(LORA) == 40 * (4 + 8)
     assert backup(LORA, has_average=True) == 40 * (4 + 8 + 4)
-    assert backup(LORA, optimizer="sgd") == 40 * (4 + 4)
+    assert backup(LORA, optimizer=Sgd(momentum=0.9)) == 40 * (4 + 4)
+    assert backup(LORA, optimizer=Sgd()) == 40 * 4
 
 
 def test_a_backup_of_a_fine_tune_holds_exact_copies_of_small_weights() -> None:
@@ -72,9 +76,9 @@ def test_latents_take_at_least_their_numbers(counts: dict[tuple[int, int], int])
 
 
 def test_the_empty_caption_is_cached_too() -> None:
-    assert text_bytes(0, width=768, pooled_width=0, item_bytes=4) > 77 * 768 * 4
-    one = text_bytes(1, width=768, pooled_width=0, item_bytes=4)
-    assert one == 2 * text_bytes(0, width=768, pooled_width=0, item_bytes=4)
+    assert text_bytes(0, size=TextSize(77, 768), item_bytes=4) > 77 * 768 * 4
+    one = text_bytes(1, size=TextSize(77, 768), item_bytes=4)
+    assert one == 2 * text_bytes(0, size=TextSize(77, 768), item_bytes=4)
 
 
 @pytest.mark.parametrize(

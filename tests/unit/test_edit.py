@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules.config.edit import get_path, set_path
 from modules.config.schema import Config
 from modules.config.sections.model import Part
-from modules.config.sections.optimizers.adafactor import Adafactor
-from modules.config.sections.optimizers.adam import AdamW
+from modules.optim.optimizers.adafactor import Adafactor
+from modules.optim.optimizers.adamw import AdamW
+from modules.settings.edit import get_path, set_path
 from modules.settings.every import Every
 from modules.settings.field import records_of
 from tests.unit.strategies import garbage, steady, valid_values

@@ -11,8 +11,8 @@ import pytest
 from modules.system.errors import DarkroomError
 from tests.builders.full_disk import FullDisk
 from trainer.events import Event, RunFailed, RunFinished, WarningRaised
-from trainer.run.event_log import EVENTS_FILE, EventLog, read_events
-from trainer.run.run_lock import LOCK_FILE
+from trainer.run_folder.event_log import EVENTS_FILE, EventLog, read_events
+from trainer.run_folder.run_lock import LOCK_FILE
 
 NOW = datetime(2026, 3, 4, 5, 6, 7)
 

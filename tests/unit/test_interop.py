@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from modules.families.kinds.identify import identify
+from modules.families.kinds.programs import who_loads
+from modules.families.parts.single_file.models import shipped_configs
+from modules.families.parts.single_file.unet_layout import unet_layers
 from modules.formats.checkpoint_header import read_checkpoint_header
-from modules.formats.interop import who_loads
-from modules.formats.kinds import identify
-from modules.formats.single_file.models import shipped_configs
-from modules.formats.single_file.unet_layout import unet_layers
 from tests.unit.test_kinds import Shapes, kohya, model_shapes, write_header
 
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modules.formats.file_kind import FileKind
-from modules.formats.kinds import identify
-from modules.formats.single_file.models import layouts, shipped_configs
-from modules.formats.single_file.unet_layout import unet_layers
+from modules.families.kinds.file_kind import FileKind
+from modules.families.kinds.identify import identify
+from modules.families.parts.single_file.models import layouts, shipped_configs
+from modules.families.parts.single_file.unet_layout import unet_layers
 from modules.system.paths import PROGRAM_ROOT
 
 Shapes = dict[str, tuple[int, ...]]
@@ -243,7 +243,7 @@ def test_folders(tiny_sd: Path, tmp_path: Path) -> None:
     assert "FluxPipeline" in identify(tmp_path).sentence
     (tmp_path / "model_index.json").write_text('{"_class_name": "StableDiffusionXLPipeline"}')
     found = identify(tmp_path)
-    assert "the weights of unet, vae, text_encoder, text_encoder_2 are missing" in found.sentence
+    assert "the weights of unet, text_encoder, text_encoder_2, vae are missing" in found.sentence
     (tmp_path / "model_index.json").write_text("[" * 100_000)
     assert identify(tmp_path).kind == "unknown"
 
@@ -314,7 +314,7 @@ def test_recognising_needs_no_torch(tmp_path: Path) -> None:
     code = f"""
 import sys
 from pathlib import Path
-from modules.formats.kinds import identify
+from modules.families.kinds.identify import identify
 assert identify(Path({str(path)!r})).model == "sdxl"
 assert "torch" not in sys.modules
 """

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from modules.config.codec import decode, encode, load_file, save_file
-from modules.config.edit import get_path
+from modules.settings.edit import get_path
 from modules.system.problem import Problem
 
 # A file of theirs, and the field that the note about it leads to.

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.config.codec import Loaded, decode, encode, load_file
-from modules.config.edit import choose_variant, get_path
 from modules.config.migrations.onetrainer_10 import to_11
 from modules.config.migrations.onetrainer_11 import to_darkroom_1
 from modules.config.rules import problems_of
 from modules.config.schema import Config
-from modules.config.sections.method import AlignProp
+from modules.objectives.methods.alignprop import AlignProp
+from modules.settings.edit import choose_variant, get_path
 from modules.settings.every import Every
 from tests.unit.strategies import garbage, steady
 from tests.unit.test_codec import assert_sound, holder_of, places

@@ -14,17 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.config.codec import decode
-from modules.config.edit import set_path
 from modules.config.migrations.onetrainer_optimizers import (
     optimizer_from,
     remembered_optimizers,
     small_weights_from,
 )
 from modules.config.migrations.onetrainer_schedules import schedule_from
-from modules.config.rules.optimizers import nesterov
+from modules.config.rules.optimizers import optimizer_fields
 from modules.config.schema import Config
-from modules.config.sections.optimizer import OPTIMIZER_LABELS, VARIANTS
-from modules.config.sections.schedule import SCHEDULE_LABELS, SCHEDULES
+from modules.optim.registry import OPTIMIZERS
+from modules.optim.schedule_registry import SCHEDULES
+from modules.settings.edit import set_path
 from modules.settings.field import FieldRecord, records_of
 from modules.system.problem import Problem, shown
 from tests.unit.strategies import few, garbage, steady, valid_trees
@@ -66,21 +66,19 @@ def taken(tree: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], list[Pr
     notes: list[Problem] = []
     left = json.loads(json.dumps(tree))
     settings = optimizer_from(left, notes)
-    return VARIANTS[settings["name"]].model_validate(settings).model_dump(), left, notes
+    return OPTIMIZERS[settings["name"]].settings.model_validate(settings).model_dump(), left, notes
 
 
 def test_every_optimizer_of_theirs_is_one_of_ours_with_a_label() -> None:
-    assert {name.lower() for name in TABLE} == set(VARIANTS)
-    assert len(VARIANTS) == 43
-    assert list(VARIANTS) == list(OPTIMIZER_LABELS)
-    assert len(set(OPTIMIZER_LABELS.values())) == 43
-    assert list(SCHEDULES) == list(SCHEDULE_LABELS)
+    assert {name.lower() for name in TABLE} == set(OPTIMIZERS)
+    assert len(OPTIMIZERS) == 43
+    assert len({spec.label for spec in OPTIMIZERS.values()}) == 43
 
 
 @pytest.mark.parametrize("theirs", TABLE)
 def test_an_optimizer_has_their_fields_and_defaults_and_no_others(theirs: str) -> None:
     expected = {ours(k): as_ours(k, v) for k, v in TABLE[theirs].items() if k not in ELSEWHERE}
-    settings = VARIANTS[theirs.lower()]()
+    settings = OPTIMIZERS[theirs.lower()].settings()
     assert settings.model_dump(exclude={"name"}) == expected | OURS_ALONE.get(theirs, {})
     assert settings.model_validate(settings.model_dump()) == settings
 
@@ -89,7 +87,7 @@ def test_an_optimizer_has_their_fields_and_defaults_and_no_others(theirs: str) -
 def test_what_shows_everything_of_theirs_comes_over_without_a_word(theirs: str) -> None:
     row = {key: value for key, value in TABLE[theirs].items() if key not in ELSEWHERE}
     settings, left, notes = taken({"optimizer": theirs, "__version": 0, **row})
-    assert settings == VARIANTS[theirs.lower()]().model_dump()
+    assert settings == OPTIMIZERS[theirs.lower()].settings().model_dump()
     assert (left, notes) == ({}, [])
 
 
@@ -110,7 +108,7 @@ def other_value(record: FieldRecord) -> Any:
 
 @pytest.mark.parametrize("theirs", TABLE)
 def test_every_field_that_is_set_comes_over(theirs: str) -> None:
-    variant = VARIANTS[theirs.lower()]
+    variant = OPTIMIZERS[theirs.lower()].settings
     their_name = {ours(key): key for key in THEIR_KEYS}
     for record in records_of(variant):
         value = other_value(record)
@@ -129,7 +127,7 @@ def test_what_is_empty_means_the_optimizers_own_default() -> None:
     empty = dict.fromkeys(THEIR_KEYS)
     for theirs in TABLE:
         settings, left, notes = taken({"optimizer": theirs, **empty})
-        assert settings == VARIANTS[theirs.lower()]().model_dump()
+        assert settings == OPTIMIZERS[theirs.lower()].settings().model_dump()
         assert (left, notes) == ({}, [])
     assert taken({})[0]["name"] == "adamw"
 
@@ -155,7 +153,7 @@ def test_numbers_are_cast_as_theirs_are_and_infinity_is_no_limit() -> None:
 )
 def test_a_value_that_is_not_allowed_is_told_and_the_default_stands(key: str, value: object) -> None:
     settings, left, notes = taken({"optimizer": "ADAMW", key: value})
-    assert settings == VARIANTS["adamw"]().model_dump()
+    assert settings == OPTIMIZERS["adamw"].settings().model_dump()
     assert left == {}
     (note,) = notes
     assert (note.path, note.severity) == (f"{OPTIMIZER}.{key}", "warning")
@@ -165,7 +163,7 @@ def test_a_value_that_is_not_allowed_is_told_and_the_default_stands(key: str, va
 @pytest.mark.parametrize("name", ["SEVEN_LEAGUE", "", 7, ["ADAMW"]])
 def test_an_optimizer_nobody_knows_is_kept_and_told(name: object) -> None:
     settings, left, notes = taken({"optimizer": name, "beta1": 0.5})
-    assert settings == VARIANTS["adamw"]().model_dump()
+    assert settings == OPTIMIZERS["adamw"].settings().model_dump()
     assert left == {"optimizer": name, "beta1": 0.5}
     assert [(n.path, n.severity) for n in notes] == [(OPTIMIZER, "warning")]
 
@@ -179,7 +177,7 @@ def test_an_optimizer_nobody_knows_is_kept_and_told(name: object) -> None:
 )
 def test_an_optimizer_that_was_taken_out_becomes_the_nearest(theirs: str, expected: dict[str, Any]) -> None:
     settings, _, notes = taken({"optimizer": theirs, "beta1": 0.8})
-    assert settings == VARIANTS[expected["name"]].model_validate({**expected, "beta1": 0.8}).model_dump()
+    assert settings == OPTIMIZERS[expected["name"]].settings.model_validate({**expected, "beta1": 0.8}).model_dump()
     assert [theirs in n.message for n in notes] == [True]
 
 
@@ -311,7 +309,7 @@ def test_a_warm_up_is_batches_above_one_and_a_share_below() -> None:
 def test_what_is_wrong_with_a_schedule_is_told(key: str, value: object, path: str) -> None:
     tree = {"learning_rate_scheduler": "COSINE_WITH_RESTARTS", key: value}
     result, left, notes = schedule(tree)
-    SCHEDULES[result["name"]].model_validate(result)
+    SCHEDULES[result["name"]].settings.model_validate(result)
     assert [n.path for n in notes] == [f"training.schedule{path}"]
     assert left == ({key: value} if value == "SAW" else {})
 
@@ -328,7 +326,7 @@ def test_whatever_an_optimizer_holds_it_becomes_one_that_validates(tree: dict[st
     notes: list[Problem] = []
     small_weights_from(tree, "adamw", are_bfloat16=True)
     settings = optimizer_from(tree, notes)
-    VARIANTS[settings["name"]].model_validate(settings)
+    OPTIMIZERS[settings["name"]].settings.model_validate(settings)
     assert (
         settings.items() <= optimizer_from({"optimizer": settings["name"].upper(), **as_theirs(settings)}, []).items()
     )
@@ -343,7 +341,7 @@ def as_theirs(settings: dict[str, Any]) -> dict[str, Any]:
 @given(st.dictionaries(st.sampled_from(sorted(TABLE)) | st.text(max_size=5), objects | garbage, max_size=4))
 def test_whatever_is_remembered_fits(defaults: dict[str, Any]) -> None:
     for name, fields in remembered_optimizers(defaults, {"name": "adamw"}, []).items():
-        VARIANTS[name].model_validate({"name": name, **fields})
+        OPTIMIZERS[name].settings.model_validate({"name": name, **fields})
 
 
 @steady
@@ -363,27 +361,27 @@ def test_whatever_is_remembered_fits(defaults: dict[str, Any]) -> None:
 )
 def test_whatever_a_schedule_holds_it_becomes_one_that_validates(tree: dict[str, Any], steps_per_update: int) -> None:
     settings = schedule_from(tree, [], steps_per_update)
-    SCHEDULES[settings["name"]].model_validate(settings)
+    SCHEDULES[settings["name"]].settings.model_validate(settings)
 
 
 @steady
 @given(st.data())
 def test_any_settings_of_any_optimizer_survive_a_file(data: st.DataObject) -> None:
-    name = data.draw(st.sampled_from(sorted(VARIANTS)))
-    tree = data.draw(valid_trees(VARIANTS[name], name=name))
+    name = data.draw(st.sampled_from(sorted(OPTIMIZERS)))
+    tree = data.draw(valid_trees(OPTIMIZERS[name].settings, name=name))
     result = decode({"darkroom_version": 2, "training": {"optimizer": tree}})
     assert result.problems == []
-    assert result.config.training.optimizer == VARIANTS[name].model_validate(tree)
+    assert result.config.training.optimizer == OPTIMIZERS[name].settings.model_validate(tree)
 
 
 def test_nesterov_needs_a_momentum() -> None:
     def found(**fields: object) -> list[str]:
         config, problems = set_path(Config(), OPTIMIZER, {"name": "sgd", "nesterov": True, **fields})
         assert problems == []
-        return [p.path for p in nesterov(config)]
+        return [p.path for p in optimizer_fields(config)]
 
     assert found() == [f"{OPTIMIZER}.nesterov"]
     assert found(momentum=0.9, dampening=0.1) == [f"{OPTIMIZER}.nesterov"]
     assert found(momentum=0.9) == []
     assert found(nesterov=False) == []
-    assert list(nesterov(Config())) == []
+    assert list(optimizer_fields(Config())) == []

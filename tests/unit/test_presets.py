@@ -10,12 +10,12 @@ import pytest
 
 from modules.config import presets
 from modules.config.codec import decode, encode
-from modules.config.edit import get_path, set_path
 from modules.config.presets import BUILT_IN_DIR, Preset, import_presets, list_presets, save_preset
 from modules.config.rules import problems_of
 from modules.config.schema import Config
-from modules.config.walk import live_records
 from modules.data.buckets import Size
+from modules.settings.edit import get_path, set_path
+from modules.settings.walk import live_records
 from modules.system.errors import DarkroomError
 from modules.system.paths import user_presets_dir
 from tests.builders.images import draw_folder

@@ -18,20 +18,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.config.codec import decode
-from modules.config.rules.rewards import reward_models, reward_rollout
+from modules.config.rules.rewards import method_settings, reward_models
 from modules.config.schema import Config
-from modules.config.sections.reward import Scorer
 from modules.objectives.reward_gradient import num_scored, reward_loss, reward_losses
 from modules.rewards import registry
 from modules.rewards.colour import parse_colour
 from modules.rewards.composite import CompositeReward, RewardModel, build_rewards
 from modules.rewards.download import files_of
 from modules.rewards.files import is_repository, wanted_files
+from modules.rewards.models.user_code import load_user_reward
 from modules.rewards.problems import problems_of_rewards
 from modules.rewards.protocol import RewardContext
 from modules.rewards.registry import REWARDS, hold_out_labels, reward_labels
-from modules.rewards.scorers.user_code import load_user_reward
 from modules.rewards.selection import held_out_scorer, trained_scorers
+from modules.rewards.settings import Scorer
 from modules.rewards.user_code_file import hash_of, split_reference
 from modules.sampling.truncation import Truncation, truncation_of
 from modules.system.devices import CPU
@@ -104,7 +104,7 @@ def decoded(**options: Any) -> Config:
 
 
 def found(config: Config) -> list[tuple[str, str]]:
-    return [(p.path, p.severity) for rule in (reward_models, reward_rollout) for p in rule(config)]
+    return [(p.path, p.severity) for rule in (reward_models, method_settings) for p in rule(config)]
 
 
 def test_a_sound_config_breaks_no_rule() -> None:

@@ -18,10 +18,10 @@ import pytest
 from modules.system.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT
 from tests.builders.full_disk import FullDisk
-from trainer.run import run_lock
-from trainer.run.run_lock import LOCK_FILE, RunLock
+from trainer.run_folder import run_lock
+from trainer.run_folder.run_lock import LOCK_FILE, RunLock
 
-HOLD = "import sys; from pathlib import Path; from trainer.run.run_lock import RunLock; "
+HOLD = "import sys; from pathlib import Path; from trainer.run_folder.run_lock import RunLock; "
 HOLD += "lock = RunLock(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read(); lock.release()"
 
 

@@ -11,15 +11,17 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from modules.formats.kinds import identify
+from modules.families.kinds.identify import identify
+from modules.families.parts.single_file.checkpoint import load_part, load_vae_file, open_checkpoint
+from modules.families.parts.single_file.write import CheckpointTraits, write_checkpoint
+from modules.families.registry import published_models
 from modules.formats.lazy_tensors import LazyTensor, lazy
-from modules.formats.single_file.checkpoint import load_part, load_vae_file, open_checkpoint
-from modules.formats.single_file.models import MODELS
-from modules.formats.single_file.write import CheckpointTraits, write_checkpoint
 from modules.system.errors import DarkroomError
 from tests.builders.single_files import CLASSES, NOW, build_parts, states_of, tiny_configs, write_tiny
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+MODELS = sorted(m.name for m in published_models())
 
 
 def load(path: Path, *, dtype: torch.dtype = torch.float32, **options: Any) -> dict[str, Any]:

@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 import torch
 
+from modules.families.parts.single_file.checkpoint import empty_part
+from modules.families.parts.single_file.models import layouts, shipped_configs
+from modules.families.parts.single_file.moves import from_original, to_original
+from modules.families.parts.single_file.unet_layout import unet_layers
+from modules.families.parts.single_file.write import CheckpointTraits, configs_to_bring, file_state, original_tensors
+from modules.families.registry import published_models
 from modules.formats.lazy_tensors import LazyTensor, lazy_state
-from modules.formats.single_file.checkpoint import empty_part
-from modules.formats.single_file.models import MODELS, layouts, shipped_configs
-from modules.formats.single_file.slots import from_original, to_original
-from modules.formats.single_file.unet_layout import unet_layers
-from modules.formats.single_file.write import CheckpointTraits, configs_to_bring, file_state, original_tensors
 from tests.builders.single_files import CLASSES, part_names
+
+MODELS = sorted(m.name for m in published_models())
 
 
 def meta_states(model: str) -> dict[str, dict[str, LazyTensor]]:

@@ -6,10 +6,10 @@ from datetime import datetime
 
 import pytest
 
-from modules.formats.detectors.prediction import read_sidecar
+from modules.families.parts.single_file.models import shipped_configs
+from modules.families.parts.single_file.prediction import read_sidecar
+from modules.families.registry import published
 from modules.formats.metadata import CheckpointFacts, LoraFacts, checkpoint_metadata, lora_metadata
-from modules.formats.single_file.models import shipped_configs
-from modules.formats.single_file.sidecar import needs_sidecar, sidecar_text
 
 NOW = datetime(2026, 1, 2, 3, 4, 5)
 
@@ -26,7 +26,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5)
     ],
 )
 def test_modelspecs_architectures(model: str, variant: str, architecture: str) -> None:
-    facts = CheckpointFacts("mine", model, variant, "v_prediction", 768, "float16", NOW)
+    facts = CheckpointFacts("mine", published(model).architecture_of(variant), "", "v_prediction", 768, "float16", NOW)
     told = checkpoint_metadata(facts, payload_sha256="ab")
     assert told["modelspec.architecture"] == architecture
     assert told["modelspec.date"] == "2026-01-02T03:04:05"
@@ -38,7 +38,14 @@ def test_a_lora_of_sd2_that_predicts_velocity_says_so() -> None:
     facts = LoraFacts(
         *("mine", "base", "sd_v2_v", "stable-diffusion-v2-768-v"),
         **{"rank": 4, "alpha": 2.0, "resolution_px": 768, "clip_skip": 0, "num_images": 3, "epochs": 1, "steps": 9},
-        **{"seed": 0, "created": NOW, "prediction": "v_prediction", "trigger_phrase": "zog", "thumbnail": "data:x"},
+        **{
+            "seed": 0,
+            "created": NOW,
+            "prediction": "v_prediction",
+            "is_v2": True,
+            "trigger_phrase": "zog",
+            "thumbnail": "data:x",
+        },
     )
     told = lora_metadata(facts, payload_sha256="ab")
     assert (told["ss_v2"], told["ss_base_model_version"]) == ("True", "sd_v2_v")
@@ -57,11 +64,19 @@ def test_a_lora_of_sd2_that_predicts_velocity_says_so() -> None:
     ],
 )
 def test_a_yaml_stands_beside_what_has_no_marker_inside(model: str, prediction: str, needed: bool) -> None:
-    assert needs_sidecar(model, prediction) == needed
+    record = published(model).single_file
+    assert record is not None
+    assert bool(record.sidecar(shipped_configs(model), prediction)) == needed
+
+
+def sidecar(model: str) -> str:
+    record = published(model).single_file
+    assert record is not None
+    return record.sidecar(shipped_configs(model), "v_prediction")
 
 
 def test_the_yaml_says_what_ldm_builds_the_model_from(tmp_path_factory: pytest.TempPathFactory) -> None:
-    text = sidecar_text("sd2_v", shipped_configs("sd2_v"), "v_prediction")
+    text = sidecar("sd2_v")
     lines = {line.strip() for line in text.splitlines()}
     assert {
         'parameterization: "v"',
@@ -76,4 +91,4 @@ def test_the_yaml_says_what_ldm_builds_the_model_from(tmp_path_factory: pytest.T
     told = read_sidecar(path)
     assert told is not None
     assert told.prediction == "v_prediction"
-    assert "num_heads: 8" in sidecar_text("sd1", shipped_configs("sd1"), "v_prediction")
+    assert "num_heads: 8" in sidecar("sd1")

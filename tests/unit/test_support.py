@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from modules.config.codec import decode
-from modules.config.edit import set_path
 from modules.config.schema import Config
 from modules.config.support import unsupported
-from modules.config.walk import live_records
+from modules.settings.edit import set_path
 from modules.settings.field import FieldRecord, Section, Setting, When, records_of
+from modules.settings.walk import live_records
 
 
 class Stove(Section):

@@ -11,9 +11,9 @@ from modules.adapters.lora import LoraAdapter
 from modules.config.schema import Config
 from modules.data.batch import Batch
 from modules.families.protocol import ModelFamily
-from modules.optim.registry import build_optimizer
+from modules.optim.build import build_optimizer
 from modules.system.devices import Device
-from trainer.run.assemble import LoadedModel
+from trainer.run.model import LoadedModel
 from trainer.step.precision import Precision
 
 

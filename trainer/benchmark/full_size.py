@@ -24,12 +24,12 @@ from modules.config.codec import decode, encode
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.estimate.run import RUNTIME_BYTES
-from modules.families.parts.files import PART_CLASSES
-from modules.formats.folder_model import write_folder
+from modules.families.parts.folder_model import write_folder
+from modules.families.parts.single_file.checkpoint import empty_part
+from modules.families.parts.single_file.models import shipped_configs
+from modules.families.parts.single_file.write import CheckpointTraits
+from modules.families.registry import FAMILIES, imported, published
 from modules.formats.lazy_tensors import LazyTensor
-from modules.formats.single_file.checkpoint import empty_part
-from modules.formats.single_file.models import shipped_configs
-from modules.formats.single_file.write import CheckpointTraits
 from modules.system.devices import Device
 from trainer.benchmark.loop_speed import run_setup
 from trainer.benchmark.measure import wait_for
@@ -75,7 +75,8 @@ class FullSize:
 def write_random_model(folder: Path, model: str) -> Path:
     """Write a published model's shapes as a diffusers folder of random bfloat16 weights, one tensor at a time."""
     configs = shipped_configs(model)
-    parts = {name: empty_part(PART_CLASSES[name], configs[name]) for name in configs if name in PART_CLASSES}
+    classes = {p.name: imported(p.model_class) for p in FAMILIES[published(model).family].parts}
+    parts = {name: empty_part(classes[name], configs[name]) for name in configs if name in classes}
     states = {
         name: {
             key: LazyTensor(tuple(t.shape), torch.bfloat16, partial(_random_weight, key, tuple(t.shape)))

@@ -15,18 +15,20 @@ from modules.system.paths import from_root
 from trainer.benchmark.bare import BareLoop
 from trainer.benchmark.measure import Ratio, paired
 from trainer.commands import CommandDesk
-from trainer.run.assemble import load_model, machine_of
-from trainer.run.backup import new_run_dir
-from trainer.run.event_log import EventLog
+from trainer.data.datasets import datasets_of
+from trainer.run.machine import machine_of
+from trainer.run.model import load_model
 from trainer.run.setup import Clocks, RunSetup
 from trainer.run.training_run import prepare
+from trainer.run_folder.backup import new_run_dir
+from trainer.run_folder.event_log import EventLog
 from trainer.step.loop import train_epoch
 from trainer.step.precision import process_settings
 
 
 def loop_against_bare(config: Config, *, rounds: int, num_threads: int) -> Ratio:
     """Return how fast our loop goes against a bare one; a round is an epoch of the config."""
-    machine = machine_of(config)
+    machine = machine_of(config.general, config.training.precision)
     with process_settings(num_threads=num_threads, precision=config.training.precision, deterministic=False):
         run = prepare(run_setup(config, num_threads))
         # A second copy of the model, so that neither loop trains what the other holds.
@@ -89,4 +91,6 @@ def run_setup(config: Config, num_threads: int = 1) -> RunSetup:
     log = EventLog(lambda event: None, clocks.now)
     run_dir = new_run_dir(Path(config.general.workspace_dir), now=datetime.now())
     log.open(run_dir)
-    return RunSetup(config, machine_of(config), CommandDesk(), log, clocks, run_dir, num_threads, None, None)
+    machine = machine_of(config.general, config.training.precision)
+    datasets = datasets_of(config)
+    return RunSetup(config, datasets, machine, CommandDesk(), log, clocks, run_dir, num_threads, None, None)

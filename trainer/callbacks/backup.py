@@ -6,10 +6,8 @@ from collections.abc import Callable
 from functools import partial
 
 from modules.settings.every import Every
-from trainer.callbacks.dry_run import DryRunCheck, DryRunState
-from trainer.callbacks.protocol import StepView
 from trainer.commands import BackupNow, CommandDesk
-from trainer.run.backup import BackupInfo
+from trainer.step.callback import DryRunCheck, DryRunState, StepView
 from trainer.step.counters import Counters
 
 
@@ -20,7 +18,7 @@ class BackupCallback:
         self,
         every: Every,
         *,
-        write: Callable[[Counters], BackupInfo],
+        write: Callable[[Counters], object],
         try_out: Callable[[DryRunState], None],
         desk: CommandDesk,
     ) -> None:

@@ -11,8 +11,9 @@ from PIL import Image
 
 from modules.config.sections.evaluation import SamplePrompt
 from modules.data.buckets import Size
+from modules.data.conditioning import Conditioning
 from modules.data.size_conditioning import SizeConditioning
-from modules.families.protocol import Conditioning, ModelFamily
+from modules.families.protocol import ModelFamily
 from modules.memory.placement import Placement
 from modules.sampling.denoising_loop import guided, initial_noise, make_scheduler, run_denoising_loop
 from modules.system.devices import CPU, Device, move

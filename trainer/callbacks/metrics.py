@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trainer.callbacks.dry_run import DryRunCheck, DryRunState
-from trainer.callbacks.protocol import StepView
 from trainer.callbacks.tensorboard_log import TensorBoardLog
 from trainer.events import Event, StepFinished
+from trainer.step.callback import DryRunCheck, DryRunState, StepView
 
 _SPEED_MEMORY = 0.9
 

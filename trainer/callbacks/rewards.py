@@ -16,14 +16,13 @@ from modules.config.sections.reward import Reward
 from modules.rewards.composite import CompositeReward
 from modules.system.devices import Device, move
 from trainer.callbacks.best import Search
-from trainer.callbacks.dry_run import DryRunCheck, DryRunState
 from trainer.callbacks.image_sampler import ImageSampler
-from trainer.callbacks.protocol import StepView
 from trainer.callbacks.sampling import SamplingProgress
 from trainer.callbacks.tensorboard_log import TensorBoardLog
 from trainer.commands import CommandDesk
 from trainer.events import Event, PhaseChanged, RewardMeasured
 from trainer.methods.reward_models import RewardModels
+from trainer.step.callback import DryRunCheck, DryRunState, StepView
 from trainer.step.counters import Counters
 from trainer.step.evaluation import Evaluation
 

@@ -13,12 +13,12 @@ from modules.config.sections.evaluation import SamplePrompt, Sampling
 from modules.memory.guard import PlacementFault
 from modules.system.atomic import atomic_file
 from modules.system.paths import safe_name
-from trainer.callbacks.dry_run import DryRunCheck, DryRunComplete, DryRunState, without_a_trace
+from trainer.callbacks.dry_run import DryRunComplete, without_a_trace
 from trainer.callbacks.image_sampler import ImageSampler
-from trainer.callbacks.protocol import StepView
 from trainer.callbacks.tensorboard_log import TensorBoardLog
 from trainer.commands import CommandDesk, SampleNow
 from trainer.events import Event, PhaseChanged, SampleProgress, SampleReady, WarningRaised
+from trainer.step.callback import DryRunCheck, DryRunState, StepView
 from trainer.step.counters import Counters
 from trainer.step.evaluation import Evaluation
 

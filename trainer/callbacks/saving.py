@@ -11,14 +11,14 @@ from pathlib import Path
 
 import torch
 
-from modules.formats.interop import who_loads_file
+from modules.families.kinds.programs import who_loads_file
 from modules.settings.every import Every
 from modules.system.atomic import atomic_file, atomic_folder
-from trainer.callbacks.dry_run import DryRunCheck, DryRunState, enough, without_a_trace
-from trainer.callbacks.protocol import StepView
+from trainer.callbacks.dry_run import enough, without_a_trace
 from trainer.commands import CommandDesk, SaveNow
 from trainer.events import Event, ModelSaved, PhaseChanged
 from trainer.export.lora import Exporter
+from trainer.step.callback import DryRunCheck, DryRunState, StepView
 from trainer.step.counters import Counters
 
 

@@ -13,16 +13,15 @@ from modules.data.batch import Batch
 from modules.diffusion.noise import fixed_timesteps, generator_for
 from modules.families.protocol import ModelFamily
 from modules.memory.placement import Placement
-from modules.objectives.denoise import predicted_losses
+from modules.objectives.denoise import prediction_errors, sample_losses
 from modules.system.devices import Device, move
 from trainer import phases
 from trainer.callbacks.best import Best, Search
-from trainer.callbacks.dry_run import DryRunCheck, DryRunState
-from trainer.callbacks.protocol import StepView
 from trainer.callbacks.tensorboard_log import TensorBoardLog
 from trainer.commands import CommandDesk, ValidateNow
 from trainer.data.loader import Loader
 from trainer.events import Event, PhaseChanged, ValidationFinished
+from trainer.step.callback import DryRunCheck, DryRunState, StepView
 from trainer.step.counters import Counters
 from trainer.step.evaluation import Evaluation
 from trainer.step.precision import Precision
@@ -155,16 +154,16 @@ class ValidationCallback:
             self._desk.check()
             timesteps_B = move(torch.full((batch.num_samples,), timestep), self._device)
             with self._precision.autocast():
-                losses_B = predicted_losses(
+                errors_BCHW = prediction_errors(
                     self._family,
                     batch.latents_BCHW,
                     conditioning,
                     timesteps_B=timesteps_B,
                     noise_BCHW=self._noise(batch, timestep),
                 )
-            weights_B = self._weights_at(timesteps_B)
-            weighted_B = (losses_B if weights_B is None else losses_B * weights_B) * batch.loss_weights_B
-            for concept, *both in zip(concepts, losses_B.tolist(), weighted_B.tolist(), strict=True):
+            plain_B = sample_losses(errors_BCHW)
+            weighted_B = sample_losses(errors_BCHW, self._weights_at(timesteps_B), batch.loss_weights_B)
+            for concept, *both in zip(concepts, plain_B.tolist(), weighted_B.tolist(), strict=True):
                 losses[concept, timestep].append((both[0], both[1]))
 
     def _noise(self, batch: Batch, timestep: int) -> torch.Tensor:

@@ -10,13 +10,15 @@ import sys
 from datetime import datetime
 from pathlib import Path
 
-from modules.formats.kinds import identify
+from modules.families.kinds.identify import identify
+from modules.families.kinds.registry import FILE_KINDS
+from modules.families.kinds.unrecognised import BROKEN
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_caller
 from trainer.cli import Verb
 from trainer.cli.console import Meter
 
-_FORMS = ("single", "folder", "kohya", "peft")
+_FORMS = tuple(dict.fromkeys(form for kind in FILE_KINDS.values() for form in kind.forms))
 _DTYPES = ("float16", "bfloat16", "float32")
 _MB = 1_000_000
 
@@ -25,9 +27,9 @@ def _convert(options: argparse.Namespace) -> int:
     source, out = from_caller(options.source), from_caller(options.out)
     _require_free(source, out, overwrite=options.overwrite)
     kind = identify(source)
-    if kind.kind == "broken":  # said before torch is loaded
+    if kind.kind == BROKEN.name:  # said before torch is loaded
         raise DarkroomError(kind.sentence)
-    from modules.formats.conversion import convert, open_source, target_form
+    from modules.families.kinds.conversion import convert, open_source, target_form
     from modules.system.dtypes import dtype_of
 
     form = target_form(kind, out, options.to)

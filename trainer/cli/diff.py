@@ -7,8 +7,8 @@ import json
 import sys
 
 from modules.config.compare import differing_paths
-from modules.config.edit import get_path
 from modules.config.schema import Config
+from modules.settings.edit import get_path
 from modules.system.problem import cut
 from trainer.cli import Verb
 from trainer.cli.options import add_config_argument, read_config

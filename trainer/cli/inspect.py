@@ -8,10 +8,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from modules.families.kinds.file_kind import FileKind
+from modules.families.kinds.programs import who_loads_file
+from modules.families.kinds.record import Loads
+from modules.families.kinds.unrecognised import BROKEN
 from modules.formats.checkpoint_header import read_checkpoint_header
-from modules.formats.file_kind import FileKind
 from modules.formats.headers import UnreadableFileError
-from modules.formats.interop import Loads, who_loads_file
 from modules.system.paths import from_caller
 from trainer.cli import Verb
 
@@ -29,12 +31,12 @@ def _inspect(options: argparse.Namespace) -> int:
     else:
         for line in _lines(path, kind, loads, metadata):
             _say(line)
-    return 2 if kind.kind == "broken" else 0
+    return 2 if kind.kind == BROKEN.name else 0
 
 
 def _metadata(path: Path, kind: FileKind) -> Mapping[str, str]:
     try:
-        return {} if path.is_dir() or kind.kind == "broken" else read_checkpoint_header(path).metadata
+        return {} if path.is_dir() or kind.kind == BROKEN.name else read_checkpoint_header(path).metadata
     except UnreadableFileError:
         return {}
 

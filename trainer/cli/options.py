@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from modules.config.codec import Loaded
-from modules.config.edit import set_path
 from modules.config.imports.any_file import load_any
 from modules.config.presets import Preset, list_presets
 from modules.config.schema import Config
+from modules.settings.edit import set_path
 from modules.settings.field import records_of
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_caller

@@ -26,7 +26,7 @@ from trainer.cli.options import (
 )
 from trainer.events import Event, RunFailed, RunFinished
 from trainer.launch import RunRequest, import_engine
-from trainer.run.backup import find_backup
+from trainer.run_folder.backup import find_backup
 
 
 def _train(options: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,15 +13,15 @@ import torch
 from modules.data.cache.build import Built, ImageJob, build_captions, build_images, missing_images, to_tensor
 from modules.data.cache.key import DigestIndex, caption_key, image_key
 from modules.data.cache.store import CacheStore
+from modules.data.conditioning import Conditioning
 from modules.data.dataset import Dataset
 from modules.data.transforms.fit import load_pixels
-from modules.families.protocol import Conditioning, ModelFamily
+from modules.families.protocol import ModelFamily
 from modules.memory.placement import Placement
 from modules.system.devices import CPU, Device, move
 from trainer import phases
 from trainer.commands import CommandDesk
 from trainer.events import CacheProgress, Event, PhaseChanged, WarningRaised
-from trainer.step.precision import Precision
 
 Emit = Callable[[Event], None]
 _MOST_NAMED = 5
@@ -36,11 +37,11 @@ class EncoderIdentities:
 
 @dataclass(frozen=True, eq=False)
 class Encoders:
-    """The model's encoders as the caches use them: one entry at a time, in the run's precision."""
+    """The model's encoders as the caches use them: one entry at a time, under the run's `autocast()`."""
 
     family: ModelFamily
     device: Device
-    precision: Precision
+    autocast: Callable[[], AbstractContextManager[object]]
 
     def latents(self, image_13PP: torch.Tensor) -> torch.Tensor:
         """Return the latents (1, C, H, W) of one image, on the processor."""
@@ -49,7 +50,7 @@ class Encoders:
 
     def caption(self, caption: str) -> Conditioning:
         """Return the conditioning of one caption, on the training device."""
-        with torch.no_grad(), self.precision.autocast():
+        with torch.no_grad(), self.autocast():
             return self.family.encode_prompts([caption])
 
 

@@ -22,7 +22,7 @@ _AHEAD = 4  # micro-batches
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a micro-batch stands: which step of the run and the epoch, which of its window's micro-batches."""
+    """Where a micro-batch stands: which step of the run and the epoch, which of its group's micro-batches."""
 
     sample_indices: MicroBatch
     step: int
@@ -38,14 +38,17 @@ class Loader:
     dataset: Dataset
     plans: EpochPlans
     latents: LatentSource
-    conditioning: ConditioningSource | None
+    conditioning: ConditioningSource
     device: Device
     caption_dropout: float
     run_seed: int
     threads: int
 
     def batches(self, epoch: int, *, first_epoch_step: int, step: int) -> Iterator[Batch]:
-        """Yield the batches of an epoch, beginning with one of its steps, which is step number `step` of the run."""
+        """Yield the batches of an epoch from the accumulation group of one of its steps on.
+
+        That step is number `step` of the run. Each batch carries the number of its group's first step.
+        """
         places = self._places(epoch, first_epoch_step, step)
         pool = ThreadPoolExecutor(self.threads, thread_name_prefix="darkroom-loader")
         try:
@@ -75,10 +78,12 @@ class Loader:
         return sum(b.width_px * b.height_px for b in buckets)
 
     def _places(self, epoch: int, first_epoch_step: int, step: int) -> Iterator[_Place]:
-        for index, group in enumerate(self.plans.accumulation_groups(epoch)[first_epoch_step:]):
+        first_group, num_done = divmod(first_epoch_step, self.plans.steps_per_group)
+        for index, group in enumerate(self.plans.accumulation_groups(epoch)[first_group:]):
+            first_step = step - num_done + index * self.plans.steps_per_group
             group_samples = sum(len(m) for m in group)
             for number, sample_indices in enumerate(group):
-                yield _Place(sample_indices, step + index, number, group_samples, number == len(group) - 1)
+                yield _Place(sample_indices, first_step, number, group_samples, number == len(group) - 1)
 
     def _submit(self, pool: ThreadPoolExecutor, place: _Place) -> list[Future[Prepared]]:
         return [pool.submit(self.latents.prepare, s) for s in place.sample_indices]
@@ -109,7 +114,7 @@ class Loader:
         return Batch(
             latents_BCHW=self.latents.deliver(place.sample_indices, prepared),
             captions=captions,
-            conditioning=None if self.conditioning is None else self.conditioning.deliver(captions),
+            conditioning=self.conditioning.deliver(captions),
             loss_weights_B=move(torch.tensor([c.loss_weight for c in concepts]), self.device),
             size_conditionings=[
                 e.size_conditioning(s.resolution) for s, e in zip(place.sample_indices, examples, strict=True)

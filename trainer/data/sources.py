@@ -14,10 +14,11 @@ import torch
 
 from modules.data.cache.build import to_tensor
 from modules.data.cache.store import BrokenEntryError, CacheStore
+from modules.data.conditioning import Conditioning, DeliveredConditioning, PartialConditioning
 from modules.data.dataset import Dataset
 from modules.data.order import SampleIndex
 from modules.data.transforms.fit import Pixels, load_pixels
-from modules.families.protocol import Conditioning, ModelFamily
+from modules.families.protocol import ModelFamily
 from modules.system.devices import Device, move
 
 Prepared = torch.Tensor | None
@@ -37,6 +38,14 @@ class LatentSource(Protocol):
 
 class ConditioningSource(Protocol):
     """Gives the text states of captions."""
+
+    def deliver(self, captions: Sequence[str]) -> DeliveredConditioning:
+        """Return the conditioning of captions, in their order, as far as it is not to be encoded in the step itself."""
+        ...
+
+
+class FixedConditioning(Protocol):
+    """Gives the text states of captions that are encoded the same way throughout a run."""
 
     def deliver(self, captions: Sequence[str]) -> Conditioning:
         """Return the conditioning of captions, in their order."""
@@ -126,3 +135,28 @@ class EncodedConditioning:
         """Encode the captions."""
         joined = self.family.join([self.encode(c) for c in captions], self.encode(""))
         return joined.to(self.device, self.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class ConditioningByCaption:
+    """Text states of a batch, each caption's from where it belongs: `fixed`, or the training step itself.
+
+    `is_cacheable(caption)` tells the two apart (`caption_is_cacheable`). A batch of one kind is delivered exactly as
+    if there were no other. In a mixed one the length of a batch that is encoded at once differs, and with it the last
+    bits: fp32 by 1e-6, bf16 by 4e-3.
+    """
+
+    is_cacheable: Callable[[str], bool]
+    fixed: FixedConditioning
+
+    def deliver(self, captions: Sequence[str]) -> DeliveredConditioning:
+        """Return the conditioning of captions, in their order; what is encoded in the step is missing in it."""
+        are_cacheable = [self.is_cacheable(c) for c in captions]
+        if all(are_cacheable):
+            return self.fixed.deliver(captions)
+        if not any(are_cacheable):
+            return None
+        entries = [
+            self.fixed.deliver([c]) if in_cache else None for c, in_cache in zip(captions, are_cacheable, strict=True)
+        ]
+        return PartialConditioning(entries, self.fixed.deliver([""]))

@@ -7,55 +7,49 @@ what it was: what is tried works on small copies, under evaluation, or with file
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from modules.memory.placement import free_cached_memory
 from modules.optim.param_groups import TrainGroup
 from modules.system.global_rng import seeded_global_rng
 from modules.system.seeds import derive_seed
-from trainer.callbacks.dry_run import DryRunCheck
 from trainer.commands import StopRequested
 from trainer.dry_run.step import DryRunStep
 from trainer.events import PhaseChanged
-from trainer.run.assemble import build_stepper
-from trainer.run.endings import Prepared
-from trainer.run.failures import BranchError, explain, is_out_of_memory
+from trainer.step.callback import DryRunCheck
+from trainer.step.failures import BranchError, explain, is_out_of_memory
 from trainer.step.freezing import training_parts
+from trainer.step.loop import Training
 from trainer.step.stepper import Stepper
 
 
-def dry_run(run: Prepared) -> None:
+def dry_run(
+    training: Training, stepper_of: Callable[[Sequence[TrainGroup]], Stepper], *, check: Callable[[], None]
+) -> None:
     """Try every enabled branch of a run once and leave no trace.
 
-    Raises BranchError, which names the branch and its reason, or StopRequested.
+    `stepper_of(groups)` builds a stepper as the run's own one was built; `check()` is called before each branch and
+    raises StopRequested once the run is to stop. Raises BranchError, which names the branch and its reason.
     """
-    training, setup = run.training, run.setup
     if not training_parts(training.groups) or training.counters.epoch >= training.epochs:
         return  # the run ends at once
-    total_steps = training.loader.plans.total_steps(training.epochs)
-
-    def stepper_of(groups: Sequence[TrainGroup]) -> Stepper:
-        model = dataclasses.replace(run.model, groups=groups)
-        return build_stepper(setup.config, model, setup.machine, total_steps=total_steps)
-
-    device = setup.machine.train_device
+    context = training.context
     try:
-        with seeded_global_rng(derive_seed(setup.config.general.seed, "dry run"), device):
+        with seeded_global_rng(derive_seed(context.run_seed, "dry run"), context.device):
             dry_run_step = DryRunStep(training, stepper_of)
             for dry_run_check in dry_run_step.dry_run_checks():
-                _carry_out(run, dry_run_check)
-            with dry_run_step.room_for_state(device):
+                _carry_out(training, dry_run_check, check)
+            with dry_run_step.room_for_state(context.device):
                 for callback in training.callbacks:
                     for dry_run_check in callback.dry_run_checks(dry_run_step.small):
-                        _carry_out(run, dry_run_check)
+                        _carry_out(training, dry_run_check, check)
     finally:
-        free_cached_memory(device)
+        free_cached_memory(context.device)
 
 
-def _carry_out(run: Prepared, dry_run_check: DryRunCheck) -> None:
-    run.setup.desk.check()
-    run.setup.log.emit(PhaseChanged("dry_run", dry_run_check.what))
+def _carry_out(training: Training, dry_run_check: DryRunCheck, check: Callable[[], None]) -> None:
+    check()
+    training.log.emit(PhaseChanged("dry_run", dry_run_check.what))
     try:
         dry_run_check.try_once()
     except StopRequested:

@@ -27,8 +27,8 @@ from modules.optim.param_groups import (
 )
 from modules.system.devices import Device
 from modules.system.errors import DarkroomError
-from trainer.callbacks.dry_run import DryRunCheck, DryRunState
 from trainer.methods.protocol import StepLoss, TrainingMethod
+from trainer.step.callback import DryRunCheck, DryRunState
 from trainer.step.loop import Training, add_micro_batch
 from trainer.step.stepper import Stepper
 
@@ -103,13 +103,14 @@ class DryRunStep:
         raise DarkroomError("No image is left to learn from.", advice="Look at the warnings: they name the files.")
 
     def _learn_from(self, batch: Batch, method: TrainingMethod) -> StepLoss:
+        """Learn from a batch in one step, the first where the method makes several of it."""
         training = self._training
         with training.stepper.dry_run_step(named_parameters(self.small.groups).keys()):
-            taken = [
-                add_micro_batch(b, method, self.small.stepper, training.context, training.precision)
-                for b in method.batches([batch])
-            ]
-        return taken[-1]
+            for taken in method.batches([batch], training.context):
+                step_loss = add_micro_batch(taken, method, self.small.stepper, training.context, training.precision)
+                if step_loss.is_last_micro_batch:
+                    return step_loss
+        raise ValueError("The method yields no batch that ends a step.")
 
     def _refuse_numbers_that_are_none(self, step_loss: StepLoss) -> None:
         """Raise where a fresh run begins with NaN. A resumed one has learned before: its loop passes such steps over.

@@ -15,11 +15,11 @@ from modules.adapters.lora import LoraAdapter
 from modules.config.codec import encode
 from modules.config.schema import Config, lora_of
 from modules.data.dataset import Dataset
+from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.spec import LoraNaming
 from modules.formats.lora_files import LoraLayerWeights, to_kohya, to_peft
 from modules.formats.metadata import LoraFacts, lora_metadata, tag_frequency
 from modules.formats.safetensors_io import OnWritten, Writable, payload_sha256, write_safetensors
-from modules.formats.single_file.models import CONFIGS_KEY
 from modules.system.dtypes import dtype_of
 
 
@@ -100,6 +100,7 @@ class LoraExporter:
             title=title,
             base_model=Path(self.config.model.base_model).name,
             base_version=self.naming.base_version,
+            is_v2=self.naming.is_v2,
             architecture=self.naming.architecture,
             rank=lora_of(self.config).rank,
             alpha=lora_of(self.config).alpha,

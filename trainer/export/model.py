@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from modules.config.schema import Config
+from modules.families.parts.folder_model import write_folder
+from modules.families.parts.single_file.write import CheckpointTraits, write_checkpoint
 from modules.families.protocol import ModelFamily, Part
-from modules.formats.folder_model import write_folder
 from modules.formats.lazy_tensors import LazyTensor, lazy
 from modules.formats.safetensors_io import OnWritten
-from modules.formats.single_file.write import CheckpointTraits, write_checkpoint
 from modules.system.dtypes import dtype_of
 from trainer.export.lora import embedded_config
 

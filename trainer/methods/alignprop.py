@@ -1,4 +1,4 @@
-"""AlignProp: the model paints, and the gradient of a reward goes back through its last denoising steps.
+"""AlignProp: the model samples images, and the gradient of a reward goes back through its last denoising steps.
 
 Prabhudesai et al. 2023 (arXiv 2310.03739). A step follows the reward with a probability, else it denoises as usual,
 which keeps the model near its images. The prompts are the batch's captions, at the batch's size.
@@ -13,14 +13,16 @@ from typing import Any, Literal
 
 import torch
 
+from modules.config.sections.training import Training
 from modules.data.batch import Batch
 from modules.data.buckets import Size
+from modules.objectives.methods import alignprop as settings
 from modules.objectives.reward_gradient import num_scored, reward_loss
 from modules.rewards.composite import CompositeReward, Scores
 from modules.sampling.rollout import Rollout, RolloutSettings, roll_out
-from modules.sampling.truncation import Truncation
+from modules.sampling.truncation import Truncation, truncation_of
 from modules.system.seeds import derive_seed
-from trainer.methods.denoise import Denoise
+from trainer.methods.denoise import Denoise, denoise_of
 from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
 
 _SEEDS = 2**63  # as many as `derive_seed` knows
@@ -51,12 +53,12 @@ class AlignProp:
         if self.probability > 0:
             self.reward.require_gradient()
 
-    def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+    def batches(self, loader: Iterable[Batch], context: StepContext) -> Iterator[Batch]:
         """Yield the loader's batches as they are."""
         yield from loader
 
     def loss(self, batch: Batch, context: StepContext) -> StepLoss:
-        """Return the loss of images painted for the batch's captions, or the denoising loss of its own images.
+        """Return the loss of images sampled for the batch's captions, or the denoising loss of its own images.
 
         All micro-batches of an optimizer step go the same way.
         """
@@ -110,7 +112,7 @@ class AlignProp:
             ways["denoising"] = self.denoise
         return ways
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, step: int) -> dict[str, Any]:
         """Return nothing: what is drawn follows from the seed and the step."""
         return {}
 
@@ -124,3 +126,21 @@ def _metrics(scores: Scores) -> dict[str, float]:
     values = torch.stack([m.detach().float().nanmean() for m in means]).tolist()  # one wait for the device
     names = ["reward", *(f"reward/{name}" for name in scores.by_name)]
     return {name: value for name, value in zip(names, values, strict=True) if not math.isnan(value)}
+
+
+def build(chosen: settings.AlignProp, training: Training, reward: CompositeReward | None) -> AlignProp:
+    """Return the method of its settings, which denoises with the run's own loss where it does not follow the reward."""
+    if reward is None:
+        raise ValueError("AlignProp needs a reward.")
+    return AlignProp(
+        reward,
+        RolloutSettings(chosen.steps, chosen.guidance),
+        truncation_of(
+            chosen.gradient_truncation,
+            backprop_steps=chosen.backprop_steps,
+            backprop_steps_min=chosen.backprop_steps_min,
+        ),
+        RewardLoss(chosen.loss, chosen.target_reward, chosen.weight),
+        chosen.probability,
+        denoise_of(training.loss),
+    )

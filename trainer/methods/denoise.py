@@ -6,15 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from modules.config.sections.loss import Loss
+from modules.config.sections.training import Training
 from modules.data.batch import Batch
 from modules.diffusion.noise import gaussian_like, generator_for, uniform_timesteps
-from modules.objectives.denoise import predicted_losses, snr_weights
+from modules.objectives.denoise import prediction_errors, sample_losses, timestep_weights
 from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
 
 
 @dataclass(frozen=True, slots=True)
 class Denoise:
-    """The denoising method with its loss weighting ("none" or "min_snr" with gamma)."""
+    """The denoising method with its loss weighting, by name, and that weighting's gamma."""
 
     weighting: str = "none"
     gamma: float = 5.0
@@ -22,7 +24,7 @@ class Denoise:
     def prepare(self, context: StepContext) -> None:
         """Nothing to prepare."""
 
-    def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+    def batches(self, loader: Iterable[Batch], context: StepContext) -> Iterator[Batch]:
         """Yield the loader's batches as they are."""
         yield from loader
 
@@ -41,18 +43,16 @@ class Denoise:
             generator_for(context.run_seed, "noise", batch.step, batch.micro_batch),
             context.device,
         )
-        losses_B = predicted_losses(
+        errors_BCHW = prediction_errors(
             family,
             batch.latents_BCHW,
             batch.conditioning_for(family),
             timesteps_B=timesteps_B,
             noise_BCHW=noise_BCHW,
         )
-        weights_B = snr_weights(process, timesteps_B, weighting=self.weighting, gamma=self.gamma)
-        if weights_B is not None:
-            losses_B = losses_B * weights_B
+        weights_B = timestep_weights(process, timesteps_B, weighting=self.weighting, gamma=self.gamma)
         return StepLoss(
-            loss=(losses_B * batch.loss_weights_B).mean(),
+            loss=sample_losses(errors_BCHW, weights_B, batch.loss_weights_B).mean(),
             num_samples=batch.num_samples,
             group_samples=batch.group_samples,
             is_last_micro_batch=batch.is_last_micro_batch,
@@ -62,9 +62,19 @@ class Denoise:
         """Return the one way there is: the method has no memory, so it may be tried itself."""
         return {"denoising": self}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, step: int) -> dict[str, Any]:
         """Return nothing: the method has no memory."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over nothing."""
+
+
+def denoise_of(loss: Loss) -> Denoise:
+    """Return the method with a run's loss settings."""
+    return Denoise(loss.weighting, loss.gamma)
+
+
+def build(settings: object, training: Training, reward: object) -> Denoise:
+    """Return the method; it has no settings of its own and no use for a reward."""
+    return denoise_of(training.loss)

@@ -6,16 +6,15 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from modules.config.method_facts import rollout_of, scorers_of
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
-from modules.config.sections.method import AlignProp
 from modules.data.dataset import Dataset
 from modules.rewards.composite import CompositeReward, build_rewards
 from modules.rewards.protocol import RewardContext
-from modules.rewards.selection import held_out_scorer, trained_scorers
+from modules.system.devices import Device
 from modules.system.secrets import hub_access
 from modules.system.secrets_file import load_secrets
-from trainer.run.assemble import Machine
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,34 +28,32 @@ class RewardModels:
 
 def load_reward_models(
     config: Config,
-    machine: Machine,
     *,
+    train_device: Device,
+    temp_device: Device,
     approved_hashes: frozenset[str],
     on_bytes: Callable[[float, float], None] | None,
 ) -> RewardModels | None:
-    """Load what rates the images of a config's method; None for a method that asks nobody.
+    """Load what scores the images of a config's method; None for a method that needs no reward models.
 
     Raises DarkroomError for a file that is missing or does not fit, and for code that is not approved.
     """
-    method, scorers = config.training.method, config.reward.models
-    if not isinstance(method, AlignProp):
+    in_use = scorers_of(config)
+    if in_use is None:
         return None
     context = RewardContext(
-        machine.train_device,
-        machine.temp_device,
+        train_device,
+        temp_device,
         offline=config.model.offline,
         hub_cache_dir=config.model.hub_cache_dir,
         hub=hub_access(load_secrets().secrets),
         approved_hashes=approved_hashes,
         on_bytes=on_bytes,
     )
-    followed, watched = (
-        trained_scorers(scorers, method.held_out_reward),
-        held_out_scorer(scorers, method.held_out_reward),
-    )
-    identity = repr([s.model_dump() for s in (*followed, *([watched] if watched else []))])
+    watched = in_use.held_out
+    identity = repr([s.model_dump() for s in in_use.all])
     return RewardModels(
-        build_rewards(followed, context),
+        build_rewards(in_use.trained, context),
         # Its own scale, whatever weight it would have among the others.
         build_rewards([watched.model_copy(update={"weight": 1.0, "enabled": True})], context) if watched else None,
         hashlib.blake2b(identity.encode(), digest_size=12).hexdigest(),
@@ -77,9 +74,9 @@ def measured_prompts(config: Config, validation: Dataset, training: Dataset) -> 
 
 
 def _captions(config: Config, dataset: Dataset) -> list[SamplePrompt]:
-    """Return a prompt for each caption of a data set, as many as are measured, painted as the method paints."""
-    method = config.training.method
-    assert isinstance(method, AlignProp)
+    """Return a prompt for each caption of a data set, as many as are measured, sampled as the method samples."""
+    rollout = rollout_of(config)
+    assert rollout is not None  # reward models score what the method samples
     found: dict[str, SamplePrompt] = {}
     for example in dataset.examples:
         size = example.resize_crops[0].bucket
@@ -91,8 +88,8 @@ def _captions(config: Config, dataset: Dataset) -> list[SamplePrompt]:
                     width_px=size.width_px,
                     height_px=size.height_px,
                     seed=len(found),
-                    steps=method.steps,
-                    guidance=method.guidance,
+                    steps=rollout.steps,
+                    guidance=rollout.guidance,
                 ),
             )
     return list(found.values())[: config.reward.num_images]

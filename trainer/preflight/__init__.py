@@ -7,16 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from modules.config.schema import Config
-from trainer.preflight.plans import datasets_of, plans_of
 from trainer.preflight.report import Preview, Report
 
-__all__ = ["Preview", "Report", "check", "datasets_of", "plans_of"]
+if TYPE_CHECKING:
+    from modules.data.datasets import Datasets
+
+__all__ = ["Preview", "Report", "check"]
 
 
-def check(config: Config, *, resume_from: Path | None = None, approved_code: Collection[str] | None = None) -> Report:
+def check(
+    config: Config,
+    *,
+    resume_from: Path | None = None,
+    approved_code: Collection[str] | None = None,
+    datasets: Datasets | None = None,
+) -> Report:
     """Return everything that can be found without loading a model, by `trainer.preflight.checks.check`."""
     from trainer.preflight import checks
 
-    return checks.check(config, resume_from=resume_from, approved_code=approved_code)
+    return checks.check(config, resume_from=resume_from, approved_code=approved_code, datasets=datasets)

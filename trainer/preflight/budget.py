@@ -24,8 +24,8 @@ from modules.estimate.disk import (
 )
 from modules.estimate.passes import Passes
 from modules.estimate.run import MemoryEstimate, RunPlan, estimate, in_gb
-from modules.estimate.tape import FLOAT32_BYTES
-from modules.families.registry import FAMILIES
+from modules.families.registry import FAMILIES, memory_of
+from modules.memory.tape import FLOAT32_BYTES
 from modules.settings.every import Every
 from modules.system.gpu_memory import GpuMemory, gpu_memory
 from modules.system.paths import from_root
@@ -155,20 +155,14 @@ def _disk_need(budget: Budget, sizes: Counts, num_captions: int) -> DiskNeed:
     config, run, configs = budget.config, budget.run, budget.architecture.configs
     spec = FAMILIES[config.model.family]
     weights = {name: budget.passes.weights(name, plan) for name, plan in run.plans.items()}
-    vae = next(p.name for p in spec.parts if p.role == "vae")
+    encoders = spec.names_of("vae") or spec.names_of("denoiser")  # pixels are kept as the denoiser reads them
     latents = latents_bytes(
         {(s.width_px, s.height_px): n for s, n in sizes.items()},
         factor=spec.latent_factor,
         channels=spec.latent_channels,
-        item_bytes=run.plans[vae].weight_bytes,
+        item_bytes=run.plans[encoders[0]].weight_bytes,
     )
-    pooled = configs.get("text_encoder_2", {}).get("projection_dim", 0)
-    text = text_bytes(
-        num_captions,
-        width=int(configs["unet"]["cross_attention_dim"]),
-        pooled_width=int(pooled),
-        item_bytes=FLOAT32_BYTES,
-    )
+    text = text_bytes(num_captions, size=memory_of(config.model.family).text_size(configs), item_bytes=FLOAT32_BYTES)
     return DiskNeed(
         backup_bytes=backup_bytes(
             weights,

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from modules.config.schema import Config
 from modules.data.dataset import Dataset
-from modules.families.parts.clip_tokens import CHUNK_TOKENS, ClipTokenizer, load_clip_tokenizer
-from modules.families.registry import FAMILIES
+from modules.families.parts.clip_tokens import CHUNK_TOKENS, ClipTokenizer
+from modules.families.registry import FAMILIES, load_tokenizer
+from modules.families.spec import tokenizer_of
 from modules.system.paths import from_root
 from modules.system.problem import Problem
 
@@ -25,7 +26,7 @@ def problems_of_captions(config: Config, training: Dataset) -> Iterator[Problem]
         return
     folder = tokenizer_folder(config)
     try:
-        tokenizer = load_clip_tokenizer(folder)
+        tokenizer = load_tokenizer(config.model.family)(folder)
         lengths = [tokenizer.count(c) for c in captions]
     except Exception as error:  # noqa: BLE001 - the library raises nothing more special for a damaged vocabulary
         yield Problem(
@@ -57,10 +58,10 @@ def _long_ones(lengths: Sequence[int], tokenizer: ClipTokenizer, captions: Seque
 
 def tokenizer_folder(config: Config) -> Path | None:
     """Return the folder of the tokenizer that a local base model brings along; None for the shipped vocabulary."""
-    encoders = [p.name for p in FAMILIES[config.model.family].parts if p.role == "text_encoder"]
+    encoders = FAMILIES[config.model.family].names_of("text_encoder")
     if not encoders or not config.model.base_model.strip():
         return None
-    folder = from_root(config.model.base_model) / encoders[0].replace("text_encoder", "tokenizer")
+    folder = from_root(config.model.base_model) / tokenizer_of(encoders[0])
     try:
         return folder if folder.is_dir() else None
     except (OSError, ValueError):

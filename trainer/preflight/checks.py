@@ -9,9 +9,11 @@ from pathlib import Path
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.data.dataset import Dataset, EpochPlans
-from modules.formats.file_kind import FileKind
+from modules.data.datasets import Datasets
+from modules.families.kinds.file_kind import FileKind
 from modules.system.approvals import approved_hashes
 from modules.system.problem import Problem
+from trainer.data.datasets import datasets_of
 from trainer.preflight.budget import describe_memory
 from trainer.preflight.captions import problems_of_captions
 from trainer.preflight.companions import problems_of_companions
@@ -22,7 +24,6 @@ from trainer.preflight.length import problems_of_length
 from trainer.preflight.model import found_model, problems_of_model
 from trainer.preflight.packages import problems_of_packages
 from trainer.preflight.places import problems_of_places
-from trainer.preflight.plans import datasets_of, plans_of
 from trainer.preflight.prediction import problems_of_prediction
 from trainer.preflight.report import Preview, Report
 from trainer.preflight.resume import problems_of_resume
@@ -32,11 +33,19 @@ from trainer.preflight.validation import problems_of_validation
 _REWARD_MODELS = ("reward.", "training.method")
 
 
-def check(config: Config, *, resume_from: Path | None = None, approved_code: Collection[str] | None = None) -> Report:
+def check(
+    config: Config,
+    *,
+    resume_from: Path | None = None,
+    approved_code: Collection[str] | None = None,
+    datasets: Datasets | None = None,
+) -> Report:
     """Return everything that can be found without loading a model. Reads headers, file lists and captions only.
 
     `resume_from` is the backup, the run's folder or the workspace that the run is to go on from, where it is to.
     `approved_code` are hashes of the user's own code that may run; what was approved on this machine by default.
+    `datasets` are the images of this very config where they are scanned already; the report has them, or those of a
+    scan here.
     """
     problems = problems_of(config)
     problems += problems_of_devices(config)
@@ -55,16 +64,16 @@ def check(config: Config, *, resume_from: Path | None = None, approved_code: Col
     problems += concept_problems.values()
     readable = _without(config, concept_problems.keys())  # looked into all the same: everything is told at once
     try:
-        training, validation = datasets_of(readable)
+        found = datasets or datasets_of(readable)
     except OSError as error:
         problems.append(
             Problem("concepts", f"A folder of images cannot be read: {error}.", advice="Check that it is there.")
         )
         return Report(tuple(problems), None)
+    training, validation, plans = found.training, found.validation, found.plans
     problems += problems_of_images(readable, training, validation)
     problems += problems_of_captions(readable, training)
     problems += problems_of_companions(readable, training)
-    plans = plans_of(readable, training)
     problems += problems_of_length(readable, training, plans)
     total_steps = plans.total_steps(config.training.epochs)
     problems += problems_of_validation(config, total_steps=total_steps)
@@ -76,7 +85,7 @@ def check(config: Config, *, resume_from: Path | None = None, approved_code: Col
     reward_models = tuple(
         p.message for p in of_reward_models if p.severity == "info" and p.path.startswith(_REWARD_MODELS)
     )
-    return Report(tuple(problems), replace(preview, reward_models=reward_models))
+    return Report(tuple(problems), replace(preview, reward_models=reward_models), found)
 
 
 def _without(config: Config, concepts: Collection[int]) -> Config:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from modules.config.method_facts import method_of, rollout_of, scorers_of
 from modules.config.schema import Config
 from modules.config.sections.adapter import Lora
-from modules.config.sections.method import AlignProp
 from modules.data.buckets import Size
 from modules.estimate.architecture import Architecture
 from modules.estimate.run import RUNTIME_BYTES, Average, Phase, RunPlan, Sample, Sampled
-from modules.estimate.tape import AdapterPlan, PartPlan, Trains
-from modules.families.registry import FAMILIES
+from modules.families.registry import FAMILIES, memory_of
 from modules.families.spec import PartSpec
+from modules.memory.tape import AdapterPlan, PartPlan, Trains
+from modules.optim.spec import is_fused
 from modules.rewards.registry import REWARDS
-from modules.rewards.selection import held_out_scorer, trained_scorers
 from modules.system import hardware
 from trainer import phases
 
@@ -42,13 +42,13 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         sizes=sizes_px,
         batch_size=config.training.batch_size,
         accumulates=config.training.accumulation_steps > 1,
-        optimizer=config.training.optimizer.name,
+        optimizer=config.training.optimizer,
         keeps_copies=config.training.low_precision_updates == "master",
         average=_AVERAGES[config.training.ema.mode],
         encodes_in_training=not config.data.latent_cache,
         samples=samples,
         scales_loss=config.training.precision == "float16",
-        is_fused=bool(getattr(config.training.optimizer, "fused_back_pass", False)),
+        is_fused=is_fused(config.training.optimizer),
         sampled=_sampled(config),
         runtime_bytes=0 if hardware.here().kind_of(config.general.train_device) == "cpu" else RUNTIME_BYTES,
     )
@@ -56,29 +56,26 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
 
 def _samples(config: Config, sizes_px: Sequence[tuple[int, int]]) -> Iterator[Sample]:
     """Yield what the run paints to look at: samples, and images to measure a reward on (`measured_prompts`)."""
-    method = config.training.method
-    measures = isinstance(method, AlignProp) and not config.reward.measure_every.is_never
+    rollout, is_measured = rollout_of(config), method_of(config).needs_reward_models
+    measures = is_measured and not config.reward.measure_every.is_never
     paints = not config.sampling.every.is_never or config.sampling.at_start or config.sampling.at_end
     prompts = [p for p in config.sampling.prompts if p.enabled]
     if paints or measures:
         yield from (Sample(p.width_px, p.height_px, p.guidance > 1) for p in prompts)
-    if measures and not prompts and isinstance(method, AlignProp):
-        yield from (Sample(*size, method.guidance > 1) for size in sizes_px)
+    if measures and not prompts and rollout is not None:
+        yield from (Sample(*size, rollout.guidance > 1) for size in sizes_px)
 
 
 def _sampled(config: Config) -> Sampled | None:
-    """Return what a reward method adds to a step; reward models' own files count as those that are published."""
-    method, scorers = config.training.method, config.reward.models
-    if not isinstance(method, AlignProp):
+    """Return what a method that samples adds to a step; reward models' own files count as those that are published."""
+    rollout, in_use = rollout_of(config), scorers_of(config)
+    if rollout is None:
         return None
-    held_out = held_out_scorer(scorers, method.held_out_reward)
-    reward_models = (*trained_scorers(scorers, method.held_out_reward), *((held_out,) if held_out else ()))
+    scorers = in_use.all if in_use is not None else ()
     return Sampled(
-        backprop_steps=method.backprop_steps,
-        is_guided=method.guidance > 1,
-        reward_models_bytes=sum(
-            file.loaded_bytes for reward_model in reward_models for file in REWARDS[reward_model.kind].files
-        ),
+        backprop_steps=rollout.gradient_steps,
+        is_guided=rollout.guidance > 1,
+        reward_models_bytes=sum(file.loaded_bytes for scorer in scorers for file in REWARDS[scorer.kind].files),
     )
 
 
@@ -86,7 +83,7 @@ def _part_plan(config: Config, lora: Lora, part: PartSpec, configs: Mapping[str,
     settings = config.part(part.name)
     weight_bytes = ITEM_BYTES[settings.dtype]
     if part.role == "vae":
-        # SDXL's own overflows in float16 and is kept in float32 then; images are encoded without autocast.
+        # One that overflows in float16 is kept in float32 then; images are encoded without autocast.
         overflows = settings.dtype == "float16" and FAMILIES[config.model.family].vae_overflows
         stays = overflows and bool(configs[part.name].get("force_upcast", True))
         return PartPlan(weight_bytes=4 if stays else weight_bytes)
@@ -112,16 +109,8 @@ def _adapter_plan(lora: Lora, part: PartSpec) -> AdapterPlan:
 
 
 def _unreached(config: Config, part: PartSpec, settings: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the layers of a text encoder that no gradient reaches (`TextTower.reaches`): those that clip skip leaves
-    out, and SDXL's first encoder's last one and its norm always. A pooled state, where it is used, reaches them all.
-    """
-    is_xl = config.model.family == "sdxl"
-    if part.role != "text_encoder" or part.name == "text_encoder_2":
-        return ()
-    num_layers = int(str(settings["num_hidden_layers"]))
-    skipped = config.model.clip_skip + (1 if is_xl else 0)
-    layers = tuple(f"encoder.layers.{i}." for i in range(num_layers - skipped, num_layers))
-    return (*layers, "final_layer_norm") if is_xl else layers
+    """Return the layers of a part that no gradient reaches, as the family knows them."""
+    return memory_of(config.model.family).unreached(part.name, settings, config.model.clip_skip)
 
 
 def _on_device(config: Config, *, has_samples: bool) -> dict[Phase, frozenset[str]]:

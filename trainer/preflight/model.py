@@ -12,11 +12,12 @@ from typing import Literal
 from huggingface_hub import constants
 
 from modules.config.schema import Config
+from modules.families.kinds.file_kind import FileKind
+from modules.families.kinds.identify import identify
+from modules.families.kinds.registry import serves_as
 from modules.families.registry import FAMILIES
 from modules.families.spec import FamilySpec
-from modules.formats.file_kind import FileKind
 from modules.formats.headers import UnreadableFileError, read_header
-from modules.formats.kinds import identify
 from modules.system.paths import from_root
 from modules.system.problem import Problem, cut
 
@@ -167,7 +168,11 @@ def _vae(config: Config) -> Iterator[Problem]:
     spec = FAMILIES[config.model.family]
     if name := config.model.vae_file.strip():
         found = identify(from_root(name))
-        if found.kind not in ("vae", "checkpoint"):
+        if not spec.names_of("vae"):
+            yield Problem(
+                "model.vae_file", f"{spec.label} has no VAE, so the VAE file is not used.", "warning", "Leave it empty."
+            )
+        elif not serves_as(found, "VAE"):
             yield Problem(
                 "model.vae_file",
                 f"{cut(name, max_chars=200)} holds no VAE. {found.sentence}",
@@ -188,7 +193,7 @@ def _first_lora(config: Config) -> Iterator[Problem]:
     if not name or config.training.trains != "adapter":
         return
     found = identify(from_root(name))
-    if found.kind != "lora":
+    if not serves_as(found, "start of an adapter"):
         message = f"{cut(name, max_chars=200)} is no LoRA. {found.sentence}"
         yield Problem("adapter.start_from", message, advice="Choose a LoRA file, or leave it empty for a fresh one.")
     elif found.family and found.family != config.model.family:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from modules.config.schema import Config
-from modules.formats.file_kind import FileKind
+from modules.families.kinds.file_kind import FileKind
 from modules.sampling.registry import SAMPLERS
 from modules.system.problem import Problem
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from modules.system.problem import Problem, errors_in
+
+if TYPE_CHECKING:
+    from modules.data.datasets import Datasets
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +32,11 @@ class Preview:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The findings of a check and, where the images could be read, the preview."""
+    """The findings of a check and, where the images could be read, the preview and the images, for the run to use."""
 
     problems: tuple[Problem, ...]
     preview: Preview | None
+    datasets: Datasets | None = None
 
     @property
     def errors(self) -> list[Problem]:

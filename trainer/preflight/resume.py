@@ -7,11 +7,11 @@ from pathlib import Path
 
 from modules.config.codec import load_file
 from modules.config.compare import fixed_on_resume
-from modules.config.edit import get_path
 from modules.config.schema import Config
+from modules.settings.edit import get_path
 from modules.system.errors import DarkroomError
 from modules.system.problem import Problem, shown
-from trainer.run.backup import find_backup
+from trainer.run_folder.backup import find_backup
 
 
 def problems_of_resume(config: Config, place: Path) -> Iterator[Problem]:

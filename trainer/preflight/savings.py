@@ -9,9 +9,11 @@ from typing import Any
 from modules.config.schema import Config
 from modules.estimate.passes import Passes
 from modules.estimate.run import RunPlan, estimate
-from modules.estimate.tape import PartPlan
 from modules.families.registry import FAMILIES
 from modules.families.spec import PartSpec
+from modules.memory.tape import PartPlan
+from modules.optim.registry import MEMORY_SAVER, optimizer_spec
+from modules.optim.spec import is_fused
 
 _WORTH_IT = 0.03  # of the peak; less is not worth a sentence
 _MOST_TOLD = 4
@@ -56,7 +58,7 @@ def _savings(config: Config, run: RunPlan) -> Iterator[Saving]:
     spec = FAMILIES[config.model.family]
     for part in spec.trainable_parts:
         yield from _of_passes(part, run.plans[part.name])
-    encoders = tuple(p.name for p in spec.parts if p.role == "text_encoder")
+    encoders = spec.names_of("text_encoder")
     learning = [n for n in encoders if run.plans[n].trains != "nothing"]
     if learning and any(p.trains != "nothing" for n, p in run.plans.items() if n not in encoders):
         words = "leaving the text encoders as they are" if len(learning) > 1 else "leaving the text encoder as it is"
@@ -64,7 +66,7 @@ def _savings(config: Config, run: RunPlan) -> Iterator[Saving]:
         yield Saving(f"parts.{learning[0]}.train", words, lambda r: _resting(_frozen(r, encoders), rest))
     wide = [n for n, p in run.plans.items() if p.weight_bytes > 2]
     if wide:
-        first = "unet" if "unet" in wide else wide[0]
+        first = next((n for n in spec.names_of("denoiser") if n in wide), wide[0])
         words = f"bfloat16 as the weight type of {', '.join(wide)}"
         yield Saving(f"parts.{first}.dtype", words, _of_parts(tuple(wide), weight_bytes=2))
     if run.batch_size > 1:
@@ -74,8 +76,9 @@ def _savings(config: Config, run: RunPlan) -> Iterator[Saving]:
     if config.training.precision in ("float32", "tfloat32"):
         names = tuple(p.name for p in spec.parts if p.role != "vae")
         yield Saving("training.precision", "bfloat16 as the precision", _of_parts(names, compute_bytes=2))
-    if run.optimizer != "adafactor":
-        yield Saving("training.optimizer.name", "Adafactor", lambda r: replace(r, optimizer="adafactor"))
+    if run.optimizer.name != MEMORY_SAVER.name:
+        leaner = MEMORY_SAVER.settings()
+        yield Saving("training.optimizer.name", MEMORY_SAVER.label, lambda r: replace(r, optimizer=leaner))
     yield from _of_steps(config, run)
     if run.average == "here":
         words = "the average of weights on the offload device"
@@ -99,7 +102,8 @@ def _of_passes(part: PartSpec, plan: PartPlan) -> Iterator[Saving]:
 def _of_steps(config: Config, run: RunPlan) -> Iterator[Saving]:
     is_tuned = any(p.trains == "full" for p in run.plans.values())
     can_fuse = run.batch_size == 1 and not run.accumulates and not run.scales_loss  # a smaller batch would accumulate
-    if is_tuned and can_fuse and getattr(config.training.optimizer, "fused_back_pass", None) is False:
+    settings = config.training.optimizer
+    if is_tuned and can_fuse and optimizer_spec(settings).can_fuse and not is_fused(settings):
         words = "the optimizer's fused backward pass, without clipping gradients"
         yield Saving("training.optimizer.fused_back_pass", words, lambda r: replace(r, is_fused=True))
     if run.keeps_copies and any(config.part(n).dtype == "bfloat16" for n, p in run.plans.items() if p.trains == "full"):
@@ -109,9 +113,9 @@ def _of_steps(config: Config, run: RunPlan) -> Iterator[Saving]:
 
 def _of_caches(config: Config, run: RunPlan) -> Iterator[Saving]:
     if run.encodes_in_training:
-        vae = next(p.name for p in FAMILIES[config.model.family].parts if p.role == "vae")
+        vae = FAMILIES[config.model.family].names_of("vae")
         words = "the cache of images"
-        yield Saving("data.latent_cache", words, lambda r: replace(_resting(r, (vae,)), encodes_in_training=False))
+        yield Saving("data.latent_cache", words, lambda r: replace(_resting(r, vae), encodes_in_training=False))
     if run.samples:
         halves = tuple(replace(s, width_px=s.width_px // 2, height_px=s.height_px // 2) for s in run.samples)
         yield Saving("sampling.prompts", "samples of half the width and height", lambda r: replace(r, samples=halves))

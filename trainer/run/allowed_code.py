@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from modules.config.method_facts import scorers_of
 from modules.config.schema import Config
-from modules.config.sections.method import AlignProp
-from modules.rewards.selection import held_out_scorer, trained_scorers
+from modules.rewards.registry import REWARDS
 from modules.rewards.user_code_file import hash_of, split_reference
 from modules.system.approvals import approved_hashes
 from modules.system.errors import DarkroomError
@@ -24,14 +24,10 @@ class CodeFile:
 
 def code_of(config: Config) -> tuple[CodeFile, ...]:
     """Return the code that a run of a config would run. What cannot be read is left to the check, which names it."""
-    method = config.training.method
-    if not isinstance(method, AlignProp):
-        return ()
-    held_out = held_out_scorer(config.reward.models, method.held_out_reward)
-    in_use = (*trained_scorers(config.reward.models, method.held_out_reward), *([held_out] if held_out else []))
+    in_use = scorers_of(config)
     found = []
-    for scorer in in_use:
-        if scorer.kind == "user_code":
+    for scorer in in_use.all if in_use is not None else ():
+        if REWARDS[scorer.kind].runs_code:
             try:
                 path, function = split_reference(scorer.file)
                 found.append(CodeFile(path, function, hash_of(path)))

@@ -18,6 +18,7 @@ from modules.config.schema import Config
 from modules.formats.safetensors_io import read_safetensors, write_safetensors
 from modules.optim.param_groups import (
     TrainGroup,
+    is_of_group,
     kept_parameters,
     moved_parameters,
     optimizer_state,
@@ -27,6 +28,8 @@ from modules.system.errors import DarkroomError
 from trainer.methods.protocol import TrainingMethod
 from trainer.step.counters import Counters
 from trainer.step.stepper import Stepper
+
+_METHOD_FILE = "method.safetensors"  # only where a method keeps tensors, such as a rollout under way
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +66,15 @@ def write_state(
     write_safetensors(folder / "optimizer.safetensors", tensors, {})
     if stepper.ema is not None:
         write_safetensors(folder / "ema.safetensors", stepper.ema.averages, {})
+    method_state = method.state_dict(counters.step)
+    rollout = {name: value for name, value in method_state.items() if isinstance(value, torch.Tensor)}
+    if rollout:
+        write_safetensors(folder / _METHOD_FILE, rollout, {})
     state = {
         "counters": counters.to_json(),
         "num_threads": num_threads,
         "plan": plan,
-        "method": method.state_dict(),
+        "method": {name: value for name, value in method_state.items() if name not in rollout},
         "scaler": stepper.scaler.state_dict(),
         "optimizer_values": values,
         "ema_updates": stepper.ema.num_updates if stepper.ema else 0,
@@ -113,7 +120,7 @@ def restore(
     # A part that learned when the backup was written may have stopped since: its state would lie there for nothing.
     learning = moved_parameters(g for g in groups if g.is_training)
     of_learning = (
-        {key: value for key, value in state.items() if key.rsplit("|", 1)[0] in learning}
+        {key: value for key, value in state.items() if is_of_group(key) or key.rsplit("|", 1)[0] in learning}
         for state in (tensors, saved.optimizer_values)
     )
     restore_optimizer_state(stepper.optimizer, learning, *of_learning)
@@ -121,4 +128,5 @@ def restore(
         averages, _ = read_safetensors(folder / "ema.safetensors")
         stepper.ema.load(averages, saved.ema_updates)
     stepper.scaler.load_state_dict(saved.scaler)
-    method.load_state_dict(saved.method)
+    rollout = read_safetensors(folder / _METHOD_FILE)[0] if (folder / _METHOD_FILE).exists() else {}
+    method.load_state_dict({**saved.method, **{name: tensor.clone() for name, tensor in rollout.items()}})

@@ -10,17 +10,18 @@ from pathlib import Path
 
 from modules.optim.param_groups import TrainGroup
 from modules.system.paths import from_root
-from trainer.callbacks.dry_run import DryRunComplete, DryRunState, without_a_trace
+from trainer.callbacks.dry_run import DryRunComplete, without_a_trace
 from trainer.callbacks.saving import SavingCallback
 from trainer.events import BackupSaved, PhaseChanged, RunFinished, WarningRaised
 from trainer.methods.protocol import TrainingMethod
-from trainer.run.assemble import LoadedModel
-from trainer.run.backup import BackupInfo, remove_older, write_backup
 from trainer.run.checkpoint import write_state
-from trainer.run.failures import explain
+from trainer.run.model import LoadedModel
 from trainer.run.setup import RunSetup
 from trainer.run.watchers import Watchers
+from trainer.run_folder.backup import BackupInfo, remove_older, write_backup
+from trainer.step.callback import DryRunState
 from trainer.step.counters import Counters
+from trainer.step.failures import explain
 from trainer.step.loop import LoopOutcome, Training
 from trainer.step.stepper import Stepper
 

@@ -17,6 +17,7 @@ import torch
 from modules.config.codec import load_file
 from modules.config.compare import fixed_on_resume
 from modules.config.schema import Config
+from modules.data.datasets import Datasets
 from modules.system.approvals import approved_hashes
 from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
@@ -26,10 +27,18 @@ from modules.system.redaction import redacted
 from modules.system.secrets_file import load_secrets
 from trainer import preflight
 from trainer.commands import CommandDesk, StopRequested
+from trainer.data.datasets import still_valid, up_to_date
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, WarningRaised
 from trainer.launch import RunRequest
-from trainer.run.assemble import Machine, cached_loader, caches_of, load_model, machine_of
-from trainer.run.backup import (
+from trainer.run.checkpoint import SavedState, read_state
+from trainer.run.data import build_loaders, caches_of
+from trainer.run.downloads import DownloadMeter
+from trainer.run.machine import Machine, machine_of
+from trainer.run.model import load_model
+from trainer.run.setup import Clocks, RunSetup
+from trainer.run.threads import choose_num_threads
+from trainer.run.training_run import carry_out
+from trainer.run_folder.backup import (
     BackupInfo,
     abandoned_by,
     find_backup,
@@ -38,13 +47,8 @@ from trainer.run.backup import (
     new_run_dir,
     verify,
 )
-from trainer.run.checkpoint import SavedState, read_state
-from trainer.run.downloads import DownloadMeter
-from trainer.run.event_log import EventLog
-from trainer.run.failures import explain, is_mendable
-from trainer.run.setup import Clocks, RunSetup
-from trainer.run.threads import choose_num_threads
-from trainer.run.training_run import carry_out
+from trainer.run_folder.event_log import EventLog
+from trainer.step.failures import explain, is_mendable
 from trainer.step.precision import process_settings
 
 logger = logging.getLogger("darkroom.run")
@@ -73,8 +77,8 @@ def execute_guarded(
 def execute(request: RunRequest, *, log: EventLog, desk: CommandDesk, clocks: Clocks) -> None:
     """Carry out a request. Raises DarkroomError for what the user can mend, StopRequested before the first step."""
     approved_code = request.allowed_code | approved_hashes()
-    _tell_findings(request.config, approved_code, log)
-    machine = machine_of(request.config)
+    datasets = _checked(request, approved_code, log)
+    machine = machine_of(request.config.general, request.config.training.precision)
     backup = find_backup(request.resume_from) if request.resume_from is not None else None
     saved = _check_resume(request.config, backup) if backup else None
     if backup and saved and _is_complete(request.config, backup, saved):
@@ -99,7 +103,7 @@ def execute(request: RunRequest, *, log: EventLog, desk: CommandDesk, clocks: Cl
         if machine.guard is not None:
             stack.enter_context(machine.guard)
         if request.kind == "cache" or (request.kind == "train" and request.config.general.only_cache):
-            _only_cache(request.config, machine, desk, log, clocks)
+            _only_cache(request.config, datasets, machine, desk, log, clocks)
             return
         workspace = from_root(request.config.general.workspace_dir)
         run_dir = backup.run_dir if backup else new_run_dir(workspace, now=clocks.now())
@@ -108,7 +112,19 @@ def execute(request: RunRequest, *, log: EventLog, desk: CommandDesk, clocks: Cl
             _report_abandoned(backup, request.config.backup.keep, log)
             backup = make_newest(backup, now=clocks.now())
         carry_out(
-            RunSetup(request.config, machine, desk, log, clocks, run_dir, num_threads, backup, saved, approved_code)
+            RunSetup(
+                request.config,
+                datasets,
+                machine,
+                desk,
+                log,
+                clocks,
+                run_dir,
+                num_threads,
+                backup,
+                saved,
+                approved_code,
+            )
         )
 
 
@@ -118,15 +134,20 @@ def _tell_of_secrets(log: EventLog) -> None:
         log.emit(WarningRaised(problem.message, problem.advice))
 
 
-def _tell_findings(config: Config, approved_code: frozenset[str], log: EventLog) -> None:
-    """Check the config once more; tell its warnings, and raise DarkroomError with all of its errors."""
-    report = preflight.check(config, approved_code=approved_code)
-    if report.errors:
+def _checked(request: RunRequest, approved_code: frozenset[str], log: EventLog) -> Datasets:
+    """Check the config once more, report its warnings and return its images, scanned unless the request has them.
+
+    Raises DarkroomError with all errors of the config.
+    """
+    datasets = still_valid(request.datasets, request.config, log.emit)
+    report = preflight.check(request.config, approved_code=approved_code, datasets=datasets)
+    if report.errors or report.datasets is None:
         advice = " ".join(dict.fromkeys(e.advice for e in report.errors if e.advice))
         raise DarkroomError(" ".join(e.message for e in report.errors), advice=advice)
     for problem in report.problems:
         if problem.severity == "warning":
             log.emit(WarningRaised(problem.message, problem.advice))
+    return report.datasets
 
 
 def _check_resume(config: Config, backup: BackupInfo) -> SavedState:
@@ -163,13 +184,14 @@ def _report_abandoned(backup: BackupInfo, keep: int, log: EventLog) -> None:
     )
 
 
-def _only_cache(config: Config, machine: Machine, desk: CommandDesk, log: EventLog, clocks: Clocks) -> None:
+def _only_cache(
+    config: Config, datasets: Datasets, machine: Machine, desk: CommandDesk, log: EventLog, clocks: Clocks
+) -> None:
     """Fill the caches and end."""
     log.emit(PhaseChanged("loading", config.model.base_model))
     model = load_model(config, machine, DownloadMeter(emit=log.emit, desk=desk, clock=clocks.seconds))
-    caches = caches_of(config, model, machine, desk, log)
-    for dataset, is_validation in zip(preflight.datasets_of(config), (False, True), strict=True):
-        cached_loader(config, dataset, model, machine, caches, is_validation=is_validation)
+    caches = caches_of(from_root(config.general.cache_dir), model, machine, desk, log.emit)
+    build_loaders(config.data, up_to_date(datasets, log.emit), model, machine, caches)
     log.emit(RunFinished("cached", 0, f"The caches in {config.general.cache_dir} are complete."))
 
 

@@ -9,12 +9,12 @@ from datetime import datetime
 from pathlib import Path
 
 from modules.config.schema import Config
+from modules.data.datasets import Datasets
 from trainer.commands import CommandDesk
-from trainer.data.loader import Loader
-from trainer.run.assemble import Machine
-from trainer.run.backup import BackupInfo
 from trainer.run.checkpoint import SavedState
-from trainer.run.event_log import EventLog
+from trainer.run.machine import Machine
+from trainer.run_folder.backup import BackupInfo
+from trainer.run_folder.event_log import EventLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,13 @@ class Clocks:
 
 @dataclass(frozen=True, eq=False)
 class RunSetup:
-    """What a run is given: its config and machine, its ways to hear and speak, its folder, and where it goes on.
+    """What a run is given: its config, images and machine, its commands and log, its folder, and where it resumes.
 
     `approved_code` are the hashes of files of the user's own code that this run may run.
     """
 
     config: Config
+    datasets: Datasets
     machine: Machine
     desk: CommandDesk
     log: EventLog
@@ -42,11 +43,3 @@ class RunSetup:
     backup: BackupInfo | None
     saved: SavedState | None
     approved_code: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, eq=False)
-class Loaders:
-    """The images to learn from and those to be measured on."""
-
-    training: Loader
-    validation: Loader

@@ -12,25 +12,20 @@ from modules.adapters.stored_lora import fill, read_lora
 from modules.config.schema import Config
 from modules.families.protocol import ModelFamily
 from modules.formats.lora_files import LoraLayerWeights
-from modules.memory.placement import Placement
 from trainer import phases
 from trainer.callbacks.image_sampler import ImageSampler
-from trainer.run.assemble import load_family, machine_of, prepare_parts
+from trainer.run.machine import machine_of
+from trainer.run.model import load_family, placement_of, prepare_parts
 
 
 def generate_samples(config: Config, lora: Path | None) -> list[Image.Image]:
     """Return the images of a config's enabled prompts. Raises DarkroomError for a LoRA of another model."""
-    machine, family = machine_of(config), load_family(config)
+    machine = machine_of(config.general, config.training.precision)
+    family = load_family(config.model, config.part)
     prepare_parts(family, machine.precision)
     if lora is not None:
         put_lora_on(family, lora)
-    facts = phases.phase_facts(config)
-    placement = Placement(
-        {name: part.module for name, part in family.parts.items()},
-        train_device=machine.train_device,
-        temp_device=machine.temp_device,
-        needed_in=lambda phase: phases.needed_parts(phase, family.spec, facts),
-    )
+    placement = placement_of(family, phases.phase_facts(config), machine)
     image_sampler = ImageSampler(family, placement, machine.train_device, machine.precision)
     return image_sampler.sample([p for p in config.sampling.prompts if p.enabled], on_step=lambda: None)
 

@@ -2,40 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 from modules.config.codec import export_file
+from modules.config.method_facts import method_of
+from modules.data.conditioning import complete_conditioning
 from modules.memory.placement import free_cached_memory
-from modules.optim.param_groups import named_parameters
+from modules.optim.param_groups import TrainGroup, named_parameters
 from modules.system.errors import DarkroomError
-from trainer import phases, preflight
+from modules.system.paths import from_root
+from trainer import phases
 from trainer.callbacks.backup import BackupCallback
-from trainer.callbacks.protocol import Callback
 from trainer.commands import StopRequested
+from trainer.data.datasets import up_to_date
 from trainer.data.loader import Loader
-from trainer.dry_run.dry_run import dry_run
+from trainer.dry_run.dry_run import dry_run as try_every_branch
 from trainer.events import PhaseChanged, RunStarted, WarningRaised
 from trainer.launch import QuietPoints
+from trainer.methods.build import build_method
 from trainer.methods.protocol import StepContext, TrainingMethod
-from trainer.methods.registry import build_method
 from trainer.methods.reward_models import RewardModels, load_reward_models
-from trainer.run.assemble import (
-    LoadedModel,
-    build_stepper,
-    cached_loader,
-    caches_of,
-    load_model,
-    plan_fingerprint,
-)
 from trainer.run.checkpoint import restore
+from trainer.run.data import Loaders, build_loaders, caches_of, plan_fingerprint
 from trainer.run.downloads import DownloadMeter
 from trainer.run.endings import Backups, Prepared, end, end_stopped, rescue
-from trainer.run.setup import Loaders, RunSetup
+from trainer.run.model import LoadedModel, load_model
+from trainer.run.setup import RunSetup
+from trainer.run.stepper import build_stepper
 from trainer.run.watchers import Watchers, build_watchers
+from trainer.step.callback import Callback
 from trainer.step.counters import Counters
 from trainer.step.freezing import freeze_what_is_over, training_parts
 from trainer.step.loop import Training, run_loop
 from trainer.step.pauses import Pauses
+from trainer.step.rollout import rollout_mode
 from trainer.step.stepper import Stepper
 
 
@@ -76,12 +77,27 @@ def prepare(setup: RunSetup) -> Prepared:
     reward_models = _load_reward_models(setup)
     method = build_method(setup.config.training, reward_models.followed if reward_models else None)
     total_steps = loaders.training.plans.total_steps(setup.config.training.epochs)
-    stepper = build_stepper(setup.config, model, setup.machine, total_steps=total_steps)
+    stepper = _stepper(setup, model.groups, total_steps)
     watchers = build_watchers(setup, model, loaders, stepper, total_steps, reward_models)
     backups = Backups(setup, model, stepper, method, plan_fingerprint(loaders.training), watchers)
     training = _training(setup, model, loaders, stepper, method, watchers, backups)
     _announce(setup, training, model, loaders, total_steps)
     return Prepared(setup, model, training, watchers, backups)
+
+
+def dry_run(run: Prepared) -> None:
+    """Try every enabled branch of a run once, before its first step, and leave no trace.
+
+    Raises BranchError, which names the branch and its reason, or StopRequested.
+    """
+    training, setup = run.training, run.setup
+    total_steps = training.loader.plans.total_steps(training.epochs)
+    try_every_branch(training, lambda groups: _stepper(setup, groups, total_steps), check=setup.desk.check)
+
+
+def _stepper(setup: RunSetup, groups: Sequence[TrainGroup], total_steps: int) -> Stepper:
+    config = setup.config
+    return build_stepper(config.training, groups, setup.machine, run_seed=config.general.seed, total_steps=total_steps)
 
 
 def _load(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
@@ -91,26 +107,26 @@ def _load(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
     meter = DownloadMeter(emit=log.emit, desk=setup.desk, clock=setup.clocks.seconds)
     model = load_model(config, machine, meter)
     setup.desk.check()
-    caches = caches_of(config, model, machine, setup.desk, log)
-    images, validation_images = preflight.datasets_of(config)
-    training = cached_loader(config, images, model, machine, caches, is_validation=False)
-    validation = cached_loader(config, validation_images, model, machine, caches, is_validation=True)
-    if training.plans.total_steps(config.training.epochs) == 0:
+    caches = caches_of(from_root(config.general.cache_dir), model, machine, setup.desk, log.emit)
+    datasets = up_to_date(setup.datasets, log.emit)  # to load a model can take long
+    loaders = build_loaders(config.data, datasets, model, machine, caches)
+    if loaders.training.plans.total_steps(config.training.epochs) == 0:
         raise DarkroomError("No image is left to learn from.", advice="Look at the warnings: they name the files.")
     free_cached_memory(machine.train_device)
     model.placement.enter(phases.TRAIN)
-    return model, Loaders(training, validation)
+    return model, loaders
 
 
 def _load_reward_models(setup: RunSetup) -> RewardModels | None:
     """Load what rates images, where the method asks for that; after the caches, which need the room."""
     config = setup.config
-    if config.training.method.name not in phases.SAMPLING_METHODS:
+    if not method_of(config).needs_reward_models:
         return None
     setup.log.emit(PhaseChanged("loading", "the reward models"))
     return load_reward_models(
         config,
-        setup.machine,
+        train_device=setup.machine.train_device,
+        temp_device=setup.machine.temp_device,
         approved_hashes=setup.approved_code,
         on_bytes=DownloadMeter(emit=setup.log.emit, desk=setup.desk, clock=setup.clocks.seconds),
     )
@@ -130,14 +146,20 @@ def _training(
     stops = {g.part: config.part(g.part).stop_after for g in model.groups}
     counters = setup.saved.counters if setup.saved else Counters()
     pauses = Pauses(setup.desk, setup.log.emit, setup.clocks.seconds)
-    source = loaders.training.conditioning
+    source, family = loaders.training.conditioning, model.family
     context = StepContext(
         model.family,
         setup.machine.train_device,
         setup.machine.temp_device,
         config.general.seed,
-        encode=source.deliver if source is not None else model.family.encode_prompts,
+        encode=lambda prompts: complete_conditioning(source.deliver(prompts), prompts, family),
         check=pauses.check,
+        rollout=lambda step: rollout_mode(
+            [model.family.parts[g.part].module for g in model.groups],
+            setup.machine.precision,
+            run_seed=config.general.seed,
+            step=step,
+        ),
     )
 
     def freeze(now: Counters, when: str = "") -> None:
@@ -190,8 +212,9 @@ def _fitted(setup: RunSetup, counters: Counters, loader: Loader, plan: str) -> C
             "The present epoch may show some images twice or not at all.",
         )
     )
-    last_step = len(loader.plans.accumulation_groups(counters.epoch)) - 1
-    return counters.with_epoch_step(min(counters.epoch_step, last_step))
+    epoch_step = min(counters.epoch_step, loader.plans.num_steps(counters.epoch) - 1)
+    # The group that the run stopped in is another one now: it begins anew.
+    return counters.with_epoch_step(epoch_step - epoch_step % loader.plans.steps_per_group)
 
 
 def _announce(setup: RunSetup, training: Training, model: LoadedModel, loaders: Loaders, total_steps: int) -> None:

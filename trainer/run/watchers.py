@@ -8,7 +8,7 @@ from pathlib import Path
 
 from modules.config.schema import Config
 from modules.data.dataset import Dataset
-from modules.objectives.denoise import snr_weights
+from modules.objectives.denoise import timestep_weights
 from modules.system.paths import from_root
 from trainer.callbacks.image_sampler import ImageSampler
 from trainer.callbacks.metrics import Metrics
@@ -21,8 +21,10 @@ from trainer.export.lora import Exporter, LoraExporter
 from trainer.export.model import ModelExporter
 from trainer.export.thumbnail import thumbnail_of
 from trainer.methods.reward_models import RewardModels, measured_prompts
-from trainer.run.assemble import LoadedModel, evaluation_of, plan_fingerprint
-from trainer.run.setup import Loaders, RunSetup
+from trainer.run.data import Loaders, plan_fingerprint
+from trainer.run.model import LoadedModel
+from trainer.run.setup import RunSetup
+from trainer.run.stepper import evaluation_of
 from trainer.step.evaluation import Evaluation
 from trainer.step.stepper import Stepper
 
@@ -70,7 +72,9 @@ def build_watchers(
             family=model.family,
             placement=model.placement,
             evaluation=evaluation,
-            weights_at=functools.partial(snr_weights, model.family.process, weighting=loss.weighting, gamma=loss.gamma),
+            weights_at=functools.partial(
+                timestep_weights, model.family.process, weighting=loss.weighting, gamma=loss.gamma
+            ),
             precision=machine.precision,
             device=device,
             run_seed=config.general.seed,

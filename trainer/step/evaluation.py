@@ -25,16 +25,9 @@ class Evaluation:
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
         """Be in evaluation for a while; weights and modes come back as they were, also after an exception."""
-        modes = {m: m.training for trained in self.trained_modules for m in trained.modules()}
         weights = self.ema.swapped_in() if self.ema else optimizer_in_evaluation(self.optimizer, self.groups)
-        with weights, torch.no_grad():
-            try:
-                for module in self.trained_modules:
-                    module.eval()
-                yield
-            finally:
-                for module, mode in modes.items():
-                    module.training = mode
+        with weights, torch.no_grad(), evaluation_mode(self.trained_modules):
+            yield
 
     @contextlib.contextmanager
     def values(self) -> Iterator[Mapping[str, torch.Tensor]]:
@@ -44,6 +37,19 @@ class Evaluation:
             return
         with optimizer_in_evaluation(self.optimizer, self.groups):
             yield kept_parameters(self.groups)
+
+
+@contextlib.contextmanager
+def evaluation_mode(trained_modules: Sequence[nn.Module]) -> Iterator[None]:
+    """Put modules into evaluation mode for a while; each submodule's own mode comes back."""
+    modes = {m: m.training for trained in trained_modules for m in trained.modules()}
+    try:
+        for module in trained_modules:
+            module.eval()
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
 
 
 @contextlib.contextmanager

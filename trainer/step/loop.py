@@ -6,21 +6,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from modules.data.batch import Batch
 from modules.optim.param_groups import TrainGroup
 from modules.system.errors import DarkroomError
 from modules.system.global_rng import seeded_global_rng
 from modules.system.seeds import derive_seed
-from trainer.callbacks.protocol import Callback, StepView
 from trainer.data.loader import Loader
 from trainer.events import PhaseChanged
 from trainer.launch import QuietPoints
-from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
-from trainer.run.event_log import EventLog
+from trainer.methods.protocol import StepBatch, StepContext, StepLoss, TrainingMethod
+from trainer.run_folder.event_log import EventLog
+from trainer.step.callback import Callback, StepView
 from trainer.step.counters import Counters
 from trainer.step.freezing import training_parts
 from trainer.step.pauses import Pauses
 from trainer.step.precision import Precision
+from trainer.step.step_batches import step_batches
 from trainer.step.stepper import Stepper
 
 LoopOutcome = Literal["finished", "nothing_left", "stopped_early"]
@@ -65,15 +65,17 @@ def run_loop(training: Training) -> LoopOutcome:
 def train_epoch(training: Training) -> None:
     """Train the rest of the present epoch."""
     epoch, stepper = training.counters.epoch, training.stepper
-    epoch_steps = len(training.loader.plans.accumulation_groups(epoch))
+    epoch_steps = training.loader.plans.num_steps(epoch)
     if epoch_steps == 0:
         training.counters = training.counters.after_empty_epoch()
         return
-    batches = training.loader.batches(epoch, first_epoch_step=training.counters.epoch_step, step=training.counters.step)
+    step, epoch_step = training.counters.step, training.counters.epoch_step
+    loaded = training.loader.batches(epoch, first_epoch_step=epoch_step, step=step)
+    end_step = step + epoch_steps - epoch_step
     training.log.emit(PhaseChanged("training"))
     started = training.clock()
     training.pauses.take_seconds()
-    for batch in training.method.batches(batches):
+    for batch in step_batches(training.method, loaded, training.context, first_step=step, end_step=end_step):
         training.pauses.check()
         step_loss = add_micro_batch(batch, training.method, stepper, training.context, training.precision)
         if not step_loss.is_last_micro_batch:
@@ -88,7 +90,7 @@ def train_epoch(training: Training) -> None:
 
 
 def add_micro_batch(
-    batch: Batch, method: TrainingMethod, stepper: Stepper, context: StepContext, precision: Precision
+    batch: StepBatch, method: TrainingMethod, stepper: Stepper, context: StepContext, precision: Precision
 ) -> StepLoss:
     """Add what a method says of a batch to a stepper's gradients, and return the loss."""
     # Dropout inside the model draws from the global generator: each micro-batch has its own beginning of it.

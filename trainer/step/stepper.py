@@ -174,7 +174,7 @@ class Stepper:
             if self._clip_norm is not None:
                 torch.nn.utils.clip_grads_with_norm_(parameters, self._clip_norm, norm)
 
-        for names in slices(self._groups.values()):
+        for names in slices(self._groups.values(), self.optimizer):
             self._sliced_step.move(names, self._generators_of(step), clip)
 
     def _unscale(self) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Iterator
 
-from modules.config.walk import is_relevant
 from modules.settings.field import FieldRecord
+from modules.settings.walk import is_relevant
 from ui.context import Context
 from ui.forms.fields import Row
 from ui.forms.records import Group, variant_records

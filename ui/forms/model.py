@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from modules.config.edit import choose_variant, get_path, set_path
 from modules.config.schema import Config
+from modules.settings.edit import choose_variant, get_path, set_path
 from modules.settings.field import FieldRecord
 from modules.system.problem import Problem
 from ui.forms.records import record_at, top_records

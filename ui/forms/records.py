@@ -12,9 +12,9 @@ from functools import cache
 
 from pydantic import BaseModel
 
-from modules.config.edit import get_path
 from modules.config.schema import Config
 from modules.families.registry import FAMILIES
+from modules.settings.edit import get_path
 from modules.settings.field import FieldRecord, records_of
 
 

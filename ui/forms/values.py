@@ -1,6 +1,6 @@
 """Field values to and from text. No Tk.
 
-Only the syntax is checked here; `modules.config.edit.set_path` validates the value.
+Only the syntax is checked here; `modules.settings.edit.set_path` validates the value.
 """
 
 from __future__ import annotations

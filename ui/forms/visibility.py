@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from modules.config.edit import get_path
 from modules.config.schema import Config
-from modules.config.walk import condition_path, is_relevant
+from modules.settings.edit import get_path
 from modules.settings.field import FieldRecord
+from modules.settings.walk import condition_path, is_relevant
 from ui.forms.records import record_at
 
 NOT_YET = "(not yet)"

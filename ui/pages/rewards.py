@@ -5,9 +5,10 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Sequence
 
+from modules.config.method_facts import scorers_of
 from modules.config.schema import Config
-from modules.config.sections.reward import Scorer
 from modules.rewards.registry import REWARDS
+from modules.rewards.settings import Scorer
 from ui.context import Context
 from ui.pages.catalogue import PageSpec
 from ui.pages.form_with_list import FormWithList, ListSpec, Row
@@ -22,10 +23,11 @@ def rewards_page(master: tk.Misc, context: Context, spec: PageSpec) -> FormWithL
 
 def needs_of(scorer: Scorer) -> str:
     """Return the files a reward model needs: the user's own, published ones, or none."""
-    if scorer.kind == "user_code":
+    spec = REWARDS[scorer.kind]
+    if spec.runs_code:
         return scorer.file or "a file and a function"
     needs = []
-    for file in REWARDS[scorer.kind].files:
+    for file in spec.files:
         own = getattr(scorer, file.slot)
         needs.append(own or f"{file.repo} ({file.size_words})")
     return ", ".join(needs) or "no files"
@@ -33,14 +35,15 @@ def needs_of(scorer: Scorer) -> str:
 
 def _row_of(scorer: Scorer, config: Config) -> Row:
     spec = REWARDS[scorer.kind]
-    is_held_out = getattr(config.training.method, "held_out_reward", "none") == scorer.kind
+    in_use = scorers_of(config)
+    is_held_out = in_use is not None and in_use.held_out is not None and in_use.held_out.kind == scorer.kind
     label = f" {spec.label}{' (held out)' if is_held_out else ''}"
     values = (ON if scorer.enabled else OFF, f"{scorer.weight:g}", spec.scale, needs_of(scorer))
     return label, values, "" if scorer.enabled else "faint"
 
 
 def _new(_present: Sequence[Scorer], _config: Config) -> Scorer:
-    return Scorer(kind="brightness")  # which needs no file
+    return Scorer(kind=next(name for name, spec in REWARDS.items() if not spec.settings))  # which needs no file
 
 
 _REWARD_MODELS = ListSpec(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from modules.config.edit import get_path, set_path
 from modules.config.schema import Config
+from modules.settings.edit import get_path, set_path
 from modules.settings.field import FieldRecord
 from ui.forms.records import inner_records, top_records
 

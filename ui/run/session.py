@@ -20,8 +20,8 @@ from trainer.commands import Command, Pause, Resume, Stop
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished
 from trainer.launch import RunHandle, RunRequest, launch
 from trainer.preflight import Report, check
-from trainer.run.backup import find_backup
-from trainer.run.event_log import read_events
+from trainer.run_folder.backup import find_backup
+from trainer.run_folder.event_log import read_events
 from ui.run.background import Background, Job
 from ui.run.run_state import RunState, after, fold, history_before
 from ui.signal import Signal

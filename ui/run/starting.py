@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from trainer.events import RunFailed
 from trainer.launch import RunRequest
 from trainer.preflight import Report
 from trainer.run.allowed_code import unapproved_code
-from trainer.run.backup import BackupInfo, newest_resumable
+from trainer.run_folder.backup import BackupInfo, newest_resumable
 from ui.findings import Findings, locate
 from ui.forms.model import FormModel
 from ui.interaction import Answer, Failure, Interaction
@@ -144,7 +145,7 @@ class Starter:
             self._findings.show("Before you start", problems, self._form.config)
             return
         self._before_start()
-        self._session.begin(request)
+        self._session.begin(replace(request, datasets=report.datasets))
 
     def _check_failed(self, error: Exception) -> None:
         problem = Problem("", f"The check failed: {error}", advice="The window's log has the details.")
@@ -152,7 +153,7 @@ class Starter:
         self._interaction.show_failure(Failure("The check failed", str(error), "Please report this."))
 
     def _keep_report(self, report: Report) -> None:
-        self.report = report
+        self.report = replace(report, datasets=None)  # not kept: those of large data sets take much memory
         self.changed()
 
     def _keep_backup(self, backup: BackupInfo | None) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ValidationError
 
 from modules.config.migrations.taking import Notes, Tree, number
-from modules.config.sections.optimizer import VARIANTS
+from modules.optim.registry import OPTIMIZERS
 from modules.settings.field import FieldRecord, records_of
 from modules.system.problem import Problem, shown
 
@@ -60,8 +60,9 @@ def optimizer_from(given: Tree, notes: Notes, where: str = "training.optimizer")
         notes.append(Problem(where, message, "warning", "Check its settings and the learning rate."))
         for key in result:  # what makes it the nearest
             given.pop(_THEIRS.get(key, key), None)
-    _follow_renamed(given, VARIANTS[result["name"]], notes, where)
-    for record in records_of(VARIANTS[result["name"]]):
+    variant: type[BaseModel] = OPTIMIZERS[result["name"]].settings
+    _follow_renamed(given, variant, notes, where)
+    for record in records_of(variant):
         _take_field(given, result, record, notes, where)
     _drop_what_says_nothing(given)
     return result
@@ -85,7 +86,7 @@ def remembered_optimizers(defaults: Tree, chosen: Tree, notes: Notes, where: str
             left["stochastic_rounding"] = rounds  # ours is one setting for all optimizers
         if left:
             defaults[theirs] = left
-        plain = VARIANTS[name]().model_dump()
+        plain = OPTIMIZERS[name].settings().model_dump()
         settings = {key: value for key, value in settings.items() if value != plain[key]}
         if settings and name != chosen.get("name"):
             remembered.setdefault(name, settings)
@@ -111,7 +112,7 @@ def _named(theirs: object) -> Tree | None:
     if not isinstance(theirs, str):
         return None
     name = theirs.lower()
-    return dict(_SUCCESSORS[name]) if name in _SUCCESSORS else {"name": name} if name in VARIANTS else None
+    return dict(_SUCCESSORS[name]) if name in _SUCCESSORS else {"name": name} if name in OPTIMIZERS else None
 
 
 def _follow_renamed(given: Tree, variant: type[BaseModel], notes: Notes, where: str) -> None:
@@ -173,7 +174,7 @@ def _is_allowed(name: str, folders: list[str], field: str, value: object) -> boo
     for folder in reversed(folders):
         tree = {folder: tree}
     try:
-        VARIANTS[name].model_validate({"name": name, **tree})
+        OPTIMIZERS[name].settings.model_validate({"name": name, **tree})
     except ValidationError:
         return False
     return True

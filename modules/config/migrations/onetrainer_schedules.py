@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from modules.config.migrations.taking import Notes, Tree, number
-from modules.config.sections.schedule import SCHEDULES
+from modules.optim.schedule_registry import SCHEDULES
 from modules.system.problem import Problem, shown
 
 _LONGEST_WARMUP_STEPS = 1_000_000
@@ -32,7 +32,7 @@ def schedule_from(rest: Tree, notes: Notes, steps_per_update: int, where: str = 
         rest.update({} if theirs is None else {"learning_rate_scheduler": theirs})
         notes.append(Problem(where, f"{shown(theirs)} is no schedule; the rate stays constant.", "warning"))
     _take_warmup(rest, schedule, notes, max(1, steps_per_update), where)
-    fields = SCHEDULES[schedule["name"]].model_fields
+    fields = SCHEDULES[schedule["name"]].settings.model_fields
     if "min_factor" in fields:
         _take_share(rest, schedule, notes, where)
     if "cycles" in fields:

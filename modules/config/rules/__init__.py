@@ -12,9 +12,9 @@ from modules.config.rules.dtypes import mixed_16_bit
 from modules.config.rules.fused import fused_back_pass
 from modules.config.rules.images import concepts, samples, sizes
 from modules.config.rules.offload import offloaded_layers
-from modules.config.rules.optimizers import nesterov
+from modules.config.rules.optimizers import one_learning_rate, optimizer_fields
 from modules.config.rules.rates import plausible_learning_rate
-from modules.config.rules.rewards import reward_models, reward_rollout
+from modules.config.rules.rewards import method_settings, reward_models
 from modules.config.rules.supported import supported
 from modules.config.rules.training import low_precision_updates, something_is_trained, stops
 from modules.config.rules.validation import validation
@@ -30,16 +30,17 @@ RULES: tuple[Rule, ...] = (
     sizes,
     concepts,
     samples,
-    nesterov,
+    optimizer_fields,
     fused_back_pass,
     plausible_learning_rate,
+    one_learning_rate,
     low_precision_updates,
     mixed_16_bit,
     stops,
     validation,
     offloaded_layers,
     reward_models,
-    reward_rollout,
+    method_settings,
 )
 
 

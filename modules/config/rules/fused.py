@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from modules.config.schema import Config
+from modules.optim.spec import is_fused
 from modules.system.problem import Problem
 
 
 def fused_back_pass(config: Config) -> Iterator[Problem]:
     """No accumulation, no clipping by the norm of all gradients, no scaled loss: each needs all gradients together."""
     training = config.training
-    if not getattr(training.optimizer, "fused_back_pass", False):
+    if not is_fused(training.optimizer):
         return
     or_without = "or switch the optimizer's fused backward pass off."
     if training.accumulation_steps > 1:

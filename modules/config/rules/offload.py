@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from modules.config.schema import Config
 from modules.families.registry import FAMILIES
 from modules.families.spec import PartSpec
+from modules.optim.registry import MEMORY_SAVER, optimizer_spec
 from modules.system.problem import Problem
 
 
@@ -39,12 +40,12 @@ def offloaded_layers(config: Config) -> Iterator[Problem]:
 
 def _optimizer(config: Config, part: PartSpec) -> Iterator[Problem]:
     """Yield an optimizer that only works on a GPU, where weights are to learn on the processor."""
-    name = config.training.optimizer.name
-    if name.endswith("_8bit") and _device(config.general.temp_device) == "cpu":
+    spec = optimizer_spec(config.training.optimizer)
+    if spec.needs_gpu and _device(config.general.temp_device) == "cpu":
         yield Problem(
             f"parts.{part.name}.offload_fraction",
-            f"Layers of {part.label} are to wait on the processor and learn there, which the 8-bit optimizers do not.",
-            advice="Choose another optimizer, such as Adafactor, or set the share to 0.",
+            f"Layers of {part.label} are to wait on the processor and learn there, which {spec.label} does not.",
+            advice=f"Choose another optimizer, such as {MEMORY_SAVER.label}, or set the share to 0.",
         )
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Le, MinLen
 
+from modules.families.registry import families_with
 from modules.settings.field import Section, Setting, When
 
 
@@ -97,11 +98,11 @@ class Data(Section):
         Le(1),
         Setting(
             "Caption dropout 2",
-            "The probability of dropping the caption for SDXL's second text encoder alone.",
+            "The probability of dropping the caption for the second text encoder alone.",
             group="Captions",
             level="advanced",
             empty_means="together with the first",
-            applies_when=When("model.family", ("sdxl",)),
+            applies_when=When("model.family", families_with("text_encoder", at_least=2)),
             not_yet="refused",
         ),
     ] = None

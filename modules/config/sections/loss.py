@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from modules.settings.field import Section, Setting, When
+from modules.diffusion.weightings.registry import WEIGHTINGS, weighting_labels
+from modules.settings.field import Section, Setting, When, one_of
 
 Scaler = Literal["none", "batch", "global_batch", "accumulation", "both", "global_both"]
 SCALER_LABELS = {
@@ -23,19 +24,13 @@ class Loss(Section):
     """How the error between prediction and target is weighted."""
 
     weighting: Annotated[
-        Literal["none", "min_snr", "debiased", "p2", "sigma"],
+        str,
+        *one_of(weighting_labels),
         Setting(
             "Loss weighting",
-            "Min-SNR keeps the nearly clean timesteps from dominating; many runs converge faster with it.",
+            " ".join(spec.help for spec in WEIGHTINGS.values() if spec.help),
             group="Loss",
-            choice_labels={
-                "none": "None",
-                "min_snr": "Min-SNR",
-                "debiased": "Debiased estimation",
-                "p2": "P2",
-                "sigma": "Sigma",
-            },
-            not_yet_choices=frozenset({"debiased", "p2", "sigma"}),
+            not_yet_choices=frozenset(name for name, spec in WEIGHTINGS.items() if spec.weights is None),
         ),
     ] = "none"
     gamma: Annotated[
@@ -46,7 +41,7 @@ class Loss(Section):
             "Gamma",
             "Min-SNR: the clamp, usually 5. P2: the exponent, usually 1.",
             group="Loss",
-            applies_when=When("weighting", ("min_snr", "p2")),
+            applies_when=When("weighting", tuple(name for name, spec in WEIGHTINGS.items() if spec.uses_gamma)),
         ),
     ] = 5.0
     mse_strength: Annotated[

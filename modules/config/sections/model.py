@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
-from modules.families.registry import family_labels
+from modules.families.registry import families_with, family_labels
 from modules.settings.every import Every
 from modules.settings.field import Section, Setting, When, one_of
 
@@ -83,6 +83,7 @@ class Model(Section):
             level="advanced",
             path_kind="model",
             empty_means="the model's own",
+            applies_when=When("family", families_with("vae")),
         ),
     ] = ""
     clip_skip: Annotated[
@@ -104,12 +105,12 @@ class Model(Section):
         Le(31),
         Setting(
             "Clip skip 2",
-            "Clip skip of SDXL's second text encoder.",
+            "Clip skip of the second text encoder.",
             group="Base model",
             unit="layers",
             level="advanced",
             empty_means="same as the first",
-            applies_when=When("family", ("sdxl",)),
+            applies_when=When("family", families_with("text_encoder", at_least=2)),
         ),
     ] = None
     compile: Annotated[

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Union
 
 from annotated_types import Ge, Gt, Le
 
 from modules.config.sections.loss import SCALER_LABELS, Loss, Scaler
-from modules.config.sections.method import METHOD_LABELS, Denoise, MethodSettings
+from modules.config.sections.method import MethodSettings
 from modules.config.sections.noise import Noise
-from modules.config.sections.optimizer import OPTIMIZER_LABELS, OPTIMIZERS_NOT_YET, OptimizerSettings
-from modules.config.sections.optimizers.adam import AdamW
-from modules.config.sections.schedule import SCHEDULE_LABELS, SCHEDULES_NOT_YET, Constant, ScheduleSettings
+from modules.objectives.registry import METHODS, method_labels
+from modules.optim.registry import DEFAULT_OPTIMIZER, OPTIMIZERS
+from modules.optim.schedule_registry import DEFAULT_SCHEDULE, SCHEDULES
+from modules.optim.schedule_spec import ScheduleSettings
+from modules.optim.spec import OptimizerSettings
 from modules.settings.field import Section, Setting, When, variants
 
 _FULL = When("trains", ("full",))
+
+if TYPE_CHECKING:
+    AnyOptimizer = OptimizerSettings
+    AnySchedule = ScheduleSettings
+else:  # the unions that a file's values are checked against
+    AnyOptimizer = Union[tuple(spec.settings for spec in OPTIMIZERS.values())]  # noqa: UP007 - built at run time
+    AnySchedule = Union[tuple(spec.settings for spec in SCHEDULES.values())]  # noqa: UP007
 
 
 class Ema(Section):
@@ -68,12 +77,11 @@ class Training(Section):
         *variants("denoise"),
         Setting(
             "Method",
-            "What is learned from. Denoising is the ordinary way: the model learns to remove noise from your images. "
-            "AlignProp raises what reward models say of images that the model paints.",
+            f"What is learned from. {' '.join(spec.help for spec in METHODS.values())}",
             group="Method",
-            choice_labels=METHOD_LABELS,
+            choice_labels=method_labels(),
         ),
-    ] = Denoise()
+    ] = METHODS["denoise"].settings()  # type: ignore[assignment]  # a section with a name
     trains: Annotated[
         Literal["adapter", "full", "embedding", "vae"],
         Setting(
@@ -173,27 +181,27 @@ class Training(Section):
         ),
     ] = "none"
     optimizer: Annotated[
-        OptimizerSettings,
-        *variants("adamw"),
+        AnyOptimizer,
+        *variants(DEFAULT_OPTIMIZER.name),
         Setting(
             "Optimizer",
             "The algorithm that updates the weights from gradients.",
             group="Learning",
-            choice_labels=OPTIMIZER_LABELS,
-            not_yet_choices=OPTIMIZERS_NOT_YET,
+            choice_labels={name: spec.label for name, spec in OPTIMIZERS.items()},
+            not_yet_choices=frozenset(name for name, spec in OPTIMIZERS.items() if not spec.is_supported),
         ),
-    ] = AdamW()
+    ] = DEFAULT_OPTIMIZER.settings()
     schedule: Annotated[
-        ScheduleSettings,
-        *variants("constant"),
+        AnySchedule,
+        *variants(DEFAULT_SCHEDULE.name),
         Setting(
             "Schedule",
             "How the learning rate changes over the run.",
             group="Learning",
-            choice_labels=SCHEDULE_LABELS,
-            not_yet_choices=SCHEDULES_NOT_YET,
+            choice_labels={name: spec.label for name, spec in SCHEDULES.items()},
+            not_yet_choices=frozenset(name for name, spec in SCHEDULES.items() if not spec.is_supported),
         ),
-    ] = Constant()
+    ] = DEFAULT_SCHEDULE.settings()
     clip_grad_norm: Annotated[
         float | None,
         Gt(0),

@@ -11,24 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
-from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
-from transformers.models.clip.modeling_clip import CLIPTextModel, CLIPTextModelWithProjection
 
 from modules.families.parts.clip_text import TextTower, is_open_clip
 from modules.families.parts.clip_tokens import OPEN_CLIP_PAD, load_clip_tokenizer
 from modules.families.parts.clip_vocabulary import END_TOKEN
-from modules.families.spec import FamilySpec
+from modules.families.registry import imported
+from modules.families.spec import FamilySpec, tokenizer_of
 from modules.formats.diffusers_folder import read_json, read_part
 from modules.system.errors import DarkroomError
-
-PART_CLASSES: Mapping[str, Any] = {
-    "unet": UNet2DConditionModel,
-    "vae": AutoencoderKL,
-    "text_encoder": CLIPTextModel,
-    "text_encoder_2": CLIPTextModelWithProjection,
-}
-_LATENT_CHANNELS = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,21 +50,19 @@ def read_folder(folder: Path, name: str, spec: FamilySpec, dtypes: Mapping[str, 
         name=name,
         scheduler=read_json(folder, "scheduler", "scheduler_config.json"),
         parts={
-            p.name: read_part(folder, p.name, PART_CLASSES[p.name], dtypes.get(p.name, torch.float32))
+            p.name: read_part(folder, p.name, imported(p.model_class), dtypes.get(p.name, torch.float32))
             for p in spec.parts
         },
-        tokenizers={
-            p.name: folder / p.name.replace("text_encoder", "tokenizer") for p in spec.parts if p.role == "text_encoder"
-        },
+        tokenizers={name: folder / tokenizer_of(name) for name in spec.names_of("text_encoder")},
     )
 
 
-def require_plain_unet(files: ModelFiles) -> None:
+def require_plain_unet(files: ModelFiles, spec: FamilySpec) -> None:
     """Raise DarkroomError where the UNet takes more than noisy latents: a mask, an image, a depth map."""
     channels = int(files.parts["unet"].config.in_channels)
-    if channels != _LATENT_CHANNELS:
+    if channels != spec.latent_channels:
         raise DarkroomError(
-            f"The UNet of {files.name} takes {channels} channels instead of {_LATENT_CHANNELS}: it is an inpainting, "
-            "editing or depth model, which is not supported yet.",
+            f"The UNet of {files.name} takes {channels} channels instead of {spec.latent_channels}: it is an "
+            "inpainting, editing or depth model, which is not supported yet.",
             advice="Choose the plain text-to-image model.",
         )

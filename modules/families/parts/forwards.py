@@ -16,7 +16,9 @@ from modules.families.spec import Role
 from modules.memory.checkpointing import create_checkpointed_forward
 from modules.system.devices import Device
 
-_BLOCK_TYPES: Mapping[Role, tuple[type[nn.Module], ...]] = {
+BlockTypes = Mapping[Role, tuple[type[nn.Module], ...]]
+
+BLOCK_TYPES: BlockTypes = {
     "denoiser": (BasicTransformerBlock, ResnetBlock2D),
     "text_encoder": (CLIPEncoderLayer,),
     "vae": (ResnetBlock2D, Attention),
@@ -28,7 +30,9 @@ _ENTRIES: Mapping[Role, str] = {"denoiser": "forward", "text_encoder": "forward"
 class Forwards:
     """Gives the callable that runs a part."""
 
-    def __init__(self) -> None:
+    def __init__(self, block_types: BlockTypes = BLOCK_TYPES) -> None:
+        """`block_types` are the modules that are checkpointed one by one, by the role of their part."""
+        self._block_types = block_types
         self._checkpointed: dict[str, Callable[..., Any]] = {}
 
     def set_memory(
@@ -42,7 +46,7 @@ class Forwards:
                 train_device=train_device,
                 temp_device=temp_device,
                 mode=wanted.mode,
-                block_types=_BLOCK_TYPES[part.spec.role],
+                block_types=self._block_types[part.spec.role],
                 offload_activations=wanted.offload_activations,
                 offload_fraction=wanted.offload_fraction,
                 entry=_ENTRIES[part.spec.role],

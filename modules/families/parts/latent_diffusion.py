@@ -1,4 +1,4 @@
-"""What the Stable Diffusion models have in common: a UNet that denoises a VAE's latents, told by CLIP what to paint.
+"""What the Stable Diffusion models have in common: a UNet that denoises a VAE's latents, conditioned by CLIP.
 
 Rombach et al. 2022, "High-Resolution Image Synthesis with Latent Diffusion Models". A family built on it says how
 prompts become conditioning and how the UNet is given it.

@@ -1,31 +1,38 @@
-"""What the layers of the Stable Diffusion models are called in LoRA files, and whose model a file is said to be of."""
+"""What the layers of a loaded model are called in LoRA files, and whose model a file is said to be of."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from modules.diffusion.process import PredictionType
+from modules.families.parts.lora_names import kohya_naming, peft_name
+from modules.families.parts.single_file.write import configs_to_bring
+from modules.families.registry import published
 from modules.families.spec import LoraNaming
-from modules.formats.lora_names import kohya_naming, peft_name, readable_kohya_names
-from modules.formats.metadata import architecture_of
-from modules.formats.single_file.write import configs_to_bring
 
 
-def naming_of(model: str, parts: Mapping[str, Any], *, base_version: str, prediction: PredictionType) -> LoraNaming:
-    """Return the names of a loaded model's layers; `model` is one of those that `modules/formats` knows.
+def naming_of(model: str, parts: Mapping[str, Any], *, prediction: str, version: str = "") -> LoraNaming:
+    """Return the names of a loaded model's layers; `model` is the published one that it is.
 
-    Kohya's names hang on the UNet's config, for the original layout counts its blocks through.
+    `version` stands for kohya's where the published one does not tell all. Kohya's names hang on the UNet's config, for
+    the original layout counts its blocks through.
     """
-    configs = {name: module.config.to_dict() for name, module in parts.items() if name.startswith("text_encoder")}
-    configs |= {"unet": dict(parts["unet"].config)}
+    record = published(model)
+    configs = {name: _config(module) for name, module in parts.items()}
     return LoraNaming(
         kohya_naming(model, configs),
         peft_name,
-        base_version,
-        architecture_of(model),
+        version or record.kohya_version,
+        record.architecture,
         model,
-        readable_kohya_names(model, configs),
+        record.lora.readable(configs),
         prediction,
-        own_configs=configs_to_bring(model, {**configs, "vae": dict(parts["vae"].config)}),
+        own_configs=configs_to_bring(model, configs),
+        is_v2=record.is_v2,
     )
+
+
+def _config(module: Any) -> dict[str, Any]:
+    """Return a part's config: diffusers' is a mapping, transformers' an object."""
+    config = module.config
+    return config.to_dict() if hasattr(config, "to_dict") else dict(config)

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import torch
 
-from modules.families.parts.files import PART_CLASSES, ModelFiles, read_folder
+from modules.families.kinds.identify import identify
+from modules.families.parts.files import ModelFiles, read_folder
+from modules.families.parts.single_file.checkpoint import load_part, load_vae_file, open_checkpoint
+from modules.families.registry import imported
 from modules.families.spec import FamilySpec
 from modules.formats.diffusers_folder import OnBytes, locate
-from modules.formats.kinds import identify
-from modules.formats.single_file.checkpoint import load_part, load_vae_file, open_checkpoint
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from modules.system.secrets import HubAccess
@@ -31,21 +32,29 @@ def read_model(
 ) -> ModelFiles:
     """Return the parts of a model, each in its dtype, or float32 where none is named.
 
-    `vae_file` names a file whose VAE takes the place of the model's own. `hub` holds the token for a download,
-    which `on_bytes(done, total)` follows. Raises DarkroomError with a sentence for whatever is missing, or is no model
-    of the family.
+    `vae_file` names a file whose VAE takes the place of the model's own, where it has one. `hub` holds the token for a
+    download, which `on_bytes(done, total)` follows. Raises DarkroomError with a sentence for whatever is missing, or is
+    no model of the family.
     """
     path = from_root(base_model)
     if base_model and path.is_file():
         files = read_single_file(path, base_model, spec, dtypes)
     else:
-        folder = locate(base_model, offline=offline, cache_dir=hub_cache_dir, hub=hub, on_bytes=on_bytes)
+        folder = locate(
+            base_model,
+            parts=[p.name for p in spec.parts],
+            offline=offline,
+            cache_dir=hub_cache_dir,
+            hub=hub,
+            on_bytes=on_bytes,
+        )
         files = read_folder(folder, base_model, spec, dtypes)
-    if not vae_file:
+    autoencoder = next((p for p in spec.parts if p.role == "vae"), None)
+    if not vae_file or autoencoder is None:
         return files
-    own = files.parts["vae"]
-    vae = load_vae_file(from_root(vae_file), PART_CLASSES["vae"], dict(own.config), own.dtype)
-    return replace(files, parts={**files.parts, "vae": vae})
+    own = files.parts[autoencoder.name]
+    vae = load_vae_file(from_root(vae_file), imported(autoencoder.model_class), dict(own.config), own.dtype)
+    return replace(files, parts={**files.parts, autoencoder.name: vae})
 
 
 def read_single_file(path: Path, name: str, spec: FamilySpec, dtypes: Mapping[str, torch.dtype]) -> ModelFiles:
@@ -61,7 +70,7 @@ def read_single_file(path: Path, name: str, spec: FamilySpec, dtypes: Mapping[st
         raise DarkroomError(f"{name} is not {spec.label}. {kind.sentence}", advice="Choose the family it is of.")
     checkpoint = open_checkpoint(path, kind)
     parts = {
-        p.name: load_part(checkpoint, p.name, PART_CLASSES[p.name], dtypes.get(p.name, torch.float32))
+        p.name: load_part(checkpoint, p.name, imported(p.model_class), dtypes.get(p.name, torch.float32))
         for p in spec.parts
     }
     return ModelFiles(name, parts, checkpoint.scheduler_config(), tokenizers={})

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 
+from modules.families.parts.clip_text import is_open_clip
 from modules.families.parts.files import ModelFiles, require_plain_unet
+from modules.families.parts.lora_keys import naming_of
 from modules.families.parts.noise_process import process_of, scheduler_with
 from modules.families.parts.read_model import read_model
 from modules.families.sd.forward import StableDiffusion
-from modules.families.sd.keys import lora_naming
 from modules.families.sd.spec import SD
+from modules.families.spec import LoraNaming
 from modules.formats.diffusers_folder import OnBytes
 from modules.system.secrets import HubAccess
 
@@ -55,7 +58,7 @@ def load(
 
 def assemble(files: ModelFiles, *, clip_skip: int) -> StableDiffusion:
     """Return the model that was read, from whatever form its files have."""
-    require_plain_unet(files)
+    require_plain_unet(files, SD)
     process = process_of(files.scheduler, name=files.name)
     return StableDiffusion(
         spec=SD,
@@ -66,3 +69,14 @@ def assemble(files: ModelFiles, *, clip_skip: int) -> StableDiffusion:
         scheduler=files.scheduler,
         lora_naming=lora_naming(files.parts, prediction=process.prediction_type),
     )
+
+
+def lora_naming(parts: Mapping[str, Any], *, prediction: str) -> LoraNaming:
+    """Return the names for SD 1.x, or for SD 2.x, whose text encoder is OpenCLIP's.
+
+    The versions are kohya's, with "_v" for v-prediction (formats.md 5.3).
+    """
+    is_velocity = prediction == "v_prediction"
+    if is_open_clip(parts["text_encoder"]):
+        return naming_of("sd2_v" if is_velocity else "sd2", parts, prediction=prediction)
+    return naming_of("sd1", parts, prediction=prediction, version="sd_v1_v" if is_velocity else "")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from modules.families.parts.part_classes import CLIP_TEXT, KL_VAE, UNET
 from modules.families.spec import FamilySpec, PartSpec
 
 SD = FamilySpec(
     name="sd",
     label="Stable Diffusion 1 and 2",
     parts=(
-        PartSpec("unet", "Image model (UNet)", "denoiser"),
-        PartSpec("text_encoder", "Text encoder", "text_encoder"),
-        PartSpec("vae", "Image encoder (VAE)", "vae", trainable=False),
+        PartSpec("unet", "UNet", "denoiser", UNET),
+        PartSpec("text_encoder", "Text encoder", "text_encoder", CLIP_TEXT),
+        PartSpec("vae", "VAE", "vae", KL_VAE, trainable=False),
     ),
     factory="modules.families.sd.load:load",
     default_resolution_px=512,
@@ -18,5 +19,7 @@ SD = FamilySpec(
     latent_factor=8,
     latent_channels=4,
     chunk_tokens=75,
+    files="modules.families.sd.files:FILES",
+    memory="modules.families.sd.memory:MEMORY",
     pipelines=("StableDiffusionPipeline", "StableDiffusionImg2ImgPipeline"),
 )

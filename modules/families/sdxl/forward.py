@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
+from modules.data.conditioning import Conditioning
 from modules.data.size_conditioning import SizeConditioning
 from modules.families.parts.conditioning import TextConditioning
 from modules.families.parts.latent_diffusion import LatentDiffusion
-from modules.families.protocol import Conditioning
 from modules.families.sdxl.text import SdxlConditioning
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from modules.families.parts.files import ModelFiles, require_plain_unet
+from modules.families.parts.lora_keys import naming_of
 from modules.families.parts.noise_process import process_of, scheduler_with
 from modules.families.parts.read_model import read_model
 from modules.families.sdxl.forward import StableDiffusionXL
-from modules.families.sdxl.keys import lora_naming
 from modules.families.sdxl.spec import SDXL
 from modules.formats.diffusers_folder import OnBytes
 from modules.system.secrets import HubAccess
@@ -77,7 +77,7 @@ def assemble(files: ModelFiles, *, clip_skip: int, clip_skip_2: int | None = Non
     `clip_skip_2` the same for the second where that is to differ. The pooled state is that of the last layer, whatever
     clip skip says. Raises DarkroomError for a variant that is not supported.
     """
-    require_plain_unet(files)
+    require_plain_unet(files, SDXL)
     process = process_of(files.scheduler, name=files.name)
     return StableDiffusionXL(
         spec=SDXL,
@@ -92,5 +92,5 @@ def assemble(files: ModelFiles, *, clip_skip: int, clip_skip_2: int | None = Non
         },
         process=process,
         scheduler=files.scheduler,
-        lora_naming=lora_naming(files.parts, prediction=process.prediction_type),
+        lora_naming=naming_of("sdxl", files.parts, prediction=process.prediction_type),
     )

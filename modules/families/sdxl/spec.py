@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from modules.families.parts.part_classes import CLIP_TEXT, CLIP_TEXT_WITH_PROJECTION, KL_VAE, UNET
 from modules.families.spec import FamilySpec, PartSpec
 
 SDXL = FamilySpec(
     name="sdxl",
     label="Stable Diffusion XL",
     parts=(
-        PartSpec("unet", "Image model (UNet)", "denoiser"),
-        PartSpec("text_encoder", "Text encoder 1 (CLIP-L)", "text_encoder"),
-        PartSpec("text_encoder_2", "Text encoder 2 (OpenCLIP bigG)", "text_encoder"),
-        PartSpec("vae", "Image encoder (VAE)", "vae", trainable=False),
+        PartSpec("unet", "UNet", "denoiser", UNET),
+        PartSpec("text_encoder", "Text encoder 1 (CLIP-L)", "text_encoder", CLIP_TEXT),
+        PartSpec("text_encoder_2", "Text encoder 2 (OpenCLIP bigG)", "text_encoder", CLIP_TEXT_WITH_PROJECTION),
+        PartSpec("vae", "VAE", "vae", KL_VAE, trainable=False),
     ),
     factory="modules.families.sdxl.load:load",
     default_resolution_px=1024,
@@ -19,6 +20,8 @@ SDXL = FamilySpec(
     latent_factor=8,
     latent_channels=4,
     chunk_tokens=75,
+    files="modules.families.sdxl.files:FILES",
+    memory="modules.families.sdxl.memory:MEMORY",
     pipelines=("StableDiffusionXLPipeline", "StableDiffusionXLImg2ImgPipeline"),
     vae_overflows=True,
 )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from modules.config.sections.reward import Scorer
-from modules.rewards.clip_model import ClipImageEncoder, read_clip
-from modules.rewards.clip_similarity import CaptionFit
-from modules.rewards.download import files_of
-from modules.rewards.protocol import Reward, RewardContext
+from modules.rewards.spec import RewardFile, RewardSpec
 
-
-def make(scorer: Scorer, context: RewardContext) -> Reward:
-    """Return the reward, the plain cosine, loaded. Raises DarkroomError where its model is missing."""
-    return CaptionFit(ClipImageEncoder(read_clip(files_of(scorer, context)["file"]), context))
+SPEC = RewardSpec(
+    "clip_score",
+    "CLIP score",
+    "How well an image fits its caption.",
+    "modules.rewards.models.clip_similarity:clip_score",
+    "0.2 to 0.4",
+    files=(RewardFile("file", "openai/clip-vit-large-patch14", "", 1_710_000_000),),
+    licence="MIT",
+    source="Radford et al. 2021; Hessel et al. 2021",
+)

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import torch
-
-from modules.config.sections.reward import Scorer
 from modules.rewards.luma import luma
-from modules.rewards.protocol import Reward, RewardContext
+from modules.rewards.spec import RewardSpec
+
+if TYPE_CHECKING:  # the record is torch-free, and tensors bring their own methods
+    import torch
+
+    from modules.rewards.protocol import Reward, RewardContext
+    from modules.rewards.settings import Scorer
+
+SPEC = RewardSpec(
+    "contrast",
+    "Contrast",
+    "How much light and dark differ within an image.",
+    "modules.rewards.scorers.contrast:make",
+    "0 (one grey) to 0.5 (half black, half white)",
+)
 
 _TINY = 1e-12  # the root of nothing has no finite slope
 

@@ -6,14 +6,15 @@ compare.
 
 from __future__ import annotations
 
-from modules.config.sections.reward import Scorer
-from modules.rewards.clip_model import ClipImageEncoder
-from modules.rewards.clip_similarity import CaptionFit
-from modules.rewards.download import files_of
-from modules.rewards.open_clip import read_open_clip
-from modules.rewards.protocol import Reward, RewardContext
+from modules.rewards.spec import RewardFile, RewardSpec
 
-
-def make(scorer: Scorer, context: RewardContext) -> Reward:
-    """Return the reward, the plain cosine, loaded. Raises DarkroomError where its file is missing."""
-    return CaptionFit(ClipImageEncoder(read_open_clip(files_of(scorer, context)["file"]), context, fit="pad"))
+SPEC = RewardSpec(
+    "hps",
+    "Human preference (HPS v2)",
+    "How well people would like it as an image of its caption. Only images of one caption compare.",
+    "modules.rewards.models.clip_similarity:hps",
+    "0.2 to 0.4",
+    files=(RewardFile("file", "xswu/HPSv2", "HPS_v2_compressed.pt", 1_970_000_000, item_bytes=2),),
+    licence="Apache-2.0",
+    source="Wu et al. 2023, Human Preference Score v2",
+)

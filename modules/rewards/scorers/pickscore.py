@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from modules.config.sections.reward import Scorer
-from modules.rewards.clip_model import ClipImageEncoder, read_clip
-from modules.rewards.clip_similarity import CaptionFit
-from modules.rewards.download import files_of
-from modules.rewards.protocol import Reward, RewardContext
+from modules.rewards.spec import RewardFile, RewardSpec
 
-
-def make(scorer: Scorer, context: RewardContext) -> Reward:
-    """Return the reward, `exp(logit_scale) cos` as the authors give it. Raises DarkroomError where its model is
-    missing.
-    """
-    image_encoder = ClipImageEncoder(read_clip(files_of(scorer, context)["file"]), context)
-    return CaptionFit(image_encoder, image_encoder.scale)
+SPEC = RewardSpec(
+    "pickscore",
+    "PickScore",
+    "How well people would like it as an image of its caption, learned from their picks among two.",
+    "modules.rewards.models.clip_similarity:pickscore",
+    "18 to 24",
+    files=(RewardFile("file", "yuvalkirstain/PickScore_v1", "", 3_940_000_000),),
+    licence="MIT",
+    source="Kirstain et al. 2023, Pick-a-Pic",
+)

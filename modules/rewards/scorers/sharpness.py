@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import torch
-
-from modules.config.sections.reward import Scorer
 from modules.rewards.luma import luma
-from modules.rewards.protocol import Reward, RewardContext
+from modules.rewards.spec import RewardSpec
+
+if TYPE_CHECKING:  # the record is torch-free, and tensors bring their own methods
+    import torch
+
+    from modules.rewards.protocol import Reward, RewardContext
+    from modules.rewards.settings import Scorer
+
+SPEC = RewardSpec(
+    "sharpness",
+    "Sharpness",
+    "How much fine detail an image has; noise counts as detail.",
+    "modules.rewards.scorers.sharpness:make",
+    "0 (one tone) upwards",
+)
 
 
 class Sharpness:

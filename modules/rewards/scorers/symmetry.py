@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import torch
+from modules.rewards.spec import RewardSpec
 
-from modules.config.sections.reward import Scorer
-from modules.rewards.protocol import Reward, RewardContext
+if TYPE_CHECKING:  # the record is torch-free, and tensors bring their own methods
+    import torch
+
+    from modules.rewards.protocol import Reward, RewardContext
+    from modules.rewards.settings import Scorer
+
+SPEC = RewardSpec(
+    "symmetry",
+    "Symmetry",
+    "How alike the left and the right half of an image are.",
+    "modules.rewards.scorers.symmetry:make",
+    "-1 (opposite) to 0 (mirrored)",
+)
 
 
 class Symmetry:

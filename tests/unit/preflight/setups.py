@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from modules.config.edit import set_path
 from modules.config.schema import Config
+from modules.settings.edit import set_path
 from trainer.preflight import Report
 
 Break = Callable[[Config, Path], Config]

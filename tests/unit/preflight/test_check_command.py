@@ -14,7 +14,7 @@ from modules.config.schema import Config
 from tests.unit.preflight.setups import changed
 from trainer.__main__ import main
 from trainer.preflight import check
-from trainer.run.backup import write_backup
+from trainer.run_folder.backup import write_backup
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ import pytest
 from modules.config.schema import Config
 from tests.builders.images import draw_folder, draw_image
 from tests.unit.preflight.setups import changed
-from trainer.preflight import datasets_of
+from trainer.data.datasets import datasets_of
 from trainer.preflight.companions import problems_of_companions
 
 
 def told(config: Config) -> list[tuple[str, str]]:
     """What is told of companions alone: both are also refused as a whole, until they can be done."""
-    training, _ = datasets_of(config)
+    training = datasets_of(config).training
     found = list(problems_of_companions(config, training))
     assert all(p.advice or p.severity == "info" for p in found)
     return [(p.path, p.severity) for p in found]

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.config.codec import decode
-from modules.config.edit import get_path, set_path
 from modules.config.rules import problems_of
 from modules.config.schema import Config
+from modules.settings.edit import get_path, set_path
 from tests.builders.configs import small_config
 from tests.builders.images import draw_folder, draw_image
 from tests.unit.preflight.setups import Break, at_output, base_model, changed, concept, errors, write_model

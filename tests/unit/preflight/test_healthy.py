@@ -10,7 +10,8 @@ import pytest
 from modules.config.schema import Config
 from tests.builders.images import draw_folder
 from tests.unit.preflight.setups import Break, at_output, base_model, changed, concept
-from trainer.preflight import check, datasets_of, plans_of
+from trainer.data.datasets import datasets_of
+from trainer.preflight import check
 
 
 def test_a_run_that_can_start_has_no_finding_at_all(config: Config) -> None:
@@ -82,8 +83,8 @@ def test_the_numbers_shown_are_those_that_happen(config: Config, changes: dict[s
     config = changed(config, **changes)
     preview = check(config).preview
     assert preview is not None
-    training, _ = datasets_of(config)
-    steps = [len(plans_of(config, training).accumulation_groups(e)) for e in range(config.training.epochs)]
+    plans = datasets_of(config).plans
+    steps = [len(plans.accumulation_groups(e)) for e in range(config.training.epochs)]
     assert preview.steps_first_epoch == steps[0]
     assert preview.total_steps == sum(steps)
     assert preview.num_images == 5

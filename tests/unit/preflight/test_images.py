@@ -11,9 +11,10 @@ import pytest
 from PIL import Image
 
 from modules.config.schema import Config
+from modules.data import datasets
 from tests.builders.images import draw_folder
 from tests.unit.preflight.setups import changed, errors, told
-from trainer.preflight import check, plans
+from trainer.preflight import check
 
 
 def test_a_concept_that_may_not_be_read(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,7 +26,7 @@ def test_a_concept_that_may_not_be_read(config: Config, monkeypatch: pytest.Monk
         raise FileNotFoundError(errno.ENOENT, "No such file or directory", "images")
 
     with monkeypatch.context() as patch:
-        patch.setattr(plans, "build_dataset", vanish)
+        patch.setattr(datasets, "build_dataset", vanish)
         report = check(config)
     assert errors(report) == ["concepts"]
     assert report.preview is None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from modules.config.schema import Config
-from modules.formats.file_kind import FileKind
+from modules.families.kinds.file_kind import FileKind
 from modules.sampling.registry import SAMPLERS
 from tests.unit.preflight.setups import EMPTY_WEIGHTS, changed, write_model, write_sdxl
 from trainer.preflight import check, prediction
@@ -96,7 +96,7 @@ def test_weights_in_several_files(config: Config, tmp_path: Path) -> None:
 
 def of(config: Config, *, prediction: str = "epsilon", zero_snr: bool = False, **changes: Any) -> list[tuple[str, str]]:
     """What is told of the kind of prediction, with a base model that says this of itself."""
-    found = FileKind("diffusers_folder", "A model.", "sd", prediction=prediction, zero_snr=zero_snr)  # type: ignore[arg-type]
+    found = FileKind("diffusers_folder", "A model.", "sd", prediction=prediction, zero_snr=zero_snr, is_whole=True)  # type: ignore[arg-type]
     return [(p.path, p.severity) for p in problems_of_prediction(changed(config, **changes), found)]
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from modules.config.rules.optimizers import one_learning_rate
 from modules.config.rules.rates import plausible_learning_rate
 from modules.config.schema import Config
-from modules.config.sections.optimizer import OPTIMIZER_LABELS
+from modules.optim.registry import OPTIMIZERS
 from tests.unit.preflight.setups import changed
 
 USUAL = {"adapter": 1e-4, "full": 1e-5}
@@ -47,7 +48,7 @@ def told(optimizer: str, rate: float, *, trains: str = "adapter") -> list[tuple[
 def test_a_rate_that_cannot_be(optimizer: str, rate: float, trains: str) -> None:
     [(path, advice)] = told(optimizer, rate, trains=trains)
     assert path == "training.learning_rate"
-    assert f"With {OPTIMIZER_LABELS[optimizer]}, usual values for" in advice
+    assert f"With {OPTIMIZERS[optimizer].label}, usual values for" in advice
 
 
 @pytest.mark.parametrize(
@@ -69,11 +70,22 @@ def test_a_rate_that_can(optimizer: str, rate: float, trains: str) -> None:
     assert told(optimizer, rate, trains=trains) == []
 
 
-@pytest.mark.parametrize("name", OPTIMIZER_LABELS)
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_has_rates_that_pass_and_rates_that_do_not(name: str) -> None:
     is_its_own = name.startswith(("prodigy", "dadapt"))
     assert told(name, 1.0 if is_its_own else 2e-4) == []
     assert told(name, 1e-4 if is_its_own else 200.0)
+
+
+def test_an_optimizer_that_finds_one_rate_is_refused_different_ones() -> None:
+    config = changed(Config(), parts__unet__learning_rate=1.0, training__learning_rate=0.5)
+    assert not list(one_learning_rate(config))
+    config = changed(config, training__optimizer="prodigy")
+    (problem,) = one_learning_rate(config)
+    assert (problem.path, problem.severity) == ("training.learning_rate", "error")
+    assert "1, 0.5" in problem.message
+    assert not list(one_learning_rate(changed(config, training__learning_rate=1.0)))
+    assert not list(one_learning_rate(changed(config, parts__text_encoder__train=False)))
 
 
 def test_the_rates_of_parts_count_and_those_of_frozen_ones_do_not() -> None:

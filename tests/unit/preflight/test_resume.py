@@ -9,7 +9,7 @@ from modules.config.codec import save_file
 from modules.config.schema import Config
 from tests.unit.preflight.setups import changed, errors, told
 from trainer.preflight import check
-from trainer.run.backup import write_backup
+from trainer.run_folder.backup import write_backup
 
 
 def backup_of(config: Config, folder: Path) -> Path:

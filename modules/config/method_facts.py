@@ -1,0 +1,30 @@
+"""The facts of the training method that a config chooses, from the method's record. Torch-free."""
+
+from __future__ import annotations
+
+from modules.config.schema import Config
+from modules.objectives.registry import METHODS
+from modules.objectives.spec import MethodSpec, RolloutFacts
+from modules.rewards.selection import ScorersInUse, scorers_in_use
+
+
+def method_of(config: Config) -> MethodSpec:
+    """Return the record of a config's method."""
+    return METHODS[config.training.method.name]
+
+
+def rollout_of(config: Config) -> RolloutFacts | None:
+    """Return how the method samples while training, or None where it does not."""
+    rollout = method_of(config).rollout
+    return None if rollout is None else rollout(config.training.method)
+
+
+def scorers_of(config: Config) -> ScorersInUse | None:
+    """Return the reward models of a run, or None where the method needs none."""
+    held_out = method_of(config).held_out_reward
+    return None if held_out is None else scorers_in_use(config.reward.models, held_out(config.training.method))
+
+
+def steps_per_group(config: Config) -> int:
+    """Return how many optimizer steps one accumulation group of the loader becomes."""
+    return method_of(config).steps_per_group(config.training.method)

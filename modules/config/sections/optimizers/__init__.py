@@ -1,1 +1,0 @@
-"""The optimizers' settings, one file for each kin."""

@@ -1,0 +1,89 @@
+"""Captions as a model reads them: the conditioning a family makes of them, complete or in part from a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, Self
+
+if TYPE_CHECKING:  # the window's side of the program knows the type and not torch
+    import torch
+
+    from modules.data.size_conditioning import SizeConditioning
+    from modules.system.devices import Device
+
+
+class Conditioning(Protocol):
+    """What a family made of prompts; opaque to everyone else."""
+
+    def __len__(self) -> int:
+        """How many prompts it stands for."""
+        ...
+
+    def to(self, device: Device, dtype: torch.dtype | None = None) -> Self:
+        """Return it on a device, its floating tensors in a dtype."""
+        ...
+
+    def select(self, indices: Sequence[int]) -> Self:
+        """Return the conditioning of some of the prompts, in that order."""
+        ...
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return its tensors by name, for a cache entry."""
+        ...
+
+
+class PromptEncoder(Protocol):
+    """What of a model family makes conditioning: see `ModelFamily`, which is one."""
+
+    def encode_prompts(self, prompts: Sequence[str]) -> Conditioning:
+        """Return the conditioning of prompts, as long as the longest of them needs."""
+        ...
+
+    def with_size_conditioning(
+        self, conditioning: Conditioning, size_conditionings: Sequence[SizeConditioning]
+    ) -> Conditioning:
+        """Return the conditioning with the sizes and crops of its images, where the model takes them."""
+        ...
+
+    def join(self, conditionings: Sequence[Conditioning], empty: Conditioning) -> Conditioning:
+        """Return one conditioning of several, the shorter ones padded with the empty prompt's."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class PartialConditioning:
+    """The conditioning of a batch of which some captions are encoded while training.
+
+    `entries` holds one conditioning for each caption, and None for those that are encoded in the step itself, because
+    what encodes them is trained. `empty` is the empty prompt's, with which shorter captions are padded. All of it is on
+    the training device, in the training dtype.
+    """
+
+    entries: Sequence[Conditioning | None]
+    empty: Conditioning
+
+    def completed(self, captions: Sequence[str], encoder: PromptEncoder) -> Conditioning:
+        """Return the conditioning of all captions; the missing ones are encoded now, in one call, with gradients."""
+        missing = [c for c, entry in zip(captions, self.entries, strict=True) if entry is None]
+        encoded = encoder.encode_prompts(missing)
+        rows = iter(range(len(missing)))
+        entries = [encoded.select([next(rows)]) if entry is None else entry for entry in self.entries]
+        return encoder.join(entries, self.empty)
+
+
+DeliveredConditioning = Conditioning | PartialConditioning | None
+"""The conditioning of a batch as it is delivered: complete, in part, or none of it where all is encoded in the step."""
+
+
+def complete_conditioning(
+    delivered: DeliveredConditioning, captions: Sequence[str], encoder: PromptEncoder
+) -> Conditioning:
+    """Return the conditioning of captions from what was delivered of it; what is missing is encoded now."""
+    match delivered:
+        case None:
+            return encoder.encode_prompts(captions)
+        case PartialConditioning():
+            return delivered.completed(captions, encoder)
+        case _:
+            return delivered

@@ -1,0 +1,74 @@
+"""The images of a run: scanned once, for the check before it and for the run itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from modules.data.concept import Concept
+from modules.data.dataset import BucketRules, Dataset, EpochPlans, build_dataset
+from modules.data.scan import fingerprint_of_folder
+from modules.system.paths import from_root
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetSettings:
+    """What decides which images a run has, at which sizes and in which steps: its enabled concepts, and numbers."""
+
+    concepts: tuple[Concept, ...]
+    rules: BucketRules
+    batch_size: int
+    accumulation_steps: int
+    run_seed: int
+    steps_per_group: int = 1
+
+    def plans_of(self, dataset: Dataset) -> EpochPlans:
+        """Return the plan of every epoch over the images of a data set."""
+        return EpochPlans(
+            dataset,
+            batch_size=self.batch_size,
+            accumulation_steps=self.accumulation_steps,
+            run_seed=self.run_seed,
+            steps_per_group=self.steps_per_group,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Datasets:
+    """The training and the validation images of a run, the plan of its epochs, and the files as they were found."""
+
+    settings: DatasetSettings
+    fingerprint: tuple[str, ...]
+    training: Dataset
+    validation: Dataset
+    plans: EpochPlans
+
+    def is_current(self) -> bool:
+        """Return whether the files are as they were: no file is opened, only names, sizes and dates are compared."""
+        try:
+            return tuple(_fingerprints(self.settings.concepts)) == self.fingerprint
+        except OSError:
+            return False
+
+
+def build_datasets(settings: DatasetSettings) -> Datasets:
+    """Scan the folders of the concepts, each once, and fit every image. Raises OSError where one cannot be listed."""
+    fingerprint = tuple(_fingerprints(settings.concepts))  # first: what changes during the scan counts as changed
+    located = [(concept, from_root(concept.path)) for concept in settings.concepts]
+    training = build_dataset(located, "training", settings.rules)
+    validation = build_dataset(located, "validation", settings.rules)
+    return Datasets(settings, fingerprint, training, validation, settings.plans_of(training))
+
+
+def _fingerprints(concepts: tuple[Concept, ...]) -> Iterator[str]:
+    for concept in concepts:
+        yield fingerprint_of_folder(
+            from_root(concept.path),
+            include_subfolders=concept.include_subfolders,
+            captions_file=_captions_file(concept),
+        )
+
+
+def _captions_file(concept: Concept) -> Path | None:
+    return from_root(concept.captions_file) if concept.caption_source == "one_file" else None

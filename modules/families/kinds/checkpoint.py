@@ -1,0 +1,64 @@
+"""A whole model in one file: recognised by its family, loaded where no weight of it is missing. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from modules.families.kinds.file_kind import FileKind
+from modules.families.kinds.record import FileKindSpec, Loads
+from modules.families.parts.single_file.models import configs_of_file, layouts
+from modules.families.parts.single_file.names import missing_names, original_names
+from modules.families.parts.single_file.record import PartLayout
+from modules.families.registry import all_files, published
+from modules.formats.checkpoint_header import CheckpointHeader
+from modules.system.errors import DarkroomError
+
+
+def checkpoint_kind(header: CheckpointHeader) -> FileKind | None:
+    """Return what a file is if some family knows it as one of its models, or as the denoiser of one."""
+    return next((kind for files in all_files() if (kind := files.checkpoint(header)) is not None), None)
+
+
+def _loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]:
+    if header is None:
+        return ()
+    model = published(kind.model)
+    programs = model.programs
+    try:
+        parts = layouts(kind.model, configs_of_file(kind.model, header.shapes, header.metadata))
+    except DarkroomError as error:
+        return tuple(Loads(p, None, error.message) for p in programs)
+    # Older files leave "text_model." out; diffusers alone does not know them.
+    lacks = _lacking(parts, header.shapes), _lacking(parts, original_names(header.shapes))
+    if any(lacks):
+        advice = "; choose a VAE there" if set(lacks[1]) == {"vae"} else ""
+        return tuple(_incomplete(p, lacks[0 if p == "diffusers" else 1], advice) for p in programs)
+    if "code" in kind.facts:
+        return tuple(Loads(p, False, "it names code besides weights") for p in programs)
+    return tuple(Loads(p, True, model.prediction_note(p, kind)) for p in programs)
+
+
+def _lacking(parts: Mapping[str, PartLayout], names: Iterable[str]) -> dict[str, int]:
+    names = list(names)
+    counts = {part: len(missing_names(layout, names)) for part, layout in parts.items()}
+    return {part: count for part, count in counts.items() if count}
+
+
+def _incomplete(program: str, lacks: Mapping[str, int], advice: str) -> Loads:
+    if not lacks:
+        return Loads(program, True)
+    told = ", ".join(f"{count} weights of the {part}" for part, count in lacks.items())
+    return Loads(program, False, f"lacks {told}{'' if program == 'diffusers' else advice}")
+
+
+CHECKPOINT = FileKindSpec(
+    name="checkpoint",
+    label="Checkpoint",
+    help="A whole model in one file.",
+    detect=checkpoint_kind,
+    uses=frozenset({"base model", "VAE"}),
+    forms=("single", "folder"),
+    opener="modules.families.kinds.model_conversion:open_single_file",
+    writer="modules.families.kinds.model_conversion:write_model",
+    loads=_loads,
+)

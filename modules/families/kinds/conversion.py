@@ -1,0 +1,79 @@
+"""From any form of a model or a LoRA into any other: what is read is recognised, what is written is named.
+
+model   diffusers folder, .safetensors or .ckpt in the original layout -> folder or .safetensors
+LoRA    kohya or diffusers/PEFT form -> the other, or the same in another dtype
+
+Each kind of file names the functions that open and write it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+import torch
+
+from modules.families.kinds.file_kind import FileKind
+from modules.families.kinds.identify import identify
+from modules.families.kinds.record import Form
+from modules.families.kinds.registry import FILE_KINDS
+from modules.families.kinds.source import Source
+from modules.families.registry import FAMILIES, imported
+from modules.formats.safetensors_io import OnWritten
+from modules.system.errors import DarkroomError
+
+_ADVICE: dict[Form, str] = {"kohya": "Use --to kohya or --to peft.", "single": "Use --to single or --to folder."}
+
+
+def target_form(kind: FileKind, out: Path, wanted: Form | None) -> Form:
+    """Return the form to convert into: the wanted one, else the one that the source and the destination's name call
+    for. Raises DarkroomError where the two do not go together.
+    """
+    forms = FILE_KINDS[kind.kind].forms or ("single", "folder")  # what cannot be converted is said when it is opened
+    is_file = out.suffix.lower() == ".safetensors"
+    if wanted is not None and wanted not in forms:
+        what = "LoRA" if "kohya" in forms else "model"
+        raise DarkroomError(
+            f"A {what} cannot become a {wanted} {'model' if what == 'LoRA' else 'LoRA'}.", advice=_ADVICE[forms[0]]
+        )
+    if "kohya" in forms:
+        form: Form = wanted or ("peft" if kind.facts.get("form") == "kohya" else "kohya")
+    else:
+        form = wanted or ("single" if is_file else "folder")
+    if (form == "folder") == bool(out.suffix.lower() in (".safetensors", ".ckpt", ".pt")):
+        raise DarkroomError(
+            f"{out.name} is no name for {'a folder' if form == 'folder' else 'a file of that form'}.",
+            advice="Files end in .safetensors; a diffusers folder has no such ending.",
+        )
+    return form
+
+
+def open_source(path: Path, *, use_ema: bool = False) -> Source:
+    """Return what a file or folder holds, opened for conversion. Raises DarkroomError where it cannot be converted."""
+    kind = identify(path)
+    opener = FILE_KINDS[kind.kind].opener
+    if not opener:
+        raise DarkroomError(
+            f"{path.name} cannot be converted. {kind.sentence}",
+            advice=f"Whole models and LoRA files can be, of {', '.join(s.label for s in FAMILIES.values())}.",
+        )
+    opened: Callable[..., Source] = imported(opener)
+    return opened(path, kind, use_ema=use_ema)
+
+
+def convert(
+    source: Source,
+    out: Path,
+    form: Form,
+    *,
+    dtype: torch.dtype | None,
+    created: datetime,
+    on_written: OnWritten | None = None,
+) -> list[Path]:
+    """Write what was opened in another form and return the files and folders written.
+
+    Raises DarkroomError, and leaves what was there, where something is missing or no number.
+    """
+    writer: Callable[..., list[Path]] = imported(FILE_KINDS[source.kind.kind].writer)
+    return writer(source, out, form, dtype=dtype, created=created, on_written=on_written)

@@ -1,0 +1,103 @@
+"""Recognising models in diffusers' folder layout: the JSON files beside the weights. Torch-free."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from modules.families.kinds.file_kind import FileKind, Prediction
+from modules.families.kinds.record import FileKindSpec, Loads
+from modules.families.published import ALL_PROGRAMS, FamilyFiles, FolderFacts
+from modules.families.registry import FAMILIES, files_of, published
+from modules.formats.checkpoint_header import CheckpointHeader
+
+
+def folder_kind(folder: Path) -> FileKind:
+    """Return what a folder is; where it is no model, a record that says so."""
+    index = _json(folder / "model_index.json")
+    if index is None:
+        return _without_index(folder)
+    name = str(index.get("_class_name", "nothing"))
+    files = next((f for f in map(files_of, FAMILIES) if name in f.pipelines), None)
+    if files is None:
+        return FileKind("other_model", f"A diffusers folder of a {name}, which this program does not train.")
+    return _of_family(folder, index, name, files)
+
+
+def _of_family(folder: Path, index: dict[str, Any], pipeline: str, files: FamilyFiles) -> FileKind:
+    spec = FAMILIES[files.models[0].family]
+    denoiser = _json(folder / spec.names_of("denoiser")[0] / "config.json") or {}
+    scheduler = _json(folder / "scheduler" / "scheduler_config.json") or {}
+    prediction: Prediction = "v_prediction" if scheduler.get("prediction_type") == "v_prediction" else "epsilon"
+    model = published(files.folder_model(FolderFacts(index, denoiser, prediction)))
+    variant = files.pipelines[pipeline] or files.variants.get(denoiser.get("in_channels", 0), "")
+    zero_snr = bool(scheduler.get("rescale_betas_zero_snr", False))
+    facts = {"layout": "diffusers", "pipeline": pipeline}
+    wanted = [p.name for p in spec.parts if not _is_left_out(index, p.name)]
+    if lacks := [p for p in wanted if not any((folder / p).glob("*.safetensors"))]:
+        facts["missing"] = ", ".join(lacks)
+    return FileKind(
+        "diffusers_folder",
+        _sentence(model.label, variant, prediction, zero_snr, facts),
+        model.family,
+        model.name,
+        variant,
+        prediction,
+        zero_snr,
+        facts,
+        is_whole=True,
+    )
+
+
+def _is_left_out(index: dict[str, Any], part: str) -> bool:
+    """Whether the index says that the model has no such part: an entry without a class."""
+    entry = index.get(part)
+    return isinstance(entry, list) and bool(entry) and entry[0] is None
+
+
+def _without_index(folder: Path) -> FileKind:
+    config = _json(folder / "config.json")
+    if _json(folder / "adapter_config.json") is not None:
+        return FileKind("lora", f"{folder.name} is a PEFT adapter's folder.", facts={"form": "peft folder"})
+    if config is not None:
+        name = str(config.get("_class_name") or config.get("model_type") or "model")
+        return FileKind("part", f"{folder.name} holds one part of a model alone: {name}.")
+    return FileKind("unknown", f"{folder.name} is no model's folder: there is no model_index.json in it.")
+
+
+def _sentence(label: str, variant: str, prediction: Prediction, zero_snr: bool, facts: dict[str, str]) -> str:
+    what = "velocity" if prediction == "v_prediction" else "epsilon"
+    text = f"A {label}{f' {variant}' if variant else ''} in diffusers' folder layout that predicts {what}"
+    text += " with zero terminal SNR" if zero_snr else ""
+    if "missing" in facts:
+        text += f"; the weights of {facts['missing']} are missing"
+    return f"{text}."
+
+
+def _loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]:
+    programs = published(kind.model).programs if kind.model else ALL_PROGRAMS
+    missing = kind.facts.get("missing", "")
+    note = f"lacks {missing}" if missing else ""
+    rest = (Loads(p, False, "takes single files: convert it") for p in programs if p != "diffusers")
+    return (*(Loads(p, not missing, note) for p in programs if p == "diffusers"), *rest)
+
+
+def _json(file: Path) -> dict[str, Any] | None:
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return data if isinstance(data, dict) else None
+
+
+DIFFUSERS_FOLDER = FileKindSpec(
+    name="diffusers_folder",
+    label="Diffusers folder",
+    help="A whole model as a folder in diffusers' layout.",
+    uses=frozenset({"base model"}),
+    forms=("single", "folder"),
+    opener="modules.families.kinds.model_conversion:open_folder",
+    writer="modules.families.kinds.model_conversion:write_model",
+    loads=_loads,
+)

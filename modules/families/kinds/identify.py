@@ -1,0 +1,64 @@
+"""What a file or folder is, told from headers alone in a fraction of a second. Torch-free.
+
+Weights are not read, a pickle is not run, and nothing raises: what is odd, broken or of another kind gets a record
+whose sentence says so. Each kind has its own file beside this one, and each family says what its files look like.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from modules.families.kinds.file_kind import FileKind
+from modules.families.kinds.folder import folder_kind
+from modules.families.kinds.registry import FILE_KINDS
+from modules.formats.checkpoint_header import CheckpointHeader, read_checkpoint_header
+from modules.formats.headers import UnreadableFileError
+
+
+def identify(path: Path) -> FileKind:
+    """Return what a file or a folder is. Never raises: what cannot be read is a record of kind "broken"."""
+    try:
+        if path.is_dir():
+            return folder_kind(path)
+    except OSError as error:
+        return FileKind("broken", f"{path} cannot be read: {error}.", facts={"defect": "missing"})
+    try:
+        return identify_header(read_checkpoint_header(path))
+    except UnreadableFileError as error:
+        return _unreadable(path, error)
+
+
+def identify_header(header: CheckpointHeader) -> FileKind:
+    """Return what a file of this outline is."""
+    detectors = (spec.detect for spec in FILE_KINDS.values() if spec.detect is not None)
+    found = next((kind for detect in detectors if (kind := detect(header)) is not None), None)
+    if found is None:
+        found = _unknown(header)
+    if header.container == "safetensors" and header.path.suffix.lower() in (".ckpt", ".pt", ".pth", ".bin"):
+        found = dataclasses.replace(found, facts={**found.facts, "suffix": "a safetensors file under another name"})
+    if header.code and "code" not in found.facts:
+        found = dataclasses.replace(found, facts={**found.facts, "code": ", ".join(header.code[:5])})
+    return found
+
+
+def _unknown(header: CheckpointHeader) -> FileKind:
+    if not header.shapes:
+        return FileKind("unknown", f"{header.path.name} holds no tensors.")
+    first = sorted(header.shapes)[0][:80]
+    return FileKind(
+        "unknown",
+        f"{header.path.name} holds {len(header.shapes)} tensors of no kind this program knows; one is {first!r}.",
+        facts={"tensors": str(len(header.shapes))},
+    )
+
+
+def _unreadable(path: Path, error: UnreadableFileError) -> FileKind:
+    try:
+        with path.open("rb") as file:
+            beginning = file.read(4)
+    except (OSError, ValueError):
+        beginning = b""
+    if beginning == b"GGUF":
+        return FileKind("other_model", f"{path.name} is a quantised GGUF file, which this program does not train.")
+    return FileKind("broken", str(error), facts={"defect": error.defect})

@@ -1,0 +1,34 @@
+"""The kinds of files, one line each, in the order in which a file is asked. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from modules.families.kinds.checkpoint import CHECKPOINT
+from modules.families.kinds.embedding import EMBEDDING
+from modules.families.kinds.file_kind import FileKind
+from modules.families.kinds.folder import DIFFUSERS_FOLDER
+from modules.families.kinds.lora import LORA
+from modules.families.kinds.other_model import OTHER_MODEL
+from modules.families.kinds.part import PART
+from modules.families.kinds.record import FileKindSpec, Use
+from modules.families.kinds.unrecognised import BROKEN, UNKNOWN
+from modules.families.kinds.vae import VAE
+
+# An adapter's names contain those of the model it is for, and a model's those of its parts.
+FILE_KINDS: Mapping[str, FileKindSpec] = {
+    LORA.name: LORA,
+    CHECKPOINT.name: CHECKPOINT,
+    OTHER_MODEL.name: OTHER_MODEL,
+    VAE.name: VAE,
+    EMBEDDING.name: EMBEDDING,
+    PART.name: PART,
+    DIFFUSERS_FOLDER.name: DIFFUSERS_FOLDER,
+    UNKNOWN.name: UNKNOWN,
+    BROKEN.name: BROKEN,
+}
+
+
+def serves_as(found: FileKind, use: Use) -> bool:
+    """Whether a run can take a file as its base model, its VAE or the start of its adapter."""
+    return use in FILE_KINDS[found.kind].uses

@@ -1,0 +1,24 @@
+"""What is converted, once it was opened: the parts of a model, or the layers of a LoRA."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from modules.families.kinds.file_kind import FileKind
+from modules.families.parts.single_file.record import Configs
+from modules.families.parts.single_file.write import States
+from modules.formats.lora_files import LoraLayerWeights
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """What is converted: the model's parts, or a LoRA's layers."""
+
+    path: Path
+    kind: FileKind
+    configs: Configs
+    states: States
+    layers: tuple[LoraLayerWeights, ...] = ()
+    metadata: Mapping[str, str] | None = None

@@ -1,0 +1,37 @@
+"""A VAE alone, in the original or in diffusers' layout. Torch-free."""
+
+from __future__ import annotations
+
+from modules.families.kinds.file_kind import FileKind
+from modules.families.kinds.record import FileKindSpec
+from modules.families.registry import FAMILIES
+from modules.formats.checkpoint_header import CheckpointHeader
+
+
+def vae_kind(header: CheckpointHeader) -> FileKind | None:
+    """Return what a file is if it is a VAE alone, in the original or in diffusers' layout."""
+    for prefix in ("first_stage_model.", "vae.", ""):
+        original = header.has(f"{prefix}encoder.down.0.block.")
+        if not original and not header.has(f"{prefix}encoder.down_blocks.0.resnets."):
+            continue
+        shape = header.shapes.get(f"{prefix}decoder.conv_in.weight", ())
+        channels = shape[1] if len(shape) > 1 else 0
+        facts = {"layout": "original" if original else "diffusers", "dtype": header.main_dtype}
+        facts["latent_channels"] = str(channels)
+        with_vae = [spec for spec in FAMILIES.values() if spec.names_of("vae")]
+        if channels and channels not in {spec.latent_channels for spec in with_vae}:
+            labels = ", ".join(spec.label for spec in with_vae)
+            sentence = f"A VAE with {channels} latent channels, which belongs to none of {labels}."
+            return FileKind("other_model", sentence, facts=facts)
+        sentence = f"A VAE alone, in the {facts['layout']} layout, {facts['dtype']}."
+        return FileKind("vae", sentence, facts=facts)
+    return None
+
+
+VAE = FileKindSpec(
+    name="vae",
+    label="VAE",
+    help="The part that turns images into latents and back, alone.",
+    detect=vae_kind,
+    uses=frozenset({"VAE"}),
+)

@@ -1,0 +1,168 @@
+"""A model in diffusers' folder layout as tensors to be, and writing one: streamed, whole, loadable by stock diffusers.
+
+Beside the weights of each part stand its config, the scheduler's, the tokenizers (CLIP's own where the model brings
+none) and the index that names the classes.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from modules.families.kinds.file_kind import FileKind
+from modules.families.parts.clip_vocabulary import END_TOKEN, START_TOKEN, clip_merges, clip_vocabulary
+from modules.families.parts.single_file.models import layouts
+from modules.families.parts.single_file.record import Configs
+from modules.families.parts.single_file.write import CheckpointTraits, States, file_state, require_keys
+from modules.families.published import PublishedModel
+from modules.families.registry import FAMILIES, published
+from modules.families.spec import PartSpec, tokenizer_of
+from modules.formats.diffusers_folder import read_json
+from modules.formats.lazy_tensors import LazyTensor
+from modules.formats.safetensors_io import OnWritten, write_safetensors
+from modules.formats.stored_tensors import stored_tensors
+from modules.system.atomic import atomic_folder
+from modules.system.errors import DarkroomError
+
+_WEIGHTS = {"diffusers": "diffusion_pytorch_model", "transformers": "model"}
+
+
+def parts_in(folder: Path, traits: CheckpointTraits) -> tuple[str, ...]:
+    """Return the parts of a folder's model that have weights: those of the published model, or of its family."""
+    record = published(traits.model)
+    parts = tuple(p.name for p in FAMILIES[record.family].parts)
+    shipped = record.shipped_configs()
+    return tuple(p for p in parts if p in shipped or not shipped)
+
+
+def folder_states(folder: Path, parts: tuple[str, ...]) -> dict[str, dict[str, LazyTensor]]:
+    """Return the tensors of a folder's parts, to be read when asked for, with the names that files have.
+
+    Raises DarkroomError where a part has no safetensors file, or a broken one.
+    """
+    return {part: file_state(part, _part_tensors(folder / part)) for part in parts}
+
+
+def folder_configs(folder: Path, parts: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """Return the configs of a folder's parts and of its scheduler. Raises DarkroomError where one is missing."""
+    configs = {part: read_json(folder, part, "config.json") for part in parts}
+    return {**configs, "scheduler": read_json(folder, "scheduler", "scheduler_config.json")}
+
+
+def write_folder(
+    destination: Path,
+    states: States,
+    configs: Configs,
+    traits: CheckpointTraits,
+    *,
+    dtype: torch.dtype | None,
+    tokenizers_from: Path | None = None,
+    on_written: OnWritten | None = None,
+) -> None:
+    """Write a model as a diffusers folder. `tokenizers_from` is a folder whose tokenizers are taken over.
+
+    Raises DarkroomError, and leaves what was there, where a tensor is missing, unknown or not finite.
+    """
+    record = published(traits.model)
+    known = layouts(traits.model, configs)
+    parts = [p for p in FAMILIES[record.family].parts if p.name in (known or states)]
+    named = {part.name: file_state(part.name, states.get(part.name, {})) for part in parts}
+    for name, layout in known.items():
+        require_keys(name, {s.key for s in layout.slots}, named[name])
+    total = sum(t.num_bytes for state in named.values() for t in state.values())
+    done = 0
+    with atomic_folder(destination) as folder:
+        for part in parts:
+            state = named[part.name]
+            before, size = done, sum(t.num_bytes for t in state.values())
+
+            def report(written: int, all_of_it: int, before: int = before, size: int = size) -> None:
+                if on_written is not None:
+                    on_written(before + round(size * written / max(all_of_it, 1)), total)
+
+            (folder / part.name).mkdir()
+            file = folder / part.name / f"{_WEIGHTS[part.library]}.safetensors"
+            write_safetensors(file, state, {"format": "pt"}, dtype=dtype, on_written=report)
+            _write_json(folder / part.name / "config.json", _part_config(part, configs[part.name]))
+            done += size
+        _write_scheduler(folder, configs["scheduler"], traits)
+        for encoder in (p for p in parts if p.role == "text_encoder"):
+            pads_with_bang = configs[encoder.name].get("hidden_act") != "quick_gelu"  # OpenCLIP's (`is_open_clip`)
+            _write_tokenizer(folder / tokenizer_of(encoder.name), tokenizers_from, pads_with_bang=pads_with_bang)
+        _write_json(folder / "model_index.json", _index(record, traits, parts, configs["scheduler"]))
+
+
+def traits_of(kind: FileKind) -> CheckpointTraits:
+    """Return what a recognised model is, as the writers want it. Raises DarkroomError for what cannot be converted."""
+    if not kind.is_model:
+        raise DarkroomError(f"This is no whole model of a family this program knows. {kind.sentence}")
+    if kind.prediction == "edm":
+        raise DarkroomError(f"Models of the EDM kind are not converted. {kind.sentence}")
+    return CheckpointTraits(kind.model, kind.prediction or "epsilon", kind.zero_snr, kind.variant)
+
+
+def _part_tensors(folder: Path) -> dict[str, LazyTensor]:
+    """Return a part's tensors: of one file or of several with an index, the plain ones before variants."""
+    stem = next((n for n in _WEIGHTS.values() if any(folder.glob(f"{n}*.safetensors"))), "")
+    plain = folder / f"{stem}.safetensors"
+    files = [plain] if plain.is_file() else sorted(folder.glob(f"{stem}-*-of-*.safetensors"))
+    files = files or sorted(folder.glob(f"{stem}.*.safetensors"))[:1]
+    if not files:
+        raise DarkroomError(
+            f"The {folder.name} of the model in {folder.parent} has no weights as .safetensors.",
+            advice="Download the model again, with its safetensors files.",
+        )
+    tensors: dict[str, LazyTensor] = {}
+    for file in files:
+        tensors |= stored_tensors(file)[0]
+    return tensors
+
+
+def _part_config(part: PartSpec, config: Mapping[str, Any]) -> dict[str, Any]:
+    if part.library == "diffusers":
+        return {**config, "_class_name": part.class_name}
+    return {**config, "architectures": [part.class_name]}
+
+
+def _write_scheduler(folder: Path, config: Mapping[str, Any], traits: CheckpointTraits) -> None:
+    changed = {**config, "prediction_type": traits.prediction}
+    if traits.zero_snr:
+        changed |= {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
+    (folder / "scheduler").mkdir()
+    _write_json(folder / "scheduler" / "scheduler_config.json", changed)
+
+
+def _write_tokenizer(folder: Path, source: Path | None, *, pads_with_bang: bool) -> None:
+    if source is not None and (source / folder.name).is_dir():
+        shutil.copytree(source / folder.name, folder)
+        return
+    folder.mkdir()
+    pad = "!" if pads_with_bang else END_TOKEN
+    _write_json(folder / "vocab.json", clip_vocabulary())
+    lines = ["#version: 0.2", *(f"{left} {right}" for left, right in clip_merges())]
+    (folder / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
+    special = {"bos_token": START_TOKEN, "eos_token": END_TOKEN, "unk_token": END_TOKEN, "pad_token": pad}
+    _write_json(folder / "special_tokens_map.json", special)
+    settings = {"tokenizer_class": "CLIPTokenizer", "model_max_length": 77, "do_lower_case": True}
+    _write_json(folder / "tokenizer_config.json", {**settings, "add_prefix_space": False, **special})
+
+
+def _index(
+    record: PublishedModel, traits: CheckpointTraits, parts: Sequence[PartSpec], scheduler: Mapping[str, Any]
+) -> dict[str, Any]:
+    index: dict[str, Any] = {"_class_name": record.pipelines.get(traits.variant, record.pipelines[""])}
+    for part in parts:
+        index[part.name] = [part.library, part.class_name]
+        if part.role == "text_encoder":
+            index[tokenizer_of(part.name)] = ["transformers", "CLIPTokenizer"]
+    index["scheduler"] = ["diffusers", scheduler.get("_class_name", "DDIMScheduler")]
+    return {**index, **record.index}
+
+
+def _write_json(file: Path, data: Any) -> None:
+    file.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8", newline="\n")

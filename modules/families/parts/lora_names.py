@@ -1,0 +1,72 @@
+"""What the layers of a UNet and of CLIP text encoders are called in LoRA files.
+
+kohya form: a prefix per part and the path with underscores; the UNet's path is diffusers' or the original ("SGM") one,
+as kohya's trainers write it for the model. Text layers carry "text_model". Torch-free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from modules.families.parts.single_file.clip_layout import PREFIX as TEXT_PREFIX
+from modules.families.parts.single_file.clip_layout import text_layers
+from modules.families.parts.single_file.unet_layout import unet_layers
+from modules.families.published import Configs, LoraNames
+from modules.families.registry import published
+
+UNET_PREFIX = "lora_unet"
+Places = dict[str, tuple[str, str]]
+
+
+def unet_clip_lora(text_prefixes: Mapping[str, str], *, writes_sgm: bool) -> LoraNames:
+    """Return the names of a model of a UNet and CLIP encoders; `text_prefixes` are kohya's, by part.
+
+    Both namings of the UNet are known and read. Text layers are read without "text_model", too, as diffusers' exporter
+    writes them under transformers 5.6 and later.
+    """
+
+    def known(configs: Configs) -> Places:
+        return layer_names(configs, text_prefixes, sgm=True) | layer_names(configs, text_prefixes, sgm=False)
+
+    def readable(configs: Configs) -> Places:
+        names = known(configs)
+        for part, prefix in text_prefixes.items():
+            if part in configs:
+                paths = {p: p.removeprefix(TEXT_PREFIX).replace(".", "_") for p in text_layers(configs[part])}
+                names |= {f"{prefix}_{name}": (part, path) for path, name in paths.items()}
+        return names
+
+    return LoraNames(
+        written=lambda configs: layer_names(configs, text_prefixes, sgm=writes_sgm), known=known, readable=readable
+    )
+
+
+def layer_names(configs: Configs, text_prefixes: Mapping[str, str], *, sgm: bool) -> Places:
+    """Return the kohya names of all layers a LoRA can have, `{name: (part, path)}`; paths are diffusers'."""
+    names = {
+        f"{UNET_PREFIX}_{(layer.original if sgm else layer.path).replace('.', '_')}": ("unet", layer.path)
+        for layer in unet_layers(configs["unet"])
+        if layer.sort != "norm"
+    }
+    for part, prefix in text_prefixes.items():
+        if part in configs:
+            names |= {f"{prefix}_{path.replace('.', '_')}": (part, path) for path in text_layers(configs[part])}
+    return names
+
+
+def kohya_naming(model: str, configs: Configs) -> Callable[[str, str], str]:
+    """Return the function that names a layer, by part and diffusers path, as kohya files of this model do."""
+    names = {place: name for name, place in published(model).lora.written(configs).items()}
+    return lambda part, path: names[part, file_path(part, path)]
+
+
+def peft_name(part: str, path: str) -> str:
+    """Return a layer's name in the PEFT form: `text_encoder.text_model.encoder.layers.0.mlp.fc1`."""
+    return f"{part}.{file_path(part, path)}"
+
+
+def file_path(part: str, path: str) -> str:
+    """Return a layer's path as files have it: text layers with "text_model.", whatever transformers calls it."""
+    if part.startswith("text_encoder") and not path.startswith(TEXT_PREFIX):
+        return f"{TEXT_PREFIX}{path}"
+    return path

@@ -1,0 +1,200 @@
+"""Reading a checkpoint of one file as the parts of a diffusers model.
+
+    checkpoint = open_checkpoint(path)
+    unet = load_part(checkpoint, "unet", UNet2DConditionModel, torch.float16)
+
+Nothing is read but headers until a part is loaded, and then tensor by tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from modules.families.kinds.file_kind import FileKind
+from modules.families.kinds.identify import identify
+from modules.families.parts.single_file.clip_layout import PREFIX as TEXT_PREFIX
+from modules.families.parts.single_file.models import VAE_PREFIX, configs_of_file, layouts
+from modules.families.parts.single_file.moves import from_original
+from modules.families.parts.single_file.names import averaged_names, left_over_names, missing_names, original_names
+from modules.families.parts.single_file.record import Configs, PartLayout
+from modules.families.parts.single_file.vae_layout import modern_key, vae_slots
+from modules.formats.lazy_tensors import LazyTensor
+from modules.formats.stored_tensors import read_stored
+from modules.system.errors import DarkroomError
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """A single file, opened: what it is, its parts' configs and layouts, and its tensors by their original names."""
+
+    path: Path
+    kind: FileKind
+    configs: Mapping[str, Mapping[str, Any]]
+    layouts: Mapping[str, PartLayout]
+    tensors: Mapping[str, LazyTensor]
+    metadata: Mapping[str, str]
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts whose weights are in the file."""
+        return tuple(n for n, part in self.layouts.items() if any(k.startswith(part.prefix) for k in self.tensors))
+
+    @property
+    def left_over(self) -> tuple[str, ...]:
+        """Tensors under a part's prefix that belong to no layer of it."""
+        return tuple(name for part in self.layouts.values() for name in left_over_names(part, self.tensors))
+
+    def scheduler_config(self) -> dict[str, Any]:
+        """Return the noise schedule's config, with what the file tells of its prediction."""
+        config = dict(self.configs["scheduler"])
+        if self.kind.prediction in ("epsilon", "v_prediction"):
+            config["prediction_type"] = self.kind.prediction
+        if self.kind.zero_snr:
+            config |= {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
+        return config
+
+
+def open_checkpoint(path: Path, kind: FileKind | None = None, *, part_configs: Configs | None = None) -> Checkpoint:
+    """Return a .safetensors or .ckpt file of SD 1.x, SD 2.x or SDXL, opened.
+
+    `kind` spares recognising it twice; `part_configs` stand for the published model's where a file of another size does
+    not bring its own. Raises DarkroomError where it is none, with a sentence that says what it is.
+    """
+    kind = kind or identify(path)
+    if kind.kind not in ("checkpoint", "part") or not kind.model:
+        raise DarkroomError(
+            f"{path.name} is no Stable Diffusion checkpoint. {kind.sentence}",
+            advice="Choose a checkpoint of SD 1.x, SD 2.x or SDXL, as .safetensors, .ckpt or a diffusers folder.",
+        )
+    stored, metadata = read_stored(path)
+    tensors = {original: stored[name] for original, name in original_names(stored).items()}
+    configs = configs_of_file(kind.model, {n: t.shape for n, t in tensors.items()}, metadata)
+    configs |= {name: dict(config) for name, config in (part_configs or {}).items()}
+    return Checkpoint(path, kind, configs, layouts(kind.model, configs), tensors, metadata)
+
+
+def part_state(checkpoint: Checkpoint, part: str, *, use_ema: bool = False) -> dict[str, LazyTensor]:
+    """Return a part's tensors under diffusers' names, text layers with "text_model.", to be read when asked for.
+
+    `use_ema` takes the UNet's averaged weights where the file has them beside the others. Raises DarkroomError where
+    the file lacks the part or some of it, or its UNet has layers that are not known.
+    """
+    layout = checkpoint.layouts.get(part)
+    if layout is None or part not in checkpoint.parts:
+        raise _lacks_part(checkpoint, part)
+    tensors = dict(checkpoint.tensors)
+    if use_ema and part == "unet":
+        tensors |= {original: tensors[name] for original, name in averaged_names(layout, tensors).items()}
+    if missing := missing_names(layout, tensors):
+        raise DarkroomError(
+            f"{checkpoint.path.name} lacks {len(missing)} weights of its {part}; the first is {missing[0]}.",
+            advice="The download is damaged, or the model is of a kind that is not known here.",
+        )
+    if part == "unet" and (extra := left_over_names(layout, tensors)):
+        raise DarkroomError(
+            f"The UNet in {checkpoint.path.name} has {len(extra)} weights that this architecture does not; the first "
+            f"is {extra[0]}.",
+            advice="It is a variant that is not supported.",
+        )
+    inside = {n.removeprefix(layout.prefix): t for n, t in tensors.items() if n.startswith(layout.prefix)}
+    return from_original(layout.slots, inside)
+
+
+def load_part(checkpoint: Checkpoint, part: str, kind: Any, dtype: torch.dtype, *, use_ema: bool = False) -> Any:
+    """Return one part of a checkpoint, on the processor, in eval mode, frozen, as `diffusers_folder.read_part` does.
+
+    `kind` is the diffusers or transformers class. Raises DarkroomError where the file does not hold it.
+    """
+    state = part_state(checkpoint, part, use_ema=use_ema)
+    return build_part(kind, checkpoint.configs[part], state, dtype, where=f"the {part} in {checkpoint.path.name}")
+
+
+def load_vae_file(path: Path, kind: Any, config: Mapping[str, Any], dtype: torch.dtype) -> Any:
+    """Return the VAE of a file that holds one, alone or in a checkpoint, in the original or in diffusers' layout.
+
+    `config` is the VAE's of the model it goes with: a file alone does not tell its scaling factor. Raises DarkroomError
+    where the file holds none.
+    """
+    found = identify(path)
+    stored, _ = read_stored(path)
+    layout = PartLayout("vae", VAE_PREFIX, vae_slots(config))
+    if found.facts.get("layout") == "diffusers":
+        state = {modern_key(n.removeprefix("vae.")): t for n, t in stored.items()}
+        state = {n: t.then(t.shape[:2], _as_matrix) if _is_old_matrix(n, t) else t for n, t in state.items()}
+    else:
+        tensors = {original: stored[name] for original, name in original_names(stored).items()}
+        if missing := missing_names(layout, tensors):
+            raise DarkroomError(
+                f"{path.name} holds no complete VAE: {len(missing)} weights are missing. {found.sentence}",
+                advice="Choose a VAE file of SD or SDXL.",
+            )
+        inside = {n.removeprefix(VAE_PREFIX): t for n, t in tensors.items() if n.startswith(VAE_PREFIX)}
+        state = from_original(layout.slots, inside)
+    return build_part(kind, config, state, dtype, where=f"the VAE in {path.name}")
+
+
+def build_part(
+    kind: Any, config: Mapping[str, Any], state: Mapping[str, LazyTensor], dtype: torch.dtype, *, where: str
+) -> Any:
+    """Return a module of a config that holds a state's tensors, cast to `dtype`, each read and cast on its own."""
+    module = empty_part(kind, config)
+    state = fitted(state, module.state_dict())
+    expected = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+    wrong = sorted(n for n in expected.keys() | state.keys() if n not in state or expected.get(n) != state[n].shape)
+    if wrong:
+        there = state[wrong[0]].shape if wrong[0] in state else "missing"
+        raise DarkroomError(
+            f"{len(wrong)} weights of {where} do not fit its config; the first is {wrong[0]}: {there} where "
+            f"{expected.get(wrong[0], 'none')} is expected.",
+            advice="The model is of another size than the one it was taken for.",
+        )
+    weights = {name: tensor.make().to(dtype, copy=True) for name, tensor in state.items()}
+    module.load_state_dict(weights, strict=True, assign=True)
+    _fill_buffers(module)
+    return module.eval().requires_grad_(False)
+
+
+def empty_part(kind: Any, config: Mapping[str, Any]) -> Any:
+    """Return a module of a config without memory behind its weights (PyTorch's meta device)."""
+    try:
+        with torch.device("meta"):
+            if kind.__module__.startswith("diffusers"):
+                return kind.from_config({k: v for k, v in config.items() if k != "_class_name"})
+            return kind(kind.config_class(**config))
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+        raise DarkroomError(f"A config of {kind.__name__} cannot be used: {error}") from error
+
+
+def fitted(state: Mapping[str, LazyTensor], names: Mapping[str, Any]) -> dict[str, LazyTensor]:
+    """Return a state with the names a module has: transformers 5.6 dropped "text_model." from CLIPTextModel alone."""
+    if any(n.startswith(TEXT_PREFIX) for n in names):
+        return dict(state)
+    return {n.removeprefix(TEXT_PREFIX): tensor for n, tensor in state.items()}
+
+
+def _is_old_matrix(name: str, tensor: LazyTensor) -> bool:
+    return ".attentions." in name and len(tensor.shape) == 4
+
+
+def _as_matrix(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(tensor.shape[:2])
+
+
+def _lacks_part(checkpoint: Checkpoint, part: str) -> DarkroomError:
+    label = {"vae": "VAE", "unet": "UNet"}.get(part, part.replace("_", " "))
+    advice = "Choose a separate VAE file." if part == "vae" else "Choose a complete checkpoint."
+    return DarkroomError(f"{checkpoint.path.name} holds no {label}.", advice=advice)
+
+
+def _fill_buffers(module: torch.nn.Module) -> None:
+    """Give the buffers that are in no file their values: CLIP's positions count from zero."""
+    for owner in module.modules():
+        for name, buffer in list(owner._buffers.items()):
+            if buffer is not None and buffer.is_meta:
+                assert name == "position_ids", f"a buffer nobody fills: {name}"
+                owner._buffers[name] = torch.arange(buffer.shape[-1]).expand(buffer.shape).clone()

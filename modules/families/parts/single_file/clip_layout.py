@@ -1,0 +1,72 @@
+"""The layers of CLIP text encoders in both layouts, derived from their config.
+
+Two originals: transformers' own names (CLIP-L of SD 1.x and SDXL) and OpenCLIP's (`open_clip` TextTransformer: SD 2.x
+and SDXL's bigG). Our keys are those of files: with "text_model.", whatever the installed transformers calls it inside
+(5.6 dropped it from CLIPTextModel alone). Torch-free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from modules.families.parts.single_file.slots import Slot, module_slots
+
+PREFIX = "text_model."
+_LAYER = ("layer_norm1", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj")
+_REST = ("layer_norm2", "mlp.fc1", "mlp.fc2")
+_OPEN_NAMES = {
+    "layer_norm1": "ln_1",
+    "layer_norm2": "ln_2",
+    "self_attn.out_proj": "attn.out_proj",
+    "mlp.fc1": "mlp.c_fc",
+    "mlp.fc2": "mlp.c_proj",
+}
+
+
+def clip_slots(config: Mapping[str, Any], *, projection: bool = False) -> tuple[Slot, ...]:
+    """Return the tensors of a text encoder whose original has transformers' own names."""
+    return tuple(Slot(key, key) for key in _keys(config, projection=projection))
+
+
+def open_clip_slots(config: Mapping[str, Any], *, projection: bool) -> tuple[Slot, ...]:
+    """Return where every tensor of a text encoder stands in OpenCLIP's layout.
+
+    `projection`: the encoder is a CLIPTextModelWithProjection, whose projection the original holds transposed.
+    """
+    return tuple(_open_clip(config, projection=projection))
+
+
+def text_layers(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the paths of the linear layers inside a text encoder's blocks, which LoRA files can hold."""
+    names = [name for name in (*_LAYER, *_REST) if not name.startswith("layer_norm")]
+    return tuple(
+        f"{PREFIX}encoder.layers.{i}.{name}" for i in range(int(config["num_hidden_layers"])) for name in names
+    )
+
+
+def _keys(config: Mapping[str, Any], *, projection: bool) -> Iterator[str]:
+    for name in ("token", "position"):
+        yield f"{PREFIX}embeddings.{name}_embedding.weight"
+    for index in range(int(config["num_hidden_layers"])):
+        for name in (*_LAYER, *_REST):
+            yield from (f"{PREFIX}encoder.layers.{index}.{name}.{p}" for p in ("weight", "bias"))
+    yield from (f"{PREFIX}final_layer_norm.{p}" for p in ("weight", "bias"))
+    if projection:
+        yield "text_projection.weight"
+
+
+def _open_clip(config: Mapping[str, Any], *, projection: bool) -> Iterator[Slot]:
+    yield Slot(f"{PREFIX}embeddings.token_embedding.weight", "token_embedding.weight")
+    yield Slot(f"{PREFIX}embeddings.position_embedding.weight", "positional_embedding")
+    for index in range(int(config["num_hidden_layers"])):
+        path, original = f"{PREFIX}encoder.layers.{index}", f"transformer.resblocks.{index}"
+        for ours, theirs in _OPEN_NAMES.items():
+            yield from module_slots(f"{path}.{ours}", f"{original}.{theirs}")
+        for piece, name in enumerate("qkv"):
+            for parameter in ("weight", "bias"):
+                key = f"{path}.self_attn.{name}_proj.{parameter}"
+                yield Slot(key, f"{original}.attn.in_proj_{parameter}", piece=piece, pieces=3)
+    yield from module_slots(f"{PREFIX}final_layer_norm", "ln_final")
+    if projection:
+        yield Slot("text_projection.weight", "text_projection", transposed=True)

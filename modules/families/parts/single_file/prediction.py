@@ -1,0 +1,59 @@
+"""What a model predicts, as far as its file tells.
+
+No consumer agrees with another here; the markers, in the order they are believed: a sidecar .yaml (A1111, Forge), the
+empty tensors `v_pred` and `ztsnr` (ComfyUI, Forge, A1111), `modelspec.prediction_type` (ModelSpec 1.0.1) or
+`modelspec.predict_key` (ComfyUI); at last what the model's own record looks for in the weights. Torch-free.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from modules.families.kinds.file_kind import Prediction
+from modules.families.parts.single_file.record import PredictionMark, SingleFile
+from modules.formats.checkpoint_header import CheckpointHeader
+
+_MAX_YAML_BYTES = 200_000
+_V_WORDS = {"v", "v_prediction", "vpred", "v-prediction"}
+_PARAMETERIZATION = re.compile(r"""^\s*(?:parameterization|prediction_type)\s*:\s*["']?([\w-]+)""", re.MULTILINE)
+_DISCRETE_V = re.compile(r"\bVScaling\b")  # SDXL's yaml names a class instead
+_ZERO_SNR = re.compile(r"^\s*\w*(?:ztsnr|zero_terminal_snr|zero_snr)\w*\s*:\s*[Tt]rue", re.MULTILINE)
+
+
+def told_prediction(header: CheckpointHeader, record: SingleFile) -> PredictionMark:
+    """Return what a checkpoint predicts; an empty prediction where nothing tells."""
+    zero_snr = "ztsnr" in header.shapes
+    sidecar = read_sidecar(header.path)
+    if sidecar is not None and sidecar.prediction:
+        return PredictionMark(sidecar.prediction, zero_snr or sidecar.zero_snr, sidecar.detector)
+    if {"edm_mean", "edm_vpred.sigma_max"} & header.shapes.keys():
+        return PredictionMark("edm", False, "EDM tensors")
+    if "v_pred" in header.shapes:
+        return PredictionMark("v_prediction", zero_snr, "v_pred tensor")
+    for key in ("modelspec.prediction_type", "modelspec.predict_key"):
+        word = header.metadata.get(key, "").lower()
+        if word:
+            return PredictionMark("v_prediction" if word in _V_WORDS else "epsilon", zero_snr, key)
+    untold = record.untold(header) if record.untold is not None else None
+    return PredictionMark("", zero_snr, "") if untold is None else replace(untold, zero_snr=zero_snr)
+
+
+def read_sidecar(path: Path) -> PredictionMark | None:
+    """Return what the .yaml beside a checkpoint tells, or None where there is none that can be read."""
+    for name in (path.with_suffix(".yaml"), path.with_suffix(".yml")):
+        try:
+            if name.stat().st_size > _MAX_YAML_BYTES:
+                continue
+            text = name.read_text(encoding="utf-8", errors="replace")
+        except (OSError, ValueError):
+            continue
+        found = _PARAMETERIZATION.search(text)
+        prediction: Prediction = ""
+        if found:
+            prediction = "v_prediction" if found[1].lower() in _V_WORDS else "epsilon"
+        elif _DISCRETE_V.search(text):
+            prediction = "v_prediction"
+        return PredictionMark(prediction, bool(_ZERO_SNR.search(text)), name.name)
+    return None

@@ -1,0 +1,85 @@
+"""The layers of the VAE in both layouts, derived from its config (LDM's `Encoder` and `Decoder`, Rombach et al.).
+
+The original numbers the decoder's levels from the finest up, diffusers in the order of running. Its attention is
+made of 1x1 convolutions. Torch-free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from modules.families.parts.single_file.slots import Slot, module_slots
+
+_RESNET = ("norm1", "conv1", "norm2", "conv2")
+_ATTENTION = (("to_q", "q"), ("to_k", "k"), ("to_v", "v"), ("to_out.0", "proj_out"))
+# Before 0.12 diffusers called them so; folders of that age still do.
+OLD_ATTENTION_NAMES = {"query": "to_q", "key": "to_k", "value": "to_v", "proj_attn": "to_out.0"}
+
+
+def vae_slots(config: Mapping[str, Any]) -> tuple[Slot, ...]:
+    """Return where every tensor of an `AutoencoderKL` of this config stands in the original layout."""
+    ends = ("quant_conv", "post_quant_conv")
+    return (
+        *_encoder(config),
+        *_decoder(config),
+        *(s for name in ends if config.get(f"use_{name}", True) for s in module_slots(name, name)),
+    )
+
+
+def modern_key(key: str) -> str:
+    """Return a VAE's key with the attention names that diffusers has had since 0.12."""
+    path, _, parameter = key.rpartition(".")
+    stem, _, name = path.rpartition(".")
+    if ".attentions." in key and name in OLD_ATTENTION_NAMES:
+        return f"{stem}.{OLD_ATTENTION_NAMES[name]}.{parameter}"
+    return key
+
+
+def _encoder(config: Mapping[str, Any]) -> Iterator[Slot]:
+    channels = list(config["block_out_channels"])
+    width = channels[0]
+    yield from module_slots("encoder.conv_in", "encoder.conv_in")
+    for level, wanted in enumerate(channels):
+        for index in range(int(config["layers_per_block"])):
+            path = f"encoder.down_blocks.{level}.resnets.{index}"
+            yield from _resnet(path, f"encoder.down.{level}.block.{index}", shortcut=width != wanted)
+            width = wanted
+        if level < len(channels) - 1:
+            path = f"encoder.down_blocks.{level}.downsamplers.0.conv"
+            yield from module_slots(path, f"encoder.down.{level}.downsample.conv")
+    yield from _middle_and_end("encoder")
+
+
+def _decoder(config: Mapping[str, Any]) -> Iterator[Slot]:
+    channels = list(reversed(config["block_out_channels"]))
+    width = channels[0]
+    yield from module_slots("decoder.conv_in", "decoder.conv_in")
+    for level, wanted in enumerate(channels):
+        theirs = len(channels) - 1 - level
+        for index in range(int(config["layers_per_block"]) + 1):
+            path = f"decoder.up_blocks.{level}.resnets.{index}"
+            yield from _resnet(path, f"decoder.up.{theirs}.block.{index}", shortcut=width != wanted)
+            width = wanted
+        if level < len(channels) - 1:
+            path = f"decoder.up_blocks.{level}.upsamplers.0.conv"
+            yield from module_slots(path, f"decoder.up.{theirs}.upsample.conv")
+    yield from _middle_and_end("decoder")
+
+
+def _middle_and_end(half: str) -> Iterator[Slot]:
+    middle = f"{half}.mid_block"
+    yield from _resnet(f"{middle}.resnets.0", f"{half}.mid.block_1", shortcut=False)
+    yield from module_slots(f"{middle}.attentions.0.group_norm", f"{half}.mid.attn_1.norm")
+    for ours, theirs in _ATTENTION:
+        yield from module_slots(f"{middle}.attentions.0.{ours}", f"{half}.mid.attn_1.{theirs}", conv=True)
+    yield from _resnet(f"{middle}.resnets.1", f"{half}.mid.block_2", shortcut=False)
+    yield from module_slots(f"{half}.conv_norm_out", f"{half}.norm_out")
+    yield from module_slots(f"{half}.conv_out", f"{half}.conv_out")
+
+
+def _resnet(path: str, original: str, *, shortcut: bool) -> Iterator[Slot]:
+    for name in _RESNET:
+        yield from module_slots(f"{path}.{name}", f"{original}.{name}")
+    if shortcut:
+        yield from module_slots(f"{path}.conv_shortcut", f"{original}.nin_shortcut")

@@ -1,0 +1,52 @@
+"""The memory walk of models made of a UNet and CLIP text encoders, on latents or on pixels. Torch-free."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from modules.families.parts.clip_walk import clip_pass
+from modules.families.parts.unet_walk import unet_pass
+from modules.families.walks import Configs, DenoiserPass, PartConfig, TextSize
+from modules.memory.tape import Array
+from modules.memory.walk import Walk
+
+CHUNK_TOKENS = 77
+UNET_BLOCKS = re.compile(r".*\b(transformer_blocks|resnets)\.\d+\.")
+CLIP_BLOCKS = re.compile(r".*\blayers\.\d+\.")
+VAE_BLOCKS = re.compile(r".*\b(attentions|resnets)\.\d+\.")
+"""How the names of the blocks begin that are checkpointed, and that wait (`forwards.py`)."""
+
+
+def clip_text(walk: Walk, part: str, config: PartConfig, *, chunks: int) -> Array:
+    """Walk through a CLIP encoder that gives no pooled state."""
+    return clip_pass(walk, config, prompts=chunks, has_projection=False)
+
+
+def unet_denoiser(latent_factor: int) -> DenoiserPass:
+    """Return the walk through a UNet whose input is smaller than the image by a factor."""
+
+    def walk_through(
+        walk: Walk, config: PartConfig, *, batch: int, width_px: int, height_px: int, text: Array | None
+    ) -> Array:
+        states = None
+        if text is not None:  # the states of all encoders stand side by side
+            states = replace(
+                walk.new((batch, CHUNK_TOKENS, int(config["cross_attention_dim"]))), needs_grad=text.needs_grad
+            )
+        size = (height_px // latent_factor, width_px // latent_factor)
+        return unet_pass(walk, config, batch=batch, latents=size, tokens=CHUNK_TOKENS, text=states)
+
+    return walk_through
+
+
+def text_size(configs: Configs) -> TextSize:
+    """Return the size of a chunk's states: as wide as the UNet reads them, and the pooled one of a second encoder."""
+    pooled = configs.get("text_encoder_2", {}).get("projection_dim", 0)
+    return TextSize(CHUNK_TOKENS, int(configs["unet"]["cross_attention_dim"]), int(pooled))
+
+
+def last_layers(config: PartConfig, skipped: int) -> tuple[str, ...]:
+    """Return the layers of an encoder that are left out, which no gradient reaches."""
+    num_layers = int(str(config["num_hidden_layers"]))
+    return tuple(f"encoder.layers.{i}." for i in range(num_layers - skipped, num_layers))

@@ -1,0 +1,115 @@
+"""What is known of a family's files before one is read: the records that its `files` module fills in. Torch-free."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from modules.families.kinds.file_kind import FileKind
+from modules.families.parts.single_file.record import SingleFile
+from modules.formats.checkpoint_header import CheckpointHeader
+
+Configs = Mapping[str, Mapping[str, Any]]
+LoraPlaces = Mapping[str, tuple[str, str]]
+"""kohya names of layers, with the part and the dotted path they stand for."""
+
+ALL_PROGRAMS = ("diffusers", "ComfyUI", "A1111", "Forge")
+
+
+@dataclass(frozen=True, slots=True)
+class LoraNames:
+    """The kohya names of a model's layers, from the configs of its parts.
+
+    `written` are those our files have; `known` those that programs know; `readable` all that are understood.
+    """
+
+    written: Callable[[Configs], LoraPlaces]
+    known: Callable[[Configs], LoraPlaces]
+    readable: Callable[[Configs], LoraPlaces]
+
+
+def _no_note(program: str, kind: FileKind) -> str:
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedModel:
+    """One model of a family as it was published.
+
+    `architecture` and `implementation` are ModelSpec's, `variant_architectures` those of its variants; `kohya_version`
+    is kohya's. `configs` is the folder of its parts' configs. `pipelines` are diffusers' classes by variant, `index`
+    what a folder's index holds beside the parts. `text_width` is the width of the text states that its cross-attention
+    reads, `embedding_width` that of an embedding's vectors, `embedding_tensors` the names an embedding's tensors have
+    where they have names. `prediction_note(program, file)` says what to do so that a program samples with the right
+    prediction. `programs` are those that sample such models at all.
+    """
+
+    name: str
+    label: str
+    family: str
+    architecture: str
+    kohya_version: str
+    lora: LoraNames
+    configs: Path | None = None
+    implementation: str = ""
+    variant_architectures: Mapping[str, str] = field(default_factory=dict)
+    pipelines: Mapping[str, str] = field(default_factory=dict)
+    index: Mapping[str, Any] = field(default_factory=dict)
+    single_file: SingleFile | None = None
+    is_v2: bool = False
+    text_width: int = 0
+    embedding_width: int = 0
+    embedding_tensors: tuple[str, ...] = ()
+    prediction_note: Callable[[str, FileKind], str] = _no_note
+    programs: tuple[str, ...] = ALL_PROGRAMS
+
+    def shipped_configs(self) -> dict[str, dict[str, Any]]:
+        """Return the configs of its parts and of its scheduler, by part; none where none ship."""
+        return {} if self.configs is None else {n: dict(c) for n, c in _shipped(self.configs).items()}
+
+    def architecture_of(self, variant: str = "") -> str:
+        """Return ModelSpec's id of the model, or of one of its variants."""
+        return self.variant_architectures.get(variant, self.architecture)
+
+
+@dataclass(frozen=True, slots=True)
+class FolderFacts:
+    """What tells the models of a family's diffusers folders apart: the index, the denoiser's config, the prediction."""
+
+    index: Mapping[str, Any]
+    denoiser: Mapping[str, Any]
+    prediction: str
+
+
+def _no_checkpoint(header: CheckpointHeader) -> FileKind | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyFiles:
+    """What the files of a family look like.
+
+    `pipelines` maps the classes that a folder's index may name to the variant; `folder_model` tells which published
+    model a folder is of. `checkpoint` recognises a model in one file. A LoRA is the family's where a tensor's name
+    begins as one in `lora_markers` or its metadata holds one of `lora_words`, each with the model it stands for.
+    `repository_model` tells which published model a repository's name stands for.
+    """
+
+    models: tuple[PublishedModel, ...]
+    pipelines: Mapping[str, str]
+    folder_model: Callable[[FolderFacts], str]
+    checkpoint: Callable[[CheckpointHeader], FileKind | None] = _no_checkpoint
+    lora_markers: tuple[tuple[str, str], ...] = ()
+    lora_words: tuple[tuple[str, str], ...] = ()
+    variants: Mapping[int, str] = field(default_factory=dict)
+    """The variants by how many channels the denoiser's first layer reads."""
+    repository_model: Callable[[str], str] = str
+
+
+@cache
+def _shipped(folder: Path) -> dict[str, dict[str, Any]]:
+    return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))}

@@ -1,0 +1,162 @@
+"""What files of SD 1.x and 2.x look like: names that mark them, pipelines, key layout, what a LoRA calls their layers.
+
+Torch-free.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from modules.families.kinds.file_kind import FileKind
+from modules.families.parts.lora_names import unet_clip_lora
+from modules.families.parts.single_file.detect import VARIANTS, checkpoint_of
+from modules.families.parts.single_file.record import PredictionMark, SingleFile, TextPlace
+from modules.families.published import FamilyFiles, FolderFacts, PublishedModel
+from modules.families.sd.sidecar import first_sidecar, second_sidecar
+from modules.formats.checkpoint_header import CheckpointHeader, read_values
+
+_CONFIGS = Path(__file__).parent / "configs"
+_LORA = unet_clip_lora({"text_encoder": "lora_te"}, writes_sgm=False)
+_NORM = "model.diffusion_model.output_blocks.11.1.transformer_blocks.0.norm1.bias"
+_VELOCITY_SPREAD = 0.09
+_EPSILON_STEP = 875_000
+_PIPELINES = {
+    "": "StableDiffusionPipeline",
+    "inpainting": "StableDiffusionInpaintPipeline",
+    "instruct": "StableDiffusionInstructPix2PixPipeline",
+    "depth": "StableDiffusionDepth2ImgPipeline",
+}
+_INDEX = {"safety_checker": [None, None], "feature_extractor": [None, None]}
+_WIDTHS = {768: False, 1024: True}  # of the text states: whether it is SD 2
+
+
+def second_prediction(header: CheckpointHeader) -> PredictionMark | None:
+    """Return what the weights of an SD 2 file tell: the step of the published 512 model (diffusers), or the spread of
+    one norm's biases (ComfyUI).
+    """
+    if header.values.get("global_step") == _EPSILON_STEP:
+        return PredictionMark("epsilon", False, "global_step")
+    values = read_values(header.path, _NORM) if _NORM in header.shapes else None
+    if values is None or values.size == 0:
+        return None
+    is_velocity = float(values.std()) > _VELOCITY_SPREAD
+    return PredictionMark("v_prediction" if is_velocity else "epsilon", False, "norm biases")
+
+
+def _note(program: str, kind: FileKind) -> str:
+    """What has to be done for velocity: only ComfyUI and diffusers know the 768 model of SD 2 by itself."""
+    if kind.prediction != "v_prediction":
+        return ""
+    is_published = kind.model == _SD2_V.name
+    if program == "diffusers":
+        snr = ", rescale_betas_zero_snr=True" if kind.zero_snr else ""
+        is_known = is_published and not kind.zero_snr
+        return "" if is_known else f'give it a scheduler with prediction_type="v_prediction"{snr}'
+    if program == "ComfyUI":
+        return "" if is_published else "add a ModelSamplingDiscrete node set to v_prediction"
+    has_sidecar = kind.facts.get("prediction_from", "").endswith((".yaml", ".yml"))
+    return "keep the .yaml beside it" if has_sidecar else "" if is_published else "needs a .yaml beside it"
+
+
+_SD1 = PublishedModel(
+    name="sd1",
+    label="Stable Diffusion 1.x",
+    family="sd",
+    architecture="stable-diffusion-v1",
+    implementation="https://github.com/CompVis/stable-diffusion",
+    variant_architectures={"inpainting": "stable-diffusion-v1-inpainting"},
+    kohya_version="sd_v1",
+    lora=_LORA,
+    configs=_CONFIGS / "sd1",
+    pipelines=_PIPELINES,
+    index=_INDEX,
+    single_file=SingleFile(
+        text=(TextPlace("text_encoder", "cond_stage_model.transformer."),),
+        markers=("cond_stage_model.transformer.",),
+        sidecar=first_sidecar,
+    ),
+    text_width=768,
+    embedding_width=768,
+    prediction_note=_note,
+)
+_SECOND = (TextPlace("text_encoder", "cond_stage_model.model.", is_open_clip=True),)
+_SD2 = PublishedModel(
+    name="sd2",
+    label="Stable Diffusion 2.x",
+    family="sd",
+    architecture="stable-diffusion-v2-512",
+    implementation="https://github.com/Stability-AI/stablediffusion",
+    variant_architectures={
+        "inpainting": "stable-diffusion-v2-inpainting",
+        "depth": "stable-diffusion-v2-depth",
+    },
+    kohya_version="sd_v2",
+    lora=_LORA,
+    configs=_CONFIGS / "sd2",
+    pipelines=_PIPELINES,
+    index=_INDEX,
+    single_file=SingleFile(
+        text=_SECOND,
+        markers=("cond_stage_model.model.",),
+        velocity_model="sd2_v",
+        is_silent=True,
+        untold=second_prediction,
+        sidecar=second_sidecar,
+    ),
+    is_v2=True,
+    text_width=1024,
+    embedding_width=1024,
+    prediction_note=_note,
+)
+_SD2_V = PublishedModel(
+    name="sd2_v",
+    label="Stable Diffusion 2.x",
+    family="sd",
+    architecture="stable-diffusion-v2-768-v",
+    implementation="https://github.com/Stability-AI/stablediffusion",
+    kohya_version="sd_v2_v",
+    lora=_LORA,
+    configs=_CONFIGS / "sd2_v",
+    pipelines=_PIPELINES,
+    index=_INDEX,
+    single_file=SingleFile(text=_SECOND, markers=(), is_silent=True, sidecar=second_sidecar),
+    is_v2=True,
+    text_width=1024,
+    prediction_note=_note,
+)
+_MODELS = (_SD1, _SD2, _SD2_V)
+
+
+def _folder_model(facts: FolderFacts) -> str:
+    width = facts.denoiser.get("cross_attention_dim")
+    is_second = _WIDTHS[width] if width in _WIDTHS else bool(facts.denoiser.get("use_linear_projection"))
+    if not is_second:
+        return _SD1.name
+    return _SD2_V.name if facts.prediction == "v_prediction" else _SD2.name
+
+
+def _repository_model(name: str) -> str:
+    is_second = any(word in name.lower() for word in ("stable-diffusion-2", "sd-2", "sd2"))
+    return _SD2.name if is_second else _SD1.name
+
+
+FILES = FamilyFiles(
+    models=_MODELS,
+    pipelines={
+        **{pipeline: variant for variant, pipeline in _PIPELINES.items()},
+        "StableDiffusionImg2ImgPipeline": "",
+    },
+    folder_model=_folder_model,
+    checkpoint=lambda header: checkpoint_of(header, _MODELS),
+    lora_words=(
+        ("ss_v2=true", "sd2"),
+        ("sd_v2", "sd2"),
+        ("sd_2", "sd2"),
+        ("stable-diffusion-v2", "sd2"),
+        ("sd_v1", "sd1"),
+        ("sd_1", "sd1"),
+        ("stable-diffusion-v1", "sd1"),
+    ),
+    variants=VARIANTS,
+    repository_model=_repository_model,
+)

@@ -1,0 +1,112 @@
+"""What files of SDXL look like: names that mark them, pipelines, key layout, what a LoRA calls its layers. Torch-free.
+
+kohya's trainers train SDXL in the original ("SGM") layout, so its kohya files name the UNet's layers as that does
+(formats.md 5.1): `lora_unet_input_blocks_4_1_transformer_blocks_0_attn1_to_q`. Every consumer reads those names
+completely; with diffusers' names two layers cannot be told apart by diffusers itself (formats.md 5.2).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from modules.families.kinds.file_kind import FileKind
+from modules.families.parts.lora_names import unet_clip_lora
+from modules.families.parts.single_file.detect import VARIANTS, checkpoint_of
+from modules.families.parts.single_file.record import SingleFile, TextPlace
+from modules.families.published import FamilyFiles, FolderFacts, PublishedModel
+
+_CONFIGS = Path(__file__).parent / "configs"
+_LORA = unet_clip_lora({"text_encoder": "lora_te1", "text_encoder_2": "lora_te2"}, writes_sgm=True)
+
+
+def _note(program: str, kind: FileKind) -> str:
+    """What has to be done for velocity, which an empty tensor in the file marks for all but diffusers."""
+    if kind.prediction != "v_prediction":
+        return ""
+    if program == "diffusers":
+        snr = ", rescale_betas_zero_snr=True" if kind.zero_snr else ""
+        return f'give it a scheduler with prediction_type="v_prediction"{snr}'
+    return "" if "v_pred" in kind.facts.get("prediction_from", "") else "has no v_pred marker: set it by hand"
+
+
+_BASE = PublishedModel(
+    name="sdxl",
+    label="Stable Diffusion XL",
+    family="sdxl",
+    architecture="stable-diffusion-xl-v1-base",
+    implementation="https://github.com/Stability-AI/generative-models",
+    variant_architectures={"instruct": "stable-diffusion-xl-v1-edit"},
+    kohya_version="sdxl_base_v1-0",
+    lora=_LORA,
+    configs=_CONFIGS / "sdxl",
+    pipelines={
+        "": "StableDiffusionXLPipeline",
+        "inpainting": "StableDiffusionXLInpaintPipeline",
+        "instruct": "StableDiffusionXLInstructPix2PixPipeline",
+    },
+    index={"force_zeros_for_empty_prompt": True},
+    single_file=SingleFile(
+        text=(
+            TextPlace("text_encoder", "conditioner.embedders.0.transformer."),
+            TextPlace("text_encoder_2", "conditioner.embedders.1.model.", is_open_clip=True, has_projection=True),
+        ),
+        markers=("conditioner.embedders.1.model.", "conditioner.embedders.0.transformer."),
+        has_labels=True,
+        velocity_tensors=True,
+    ),
+    text_width=2048,
+    embedding_tensors=("clip_l", "clip_g"),
+    prediction_note=_note,
+)
+_REFINER = PublishedModel(
+    name="sdxl_refiner",
+    label="Stable Diffusion XL refiner",
+    family="sdxl",
+    architecture="stable-diffusion-xl-v1-refiner",
+    implementation="https://github.com/Stability-AI/generative-models",
+    kohya_version="sdxl_refiner",
+    lora=_LORA,
+    configs=_CONFIGS / "sdxl_refiner",
+    pipelines={"": "StableDiffusionXLImg2ImgPipeline"},
+    index={
+        "force_zeros_for_empty_prompt": False,
+        "text_encoder": [None, None],
+        "tokenizer": [None, None],
+        "requires_aesthetics_score": True,
+    },
+    single_file=SingleFile(
+        text=(TextPlace("text_encoder_2", "conditioner.embedders.0.model.", is_open_clip=True, has_projection=True),),
+        markers=("conditioner.embedders.0.model.",),
+        velocity_tensors=True,
+    ),
+    text_width=1280,
+    prediction_note=_note,
+)
+_MODELS = (_BASE, _REFINER)
+
+
+def _folder_model(facts: FolderFacts) -> str:
+    first = facts.index.get("text_encoder")
+    has_none = isinstance(first, list) and bool(first) and first[0] is None
+    return _REFINER.name if has_none else _BASE.name
+
+
+FILES = FamilyFiles(
+    models=_MODELS,
+    pipelines={
+        **{pipeline: variant for variant, pipeline in _BASE.pipelines.items()},
+        "StableDiffusionXLImg2ImgPipeline": "",
+    },
+    folder_model=_folder_model,
+    checkpoint=lambda header: checkpoint_of(header, _MODELS),
+    lora_markers=tuple(
+        (begins, _BASE.name)
+        for begins in (
+            *("lora_te2_", "lora_te1_", "text_encoder_2."),
+            *("lora_unet_input_blocks", "lora_unet_middle_block", "lora_unet_output_blocks", "lora_unet_label_emb"),
+        )
+    ),
+    lora_words=(("sdxl", _BASE.name), ("xl", _BASE.name)),
+    variants=VARIANTS,
+    repository_model=lambda name: _BASE.name,
+)

@@ -1,1 +1,0 @@
-"""The signs by which files are recognised, one file per sort of thing. Torch-free."""

@@ -1,0 +1,243 @@
+"""The operations of a forward pass on a tape: each makes, casts and keeps what torch's own does.
+
+Autocast is CUDA's: matrix products and convolutions in 16 bits, norms in float32, the rest as it comes (PyTorch's
+"Autocast Op Reference"). A trained weight's cast is kept once per pass, a frozen one's is made each time. What the
+backward pass keeps follows derivatives.yaml of PyTorch: a linear layer its input where the weight learns and its weight
+where the input does; a convolution both; a norm its input; attention query, key, value and its result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from modules.memory.tape import FLOAT32_BYTES, Array, PartPlan, Shape, Storage, Tape
+
+
+class Walk:
+    """Runs a part of a model on a tape, and learns the shapes of its weights on the way."""
+
+    def __init__(self, tape: Tape, plan: PartPlan, *, records: bool) -> None:
+        """`records`: gradients are wanted, as in training; else it is a pass under no_grad."""
+        self.tape = tape
+        self.plan = plan
+        self.weights: dict[str, Shape] = {}
+        self.adapter_weights: dict[str, Shape] = {}
+        self._records = records
+        self._is_inside = False
+
+    # -- arrays
+
+    def new(self, shape: Shape, *, item_bytes: int = 0, needs_grad: bool = False) -> Array:
+        """Return a fresh array; where no item size is given, in that of the weights."""
+        size = item_bytes or self.plan.weight_bytes
+        return Array(shape, size, needs_grad, Storage(self.tape.meter, math.prod(shape) * size))
+
+    def to(self, x: Array, item_bytes: int) -> Array:
+        """Return x in another item size: itself where it has it."""
+        return x if x.item_bytes == item_bytes else self.new(x.shape, item_bytes=item_bytes, needs_grad=x.needs_grad)
+
+    def _like(self, x: Array, shape: Shape | None = None) -> Array:
+        return self.new(shape or x.shape, item_bytes=x.item_bytes, needs_grad=x.needs_grad)
+
+    def _computed(self, x: Array) -> Array:
+        return self.to(x, self.plan.compute_bytes or x.item_bytes)
+
+    def _keep(self, *arrays: Array) -> None:
+        if self.plan.offloads and not self._is_inside:
+            return
+        for array in arrays:
+            self.tape.keep(array)
+
+    # -- layers with weights
+
+    def linear(self, path: str, x: Array, width: int, *, bias: bool = True) -> Array:
+        """A linear layer on the last axis, with its LoRA where it has one."""
+        self._weigh(path, (width, x.shape[-1]), bias)
+        trained = self._records and self.plan.learns(path)
+        out = self._product(path, x, (*x.shape[:-1], width), width * x.shape[-1], trained=trained, keeps_input=trained)
+        return self._with_adapter(path, x, out, 1, width)
+
+    def conv(self, path: str, x: Array, width: int, *, kernel: int = 3, stride: int = 1) -> Array:
+        """A convolution (B, C, H, W) that keeps the size, or divides it by the stride."""
+        batch, channels, height, rows = x.shape
+        self._weigh(path, (width, channels, kernel, kernel), True)
+        shape = (batch, width, height // stride, rows // stride)
+        trained = self._records and self.plan.learns(path)
+        out = self._product(path, x, shape, width * channels * kernel**2, trained=trained, keeps_input=True)
+        return self._with_adapter(path, x, out, kernel, width)
+
+    def group_norm(self, path: str, x: Array) -> Array:
+        """A group norm over the second axis."""
+        return self._norm(path, x, x.shape[1])
+
+    def layer_norm(self, path: str, x: Array) -> Array:
+        """A layer norm over the last axis."""
+        return self._norm(path, x, x.shape[-1])
+
+    def embedding(self, path: str, shape: Shape, batch: int, tokens: int) -> Array:
+        """The rows of a table for each token."""
+        self.weights[f"{path}.weight"] = shape
+        trained = self._records and self.plan.learns(path)
+        self.tape.trained_bytes += math.prod(shape) * self.plan.weight_bytes if trained else 0
+        return self.new((batch, tokens, shape[1]), needs_grad=trained)
+
+    def _weigh(self, path: str, shape: Shape, bias: bool) -> None:
+        self.weights[f"{path}.weight"] = shape
+        if bias:
+            self.weights[f"{path}.bias"] = (shape[0],)
+        if self._records and self.plan.learns_here(path):
+            self.tape.trained_bytes += (math.prod(shape) + (shape[0] if bias else 0)) * self.plan.weight_bytes
+
+    def _product(
+        self, path: str, x: Array, shape: Shape, num_weights: int, *, trained: bool, keeps_input: bool
+    ) -> Array:
+        """Return a matrix product with a layer's weight; the input is kept if `keeps_input` and anything learns."""
+        taken = self._computed(x)
+        learns = self.plan.learns(path)
+        weight = self._cast_weight(path, num_weights, self.plan.weight_bytes, learns=learns)
+        needs_grad = self._records and (x.needs_grad or trained)
+        out = self.new(shape, item_bytes=taken.item_bytes, needs_grad=needs_grad)
+        if needs_grad:
+            if keeps_input:
+                self._keep(taken)
+            if weight is not None and (x.needs_grad or len(shape) == 4):
+                self._keep(weight)
+            self.tape.mark(out.num_bytes + taken.num_bytes + (num_weights * self.plan.weight_bytes if trained else 0))
+        return out
+
+    def _cast_weight(self, path: str, num_weights: int, item_bytes: int, *, learns: bool) -> Array | None:
+        """Return the 16-bit copy that autocast makes of a weight, or None where it takes the weight itself."""
+        if not self.plan.compute_bytes or item_bytes == self.plan.compute_bytes:
+            return None
+        if path in self.tape.casts:
+            return self.tape.casts[path]
+        copy = self.new((num_weights,), item_bytes=self.plan.compute_bytes)
+        if learns:
+            self.tape.casts[path] = copy
+        return copy
+
+    def _with_adapter(self, path: str, x: Array, out: Array, kernel: int, width: int) -> Array:
+        """Return a layer's result with its LoRA's (peft's `Linear.forward` and `_ConvNd.forward`) where it has one."""
+        adapter = self.plan.adapter_on(path)
+        if adapter is None:
+            return out
+        is_conv = len(x.shape) == 4
+        channels = x.shape[1] if is_conv else x.shape[-1]
+        window_shape = (kernel, kernel) if is_conv else ()
+        down, up = (adapter.rank, channels, *window_shape), (width, adapter.rank, *(1 for _ in window_shape))
+        num_down, num_up = math.prod(down), math.prod(up)
+        self.adapter_weights[f"{path}.lora_A.weight"], self.adapter_weights[f"{path}.lora_B.weight"] = down, up
+        trained = self._records
+        self.tape.trained_bytes += (num_down + num_up) * adapter.item_bytes if trained else 0
+        taken = self.to(x, adapter.item_bytes)
+        if adapter.has_dropout and trained:
+            self._keep(self.new(taken.shape, item_bytes=1))
+            taken = self._like(taken)
+        low_shape = (out.shape[0], adapter.rank, *out.shape[2:]) if is_conv else (*out.shape[:-1], adapter.rank)
+        low = self._low_rank(f"{path}.lora_A", taken, low_shape, num_down)
+        del taken
+        high = self._low_rank(f"{path}.lora_B", low, out.shape, num_up)
+        scaled = self._like(high)
+        del high
+        result = self.new(
+            out.shape,
+            item_bytes=max(out.item_bytes, scaled.item_bytes),
+            needs_grad=out.needs_grad or scaled.needs_grad,
+        )
+        del scaled
+        return self.to(result, out.item_bytes)
+
+    def _low_rank(self, path: str, x: Array, shape: Shape, num_weights: int) -> Array:
+        assert self.plan.adapter is not None
+        taken = self._computed(x)
+        weight = self._cast_weight(path, num_weights, self.plan.adapter.item_bytes, learns=True)
+        out = self.new(shape, item_bytes=taken.item_bytes, needs_grad=self._records)
+        if self._records:
+            self._keep(taken, *([weight] if weight is not None else []))
+            self.tape.mark(out.num_bytes + taken.num_bytes)
+        return out
+
+    def _norm(self, path: str, x: Array, width: int) -> Array:
+        self._weigh(path, (width,), True)
+        taken = self.to(x, FLOAT32_BYTES) if self.plan.compute_bytes else x
+        needs_grad = self._records and (x.needs_grad or self.plan.learns(path))
+        out = self.new(x.shape, item_bytes=taken.item_bytes, needs_grad=needs_grad)
+        if needs_grad:
+            self._keep(taken)
+            self.tape.mark(2 * out.num_bytes)
+        return out
+
+    # -- what has none
+
+    def activation(self, x: Array) -> Array:
+        """An activation that keeps its input, as SiLU and GELU do."""
+        out = self._like(x)
+        if x.needs_grad:
+            self._keep(x)
+            self.tape.mark(2 * out.num_bytes)
+        return out
+
+    def product(self, x: Array, y: Array) -> Array:
+        """A product of two arrays, which keeps both."""
+        out = self.new(x.shape, item_bytes=max(x.item_bytes, y.item_bytes), needs_grad=x.needs_grad or y.needs_grad)
+        if out.needs_grad:
+            self._keep(x, y)
+            self.tape.mark(2 * out.num_bytes)
+        return out
+
+    def add(self, x: Array, y: Array) -> Array:
+        """A sum of two arrays, which keeps neither; y may be smaller and is then spread."""
+        return self.new(x.shape, item_bytes=max(x.item_bytes, y.item_bytes), needs_grad=x.needs_grad or y.needs_grad)
+
+    def copy(self, x: Array) -> Array:
+        """Something that gives as much as it takes and keeps nothing, as a division by a number."""
+        return self._like(x)
+
+    def cat(self, x: Array, y: Array) -> Array:
+        """Two arrays (B, C, H, W) put together along their channels."""
+        shape = (x.shape[0], x.shape[1] + y.shape[1], *x.shape[2:])
+        needs_grad = x.needs_grad or y.needs_grad
+        return self.new(shape, item_bytes=max(x.item_bytes, y.item_bytes), needs_grad=needs_grad)
+
+    def upsampled(self, x: Array) -> Array:
+        """Twice as wide and high."""
+        return self._like(x, (*x.shape[:2], 2 * x.shape[2], 2 * x.shape[3]))
+
+    def attention(self, query: Array, key: Array, value: Array, *, heads: int) -> Array:
+        """Scaled dot-product attention by a fused kernel: no matrix of tokens by tokens is ever made."""
+        query, key, value = self._computed(query), self._computed(key), self._computed(value)
+        needs_grad = self._records and (query.needs_grad or key.needs_grad or value.needs_grad)
+        out = self.new(query.shape, item_bytes=query.item_bytes, needs_grad=needs_grad)
+        if needs_grad:
+            batch, tokens = query.shape[:2]
+            self._keep(query, key, value, out, self.new((batch, heads, tokens), item_bytes=FLOAT32_BYTES))
+            self.tape.mark(2 * out.num_bytes + query.num_bytes + key.num_bytes + value.num_bytes)
+        return out
+
+    # -- checkpointing
+
+    def block(self, run: Callable[..., Array], *inputs: Array) -> Array:
+        """Run a block of those that "block" checkpoints."""
+        return self._checkpointed(run, *inputs) if self.plan.checkpointing == "block" else run(*inputs)
+
+    def whole(self, run: Callable[..., Array], *inputs: Array) -> Array:
+        """Run the whole part."""
+        return self._checkpointed(run, *inputs) if self.plan.checkpointing == "whole" else run(*inputs)
+
+    def _checkpointed(self, run: Callable[..., Array], *inputs: Array) -> Array:
+        """Keep the inputs alone, and note what the block will take when it is computed again on the way back."""
+        if not self._records:
+            return run(*inputs)
+        self._keep(*inputs)
+        self._records = False
+        result = run(*inputs)
+        self._records = True
+        # The second time, in the backward pass: on a tape of its own, beside what is kept by now.
+        outer, was_inside = self.tape, self._is_inside
+        self.tape, self._is_inside = Tape(), True
+        again = run(*inputs)
+        outer.take_over(self.tape, gradient_bytes=again.num_bytes)
+        self.tape, self._is_inside = outer, was_inside
+        return replace(result, needs_grad=True)

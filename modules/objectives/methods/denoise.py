@@ -1,0 +1,23 @@
+"""Denoising: the ordinary method (Ho et al. 2020)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from modules.objectives.spec import MethodSpec
+from modules.settings.field import Section
+
+
+class Denoise(Section):
+    """The ordinary method: take noise out of images (Ho et al. 2020)."""
+
+    name: Literal["denoise"] = "denoise"
+
+
+SPEC = MethodSpec(
+    "denoise",
+    "Denoising",
+    "Denoising is the ordinary way: the model learns to remove noise from your images.",
+    Denoise,
+    "trainer.methods.denoise:build",
+)

@@ -1,0 +1,26 @@
+"""The training methods, one line each. Torch-free: the factories are named and imported when a run begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from modules.objectives.methods import alignprop, denoise
+from modules.objectives.spec import MethodSpec
+
+METHODS: Mapping[str, MethodSpec] = {
+    spec.name: spec
+    for spec in (
+        denoise.SPEC,
+        alignprop.SPEC,
+    )
+}
+
+
+def method_labels() -> Mapping[str, str]:
+    """Return the methods' names with the labels people know them by."""
+    return {name: spec.label for name, spec in METHODS.items()}
+
+
+def reward_methods() -> tuple[str, ...]:
+    """Return the names of the methods that need reward models."""
+    return tuple(name for name, spec in METHODS.items() if spec.needs_reward_models)

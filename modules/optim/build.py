@@ -1,0 +1,52 @@
+"""From an optimizer's settings to the optimizer: what builds it is imported here, when a run begins."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import operator
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from modules.optim.registry import optimizer_spec
+from modules.optim.spec import OptimizerSettings, OptimizerSpec
+from modules.system.errors import DarkroomError
+
+Groups = list[dict[str, Any]]
+
+
+def build_optimizer(groups: Groups, settings: OptimizerSettings) -> torch.optim.Optimizer:
+    """Return the optimizer that settings describe over parameter groups (dicts with "params" and "lr").
+
+    What the step must know of it stands in each group afterwards, beside the part's name: "steps_at_once" and
+    "group_state" (see `OptimizerSpec`). Raises DarkroomError where its package cannot be loaded, and ValueError for
+    one that is not supported, which no run that passed its check has.
+    """
+    spec = optimizer_spec(settings)
+    if not spec.is_supported:
+        raise ValueError(f"the optimizer {spec.name} is not supported")
+    # Some constructors print. The standard output is for events alone.
+    with contextlib.redirect_stdout(sys.stderr):
+        optimizer = _factory(spec)(groups, **spec.arguments(settings))
+    for group in optimizer.param_groups:
+        group["steps_at_once"] = spec.steps_at_once
+        group["group_state"] = spec.group_state
+    return optimizer
+
+
+def _factory(spec: OptimizerSpec[Any]) -> Callable[..., torch.optim.Optimizer]:
+    module, _, name = spec.factory.partition(":")
+    try:
+        found: Callable[..., torch.optim.Optimizer] = operator.attrgetter(name)(importlib.import_module(module))
+    except ImportError as error:
+        if not spec.packages:
+            raise
+        package = spec.packages[0]
+        raise DarkroomError(
+            f"The optimizer {spec.label} needs the package {package.name}, which cannot be loaded ({error}).",
+            advice=package.advice,
+        ) from error
+    return found

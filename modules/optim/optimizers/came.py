@@ -1,0 +1,29 @@
+"""CAME (Luo et al. 2023): Adafactor that trusts steady updates more."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from modules.optim.spec import OptimizerSettings, OptimizerSpec
+from modules.optim.terms.general import Beta1, Beta2, Cautious, Epsilon, Epsilon2, FusedBackPassNotYet, WeightDecay
+from modules.optim.terms.kin import InstabilityBeta
+
+
+class Came(OptimizerSettings):
+    """CAME (Luo et al. 2023): Adafactor that trusts steady updates more."""
+
+    name: Literal["came"] = "came"
+    beta1: Beta1 = 0.9
+    beta2: Beta2 = 0.999
+    beta3: InstabilityBeta = 0.9999
+    eps: Epsilon = 1e-30
+    eps2: Epsilon2 = 1e-16
+    weight_decay: WeightDecay = 0.01
+    use_cautious: Cautious = False
+    fused_back_pass: FusedBackPassNotYet = False
+
+
+SPEC = OptimizerSpec(
+    settings=Came,
+    label="CAME",
+)

@@ -1,0 +1,31 @@
+"""LARS with its momentum in 8 bits."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from modules.optim.spec import PLAIN_RATES, OptimizerSettings, OptimizerSpec, per_weight
+from modules.optim.terms.general import Dampening, Momentum, Nesterov, PercentileClipping, Smallest8Bit, WeightDecay
+from modules.optim.terms.kin import LargestUpdate
+
+
+class Lars8bit(OptimizerSettings):
+    """LARS with its momentum in 8 bits."""
+
+    name: Literal["lars_8bit"] = "lars_8bit"
+    momentum: Momentum = 0.0
+    dampening: Dampening = 0.0
+    weight_decay: WeightDecay = 0.0
+    nesterov: Nesterov = False
+    min_8bit_size: Smallest8Bit = 4096
+    percentile_clipping: PercentileClipping = 100
+    max_unorm: LargestUpdate = 0.02
+
+
+SPEC = OptimizerSpec(
+    settings=Lars8bit,
+    label="LARS 8-bit",
+    rates=PLAIN_RATES,
+    state_bytes=per_weight(1.05),
+    needs_gpu=True,
+)

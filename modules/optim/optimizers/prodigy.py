@@ -1,0 +1,86 @@
+"""Prodigy (Mishchenko and Defazio 2023, arXiv 2306.06101), the authors' own: finds its learning rate.
+
+It estimates the distance d from the first weights to the solution from all gradients together, and steps as Adam does
+with d as the learning rate. d and the sums behind it are the same in all parameter groups.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from modules.optim.spec import FINDS_ITS_RATE, OptimizerSettings, OptimizerSpec, Package, Shape
+from modules.optim.terms.general import (
+    SHARDED,
+    Beta1,
+    Beta2,
+    BiasCorrection,
+    Decouple,
+    DistanceFactor,
+    Epsilon,
+    FirstDistance,
+    GrowthRate,
+    SliceEvery,
+    SlowBeta,
+    WeightDecay,
+    advanced,
+)
+
+
+class Prodigy(OptimizerSettings):
+    """Prodigy (Mishchenko and Defazio 2023): finds its learning rate."""
+
+    name: Literal["prodigy"] = "prodigy"
+    beta1: Beta1 = 0.9
+    beta2: Beta2 = 0.999
+    beta3: SlowBeta = None
+    eps: Epsilon = 1e-8
+    weight_decay: WeightDecay = 0.0
+    decouple: Decouple = True
+    use_bias_correction: BiasCorrection = False
+    safeguard_warmup: Annotated[
+        bool, advanced("Guard the warm-up", "The small rates of a warm-up do not count in the search.")
+    ] = False
+    d0: FirstDistance = 1e-6
+    d_coef: DistanceFactor = 1.0
+    growth_rate: GrowthRate = None
+    fsdp_in_use: Annotated[bool, replace(SHARDED, not_yet="refused")] = False
+    slice_p: SliceEvery = 11
+
+
+def _arguments(settings: Prodigy) -> dict[str, Any]:
+    return {
+        "betas": (settings.beta1, settings.beta2),
+        "beta3": settings.beta3,
+        "eps": settings.eps,
+        "weight_decay": settings.weight_decay,
+        "decouple": settings.decouple,
+        "use_bias_correction": settings.use_bias_correction,
+        "safeguard_warmup": settings.safeguard_warmup,
+        "d0": settings.d0,
+        "d_coef": settings.d_coef,
+        "growth_rate": math.inf if settings.growth_rate is None else settings.growth_rate,
+        "slice_p": settings.slice_p,
+    }
+
+
+def _state_bytes(settings: Prodigy, shape: Shape) -> float:
+    """Adam's two means, and of one weight in `slice_p` its first value and its weighted sum of gradients."""
+    size = math.prod(shape)
+    means = 2 if settings.beta1 > 0 else 1
+    return 4.0 * (means * size + 2 * math.ceil(size / settings.slice_p))
+
+
+SPEC = OptimizerSpec(
+    settings=Prodigy,
+    label="Prodigy",
+    factory="prodigyopt:Prodigy",
+    arguments=_arguments,
+    state_bytes=_state_bytes,
+    rates=FINDS_ITS_RATE,
+    packages=(Package("prodigyopt"),),
+    steps_at_once=True,
+    group_state=("d", "d_max", "d_numerator", "k"),
+    has_one_rate=True,
+)

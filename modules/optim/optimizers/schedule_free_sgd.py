@@ -1,0 +1,28 @@
+"""Gradient descent without a schedule."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from modules.optim.spec import PLAIN_RATES, OptimizerSettings, OptimizerSpec
+from modules.optim.terms.general import Foreach, Momentum, WeightDecay
+from modules.optim.terms.kin import AveragePower, RatePower
+
+
+class ScheduleFreeSgd(OptimizerSettings):
+    """Gradient descent without a schedule."""
+
+    name: Literal["schedule_free_sgd"] = "schedule_free_sgd"
+    momentum: Momentum = 0.0
+    weight_decay: WeightDecay = 0.01
+    r: AveragePower = 0.0
+    weight_lr_power: RatePower = 2.0
+    foreach: Foreach = False
+
+
+SPEC = OptimizerSpec(
+    settings=ScheduleFreeSgd,
+    label="Schedule-free SGD",
+    rates=PLAIN_RATES,
+    has_evaluation_mode=True,
+)

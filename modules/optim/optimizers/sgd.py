@@ -1,0 +1,61 @@
+"""Gradient descent, with momentum where it is set."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from modules.optim.spec import PLAIN_RATES, OptimizerSettings, OptimizerSpec, Shape
+from modules.optim.terms.general import Dampening, Differentiable, Foreach, Maximize, Momentum, Nesterov, WeightDecay
+from modules.system.problem import Problem
+
+
+class Sgd(OptimizerSettings):
+    """Gradient descent, with momentum where it is set."""
+
+    name: Literal["sgd"] = "sgd"
+    momentum: Momentum = 0.0
+    dampening: Dampening = 0.0
+    weight_decay: WeightDecay = 0.0
+    nesterov: Nesterov = False
+    foreach: Foreach = False
+    maximize: Maximize = False
+    differentiable: Differentiable = False
+
+
+def _arguments(settings: Sgd) -> dict[str, Any]:
+    return {
+        "momentum": settings.momentum,
+        "dampening": settings.dampening,
+        "weight_decay": settings.weight_decay,
+        "nesterov": settings.nesterov,
+        "maximize": settings.maximize,
+        "foreach": settings.foreach,
+    }
+
+
+def _state_bytes(settings: Sgd, shape: Shape) -> float:
+    return (4.0 if settings.momentum else 0.0) * math.prod(shape)
+
+
+def _problems(settings: Sgd) -> Iterator[Problem]:
+    """Nesterov momentum looks ahead along a momentum: there has to be one, and undampened."""
+    if settings.nesterov and (settings.momentum == 0 or settings.dampening != 0):
+        yield Problem(
+            "nesterov",
+            f"Nesterov momentum needs a momentum without dampening; momentum is {settings.momentum:g} and dampening "
+            f"{settings.dampening:g}.",
+            advice="Set the momentum to 0.9 and the dampening to 0, or switch Nesterov momentum off.",
+        )
+
+
+SPEC = OptimizerSpec(
+    settings=Sgd,
+    label="SGD",
+    rates=PLAIN_RATES,
+    factory="torch.optim:SGD",
+    arguments=_arguments,
+    state_bytes=_state_bytes,
+    problems=_problems,
+)

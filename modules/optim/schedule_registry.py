@@ -1,0 +1,31 @@
+"""The learning rate schedules, one line each, in the order people choose from; the first is the default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from modules.optim.schedule_spec import ScheduleSpec
+from modules.optim.schedules import (
+    adafactor,
+    constant,
+    cosine,
+    cosine_with_hard_restarts,
+    cosine_with_restarts,
+    custom,
+    linear,
+    rex,
+)
+
+_RECORDS: tuple[ScheduleSpec[Any], ...] = (
+    constant.SPEC,
+    linear.SPEC,
+    cosine.SPEC,
+    cosine_with_restarts.SPEC,
+    cosine_with_hard_restarts.SPEC,
+    rex.SPEC,
+    adafactor.SPEC,
+    custom.SPEC,
+)
+SCHEDULES: Mapping[str, ScheduleSpec[Any]] = {record.name: record for record in _RECORDS}
+DEFAULT_SCHEDULE = _RECORDS[0]

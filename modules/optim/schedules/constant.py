@@ -1,0 +1,20 @@
+"""The same learning rate all the way."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from modules.optim.schedule_spec import ScheduleSettings, ScheduleSpec
+
+
+class Constant(ScheduleSettings):
+    """The same learning rate all the way."""
+
+    name: Literal["constant"] = "constant"
+
+
+def _curve(settings: Constant, progress: float) -> float:
+    return 1.0
+
+
+SPEC = ScheduleSpec(settings=Constant, label="Constant", curve=_curve)

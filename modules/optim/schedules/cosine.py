@@ -1,0 +1,27 @@
+"""Falls along half a cosine to its lowest share (Loshchilov and Hutter 2017, without restarts)."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from modules.optim.schedule_spec import MinFactor, ScheduleSettings, ScheduleSpec
+
+
+class Cosine(ScheduleSettings):
+    """Falls along half a cosine to its lowest share (Loshchilov and Hutter 2017, without restarts)."""
+
+    name: Literal["cosine"] = "cosine"
+    min_factor: MinFactor = 0.0
+
+
+def half_cosine(turn: float) -> float:
+    """Return a cosine from 1 (at 0) down to 0 (at 1) and back (at 2): Loshchilov and Hutter 2017, eq. 5, one cycle."""
+    return 0.5 * (1.0 + math.cos(math.pi * turn))
+
+
+def _curve(settings: Cosine, progress: float) -> float:
+    return half_cosine(progress)
+
+
+SPEC = ScheduleSpec(settings=Cosine, label="Cosine", curve=_curve)

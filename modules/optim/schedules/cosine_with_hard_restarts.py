@@ -1,0 +1,25 @@
+"""Falls along half a cosine and leaps back to the full rate (Loshchilov and Hutter 2017)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from modules.optim.schedule_spec import Cycles, MinFactor, ScheduleSettings, ScheduleSpec
+from modules.optim.schedules.cosine import half_cosine
+
+
+class CosineWithHardRestarts(ScheduleSettings):
+    """Falls along half a cosine and leaps back to the full rate (Loshchilov and Hutter 2017)."""
+
+    name: Literal["cosine_with_hard_restarts"] = "cosine_with_hard_restarts"
+    min_factor: MinFactor = 0.0
+    cycles: Cycles = 1.0
+
+
+def _curve(settings: CosineWithHardRestarts, progress: float) -> float:
+    cycles = settings.cycles
+    # The end of the run is the end of a fall, not the next leap.
+    return 0.0 if progress >= 1.0 and cycles == int(cycles) else half_cosine(cycles * progress % 1.0)
+
+
+SPEC = ScheduleSpec(settings=CosineWithHardRestarts, label="Cosine with restarts", curve=_curve)

@@ -1,0 +1,24 @@
+"""Falls and rises along whole waves of a cosine."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from modules.optim.schedule_spec import Cycles, MinFactor, ScheduleSettings, ScheduleSpec
+from modules.optim.schedules.cosine import half_cosine
+
+
+class CosineWithRestarts(ScheduleSettings):
+    """Falls and rises along whole waves of a cosine."""
+
+    name: Literal["cosine_with_restarts"] = "cosine_with_restarts"
+    min_factor: MinFactor = 0.0
+    cycles: Cycles = 1.0
+
+
+def _curve(settings: CosineWithRestarts, progress: float) -> float:
+    # There and back again, without a leap.
+    return half_cosine(2.0 * settings.cycles * progress)
+
+
+SPEC = ScheduleSpec(settings=CosineWithRestarts, label="Cosine in waves", curve=_curve)

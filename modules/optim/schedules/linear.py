@@ -1,0 +1,21 @@
+"""Falls in a straight line to its lowest share."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from modules.optim.schedule_spec import MinFactor, ScheduleSettings, ScheduleSpec
+
+
+class Linear(ScheduleSettings):
+    """Falls in a straight line to its lowest share."""
+
+    name: Literal["linear"] = "linear"
+    min_factor: MinFactor = 0.0
+
+
+def _curve(settings: Linear, progress: float) -> float:
+    return 1.0 - progress
+
+
+SPEC = ScheduleSpec(settings=Linear, label="Linear", curve=_curve)

@@ -1,0 +1,68 @@
+"""What a reward's record holds. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Slot = Literal["file", "clip_model"]
+
+
+@dataclass(frozen=True, slots=True)
+class RewardFile:
+    """A published file that a reward needs: its repository, and about how large it is.
+
+    `slot` is the setting that names another in its place. `name` is the one file that is needed, or empty for a CLIP
+    model in transformers' layout: its config.json and model.safetensors. `item_bytes` is the size of its numbers.
+    """
+
+    slot: Slot
+    repo: str
+    name: str
+    size_bytes: int
+    item_bytes: int = 4
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The files of the repository that are needed, the largest last."""
+        return (self.name,) if self.name else ("config.json", "model.safetensors")
+
+    @property
+    def loaded_bytes(self) -> int:
+        """The memory it takes on the training device, where reward models are in float32."""
+        return self.size_bytes * 4 // self.item_bytes
+
+    @property
+    def size_words(self) -> str:
+        """The size of the download as people read it."""
+        size = self.size_bytes
+        return f"{size / 1e9:.1f} GB" if size >= 5e8 else f"{size / 1e6:.0f} MB"
+
+
+@dataclass(frozen=True, slots=True)
+class RewardSpec:
+    """A reward before anything is loaded.
+
+    `factory` names the function that makes it, as "module:function", called with a `Scorer` and a `RewardContext`.
+    `scale` describes its scores; `licence` and `source` are those of the weights. `checks` are the settings of its own
+    whose text has a form, each with the function that raises DarkroomError where it does not. `runs_code`: its `file`
+    names a function of the user's own.
+    """
+
+    name: str
+    label: str
+    help: str
+    factory: str
+    scale: str
+    is_differentiable: bool = True
+    files: tuple[RewardFile, ...] = ()
+    licence: str = ""
+    source: str = ""
+    checks: Mapping[str, Callable[[str], object]] = field(default_factory=dict)
+    runs_code: bool = False
+
+    @property
+    def settings(self) -> frozenset[str]:
+        """The fields of `Scorer` that matter to it, beside those of every reward."""
+        return frozenset(file.slot for file in self.files) | self.checks.keys()

@@ -1,0 +1,114 @@
+"""Reading and editing a tree of sections by dotted path. A tree is frozen: an edit returns another one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from modules.settings.field import Section
+from modules.settings.reasons import reason_of
+from modules.system.problem import Problem, shown
+
+Tree = TypeVar("Tree", bound=Section)
+
+
+def get_path(tree: Section, path: str) -> Any:
+    """Return the value at a dotted path ("training.optimizer.beta1", "concepts.0.path", "parts.unet.train").
+
+    An entry that a map of sections lacks has its defaults (`Section.map_keys`). Raises KeyError for a path that does
+    not exist.
+    """
+    node: Any = tree
+    entries: Mapping[str, type[BaseModel]] = {}
+    for name in path.split("."):
+        inner = _default_entries(node, name)
+        node = entries[name]() if name in entries and name not in node else _child(node, name, path)
+        entries = inner
+    return node
+
+
+def set_path(tree: Tree, path: str, value: Any) -> tuple[Tree, list[Problem]]:
+    """Return the tree with one value changed, and the problems found; with a problem it is unchanged.
+
+    The value may be a plain JSON value or a section; the name of a variant chooses it, with what it held when it was
+    last chosen. Raises KeyError for a path that does not exist.
+    """
+    present = get_path(tree, path)
+    if isinstance(value, str) and isinstance(present, Section):
+        return choose_variant(tree, path, value)
+    data = tree.model_dump()
+    names = path.split(".")
+    node: Any = data
+    for name in names[:-1]:
+        node = node[int(name)] if isinstance(node, list | tuple) else node.setdefault(name, {})
+    plain = _plain(value)
+    if isinstance(node, tuple | list):
+        raise KeyError(f"{path}: set the whole list instead")
+    node[names[-1]] = plain
+    try:
+        return type(tree).model_validate(data), []
+    except ValidationError as error:
+        return tree, [Problem(path, describe(error), "error")]
+
+
+def choose_variant(tree: Tree, path: str, name: str) -> tuple[Tree, list[Problem]]:
+    """Return the tree with a section of variants (an optimizer, say) switched to another of them.
+
+    A tree with a field `remembered` keeps there what was set for the variant that goes, and takes up again what it
+    remembers of the one that comes; where that no longer fits, its defaults stand. Raises KeyError for a path that does
+    not exist.
+    """
+    present = get_path(tree, path)
+    if present.name == name:
+        return tree, []
+    remembered: Mapping[str, Mapping[str, Mapping[str, Any]]] = getattr(tree, "remembered", {})
+    memory = remembered.get(path, {})
+    changed, problems = set_path(tree, path, {**memory.get(name, {}), "name": name})
+    if problems and name in memory:
+        changed, problems = set_path(tree, path, {"name": name})
+    if problems or "remembered" not in type(tree).model_fields:
+        return changed, problems
+    own = present.model_dump(exclude={"name"})
+    kept = {key: value for key, value in memory.items() if key not in (name, present.name)}
+    if own != type(present)().model_dump(exclude={"name"}):
+        kept[present.name] = own
+    now = {key: value for key, value in {**remembered, path: kept}.items() if value}
+    return changed.model_copy(update={"remembered": now}), []
+
+
+def describe(error: ValidationError) -> str:
+    """Return the first finding of a validation as a sentence with what was given."""
+    finding = error.errors(include_url=False)[0]
+    return f"{shown(finding.get('input'))} does not fit: {reason_of(finding)}."
+
+
+def _default_entries(node: Any, name: str) -> dict[str, type[BaseModel]]:
+    """Return the keys of a section's map that count, with the section that each has where the map lacks it."""
+    if not isinstance(node, Section) or not (keys := node.map_keys(name)):
+        return {}
+    entry = get_args(type(node).model_fields[name].annotation)[1]
+    return dict.fromkeys((key.name for key in keys), entry)
+
+
+def _child(node: Any, name: str, path: str) -> Any:
+    match node:
+        case BaseModel() if name in type(node).model_fields:
+            return getattr(node, name)
+        case Mapping() if name in node:
+            return node[name]
+        case tuple() if name in map(str, range(len(node))):
+            return node[int(name)]
+        case _:
+            raise KeyError(f"There is no setting {path!r} ({name!r} is not known there).")
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case BaseModel():
+            return value.model_dump()
+        case tuple() | list():
+            return [_plain(v) for v in value]
+        case _:
+            return value

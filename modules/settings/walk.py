@@ -1,0 +1,62 @@
+"""Walking the fields of a tree of sections that count as it stands: inside the chosen variants, maps and lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydantic import BaseModel
+
+from modules.settings.edit import get_path
+from modules.settings.field import FieldRecord, Section, When, records_of
+
+
+def condition_path(record: FieldRecord, condition: When) -> str:
+    """Return the full path of the field a condition looks at: a sibling's name, or with a dot a path of the tree."""
+    if "." in condition.path:
+        return condition.path
+    holder = record.path.rpartition(".")[0]
+    return f"{holder}.{condition.path}" if holder else condition.path
+
+
+def is_relevant(tree: Section, record: FieldRecord) -> bool:
+    """Return whether the field's condition holds; without one it always matters."""
+    condition = record.setting.applies_when
+    if condition is None:
+        return True
+    try:
+        return condition.holds(get_path(tree, condition_path(record, condition)))
+    except KeyError:
+        return True
+
+
+def live_records(tree: Section) -> Iterator[FieldRecord]:
+    """Yield the record of every field that counts now, under its full path.
+
+    A field whose condition does not hold, a variant that is not chosen, what concerns only what can be trained in an
+    entry of a map that never is, and what lies in a switched-off entry of a list: none of these counts.
+    """
+    yield from _counting(tree, records_of(type(tree)))
+
+
+def _counting(tree: Section, records: tuple[FieldRecord, ...]) -> Iterator[FieldRecord]:
+    for record in records:
+        if is_relevant(tree, record):
+            yield record
+            yield from _inside(tree, record)
+
+
+def _inside(tree: Section, record: FieldRecord) -> Iterator[FieldRecord]:
+    match record.kind:
+        case "section":
+            variant: type[BaseModel] = type(get_path(tree, record.path))
+            yield from _counting(tree, records_of(variant, record.path))
+        case "map" if record.item:
+            holder = get_path(tree, record.path.rpartition(".")[0]) if "." in record.path else tree
+            for key in holder.map_keys(record.name):
+                fields = records_of(record.item, f"{record.path}.{key.name}")
+                wanted = tuple(f for f in fields if key.trainable or not f.setting.only_if_trainable)
+                yield from _counting(tree, wanted)
+        case "list" if record.item:
+            for index, item in enumerate(get_path(tree, record.path)):
+                if getattr(item, "enabled", True):
+                    yield from _counting(tree, records_of(record.item, f"{record.path}.{index}"))

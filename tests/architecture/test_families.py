@@ -1,0 +1,76 @@
+"""Families and file kinds are records: nobody but their own folder knows a family, and every record is whole."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from modules.families.kinds.registry import FILE_KINDS
+from modules.families.registry import FAMILIES, files_of, imported, memory_of, published_models
+from modules.families.spec import FamilySpec
+from modules.system.paths import PROGRAM_ROOT
+
+# Who may say a family's or a published model's name, and why.
+NAMERS = {
+    "modules/families/sd/": "its own folder",
+    "modules/families/sdxl/": "its own folder",
+    "modules/config/migrations/": "names of OneTrainer's files, which are history and do not change",
+    "modules/config/imports/": "names of kohya's files, in which the family is a flag",
+    "modules/config/sections/model.py": "the default",
+    "trainer/benchmark/": "measures one model by name",
+}
+
+
+def sources() -> Iterator[tuple[str, Path]]:
+    for package in ("modules", "trainer", "ui"):
+        for file in sorted((PROGRAM_ROOT / package).rglob("*.py")):
+            yield file.relative_to(PROGRAM_ROOT).as_posix(), file
+
+
+def strings(file: Path) -> set[str]:
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    return {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+
+
+def test_a_familys_name_is_said_in_its_own_folder_alone() -> None:
+    names = {*FAMILIES, *(m.name for m in published_models())}
+    sayers = {path for path, file in sources() if strings(file) & names}
+    assert not [path for path in sayers if not path.startswith(tuple(NAMERS))]
+    assert all(any(path.startswith(namer) for path in sayers) for namer in NAMERS), "an exception nobody needs"
+
+
+def test_formats_hold_containers_alone() -> None:
+    pattern = re.compile(r"^\s*(from|import) modules\.(families|config|estimate|data)\b", re.MULTILINE)
+    formats = [(path, file) for path, file in sources() if path.startswith("modules/formats/")]
+    assert formats
+    assert not [path for path, file in formats if pattern.search(file.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize("spec", FAMILIES.values(), ids=list(FAMILIES))
+def test_a_familys_records_fit_its_parts(spec: FamilySpec) -> None:
+    files, memory = files_of(spec.name), memory_of(spec.name)
+    names = {p.name for p in spec.parts}
+    assert memory.blocks.keys() == names
+    assert (memory.encode is not None) == (memory.decode is not None) == bool(spec.names_of("vae"))
+    assert set(spec.pipelines) <= files.pipelines.keys()
+    for part in spec.parts:
+        assert imported(part.model_class).__name__ == part.class_name
+    for model in files.models:
+        assert model.family == spec.name
+        assert model.shipped_configs().keys() - {"scheduler"} <= names
+    known = {m.name for m in files.models}
+    assert {m for _, m in (*files.lora_markers, *files.lora_words)} | {files.repository_model("owner/name")} <= known
+
+
+def test_every_kind_of_file_is_a_whole_record() -> None:
+    assert all(name == kind.name for name, kind in FILE_KINDS.items())
+    for kind in FILE_KINDS.values():
+        assert kind.label
+        assert kind.help.endswith(".")
+        assert bool(kind.forms) == bool(kind.opener) == bool(kind.writer)
+        for place in filter(None, (kind.opener, kind.writer)):
+            assert callable(imported(place))

@@ -1,0 +1,24 @@
+"""Pixel diffusion at toy size: one CLIP text encoder and a UNet on three channels of pixels."""
+
+from __future__ import annotations
+
+from modules.families.parts.part_classes import CLIP_TEXT, UNET
+from modules.families.spec import FamilySpec, PartSpec
+
+TOY = FamilySpec(
+    name="toy_pixel",
+    label="Toy pixel diffusion",
+    parts=(
+        PartSpec("unet", "UNet", "denoiser", UNET),
+        PartSpec("text_encoder", "Text encoder", "text_encoder", CLIP_TEXT),
+    ),
+    factory="tests.builders.toy_family.load:load",
+    default_resolution_px=32,
+    size_step_px=2,
+    latent_factor=1,
+    latent_channels=3,
+    chunk_tokens=75,
+    files="tests.builders.toy_family.files:FILES",
+    memory="tests.builders.toy_family.memory:MEMORY",
+    pipelines=("ToyPixelPipeline",),
+)

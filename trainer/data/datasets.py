@@ -1,0 +1,63 @@
+"""The images of a config, for its check and its run alike, and whether those of the check still hold. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from modules.config.method_facts import steps_per_group
+from modules.config.schema import Config
+from modules.data.buckets import Size
+from modules.data.dataset import BucketRules
+from modules.data.datasets import Datasets, DatasetSettings, build_datasets
+from trainer.events import Event, WarningRaised
+
+
+def dataset_settings(config: Config) -> DatasetSettings:
+    """Return what of a config decides its images and their order."""
+    data = config.data
+    is_fixed = data.fixed_width_px > 0 and data.fixed_height_px > 0
+    rules = BucketRules(
+        data.resolution_px,
+        data.bucket_step_px,
+        data.max_aspect_ratio,
+        data.aspect_ratio_bucketing,
+        Size(data.fixed_width_px, data.fixed_height_px) if is_fixed else None,
+    )
+    return DatasetSettings(
+        tuple(c for c in config.concepts if c.enabled),
+        rules,
+        config.training.batch_size,
+        config.training.accumulation_steps,
+        config.general.seed,
+        steps_per_group(config),
+    )
+
+
+def datasets_of(config: Config) -> Datasets:
+    """Scan the images of a config. Raises OSError for a folder that is not there."""
+    return build_datasets(dataset_settings(config))
+
+
+def still_valid(datasets: Datasets | None, config: Config, emit: Callable[[Event], None]) -> Datasets | None:
+    """Return the images that a check of this config found; None where there are none, or where files have changed.
+
+    Then they must be scanned again, and a warning says so.
+    """
+    if datasets is None or datasets.settings != dataset_settings(config):
+        return None
+    return datasets if _is_current(datasets, emit) else None
+
+
+def up_to_date(datasets: Datasets, emit: Callable[[Event], None]) -> Datasets:
+    """Return the images as they are now: these, or where files have changed a new scan of them, with a warning.
+
+    Raises OSError for a folder that is gone.
+    """
+    return datasets if _is_current(datasets, emit) else build_datasets(datasets.settings)
+
+
+def _is_current(datasets: Datasets, emit: Callable[[Event], None]) -> bool:
+    is_current = datasets.is_current()
+    if not is_current:
+        emit(WarningRaised("Images or captions have changed since they were checked. They are scanned again."))
+    return is_current

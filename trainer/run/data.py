@@ -1,0 +1,121 @@
+"""Building what delivers the batches: caches, filled as far as they are used, and loaders."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from modules.config.sections.data import Data
+from modules.data.captions import caption_is_cacheable
+from modules.data.dataset import Dataset
+from modules.data.datasets import Datasets
+from modules.data.order import SampleIndex
+from trainer.commands import CommandDesk
+from trainer.data.caching import Caches, Emit, Encoders
+from trainer.data.loader import Loader
+from trainer.data.sources import (
+    CachedConditioning,
+    CachedLatents,
+    ConditioningByCaption,
+    ConditioningSource,
+    EncodedConditioning,
+    EncodedLatents,
+    LatentSource,
+)
+from trainer.events import PhaseChanged
+from trainer.run.machine import Machine
+from trainer.run.model import LoadedModel
+
+
+@dataclass(frozen=True, eq=False)
+class Loaders:
+    """The images to learn from and those to be measured on."""
+
+    training: Loader
+    validation: Loader
+
+
+def caches_of(cache_dir: Path, model: LoadedModel, machine: Machine, desk: CommandDesk, emit: Emit) -> Caches:
+    """Return the caches of a run."""
+    encoders = Encoders(model.family, machine.train_device, machine.precision.autocast)
+    return Caches(cache_dir, model.identities, encoders, model.placement, desk, emit)
+
+
+def build_loaders(data: Data, datasets: Datasets, model: LoadedModel, machine: Machine, caches: Caches) -> Loaders:
+    """Fill the caches with what the images of a run need and return the loaders of both kinds of images."""
+    training = _loader(data, datasets, datasets.training, model, machine, caches, caption_dropout=data.caption_dropout)
+    validation = _loader(data, datasets, datasets.validation, model, machine, caches, caption_dropout=0.0)
+    return Loaders(training, validation)
+
+
+def plan_fingerprint(loader: Loader) -> str:
+    """Return a hash of the images of a run, their sizes and captions: what the order of an epoch hangs on."""
+    facts = [
+        [str(e.image.path), e.image.size_bytes, list(e.image.captions), [str(p.bucket) for p in e.resize_crops]]
+        for e in loader.dataset.examples
+    ]
+    return hashlib.blake2b(json.dumps(facts).encode(), digest_size=12).hexdigest()
+
+
+def _loader(
+    data: Data,
+    datasets: Datasets,
+    dataset: Dataset,
+    model: LoadedModel,
+    machine: Machine,
+    caches: Caches,
+    *,
+    caption_dropout: float,
+) -> Loader:
+    """Fill the caches with what one data set needs and return its loader; images that cannot be read are left out."""
+    usable, latents = _latent_source(data, dataset, model, machine, caches)
+    return Loader(
+        dataset=usable,
+        plans=datasets.plans if usable is datasets.training else datasets.settings.plans_of(usable),
+        latents=latents,
+        conditioning=_conditioning_source(data, usable, model, machine, caches),
+        device=machine.train_device,
+        caption_dropout=caption_dropout,
+        run_seed=datasets.settings.run_seed,
+        threads=data.loader_threads,
+    )
+
+
+def _latent_source(
+    data: Data, dataset: Dataset, model: LoadedModel, machine: Machine, caches: Caches
+) -> tuple[Dataset, LatentSource]:
+    device, dtype = machine.train_device, machine.precision.compute_dtype
+    if not data.latent_cache:
+        return dataset, EncodedLatents(dataset, model.family, device, dtype)
+    caches.emit(PhaseChanged("scanning", f"{len(dataset.examples)} images"))
+    jobs = caches.image_jobs(dataset, verify=data.verify_cache)
+    broken = caches.build_latents(jobs, threads=data.loader_threads)
+    if broken:
+        dataset = dataset.without(broken)
+        renumbered = {old: new for new, old in enumerate(sorted({n for n, _ in jobs} - broken))}
+        jobs = {(renumbered[n], r): job for (n, r), job in jobs.items() if n not in broken}
+
+    def rebuild(sample_index: SampleIndex) -> torch.Tensor:
+        return caches.rebuild_latents(jobs[sample_index.example, sample_index.resolution])
+
+    keys = {place: job.key for place, job in jobs.items()}
+    return dataset, CachedLatents(caches.latent_store, keys, device, dtype, rebuild)
+
+
+def _conditioning_source(
+    data: Data, dataset: Dataset, model: LoadedModel, machine: Machine, caches: Caches
+) -> ConditioningSource:
+    device, dtype = machine.train_device, machine.precision.compute_dtype
+    is_cacheable = functools.partial(caption_is_cacheable, text_encoder_trains=model.trains_text_encoder)
+    if not data.text_cache:
+        encoded = EncodedConditioning(model.family, caches.encoders.caption, device, dtype)
+        return ConditioningByCaption(is_cacheable, encoded)
+    if is_cacheable(""):  # where the empty caption is not, no caption is
+        caches.build_text({c for e in dataset.examples for c in e.image.captions if is_cacheable(c)})
+    cached = CachedConditioning(caches.text_store, caches.caption_key, model.family, device, dtype, caches.rebuild_text)
+    return ConditioningByCaption(is_cacheable, cached)

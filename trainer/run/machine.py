@@ -1,0 +1,31 @@
+"""What a run computes on: its devices, its precision, and the guard that watches them in debug mode."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from modules.config.sections.general import General
+from modules.memory.guard import DeviceGuard
+from modules.system.devices import Device, resolve_device
+from trainer.step.precision import Precision
+
+
+@dataclass(frozen=True, eq=False)
+class Machine:
+    """What a run computes on, and in which numbers."""
+
+    train_device: Device
+    temp_device: Device
+    precision: Precision
+    guard: DeviceGuard | None
+
+
+def machine_of(general: General, precision: str) -> Machine:
+    """Return the devices and the precision of a run. Raises DarkroomError for a device that is not there."""
+    device = resolve_device(general.train_device)
+    return Machine(
+        train_device=device,
+        temp_device=resolve_device(general.temp_device),
+        precision=Precision(precision, device),
+        guard=DeviceGuard() if general.debug_checks else None,
+    )

@@ -1,0 +1,213 @@
+"""Loading the model of a run: its parts, what is trained of them, where they are and how they save memory."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import torch
+
+from modules.adapters.lora import LoraAdapter, LoraShape, attach_lora
+from modules.adapters.stored_lora import fill, read_lora
+from modules.adapters.targets import target_layers
+from modules.config.schema import Config, lora_of
+from modules.config.sections.adapter import Lora
+from modules.config.sections.model import Model
+from modules.config.sections.model import Part as PartSettings
+from modules.data.cache.store import weights_fingerprint
+from modules.families.protocol import ModelFamily, Part, PartMemory
+from modules.families.registry import FAMILIES
+from modules.memory.placement import Placement
+from modules.optim.param_groups import TrainGroup
+from modules.system.dtypes import dtype_of
+from modules.system.errors import DarkroomError
+from modules.system.paths import from_root
+from modules.system.secrets import hub_access
+from modules.system.secrets_file import load_secrets
+from modules.system.seeds import derive_seed
+from trainer import phases
+from trainer.data.caching import EncoderIdentities
+from trainer.run.machine import Machine
+from trainer.step.precision import Precision
+
+PartOf = Callable[[str], PartSettings]
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedModel:
+    """The model of a run, what is trained of it, its parts in their places. A fine-tune has no adapters."""
+
+    family: ModelFamily
+    adapters: Sequence[LoraAdapter]
+    groups: Sequence[TrainGroup]
+    placement: Placement
+    identities: EncoderIdentities
+
+    @property
+    def trains_text_encoder(self) -> bool:
+        """Whether the run trains a text encoder, so that captions do not keep their text states."""
+        trained = {g.part for g in self.groups}
+        return any(p.role == "text_encoder" and p.name in trained for p in self.family.spec.parts)
+
+
+def load_family(model: Model, part_of: PartOf, on_bytes: Callable[[float, float], None] | None = None) -> ModelFamily:
+    """Load a base model through the factory its family names.
+
+    `part_of(name)` gives the settings of a part; `on_bytes(done, total)` is called as a download goes on.
+    """
+    spec = FAMILIES[model.family]
+    module_name, function = spec.factory.split(":")
+    factory: Callable[..., object] = getattr(importlib.import_module(module_name), function)
+    family = factory(
+        model.base_model,
+        dtypes={p.name: dtype_of(part_of(p.name).dtype) for p in spec.parts},
+        clip_skip=model.clip_skip,
+        clip_skip_2=model.clip_skip_2,
+        prediction=model.prediction_type,
+        zero_terminal_snr=model.zero_terminal_snr,
+        vae_file=model.vae_file,
+        offline=model.offline,
+        hub_cache_dir=model.hub_cache_dir,
+        hub=hub_access(load_secrets().secrets),
+        on_bytes=on_bytes,
+    )
+    return cast(ModelFamily, family)
+
+
+def prepare_parts(family: ModelFamily, precision: Precision) -> None:
+    """Make the parts that run under autocast work in a precision, whatever their weight dtype is."""
+    for part in family.parts.values():
+        if part.spec.role != "vae":  # runs outside autocast, in its own dtype
+            precision.prepare(part.module)
+
+
+def load_model(config: Config, machine: Machine, on_bytes: Callable[[float, float], None] | None = None) -> LoadedModel:
+    """Load the model of a config, attach what is trained, and set up where its parts are and how they save memory.
+
+    Raises DarkroomError where nothing would be trained.
+    """
+    family = load_family(config.model, config.part, on_bytes)
+    for part in family.parts.values():
+        part.module.eval()  # trained parts enter training mode below, and leave it when they stop
+    facts = phases.phase_facts(config)
+    # Before adapters are attached and parts move: the identity of the encoders is that of their own weights.
+    identities = _identities(family, facts, machine.precision)
+    prepare_parts(family, machine.precision)
+    adapters: list[LoraAdapter] = []
+    if config.training.trains == "full":
+        parameters = _whole_parts(family, config.part)
+    else:
+        adapters = _attach(family, lora_of(config), config.part, run_seed=config.general.seed)
+        parameters = {adapter.part: adapter.parameters() for adapter in adapters}
+    groups = [
+        _group(family.parts[name], p, config.part(name), config.training.learning_rate)
+        for name, p in parameters.items()
+    ]
+    family.set_memory(
+        {name: _memory_of(config.part(name), name, adapters) for name in family.parts},
+        train_device=machine.train_device,
+        temp_device=machine.temp_device,
+    )
+    return LoadedModel(family, adapters, groups, placement_of(family, facts, machine), identities)
+
+
+def placement_of(family: ModelFamily, facts: phases.PhaseFacts, machine: Machine) -> Placement:
+    """Return what moves the parts of a model as the phases of a run come and go."""
+    return Placement(
+        {name: part.module for name, part in family.parts.items()},
+        train_device=machine.train_device,
+        temp_device=machine.temp_device,
+        needed_in=lambda phase: phases.needed_parts(phase, family.spec, facts),
+        guard=machine.guard,
+    )
+
+
+def _memory_of(settings: PartSettings, part: str, adapters: Sequence[LoraAdapter]) -> PartMemory:
+    """Return how a part saves memory. Whatever waits, its adapter stays with it: it is small, and learns there."""
+    own = (name for a in adapters if a.part == part for name in a.parameters())
+    return PartMemory(
+        settings.checkpointing,
+        settings.offload_activations,
+        settings.offload_fraction,
+        resident=frozenset(name.removeprefix(f"{part}.") for name in own),
+    )
+
+
+def _attach(family: ModelFamily, settings: Lora, part_of: PartOf, *, run_seed: int) -> list[LoraAdapter]:
+    shape = LoraShape(settings.rank, settings.alpha, settings.dropout, dtype_of(settings.dtype))
+    adapters = []
+    for name, part in family.parts.items():
+        if not part.spec.trainable or not part_of(name).train:
+            continue
+        targets = target_layers(
+            part.module,
+            part.spec.role,
+            layers=settings.layers,
+            custom_layers=settings.custom_layers,
+            reaches=part.reaches,
+        )
+        if not targets:
+            raise DarkroomError(
+                f"{part.spec.label} is to be trained, but none of its layers can learn with these settings.",
+                advice="Lower clip skip, choose other layers, or switch its training off.",
+            )
+        seed = derive_seed(run_seed, f"adapter {name}")
+        adapters.append(attach_lora(name, part.module, targets, shape, seed=seed))
+        part.module.train()
+    if settings.start_from.strip():
+        _start_from(from_root(settings.start_from.strip()), family, adapters)
+    return adapters
+
+
+def _start_from(path: Path, family: ModelFamily, adapters: Sequence[LoraAdapter]) -> None:
+    """Give fresh adapters the weights of a LoRA file. Raises DarkroomError where it does not fit the run."""
+    by_part = read_lora(path, family.lora_naming, {name: part.module for name, part in family.parts.items()})
+    trained = {adapter.part: adapter for adapter in adapters}
+    for part, layers in by_part.items():
+        if part not in trained:
+            label = family.parts[part].spec.label
+            raise DarkroomError(
+                f"{path.name} has a LoRA on the {label}, which is not trained in this run.",
+                advice=f"Switch the training of {label} on, or start from another LoRA.",
+            )
+        fill(trained[part], layers, where=path.name)
+
+
+def _whole_parts(family: ModelFamily, part_of: PartOf) -> dict[str, dict[str, torch.nn.Parameter]]:
+    """Make the parts that learn trainable themselves, and return every weight of each that a gradient can reach."""
+    parameters = {}
+    for name, part in family.parts.items():
+        if part.spec.trainable and part_of(name).train:
+            reached = {n: p for n, p in part.module.named_parameters() if part.reaches(n.rpartition(".")[0])}
+            for parameter in reached.values():
+                parameter.requires_grad_(True)
+            part.module.train()
+            parameters[name] = {f"{name}.{n}": p for n, p in reached.items()}
+    return parameters
+
+
+def _group(
+    part: Part, parameters: dict[str, torch.nn.Parameter], settings: PartSettings, learning_rate: float
+) -> TrainGroup:
+    own = settings.learning_rate
+    return TrainGroup(part.spec.name, parameters, learning_rate if own is None else own, module=part.module)
+
+
+def _identities(family: ModelFamily, facts: phases.PhaseFacts, precision: Precision) -> EncoderIdentities:
+    """Return what stands for the encoders in cache keys, as far as a cache is used."""
+    fingerprints: Mapping[str, str] = {
+        name: weights_fingerprint(part.module)
+        for name, part in family.parts.items()
+        if (part.spec.role == "vae" and facts.has_latent_cache)
+        or (part.spec.role == "text_encoder" and facts.has_text_cache)
+    }
+    images = [fingerprints.get(p.name, "") for p in family.spec.parts if p.role == "vae"]
+    texts = [fingerprints.get(p.name, "") for p in family.spec.parts if p.role == "text_encoder"]
+    return EncoderIdentities(
+        # Images are encoded outside autocast, but in TF32 where the run's precision allows it on this device.
+        images="|".join([*images, family.image_identity(), f"tf32 {precision.tf32}"]),
+        captions="|".join([*texts, family.text_identity(), precision.name]),
+    )

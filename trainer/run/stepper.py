@@ -1,0 +1,63 @@
+"""Building what moves the weights, and what looks at them as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from modules.config.sections.training import Ema as EmaSettings
+from modules.config.sections.training import Training
+from modules.optim.build import build_optimizer
+from modules.optim.ema import Ema
+from modules.optim.learning_rate import learning_rate_factor
+from modules.optim.param_groups import TrainGroup, kept_parameters, named_parameters, optimizer_groups
+from modules.optim.spec import is_fused
+from modules.system.seeds import derive_seed
+from trainer.run.machine import Machine
+from trainer.run.model import LoadedModel
+from trainer.step.evaluation import Evaluation
+from trainer.step.stepper import Stepper
+
+
+def build_stepper(
+    training: Training, groups: Sequence[TrainGroup], machine: Machine, *, run_seed: int, total_steps: int
+) -> Stepper:
+    """Return what moves the weights of groups. The trained parts are on the training device by now."""
+    for group in groups:
+        group.master_weight(training.low_precision_updates)
+    schedule = training.schedule
+    weights = named_parameters(groups)
+    return Stepper(
+        groups,
+        build_optimizer(optimizer_groups(groups), training.optimizer),
+        scaler=machine.precision.make_scaler(),
+        clip_grad_norm=training.clip_grad_norm,
+        rate_factor=lambda step: learning_rate_factor(schedule, step=step, total_steps=total_steps),
+        ema=_ema(training.ema, groups, machine),
+        rounding_generators=lambda step, name: _rounding_generators(run_seed, step, name, weights[name].device),
+        is_fused=is_fused(training.optimizer),
+    )
+
+
+def evaluation_of(model: LoadedModel, stepper: Stepper) -> Evaluation:
+    """Return how the model is looked at: through its averages, without dropout."""
+    trained = [model.family.parts[g.part].module for g in model.groups]
+    return Evaluation(trained, stepper.ema, stepper.optimizer, model.groups)
+
+
+def _ema(settings: EmaSettings, groups: Sequence[TrainGroup], machine: Machine) -> Ema | None:
+    if settings.mode == "off":
+        return None
+    return Ema(
+        named_parameters(groups),
+        decay=settings.decay,
+        update_every_steps=settings.update_every_steps,
+        device=machine.train_device if settings.mode == "train_device" else machine.temp_device,
+        exact=lambda: kept_parameters(groups),
+    )
+
+
+def _rounding_generators(run_seed: int, step: int, name: str, device: torch.device) -> torch.Generator:
+    # On the weight's device: there is a number for every number of it. Of each weight's own: they move in any order.
+    return torch.Generator(device).manual_seed(derive_seed(run_seed, f"rounding {name}", step))
