@@ -126,21 +126,19 @@ class DryRunStep:
             raise DarkroomError("The loss is NaN or infinite.", advice=advice)
         if self._training.stepper.scaler.is_enabled():
             return
-        for part, norm in self._training.stepper.gradient_norms().items():
+        labels = {g.name: g.label or g.name for g in self._groups}
+        for unit, norm in self._training.stepper.gradient_norms().items():
             if not norm.isfinite().item():
-                raise DarkroomError(f"The gradient of {self._label(part)} is NaN or infinite.", advice=advice)
+                raise DarkroomError(f"The gradient of {labels[unit]} is NaN or infinite.", advice=advice)
 
     def _require_gradients(self) -> None:
         """Raise DarkroomError if a trained part got no gradient in any branch."""
         for group in self._groups:
-            if group.part not in self._reached:
+            if group.name not in self._reached:
                 raise DarkroomError(
-                    f"{self._label(group.part)} is set to be trained, but no gradient reaches it.",
+                    f"{group.label or group.name} is set to be trained, but no gradient reaches it.",
                     advice="Switch off its training, or choose other layers.",
                 )
-
-    def _label(self, part: str) -> str:
-        return self._training.context.family.parts[part].spec.label
 
     def _copy_gradients(self) -> bool:
         """Set the gradients of the copies to those of the real parameters; return whether there is any."""
@@ -161,7 +159,7 @@ def small_parameter_copies(groups: Sequence[TrainGroup]) -> list[TrainGroup]:
 
     Optimizers may treat vectors, matrices and kernels differently; the size makes no difference.
     """
-    return [TrainGroup(g.part, _copies(g), g.learning_rate) for g in groups]
+    return [TrainGroup(g.name, _copies(g), g.learning_rate) for g in groups]
 
 
 def expected_state_bytes(dry: DryRunState, groups: Sequence[TrainGroup], stepper: Stepper, device: Device) -> int:

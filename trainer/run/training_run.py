@@ -33,7 +33,7 @@ from trainer.run.stepper import build_stepper
 from trainer.run.watchers import Watchers, build_watchers
 from trainer.step.callback import Callback
 from trainer.step.counters import Counters
-from trainer.step.freezing import freeze_finished_parts, training_parts
+from trainer.step.freezing import freeze_finished_units, training_parts
 from trainer.step.loop import Training, run_loop
 from trainer.step.pauses import Pauses
 from trainer.step.rollout import rollout_mode
@@ -145,7 +145,6 @@ def _training(
 ) -> Training:
     """Return the state of the training loop at the step where the run starts or resumes."""
     config = setup.config
-    stops = {g.part: config.part(g.part).stop_after for g in model.groups}
     counters = setup.saved.counters if setup.saved else Counters()
     pauses = Pauses(setup.desk, setup.log.emit, setup.clocks.seconds)
     source, family = loaders.training.conditioning, model.family
@@ -157,7 +156,7 @@ def _training(
         encode=lambda prompts: complete_conditioning(source.deliver(prompts), prompts, family),
         check=pauses.check,
         rollout=lambda step: rollout_mode(
-            [model.family.parts[g.part].module for g in model.groups],
+            model.trained_modules,
             setup.machine.precision,
             run_seed=config.general.seed,
             step=step,
@@ -165,9 +164,8 @@ def _training(
     )
 
     def freeze(now: Counters, when: str = "") -> None:
-        for part in freeze_finished_parts(model.groups, stops, stepper.optimizer, now.moment):
-            label = model.family.parts[part].spec.label
-            message = f"Training of {label} has stopped as set, {when or f'at step {now.step}'}."
+        for unit in freeze_finished_units(model.groups, stepper.optimizer, now.moment):
+            message = f"Training of {unit.label} has stopped as set, {when or f'at step {now.step}'}."
             setup.log.emit(WarningRaised(message))
 
     freeze(counters, "before this point")  # the exact step is not known for a resumed run

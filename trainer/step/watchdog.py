@@ -8,7 +8,7 @@ Its strictness depends on which cases can be correct. A parameter that never get
 loss, and one is enough to stop: groups contain only parameters that a gradient can reach (`Part.reaches`). A zero
 gradient can be correct: that of a key's bias in attention, of attention over a single position, of a new LoRA's down
 matrix while its up matrix is zero or rounded to zero. So can a lost update: the weights of a norm are all about one,
-and the first steps of a long warm-up vanish in rounding. The run stops if these are more than half of a part.
+and the first steps of a long warm-up vanish in rounding. The run stops if these are more than half of a unit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 @dataclass(eq=False)
 class _Watched:
-    """The state of a part with parameters that have not been updated yet.
+    """The state of a unit with parameters that have not been updated yet.
 
     `unproven` are their names, by the id of the tensor that the optimizer updates. Of these, `with_gradient` had a
     gradient at all and `with_nonzero_gradient` one that is not zero. `pilot` is a parameter that has been updated: it
@@ -65,29 +65,29 @@ class Watchdog:
 
     def __init__(self, groups: Sequence[TrainGroup]) -> None:
         self._watched = {
-            g.part: _Watched(g, {id(p): n for n, p in moved_parameters([g]).items() if g.parameters[n].numel()})
+            g.name: _Watched(g, {id(p): n for n, p in moved_parameters([g]).items() if g.parameters[n].numel()})
             for g in groups
         }
         self._before: dict[str, _Snapshot] = {}
 
-    def before_move(self, part: str, parameters: Sequence[nn.Parameter]) -> None:
-        """Called before some weights of a part are updated, with their gradients set; records the unproven ones."""
-        watched = self._watched.get(part)
+    def before_move(self, unit: str, parameters: Sequence[nn.Parameter]) -> None:
+        """Called before some weights of a unit are updated, with their gradients set; records the unproven ones."""
+        watched = self._watched.get(unit)
         if watched is None:
             return
         observed = [p for p in parameters if id(p) in watched.unproven or id(p) == watched.pilot]
         observed = [p for p in observed if p.grad is not None and p.grad.numel()]
         if observed:
-            self._before[part] = _Snapshot(
+            self._before[unit] = _Snapshot(
                 observed, [_is_usable(p.grad) for p in observed], [_sum_of_bits(p) for p in observed]
             )
 
-    def after_move(self, part: str) -> None:
-        """Called after the update; stops observing updated parameters, and the part once all are updated."""
-        snapshot = self._before.pop(part, None)
+    def after_move(self, unit: str) -> None:
+        """Called after the update; stops observing updated parameters, and the unit once all are updated."""
+        snapshot = self._before.pop(unit, None)
         if snapshot is None:
             return
-        watched = self._watched[part]
+        watched = self._watched[unit]
         moved = [before != _sum_of_bits(p) for p, before in zip(snapshot.parameters, snapshot.sums, strict=True)]
         flags = _read([*snapshot.has_gradient, *moved])
         pairs = zip(flags[: len(moved)], flags[len(moved) :], strict=True)
@@ -103,22 +103,22 @@ class Watchdog:
                 watched.pilot = watched.pilot or id(parameter)
                 del watched.unproven[id(parameter)]
         if not watched.unproven:
-            del self._watched[part]
+            del self._watched[unit]
 
     def check(self, learning_rates: Mapping[str, float], *, may_be_zero: bool) -> None:
-        """Called after a step; counts it for parts with parameters that have not been updated yet.
+        """Called after a step; counts it for units with parameters that have not been updated yet.
 
-        Raises DarkroomError, naming the part and its parameters, if they were not updated within the first steps.
+        Raises DarkroomError, naming the unit and its parameters, if they were not updated within the first steps.
         """
-        for part, watched in list(self._watched.items()):
+        for unit, watched in list(self._watched.items()):
             had_gradient, watched.has_gradient = watched.has_gradient, False
             if not watched.group.is_training:
-                del self._watched[part]
-            elif learning_rates.get(part) and (had_gradient or not may_be_zero):
+                del self._watched[unit]
+            elif learning_rates.get(unit) and (had_gradient or not may_be_zero):
                 watched.num_idle += 1
                 if watched.num_idle >= FIRST_STEPS:
                     _refuse(watched)
-                    del self._watched[part]
+                    del self._watched[unit]
 
 
 def _is_usable(gradient: torch.Tensor | None) -> torch.Tensor:
@@ -148,46 +148,46 @@ def _read(flags: Sequence[torch.Tensor]) -> list[bool]:
 
 
 def _refuse(watched: _Watched) -> None:
-    """Raise DarkroomError if more parameters were not updated than a healthy part may have."""
-    part, total = watched.group.part.replace("_", " "), len(watched.group.parameters)
+    """Raise DarkroomError if more parameters were not updated than a healthy unit may have."""
+    unit, total = watched.group.name.replace("_", " "), len(watched.group.parameters)
     unproven = list(watched.unproven.values())
     missing = [n for n in unproven if n not in watched.with_gradient]
     zero = [n for n in unproven if n not in watched.with_nonzero_gradient]
     unmoved = [n for n in unproven if n in watched.with_nonzero_gradient]
     if len(zero) == total:
         raise DarkroomError(
-            f"The {part} is not being trained: it got no gradient in {FIRST_STEPS} steps.",
+            f"The {unit} is not being trained: it got no gradient in {FIRST_STEPS} steps.",
             advice="Switch off its training, choose other layers, or check the loss weights.",
         )
     if missing:
         raise DarkroomError(
-            f"Part of the {part} is not being trained: {_share(missing, watched)} got no gradient in {FIRST_STEPS} "
+            f"Part of the {unit} is not being trained: {_share(missing, watched)} got no gradient in {FIRST_STEPS} "
             "steps.",
             advice="This is a bug in the program or in this version of torch. Please report it. The precision float32 "
             "may avoid it.",
         )
     if 2 * len(zero) > total:
         raise DarkroomError(
-            f"Most of the {part} is not being trained: the gradient of {_share(zero, watched)} was zero in "
+            f"Most of the {unit} is not being trained: the gradient of {_share(zero, watched)} was zero in "
             f"{FIRST_STEPS} steps.",
             advice="Choose another precision (float16 rounds small gradients to zero), or check the loss weights.",
         )
     if unmoved and len(unproven) == total:
         raise DarkroomError(
-            f"The {part} is not being trained: its weights did not change in {FIRST_STEPS} steps, although they had "
+            f"The {unit} is not being trained: its weights did not change in {FIRST_STEPS} steps, although they had "
             "gradients.",
             advice="Raise its learning rate, or use float32 weights: updates this small are lost in rounding.",
         )
     if 2 * len(unmoved) > total:
         raise DarkroomError(
-            f"Most of the {part} is not being trained: {_share(unmoved, watched)} did not change in {FIRST_STEPS} "
+            f"Most of the {unit} is not being trained: {_share(unmoved, watched)} did not change in {FIRST_STEPS} "
             "steps, although they had gradients.",
             advice="Raise its learning rate, or choose another optimizer.",
         )
 
 
 def _share(names: Collection[str], watched: _Watched) -> str:
-    """Return how many of a part's parameters these are, and the names of some, relative to the part."""
-    own = [name.removeprefix(f"{watched.group.part}.") for name in names]
+    """Return how many of a unit's parameters these are, and the names of some, relative to its part."""
+    own = [name.removeprefix(f"{watched.group.part or watched.group.name}.") for name in names]
     more = f" and {len(own) - _MAX_NAMED} more" if len(own) > _MAX_NAMED else ""
     return f"{len(own)} of its {len(watched.group.parameters)} parameters ({', '.join(own[:_MAX_NAMED])}{more})"
