@@ -1,4 +1,4 @@
-"""The adapter and the layers it sits on."""
+"""The layers that the adapter is attached to."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from modules.system.problem import Problem
 
 
 def custom_layers(config: Config) -> Iterator[Problem]:
-    """Layers that are to be named: at least one is."""
+    """Yield an error if the layer filter is custom and has no layer names."""
     if config.training.trains != "adapter" or config.adapter.layers != "custom":
         return
     if not config.adapter.custom_layers.strip(" ,"):
         yield Problem(
             "adapter.custom_layers",
-            "The layers are to be the named ones, but none is named.",
-            advice="Name parts of layer names, as in: attn1, attn2.",
+            "The layer filter is set to named layers, but no layer names are given.",
+            advice="Enter parts of layer names, for example: attn1, attn2.",
         )
