@@ -72,9 +72,7 @@ def load_file(path: Path, *, over: Config | None = None) -> Loaded:
     loaded = decode(raw, over=over)
     if duplicates:
         names = ", ".join(shown(name) for name in dict.fromkeys(duplicates))
-        note = Problem(
-            "", f"These keys appear more than once in the same object; the last value is used: {names}.", "warning"
-        )
+        note = Problem("", f"These keys occur twice in one object; the last one counts: {names}.", "warning")
         loaded = replace(loaded, problems=[note, *loaded.problems])
     for kind in LISTS if isinstance(raw, dict) else ():
         loaded = _with_list(loaded, kind, raw, path.parent)
@@ -129,7 +127,7 @@ def _write_json(path: Path, tree: dict[str, Any]) -> None:
 
 
 def _with_list(loaded: Loaded, kind: ListKind, raw: dict[str, Any], folder: Path) -> Loaded:
-    """Read a list from the file that the config names. A list inside the config takes precedence and drops the file name."""
+    """Read a list from the file that the config names. A list inside the config takes precedence over it."""
     config, is_theirs = loaded.config, is_onetrainer(raw)
     name = str(get_path(config, kind.name_path)).strip()
     if not name:
@@ -147,9 +145,7 @@ def _with_list(loaded: Loaded, kind: ListKind, raw: dict[str, Any], folder: Path
     if found.leftovers:
         theirs = unknown.get("onetrainer")
         names = ", ".join(sorted({key for item in found.leftovers for key in item}))
-        message = (
-            f"These settings have no effect here and are kept in the config unchanged: {cut(names, max_chars=200)}."
-        )
+        message = f"These settings have no effect here and are kept unchanged: {cut(names, max_chars=200)}."
         notes.append(Problem(kind.list_path, message, "info"))
         kept = {kind.name: _storable(found.leftovers)}
         unknown["onetrainer"] = {**(theirs if isinstance(theirs, dict) else {}), **kept}
@@ -208,7 +204,7 @@ def decode(raw: object, *, over: Config | None = None) -> Loaded:
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any], path: str = "") -> dict[str, Any]:
-    """Return `below` updated by `above`: objects are merged; lists, values and variants of another name are replaced."""
+    """Return `below` updated by `above`: objects are merged, lists, values and other variants replaced."""
     if path in _variant_paths() and "name" in above and above["name"] != below.get("name"):
         return above
     joined = dict(below)

@@ -79,9 +79,7 @@ def read_list(
     is_ours = isinstance(content, dict)
     found = _ours(kind, path, content, notes) if is_ours else _theirs(kind, path, content, family, notes)
     if found is None:
-        notes.append(
-            Problem(kind.list_path, f"The file {path} with the {kind.name} does not contain a list.", "warning")
-        )
+        notes.append(Problem(kind.list_path, f"The file {path} does not contain a list of {kind.name}.", "warning"))
     elif is_onetrainer:
         notes.append(Problem(kind.list_path, f"The {kind.name} were read from {path}.", "info"))
     return found
@@ -108,9 +106,7 @@ def _ours(kind: ListKind, path: Path, content: Tree, notes: list[Problem]) -> Fo
     if version is None or not isinstance(entries, list):
         return None
     if version not in range(1, LIST_VERSION + 1):
-        message = (
-            f"{path} was written by another version of Darkroom ({shown(version)}); only known settings are loaded."
-        )
+        message = f"{path} is from another version of Darkroom ({shown(version)}); only known settings are loaded."
         notes.append(Problem(kind.list_path, message, "warning"))
     is_older = isinstance(version, int) and 0 < version < LIST_VERSION
     return FoundList(entries, path, version if is_older else LIST_VERSION)

@@ -70,9 +70,7 @@ def _flattened(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_kohya(raw: dict[str, Any], path: Path) -> Loaded:
-    notes = [
-        Problem("", f"{path.name} is a kohya config; the settings that have a counterpart here were converted.", "info")
-    ]
+    notes = [Problem("", f"{path.name} is a kohya config; settings with a counterpart here were converted.", "info")]
     loaded = decode(tree_of_kohya(raw, notes))
     return Loaded(loaded.config, [*notes, *loaded.problems], was_migrated=True)
 

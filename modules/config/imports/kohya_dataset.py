@@ -59,7 +59,7 @@ def _from_folders(given: Args, notes: Notes) -> list[dict[str, Any]]:
             continue
         found = _repeated_folders(Path(str(folder)))
         if not found:
-            message = f"{shown(folder)} has no sub-folders with repeats (10_name), or does not exist; it was imported as one concept."
+            message = f"{shown(folder)} has no sub-folders with repeats (10_name) or is missing; it became one concept."
             notes.append(Problem("concepts", message, "info"))
             found = [(Path(str(folder)), 1, "")]
         concepts += [
@@ -68,13 +68,9 @@ def _from_folders(given: Args, notes: Notes) -> list[dict[str, Any]]:
         ]
     extension = pop_first(given, "caption_extension")
     if extension not in (None, ".txt", ".caption"):
-        notes.append(
-            Problem("concepts", f"Caption files with the extension {shown(extension)} are not supported.", "warning")
-        )
+        notes.append(Problem("concepts", f"Captions in {shown(extension)} files are not supported.", "warning"))
     elif extension == ".caption":
-        notes.append(
-            Problem("concepts", "Captions are read from .txt files; .caption files are not supported.", "warning")
-        )
+        notes.append(Problem("concepts", "Captions are read from .txt files, not from .caption files.", "warning"))
     return concepts
 
 

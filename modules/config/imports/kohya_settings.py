@@ -1,8 +1,8 @@
 """The settings of kohya's programs (kohya_ss, sd-scripts) as a tree of ours.
 
 Source for the keys: the public documentation of sd-scripts (train_network, config_README). Every key is popped from a
-copy as it is converted; keys that are left and set are kept under `unknown["kohya"]` and reported. Missing keys have the
-defaults of sd-scripts, with which the run was made.
+copy as it is converted; keys that are left and set are kept under `unknown["kohya"]` and reported. Missing keys have
+the defaults of sd-scripts, with which the run was made.
 """
 
 from __future__ import annotations
@@ -40,9 +40,7 @@ def tree_of_kohya(args: Args, notes: Notes) -> Tree:
     if rest:
         result["unknown"] = {"kohya": rest}
         names = ", ".join(sorted(rest))
-        notes.append(
-            Problem("", f"These kohya settings are not supported here; they are kept in the file: {names}.", "info")
-        )
+        notes.append(Problem("", f"These kohya settings are not supported and are kept in the file: {names}.", "info"))
     return result
 
 
@@ -55,9 +53,7 @@ def _model(given: Args, result: Tree, notes: Notes) -> None:
     if base is not None:
         put(result, "model.base_model", str(base))
     elif is_v2:
-        notes.append(
-            Problem("model.base_model", "The file does not name its base model, which is an SD 2 model.", "warning")
-        )
+        notes.append(Problem("model.base_model", "The file does not name its base model, an SD 2 model.", "warning"))
     if flag_of(given.pop("v_parameterization", False)) or version.endswith("_v"):
         put(result, "model.prediction_type", "v_prediction")
     if flag_of(given.pop("zero_terminal_snr", False)):

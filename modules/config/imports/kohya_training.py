@@ -43,7 +43,7 @@ _OPTIMIZERS = {
     "radamschedulefree": "schedule_free_adamw",
     "ademamix8bit": "ademamix_8bit",
 }
-_OPTIMIZER_FIELDS = (
+_OPTIMIZER_KEYS = (
     "weight_decay",
     "eps",
     "momentum",
@@ -138,7 +138,7 @@ def _optimizer(given: Args, result: Tree, notes: Notes) -> None:
     betas = arguments.pop("betas", None)
     if isinstance(betas, tuple | list) and ours != "adafactor":
         settings |= {f"beta{i}": value for i, value in enumerate(betas[:3], start=1)}
-    for key in _OPTIMIZER_FIELDS:
+    for key in _OPTIMIZER_KEYS:
         if key in arguments:
             settings[key] = arguments.pop(key)
     for key in ("relative_step", "scale_parameter", "warmup_init"):

@@ -1,4 +1,4 @@
-"""The settings in the metadata of a LoRA file: ours, OneTrainer's, or kohya's `ss_*` keys (formats: sd-scripts' metadata)."""
+"""The settings in the metadata of a LoRA file: ours, OneTrainer's, or kohya's `ss_*` keys (source: sd-scripts)."""
 
 from __future__ import annotations
 

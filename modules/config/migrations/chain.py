@@ -1,10 +1,11 @@
 """The chain of migrations, from any older file to the newest version.
 
 A file with `darkroom_version` is ours. A file with OneTrainer's `__version` (0 to 11), or without a version but with
-OneTrainer's keys, goes through OneTrainer's steps first, then the step to our version 1, then our own steps. Each step is
-a pure function from dict to dict, and total: a missing key is ordinary input. Steps append what they have to report to
-the notes they are given. OneTrainer's steps check keys alone and do nothing to a newer tree; only 3 to 4 and 8 to 9 add
-keys that a newer tree may lack, and are skipped if the file is proven to be newer.
+OneTrainer's keys, goes through OneTrainer's steps first, then the step to our version 1, then our own steps.
+
+Each step is a pure function from dict to dict, and total: a missing key is ordinary input. Steps append what they have
+to report to the notes they are given. OneTrainer's steps check keys alone and do nothing to a newer tree; only 3 to 4
+and 8 to 9 add keys that a newer tree may lack, and are skipped if the file is proven to be newer.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def migrate(raw: Tree) -> tuple[Tree, list[Problem], bool]:
         notes.append(
             Problem(
                 "darkroom_version",
-                f"The file was written by a newer Darkroom (version {shown(version)}); only known settings are loaded.",
+                f"The file is from a newer Darkroom (version {shown(version)}); only known settings are loaded.",
                 "warning",
             )
         )
@@ -94,9 +95,7 @@ def _stated_version(tree: Tree, notes: list[Problem]) -> int | None:
 def _report_age(stated: int | None, era: Era, oldest: int, notes: list[Problem]) -> None:
     """Report the version of a file, and whether it has settings of an older version."""
     if stated is not None and stated > NEWEST:
-        message = (
-            f"The file was written by a newer OneTrainer (version {shown(stated)}); only known settings are loaded."
-        )
+        message = f"The file is from a newer OneTrainer (version {shown(stated)}); only known settings are loaded."
         notes.append(Problem("", message, "warning"))
         return
     if stated is None:

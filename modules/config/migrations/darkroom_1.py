@@ -1,7 +1,7 @@
 """Our version 1 to version 2: settings get the names that are usual in the field.
 
-Only names changed: every value has the same meaning as before. Entries of the load report that point to a renamed setting
-get its new path.
+Only names changed: every value has the same meaning as before. Entries of the load report that point to a renamed
+setting get its new path.
 """
 
 from __future__ import annotations

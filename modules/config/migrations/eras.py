@@ -40,7 +40,7 @@ class Era:
 def is_onetrainer(tree: Tree) -> bool:
     """Return whether a tree is OneTrainer's: it has a `__version`, or any of OneTrainer's keys and not our version.
 
-    Files of kohya's scripts share some keys; they are recognized by keys that OneTrainer does not have, and so are ours.
+    Files of kohya's scripts share some keys; they and ours are recognized by keys that OneTrainer does not have.
     """
     if "darkroom_version" in tree:
         return False

@@ -1,9 +1,9 @@
 """OneTrainer's defaults that changed without a migration step: a missing key means the default of the file's version.
 
-If the version of the file is certain, the old default is written into the tree. If not, the current default is used, and
-a note reports it where it matters. This runs after the steps, on a tree with the keys of version 11. A part's weight dtype
-NONE meant float32 if the file has no dtype for the whole model. Two changes need nothing here: the old noising bias is
-restored by the step 3 to 4, and the base model's new address is the same model.
+If the version of the file is certain, the old default is written into the tree. If not, the current default is used,
+and a note reports it where it matters. This runs after the steps, on a tree with the keys of version 11. A part's
+weight dtype NONE meant float32 if the file has no dtype for the whole model. Two changes need nothing here: the old
+noising bias is restored by the step 3 to 4, and the base model's new address is the same model.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _lacks_huber_delta(tree: Tree) -> bool:
     return "huber_delta" not in tree and bool(number(tree.get("huber_strength")))
 
 
-def _has_dtype_none(part_name: str, tree: Tree) -> bool:
+def _has_no_dtype(part_name: str, tree: Tree) -> bool:
     part = tree.get(part_name)
     return isinstance(part, dict) and part.get("weight_dtype") == "NONE"
 
@@ -58,7 +58,7 @@ _CHANGES = (
     _Changed(9, "huber_delta", "training.loss.huber_delta", 0.1, 1.0, _lacks_huber_delta),
     *(
         _Changed(
-            10, f"{name}.weight_dtype", f"parts.{name}.dtype", "FLOAT_32", "FLOAT_32", partial(_has_dtype_none, name)
+            10, f"{name}.weight_dtype", f"parts.{name}.dtype", "FLOAT_32", "FLOAT_32", partial(_has_no_dtype, name)
         )
         for name in PARTS
     ),
@@ -75,8 +75,8 @@ def with_old_defaults(tree: Tree, era: Era, notes: Notes) -> Tree:
             _write(result, change)
         elif era.may_be_before(change.in_version) and change.before != change.now:
             message = (
-                f"{change.path} is not in the file. Before version {change.in_version} of OneTrainer's configs its default "
-                f"was {change.before!r}; the current default, {change.now!r}, is used."
+                f"{change.path} is not in the file. Before OneTrainer's config version {change.in_version} its "
+                f"default was {change.before!r}; the current default, {change.now!r}, is used."
             )
             notes.append(Problem(change.ours, message, "info"))
     return result

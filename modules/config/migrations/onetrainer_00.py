@@ -65,7 +65,7 @@ def _latent_caching_epochs(tree: Tree, notes: Notes) -> None:
     notes.append(
         Problem(
             "concepts",
-            f"latent_caching_epochs = {shown(given)}: the number of cached image variations is now set for each concept.",
+            f"latent_caching_epochs = {shown(given)}: the number of cached variations is now set for each concept.",
             "info",
             "Set Image variations in the concepts if they use random augmentations.",
         )

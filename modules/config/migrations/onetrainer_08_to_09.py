@@ -23,9 +23,9 @@ def to_9(tree: Tree, notes: Notes) -> Tree:
 def to_10(tree: Tree, notes: Notes) -> Tree:
     """9 to 10: the weight dtype of the whole model moves to the parts without their own.
 
-    The default of a part was NONE, which meant the dtype of the model. So a sparse file with a model-wide dtype meant it
-    for unnamed parts too; the current default, float32, would change the training. The VAE is the exception: its default
-    was float32 in every version.
+    The default of a part was NONE, which meant the dtype of the model. So a sparse file with a model-wide dtype meant
+    it for unnamed parts too; the current default, float32, would change the training. The VAE is the exception: its
+    default was float32 in every version.
     """
     result = dict(tree)
     dtype = result.get("weight_dtype")

@@ -1,7 +1,7 @@
 """OneTrainer's top-level keys, by which its files are recognized, and the config versions in which each was written.
 
-A key introduced by a version proves that a file is not older; a key removed by a version proves that it is not newer. If
-the exact version of a change is not known, the wider bound is used, so that these proofs always hold.
+A key introduced by a version proves that a file is not older; a key removed by a version proves that it is not newer.
+If the exact version of a change is not known, the wider bound is used, so that these proofs always hold.
 """
 
 from __future__ import annotations

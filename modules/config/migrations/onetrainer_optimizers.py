@@ -1,7 +1,7 @@
 """Convert OneTrainer's nested optimizer object to our variants.
 
-Each function pops the keys that it converts from the object; keys that are left have no counterpart here and are kept by
-the caller. An empty value means OneTrainer's default for that optimizer, which is also ours.
+Each function pops the keys that it converts from the object; keys that are left have no counterpart here and are kept
+by the caller. An empty value means OneTrainer's default for that optimizer, which is also ours.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def remembered_optimizers(defaults: Tree, chosen: Tree, notes: Notes, where: str
     return remembered
 
 
-def small_weights_from(given: Tree, name: str, *, are_bfloat16: bool) -> Literal["master", "stochastic"]:
+def low_precision_updates_from(given: Tree, name: str, *, are_bfloat16: bool) -> Literal["master", "stochastic"]:
     """Pop `stochastic_rounding` from their optimizer object and return the value of `training.small_weights` for it.
 
     `name` is our name of the optimizer. `are_bfloat16` is whether any trained weight is bfloat16, the only dtype with
@@ -146,7 +146,8 @@ def _take_field(given: Tree, result: Tree, record: FieldRecord, notes: Notes, wh
     cast = _cast(value, record)
     if cast is None or not _is_allowed(result["name"], folders, name, cast):
         default = "none" if record.default is None else shown(record.default)
-        message = f"{theirs} = {shown(value)} is not allowed ({record.allowed or record.kind}); the default, {default}, is used."
+        allowed = record.allowed or record.kind
+        message = f"{theirs} = {shown(value)} is not allowed ({allowed}); the default, {default}, is used."
         notes.append(Problem(f"{where}.{record.path}", message, "warning"))
         return
     for folder in folders:

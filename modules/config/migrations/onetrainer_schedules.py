@@ -22,8 +22,8 @@ _DEFAULTS: Mapping[str, tuple[object, ...]] = {
 def schedule_from(rest: Tree, notes: Notes, steps_per_update: int, where: str = "training.schedule") -> Tree:
     """Return our schedule for their keys, which are popped from `rest`; never raises.
 
-    Their warm-up is counted in batches, of which `steps_per_update` make one of our steps; up to 1 it is a fraction of the
-    run.
+    Their warm-up is counted in batches, of which `steps_per_update` make one of our steps; up to 1 it is a fraction
+    of the run.
     """
     theirs = rest.pop("learning_rate_scheduler", "CONSTANT")
     schedule: Tree = {"name": "constant"}
@@ -74,9 +74,7 @@ def _take_cycles(rest: Tree, schedule: Tree, notes: Notes, where: str) -> None:
     if cycles is not None and 0 < cycles <= 10_000:
         schedule["cycles"] = cycles
     elif given is not None:
-        notes.append(
-            Problem(f"{where}.cycles", f"{shown(given)} is not a valid number of cycles; 1 is used.", "warning")
-        )
+        notes.append(Problem(f"{where}.cycles", f"{shown(given)} is not a number of cycles; 1 is used.", "warning"))
 
 
 def _take_custom(rest: Tree, schedule: Tree, notes: Notes, where: str) -> None:

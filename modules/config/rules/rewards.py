@@ -34,9 +34,7 @@ def reward_models(config: Config) -> Iterator[Problem]:
         path, spec = f"reward.models.{index}", REWARDS[scorer.kind]
         if scorer != held_out and method.needs_reward_gradient and not spec.is_differentiable:
             message = f"{method.label} needs gradients, but {spec.label} is not differentiable."
-            yield Problem(
-                f"{path}.kind", message, advice="Choose another reward model, or make this one the held-out reward."
-            )
+            yield Problem(f"{path}.kind", message, advice="Choose another reward model, or hold this one out.")
         for name, check in spec.checks.items():
             try:
                 check(getattr(scorer, name))

@@ -51,8 +51,8 @@ def low_precision_updates(config: Config) -> Iterator[Problem]:
         elif config.training.precision != "float16":
             yield Problem(
                 f"parts.{part.name}.dtype",
-                f"{part.label} is trained with float16 weights and the precision {config.training.precision}, which does "
-                "not scale the loss: small gradients vanish.",
+                f"{part.label} is trained with float16 weights and the precision {config.training.precision}, which "
+                "does not scale the loss: small gradients vanish.",
                 "warning",
                 "Set the weight dtype to bfloat16 or float32, or choose the precision float16, which scales the loss.",
             )
@@ -67,8 +67,8 @@ def stops(config: Config) -> Iterator[Problem]:
         if after.unit != "never" and after.n <= 0:
             yield Problem(
                 f"parts.{part.name}.stop_after",
-                f"{part.label} is set to stop training after {after.n:g} {after.unit}s, before it starts; that counts as "
-                "never, and it is trained to the end.",
+                f"{part.label} is set to stop training after {after.n:g} {after.unit}s, before it starts; that counts "
+                "as never, and it is trained to the end.",
                 "warning",
                 "Switch off the training of this part, or set when it stops.",
             )

@@ -1,8 +1,8 @@
 """OneTrainer's config version 11 to our version 1: one file for each topic.
 
-Every key is popped from a copy of the file as it is converted; keys that are left are kept under `unknown["onetrainer"]`
-and reported. Missing keys have OneTrainer's defaults, not ours, since that is what the file meant. Settings that exist
-here but are not supported yet are refused before a run, so there is no note about them.
+Every key is popped from a copy of the file as it is converted; keys that are left are kept under
+`unknown["onetrainer"]` and reported. Missing keys have OneTrainer's defaults, not ours, since that is what the file
+meant. Settings that exist here but are not supported yet are refused before a run, so there is no note about them.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def to_darkroom_1(tree: Tree, notes: Notes) -> Tree:
     samples_of(rest, result, notes)
     if rest:
         result["unknown"] = {"onetrainer": rest}
-        message = f"These settings have no effect here and are kept in the file unchanged: {_named(sorted(rest))}."
+        message = f"These settings have no effect here and are kept unchanged: {_named(sorted(rest))}."
         notes.append(Problem("", message, "info"))
     return result
 

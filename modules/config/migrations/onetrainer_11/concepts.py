@@ -132,7 +132,8 @@ def _image(given: Tree, notes: Notes, where: str) -> Tree:
             image["resolution_px"] = sides
             given.pop("resolution_override", None)
         else:
-            message = f"{plain(given.get('resolution_override'))} is not a list of resolutions; the general resolution is used."
+            value = plain(given.get("resolution_override"))
+            message = f"{value} is not a list of resolutions; the general resolution is used."
             notes.append(Problem(f"{where}.image.resolution_px", message, "warning"))
     elif given.get("resolution_override") == "512":
         del given["resolution_override"]

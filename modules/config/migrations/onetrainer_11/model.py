@@ -93,13 +93,9 @@ def _kind(rest: Tree, result: Tree, notes: Notes) -> None:
         rest.pop("model_type", None)
     elif not isinstance(model_type, str) or not model_type:
         rest.pop("model_type")
-        notes.append(
-            Problem("model.family", f"{shown(model_type)} is not a valid model type; it is left out.", "warning")
-        )
+        notes.append(Problem("model.family", f"{shown(model_type)} is not a valid model type.", "warning"))
     else:  # kept under unknown, where preflight finds it and refuses the run
-        message = (
-            f"The file is for a model of the type {model_type}; only settings shared with Stable Diffusion were read."
-        )
+        message = f"{model_type} models are not supported; only settings shared with Stable Diffusion were read."
         notes.append(Problem("model.family", message, "warning"))
 
 

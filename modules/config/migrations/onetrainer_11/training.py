@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from modules.config.migrations.onetrainer_11.alignprop import alignprop_of
 from modules.config.migrations.onetrainer_11.tables import DTYPES, choose_layers, move_all, remember
 from modules.config.migrations.onetrainer_optimizers import (
+    low_precision_updates_from,
     optimizer_from,
     remembered_optimizers,
-    small_weights_from,
 )
 from modules.config.migrations.onetrainer_schedules import schedule_from
 from modules.config.migrations.tree_moves import Notes, Tree, choose, pop_object, put, put_back
@@ -88,8 +88,8 @@ def _optimizer(rest: Tree, result: Tree, notes: Notes) -> None:
     given = pop_object(rest, "optimizer", notes, "training.optimizer")
     theirs = given.get("optimizer", "ADAMW")
     name = theirs.lower() if isinstance(theirs, str) else ""
-    small_weights = small_weights_from(given, name, are_bfloat16=_trains_bfloat16(rest))
-    put(result, "training.small_weights", small_weights)
+    updates = low_precision_updates_from(given, name, are_bfloat16=_trains_bfloat16(rest))
+    put(result, "training.small_weights", updates)
     chosen = optimizer_from(given, notes)
     put(result, "training.optimizer", chosen)
     put_back(rest, "optimizer", given)
