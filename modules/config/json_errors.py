@@ -48,7 +48,7 @@ def advice_for(text: str, error: json.JSONDecodeError) -> str:
 
 
 def _comma_too_many(text: str, error: json.JSONDecodeError) -> int | None:
-    """Return the position of a comma with nothing after or before it at the error; None if there is none."""
+    """Return the position of a comma with nothing after or before it at the error; None if there is no such comma."""
     if text[error.pos : error.pos + 1] == ",":
         return error.pos if not error.msg.startswith("Expecting ':'") else None
     before = text[: error.pos].rstrip()

@@ -24,7 +24,7 @@ def reward_models(config: Config) -> Iterator[Problem]:
     if not in_use.trained:
         yield Problem(
             "reward.models",
-            f"{method.label} needs a reward model to train on, but there is none.",
+            f"{method.label} needs a reward model to train on.",
             advice="Add a reward model with a weight above 0 that is not the held-out reward.",
         )
     scorers, held_out = config.reward.models, in_use.held_out

@@ -83,7 +83,7 @@ def stops(config: Config) -> Iterator[Problem]:
         last = max(spans, key=lambda name: spans[name].n)
         yield Problem(
             f"parts.{last}.stop_after",
-            f"All parts stop training after {spans[last].n:g} epochs: the run of {epochs} epochs ends there.",
+            f"Training of every part stops after {spans[last].n:g} epochs: the run of {epochs} epochs ends there.",
             "warning",
             "Train one part to the end, or shorten the run.",
         )
