@@ -65,7 +65,7 @@ def optimizer_from(given: Tree, notes: Notes, where: str = "training.optimizer")
     variant: type[BaseModel] = OPTIMIZERS[result["name"]].settings
     _rename_switches(given, variant, notes, where)
     for record in records_of(variant):
-        _take_field(given, result, record, notes, where)
+        _convert_field(given, result, record, notes, where)
     _drop_defaults(given)
     return result
 
@@ -130,7 +130,7 @@ def _rename_switches(given: Tree, variant: type[BaseModel], notes: Notes, where:
             notes.append(Problem(where, message, "warning"))
 
 
-def _take_field(given: Tree, result: Tree, record: FieldRecord, notes: Notes, where: str) -> None:
+def _convert_field(given: Tree, result: Tree, record: FieldRecord, notes: Notes, where: str) -> None:
     """Move one field, cast as OneTrainer casts it, if it is set and allowed."""
     *folders, name = record.path.split(".")
     source, target = given, result

@@ -32,21 +32,21 @@ def schedule_from(rest: Tree, notes: Notes, steps_per_update: int, where: str = 
     else:
         rest.update({} if theirs is None else {"learning_rate_scheduler": theirs})
         notes.append(Problem(where, f"{shown(theirs)} is not a known schedule; constant is used instead.", "warning"))
-    _take_warmup(rest, schedule, notes, max(1, steps_per_update), where)
+    _convert_warmup(rest, schedule, notes, max(1, steps_per_update), where)
     fields = SCHEDULES[schedule["name"]].settings.model_fields
     if "min_factor" in fields:
-        _take_share(rest, schedule, notes, where)
+        _convert_share(rest, schedule, notes, where)
     if "cycles" in fields:
-        _take_cycles(rest, schedule, notes, where)
+        _convert_cycles(rest, schedule, notes, where)
     if "class_name" in fields:
-        _take_custom(rest, schedule, notes, where)
+        _convert_custom(rest, schedule, notes, where)
     for key, defaults in _DEFAULTS.items():
         if key in rest and rest[key] in defaults:
             del rest[key]
     return schedule
 
 
-def _take_warmup(rest: Tree, schedule: Tree, notes: Notes, steps_per_update: int, where: str) -> None:
+def _convert_warmup(rest: Tree, schedule: Tree, notes: Notes, steps_per_update: int, where: str) -> None:
     given = rest.pop("learning_rate_warmup_steps", 200.0)
     warmup = number(given)
     if warmup is None or warmup / steps_per_update > _MAX_WARMUP_STEPS:
@@ -58,7 +58,7 @@ def _take_warmup(rest: Tree, schedule: Tree, notes: Notes, steps_per_update: int
         schedule["warmup_share"] = max(0, warmup)
 
 
-def _take_share(rest: Tree, schedule: Tree, notes: Notes, where: str) -> None:
+def _convert_share(rest: Tree, schedule: Tree, notes: Notes, where: str) -> None:
     given = rest.pop("learning_rate_min_factor", 0.0)
     factor = number(given)
     if factor is not None and 0 <= factor <= 1:
@@ -68,7 +68,7 @@ def _take_share(rest: Tree, schedule: Tree, notes: Notes, where: str) -> None:
         notes.append(Problem(f"{where}.min_factor", message, "warning"))
 
 
-def _take_cycles(rest: Tree, schedule: Tree, notes: Notes, where: str) -> None:
+def _convert_cycles(rest: Tree, schedule: Tree, notes: Notes, where: str) -> None:
     given = rest.pop("learning_rate_cycles", 1.0)
     cycles = number(given)
     if cycles is not None and 0 < cycles <= 10_000:
@@ -77,7 +77,7 @@ def _take_cycles(rest: Tree, schedule: Tree, notes: Notes, where: str) -> None:
         notes.append(Problem(f"{where}.cycles", f"{shown(given)} is not a number of cycles; 1 is used.", "warning"))
 
 
-def _take_custom(rest: Tree, schedule: Tree, notes: Notes, where: str) -> None:
+def _convert_custom(rest: Tree, schedule: Tree, notes: Notes, where: str) -> None:
     name = rest.get("custom_learning_rate_scheduler")
     if isinstance(name, str):
         schedule["class_name"] = rest.pop("custom_learning_rate_scheduler")

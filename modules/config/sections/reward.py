@@ -25,8 +25,8 @@ class Reward(Section):
         Every,
         Setting(
             "Measure the reward",
-            "How often the reward is measured, including the held-out reward. The images are always sampled with the same "
-            "prompts and seeds: those of the samples, or captions of the validation images.",
+            "How often the reward is measured, including the held-out reward. The images are always sampled with the "
+            "same prompts and seeds: those of the samples, or captions of the validation images.",
             group="Reward",
             applies_when=_A_REWARD_METHOD,
             changeable_on_resume=True,
@@ -51,8 +51,8 @@ class Reward(Section):
         Le(10_000),
         Setting(
             "Early stopping patience",
-            "The run saves and ends after this many measurements in a row without a new best, by the held-out reward or, "
-            "without one, by the trained rewards. 0 never stops early.",
+            "The run saves and ends after this many measurements in a row without a new best, by the held-out reward "
+            "or, without one, by the trained rewards. 0 never stops early.",
             unit="measurements",
             group="Reward",
             applies_when=_A_REWARD_METHOD,
