@@ -67,7 +67,7 @@ def fail_after_the_dry_run(monkeypatch: pytest.MonkeyPatch, error: Exception) ->
             raise error
         return plain(self, *arguments, most_steps=most_steps, **options)
 
-    monkeypatch.setattr(ImageSampler, "paint", sample)
+    monkeypatch.setattr(ImageSampler, "sample", sample)
 
 
 @pytest.mark.parametrize(
