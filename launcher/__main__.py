@@ -15,15 +15,18 @@ from launcher.messages import Failure, Sentence
 from launcher.progress import Progress
 
 USAGE = f"""{START}             opens the window
-{START} test ...    runs the tests; what follows goes to pytest
+{START} test ...    runs the tests, with --full every row of the large matrices too; the rest goes to pytest
 {START} VERB ...    python -m trainer VERB ... : train, resume, check, sample, cache and more; no display needed
 """
 DEBUG = "DARKROOM_DEBUG"
 _ENTERED = "DARKROOM_LAUNCHER_ENTERED"
 
 
-# A file's tests stay together, which share what they build; more processes than these wait for each other's memory.
-ALL_TESTS = ["-n", "auto", "--maxprocesses", "4", "--dist", "loadfile"]
+# Neighbours start in one process and share what they build; who is done takes over from the others. More processes than
+# these wait for each other's memory.
+ALL_TESTS = ["-n", "logical", "--maxprocesses", "4", "--dist", "worksteal"]
+FULL = "--full"
+EVERY_ROW = ["-m", "full or not full"]
 
 
 class Task(NamedTuple):
@@ -41,14 +44,21 @@ class Task(NamedTuple):
 
 
 def task(arguments: Sequence[str]) -> Task:
-    """No word: the window. `test`: pytest, on several processors when it is to run everything. Any other word: a verb
-    of the trainer.
-    """
+    """No word: the window. `test`: pytest. Any other word: a verb of the trainer."""
     if not arguments or arguments[0].startswith("-"):
         return Task("ui", list(arguments), ("ui",), True)
     if arguments[0] == "test":
-        return Task("pytest", list(arguments[1:]) or ALL_TESTS, ("ui", "dev"), True)
+        return Task("pytest", pytest_arguments(arguments[1:]), ("ui", "dev"), True)
     return Task("trainer", list(arguments), (), False)
+
+
+def pytest_arguments(given: Sequence[str]) -> list[str]:
+    """Nothing: the daily tests, on several processors. `--full`: as many, but every row of the large matrices, of what
+    else is named or of everything. Otherwise what pytest is to run.
+    """
+    if FULL in given:
+        return [*ALL_TESTS, *EVERY_ROW, *(argument for argument in given if argument != FULL)]
+    return list(given) or ALL_TESTS
 
 
 def start(arguments: Sequence[str], environ: Mapping[str, str], root: Path) -> NoReturn:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from modules.config.sections.adapter import ADAPTER_LABELS, AN_ADAPTER, AdapterSettings, Lora
+from modules.adapters.registry import DEFAULT, adapter_labels, adapters_not_yet, default_settings, settings_union
+from modules.adapters.settings import AN_ADAPTER, AdapterSettings
 from modules.config.sections.backup import Backup
 from modules.config.sections.data import Data
 from modules.config.sections.devices import MultiGpu
@@ -22,14 +23,19 @@ from modules.data.concept import Concept
 from modules.families.registry import FAMILIES
 from modules.settings.field import MapKey, Section, Setting, variants
 
+if TYPE_CHECKING:
+    AdapterChoice = AdapterSettings
+else:
+    AdapterChoice = settings_union()
+
 VERSION = 2
 
 
 class Config(Section):
-    """Everything that decides a run.
+    """All settings of a run.
 
-    `remembered` keeps what was set for variants that are not chosen now: path, name of the variant, its fields.
-    `unknown` keeps what a newer or another program wrote, by its path.
+    `remembered` keeps the settings of variants that are not selected: by path, variant name and field. `unknown` keeps
+    the settings that a newer version or another program wrote, by path.
     """
 
     darkroom_version: Literal[2] = 2
@@ -37,7 +43,7 @@ class Config(Section):
     model: Model = Model()
     parts: Annotated[
         Mapping[str, Part],
-        Setting("Parts of the model", "Whether each part learns, how fast and for how long."),
+        Setting("Parts of the model", "Whether each part is trained, at which learning rate and for how long."),
     ] = {}
     quantization: Quantization = Quantization()
     data: Data = Data()
@@ -46,7 +52,7 @@ class Config(Section):
         str,
         Setting(
             "Concepts in a file",
-            "A file of its own that holds the concepts below, so that several configs can share them. It counts from "
+            "A separate file with the concepts below, so that several configs can share them. Relative to "
             "the config's folder.",
             group="Concepts",
             level="advanced",
@@ -55,20 +61,20 @@ class Config(Section):
             changeable_on_resume=True,
         ),
     ] = ""
-    concepts: Annotated[tuple[Concept, ...], Setting("Concepts", "The folders of images to learn from.")] = ()
+    concepts: Annotated[tuple[Concept, ...], Setting("Concepts", "The folders of images to train on.")] = ()
     training: Training = Training()
     adapter: Annotated[
-        AdapterSettings,
-        *variants("lora"),
+        AdapterChoice,
+        *variants(DEFAULT),
         Setting(
-            "Kind of adapter",
-            "The small layers that are trained beside the model's own. LoRA loads everywhere.",
+            "Adapter type",
+            "The small trainable layers that are added to the model's own. LoRA loads everywhere.",
             group="Adapter",
             applies_when=AN_ADAPTER,
-            choice_labels=ADAPTER_LABELS,
-            not_yet_choices=frozenset({"loha", "lokr", "oft"}),
+            choice_labels=adapter_labels(),
+            not_yet_choices=adapters_not_yet(),
         ),
-    ] = Lora()
+    ] = default_settings()
     embeddings: Embeddings = Embeddings()
     reward: Reward = Reward()
     validation: Validation = Validation()
@@ -80,18 +86,9 @@ class Config(Section):
     unknown: Mapping[str, Any] = {}
 
     def map_keys(self, field_name: str) -> Sequence[MapKey]:
-        """Return the parts of the model's family, each of which has settings, said or not."""
+        """Return the parts of the model's family; each has settings, also where the file contains none."""
         return FAMILIES[self.model.family].parts if field_name == "parts" else ()
 
     def part(self, name: str) -> Part:
-        """Return the settings of one part of the model, the defaults where the file says nothing of it."""
+        """Return the settings of one part of the model; the defaults if the file contains none."""
         return self.parts.get(name) or Part()
-
-
-def lora_of(config: Config) -> Lora:
-    """Return the settings of the LoRA that a config trains. Raises TypeError where its adapter is another kind, which
-    no run that passed its check has.
-    """
-    if not isinstance(config.adapter, Lora):
-        raise TypeError(f"The adapter is no LoRA but {config.adapter.name}.")
-    return config.adapter

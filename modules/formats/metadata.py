@@ -30,6 +30,8 @@ class LoraFacts:
     steps: int
     seed: int
     created: datetime
+    network_module: str = "networks.lora"
+    network_args: Mapping[str, str] = field(default_factory=dict)
     prediction: str = "epsilon"
     tag_frequency: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     config_json: str = ""
@@ -84,10 +86,10 @@ def lora_metadata(facts: LoraFacts, *, payload_sha256: str) -> dict[str, str]:
     metadata = {
         "ss_base_model_version": facts.base_version,
         "ss_v2": str(facts.is_v2),
-        "ss_network_module": "networks.lora",
+        "ss_network_module": facts.network_module,
         "ss_network_dim": str(facts.rank),
         "ss_network_alpha": f"{facts.alpha:g}",
-        "ss_network_args": "{}",
+        "ss_network_args": json.dumps(facts.network_args),
         "ss_output_name": facts.title,
         "ss_sd_model_name": facts.base_model,
         "ss_resolution": f"({facts.resolution_px}, {facts.resolution_px})",

@@ -8,8 +8,9 @@ than one would think (a copy per cast, the input of every convolution, frozen or
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 CheckpointMode = Literal["off", "block", "whole"]
 Trains = Literal["nothing", "full", "adapter"]
@@ -72,9 +73,13 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class AdapterPlan:
-    """A LoRA on every linear and convolution layer whose dotted name holds one of `entries`."""
+    """An adapter on every linear and convolution layer whose dotted name contains one of `entries`.
 
-    rank: int
+    `walk` runs it beside a layer, by its `settings` (`modules/adapters/spec.py`).
+    """
+
+    settings: Any
+    walk: Callable[..., Array]
     item_bytes: int
     entries: tuple[str, ...]
     has_dropout: bool = False
@@ -89,7 +94,8 @@ class PartPlan:
     """How a part is kept and run.
 
     `weight_bytes` and `compute_bytes` are item sizes, the latter of autocast, 0 without; `trains` says what of it
-    learns, `adapter` how, where it is a LoRA. What begins with one of `unreached` never learns: no gradient gets there.
+    learns, `adapter` how, where it is an adapter. What begins with one of `unreached` never learns: no gradient gets
+    there.
     `offloads` moves what autograd keeps to the offload device. `offload_fraction` of the weights of its blocks wait
     there; which these are is known with the sizes: what begins with one of `offloaded_bytes`.
     """
@@ -113,7 +119,7 @@ class PartPlan:
         return self.learns(path) and not path.startswith(self.offloaded_bytes)
 
     def adapter_on(self, path: str) -> AdapterPlan | None:
-        """Return the LoRA that a layer has, or None."""
+        """Return the adapter that a layer has, or None."""
         if self.trains != "adapter" or self.adapter is None or path.startswith(self.unreached):
             return None
         return self.adapter if self.adapter.takes(path) else None

@@ -9,7 +9,7 @@ where the input does; a convolution both; a norm its input; attention query, key
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from modules.memory.tape import FLOAT32_BYTES, Array, PartPlan, Shape, Storage, Tape
@@ -53,7 +53,7 @@ class Walk:
     # -- layers with weights
 
     def linear(self, path: str, x: Array, width: int, *, bias: bool = True) -> Array:
-        """A linear layer on the last axis, with its LoRA where it has one."""
+        """A linear layer on the last axis, with its adapter where it has one."""
         self._weigh(path, (width, x.shape[-1]), bias)
         trained = self._records and self.plan.learns(path)
         out = self._product(path, x, (*x.shape[:-1], width), width * x.shape[-1], trained=trained, keeps_input=trained)
@@ -119,26 +119,19 @@ class Walk:
         return copy
 
     def _with_adapter(self, path: str, x: Array, out: Array, kernel: int, width: int) -> Array:
-        """Return a layer's result with its LoRA's (peft's `Linear.forward` and `_ConvNd.forward`) where it has one."""
+        """Return a layer's result with its adapter's (as peft's `Linear.forward` and `_ConvNd.forward` add it)."""
         adapter = self.plan.adapter_on(path)
         if adapter is None:
             return out
         is_conv = len(x.shape) == 4
         channels = x.shape[1] if is_conv else x.shape[-1]
-        window_shape = (kernel, kernel) if is_conv else ()
-        down, up = (adapter.rank, channels, *window_shape), (width, adapter.rank, *(1 for _ in window_shape))
-        num_down, num_up = math.prod(down), math.prod(up)
-        self.adapter_weights[f"{path}.lora_A.weight"], self.adapter_weights[f"{path}.lora_B.weight"] = down, up
-        trained = self._records
-        self.tape.trained_bytes += (num_down + num_up) * adapter.item_bytes if trained else 0
         taken = self.to(x, adapter.item_bytes)
-        if adapter.has_dropout and trained:
+        if adapter.has_dropout and self._records:
             self._keep(self.new(taken.shape, item_bytes=1))
             taken = self._like(taken)
-        low_shape = (out.shape[0], adapter.rank, *out.shape[2:]) if is_conv else (*out.shape[:-1], adapter.rank)
-        low = self._low_rank(f"{path}.lora_A", taken, low_shape, num_down)
+        weight = (width, channels, *((kernel, kernel) if is_conv else ()))
+        high = adapter.walk(adapter.settings, self, path, weight, taken, out)
         del taken
-        high = self._low_rank(f"{path}.lora_B", low, out.shape, num_up)
         scaled = self._like(high)
         del high
         result = self.new(
@@ -149,15 +142,30 @@ class Walk:
         del scaled
         return self.to(result, out.item_bytes)
 
-    def _low_rank(self, path: str, x: Array, shape: Shape, num_weights: int) -> Array:
+    def adapter_product(
+        self, path: str, x: Array, trained: Mapping[str, Shape], *, channels: int, out: Array, composed: int = 0
+    ) -> Array:
+        """A product that an adapter computes, with `channels` and else the shape of the layer's result `out`.
+
+        `trained` are the shapes of what the adapter learns for it, by name below `path`: the weight itself, or the
+        factors of a weight of `composed` numbers that each pass computes from them.
+        """
         assert self.plan.adapter is not None
+        item_bytes = self.plan.adapter.item_bytes
+        num_trained = sum(math.prod(shape) for shape in trained.values())
+        self.adapter_weights |= {f"{path}.{name}": shape for name, shape in trained.items()}
+        self.tape.trained_bytes += num_trained * item_bytes if self._records else 0
         taken = self._computed(x)
-        weight = self._cast_weight(path, num_weights, self.plan.adapter.item_bytes, learns=True)
-        out = self.new(shape, item_bytes=taken.item_bytes, needs_grad=self._records)
+        if composed:
+            weight: Array | None = self.new((composed,), item_bytes=self.plan.compute_bytes or item_bytes)
+        else:
+            weight = self._cast_weight(path, num_trained, item_bytes, learns=True)
+        shape = (out.shape[0], channels, *out.shape[2:]) if len(out.shape) == 4 else (*out.shape[:-1], channels)
+        result = self.new(shape, item_bytes=taken.item_bytes, needs_grad=self._records)
         if self._records:
             self._keep(taken, *([weight] if weight is not None else []))
-            self.tape.mark(out.num_bytes + taken.num_bytes)
-        return out
+            self.tape.mark(result.num_bytes + taken.num_bytes)
+        return result
 
     def _norm(self, path: str, x: Array, width: int) -> Array:
         self._weigh(path, (width,), True)

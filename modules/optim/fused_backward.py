@@ -24,7 +24,7 @@ from modules.optim.sliced_step import Generators, SlicedStep, gradient_norm, nor
 
 @dataclass(eq=False)
 class _Pass:
-    """A backward pass: the generators for stochastic rounding, and the gradient norms so far, by part and name.
+    """A backward pass: the generators for stochastic rounding, and the gradient norms so far, by unit and name.
 
     Without `generators` the pass updates nothing, and only the gradients of `kept` are kept.
     """
@@ -42,7 +42,7 @@ class FusedBackward:
     """
 
     def __init__(self, groups: Sequence[TrainGroup], sliced_step: SlicedStep) -> None:
-        self._groups = {g.part: g for g in groups}
+        self._groups = {g.name: g for g in groups}
         self._sliced_step = sliced_step
         self._pass: _Pass | None = None
         self._last = _Pass(None)
@@ -50,7 +50,7 @@ class FusedBackward:
         me = weakref.ref(self)
         for group in groups:
             for name, parameter in group.parameters.items():
-                group.hooks.append(parameter.register_post_accumulate_grad_hook(_hook(me, group.part, name)))
+                group.hooks.append(parameter.register_post_accumulate_grad_hook(_hook(me, group.name, name)))
 
     def updating(self, generators: Generators) -> contextlib.AbstractContextManager[None]:
         """Return the context of a backward pass that updates weights; `generators(name)` as for `SlicedStep.move`."""
@@ -66,14 +66,14 @@ class FusedBackward:
             for group in self._groups.values():
                 for name, parameter in group.parameters.items():
                     if parameter.grad is not None:
-                        self.arrived(group.part, name)
+                        self.arrived(group.name, name)
 
     def norms(self) -> dict[str, torch.Tensor]:
-        """Return the norm of each part's gradients in the last pass, shape (); parts without gradients are left out."""
-        found = {part: self._last.norms.get(part, {}) for part in self._groups}
+        """Return the norm of each unit's gradients in the last pass, shape (); units without gradients are left out."""
+        found = {unit: self._last.norms.get(unit, {}) for unit in self._groups}
         return {
-            part: norm_of([norms[n] for n in self._groups[part].parameters if n in norms])
-            for part, norms in found.items()
+            unit: norm_of([norms[n] for n in self._groups[unit].parameters if n in norms])
+            for unit, norms in found.items()
             if norms
         }
 
@@ -81,22 +81,22 @@ class FusedBackward:
         """Forget the last pass."""
         self._last = _Pass(None)
 
-    def arrived(self, part: str, name: str) -> None:
+    def arrived(self, unit: str, name: str) -> None:
         """Handle a complete gradient. Called by the hooks; outside of the two contexts the gradient is left alone.
 
         Takes a lock: autograd has a thread for each GPU, and gradients of weights offloaded to the CPU arrive in the
         thread that started the pass while the GPU's thread is still running.
         """
         with self._lock:
-            self._add_gradient(part, name)
+            self._add_gradient(unit, name)
 
-    def _add_gradient(self, part: str, name: str) -> None:
+    def _add_gradient(self, unit: str, name: str) -> None:
         now = self._pass
         if now is None:
             return
-        parameter = self._groups[part].parameters[name]
+        parameter = self._groups[unit].parameters[name]
         assert parameter.grad is not None
-        norm = now.norms.setdefault(part, {})[name] = gradient_norm(parameter.grad)
+        norm = now.norms.setdefault(unit, {})[name] = gradient_norm(parameter.grad)
         if now.generators is None:
             if name not in now.kept:
                 parameter.grad = None
@@ -104,7 +104,7 @@ class FusedBackward:
         # This waits for the device once per weight: values that are not finite must not reach the weights.
         now.is_broken = now.is_broken or not norm.isfinite().item()
         if not now.is_broken:
-            self._sliced_step.move({part: [name]}, now.generators)
+            self._sliced_step.move({unit: [name]}, now.generators)
         parameter.grad = None
 
     @contextlib.contextmanager
@@ -116,10 +116,10 @@ class FusedBackward:
             self._pass = None
 
 
-def _hook(owner: weakref.ref[FusedBackward], part: str, name: str) -> Callable[[torch.Tensor], None]:
+def _hook(owner: weakref.ref[FusedBackward], unit: str, name: str) -> Callable[[torch.Tensor], None]:
     def hook(_: torch.Tensor) -> None:
         fused = owner()
         if fused is not None:
-            fused.arrived(part, name)
+            fused.arrived(unit, name)
 
     return hook

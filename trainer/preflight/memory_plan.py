@@ -1,12 +1,13 @@
-"""A config as the memory estimate wants it: what is where in which phase, what learns and how. Torch-free."""
+"""The run plan of a config for the memory estimate: parts per phase, trained parts and settings. Torch-free."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from modules.adapters.registry import ADAPTERS
+from modules.adapters.settings import AdapterSettings, layer_entries
 from modules.config.method_facts import method_of, rollout_of, scorers_of
 from modules.config.schema import Config
-from modules.config.sections.adapter import Lora
 from modules.data.buckets import Size
 from modules.estimate.architecture import Architecture
 from modules.estimate.run import RUNTIME_BYTES, Average, Phase, RunPlan, Sample, Sampled
@@ -20,20 +21,21 @@ from trainer import phases
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _COMPUTE_BYTES = {"bfloat16": 2, "float16": 2}
-_LAYERS = {"attention_mlp": ("attentions",), "attention": ("attn",), "all": ("",)}
 _AVERAGES: Mapping[str, Average] = {"off": "off", "train_device": "here", "temp_device": "elsewhere"}
 _TEXT_LAYERS = ("layers.",)
 _NO_LAYER = "\0"
 
 
 def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) -> RunPlan | None:
-    """Return what decides a run's memory; None for what is not supported and has no estimate."""
+    """Return the plan that determines a run's memory; None for a config that the estimate does not support."""
     spec = FAMILIES[config.model.family]
-    if config.training.trains not in ("adapter", "full") or not isinstance(config.adapter, Lora):
+    if config.training.trains not in ("adapter", "full"):
+        return None
+    if config.training.trains == "adapter" and not ADAPTERS[config.adapter.name].is_supported:
         return None
     if any(config.part(p.name).dtype not in ITEM_BYTES for p in spec.parts):
         return None
-    plans = {p.name: _part_plan(config, config.adapter, p, architecture.configs) for p in spec.parts}
+    plans = {p.name: _part_plan(config, p, architecture.configs) for p in spec.parts}
     sizes_px = tuple((s.width_px, s.height_px) for s in sizes)
     samples = tuple(_samples(config, sizes_px))
     return RunPlan(
@@ -55,19 +57,19 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
 
 
 def _samples(config: Config, sizes_px: Sequence[tuple[int, int]]) -> Iterator[Sample]:
-    """Yield what the run paints to look at: samples, and images to measure a reward on (`measured_prompts`)."""
+    """Yield the images that the run samples: samples, and images to measure a reward on (`measured_prompts`)."""
     rollout, is_measured = rollout_of(config), method_of(config).needs_reward_models
     measures = is_measured and not config.reward.measure_every.is_never
-    paints = not config.sampling.every.is_never or config.sampling.at_start or config.sampling.at_end
+    samples = not config.sampling.every.is_never or config.sampling.at_start or config.sampling.at_end
     prompts = [p for p in config.sampling.prompts if p.enabled]
-    if paints or measures:
+    if samples or measures:
         yield from (Sample(p.width_px, p.height_px, p.guidance > 1) for p in prompts)
     if measures and not prompts and rollout is not None:
         yield from (Sample(*size, rollout.guidance > 1) for size in sizes_px)
 
 
 def _sampled(config: Config) -> Sampled | None:
-    """Return what a method that samples adds to a step; reward models' own files count as those that are published."""
+    """Return what a sampling method adds to a step; custom reward model files count like the published ones."""
     rollout, in_use = rollout_of(config), scorers_of(config)
     if rollout is None:
         return None
@@ -79,11 +81,11 @@ def _sampled(config: Config) -> Sampled | None:
     )
 
 
-def _part_plan(config: Config, lora: Lora, part: PartSpec, configs: Mapping[str, Mapping[str, object]]) -> PartPlan:
+def _part_plan(config: Config, part: PartSpec, configs: Mapping[str, Mapping[str, object]]) -> PartPlan:
     settings = config.part(part.name)
     weight_bytes = ITEM_BYTES[settings.dtype]
     if part.role == "vae":
-        # One that overflows in float16 is kept in float32 then; images are encoded without autocast.
+        # A VAE that overflows in float16 is kept in float32; images are encoded without autocast.
         overflows = settings.dtype == "float16" and FAMILIES[config.model.family].vae_overflows
         stays = overflows and bool(configs[part.name].get("force_upcast", True))
         return PartPlan(weight_bytes=4 if stays else weight_bytes)
@@ -94,27 +96,35 @@ def _part_plan(config: Config, lora: Lora, part: PartSpec, configs: Mapping[str,
         weight_bytes=weight_bytes,
         compute_bytes=_COMPUTE_BYTES.get(config.training.precision, 0),
         trains=trains,
-        adapter=_adapter_plan(lora, part) if trains == "adapter" else None,
+        adapter=_adapter_plan(config.adapter, part) if trains == "adapter" else None,
         unreached=_unreached(config, part, configs[part.name]),
         checkpointing=settings.checkpointing,
         offloads=settings.offload_activations,
-        offload_fraction=0.0 if _rests_here(config) else settings.offload_fraction,
+        offload_fraction=0.0 if _never_offloads(config) else settings.offload_fraction,
     )
 
 
-def _adapter_plan(lora: Lora, part: PartSpec) -> AdapterPlan:
-    named = tuple(e.strip() for e in lora.custom_layers.split(",") if e.strip()) or (_NO_LAYER,)
-    entries = _TEXT_LAYERS if part.role == "text_encoder" else _LAYERS.get(lora.layers, named)
-    return AdapterPlan(lora.rank, ITEM_BYTES[lora.dtype], entries, has_dropout=lora.dropout > 0)
+def _adapter_plan(settings: AdapterSettings, part: PartSpec) -> AdapterPlan | None:
+    walk = ADAPTERS[settings.name].walk
+    if walk is None:
+        return None
+    entries = layer_entries(settings.layers, settings.custom_layers) or (_NO_LAYER,)
+    return AdapterPlan(
+        settings,
+        walk,
+        ITEM_BYTES[settings.dtype],
+        _TEXT_LAYERS if part.role == "text_encoder" else entries,
+        has_dropout=settings.dropout > 0,
+    )
 
 
 def _unreached(config: Config, part: PartSpec, settings: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the layers of a part that no gradient reaches, as the family knows them."""
+    """Return the layers of a part that no gradient reaches, from the family's record."""
     return memory_of(config.model.family).unreached(part.name, settings, config.model.clip_skip)
 
 
 def _on_device(config: Config, *, has_samples: bool) -> dict[Phase, frozenset[str]]:
-    """Return the phases that the run has, with the parts that are on the training device."""
+    """Return the phases of the run, with the parts that are on the training device."""
     spec = FAMILIES[config.model.family]
     facts = phases.phase_facts(config)
     table: dict[Phase, tuple[str, bool]] = {
@@ -127,12 +137,12 @@ def _on_device(config: Config, *, has_samples: bool) -> dict[Phase, frozenset[st
     }
     everything = frozenset(p.name for p in spec.parts)
     return {
-        phase: everything if _rests_here(config) else phases.needed_parts(name, spec, facts)
+        phase: everything if _never_offloads(config) else phases.needed_parts(name, spec, facts)
         for phase, (name, is_there) in table.items()
         if is_there
     }
 
 
-def _rests_here(config: Config) -> bool:
+def _never_offloads(config: Config) -> bool:
     """Return whether the offload device is the training device."""
     return config.general.temp_device.strip().lower() == config.general.train_device.strip().lower()

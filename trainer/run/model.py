@@ -1,4 +1,4 @@
-"""Loading the model of a run: its parts, what is trained of them, where they are and how they save memory."""
+"""Loading the model of a run: its parts, its trained parameters, their devices, and how they save memory."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import cast
 
 import torch
 
-from modules.adapters.lora import LoraAdapter, LoraShape, attach_lora
-from modules.adapters.stored_lora import fill, read_lora
+from modules.adapters.protocol import Adapter, AdapterKind, kind_of
+from modules.adapters.registry import ADAPTERS
+from modules.adapters.settings import AdapterSettings
+from modules.adapters.stored import read_layers
 from modules.adapters.targets import target_layers
-from modules.config.schema import Config, lora_of
-from modules.config.sections.adapter import Lora
+from modules.config.schema import Config
 from modules.config.sections.model import Model
 from modules.config.sections.model import Part as PartSettings
 from modules.data.cache.store import weights_fingerprint
@@ -38,17 +39,23 @@ PartOf = Callable[[str], PartSettings]
 
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
-    """The model of a run, what is trained of it, its parts in their places. A fine-tune has no adapters."""
+    """The model of a run, its trained parameters, and the placement of its parts. A fine-tune has no adapters."""
 
     family: ModelFamily
-    adapters: Sequence[LoraAdapter]
+    adapters: Sequence[Adapter]
     groups: Sequence[TrainGroup]
     placement: Placement
     identities: EncoderIdentities
 
     @property
+    def trained_modules(self) -> list[torch.nn.Module]:
+        """The modules of the parts that contain trained parameters, each once."""
+        names = dict.fromkeys(g.part for g in self.groups if g.part is not None)
+        return [self.family.parts[name].module for name in names]
+
+    @property
     def trains_text_encoder(self) -> bool:
-        """Whether the run trains a text encoder, so that captions do not keep their text states."""
+        """Whether the run trains a text encoder, so that text embeddings change during the run."""
         trained = {g.part for g in self.groups}
         return any(p.role == "text_encoder" and p.name in trained for p in self.family.spec.parts)
 
@@ -56,7 +63,7 @@ class LoadedModel:
 def load_family(model: Model, part_of: PartOf, on_bytes: Callable[[float, float], None] | None = None) -> ModelFamily:
     """Load a base model through the factory its family names.
 
-    `part_of(name)` gives the settings of a part; `on_bytes(done, total)` is called as a download goes on.
+    `part_of(name)` returns the settings of a part; `on_bytes(done, total)` is called during a download.
     """
     spec = FAMILIES[model.family]
     module_name, function = spec.factory.split(":")
@@ -78,33 +85,32 @@ def load_family(model: Model, part_of: PartOf, on_bytes: Callable[[float, float]
 
 
 def prepare_parts(family: ModelFamily, precision: Precision) -> None:
-    """Make the parts that run under autocast work in a precision, whatever their weight dtype is."""
+    """Prepare the parts that run under autocast for a precision, whatever their weight dtype is."""
     for part in family.parts.values():
         if part.spec.role != "vae":  # runs outside autocast, in its own dtype
             precision.prepare(part.module)
 
 
 def load_model(config: Config, machine: Machine, on_bytes: Callable[[float, float], None] | None = None) -> LoadedModel:
-    """Load the model of a config, attach what is trained, and set up where its parts are and how they save memory.
+    """Load the model of a config, attach its adapters, and set up the placement and the memory settings of its parts.
 
-    Raises DarkroomError where nothing would be trained.
+    Raises DarkroomError if nothing would be trained.
     """
     family = load_family(config.model, config.part, on_bytes)
     for part in family.parts.values():
-        part.module.eval()  # trained parts enter training mode below, and leave it when they stop
+        part.module.eval()  # trained parts enter training mode below, and leave it when their training stops
     facts = phases.phase_facts(config)
     # Before adapters are attached and parts move: the identity of the encoders is that of their own weights.
     identities = _identities(family, facts, machine.precision)
     prepare_parts(family, machine.precision)
-    adapters: list[LoraAdapter] = []
+    adapters: list[Adapter] = []
     if config.training.trains == "full":
         parameters = _whole_parts(family, config.part)
     else:
-        adapters = _attach(family, lora_of(config), config.part, run_seed=config.general.seed)
+        adapters = _attach(family, config.adapter, config.part, run_seed=config.general.seed)
         parameters = {adapter.part: adapter.parameters() for adapter in adapters}
     groups = [
-        _group(family.parts[name], p, config.part(name), config.training.learning_rate)
-        for name, p in parameters.items()
+        _unit(family.parts[name], p, config.part(name), config.training.learning_rate) for name, p in parameters.items()
     ]
     family.set_memory(
         {name: _memory_of(config.part(name), name, adapters) for name in family.parts},
@@ -115,7 +121,7 @@ def load_model(config: Config, machine: Machine, on_bytes: Callable[[float, floa
 
 
 def placement_of(family: ModelFamily, facts: phases.PhaseFacts, machine: Machine) -> Placement:
-    """Return what moves the parts of a model as the phases of a run come and go."""
+    """Return the placement that moves the parts of a model between devices as the phase changes."""
     return Placement(
         {name: part.module for name, part in family.parts.items()},
         train_device=machine.train_device,
@@ -125,8 +131,8 @@ def placement_of(family: ModelFamily, facts: phases.PhaseFacts, machine: Machine
     )
 
 
-def _memory_of(settings: PartSettings, part: str, adapters: Sequence[LoraAdapter]) -> PartMemory:
-    """Return how a part saves memory. Whatever waits, its adapter stays with it: it is small, and learns there."""
+def _memory_of(settings: PartSettings, part: str, adapters: Sequence[Adapter]) -> PartMemory:
+    """Return how a part saves memory. Its adapter is never offloaded: it is small, and it is trained there."""
     own = (name for a in adapters if a.part == part for name in a.parameters())
     return PartMemory(
         settings.checkpointing,
@@ -136,9 +142,9 @@ def _memory_of(settings: PartSettings, part: str, adapters: Sequence[LoraAdapter
     )
 
 
-def _attach(family: ModelFamily, settings: Lora, part_of: PartOf, *, run_seed: int) -> list[LoraAdapter]:
-    shape = LoraShape(settings.rank, settings.alpha, settings.dropout, dtype_of(settings.dtype))
-    adapters = []
+def _attach(family: ModelFamily, settings: AdapterSettings, part_of: PartOf, *, run_seed: int) -> list[Adapter]:
+    kind = kind_of(ADAPTERS[settings.name])
+    adapters: list[Adapter] = []
     for name, part in family.parts.items():
         if not part.spec.trainable or not part_of(name).train:
             continue
@@ -151,33 +157,33 @@ def _attach(family: ModelFamily, settings: Lora, part_of: PartOf, *, run_seed: i
         )
         if not targets:
             raise DarkroomError(
-                f"{part.spec.label} is to be trained, but none of its layers can learn with these settings.",
-                advice="Lower clip skip, choose other layers, or switch its training off.",
+                f"{part.spec.label} is set to be trained, but none of its layers can be trained with these settings.",
+                advice="Lower clip skip, choose other layers, or switch off the training of this part.",
             )
         seed = derive_seed(run_seed, f"adapter {name}")
-        adapters.append(attach_lora(name, part.module, targets, shape, seed=seed))
+        adapters.append(kind.attach(name, part.module, targets, settings, seed=seed))
         part.module.train()
     if settings.start_from.strip():
-        _start_from(from_root(settings.start_from.strip()), family, adapters)
+        _start_from(from_root(settings.start_from.strip()), kind, family, adapters)
     return adapters
 
 
-def _start_from(path: Path, family: ModelFamily, adapters: Sequence[LoraAdapter]) -> None:
-    """Give fresh adapters the weights of a LoRA file. Raises DarkroomError where it does not fit the run."""
-    by_part = read_lora(path, family.lora_naming, {name: part.module for name, part in family.parts.items()})
+def _start_from(path: Path, kind: AdapterKind, family: ModelFamily, adapters: Sequence[Adapter]) -> None:
+    """Load a file of the same adapter type into new adapters. Raises DarkroomError if it does not match the run."""
+    by_part = read_layers(path, kind, family.lora_naming, {name: part.module for name, part in family.parts.items()})
     trained = {adapter.part: adapter for adapter in adapters}
     for part, layers in by_part.items():
         if part not in trained:
             label = family.parts[part].spec.label
             raise DarkroomError(
-                f"{path.name} has a LoRA on the {label}, which is not trained in this run.",
-                advice=f"Switch the training of {label} on, or start from another LoRA.",
+                f"{path.name} contains a LoRA for {label}, which is not trained in this run.",
+                advice=f"Switch on the training of {label}, or start from another LoRA.",
             )
-        fill(trained[part], layers, where=path.name)
+        trained[part].load(layers, where=path.name)
 
 
 def _whole_parts(family: ModelFamily, part_of: PartOf) -> dict[str, dict[str, torch.nn.Parameter]]:
-    """Make the parts that learn trainable themselves, and return every weight of each that a gradient can reach."""
+    """Enable gradients on the trained parts, and return every weight of each part that a gradient can reach."""
     parameters = {}
     for name, part in family.parts.items():
         if part.spec.trainable and part_of(name).train:
@@ -189,15 +195,24 @@ def _whole_parts(family: ModelFamily, part_of: PartOf) -> dict[str, dict[str, to
     return parameters
 
 
-def _group(
+def _unit(
     part: Part, parameters: dict[str, torch.nn.Parameter], settings: PartSettings, learning_rate: float
 ) -> TrainGroup:
+    """Return the training unit of a part or its adapter, with the part's name and settings."""
     own = settings.learning_rate
-    return TrainGroup(part.spec.name, parameters, learning_rate if own is None else own, module=part.module)
+    return TrainGroup(
+        part.spec.name,
+        parameters,
+        learning_rate if own is None else own,
+        module=part.module,
+        part=part.spec.name,
+        label=part.spec.label,
+        stop_after=settings.stop_after,
+    )
 
 
 def _identities(family: ModelFamily, facts: phases.PhaseFacts, precision: Precision) -> EncoderIdentities:
-    """Return what stands for the encoders in cache keys, as far as a cache is used."""
+    """Return the identities of the encoders for cache keys; empty for encoders whose cache is not used."""
     fingerprints: Mapping[str, str] = {
         name: weights_fingerprint(part.module)
         for name, part in family.parts.items()

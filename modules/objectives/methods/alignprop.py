@@ -60,7 +60,7 @@ class AlignProp(Section):
         float,
         Ge(0),
         Le(100),
-        Setting("CFG scale", "Guidance scale: how closely the sampled images follow their captions."),
+        Setting("Guidance", "Guidance scale: how closely the sampled images follow their captions."),
     ] = 7.0
     loss: Annotated[
         Literal["mean", "target", "hinge"],
