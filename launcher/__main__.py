@@ -10,7 +10,7 @@ from typing import NamedTuple, NoReturn
 
 from launcher import checks, display, environment, install, interpreter, marker, requirements
 from launcher.environment import Environment
-from launcher.mending import START, Machine
+from launcher.fix_commands import START, Machine
 from launcher.messages import Failure, Sentence
 from launcher.progress import Progress
 
@@ -101,7 +101,7 @@ def _make_usable(env: Environment, wanted: Task, machine: Machine) -> None:
     needs_tkinter = wanted.opens_windows
     base = interpreter.find(interpreter.candidates(), needs_tkinter=needs_tkinter, machine=machine)
     with (
-        environment.write_errors_told(env),
+        environment.write_errors_as_failures(env),
         marker.locked(env.prefix, install.WAIT_SECONDS, lambda: progress.show("Another start is at work")),
     ):
         progress.close()

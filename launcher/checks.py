@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from launcher.environment import Environment
-from launcher.mending import quote
+from launcher.fix_commands import quote
 from launcher.messages import Failure, Sentence
 from launcher.progress import Progress
 from launcher.requirements import Installed, Package

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from launcher.environment import Environment
-from launcher.mending import START, Machine, tkinter_command, xvfb_command
+from launcher.fix_commands import START, Machine, tkinter_command, xvfb_command
 from launcher.messages import Failure, Sentence
 
 HEADLESS = f"{START} train CONFIG.json"

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from launcher import marker
+from launcher.fix_commands import START, quote
 from launcher.interpreter import NEWEST, OLDEST, Interpreter, ask
-from launcher.mending import START, quote
 from launcher.messages import Failure, Sentence
 
 FOLDER = ".venv"
@@ -143,7 +143,7 @@ def read_only(env: Environment) -> Failure:
 
 
 @contextmanager
-def write_errors_told(env: Environment) -> Iterator[None]:
+def write_errors_as_failures(env: Environment) -> Iterator[None]:
     """Turn what the system says when it will not write into the sentence for it."""
     try:
         yield

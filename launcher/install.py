@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from launcher import checks, marker, requirements, torch_build
-from launcher.environment import CONDA_NEW, Environment, disk_full, purge_command, read_only, write_errors_told
-from launcher.mending import START, quote
+from launcher.environment import CONDA_NEW, Environment, disk_full, purge_command, read_only, write_errors_as_failures
+from launcher.fix_commands import START, quote
 from launcher.messages import Failure, Sentence
 from launcher.pip_run import PipError, installed_count, run_pip
 from launcher.progress import Progress
@@ -52,7 +52,7 @@ def ensure(job: Job) -> dict[Package, Installed]:
         raise read_only(job.env)
     progress = Progress()
     with (
-        write_errors_told(job.env),
+        write_errors_as_failures(job.env),
         marker.locked(prefix, WAIT_SECONDS, lambda: progress.show("Another start is installing; waiting")),
     ):
         progress.close()

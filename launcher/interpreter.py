@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.mending import Machine, tkinter_command, venv_command
+from launcher.fix_commands import Machine, tkinter_command, venv_command
 from launcher.messages import Failure, Sentence
 
 OLDEST = (3, 11)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, get_args
 
-from launcher.mending import START
+from launcher.fix_commands import START
 from launcher.messages import Failure, Sentence
 
 MARKER = ".darkroom-unfinished"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from launcher.mending import START
+from launcher.fix_commands import START
 from launcher.messages import Failure, Sentence
 
 OVERRIDE = "DARKROOM_TORCH_INDEX"

@@ -188,7 +188,7 @@ class _Run:
     def _training(self, here: frozenset[str]) -> dict[str, int]:
         """Return the worst of a step's moments: the passes, the step itself, images that are encoded on the way."""
         run, (width_px, height_px) = self.run, self.size
-        ways: dict[bool, Gradients] = {True: "lie", False: "come and go" if run.is_fused else "come"}
+        ways: dict[bool, Gradients] = {True: "accumulated", False: "fused" if run.is_fused else "new"}
         lying = self._gradient_bytes() if run.accumulates else 0
         decoding = []
         if run.sampled is not None:

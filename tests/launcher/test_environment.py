@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher import environment, interpreter, mending
+from launcher import environment, fix_commands, interpreter
+from launcher.fix_commands import Machine
 from launcher.interpreter import Interpreter
-from launcher.mending import Machine
 from launcher.messages import Failure, Sentence
 from launcher.pip_run import Reading
 from launcher.progress import Progress
@@ -85,16 +85,16 @@ def test_asking_a_python_that_is_none() -> None:
 )
 def test_command_for_tkinter(machine: Machine, python: str, conda: str | None, command: str) -> None:
     prefix = Path(conda) if conda else None
-    assert mending.tkinter_command(machine, Path(python), (3, 12), prefix).startswith(command)
+    assert fix_commands.tkinter_command(machine, Path(python), (3, 12), prefix).startswith(command)
 
 
 def test_commands_for_the_systems_own_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mending, "_is_default", lambda python, version: True)
+    monkeypatch.setattr(fix_commands, "_is_default", lambda python, version: True)
     python = Path("/usr/bin/python3")
-    assert mending.tkinter_command(APT, python, (3, 11), None) == "sudo apt-get install python3-tk"
-    assert mending.venv_command(APT, python, (3, 11)) == "sudo apt-get install python3-venv"
-    assert mending.tkinter_command(Machine("dnf", True), python, (3, 13), None) == "dnf install python3-tkinter"
-    assert mending.xvfb_command(APT) == "sudo apt-get install xvfb"
+    assert fix_commands.tkinter_command(APT, python, (3, 11), None) == "sudo apt-get install python3-tk"
+    assert fix_commands.venv_command(APT, python, (3, 11)) == "sudo apt-get install python3-venv"
+    assert fix_commands.tkinter_command(Machine("dnf", True), python, (3, 13), None) == "dnf install python3-tkinter"
+    assert fix_commands.xvfb_command(APT) == "sudo apt-get install xvfb"
 
 
 def test_reading_what_pip_says() -> None:

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import pytest
 
 from launcher import display, install, marker
-from launcher.environment import Environment, create, write_errors_told
+from launcher.environment import Environment, create, write_errors_as_failures
+from launcher.fix_commands import Machine
 from launcher.interpreter import Interpreter
-from launcher.mending import Machine
 from launcher.messages import Failure, Sentence
 from launcher.progress import Progress
 from tests.launcher import fake_pip
@@ -198,7 +198,7 @@ class SystemError_(NamedTuple):  # noqa: N801 - what the system says, and what a
 )
 def test_system_that_will_not_write(case: SystemError_, tmp_path: Path) -> None:
     """Simulated, since root may write everywhere."""
-    with pytest.raises(Failure) as failure, write_errors_told(Environment("project", tmp_path / ".venv")):
+    with pytest.raises(Failure) as failure, write_errors_as_failures(Environment("project", tmp_path / ".venv")):
         raise OSError(case.code, os.strerror(case.code))
     assert failure.value.sentence is case.sentence
 

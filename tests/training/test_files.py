@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from modules.data.buckets import Size, place
+from modules.data.buckets import Size, resize_crop_for
 from modules.data.cache.build import ImageJob, build_captions, build_images, missing_images, to_tensor
 from modules.data.cache.store import BrokenEntryError, CacheStore, weights_fingerprint
 from modules.formats.safetensors_io import payload_sha256, read_safetensors, write_safetensors
@@ -144,7 +144,9 @@ def test_the_fingerprint_is_of_weights_names_and_dtypes() -> None:
 
 def jobs_in(folder: Path) -> list[ImageJob]:
     sizes = (Size(64, 64),)
-    return [ImageJob(f"{i:02d}aa", p, place(64, 64, sizes)) for i, p in enumerate(sorted(folder.glob("*.png")))]
+    return [
+        ImageJob(f"{i:02d}aa", p, resize_crop_for(64, 64, sizes)) for i, p in enumerate(sorted(folder.glob("*.png")))
+    ]
 
 
 def test_a_build_can_stop_anywhere_and_goes_on(tmp_path: Path) -> None:

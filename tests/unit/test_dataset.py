@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules.data.buckets import Size, bucket_sizes, place
+from modules.data.buckets import Size, bucket_sizes, resize_crop_for
 from modules.data.concept import Concept
 from modules.data.dataset import BucketRules, ConceptFacts, Dataset, EpochPlans, Example, build_dataset
 from modules.data.scan import SourceImage
@@ -34,7 +34,7 @@ def test_a_concept_s_images_with_their_placements(images: Path) -> None:
     assert dataset.concepts == (ConceptFacts("cat", 2.0, 0.5, 0, 5),)
     sizes = bucket_sizes(64, step_px=16, max_aspect_ratio=2.0, is_bucketing=True)
     assert [e.resize_crops for e in dataset.examples] == [
-        (place(e.image.width_px, e.image.height_px, sizes),) for e in dataset.examples
+        (resize_crop_for(e.image.width_px, e.image.height_px, sizes),) for e in dataset.examples
     ]
     assert dataset.buckets == tuple((e.resize_crops[0].bucket,) for e in dataset.examples)
     assert dataset.num_resolutions == 1
@@ -160,7 +160,7 @@ def datasets(draw: st.DrawFn) -> Dataset:
         )
         for width, height in shapes:
             image = SourceImage(Path(f"{len(examples)}.png"), width, height, 1, 1, ())
-            examples.append(Example(image, concept, tuple(place(width, height, s) for s in sizes)))
+            examples.append(Example(image, concept, tuple(resize_crop_for(width, height, s) for s in sizes)))
     buckets = tuple(tuple(p.bucket for p in e.resize_crops) for e in examples)
     return Dataset(tuple(examples), tuple(facts), len(resolutions), (), buckets)
 

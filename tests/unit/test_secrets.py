@@ -26,11 +26,11 @@ from modules.system.secrets import (
     CloudSecrets,
     HubAccess,
     Secrets,
-    fault_of,
     from_json,
     guard,
     hub_access,
     secret,
+    secret_error,
     set_names,
     to_json,
     with_secret,
@@ -100,7 +100,7 @@ def test_what_is_written_is_read(values: dict[str, str]) -> None:
 )
 def test_any_data_is_read_and_what_is_not_known_is_kept(data: dict[str, Any]) -> None:
     secrets, odd = from_json(data)
-    assert all(fault_of(name, secret(secrets, name)) == "" for name in SECRET_NAMES)
+    assert all(secret_error(name, secret(secrets, name)) == "" for name in SECRET_NAMES)
     assert not set(odd) & set(set_names(secrets))
     written = to_json(secrets)
     assert from_json(written) == (secrets, [])
@@ -124,7 +124,7 @@ def test_any_data_is_read_and_what_is_not_known_is_kept(data: dict[str, Any]) ->
     ],
 )
 def test_what_can_be_no_token_is_told_without_showing_it(name: str, value: str, is_fine: bool) -> None:
-    fault = fault_of(name, value)
+    fault = secret_error(name, value)
     assert (fault == "") == is_fine
     assert value not in fault
 

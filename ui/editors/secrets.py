@@ -10,9 +10,9 @@ from modules.system.secrets import (
     SECRET_FIELDS,
     SecretField,
     Secrets,
-    fault_of,
     hub_access,
     secret,
+    secret_error,
     with_secret,
 )
 from modules.system.secrets_file import import_secrets, load_secrets, save_secrets
@@ -80,7 +80,7 @@ class SecretsDialog(Dialog):
             variable.set(secret(secrets, name))
 
     def _save(self) -> bool:
-        faults = {name: fault_of(name, variable.get()) for name, variable in self._variables.items()}
+        faults = {name: secret_error(name, variable.get()) for name, variable in self._variables.items()}
         for name, fault in faults.items():
             self.entries[name].mark_invalid(bool(fault))
         if any(faults.values()):
