@@ -1,4 +1,4 @@
-"""Orders the steps from a bare Python to a running program; each step is a file beside this one."""
+"""Runs the steps from a bare Python to the running program in order; each step is a file in this folder."""
 
 import io
 import os
@@ -22,12 +22,12 @@ DEBUG = "DARKROOM_DEBUG"
 _ENTERED = "DARKROOM_LAUNCHER_ENTERED"
 
 
-# A file's tests stay together, which share what they build; more processes than these wait for each other's memory.
+# The tests of one file share fixtures, so they stay together; more than four processes run short of memory.
 ALL_TESTS = ["-n", "auto", "--maxprocesses", "4", "--dist", "loadfile"]
 
 
 class Task(NamedTuple):
-    """What was asked for: the module to hand over to, and what it needs."""
+    """The requested task: the module to run, and its requirements."""
 
     module: str
     arguments: list[str]
@@ -36,12 +36,12 @@ class Task(NamedTuple):
 
     @property
     def is_test(self) -> bool:
-        """Whether the windows are opened by tests, which bring their own display where there is Xvfb."""
+        """Whether tests open the windows; tests start their own display if Xvfb is installed."""
         return self.module == "pytest"
 
 
 def task(arguments: Sequence[str]) -> Task:
-    """No word: the window. `test`: pytest, on several processors when it is to run everything. Any other word: a verb
+    """Without arguments: the window. `test`: pytest, in several processes if it runs all tests. Any other word: a verb
     of the trainer.
     """
     if not arguments or arguments[0].startswith("-"):
@@ -52,7 +52,7 @@ def task(arguments: Sequence[str]) -> Task:
 
 
 def start(arguments: Sequence[str], environ: Mapping[str, str], root: Path) -> NoReturn:
-    """Do everything and hand over; comes back only by `Failure` or `SystemExit`."""
+    """Prepare everything and start the program; only returns by raising `Failure` or `SystemExit`."""
     wanted, machine = task(arguments), Machine.here()
     if wanted.is_test:
         display.refuse_untestable(environ, machine)
@@ -72,7 +72,7 @@ def start(arguments: Sequence[str], environ: Mapping[str, str], root: Path) -> N
 
 
 def main() -> int:
-    """Run the launcher; every failure ends as one sentence on stderr."""
+    """Run the launcher; every failure ends with one sentence on stderr."""
     root = Path(__file__).resolve().parent.parent
     if sys.argv[1:2] in (["-h"], ["--help"]):
         print(USAGE, end="")
@@ -83,18 +83,18 @@ def main() -> int:
     try:
         start(sys.argv[1:], os.environ, root)
     except Failure as failure:
-        return _tell(failure)
+        return _report(failure)
     except KeyboardInterrupt:
-        return _tell(Failure(Sentence.INTERRUPTED, exit_code=130, command=START))
-    except Exception as error:  # the outer edge: a person gets a sentence
+        return _report(Failure(Sentence.INTERRUPTED, exit_code=130, command=START))
+    except Exception as error:  # the outermost handler: the user gets a sentence
         if os.environ.get(DEBUG):
             raise
         reason = f"{type(error).__name__}: {error}"
-        return _tell(Failure(Sentence.UNEXPECTED, reason=reason, command=f"{DEBUG}=1 {START}"))
+        return _report(Failure(Sentence.UNEXPECTED, reason=reason, command=f"{DEBUG}=1 {START}"))
 
 
 def _make_usable(env: Environment, wanted: Task, machine: Machine) -> None:
-    """Make the project's environment where there is none, or none that works."""
+    """Create the project's environment if there is none, or none that works."""
     if environment.why_unusable(env) is None:
         return
     progress = Progress()
@@ -102,19 +102,19 @@ def _make_usable(env: Environment, wanted: Task, machine: Machine) -> None:
     base = interpreter.find(interpreter.candidates(), needs_tkinter=needs_tkinter, machine=machine)
     with (
         environment.write_errors_as_failures(env),
-        marker.locked(env.prefix, install.WAIT_SECONDS, lambda: progress.show("Another start is at work")),
+        marker.locked(env.prefix, install.WAIT_SECONDS, lambda: progress.show("Waiting for another start of Darkroom")),
     ):
         progress.close()
         reason = environment.why_unusable(env)
         if reason is None:
             return
-        anew = f" anew, since {reason}" if reason else ""
-        progress.say(f"Making the environment {env.prefix}{anew}, with Python {base.dotted} ({base.python})")
+        again = f" again because {reason}" if reason else ""
+        progress.print_line(f"Creating the environment {env.prefix}{again}, with Python {base.dotted} ({base.python})")
         environment.create(env, base)
 
 
 def _enter(env: Environment, arguments: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Go on in the environment's own Python, when this is another one."""
+    """Continue in the environment's own Python, if this is another one."""
     if Path(sys.prefix).resolve() == env.prefix.resolve():
         return
     if environ.get(_ENTERED) == str(env.prefix):
@@ -132,7 +132,7 @@ def _enter(env: Environment, arguments: Sequence[str], environ: Mapping[str, str
 
 
 def _program_environ(env: Environment, environ: Mapping[str, str]) -> dict[str, str]:
-    """The program's environment: what an activated one would look like, without the user's own packages."""
+    """The program's environment variables: those of an activated environment, without the user's site-packages."""
     given = {name: value for name, value in environ.items() if name != _ENTERED}
     given["PYTHONNOUSERSITE"] = "1"
     if env.kind == "project":
@@ -142,7 +142,7 @@ def _program_environ(env: Environment, environ: Mapping[str, str]) -> dict[str, 
 
 
 def _execute(command: list[str], environ: Mapping[str, str]) -> NoReturn:
-    """Become another program; on Windows, which cannot, wait for it and end as it does."""
+    """Replace this process with another program; on Windows, wait for it and exit with its code."""
     sys.stdout.flush()
     sys.stderr.flush()
     if sys.platform == "win32":
@@ -150,7 +150,7 @@ def _execute(command: list[str], environ: Mapping[str, str]) -> NoReturn:
     os.execve(command[0], command, dict(environ))
 
 
-def _tell(failure: Failure) -> int:
+def _report(failure: Failure) -> int:
     print(failure, file=sys.stderr)
     return failure.exit_code
 

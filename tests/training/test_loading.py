@@ -55,7 +55,7 @@ def test_a_missing_file_is_named(model: Path, file: str, part: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"<!DOCTYPE html>", b"\x08\x00\x00\x00\x00\x00\x00\x00{}      "])
-def test_a_broken_file_is_a_sentence(model: Path, content: bytes) -> None:
+def test_a_damaged_file_is_reported_in_a_sentence(model: Path, content: bytes) -> None:
     (model / "unet" / "diffusion_pytorch_model.safetensors").write_bytes(content)
     with pytest.raises(DarkroomError, match="unet"):
         load(str(model), dtypes={})
@@ -68,7 +68,7 @@ def test_a_broken_file_is_a_sentence(model: Path, content: bytes) -> None:
         ({"rescale_betas_zero_snr": True}, "epsilon with zero terminal SNR"),
     ],
 )
-def test_a_prediction_that_cannot_be_learned_is_refused(model: Path, settings: dict[str, Any], said: str) -> None:
+def test_an_untrainable_prediction_type_is_refused(model: Path, settings: dict[str, Any], said: str) -> None:
     file = model / "scheduler" / "scheduler_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | settings))
     with pytest.raises(DarkroomError, match=said):
@@ -168,7 +168,7 @@ class Hub:
         return str(self.folder)
 
 
-def test_a_download_tells_its_progress_and_lets_a_stop_through(
+def test_a_download_reports_its_progress_and_can_be_stopped(
     tiny_sd: Path, tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     hub = Hub(tiny_sd)
@@ -190,7 +190,7 @@ def test_a_download_tells_its_progress_and_lets_a_stop_through(
 
 
 def test_a_tokenizer_that_changed_on_disk_is_read_anew(tmp_path: Path) -> None:
-    """Built ones are kept by what their files say, not by where they lie."""
+    """Built ones are cached by the content of their files, not by their path."""
     vocabulary = clip_vocabulary()
     folder = tmp_path / "tokenizer"
     folder.mkdir()

@@ -106,7 +106,7 @@ def test_what_is_stored_is_shown_and_an_emptied_entry_removes_it(window: Window)
 
     def act(dialog: SecretsDialog) -> None:
         assert dialog.entries["huggingface_token"].tk_entry.get() == TOKEN
-        assert "the token that is stored here" in texts(dialog)
+        assert "the token stored in Darkroom" in texts(dialog)
         type_into(dialog.entries["huggingface_token"], "")
         click(dialog.buttons["save"])
 
@@ -121,7 +121,7 @@ def test_what_does_not_fit_is_marked_and_not_saved(window: Window) -> None:
         dialog.update()
         assert dialog.winfo_exists()
         assert dialog.entries["huggingface_token"]._is_invalid
-        assert "one word" in dialog.said.cget("text")
+        assert "no spaces" in dialog.said.cget("text")
         assert "two words" not in texts(dialog)
 
     with_dialog(window, act)
@@ -147,7 +147,7 @@ def test_onetrainers_are_imported_once_saved(window: Window, tmp_path: Path) -> 
 
     def refused(dialog: SecretsDialog) -> None:
         click(dialog.buttons["import"])
-        assert "holds no tokens" in dialog.said.cget("text")
+        assert "contains no tokens" in dialog.said.cget("text")
 
     with_dialog(window, refused)
 

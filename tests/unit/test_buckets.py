@@ -61,7 +61,7 @@ def test_the_sizes_of_512() -> None:
 
 @steady
 @given(width=st.integers(1, 10_000), height=st.integers(1, 10_000), resolution=resolutions, step=steps)
-def test_a_placement_covers_its_bucket(width: int, height: int, resolution: int, step: int) -> None:
+def test_a_resize_crop_covers_its_bucket(width: int, height: int, resolution: int, step: int) -> None:
     sizes = bucket_sizes(resolution, step_px=step, max_aspect_ratio=2.0, is_bucketing=True)
     placed = resize_crop_for(width, height, sizes)
     bucket, scaled = placed.bucket, placed.scaled
@@ -121,7 +121,7 @@ def test_an_image_on_its_side_is_placed_on_its_side(width: int, height: int) -> 
         (100, 90, "512x512", "569x512", (28, 0)),
     ],
 )
-def test_placements(width: int, height: int, bucket: str, scaled: str, crop: tuple[int, int]) -> None:
+def test_resize_crops(width: int, height: int, bucket: str, scaled: str, crop: tuple[int, int]) -> None:
     placed = resize_crop_for(width, height, bucket_sizes(512, step_px=64, max_aspect_ratio=2.0, is_bucketing=True))
     assert (str(placed.bucket), str(placed.scaled)) == (bucket, scaled)
     assert (placed.crop_left_px, placed.crop_top_px) == crop

@@ -1,4 +1,4 @@
-"""The data set of a run: concepts in, examples with placements out, and a plan whose numbers hold."""
+"""The dataset of a run: concepts in, examples with their resize and crop out, and a plan with correct numbers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def build(concepts: list[tuple[Concept, Path]], kind: Kind = "training", rules: 
 # -- from folders
 
 
-def test_a_concept_s_images_with_their_placements(images: Path) -> None:
+def test_a_concept_s_images_with_their_resize_crops(images: Path) -> None:
     dataset = build([(Concept(name="cat", repeats=2.0, loss_weight=0.5), images)])
     assert [e.image.path.name for e in dataset.examples] == [f"{i:03d}.png" for i in range(5)]
     assert dataset.concepts == (ConceptFacts("cat", 2.0, 0.5, 0, 5),)
@@ -91,7 +91,7 @@ def test_each_concept_has_its_own_captions_and_sub_folders(tmp_path: Path) -> No
     assert dataset.examples[0].image.captions == ("picture number 0",)
 
 
-def test_what_was_passed_over_is_told(tmp_path: Path, images: Path) -> None:
+def test_skipped_files_are_reported(tmp_path: Path, images: Path) -> None:
     folder = draw_folder(tmp_path / "a", sizes=[(64, 64)])
     (folder / "empty.png").write_bytes(b"")
     dataset = build([(Concept(), folder), (Concept(), images)])
@@ -117,7 +117,7 @@ def test_the_fullest_buckets_first(images: Path) -> None:
     assert list(build([(Concept(), images)]).bucket_counts.values()) == [3, 2]
 
 
-def test_without_broken_ones_the_others_are_renumbered(images: Path, tmp_path: Path) -> None:
+def test_without_damaged_ones_the_others_are_renumbered(images: Path, tmp_path: Path) -> None:
     more = draw_folder(tmp_path / "more", sizes=[(64, 64)] * 3)
     dataset = build([(Concept(name="a", repeats=2.0), images), (Concept(name="b"), more)])
     rest = dataset.without(frozenset({0, 2, 7}))
@@ -207,7 +207,7 @@ def test_an_epoch_is_planned_alike_whenever_it_is_asked_for(dataset: Dataset, ep
 
 
 def test_a_million_epochs_are_counted_without_planning_them(images: Path) -> None:
-    """A broken repeat used to make the check of a long run plan every epoch of it."""
+    """Fractional repeats used to make the check of a long run plan every epoch of it."""
     dataset = build([(Concept(repeats=1.5), images)], rules=BucketRules((64, 96), 32, 2.0, True))
     plan = plans(dataset, batch_size=1, accumulation_steps=1)
     assert plan.total_steps(1_000_000) == 7_500_000

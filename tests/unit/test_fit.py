@@ -34,7 +34,7 @@ def fitted(file: Path, image: Image.Image, resize_crop: ResizeCrop | None = None
     return pixels
 
 
-# -- a picture of the bucket's size
+# -- an image of the bucket's size
 
 
 @pytest.mark.parametrize("kind", ["png", "bmp", "tiff"])
@@ -249,7 +249,7 @@ def test_an_animation_is_its_first_image(tmp_path: Path) -> None:
     assert (fitted(tmp_path / "a.png", frames[0], save_all=True, append_images=frames[1:]) == (250, 0, 0)).all()
 
 
-# -- broken
+# -- damaged
 
 
 @pytest.mark.parametrize("kind", ["png", "jpg", "webp", "gif", "tiff"])

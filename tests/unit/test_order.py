@@ -1,4 +1,4 @@
-"""The order of an epoch: every showing that was promised, none twice, none dropped, by seed and epoch alone."""
+"""The order of an epoch: every expected sample, none twice, none dropped, determined by seed and epoch alone."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_tenth_is_a_tenth() -> None:
         assert set(counts.values()) == {round(repeats * 1000)}
 
 
-def test_no_repeats_no_showings() -> None:
+def test_no_repeats_no_samples() -> None:
     assert shown([ConceptRepeats(0, 5, 0.0), ConceptRepeats(5, 0, 3.0)], 5) == []
 
 
@@ -103,7 +103,7 @@ def test_concepts_do_not_disturb_each_other() -> None:
 
 @steady
 @given(count=st.integers(1, 6), repeats=st.integers(0, 5))
-def test_showings_of_an_epoch_are_all_different(count: int, repeats: int) -> None:
+def test_sample_indices_of_an_epoch_are_all_different(count: int, repeats: int) -> None:
     sample_indices = sample_indices_of_epoch([ConceptRepeats(0, count, float(repeats))], num_resolutions=1, epoch=3)
     assert len(set(sample_indices)) == len(sample_indices) == count * repeats
     assert {s.repeat for s in sample_indices} == set(range(repeats))
@@ -112,7 +112,7 @@ def test_showings_of_an_epoch_are_all_different(count: int, repeats: int) -> Non
 @steady
 @given(count=st.integers(1, 6), repeats=repeats_of, num_resolutions=st.integers(1, 4), epochs=st.integers(1, 30))
 def test_an_image_s_resolutions_take_turns(count: int, repeats: float, num_resolutions: int, epochs: int) -> None:
-    """With half a repeat at two sizes, half of the images used to be learned at one size only, for ever."""
+    """With half a repeat at two sizes, half of the images used to be trained at one size only."""
     times = Counter(
         (s.example, s.resolution)
         for s in shown([ConceptRepeats(0, count, repeats)], epochs, num_resolutions=num_resolutions)
@@ -150,7 +150,7 @@ def test_epochs_recur_after_their_period(copies: list[tuple[int, float]], num_re
     num_resolutions=st.integers(1, 3),
     epoch=st.integers(0, 100),
 )
-def test_sizes_are_counted_without_making_the_showings(
+def test_sizes_are_counted_without_creating_the_sample_indices(
     copies: list[tuple[int, float]], num_resolutions: int, epoch: int
 ) -> None:
     concepts, first = [], 0
@@ -224,5 +224,5 @@ def test_the_order_stays_what_it_is() -> None:
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 10**6])
-def test_an_epoch_without_showings_has_no_windows(epoch: int) -> None:
+def test_an_epoch_without_samples_has_no_accumulation_groups(epoch: int) -> None:
     assert accumulation_groups([], epoch=epoch) == ()
