@@ -15,15 +15,18 @@ from launcher.messages import Failure, Sentence
 from launcher.progress import Progress
 
 USAGE = f"""{START}             opens the window
-{START} test ...    runs the tests; what follows goes to pytest
+{START} test ...    runs the tests, with --full every row of the large matrices too; the rest goes to pytest
 {START} VERB ...    python -m trainer VERB ... : train, resume, check, sample, cache and more; no display needed
 """
 DEBUG = "DARKROOM_DEBUG"
 _ENTERED = "DARKROOM_LAUNCHER_ENTERED"
 
 
-# The tests of one file share fixtures, so they stay together; more than four processes run short of memory.
-ALL_TESTS = ["-n", "auto", "--maxprocesses", "4", "--dist", "loadfile"]
+# Neighbouring tests start in one process, which shares their fixtures; idle processes take over tests from the others.
+# More than four processes run short of memory.
+ALL_TESTS = ["-n", "logical", "--maxprocesses", "4", "--dist", "worksteal"]
+FULL = "--full"
+EVERY_ROW = ["-m", "full or not full"]
 
 
 class Task(NamedTuple):
@@ -41,14 +44,21 @@ class Task(NamedTuple):
 
 
 def task(arguments: Sequence[str]) -> Task:
-    """Without arguments: the window. `test`: pytest, in several processes if it runs all tests. Any other word: a verb
-    of the trainer.
-    """
+    """Without arguments: the window. `test`: pytest. Any other word: a verb of the trainer."""
     if not arguments or arguments[0].startswith("-"):
         return Task("ui", list(arguments), ("ui",), True)
     if arguments[0] == "test":
-        return Task("pytest", list(arguments[1:]) or ALL_TESTS, ("ui", "dev"), True)
+        return Task("pytest", pytest_arguments(arguments[1:]), ("ui", "dev"), True)
     return Task("trainer", list(arguments), (), False)
+
+
+def pytest_arguments(given: Sequence[str]) -> list[str]:
+    """Return pytest's arguments. Nothing given: the daily tests, in several processes. `--full`: every row of the large
+    matrices, of the tests also given or of all. Otherwise the given arguments.
+    """
+    if FULL in given:
+        return [*ALL_TESTS, *EVERY_ROW, *(argument for argument in given if argument != FULL)]
+    return list(given) or ALL_TESTS
 
 
 def start(arguments: Sequence[str], environ: Mapping[str, str], root: Path) -> NoReturn:
@@ -94,7 +104,7 @@ def main() -> int:
 
 
 def _make_usable(env: Environment, wanted: Task, machine: Machine) -> None:
-    """Create the project's environment if there is none, or none that works."""
+    """Create the project's environment if it does not exist or does not work."""
     if environment.why_unusable(env) is None:
         return
     progress = Progress()

@@ -78,7 +78,7 @@ def check_active(env: Environment, found: Interpreter | None) -> None:
 def why_unusable(env: Environment) -> str | None:
     """Return what is wrong with the project's own environment; None if it can be used.
 
-    "" if there is none yet.
+    "" if it does not exist yet.
     """
     config = env.prefix / "pyvenv.cfg"
     if not env.prefix.exists() or not any(child.name != marker.LOCK for child in env.prefix.iterdir()):

@@ -151,9 +151,9 @@ def _install_torch(
 def _pip(job: Job, arguments: list[str], pins: list[str], log: IO[str], progress: Progress) -> int:
     job.constraints.write_text("\n".join(pins) + "\n", encoding="utf-8")
     pip = requirements.installed().get("pip")
-    can_tell_bytes = pip is not None and tuple(map(int, pip.version.split(".")[:2])) >= (24, 1)
+    shows_bytes = pip is not None and tuple(map(int, pip.version.split(".")[:2])) >= (24, 1)
     command = [sys.executable, "-s", "-m", "pip", "install", "--no-input", "--no-color", "--prefer-binary"]
-    command += ["--disable-pip-version-check", "--progress-bar", "raw" if can_tell_bytes else "off"]
+    command += ["--disable-pip-version-check", "--progress-bar", "raw" if shows_bytes else "off"]
     command += ["--constraint", str(job.constraints), *arguments]
     folder = Path(sysconfig.get_path("purelib"))
     try:

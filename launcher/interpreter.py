@@ -50,7 +50,7 @@ class Interpreter(NamedTuple):
 
 
 def ask(command: Sequence[str]) -> Interpreter | None:
-    """Return the properties of the Python behind this command, None if there is none."""
+    """Return the properties of the Python behind this command, None if it does not run."""
     try:
         answer = subprocess.run([*command, "-c", _PROBE], capture_output=True, text=True, timeout=60)
         executable, version, has_tkinter, has_venv = json.loads(answer.stdout)

@@ -20,7 +20,7 @@ Stage = Literal["creating", "installing"]
 
 
 def stage(prefix: Path) -> Stage | None:
-    """The unfinished work in this environment; None if there is none."""
+    """The unfinished work in this environment; or None."""
     if not (prefix / MARKER).exists():
         return None
     known: Stage

@@ -1,1 +1,1 @@
-"""Showing and asking: the window."""
+"""The window: shows the config and the run, and asks the user."""

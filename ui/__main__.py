@@ -1,4 +1,4 @@
-"""`python -m ui [CONFIG]`: opens the window. Torch and the engine are not imported here, ever."""
+"""`python -m ui [CONFIG]`: opens the window. Torch and the engine are never imported here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ui.app import App
 
 
 def main(arguments: Sequence[str], *, on_visible: Callable[[], None] | None = None) -> int:
-    """Open the window, with the config file that is named or with the last session, and serve it until it closes."""
+    """Open the window with the given config file, or with the last session, and run it until it closes."""
     parser = argparse.ArgumentParser(prog="python -m ui", description="Opens Darkroom's window.")
     parser.add_argument("config", nargs="?", help="a config file to open (default: the last session)")
     config = parser.parse_args(arguments).config

@@ -1,4 +1,4 @@
-"""What a user can do, as named records: buttons, menus and shortcuts are made from the one table. No Tk."""
+"""User actions as named records; buttons, menus and shortcuts are made from this one table. No Tk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _always() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Something a user can do: its name in code, its words, its keys, when it is possible, and what it does."""
+    """A user action: its name in code, label, shortcut, condition and function."""
 
     name: str
     label: str
@@ -25,7 +25,7 @@ class Action:
 
     @property
     def tip(self) -> str:
-        """What a tooltip says of it."""
+        """The tooltip text."""
         words = self.help or self.label.rstrip("…")
         return f"{words} ({self.shortcut})" if self.shortcut else words
 
@@ -37,7 +37,7 @@ class ActionTable:
         self._actions: dict[str, Action] = {}
 
     def add(self, *actions: Action) -> None:
-        """Add actions; a name or a shortcut that is taken is a fault of the program."""
+        """Add actions. A duplicate name or shortcut is a bug."""
         for action in actions:
             assert action.name not in self._actions, action.name
             self._actions[action.name] = action
@@ -50,13 +50,13 @@ class ActionTable:
         return iter(self._actions.values())
 
     def run(self, name: str) -> None:
-        """Do an action if it is possible now."""
+        """Run an action if it is enabled."""
         action = self._actions[name]
         if action.is_enabled():
             action.run()
 
     def clashes(self) -> list[str]:
-        """Return the shortcuts that more than one action claims."""
+        """Return the shortcuts that more than one action uses."""
         keys = Counter(sequences_of(a.shortcut)[0] for a in self if a.shortcut)
         return [key for key, times in keys.items() if times > 1]
 

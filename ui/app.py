@@ -1,4 +1,4 @@
-"""The program's window: everything is created, handed to each other, shown, and in the end saved here."""
+"""The program's window: creates all parts, connects them, shows them, and saves the session at the end."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MIN_SIZE = (1060, 640)
 
 
 class App:
-    """One window. Tests pass a launch of their own, an interaction that answers by script, and a temporary session."""
+    """One window. Tests pass their own launch, a scripted interaction and a temporary session."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class App:
     # -- life
 
     def show(self, on_visible: Callable[[], None] | None = None) -> None:
-        """Put the window on the screen; work that can wait begins after it is drawn."""
+        """Show the window; work that is not urgent starts after it is drawn."""
         self._place()
         self.root.deiconify()
         self.root.update()
@@ -86,19 +86,19 @@ class App:
         self.context.starter.look_for_backup()
 
     def run(self) -> None:
-        """Serve the window until it is closed."""
+        """Run the window until it is closed."""
         self.root.mainloop()
 
     def save_session(self) -> None:
-        """Write down the config and how the window looks."""
+        """Save the config and the window's settings."""
         self._session_writer()()
 
     def save_session_soon(self) -> None:
-        """Write it down in the background: flushing to a busy disk takes a quarter of a second."""
+        """Save in the background: flushing to a busy disk takes a quarter of a second."""
         self.context.pump.background.run(self._session_writer(), lambda _done: None)
 
     def _prepare_start(self) -> None:
-        """Do what is wanted of the window before the training thread is there to share the interpreter with."""
+        """Finish pending window work before the training thread competes for the interpreter."""
         self.save_session_soon()
         self.context.navigation.open("run")
 
@@ -107,7 +107,7 @@ class App:
         return partial(save_session, self._session_file, self.form.document, self.preferences.now)
 
     def ask_to_close(self) -> None:
-        """Close; while something is being trained, ask first."""
+        """Close; ask first while a run is active."""
         session = self.context.session
         if not session.is_active:
             self.close()
@@ -140,7 +140,7 @@ class App:
         else:
             self.shell.destroy()
 
-    # -- making
+    # -- building
 
     def _make_context(self, interaction: Interaction, launch_run: Launch) -> Context:
         pump = Pump(self.root.after)
@@ -164,7 +164,7 @@ class App:
                 findings,
                 before_start=self._prepare_start,
             ),
-            documents=Documents(self.form, interaction, findings, self.preferences, self._say),
+            documents=Documents(self.form, interaction, findings, self.preferences, self._notify),
             findings=findings,
             navigation=navigation,
             actions=actions,
@@ -172,7 +172,7 @@ class App:
             preferences=self.preferences,
             tips=tips,
             buttons=ActionButtons(actions, self.theme, tips),
-            say=self._say,
+            notify=self._notify,
         )
 
     def _make_shell(self) -> Shell:
@@ -206,19 +206,19 @@ class App:
             self.context.documents.open_file(config_path)
         self.context.navigation.open(self.context.navigation.page)
 
-    # -- following
+    # -- reacting
 
     def _dropped(self, paths: Sequence[Path]) -> None:
         if not self.context.documents.open_dropped(paths):
-            self._say("Drop configs here; drop folders of images on the Concepts page.")
+            self._notify("Drop configs here; drop folders of images on the Concepts page.")
 
-    def _say(self, text: str) -> None:
-        self.shell.bottom_bar.say(text)
+    def _notify(self, text: str) -> None:
+        self.shell.bottom_bar.notify(text)
 
     def _pressed(self, name: str, event: tk.Event[Any]) -> str | None:
         widget = event.widget  # Tk's own file dialog has widgets that tkinter does not know
         if not isinstance(widget, tk.Misc) or isinstance(widget.winfo_toplevel(), Dialog):
-            return None  # a dialog asks something first
+            return None  # a modal dialog is open
         self.context.actions.run(name)
         return "break"
 
@@ -235,21 +235,21 @@ class App:
         if self._was_active and not is_active:
             self.context.starter.look_for_backup()
             if self.context.session.state.failed is not None and not self._is_closing:
-                self.root.after_idle(self._tell_of_failure)
+                self.root.after_idle(self._show_run_failure)
         self._was_active = is_active
 
-    def _tell_of_failure(self) -> None:
+    def _show_run_failure(self) -> None:
         failed = self.context.session.state.failed
         if failed is not None:
             self.context.interaction.show_failure(run_failure(failed))
 
     def _close_when_over(self) -> None:
-        """Close once the run has ended; the session tells of every change, the last of them is this one."""
+        """Close once the run has ended; this is the session's last change."""
         if not self.context.session.is_active:
             self.root.after_idle(self.close)
 
     def _place(self) -> None:
-        """Give the window the size and place it was left at, if that is still on the screen; else a good one."""
+        """Restore the window's last size and position if it is still on the screen; else use the default."""
         px, root = self.theme.px, self.root
         screen = (root.winfo_screenwidth(), root.winfo_screenheight())
         root.minsize(*(min(px(want), have) for want, have in zip(MIN_SIZE, screen, strict=True)))
@@ -261,7 +261,7 @@ class App:
 
 
 def fitting_geometry(geometry: str, screen: tuple[int, int]) -> str:
-    """Return a remembered geometry if the window would be on the screen with it; else nothing."""
+    """Return a saved geometry if the window would be on the screen with it; else an empty text."""
     try:
         size, x, y = geometry.split("+")
         width, height = (int(n) for n in size.split("x"))

@@ -1,9 +1,9 @@
-"""`python -m ui.benchmark [--json] [--config FILE]`: how fast the window is there, and how smooth it stays.
+"""`python -m ui.benchmark [--json] [--config FILE]`: how fast the window opens and how smooth it stays.
 
-Two measurements, each in processes of their own, with the user's session out of reach:
+Two measurements, each in its own processes, isolated from the user's session:
 
-(a) the start: from the start of the process until the window is mapped and drawn; the median of five cold starts;
-(b) the gaps: a heartbeat of 10 ms on the Tk thread beside a real run, by phase of the run. A gap is the time between
+(a) the start: from the start of the process until the window is drawn; the median of five cold starts;
+(b) the gaps: a heartbeat of 10 ms on the Tk thread during a real run, by phase of the run. A gap is the time between
     two beats. Goals: p99 under 50 ms and max under 100 ms on free cores, 100 and 250 on busy ones.
 """
 
@@ -46,7 +46,7 @@ class PhaseGaps:
 
 
 def measure_starts(home: Path, count: int = NUM_STARTS) -> list[float]:
-    """Return the seconds from process start to a window on the screen, for so many cold starts."""
+    """Return the seconds from process start to a visible window, one value per cold start."""
     times = []
     for number in range(count):
         begun = time.perf_counter()
@@ -68,7 +68,7 @@ def measure_starts(home: Path, count: int = NUM_STARTS) -> list[float]:
 
 
 def measure_gaps(home: Path, config: Config) -> list[PhaseGaps]:
-    """Return the gaps of a whole run and of a stop, measured in a process of its own."""
+    """Return the gaps of a whole run and of a stop, measured in a separate process."""
     home.mkdir(parents=True, exist_ok=True)
     config_file, result_file = home / "config.json", home / "gaps.json"
     save_file(_relocated(config, home), config_file)
@@ -84,7 +84,7 @@ def measure_gaps(home: Path, config: Config) -> list[PhaseGaps]:
 
 
 def summarise(gaps_ms: Mapping[str, Sequence[float]]) -> list[PhaseGaps]:
-    """Return the percentiles of each phase's gaps, in the order the phases first came."""
+    """Return the percentiles of each phase's gaps, in the order of the phases."""
     return [_summarised(phase, sorted(gaps)) for phase, gaps in gaps_ms.items() if gaps]
 
 
@@ -107,8 +107,8 @@ def main(arguments: Sequence[str]) -> int:
     """Measure, and write a table (with --json: one object) to the standard output."""
     parser = argparse.ArgumentParser(prog="python -m ui.benchmark", description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="write one JSON object instead of a table")
-    parser.add_argument("--config", type=Path, help="the run to measure beside (default: the demo preset)")
-    parser.add_argument("--starts-only", action="store_true", help="measure the start, and no run")
+    parser.add_argument("--config", type=Path, help="the config to run (default: the demo preset)")
+    parser.add_argument("--starts-only", action="store_true", help="measure only the start")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="darkroom-benchmark-") as folder:
         starts = measure_starts(Path(folder) / "starts")
@@ -135,7 +135,7 @@ def _config_of(file: Path | None) -> Config | None:
 
 
 def _relocated(config: Config, home: Path) -> Config:
-    """Return the config with everything it writes in a folder of ours, and with nothing cached yet."""
+    """Return the config with all its output in a folder of the benchmark and an empty cache."""
     folders = {"workspace_dir": str(home / "workspace"), "cache_dir": str(home / "cache")}
     return config.model_copy(
         update={
@@ -146,7 +146,7 @@ def _relocated(config: Config, home: Path) -> Config:
 
 
 def _environment(home: Path) -> dict[str, str]:
-    """Return an environment in which the user's own session, presets and logs are out of reach."""
+    """Return an environment that isolates the user's session, presets and logs."""
     folders = ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "APPDATA", "LOCALAPPDATA")
     return {**os.environ, **{name: str(home / name.lower()) for name in folders}}
 

@@ -1,4 +1,4 @@
-"""The process of `ui.benchmark` that trains: the real window, a heartbeat, a whole run and one that is stopped."""
+"""The training process of `ui.benchmark`: the real window, a heartbeat, a whole run and a stopped one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STEPS_BEFORE_STOP = 10
 
 
 class Heartbeat:
-    """Notes the time between its beats under the name of the phase that is going on."""
+    """Records the time between its beats under the name of the current phase."""
 
     def __init__(self, app: App) -> None:
         self.gaps_ms: dict[str, list[float]] = defaultdict(list)
@@ -28,12 +28,12 @@ class Heartbeat:
         self._last = 0.0
 
     def start(self) -> None:
-        """Begin to beat."""
+        """Start the heartbeat."""
         self._last = time.perf_counter()
         self._app.root.after(BEAT_MS, self.beat)
 
     def beat(self) -> None:
-        """Note the gap since the last beat, and beat again."""
+        """Record the gap since the last beat, and schedule the next."""
         now = time.perf_counter()
         self.gaps_ms[self._phase()].append((now - self._last) * 1000)
         self._last = now
@@ -47,7 +47,7 @@ class Heartbeat:
 
 
 def follow(app: App) -> Iterator[None]:
-    """Do what a user does: look around, start, wait for the end, start again, stop. One `next` for each look."""
+    """Act as a user: open pages, start, wait for the end, start again, stop. One `next` per poll."""
     session = app.context.session
     begun = time.perf_counter()
     while time.perf_counter() - begun < _IDLE_SECONDS:
@@ -68,7 +68,7 @@ def _until(condition: Callable[[], object]) -> Iterator[None]:
 
 
 class Bystander:
-    """Agrees to every question, so that no dialog waits for a hand that is not there."""
+    """Answers yes to every question, so that no dialog blocks the benchmark."""
 
     def confirm_start(self, *_arguments: object) -> bool:
         """Start."""
@@ -78,13 +78,13 @@ class Bystander:
         """Cancel."""
 
     def show_failure(self, failure: object) -> None:
-        """End the measurement: a run that fails is none."""
+        """End the measurement: a failed run does not count."""
         raise SystemExit(f"{failure}")
 
 
 def main(config_file: Path, result_file: Path) -> None:
     """Run the window through the script and write the gaps."""
-    app = App(config_path=config_file, interaction=Bystander())  # type: ignore[arg-type]  # what is not asked is left out
+    app = App(config_path=config_file, interaction=Bystander())  # type: ignore[arg-type]  # only the methods that are called
     heart, script = Heartbeat(app), follow(app)
 
     def look() -> None:

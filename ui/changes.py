@@ -1,4 +1,4 @@
-"""What differs between the config that is edited and another one: a preset, the file as loaded, the defaults. No Tk."""
+"""The differences between the edited config and a reference: a preset, the loaded file, the defaults. No Tk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PAGE_ORDER = {page.key: number for number, page in enumerate(PAGES)}
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A field that differs: its path, its place in words, and both values in words."""
+    """A field that differs: its path, its place and both values as text."""
 
     path: str
     place: str
@@ -32,9 +32,9 @@ class Change:
 
 
 def changes(config: Config, reference: Config, *, with_new_lists: bool = True) -> tuple[Change, ...]:
-    """Return the fields of `config` that differ from `reference`, in the order of the pages.
+    """Return the fields of `config` that differ from `reference`, in page order.
 
-    A section that comes in variants is one entry where another variant is chosen. Lists that the reference leaves empty
+    A section with variants is one entry if another variant is chosen. Lists that the reference leaves empty
     (the concepts of a preset) count only `with_new_lists`.
     """
     found = []
@@ -74,7 +74,7 @@ def _words(record: FieldRecord, value: Any) -> str:
 
 
 def _field_of(config: Config, reference: Config, path: str) -> str:
-    """Return the field that a path lies in: the choice of a variant, where another one is chosen."""
+    """Return the field that contains a path: the choice itself, if another variant is chosen."""
     for holder in _variants(config):
         is_inside = path == holder or path.startswith(f"{holder}.")
         if is_inside and name_of(value_at(config, holder)) != name_of(value_at(reference, holder)):
@@ -87,7 +87,7 @@ def _variants(config: Config) -> Iterator[str]:
 
 
 def _rank(config: Config, path: str) -> tuple[int, int, str]:
-    """Return where a field stands: its page, then the order of declaration."""
+    """Return the sort key of a field: its page, then the order of declaration."""
     page = locate(Problem(path, ""), config).page
     paths = list(top_records(type(config)))
     head = next((i for i, top in enumerate(paths) if path == top or path.startswith(f"{top}.")), len(paths))

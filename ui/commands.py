@@ -1,4 +1,4 @@
-"""The table of everything a user can do, with its keys."""
+"""The table of all user actions, with their shortcuts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add_actions(context: Context, *, open_save_menu: Callable[[], None], close: 
             "export", "Export as one file…", documents.export, help="Write a copy that includes concepts and samples"
         ),
         Action("import_presets", "Import presets…", documents.import_presets, help=_IMPORT_HELP),
-        Action("differences", "What differs…", lambda: _differences(context), "Ctrl+D", help=_DIFFERS_HELP),
+        Action("differences", "Differences…", lambda: _differences(context), "Ctrl+D", help=_DIFFERS_HELP),
         Action("undo", "Undo", lambda: _undo(context), "Ctrl+Z"),
         Action("redo", "Redo", lambda: _redo(context), "Ctrl+Shift+Z"),
         Action("start", "Start", starter.start, "F5", lambda: starter.can_start, "Check the settings, then train"),
@@ -47,7 +47,7 @@ def add_actions(context: Context, *, open_save_menu: Callable[[], None], close: 
             lambda: session.stage == "running",
             "Pause training; everything stays in memory",
         ),
-        Action("go_on", "Continue", session.go_on, "F8", lambda: session.stage == "paused", "Continue training"),
+        Action("unpause", "Continue", session.unpause, "F8", lambda: session.stage == "paused", "Continue training"),
         Action(
             "bring_back",
             "Show the dismissed report",
@@ -73,7 +73,7 @@ _LOAD_HELP = "Load a config (Darkroom, OneTrainer or kohya), or the settings in 
 _IMPORT_HELP = "Import a folder of presets, such as OneTrainer's training_presets"
 _DIFFERS_HELP = "List the settings that differ from the loaded file, a preset or the defaults"
 _TOKENS_HELP = "Manage tokens and passwords, for example for Hugging Face"
-_STOP_HELP = "Stop the run and write a backup to resume from"
+_STOP_HELP = "Stop the run; its backup can be resumed"
 _NOW: tuple[tuple[str, str, Command, str], ...] = (
     ("sample_now", "Sample now", SampleNow(), "Generate samples after the current step"),
     ("validate_now", "Validate now", ValidateNow(), "Validate after the current step"),
@@ -98,7 +98,7 @@ def _page_action(context: Context, page: PageSpec) -> Action:
 
 
 def open_finder(context: Context) -> Finder:
-    """Open the window that finds settings; the one that is open already goes."""
+    """Open the search window; one that is already open is closed."""
     for old in [w for w in context.root.winfo_children() if isinstance(w, Finder)]:
         old.close()
     return Finder(context)
@@ -113,11 +113,11 @@ def _differences(context: Context) -> None:
 
 
 def _undo(context: Context) -> None:
-    context.say("Undone." if context.form.undo() else "Nothing to undo.")
+    context.notify("Undone." if context.form.undo() else "Nothing to undo.")
 
 
 def _redo(context: Context) -> None:
-    context.say("Redone." if context.form.redo() else "Nothing to redo.")
+    context.notify("Redone." if context.form.redo() else "Nothing to redo.")
 
 
 def _open_run_folder(context: Context) -> None:

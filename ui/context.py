@@ -1,4 +1,4 @@
-"""What every page is handed: the models and services of this window, in one frozen record. There are no globals."""
+"""The models and services of a window, passed to every page as one frozen record. There are no globals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ui.widgets.tooltip import Tooltips
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The window's parts that know each other only through this."""
+    """The window's parts; they reach each other only through this record."""
 
     root: tk.Tk
     theme: Theme
@@ -39,4 +39,4 @@ class Context:
     preferences: Preferences
     tips: Tooltips
     buttons: ActionButtons
-    say: Callable[[str], None]
+    notify: Callable[[str], None]

@@ -1,7 +1,6 @@
-"""Where faults of the program go: a log file for each launch, the last lines in memory, and one plain dialog.
+"""Internal errors: a log file per launch, the last lines in memory, and one plain dialog.
 
-Faults come from Tk callbacks, from threads and from the interpreter itself; `faulthandler` writes what is left of a
-crash in native code.
+Errors come from Tk callbacks, threads and the interpreter itself; `faulthandler` logs crashes in native code.
 """
 
 from __future__ import annotations
@@ -40,26 +39,26 @@ class RingHandler(logging.Handler):
         self.setFormatter(RedactingFormatter(_FORMAT))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a record as text."""
+        """Store a record as text."""
         self.lines.append(self.format(record))
 
 
 class Diagnostics:
-    """The log of this launch, and what is done with a fault."""
+    """The log of this launch, and the handling of internal errors."""
 
     def __init__(self, folder: Path) -> None:
         self.ring = RingHandler()
         self.log_file: Path | None = None
         self.show: Callable[[Failure], None] | None = None
-        # A dialog waits for its answer: what was under way when the fault came is to be finished first.
+        # A dialog waits for its answer, so the interrupted work is finished first.
         self.defer: Callable[[Callable[[], None]], object] = lambda show: show()
         self._crash_file: IO[str] | None = None
-        self._is_showing = False
+        self._is_dialog_open = False
         self._handlers: list[logging.Handler] = [self.ring]
         self._open_files(folder)
 
     def install(self) -> None:
-        """Take over the log and the hooks for faults outside of Tk."""
+        """Install the log and the hooks for errors outside of Tk."""
         root = logging.getLogger()
         root.setLevel(logging.INFO)
         for handler in self._handlers:
@@ -70,7 +69,7 @@ class Diagnostics:
         threading.excepthook = self._on_thread_exception
 
     def close(self) -> None:
-        """Give back what `install` took; from now on nothing is shown."""
+        """Undo `install`; from now on no dialog is shown."""
         self.show = None
         for handler in self._handlers:
             logging.getLogger().removeHandler(handler)
@@ -82,19 +81,19 @@ class Diagnostics:
             self._crash_file.close()
 
     def on_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """Log a fault of the program and tell of it; the signature is that of Tk's and the interpreter's hooks."""
+        """Log an internal error and show it; the signature is that of Tk's and the interpreter's hooks."""
         if issubclass(kind, KeyboardInterrupt):
             sys.__excepthook__(kind, error, trace)
             return
         _log.error("Internal error", exc_info=(kind, error, trace))
-        if self.show is None or self._is_showing:
+        if self.show is None or self._is_dialog_open:
             return
-        self._is_showing = True
+        self._is_dialog_open = True
         failure = self._failure("".join(traceback.format_exception(kind, error, trace)))
         self.defer(partial(self._show_now, failure))
 
     def report(self, details: str) -> str:
-        """Return a text for a bug report: the fault, the machine, the last lines of the log."""
+        """Return a text for a bug report: the error, the machine, the last lines of the log."""
         facts = ("", *system_facts(), "", "The last lines of the log:")
         return redacted("\n".join([details.rstrip(), *facts, *self.ring.lines]))
 
@@ -103,7 +102,7 @@ class Diagnostics:
             if self.show is not None:
                 self.show(failure)
         finally:
-            self._is_showing = False
+            self._is_dialog_open = False
 
     def _failure(self, details: str) -> Failure:
         return Failure(
@@ -114,14 +113,14 @@ class Diagnostics:
             details_file=self.log_file,
         )
 
-    def _on_thread_exception(self, fault: threading.ExceptHookArgs) -> None:
-        # No dialog: this is not the Tk thread. A run's own thread tells of its end by an event.
-        if fault.exc_value is not None:
-            trace = (fault.exc_type, fault.exc_value, fault.exc_traceback)
-            _log.error("Error in thread %s", fault.thread.name if fault.thread else "?", exc_info=trace)
+    def _on_thread_exception(self, args: threading.ExceptHookArgs) -> None:
+        # No dialog: this is not the Tk thread. A run's thread reports its end by an event.
+        if args.exc_value is not None:
+            trace = (args.exc_type, args.exc_value, args.exc_traceback)
+            _log.error("Error in thread %s", args.thread.name if args.thread else "?", exc_info=trace)
 
     def _open_files(self, folder: Path) -> None:
-        """Open this launch's log and crash file; a folder that cannot be written leaves the log in memory."""
+        """Open this launch's log and crash file; without a writable folder the log stays in memory."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
             _remove_old(folder)
@@ -137,7 +136,7 @@ class Diagnostics:
 
 
 def system_facts() -> Iterable[str]:
-    """Return what a report says of the machine: versions and platform, found without importing anything large."""
+    """Return the machine's versions and platform for a report, without importing large packages."""
     yield f"Python {platform.python_version()} on {platform.platform()}"
     for package in _PACKAGES:
         try:

@@ -1,4 +1,4 @@
-"""Opening and saving configs and presets. No Tk: what must be asked goes through `Interaction`."""
+"""Opening and saving configs and presets. No Tk: questions go through `Interaction`."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ LOADED_KINDS: tuple[FileKind, ...] = (
     *CONFIG_KINDS,
 )
 FIRST_PRESET = "#demo"
-Say = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 class Documents:
     """The commands of the top bar: presets, load, save, save as, export."""
 
     def __init__(
-        self, form: FormModel, interaction: Interaction, findings: Findings, preferences: Preferences, say: Say
+        self, form: FormModel, interaction: Interaction, findings: Findings, preferences: Preferences, notify: Notify
     ) -> None:
         self._form = form
         self._interaction = interaction
         self._findings = findings
         self._preferences = preferences
-        self._say = say
+        self._notify = notify
 
     def presets(self) -> list[Preset]:
-        """Return the presets there are now."""
+        """Return the current presets."""
         return list_presets()
 
     def open_preset(self, preset: Preset) -> None:
-        """Load a preset. Concepts and samples that are the user's own outlive a preset that brings none."""
+        """Load a preset. The user's concepts and sample prompts stay if the preset has none."""
         loaded = preset.load()
         kept = self._own_lists(loaded.config)
         config = loaded.config.model_copy(update={name: value for name, value in kept.items() if name != "prompts"})
@@ -52,10 +52,10 @@ class Documents:
             config = config.model_copy(update={"sampling": sampling})
         source = Source(preset.name, preset.path, "built_in" if preset.is_built_in else "preset")
         self._take(Loaded(config, loaded.problems, loaded.was_migrated), source)
-        self._say(f"Loaded {preset.name}; your {_listed(kept)} stay." if kept else f"Loaded {preset.name}.")
+        self._notify(f"Loaded {preset.name}. Your {_listed(kept)} are kept." if kept else f"Loaded {preset.name}.")
 
     def open_file(self, path: Path | None = None) -> None:
-        """Load what a file holds, a config of ours or of another program: the given one, or one that is asked for."""
+        """Load a config of Darkroom or another program: the given file, or one the user chooses."""
         path = path or self._interaction.ask_file("Load a config", self._preferences.last_folder, LOADED_KINDS)
         if path is None:
             return
@@ -65,25 +65,25 @@ class Documents:
             return
         self._take(loaded, _source_of(path))
         self._preferences.note_file(path)
-        self._say(f"Loaded {path.name}.")
+        self._notify(f"Loaded {path.name}.")
 
     def open_recent(self, path: Path) -> None:
-        """Load one of the recent files; one that is gone is taken off the list."""
+        """Load a recent file; a missing one is removed from the list."""
         if path.exists():
             self.open_file(path)
         else:
             self._preferences.forget_file(path)
-            self._say(f"{path.name} is not in {path.parent} any more; it is off the list.")
+            self._notify(f"{path.name} was not found in {path.parent} and has been removed from the list.")
 
     def open_dropped(self, paths: Sequence[Path]) -> bool:
-        """Load the config among files that were dropped on the window; return whether there was one."""
+        """Load the config among dropped files; return whether there was one."""
         config = next((p for p in paths if p.suffix.lower() in CONFIG_SUFFIXES and not p.is_dir()), None)
         if config is not None:
             self.open_file(config)
         return config is not None
 
     def save(self) -> None:
-        """Save to where the config came from; a built-in preset or nothing leads to "save as"."""
+        """Save to the loaded file; for a built-in preset or a new config, run "Save as"."""
         source = self._form.source
         if source.path is None or source.kind in ("built_in", "none"):
             self.save_as_file()
@@ -91,7 +91,7 @@ class Documents:
             self._write(source)
 
     def save_as_file(self) -> None:
-        """Save to a file that the user names."""
+        """Save to a file the user chooses."""
         source = self._form.source
         stem = safe_name(source.name.lstrip("#"))
         folder = source.path.parent if source.path and source.kind == "file" else self._preferences.last_folder
@@ -104,7 +104,7 @@ class Documents:
                 self._write(Source(path.stem, path, "file"))
 
     def export(self) -> None:
-        """Write a copy into one file, with concepts and sample prompts in it; what is edited stays where it belongs."""
+        """Write a copy as one file that includes concepts and sample prompts; the edited document stays the same."""
         stem = safe_name(self._form.source.name.lstrip("#"))
         start = self._preferences.last_folder / f"{stem} (complete).json"
         path = self._interaction.ask_save_file("Export as one file", start, CONFIG_KINDS)
@@ -117,33 +117,33 @@ class Documents:
         try:
             kept = export_file(self._form.config, path)
         except OSError as error:
-            self._tell(f"{path.name} could not be written", error)
+            self._show_failure(f"{path.name} could not be written", error)
             return
-        self._say(f"Exported {path.name}.{_kept_words(kept)}")
+        self._notify(f"Exported {path.name}.{_kept_words(kept)}")
 
     def import_presets(self, folder: Path | None = None) -> None:
-        """Make the presets of a folder (OneTrainer's `training_presets`) the user's own, with one report for all."""
-        title = "Import presets: a folder such as OneTrainer's training_presets"
+        """Import a folder of presets (OneTrainer's `training_presets`) as the user's own, with one report."""
+        title = "Import presets (a folder such as OneTrainer's training_presets)"
         folder = folder or self._interaction.ask_folder(title, self._preferences.last_folder)
         if folder is None:
             return
         try:
             imported = import_presets(folder)
         except (DarkroomError, OSError) as error:
-            self._tell("The presets could not be imported", error)
+            self._show_failure("The presets could not be imported", error)
             return
         number = len(imported.presets)
         if not imported.problems:
             problem = Problem(
-                "", f"There is no preset in {folder}.", "warning", "Choose the folder that contains the files."
+                "", f"No presets found in {folder}.", "warning", "Choose the folder that contains the files."
             )
             self._findings.show("Nothing was imported", [problem], self._form.config)
             return
         self._findings.show(f"Presets from {folder.name}", imported.problems, self._form.config)
-        self._say(f"{count(number, 'preset')} from {folder.name}; they are in the preset menu.")
+        self._notify(f"{count(number, 'preset')} imported from {folder.name}. See the preset menu.")
 
     def save_as_preset(self) -> None:
-        """Save as a preset of the user's own, under a name that is asked for."""
+        """Save as a user preset under a name the user enters."""
         proposed = self._form.source.name.lstrip("#")
         name = self._interaction.ask_text("Save as a preset", "Preset name", proposed)
         if name is None or not self._may_replace(name):
@@ -151,17 +151,17 @@ class Documents:
         try:
             preset = save_preset(self._form.config, name)
         except (DarkroomError, OSError) as error:
-            self._tell("The preset could not be saved", error)
+            self._show_failure("The preset could not be saved", error)
             return
         self._form.mark_saved(Source(preset.name, preset.path, "preset"))
-        self._say(f"Saved the preset {preset.name}.")
+        self._notify(f"Saved the preset {preset.name}.")
 
     def _may_replace(self, name: str) -> bool:
         taken = next((p for p in list_presets() if not p.is_built_in and p.name == safe_name(name.lstrip("# "))), None)
         if taken is None or taken.path == self._form.source.path:
             return True
-        answers = (Answer("replace", "Replace it"), Answer("cancel", "Cancel", is_default=True))
-        question = f"There is a preset {taken.name} already."
+        answers = (Answer("replace", "Replace"), Answer("cancel", "Cancel", is_default=True))
+        question = f"A preset named {taken.name} already exists."
         return self._interaction.choose("Replace the preset?", question, answers) == "replace"
 
     def _write(self, source: Source) -> None:
@@ -170,23 +170,23 @@ class Documents:
             write = export_file if source.kind == "preset" else save_file  # a preset is one file
             kept = write(self._form.config, source.path)
         except OSError as error:
-            self._tell(f"{source.path.name} could not be saved", error)
+            self._show_failure(f"{source.path.name} could not be saved", error)
             return
         self._form.mark_saved(source)
         if source.kind == "file":
             self._preferences.note_file(source.path)
-        self._say(f"Saved {source.path.name}.{_kept_words(kept)}")
+        self._notify(f"Saved {source.path.name}.{_kept_words(kept)}")
 
     def _refuse_built_in(self, path: Path) -> None:
         error = DarkroomError(f"{path.name} is a built-in preset.", advice="Choose another name or another folder.")
-        self._tell("Built-in presets cannot be overwritten", error)
+        self._show_failure("Built-in presets cannot be overwritten", error)
 
     def _take(self, loaded: Loaded, source: Source) -> None:
         self._form.load(loaded.config, source)
-        self._findings.show(f"Loaded {source.name}, with notes", loaded.problems, self._form.config)
+        self._findings.show(f"Loaded {source.name}", loaded.problems, self._form.config)
 
     def _own_lists(self, incoming: Config) -> dict[str, tuple[object, ...]]:
-        """Return the concepts and the sample prompts that a preset without any must not take away."""
+        """Return the user's concepts and sample prompts that a preset without any must not remove."""
         now, was = self._form.config, self._form.baseline
         is_from_built_in = self._form.source.kind == "built_in"
         kept: dict[str, tuple[object, ...]] = {}
@@ -197,14 +197,14 @@ class Documents:
             kept["prompts"] = prompts
         return kept
 
-    def _tell(self, title: str, error: Exception) -> None:
-        advice = error.advice if isinstance(error, DarkroomError) else "Choose another place."
+    def _show_failure(self, title: str, error: Exception) -> None:
+        advice = error.advice if isinstance(error, DarkroomError) else "Choose another location."
         message = error.message if isinstance(error, DarkroomError) else str(error)
         self._interaction.show_failure(Failure(title, message, advice))
 
 
 def _source_of(path: Path) -> Source:
-    """Return where a loaded file's config is saved to: back to it, unless it is a preset or no config of its own."""
+    """Return where a loaded config is saved: to its file, unless that is a preset or not a Darkroom config."""
     if _is_built_in(path):
         return Source(path.stem, path, "built_in")
     return Source(path.stem, path, "file") if path.suffix.lower() == ".json" else Source(path.stem)
@@ -219,7 +219,7 @@ def _kept_words(kept: Path | None) -> str:
 
 
 def first_form() -> FormModel:
-    """Return the form that a first start opens with: the demo preset where it ships, else the defaults."""
+    """Return the form of the first start: the demo preset if it is shipped, else the defaults."""
     preset = next((p for p in list_presets() if p.name == FIRST_PRESET), None)
     if preset is None:
         return FormModel()
@@ -227,7 +227,7 @@ def first_form() -> FormModel:
 
 
 def as_config_path(path: Path) -> str:
-    """Return a chosen path as a config holds it: relative where it lies in the program's folder, else absolute."""
+    """Return a path as stored in a config: relative inside the program's folder, else absolute."""
     absolute = path.absolute()
     if absolute.is_relative_to(PROGRAM_ROOT) and absolute != PROGRAM_ROOT:
         return absolute.relative_to(PROGRAM_ROOT).as_posix()

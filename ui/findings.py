@@ -1,4 +1,4 @@
-"""What was found about a config (at loading, before a start), as a list whose entries lead to their fields. No Tk."""
+"""Findings about a config (when loading, before a start); each entry links to its field. No Tk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PAGE_ORDER = {page.key: number for number, page in enumerate(PAGES)}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem, and the place in the window that it is about; without a page there is nowhere to go."""
+    """A problem and its place in the window; without a page it links to nothing."""
 
     problem: Problem
     place: str
@@ -34,7 +34,7 @@ class Finding:
 
 
 class Findings:
-    """The list that is shown now, under its title; empty when there is nothing to say."""
+    """The current list and its title; empty without findings."""
 
     def __init__(self) -> None:
         self.title = ""
@@ -45,27 +45,27 @@ class Findings:
 
     @property
     def visible(self) -> tuple[Finding, ...]:
-        """The entries of the kinds that are wanted."""
+        """The entries of the kinds that are not hidden."""
         return tuple(f for f in self.items if f.problem.severity not in self.hidden)
 
     @property
     def can_come_back(self) -> bool:
-        """Whether there is a list that was sent away and that nothing has taken the place of."""
+        """Whether there is a dismissed list that no newer one has replaced."""
         return bool(self._dismissed[1])
 
     @property
     def counts(self) -> dict[Severity, int]:
-        """How many entries there are of each kind, the gravest first; kinds without any are left out."""
+        """The number of entries of each kind, most severe first; kinds without entries are left out."""
         counted = Counter(f.problem.severity for f in self.items)
         return {severity: counted[severity] for severity in SEVERITIES if counted[severity]}
 
     @property
     def text(self) -> str:
-        """Title and all entries, to be pasted elsewhere."""
+        """Title and all entries, for the clipboard."""
         return "\n".join([self.title, *map(str, self.items)])
 
     def show(self, title: str, problems: Iterable[Problem], config: Config) -> None:
-        """Show problems, the gravest first, then in the order of the pages; no problems means nothing to show."""
+        """Show problems, most severe first, then in page order; an empty list clears the findings."""
         found = [locate(p, config) for p in problems]
         self.items = tuple(sorted(found, key=_rank))
         self.title = title if found else ""
@@ -74,27 +74,27 @@ class Findings:
         self.changed()
 
     def toggle(self, severity: Severity) -> None:
-        """Leave the entries of a kind out, or take them in again."""
+        """Hide or show the entries of a kind."""
         self.hidden ^= {severity}
         self.changed()
 
     def dismiss(self) -> None:
-        """Send the list away; it can come back."""
+        """Dismiss the list; `bring_back` restores it."""
         if self.items:
             self._dismissed = (self.title, self.items)
         self.items, self.title = (), ""
         self.changed()
 
     def bring_back(self) -> None:
-        """Show the list again that was sent away last."""
+        """Show the list that was dismissed last."""
         (self.title, self.items), self._dismissed = self._dismissed, ("", ())
         self.changed()
 
 
 def locate(problem: Problem, config: Config) -> Finding:
-    """Return a problem with its place in words: the page and the field's label.
+    """Return a problem with its place as text: the page and the field's label.
 
-    What was kept because nobody knows it here has no field, so its place leads nowhere.
+    A setting in `unknown` has no field, so it links to nothing.
     """
     page = page_of(type(config), problem.path)
     if page is None or is_unknown(problem.path, config):
@@ -104,12 +104,12 @@ def locate(problem: Problem, config: Config) -> Finding:
 
 
 def is_unknown(path: str, config: Config) -> bool:
-    """Return whether a path is that of something kept in `unknown`, or lies inside of it."""
+    """Return whether a path belongs to a setting kept in `unknown`."""
     return any(path == key or path.startswith(f"{key}.") for key in ("unknown", *config.unknown))
 
 
 def label_of(path: str, config: Config) -> str:
-    """Return what the window calls the field at a path; for one in a list or a part, with the entry's name."""
+    """Return the label of the field at a path; for a field in a list or a part, with the entry's name."""
     record = record_at(config, path)
     entry = entry_name(path, config)
     if record is None:
@@ -118,7 +118,7 @@ def label_of(path: str, config: Config) -> str:
 
 
 def entry_name(path: str, config: Config) -> str:
-    """Return the name of the list's entry, or of the part of the model, that a path leads into, else nothing."""
+    """Return the name of the list entry or the model part that a path leads into, else an empty text."""
     names = path.split(".")
     if names[0] == "parts" and len(names) > 1:
         return next((p.label for p in FAMILIES[config.model.family].parts if p.name == names[1]), names[1])
@@ -130,7 +130,7 @@ def entry_name(path: str, config: Config) -> str:
 
 
 def counted(severity: Severity, number: int) -> str:
-    """Return a number of entries of a kind in words."""
+    """Return the number of entries of a kind as text."""
     return f"{number:,} {_WORDS[severity]}{'' if number == 1 else 's'}"
 
 

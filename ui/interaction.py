@@ -1,4 +1,4 @@
-"""The verbs by which the window asks and tells. Injected: the program passes Tk dialogs, tests pass a recorder."""
+"""The questions and messages of the window. Injected: the program passes Tk dialogs, tests a recorder."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Literal, Protocol
 from modules.system.problem import Problem
 from trainer.preflight import Preview
 
-FileKind = tuple[str, str]  # what people call it, and a pattern: ("Config", "*.json")
+FileKind = tuple[str, str]  # its name and a pattern: ("Config", "*.json")
 Severity = Literal["plain", "warning", "error"]
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A button of a question: what it stands for, what it says, and whether it is the one that Return presses."""
+    """A button of a question: its name, its label, and whether Return presses it."""
 
     name: str
     label: str
@@ -25,7 +25,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A fault as it is told: a plain sentence, an advice, and the technical details one click away."""
+    """An error message: a plain sentence, advice, and technical details on request."""
 
     title: str
     message: str
@@ -35,7 +35,7 @@ class Failure:
 
 
 class Interaction(Protocol):
-    """What the window needs of a person, or of a test that plays one. None or an empty tuple means "cancelled"."""
+    """Questions to the user, or to a test. None or an empty tuple means "cancelled"."""
 
     def ask_folder(self, title: str, start: Path) -> Path | None:
         """Ask for one folder."""
@@ -56,10 +56,10 @@ class Interaction(Protocol):
         """Ask a question with the given answers; return the name of the one chosen."""
 
     def confirm_start(self, warnings: Sequence[Problem], preview: Preview | None) -> bool:
-        """Show what the check found and what the run will do; return whether to start."""
+        """Show the warnings of the check and the preview of the run; return whether to start."""
 
     def show_failure(self, failure: Failure) -> None:
-        """Tell of a fault."""
+        """Show an error."""
 
     def open_path(self, path: Path) -> None:
-        """Show a file or a folder in the system's own program for it."""
+        """Open a file or folder in the system's program for it."""

@@ -1,4 +1,4 @@
-"""Finding a setting by a few words of its label or its help. No Tk."""
+"""Searching settings by words of their label or help. No Tk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NO_MATCH = 9
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A field that was found, and where it is in words."""
+    """A found field and its place as text."""
 
     path: str
     label: str
@@ -24,14 +24,14 @@ class Match:
 
 
 def find_fields(config: Config, text: str) -> list[Match]:
-    """Return the fields that have all words of `text` in label, heading, page, path or help; the likeliest first."""
+    """Return the fields with all words of `text` in label, heading, page, path or help; best match first."""
     words = text.lower().split()
     ranked = [(_rank(record, match, words), match) for record, match in _all_fields(config)]
     return [match for rank, match in sorted(ranked, key=lambda entry: entry[0]) if rank < _NO_MATCH]
 
 
 def _rank(record: FieldRecord, match: Match, words: list[str]) -> int:
-    """Return how far down a field stands in the list."""
+    """Return the rank of a field; lower is better."""
     label = record.label.lower()
     everything = f"{label} {match.place.lower()} {record.path} {record.setting.help.lower()}"
     if not all(word in everything for word in words):
@@ -49,7 +49,7 @@ def _all_fields(config: Config) -> Iterator[tuple[FieldRecord, Match]]:
 
 
 def _records(config: Config, group: Group) -> Iterator[FieldRecord]:
-    """Yield the fields of a group, without those that nobody can use yet."""
+    """Yield the fields of a group, without unsupported ones."""
     for record in group.records:
         inner = variant_records(config, record) if record.kind == "section" else ()
         yield from (r for r in (record, *inner) if not is_out_of_reach(config, r))

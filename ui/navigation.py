@@ -1,4 +1,4 @@
-"""Which page is open, and how anything in the window leads to a field. No Tk; the shell follows it."""
+"""The open page, and links to fields. No Tk; the shell follows it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Navigation:
         self.page = page_named(page).key
         self._form = form
         self.page_wanted: Signal[[str]] = Signal()
-        self.field_wanted: Signal[[str, str]] = Signal()  # the page, which is open by then, and the path
+        self.field_wanted: Signal[[str, str]] = Signal()  # the page, already open, and the path
 
     def open(self, key: str) -> None:
         """Show a page."""
@@ -23,7 +23,7 @@ class Navigation:
         self.page_wanted(self.page)
 
     def go_to(self, path: str) -> bool:
-        """Show the field at a path, or the nearest one around it; return whether there is a page that has it."""
+        """Show the field at a path, or the nearest one that contains it; return whether a page has it."""
         page = page_of(type(self._form.config), path)
         if page is None:
             return False

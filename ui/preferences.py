@@ -1,4 +1,4 @@
-"""The settings of the window as they stand, and who wants to know when they change. No Tk."""
+"""The window's settings, with a signal for changes. No Tk."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ class Preferences:
         self.changed: Signal[[]] = Signal()
 
     def change(self, **updates: Any) -> None:
-        """Change some settings and tell; values that are the same already are no change."""
+        """Change some settings and emit the signal; equal values are no change."""
         changed = self.now.model_copy(update=updates)
         if changed != self.now:
             self.now = changed
             self.changed()
 
     def note_file(self, path: Path) -> None:
-        """Remember a config file that was opened or saved."""
+        """Add a config file to the recent ones."""
         self.change(recent=self.now.with_recent(path).recent, last_folder=str(path.parent))
 
     def forget_file(self, path: Path) -> None:
-        """Take a file off the recent ones."""
+        """Remove a file from the recent ones."""
         self.change(recent=tuple(name for name in self.now.recent if name != str(path)))
 
     @property
     def last_folder(self) -> Path:
-        """Where the last file dialog was left, if that folder is still there."""
+        """The folder of the last file dialog, if it still exists."""
         folder = Path(self.now.last_folder)
         return folder if self.now.last_folder and folder.is_dir() else PROGRAM_ROOT

@@ -1,4 +1,4 @@
-"""What is in the folders of the concepts, found out in the background and kept while the settings stay. No Tk."""
+"""Scans of the concepts' folders, run in the background and kept until the settings change. No Tk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ui.run.background import Background
 from ui.signal import notify
 
 Key = tuple[str, bool, str, str]
-Result = Scan | str  # a scan, or the reason why there is none
+Result = Scan | str  # a scan, or the reason for its failure
 
 
 class Scans:
@@ -24,11 +24,11 @@ class Scans:
         self._waiting: dict[Key, list[Callable[[], None]]] = {}
 
     def of(self, concept: Concept) -> Result | None:
-        """Return what was found for a concept, or None as long as that is not known."""
+        """Return the scan of a concept, or None while it is unknown."""
         return self._results.get(_key(concept))
 
     def want(self, concept: Concept, done: Callable[[], None]) -> None:
-        """Have a concept's folder looked at, unless it was; `done` is called when the result is there."""
+        """Scan a concept's folder unless already done; `done` is called with the result."""
         key = _key(concept)
         if key in self._results:
             return
@@ -39,7 +39,7 @@ class Scans:
         self._background.run(partial(_scan, key), partial(self._keep, key))
 
     def forget(self) -> None:
-        """Look again when asked again."""
+        """Drop all results, so that the next request scans again."""
         self._results.clear()
 
     def _keep(self, key: Key, result: Result) -> None:
@@ -55,7 +55,7 @@ def _key(concept: Concept) -> Key:
 def _scan(key: Key) -> Result:
     path, include_subfolders, caption_source, captions_file = key
     if not path:
-        return "no folder yet"
+        return "no folder chosen"
     try:
         return scan_folder(
             from_root(path),

@@ -1,4 +1,4 @@
-"""What the window remembers from one session to the next: the config and how the window looked. No Tk."""
+"""The saved session: the config and the window's settings. No Tk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_RECENT = 8
 
 
 class UiSettings(BaseModel):
-    """How the window looks and what it offers first. Keys of a newer program are kept."""
+    """The window's settings. Keys of a newer version are kept."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -31,19 +31,19 @@ class UiSettings(BaseModel):
     page: str = "general"
     show_advanced: bool = False
     appearance: Literal["dark", "light"] = "dark"
-    scale_percent: Annotated[int, Ge(0), Le(400)] = 0  # 0: as the screen says
+    scale_percent: Annotated[int, Ge(0), Le(400)] = 0  # 0: as measured on the screen
     recent: tuple[str, ...] = ()
     last_folder: str = ""
 
     def with_recent(self, path: Path) -> UiSettings:
-        """Return the settings with a file at the head of the recent ones."""
+        """Return the settings with a file first among the recent ones."""
         names = (str(path), *(r for r in self.recent if r != str(path)))
         return self.model_copy(update={"recent": names[:_MAX_RECENT]})
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A session as it was left: the settings, the config with its origin, and what was odd about the file."""
+    """A saved session: the settings, the config with its source, and problems of the file."""
 
     settings: UiSettings
     form: FormModel | None = None
@@ -51,7 +51,7 @@ class Session:
 
 
 def load_session(file: Path) -> Session:
-    """Return the last session. A file that cannot be read is set aside, said, and the defaults stand."""
+    """Return the last session. An unreadable file is moved aside and reported, and the defaults are used."""
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -59,14 +59,14 @@ def load_session(file: Path) -> Session:
     except (OSError, ValueError, RecursionError) as error:
         return Session(UiSettings(), problems=(_set_aside(file, str(error)),))
     if not isinstance(data, dict) or not isinstance(data.get("config"), dict):
-        return Session(UiSettings(), problems=(_set_aside(file, "it contains no session"),))
+        return Session(UiSettings(), problems=(_set_aside(file, "it does not contain a session"),))
     loaded, baseline = decode(data["config"]), decode(data.get("baseline", data["config"]))
     form = FormModel(loaded.config, baseline=baseline.config, source=_source(data.get("source")))
     return Session(_settings(data.get("ui")), form, tuple(loaded.problems))
 
 
 def save_session(file: Path, document: Document, settings: UiSettings) -> None:
-    """Write the session atomically. A failure is logged: a full disk must not keep the window from closing."""
+    """Write the session atomically. A failure is only logged: a full disk must not keep the window open."""
     source = document.source
     data = {
         "darkroom_session": _FORMAT,
@@ -82,7 +82,7 @@ def save_session(file: Path, document: Document, settings: UiSettings) -> None:
 
 
 def _set_aside(file: Path, reason: str) -> Problem:
-    """Rename what cannot be read (a file, or a folder in its place) to a name that is free; return what to say."""
+    """Rename an unreadable file (or a folder in its place) to a free name; return the warning."""
     stamp = f"{file.stem}-{datetime.now():%Y%m%d-%H%M%S}"
     names = (file.with_name(f"{stamp}{number}{file.suffix}.bad") for number in ("", *(f"-{n}" for n in range(2, 100))))
     try:
@@ -103,7 +103,7 @@ def _source(data: object) -> Source:
 
 
 def _settings(data: object) -> UiSettings:
-    """Return the settings of a file; a value that does not fit gives way to its default."""
+    """Return the settings of a file; an invalid value is replaced by its default."""
     known: dict[str, Any] = dict(data) if isinstance(data, dict) else {}
     while True:
         try:

@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 class Shell(Panel):
-    """Builds each page when it is first opened, keeps it, and hides it while another is shown."""
+    """Builds each page when first opened, keeps it, and hides it while another is open."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context.root, context.theme)
@@ -47,7 +47,7 @@ class Shell(Panel):
         context.navigation.field_wanted.subscribe(self._show_field)
 
     def show_page(self, key: str) -> None:
-        """Bring a page to the front, built if need be."""
+        """Show a page; build it first if needed."""
         if key == self._open:
             return
         page = self.page(key)
@@ -59,7 +59,7 @@ class Shell(Panel):
         page.shown()
 
     def page(self, key: str) -> Page:
-        """Return a page, built if need be."""
+        """Return a page; build it first if needed."""
         if key not in self.pages:
             begun = time.perf_counter()
             self.pages[key] = _build(self.host, self._context, page_named(key))
@@ -72,7 +72,7 @@ class Shell(Panel):
 
 
 def _build(host: tk.Misc, context: Context, spec: PageSpec) -> Page:
-    """Import a page's class by name, so that the window starts without those that are not opened."""
+    """Import a page's class by name, so that the window starts without loading unopened pages."""
     module, _, name = spec.view.partition(":")
     page: Page = getattr(importlib.import_module(module), name)(host, context, spec)
     return page

@@ -1,4 +1,4 @@
-"""Listeners of models that must not know who listens, each isolated from the faults of the others. No Tk."""
+"""Signals of the models. Each listener is isolated from the errors of the others. No Tk."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ Unsubscribe = Callable[[], None]
 
 
 def notify(listener: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-    """Call one listener. If it raises, report that like any other fault of the program, so that the others still run.
+    """Call one listener. If it raises, report an internal error, so that the others still run.
 
-    The report goes through the interpreter's hook, which `Diagnostics` replaces by its own.
+    The report goes through `sys.excepthook`, which `Diagnostics` replaces.
     """
     try:
         listener(*args, **kwargs)
-    except Exception as error:  # noqa: BLE001 - the one place that isolates listeners; what they raise is reported
+    except Exception as error:  # noqa: BLE001 - the one place that isolates listeners; errors are reported
         sys.excepthook(type(error), error, error.__traceback__)
 
 
 class Signal(Generic[P]):
-    """Call it to tell all listeners, in the order in which they came."""
+    """Call it to notify all listeners, in the order of subscription."""
 
     def __init__(self) -> None:
         self._listeners: dict[int, Callable[P, object]] = {}
         self._next_key = 0
 
     def subscribe(self, listener: Callable[P, object]) -> Unsubscribe:
-        """Add a listener; the function that is returned takes it away again."""
+        """Add a listener; return the function that removes it."""
         key = self._next_key
         self._next_key += 1
         self._listeners[key] = listener
@@ -40,7 +40,7 @@ class Signal(Generic[P]):
         return unsubscribe
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Tell all listeners; one that is taken away meanwhile is not told any more."""
+        """Notify all listeners, except those removed meanwhile."""
         for key, listener in list(self._listeners.items()):
             if key in self._listeners:
                 notify(listener, *args, **kwargs)

@@ -1,7 +1,7 @@
-"""How the window looks, as tokens: colours for dark and light, fonts, distances. Widgets name tokens, never colours.
+"""The look of the window as tokens: colours for dark and light, fonts, distances. Widgets use tokens, never colours.
 
-A calm darkroom: neutral greys, and the amber of a safelight as the one accent. No Tk; a scale for HiDPI screens turns
-design pixels into screen pixels.
+Neutral greys with amber, the colour of a darkroom's safelight, as the only accent. No Tk. A scale for HiDPI screens
+converts design pixels to screen pixels.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ COLOURS: Mapping[str, tuple[str, str]] = {
     "chart_grid": ("#e6e6ea", "#2f2f33"),
 }
 
-# role: (design pixels, whether it is strong)
+# role: (design pixels, is strong)
 FONTS: Mapping[str, tuple[int, bool]] = {
     "caption": (11, False),
     "small": (12, False),
@@ -57,13 +57,13 @@ FONTS: Mapping[str, tuple[int, bool]] = {
     "title": (22, True),
 }
 
-# (family, weight) of usual and of strong text
+# (family, weight) of normal and strong text
 _FAMILIES: Mapping[str, tuple[tuple[str, str], tuple[str, str]]] = {
     "win32": (("Segoe UI", "normal"), ("Segoe UI", "bold")),
     "darwin": (("Helvetica Neue", "normal"), ("Helvetica Neue", "bold")),
 }
-# customtkinter brings Roboto along and installs it for the user; Tk takes its medium weight for usual text. Asking for
-# a bold that is not there would smear it, so strong text differs by its size and colour.
+# customtkinter installs Roboto for the user; Tk uses its medium weight for normal text. A bold weight that is not
+# installed would be smeared, so strong text differs by size and colour.
 _LINUX_FAMILIES = (("Roboto", "normal"), ("Roboto", "normal"))
 
 GAP = 8
@@ -73,7 +73,7 @@ RADIUS = 8
 
 
 class Theme:
-    """The tokens in the mode and at the scale of this window."""
+    """The tokens at this window's mode and scale."""
 
     def __init__(self, mode: Mode = "dark", *, scale: float = 1.0) -> None:
         self.mode: Mode = mode
@@ -81,7 +81,7 @@ class Theme:
         self._families = _FAMILIES.get(sys.platform, _LINUX_FAMILIES)
 
     def colour(self, token: str) -> str:
-        """Return the colour of a token in the present mode."""
+        """Return the colour of a token in the current mode."""
         return COLOURS[token][self.mode == "dark"]
 
     def pair(self, token: str) -> tuple[str, str]:

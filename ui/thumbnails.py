@@ -1,4 +1,4 @@
-"""Small and fitted versions of images, made on background threads. No Tk."""
+"""Thumbnails and fitted versions of images, made on background threads. No Tk."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _PIXELS = Image.Resampling.NEAREST
 
 
 def load_fitted(path: Path, width_px: int, height_px: int, *, enlarge: Enlarge = "no") -> Image.Image:
-    """Return an image, upright, as large as fits a box; a smaller one is enlarged smoothly, in whole pixels, or not.
+    """Return an image, upright, fitted to a box.
 
-    Raises OSError (or ValueError for nonsense inside the file) where it cannot be read.
+    Raises OSError (or ValueError for invalid data) if it cannot be read.
     """
     with Image.open(path) as image:
         image.draft("RGB", (width_px * 2, height_px * 2))
@@ -28,7 +28,7 @@ def load_fitted(path: Path, width_px: int, height_px: int, *, enlarge: Enlarge =
 
 
 def load_square(path: Path, side_px: int) -> Image.Image:
-    """Return the middle of an image as a square of the given side, for lists. Raises as `load_fitted` does."""
+    """Return the centre of an image as a square of the given side. Raises the errors of `load_fitted`."""
     with Image.open(path) as image:
         image.draft("RGB", (side_px * 2, side_px * 2))
         upright = ImageOps.exif_transpose(image).convert("RGB")

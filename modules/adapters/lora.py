@@ -1,98 +1,96 @@
-"""LoRA (Hu et al. 2021, eq. 3): `h = W x + (alpha / rank) B A x`, through peft's layers.
-
-peft's layers are what diffusers itself loads a LoRA into, so what is trained here runs the same code there.
-"""
+"""LoRA: its settings and its record (Hu et al. 2021). Torch-free; the layers are in `lora_layers`."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import torch
-from peft import LoraConfig, inject_adapter_in_model
-from peft.tuners.lora import LoraLayer
-from torch import nn
+from modules.adapters.settings import (
+    AN_ADAPTER,
+    Alpha,
+    Bundle,
+    Dropout,
+    LayerNames,
+    LayerPatterns,
+    Layers,
+    Rank,
+    StartFrom,
+    WeightType,
+)
+from modules.adapters.spec import AdapterSpec, NetworkFacts, Shape
+from modules.settings.field import Section, Setting, When
 
-from modules.system.devices import CPU
-from modules.system.global_rng import seeded_global_rng
-
-ADAPTER = "default"
-
-
-@dataclass(frozen=True, slots=True)
-class LoraShape:
-    """What decides a LoRA's layers."""
-
-    rank: int
-    alpha: float
-    dropout: float
-    dtype: torch.dtype
+if TYPE_CHECKING:
+    from modules.memory.tape import Array
+    from modules.memory.walk import Walk
 
 
-@dataclass(frozen=True, eq=False)
-class LoraAdapter:
-    """The LoRA layers of one part: trainable, while the part itself is frozen."""
+class Lora(Section):
+    """LoRA (Hu et al. 2021): a low-rank product beside each chosen layer."""
 
-    part: str
-    module: nn.Module
-    shape: LoraShape
+    name: Literal["lora"] = "lora"
+    rank: Rank = 16
+    alpha: Alpha = 16.0
+    dropout: Dropout = 0.0
+    start_from: StartFrom = ""
+    layers: Layers = "attention_mlp"
+    custom_layers: LayerNames = ""
+    layers_regex: LayerPatterns = False
+    dtype: WeightType = "float32"
+    bundle_embeddings: Bundle = True
+    decompose: Annotated[
+        bool,
+        Setting(
+            "DoRA",
+            "Learns length and direction of the weights apart (Liu et al. 2024).",
+            group="Adapter",
+            level="advanced",
+            applies_when=AN_ADAPTER,
+            not_yet="refused",
+        ),
+    ] = False
+    decompose_norm_eps: Annotated[
+        bool,
+        Setting(
+            "DoRA: guard the norm",
+            "Adds the smallest number to the norm, so that nothing is divided by zero.",
+            group="Adapter",
+            level="advanced",
+            applies_when=When("decompose", (True,)),
+            not_yet="refused",
+        ),
+    ] = True
+    decompose_output_axis: Annotated[
+        bool,
+        Setting(
+            "DoRA: along the outputs",
+            "Takes the length along the outputs of a layer and not along its inputs.",
+            group="Adapter",
+            level="advanced",
+            applies_when=When("decompose", (True,)),
+            not_yet="refused",
+        ),
+    ] = False
 
-    def layers(self) -> Iterator[tuple[str, Any]]:
-        """Yield the dotted name and the LoRA layer of every layer that has one."""
-        for name, layer in self.module.named_modules():
-            if isinstance(layer, LoraLayer):
-                yield name, layer
 
-    def parameters(self) -> dict[str, nn.Parameter]:
-        """Return the trainable parameters by the part's name and their dotted name in it."""
-        return {f"{self.part}.{n}": p for n, p in self.module.named_parameters() if f".{ADAPTER}." in n}
-
-    def factors(self, values: Mapping[str, torch.Tensor]) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-        """Return A (down) and B (up) of every layer out of `values`, which are named as `parameters` names them."""
-        return {
-            name: (
-                values[f"{self.part}.{name}.lora_A.{ADAPTER}.weight"],
-                values[f"{self.part}.{name}.lora_B.{ADAPTER}.weight"],
-            )
-            for name, _ in self.layers()
-        }
-
-    @contextlib.contextmanager
-    def disabled(self) -> Iterator[None]:
-        """Be without the adapter for a while, for a reference prediction; it is back also after an exception.
-
-        No gradient is recorded inside: a backward pass through a disabled adapter would give it none, silently.
-        """
-        layers = [layer for _, layer in self.layers()]
-        with torch.no_grad():
-            for layer in layers:
-                layer.enable_adapters(False)
-            try:
-                yield
-            finally:
-                for layer in layers:
-                    layer.enable_adapters(True)
+def walk(settings: Lora, walk: Walk, path: str, weight: Shape, x: Array, out: Array) -> Array:
+    """Run a LoRA on the estimate's tape: A of (rank, in, ...), then B of (out, rank, 1, ...)."""
+    out_channels, in_channels, *kernel = weight
+    down = {"weight": (settings.rank, in_channels, *kernel)}
+    up = {"weight": (out_channels, settings.rank, *(1 for _ in kernel))}
+    low = walk.adapter_product(f"{path}.lora_A", x, down, channels=settings.rank, out=out)
+    return walk.adapter_product(f"{path}.lora_B", low, up, channels=out_channels, out=out)
 
 
-def attach_lora(part: str, module: nn.Module, targets: list[str], shape: LoraShape, *, seed: int) -> LoraAdapter:
-    """Put a LoRA beside the target layers of a frozen module, in place, and return it.
+def network(settings: Lora) -> NetworkFacts:
+    """Return what kohya's metadata say of a LoRA."""
+    return NetworkFacts("networks.lora", settings.rank, settings.alpha)
 
-    A is drawn as in Hu et al. (Kaiming uniform) from `seed` alone, B is zero: at first the model is what it was.
-    """
-    config = LoraConfig(
-        r=shape.rank,
-        lora_alpha=shape.alpha,  # annotated int, but only ever divided by the rank
-        lora_dropout=shape.dropout,
-        target_modules=targets,
-        bias="none",
-    )
-    module.requires_grad_(False)
-    with seeded_global_rng(seed, CPU):
-        inject_adapter_in_model(config, module, adapter_name=ADAPTER)
-    adapter = LoraAdapter(part, module, shape)
-    for parameter in adapter.parameters().values():
-        parameter.data = parameter.data.to(shape.dtype)
-        parameter.requires_grad_(True)
-    return adapter
+
+LORA = AdapterSpec(
+    "LoRA",
+    Lora,
+    factory="modules.adapters.lora_layers:LORA_KIND",
+    forms=("kohya", "diffusers"),
+    walk=walk,
+    network=network,
+)

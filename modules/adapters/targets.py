@@ -6,11 +6,9 @@ from collections.abc import Callable
 
 from torch import nn
 
+from modules.adapters.settings import layer_entries
 from modules.families.spec import Role
 from modules.system.errors import DarkroomError
-
-# Parts of diffusers' layer names; the presets mean what OneTrainer's of like name mean.
-_PRESETS = {"attention_mlp": ("attentions",), "attention": ("attn",), "all": ("",)}
 
 
 def target_layers(
@@ -26,7 +24,7 @@ def target_layers(
     candidates = [n for n, m in module.named_modules() if isinstance(m, nn.Linear | nn.Conv2d) and reaches(n)]
     if role == "text_encoder":
         return [name for name in candidates if "layers" in name.split(".")]
-    entries = _PRESETS.get(layers) or tuple(e.strip() for e in custom_layers.split(",") if e.strip())
+    entries = layer_entries(layers, custom_layers)
     for entry in entries:
         if not any(entry in name for name in candidates):
             raise DarkroomError(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from modules.config.sections.adapter import ADAPTER_LABELS, AN_ADAPTER, AdapterSettings, Lora
+from modules.adapters.registry import DEFAULT, adapter_labels, adapters_not_yet, default_settings, settings_union
+from modules.adapters.settings import AN_ADAPTER, AdapterSettings
 from modules.config.sections.backup import Backup
 from modules.config.sections.data import Data
 from modules.config.sections.devices import MultiGpu
@@ -21,6 +22,11 @@ from modules.config.sections.training import Training
 from modules.data.concept import Concept
 from modules.families.registry import FAMILIES
 from modules.settings.field import MapKey, Section, Setting, variants
+
+if TYPE_CHECKING:
+    AdapterChoice = AdapterSettings
+else:
+    AdapterChoice = settings_union()
 
 VERSION = 2
 
@@ -58,17 +64,17 @@ class Config(Section):
     concepts: Annotated[tuple[Concept, ...], Setting("Concepts", "The folders of images to learn from.")] = ()
     training: Training = Training()
     adapter: Annotated[
-        AdapterSettings,
-        *variants("lora"),
+        AdapterChoice,
+        *variants(DEFAULT),
         Setting(
             "Kind of adapter",
             "The small layers that are trained beside the model's own. LoRA loads everywhere.",
             group="Adapter",
             applies_when=AN_ADAPTER,
-            choice_labels=ADAPTER_LABELS,
-            not_yet_choices=frozenset({"loha", "lokr", "oft"}),
+            choice_labels=adapter_labels(),
+            not_yet_choices=adapters_not_yet(),
         ),
-    ] = Lora()
+    ] = default_settings()
     embeddings: Embeddings = Embeddings()
     reward: Reward = Reward()
     validation: Validation = Validation()
@@ -86,12 +92,3 @@ class Config(Section):
     def part(self, name: str) -> Part:
         """Return the settings of one part of the model, the defaults where the file says nothing of it."""
         return self.parts.get(name) or Part()
-
-
-def lora_of(config: Config) -> Lora:
-    """Return the settings of the LoRA that a config trains. Raises TypeError where its adapter is another kind, which
-    no run that passed its check has.
-    """
-    if not isinstance(config.adapter, Lora):
-        raise TypeError(f"The adapter is no LoRA but {config.adapter.name}.")
-    return config.adapter

@@ -91,7 +91,7 @@ def _orientation(image: Image.Image) -> int:
 
 def _has_late_text(file: IO[bytes]) -> bool:
     """Walk over a PNG's chunk headers and return whether text, which may set the orientation, follows the pixels."""
-    here = file.tell()
+    here = file.seek(0, 1)
     size = file.seek(0, 2)
     position, is_late, found = 8, False, False
     while position + 8 <= size:

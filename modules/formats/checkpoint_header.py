@@ -55,7 +55,7 @@ class CheckpointHeader:
         return _DTYPE_LABELS[counts.most_common(1)[0][0]] if counts else ""
 
     def second_axis(self, ending: str, *, prefix: str = "") -> int:
-        """Return the size of the second axis of the first tensor with this ending; 0 where there is none."""
+        """Return the size of the second axis of the first tensor with this ending, or 0."""
         shapes = (s for name, s in self.shapes.items() if name.startswith(prefix) and name.endswith(ending))
         return next((s[1] if len(s) > 1 else 0 for s in shapes), 0)
 

@@ -29,6 +29,8 @@ class LoraFacts:
     steps: int
     seed: int
     created: datetime
+    network_module: str = "networks.lora"
+    network_args: Mapping[str, str] = field(default_factory=dict)
     prediction: str = "epsilon"
     tag_frequency: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     config_json: str = ""
@@ -83,10 +85,10 @@ def lora_metadata(facts: LoraFacts, *, payload_sha256: str) -> dict[str, str]:
     metadata = {
         "ss_base_model_version": facts.base_version,
         "ss_v2": str(facts.is_v2),
-        "ss_network_module": "networks.lora",
+        "ss_network_module": facts.network_module,
         "ss_network_dim": str(facts.rank),
         "ss_network_alpha": f"{facts.alpha:g}",
-        "ss_network_args": "{}",
+        "ss_network_args": json.dumps(facts.network_args),
         "ss_output_name": facts.title,
         "ss_sd_model_name": facts.base_model,
         "ss_resolution": f"({facts.resolution_px}, {facts.resolution_px})",
@@ -107,12 +109,12 @@ def lora_metadata(facts: LoraFacts, *, payload_sha256: str) -> dict[str, str]:
         "modelspec.hash_sha256": f"0x{payload_sha256}",
         "software": "Darkroom",
     }
-    told = {
+    optional = {
         "darkroom_config": facts.config_json,
         "modelspec.trigger_phrase": facts.trigger_phrase,
         "modelspec.thumbnail": facts.thumbnail,
     }
-    return metadata | {name: text for name, text in told.items() if text}
+    return metadata | {name: text for name, text in optional.items() if text}
 
 
 def tag_frequency(captions_by_folder: Mapping[str, list[str]]) -> dict[str, dict[str, int]]:

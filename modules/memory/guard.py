@@ -9,14 +9,13 @@ without dimensions, as in torch. Slow: for tests and the debug switch.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from modules.system.devices import Device, pop_retag, push_retag
 
@@ -75,11 +74,9 @@ class DeviceGuard(TorchDispatchMode):
 
     def tag_of(self, tensor: torch.Tensor) -> str | None:
         """Return the logical device of a tensor's storage, or None for one that was never moved."""
-        storage = tensor.untyped_storage()
-        found = self._tags.get(storage._cdata)
-        if found is None or found[0].expired():
-            return None
-        return found[1]
+        # While its weak reference is kept, no other storage can come to lie at the same address.
+        found = self._tags.get(tensor.untyped_storage()._cdata)
+        return None if found is None else found[1]
 
     def _set(self, tensor: torch.Tensor, tag: str) -> None:
         storage = tensor.untyped_storage()
@@ -100,35 +97,47 @@ class DeviceGuard(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        kwargs = kwargs or {}
         if func._schema.name.startswith(_LIST_WISE):
-            return self._list_wise(func, args, kwargs or {})
-        tag = self._common_tag(func, tree_leaves((args, kwargs or {})))
-        result = func(*args, **(kwargs or {}))
-        self._inherit(tree_leaves(result), tag)
+            return self._list_wise(func, args, kwargs)
+        tag = self._common_tag(func, _tensors_in((*args, *kwargs.values())))
+        result = func(*args, **kwargs)
+        if tag is not None:
+            self._inherit(_tensors_in((result,)), tag)
         return result
 
     def _list_wise(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Check an operation on lists of tensors, which treats the first items, the second items and so on alike."""
         lists = [a for a in args if isinstance(a, list | tuple)]
-        tags = [self._common_tag(func, one) for one in zip(*lists, strict=False)]
+        tags = [self._common_tag(func, _tensors_in(one)) for one in zip(*lists, strict=False)]
         result = func(*args, **kwargs)
         if isinstance(result, list | tuple):
             for output, tag in zip(result, tags, strict=False):
-                self._inherit([output], tag)
+                if tag is not None:
+                    self._inherit(_tensors_in((output,)), tag)
         return result
 
-    def _common_tag(self, func: Any, values: Iterable[Any]) -> str | None:
-        """Return the tag that the tensors in `values` share. Raises DeviceMixError where they have several."""
+    def _common_tag(self, func: Any, tensors: Iterable[torch.Tensor]) -> str | None:
+        """Return the tag that some tensors share. Raises DeviceMixError where they have several."""
         tags: dict[str, torch.Tensor] = {}
-        for value in values:
-            if isinstance(value, torch.Tensor) and value.dim() > 0 and (tag := self.tag_of(value)) is not None:
-                tags[tag] = value
+        for tensor in tensors:
+            if tensor.dim() > 0 and (tag := self.tag_of(tensor)) is not None:
+                tags[tag] = tensor
         if len(tags) > 1 and func not in _CROSSING:
             shapes = ", ".join(f"{tag}: {tuple(t.shape)}" for tag, t in sorted(tags.items()))
             raise DeviceMixError(f"{func} got tensors on different devices ({shapes}).")
         return next(iter(tags)) if len(tags) == 1 else None
 
-    def _inherit(self, values: Iterable[Any], tag: str | None) -> None:
-        for value in values:
-            if tag is not None and isinstance(value, torch.Tensor) and self.tag_of(value) is None:
-                self._set(value, tag)
+    def _inherit(self, tensors: Iterable[torch.Tensor], tag: str) -> None:
+        for tensor in tensors:
+            if self.tag_of(tensor) is None:
+                self._set(tensor, tag)
+
+
+def _tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """Yield the tensors in an operation's values and their lists; several times faster than torch's own tree walk."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors_in(value)

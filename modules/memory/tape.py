@@ -8,8 +8,9 @@ one would expect (a copy per cast, the input of every convolution, frozen or not
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 CheckpointMode = Literal["off", "block", "whole"]
 Trains = Literal["nothing", "full", "adapter"]
@@ -72,15 +73,19 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class AdapterPlan:
-    """A LoRA on every linear and convolution layer whose dotted name contains one of `entries`."""
+    """An adapter on every linear and convolution layer whose dotted name contains one of `entries`.
 
-    rank: int
+    `walk` runs it beside a layer, by its `settings` (`modules/adapters/spec.py`).
+    """
+
+    settings: Any
+    walk: Callable[..., Array]
     item_bytes: int
     entries: tuple[str, ...]
     has_dropout: bool = False
 
     def takes(self, path: str) -> bool:
-        """Whether a layer gets the LoRA."""
+        """Whether a layer gets the adapter."""
         return any(entry in path for entry in self.entries)
 
 
@@ -89,9 +94,9 @@ class PartPlan:
     """The dtypes, training and memory settings of a part.
 
     `weight_bytes` and `compute_bytes` are item sizes, the latter of autocast, 0 without; `trains` selects what is
-    trained, and `adapter` is the LoRA, if it is one. Layers with a prefix in `unreached` are never trained: they get no
-    gradient. `offloads` moves activations to the offload device. `offload_fraction` of the weights of its blocks stay
-    there; the selection depends on the sizes: the layers with a prefix in `offloaded_prefixes`.
+    trained, and `adapter` is the adapter, if it is one. Layers with a prefix in `unreached` are never trained: they get
+    no gradient. `offloads` moves activations to the offload device. `offload_fraction` of the weights of its blocks
+    stay there; the selection depends on the sizes: the layers with a prefix in `offloaded_prefixes`.
     """
 
     weight_bytes: int = FLOAT32_BYTES
@@ -113,7 +118,7 @@ class PartPlan:
         return self.is_trained(path) and not path.startswith(self.offloaded_prefixes)
 
     def adapter_on(self, path: str) -> AdapterPlan | None:
-        """Return the LoRA that a layer has, or None."""
+        """Return the adapter that a layer has, or None."""
         if self.trains != "adapter" or self.adapter is None or path.startswith(self.unreached):
             return None
         return self.adapter if self.adapter.takes(path) else None

@@ -112,7 +112,7 @@ class Transfers:
 
 def on_temp_device(tensor: torch.Tensor, *, train_device: Device, temp_device: Device) -> torch.Tensor:
     """Return a tensor on the offload device, pinned if a GPU will fetch it."""
-    resting = tensor.to(temp_device.torch)
-    if train_device.type == "cuda" and temp_device.is_cpu and not resting.is_pinned():
-        return resting.pin_memory()
-    return resting
+    offloaded = tensor.to(temp_device.torch)
+    if train_device.type == "cuda" and temp_device.is_cpu and not offloaded.is_pinned():
+        return offloaded.pin_memory()
+    return offloaded

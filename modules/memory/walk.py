@@ -10,7 +10,7 @@ value and its output.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from modules.memory.tape import FLOAT32_BYTES, Array, PartPlan, Shape, Storage, Tape
@@ -54,7 +54,7 @@ class Walk:
     # -- layers with weights
 
     def linear(self, path: str, x: Array, width: int, *, bias: bool = True) -> Array:
-        """A linear layer on the last axis, with its LoRA if it has one."""
+        """A linear layer on the last axis, with its adapter if it has one."""
         self._weigh(path, (width, x.shape[-1]), bias)
         trained = self._records and self.plan.is_trained(path)
         out = self._product(path, x, (*x.shape[:-1], width), width * x.shape[-1], trained=trained, keeps_input=trained)
@@ -120,26 +120,19 @@ class Walk:
         return copy
 
     def _with_adapter(self, path: str, x: Array, out: Array, kernel: int, width: int) -> Array:
-        """Return a layer's output with its LoRA's (peft's `Linear.forward` and `_ConvNd.forward`) if it has one."""
+        """Return a layer's output plus its adapter's, if any (as in peft's `Linear.forward` and `_ConvNd.forward`)."""
         adapter = self.plan.adapter_on(path)
         if adapter is None:
             return out
         is_conv = len(x.shape) == 4
         channels = x.shape[1] if is_conv else x.shape[-1]
-        window_shape = (kernel, kernel) if is_conv else ()
-        down, up = (adapter.rank, channels, *window_shape), (width, adapter.rank, *(1 for _ in window_shape))
-        num_down, num_up = math.prod(down), math.prod(up)
-        self.adapter_weights[f"{path}.lora_A.weight"], self.adapter_weights[f"{path}.lora_B.weight"] = down, up
-        trained = self._records
-        self.tape.trained_bytes += (num_down + num_up) * adapter.item_bytes if trained else 0
         taken = self.to(x, adapter.item_bytes)
-        if adapter.has_dropout and trained:
+        if adapter.has_dropout and self._records:
             self._keep(self.new(taken.shape, item_bytes=1))
             taken = self._like(taken)
-        low_shape = (out.shape[0], adapter.rank, *out.shape[2:]) if is_conv else (*out.shape[:-1], adapter.rank)
-        low = self._low_rank(f"{path}.lora_A", taken, low_shape, num_down)
+        weight = (width, channels, *((kernel, kernel) if is_conv else ()))
+        high = adapter.walk(adapter.settings, self, path, weight, taken, out)
         del taken
-        high = self._low_rank(f"{path}.lora_B", low, out.shape, num_up)
         scaled = self._like(high)
         del high
         result = self.new(
@@ -150,15 +143,30 @@ class Walk:
         del scaled
         return self.to(result, out.item_bytes)
 
-    def _low_rank(self, path: str, x: Array, shape: Shape, num_weights: int) -> Array:
+    def adapter_product(
+        self, path: str, x: Array, trained: Mapping[str, Shape], *, channels: int, out: Array, composed: int = 0
+    ) -> Array:
+        """A matrix product of an adapter, with `channels` and otherwise the shape of the layer's output `out`.
+
+        `trained` are the shapes of the adapter's trained weights for it, by name below `path`: the weight itself, or
+        the factors of a weight with `composed` elements that each pass computes from them.
+        """
         assert self.plan.adapter is not None
+        item_bytes = self.plan.adapter.item_bytes
+        num_trained = sum(math.prod(shape) for shape in trained.values())
+        self.adapter_weights |= {f"{path}.{name}": shape for name, shape in trained.items()}
+        self.tape.trained_bytes += num_trained * item_bytes if self._records else 0
         taken = self._computed(x)
-        weight = self._cast_weight(path, num_weights, self.plan.adapter.item_bytes, trained=True)
-        out = self.new(shape, item_bytes=taken.item_bytes, needs_grad=self._records)
+        if composed:
+            weight: Array | None = self.new((composed,), item_bytes=self.plan.compute_bytes or item_bytes)
+        else:
+            weight = self._cast_weight(path, num_trained, item_bytes, trained=True)
+        shape = (out.shape[0], channels, *out.shape[2:]) if len(out.shape) == 4 else (*out.shape[:-1], channels)
+        result = self.new(shape, item_bytes=taken.item_bytes, needs_grad=self._records)
         if self._records:
             self._keep(taken, *([weight] if weight is not None else []))
-            self.tape.mark(out.num_bytes + taken.num_bytes)
-        return out
+            self.tape.mark(result.num_bytes + taken.num_bytes)
+        return result
 
     def _norm(self, path: str, x: Array, width: int) -> Array:
         self._weigh(path, (width,), True)

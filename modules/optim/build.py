@@ -21,7 +21,7 @@ Groups = list[dict[str, Any]]
 def build_optimizer(groups: Groups, settings: OptimizerSettings) -> torch.optim.Optimizer:
     """Return the optimizer that settings describe over parameter groups (dicts with "params" and "lr").
 
-    What the step must know of it stands in each group afterwards, beside the part's name: "steps_at_once" and
+    What the step must know of it stands in each group afterwards, beside the unit's name: "steps_at_once" and
     "group_state" (see `OptimizerSpec`). Raises DarkroomError where its package cannot be loaded, and ValueError for
     one that is not supported, which no run that passed its check has.
     """

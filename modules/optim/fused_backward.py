@@ -25,7 +25,7 @@ from modules.optim.sliced_step import Generators, SlicedStep, gradient_norm, nor
 
 @dataclass(eq=False)
 class _Pass:
-    """A backward pass: what rounding draws from, and the norms of the gradients that came, by part and name.
+    """A backward pass: what rounding draws from, and the norms of the gradients that came, by unit and name.
 
     In a pass that only looks (`generators` is None) nothing moves, and the gradients of `kept` stay where they are.
     """
@@ -43,7 +43,7 @@ class FusedBackward:
     """
 
     def __init__(self, groups: Sequence[TrainGroup], sliced_step: SlicedStep) -> None:
-        self._groups = {g.part: g for g in groups}
+        self._groups = {g.name: g for g in groups}
         self._sliced_step = sliced_step
         self._pass: _Pass | None = None
         self._last = _Pass(None)
@@ -51,7 +51,7 @@ class FusedBackward:
         me = weakref.ref(self)
         for group in groups:
             for name, parameter in group.parameters.items():
-                group.hooks.append(parameter.register_post_accumulate_grad_hook(_hook(me, group.part, name)))
+                group.hooks.append(parameter.register_post_accumulate_grad_hook(_hook(me, group.name, name)))
 
     def moves(self, generators: Generators) -> contextlib.AbstractContextManager[None]:
         """Return the context of a backward pass that moves the weights; `generators(name)` as for `SlicedStep.move`."""
@@ -67,14 +67,14 @@ class FusedBackward:
             for group in self._groups.values():
                 for name, parameter in group.parameters.items():
                     if parameter.grad is not None:
-                        self.arrived(group.part, name)
+                        self.arrived(group.name, name)
 
     def norms(self) -> dict[str, torch.Tensor]:
-        """Return the norm of each part's gradients in the last pass, of shape (), of those parts that had any."""
-        found = {part: self._last.norms.get(part, {}) for part in self._groups}
+        """Return the norm of each unit's gradients in the last pass, of shape (), of those units that had any."""
+        found = {unit: self._last.norms.get(unit, {}) for unit in self._groups}
         return {
-            part: norm_of([norms[n] for n in self._groups[part].parameters if n in norms])
-            for part, norms in found.items()
+            unit: norm_of([norms[n] for n in self._groups[unit].parameters if n in norms])
+            for unit, norms in found.items()
             if norms
         }
 
@@ -82,22 +82,22 @@ class FusedBackward:
         """Forget the last pass."""
         self._last = _Pass(None)
 
-    def arrived(self, part: str, name: str) -> None:
+    def arrived(self, unit: str, name: str) -> None:
         """Deal with a gradient that is whole. Called by the hooks; outside of an announced pass it stays as it is.
 
         One after the other: autograd has a thread for each GPU, and gradients of weights that wait on the processor
         arrive in the one that began the pass, while the former goes on.
         """
         with self._lock:
-            self._add_gradient(part, name)
+            self._add_gradient(unit, name)
 
-    def _add_gradient(self, part: str, name: str) -> None:
+    def _add_gradient(self, unit: str, name: str) -> None:
         now = self._pass
         if now is None:
             return
-        parameter = self._groups[part].parameters[name]
+        parameter = self._groups[unit].parameters[name]
         assert parameter.grad is not None
-        norm = now.norms.setdefault(part, {})[name] = gradient_norm(parameter.grad)
+        norm = now.norms.setdefault(unit, {})[name] = gradient_norm(parameter.grad)
         if now.generators is None:
             if name not in now.kept:
                 parameter.grad = None
@@ -105,7 +105,7 @@ class FusedBackward:
         # One wait for the device for each weight: what is no number must not get into the weights.
         now.is_broken = now.is_broken or not norm.isfinite().item()
         if not now.is_broken:
-            self._sliced_step.move({part: [name]}, now.generators)
+            self._sliced_step.move({unit: [name]}, now.generators)
         parameter.grad = None
 
     @contextlib.contextmanager
@@ -117,10 +117,10 @@ class FusedBackward:
             self._pass = None
 
 
-def _hook(owner: weakref.ref[FusedBackward], part: str, name: str) -> Callable[[torch.Tensor], None]:
+def _hook(owner: weakref.ref[FusedBackward], unit: str, name: str) -> Callable[[torch.Tensor], None]:
     def hook(_: torch.Tensor) -> None:
         fused = owner()
         if fused is not None:
-            fused.arrived(part, name)
+            fused.arrived(unit, name)
 
     return hook

@@ -1,4 +1,4 @@
-"""Groups of trainable parameters, by the part of the model they belong to, and their freezing in mid-run."""
+"""Training units: groups of parameters that are trained and frozen together, each with its own learning rate."""
 
 from __future__ import annotations
 
@@ -11,23 +11,32 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from modules.optim.master_weights import MasterWeight, Rounding
+from modules.settings.every import Every
+
+NEVER = Every()
 
 _GROUP = "group "  # no parameter's full name begins so
 
 
 @dataclass(eq=False)
 class TrainGroup:
-    """The trained parameters of one part, by full name, with their learning rate. A frozen group stays frozen.
+    """A training unit: parameters, by full name, with their learning rate and the span they train for.
 
-    `module` holds the parameters, and is in training mode as long as they are trained. `master_weights` are what the
-    optimizer moves in place of parameters in 16 bits; `hooks` are those on its parameters.
+    Learning rates, gradient norms and events know it by its `name`: that of a part of the model, or another one. `part`
+    is the part it lives in, where it lives in one; several units may live in the same. `label` is what people call it.
+    A frozen unit stays frozen. `module` holds the parameters, and is in training mode as long as they are trained.
+    `master_weights` are what the optimizer moves in place of parameters in 16 bits; `hooks` are those on its
+    parameters.
     """
 
-    part: str
+    name: str
     parameters: dict[str, nn.Parameter]
     learning_rate: float
     is_training: bool = True
     module: nn.Module | None = None
+    part: str | None = None
+    label: str = ""
+    stop_after: Every = NEVER
     master_weights: dict[str, MasterWeight] = field(default_factory=dict)
     hooks: list[RemovableHandle] = field(default_factory=list)
 
@@ -39,9 +48,9 @@ class TrainGroup:
 
 
 def optimizer_groups(groups: Iterable[TrainGroup]) -> list[dict[str, Any]]:
-    """Return the groups as torch's optimizers take them; the part's name is kept under "part"."""
+    """Return the groups as torch's optimizers take them; the unit's name is kept under "unit"."""
     return [
-        {"params": list(moved_parameters([g]).values()), "lr": g.learning_rate, "part": g.part}
+        {"params": list(moved_parameters([g]).values()), "lr": g.learning_rate, "unit": g.name}
         for g in groups
         if g.parameters
     ]
@@ -66,7 +75,7 @@ def freeze(group: TrainGroup, optimizer: torch.optim.Optimizer) -> None:
     for master_weight in group.master_weights.values():
         optimizer.state.pop(master_weight.moved, None)
     group.master_weights.clear()
-    optimizer.param_groups[:] = [g for g in optimizer.param_groups if g.get("part") != group.part]
+    optimizer.param_groups[:] = [g for g in optimizer.param_groups if g.get("unit") != group.name]
 
 
 def steps_at_once(optimizer: torch.optim.Optimizer) -> bool:
@@ -98,7 +107,7 @@ def optimizer_state(
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Return the optimizer's state as tensors and as plain values, both keyed "parameter name|state name".
 
-    What it keeps in its groups (`OptimizerSpec.group_state`) is among the values, keyed "group part|state name".
+    What it keeps in its groups (`OptimizerSpec.group_state`) is among the values, keyed "group unit|state name".
     """
     tensors: dict[str, torch.Tensor] = {}
     values: dict[str, Any] = {}
@@ -144,4 +153,4 @@ def is_of_group(key: str) -> bool:
 
 def _groups_by_owner(optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Any]]:
     """Return the groups that keep state, by the first half of its keys."""
-    return {f"{_GROUP}{g['part']}": g for g in optimizer.param_groups if g.get("group_state")}
+    return {f"{_GROUP}{g['unit']}": g for g in optimizer.param_groups if g.get("group_state")}

@@ -25,11 +25,11 @@ Generators = Callable[[str], torch.Generator | None]
 class HookHandle(Protocol):
     """Who wants to see parameters right before they move, with their gradients in place, and right after."""
 
-    def before_move(self, part: str, parameters: Sequence[nn.Parameter]) -> None:
-        """Called before each move of some of a part's parameters, as the optimizer sees them."""
+    def before_move(self, unit: str, parameters: Sequence[nn.Parameter]) -> None:
+        """Called before each move of some of a unit's parameters, as the optimizer sees them."""
         ...
 
-    def after_move(self, part: str) -> None:
+    def after_move(self, unit: str) -> None:
         """Called after it."""
         ...
 
@@ -38,7 +38,7 @@ class SlicedStep:
     """Moves what it is told to by the rule of an optimizer."""
 
     def __init__(self, groups: Iterable[TrainGroup], optimizer: torch.optim.Optimizer, hook_handle: HookHandle) -> None:
-        self._groups = {g.part: g for g in groups}
+        self._groups = {g.name: g for g in groups}
         self._optimizer = optimizer
         self._hook_handle = hook_handle
 
@@ -52,24 +52,24 @@ class SlicedStep:
         on the order of moves; `clip` may change the gradients, in float32, right before.
         """
         # By the names that move, not by all there are: a fused pass comes here with each weight alone.
-        own = {part: self._groups[part].master_weights for part in names}
-        master_weights = {n: own[part][n] for part, some in names.items() for n in some if n in own[part]}
+        own = {unit: self._groups[unit].master_weights for unit in names}
+        master_weights = {n: own[unit][n] for unit, some in names.items() for n in some if n in own[unit]}
         for master_weight in master_weights.values():
             master_weight.fill()
-        moved = {part: [self._moved(part, n) for n in some] for part, some in names.items()}
+        moved = {unit: [self._moved(unit, n) for n in some] for unit, some in names.items()}
         if clip is not None:
             clip([p for parameters in moved.values() for p in parameters])
-        for part, parameters in moved.items():
-            self._hook_handle.before_move(part, parameters)
+        for unit, parameters in moved.items():
+            self._hook_handle.before_move(unit, parameters)
         self._step(moved)
-        for part in moved:
-            self._hook_handle.after_move(part)
+        for unit in moved:
+            self._hook_handle.after_move(unit)
         for name, master_weight in master_weights.items():
             master_weight.give_value(generators(name))
             master_weight.release()
 
-    def _moved(self, part: str, name: str) -> nn.Parameter:
-        group = self._groups[part]
+    def _moved(self, unit: str, name: str) -> nn.Parameter:
+        group = self._groups[unit]
         return group.master_weights[name].moved if name in group.master_weights else group.parameters[name]
 
     def _step(self, moved: Mapping[str, list[nn.Parameter]]) -> None:
@@ -80,7 +80,7 @@ class SlicedStep:
         optimizer = self._optimizer
         everything = [g["params"] for g in optimizer.param_groups]
         for group in optimizer.param_groups:
-            group["params"] = moved.get(group["part"], [])
+            group["params"] = moved.get(group["unit"], [])
         try:
             optimizer.step()
         finally:
@@ -89,7 +89,7 @@ class SlicedStep:
 
 
 def slices(groups: Iterable[TrainGroup], optimizer: torch.optim.Optimizer) -> Iterator[dict[str, list[str]]]:
-    """Yield the names, by part, of all parameters that have gradients, as the optimizer is to move them at once.
+    """Yield the names, by unit, of all parameters that have gradients, as the optimizer is to move them at once.
 
     Those in float32 come together, those in 16 bits in slices of at most `SLICE_WEIGHTS`; all in one where the
     optimizer's step looks at all weights together.
@@ -99,10 +99,10 @@ def slices(groups: Iterable[TrainGroup], optimizer: torch.optim.Optimizer) -> It
         yield from _everything(groups)
         return
     plain = {
-        g.part: [n for n, p in g.parameters.items() if n not in g.master_weights and p.grad is not None] for g in groups
+        g.name: [n for n, p in g.parameters.items() if n not in g.master_weights and p.grad is not None] for g in groups
     }
     if any(plain.values()):
-        yield {part: names for part, names in plain.items() if names}
+        yield {unit: names for unit, names in plain.items() if names}
     taken: dict[str, list[str]] = {}
     num_weights = 0
     for group in groups:
@@ -113,7 +113,7 @@ def slices(groups: Iterable[TrainGroup], optimizer: torch.optim.Optimizer) -> It
             if taken and num_weights + size > SLICE_WEIGHTS:
                 yield taken
                 taken, num_weights = {}, 0
-            taken.setdefault(group.part, []).append(name)
+            taken.setdefault(group.name, []).append(name)
             num_weights += size
     if taken:
         yield taken
@@ -121,10 +121,10 @@ def slices(groups: Iterable[TrainGroup], optimizer: torch.optim.Optimizer) -> It
 
 def _everything(groups: Iterable[TrainGroup]) -> Iterator[dict[str, list[str]]]:
     """Yield one slice, of all that has gradients; none where nothing has."""
-    holders = {g.part: zip(g.parameters, gradient_holders(g), strict=True) for g in groups}
-    names = {part: [n for n, p in pairs if p.grad is not None] for part, pairs in holders.items()}
+    holders = {g.name: zip(g.parameters, gradient_holders(g), strict=True) for g in groups}
+    names = {unit: [n for n, p in pairs if p.grad is not None] for unit, pairs in holders.items()}
     if any(names.values()):
-        yield {part: some for part, some in names.items() if some}
+        yield {unit: some for unit, some in names.items() if some}
 
 
 def total_norm(group: TrainGroup) -> torch.Tensor | None:
@@ -153,14 +153,14 @@ def gradient_norm(gradient: torch.Tensor) -> torch.Tensor:
 @contextlib.contextmanager
 def holding(optimizer: torch.optim.Optimizer, groups: Mapping[str, TrainGroup]) -> Iterator[None]:
     """Let an optimizer's groups hold, for a while, what holds the gradients: a loss scaler looks for them there."""
-    kept = {g["part"]: g["params"] for g in optimizer.param_groups}
+    kept = {g["unit"]: g["params"] for g in optimizer.param_groups}
     for group in optimizer.param_groups:
-        group["params"] = gradient_holders(groups[group["part"]])
+        group["params"] = gradient_holders(groups[group["unit"]])
     try:
         yield
     finally:
         for group in optimizer.param_groups:
-            group["params"] = kept[group["part"]]
+            group["params"] = kept[group["unit"]]
 
 
 def gradient_holders(group: TrainGroup) -> list[nn.Parameter]:

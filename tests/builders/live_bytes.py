@@ -85,6 +85,11 @@ def cuda_autocast(dtype: torch.dtype) -> Iterator[Callable[[], None]]:
             setattr(functional, name, function)
 
 
+def is_adapter(name: str) -> bool:
+    """Whether a parameter is an adapter's."""
+    return "lora_" in name or "lokr_" in name
+
+
 def give_weights(
     module: nn.Module, *, dtype: torch.dtype, adapter_dtype: torch.dtype, learns: Callable[[str], bool]
 ) -> None:
@@ -93,7 +98,7 @@ def give_weights(
         for name, old in list(part._parameters.items()):
             if old is not None:
                 full = f"{path}.{name}"
-                fresh = torch.empty(old.shape, dtype=adapter_dtype if "lora_" in full else dtype)
+                fresh = torch.empty(old.shape, dtype=adapter_dtype if is_adapter(full) else dtype)
                 part._parameters[name] = nn.Parameter(fresh, requires_grad=learns(full))
         for name, buffer in list(part._buffers.items()):
             if buffer is not None:

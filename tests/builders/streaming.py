@@ -20,7 +20,7 @@ import psutil
 import torch
 from torch import nn
 
-from modules.adapters.lora import LoraShape, attach_lora
+from modules.adapters.lora_layers import LoraShape, attach_lora
 from modules.adapters.targets import target_layers
 from modules.config.schema import Config
 from modules.families.protocol import ModelFamily
@@ -36,7 +36,7 @@ from tests.builders.models import write_sd_folder
 from tests.builders.more_models import write_sdxl_folder
 from tests.builders.pipelines import load_tiny
 from trainer.data.datasets import datasets_of
-from trainer.export.lora import LoraExporter
+from trainer.export.adapter import AdapterExporter
 from trainer.export.model import ModelExporter
 from trainer.methods.denoise import Denoise
 from trainer.run.checkpoint import write_state
@@ -86,12 +86,12 @@ def blow_up(family: ModelFamily, num_bytes: int) -> dict[str, torch.Tensor]:
     return weights
 
 
-def lora_exporter(family: ModelFamily, config: Config) -> LoraExporter:
+def lora_exporter(family: ModelFamily, config: Config) -> AdapterExporter:
     """Return what writes the LoRA of a family's UNet."""
     unet = family.parts["unet"]
     targets = target_layers(unet.module, "denoiser", layers="all", custom_layers="", reaches=unet.reaches)
     adapter = attach_lora("unet", unet.module, targets, LoraShape(2, 1.0, 0.0, torch.float32), seed=1)
-    return LoraExporter([adapter], family.lora_naming, config, datasets_of(config).training)
+    return AdapterExporter([adapter], family.lora_naming, config, datasets_of(config).training)
 
 
 def saving(family_name: str, form: str, folder: Path) -> Callable[[int], Callable[[], None]]:

@@ -82,7 +82,14 @@ def test_test_verb_installs_what_tests_need_and_runs_pytest(project: Project) ->
 def test_all_tests_run_in_several_processes(project: Project) -> None:
     project.tool("Xvfb", "exit 1")
     arguments = project.start("test").report["arguments"]
-    assert arguments == ["-n", "auto", "--maxprocesses", "4", "--dist", "loadfile"]
+    assert arguments == ["-n", "logical", "--maxprocesses", "4", "--dist", "worksteal"]
+
+
+def test_every_row_of_the_matrices_runs_on_several_processors_too(project: Project) -> None:
+    project.tool("Xvfb", "exit 1")
+    in_parallel = ["-n", "logical", "--maxprocesses", "4", "--dist", "worksteal", "-m", "full or not full"]
+    assert project.start("test", "--full").report["arguments"] == in_parallel
+    assert project.start("test", "tests/unit", "--full").report["arguments"] == [*in_parallel, "tests/unit"]
 
 
 def test_window_starts_on_a_real_display(project: Project) -> None:

@@ -12,7 +12,7 @@ from peft.tuners.lora import LoraLayer
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from modules.adapters.lora import LoraAdapter, LoraShape, attach_lora
+from modules.adapters.lora_layers import LoraAdapter, LoraShape, attach_lora
 from modules.adapters.targets import target_layers
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
@@ -21,8 +21,8 @@ from modules.families.protocol import ModelFamily
 from modules.system.errors import DarkroomError
 from tests.builders.configs import laid_over
 from tests.builders.pipelines import load_tiny, sample_in_diffusers, sample_with_ours, stock_pipeline
-from trainer.export.lora import LoraExporter
-from trainer.run.standalone import put_lora_on
+from trainer.export.adapter import AdapterExporter
+from trainer.run.standalone import put_adapter_on
 
 PROMPT = SamplePrompt(
     prompt="a red disc", negative_prompt="blurred", width_px=64, height_px=64, seed=3, steps=4, guidance=3.0
@@ -57,9 +57,9 @@ def trained(request: pytest.FixtureRequest) -> Trained:
     return folder, family, adapters
 
 
-def exporter(family: ModelFamily, adapters: list[LoraAdapter], **output: str) -> LoraExporter:
+def exporter(family: ModelFamily, adapters: list[LoraAdapter], **output: str) -> AdapterExporter:
     config = laid_over(Config(), {"output": {"dtype": "float32", **output}, "adapter": {"rank": 4, "alpha": 6.0}})
-    return LoraExporter(adapters, family.lora_naming, config, Dataset((), (), 1))
+    return AdapterExporter(adapters, family.lora_naming, config, Dataset((), (), 1))
 
 
 def weights(adapters: list[LoraAdapter]) -> dict[str, torch.Tensor]:
@@ -116,7 +116,7 @@ def test_saved_loaded_saved_is_the_same_file_but_for_the_date(trained: Trained, 
     first, second, later = (tmp_path / d / "lora.safetensors" for d in ("one", "two", "three"))
     exporter(family, adapters).save(first, weights(adapters), now=NOW, step=3, epoch=1)
     again = load_tiny(folder)
-    loaded = put_lora_on(again, first)
+    loaded = put_adapter_on(again, first)
     loaded = sorted(loaded, key=lambda a: [b.part for b in adapters].index(a.part))
     exporter(again, loaded).save(second, weights(loaded), now=NOW, step=3, epoch=1)
     assert first.read_bytes() == second.read_bytes()

@@ -94,7 +94,7 @@ def test_a_mixed_run_follows_the_reward_in_some_steps(any_model: Path, images: P
         reward_config(tmp_path, any_model, images, probability=0.3),
         {
             "general": {"temp_device": "cpu:1", "debug_checks": True},
-            "training": {"epochs": 5, "batch_size": 1, "accumulation_steps": 2, "ema": {"mode": "temp_device"}},
+            "training": {"epochs": 2, "batch_size": 1, "accumulation_steps": 2, "ema": {"mode": "temp_device"}},
         },
     )
     ran = run(config)
@@ -246,6 +246,7 @@ def test_every_trained_parameter_gets_its_gradient(
 
 def test_ways_to_save_memory_change_no_bit(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     config = reward_config(tmp_path, tiny_sd, images, gradient_truncation="fixed", backprop_steps=3)
+    config = laid_over(config, {"training": {"epochs": 1}})
     plain = run(config)
     for unet in (
         {"checkpointing": "whole", "offload_activations": True},

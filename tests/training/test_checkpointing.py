@@ -12,7 +12,9 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
-from modules.adapters.lora import LoraAdapter, LoraShape, attach_lora
+from modules.adapters.lokr import Lokr
+from modules.adapters.lokr_layers import LOKR_KIND
+from modules.adapters.lora_layers import LoraAdapter, LoraShape, attach_lora
 from modules.adapters.targets import target_layers
 from modules.data.buckets import Size
 from modules.data.conditioning import Conditioning
@@ -58,9 +60,28 @@ def with_lora(model: Path, *, dropout: float = 0.0) -> tuple[ModelFamily, list[L
     return family, adapters
 
 
+def with_lokr(model: Path) -> tuple[ModelFamily, Parameters]:
+    """A family with a LoKr that does something, its first matrix whole and its second one in factors."""
+    family: ModelFamily = load_tiny(model)
+    generator = torch.Generator().manual_seed(1)
+    parameters: Parameters = {}
+    for name in trained_parts(family):
+        part = family.parts[name]
+        targets = target_layers(part.module, part.spec.role, layers="all", custom_layers="", reaches=part.reaches)
+        adapter = LOKR_KIND.attach(name, part.module, targets, Lokr(rank=1, dropout=0.3, use_tucker=True), seed=3)
+        parameters |= adapter.parameters()
+        part.module.train()
+    for key, parameter in parameters.items():
+        if key.endswith(("lokr_w2", "lokr_w2_b")):  # zero at first, which would hide the gradients of the others
+            parameter.data = torch.randn(parameter.shape, generator=generator) * 0.1
+    return family, parameters
+
+
 @functools.cache
 def trained(model: Path, kind: str) -> tuple[ModelFamily, Parameters]:
     """A family with what is trained of it; loaded once, as nothing here moves a weight."""
+    if kind.startswith("lokr"):
+        return with_lokr(model)
     if kind.startswith("lora"):
         family, adapters = with_lora(model, dropout=0.3 if "dropout" in kind else 0.0)
         return family, {n: p for a in adapters for n, p in a.parameters().items()}
@@ -160,13 +181,16 @@ def memory_of(mode: str, saves: str, resident: frozenset[str] = frozenset()) -> 
     )
 
 
+KINDS = ["full", "lora", "lora with dropout", "lokr with dropout", "embedding"]
 MODES = ["off", "block", "whole"]
 SAVES = ["nothing more", "activations", "layers"]
 
 
 @pytest.mark.parametrize(
     ("model", "kind", "mode", "saves"),
-    matrix(["tiny_sd", "tiny_sdxl"], ["full", "lora", "lora with dropout", "embedding"], MODES, SAVES),
+    matrix(
+        ["tiny_sd", "tiny_sdxl"], ["full", "lora", "lora with dropout", "lokr with dropout", "embedding"], MODES, SAVES
+    ),
     ids=str,
 )
 def test_gradients_equal_the_plain_ones_bit_for_bit(
@@ -175,7 +199,7 @@ def test_gradients_equal_the_plain_ones_bit_for_bit(
     """Every parameter that the family declares reachable; offloading too, as a copy is lossless."""
     folder = request.getfixturevalue(model)
     family, parameters = trained(folder, kind)
-    resident = frozenset(n.partition(".")[2] for n in parameters) if "lora" in kind else frozenset()
+    resident = frozenset(n.partition(".")[2] for n in parameters) if kind.startswith("lo") else frozenset()
     saved = gradients(family, parameters, memory_of(mode, saves, resident), guarded=saves != "nothing more")
     assert_equal_gradients(plain_gradients(folder, kind, predicted), saved)
 

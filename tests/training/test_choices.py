@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from datetime import datetime
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -46,16 +47,17 @@ def base(tiny_sd: Path, tmp_path_factory: pytest.TempPathFactory) -> Config:
     """A run in which every choice has something to work on."""
     folder = tmp_path_factory.mktemp("choices")
     images = draw_folder(folder / "named discs", sizes=[(64, 64)] * 2 + [(96, 64)])
+    held_out = draw_folder(folder / "held out", sizes=[(64, 64)])
     config = small_config(
         folder,
         model=tiny_sd,
         images=images,
-        concepts=[{"path": str(images)}, {"path": str(images), "kind": "validation"}],
+        concepts=[{"path": str(images)}, {"path": str(held_out), "kind": "validation"}],
         parts={"unet": {"train": True}, "text_encoder": {"train": True}, "vae": {"train": True}},
         training={"epochs": 2, "batch_size": 1, "ema": {"mode": "train_device", "decay": 0.5}, "learning_rate": 0.02},
         adapter={"custom_layers": "attn2"},
         sampling={"at_end": True, "prompts": [SAMPLE]},
-        validation={"every": {"n": 1, "unit": "epoch"}},
+        validation={"every": {"n": 1, "unit": "epoch"}, "num_timesteps": 1},
         reward={"models": [{"kind": "brightness"}], "measure_every": {"unit": "never"}},
     )
     return laid_over(config, {"model": {"offline": True}})
@@ -153,6 +155,7 @@ EXACT = {
 # What a choice asks for beside it.
 SHORT_CHAIN = {"name": "alignprop", "steps": 3, "backprop_steps": 2, "guidance": 1.0, "target_reward": 0.1}
 BESIDE: dict[str, dict[str, Any]] = {
+    "adapter.layers": {"adapter.custom_layers": "attn2"},
     "model.zero_terminal_snr": {"model.prediction_type": "v_prediction"},
     **{f: {"training.method": SHORT_CHAIN} for f in ("training.method.gradient_truncation", "training.method.loss")},
     "reward.models.0.kind": {"training.method": SHORT_CHAIN},
@@ -239,10 +242,16 @@ def another_value(config: Config, record: FieldRecord) -> Any:
 
 
 def test_what_is_called_exact_is_offered_and_exact(base: Config, plain: str) -> None:
+    """Together, as far as they go together: one run has the first choice of every field, the next one the second."""
     choices = {(record.path, value): record for _, record, value in choices_of(base)}
     assert choices.keys() >= EXACT | ALONE
-    for path, value in sorted(EXACT):
-        assert left_behind(run(with_choice(base, choices[path, value], value), clocks=CLOCKS)) == plain
+    by_path = {path: [v for p, v in sorted(EXACT) if p == path] for path, _ in EXACT}
+    for together in zip_longest(*by_path.values()):
+        config, chosen = base, dict(zip(by_path, together, strict=True))
+        for path, value in chosen.items():
+            if value is not None:
+                config = with_choice(config, choices[path, value], value)
+        assert left_behind(run(config, clocks=CLOCKS)) == plain, chosen
 
 
 def test_tf32_is_switched_on(base: Config, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ EVERYTHING: dict[str, Any] = {
         "every": {"n": 1, "unit": "epoch"},
         "prompts": [{"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 2, "guidance": 3.0}],
     },
-    "validation": {"every": {"n": 1, "unit": "epoch"}, "num_timesteps": 2},
+    "validation": {"every": {"n": 1, "unit": "epoch"}, "num_timesteps": 1},
     "backup": {"every": {"n": 1, "unit": "epoch"}, "save_every": {"n": 1, "unit": "epoch"}},
 }
 FORMS: dict[str, dict[str, Any]] = {
@@ -244,6 +244,12 @@ def test_the_guard_distinguishes_devices_and_allows_constants() -> None:
         assert guard.tag_of(here * 2 + torch.ones(2)) == "cpu"
         with pytest.raises(DeviceMixError, match=r"cpu: \(2,\), cpu:1: \(2,\)"):
             here + there
+        with pytest.raises(DeviceMixError):
+            torch.cat([here, there])  # in a list
+        with pytest.raises(DeviceMixError):
+            torch.nn.functional.linear(here, torch.ones(3, 2), bias=move(torch.ones(3), Device("cpu:1")))
+        assert guard.tag_of(torch.cat([here, here])) == "cpu"
+        assert [guard.tag_of(t) for t in here.split(1)] == ["cpu", "cpu"]
         assert guard.tag_of(here + move(there, CPU)) == "cpu"
         assert guard.tag_of(here + there.sum()) == "cpu"  # a tensor without dimensions may meet any
         both = torch._foreach_mul([here, there], [here, there])  # of lists each pair for itself

@@ -62,7 +62,7 @@ def config(tiny_sd: Path, images: Path, tmp_path: Path) -> Config:
 def config_of(model: Path, images: Path, folder: Path, **changes: Any) -> Config:
     everything = {
         "concepts": [{"path": str(images)}, {"path": str(images), "kind": "validation"}],
-        "validation": {"every": {"n": 1, "unit": "epoch"}, "num_timesteps": 3},
+        "validation": {"every": {"n": 1, "unit": "epoch"}, "num_timesteps": 1},
         "sampling": {"every": {"n": 1, "unit": "epoch"}, "prompts": [SAMPLE]},
         "training": {"epochs": 1},
     }

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from modules.config.schema import Config
-from trainer.export.lora import embedded_config
+from trainer.export.adapter import embedded_config
 
 PRIVATE = ("holiday images", "a private prompt", "my concepts", "my samples", "an odd setting")
 

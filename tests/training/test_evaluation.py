@@ -49,7 +49,7 @@ def trained(dtype: torch.dtype = torch.float32) -> tuple[nn.Sequential, TrainGro
 def evaluation_of(
     module: nn.Module, group: TrainGroup, kind: type[torch.optim.Optimizer] = ScheduleFree, ema: Ema | None = None
 ) -> Evaluation:
-    optimizer: Any = kind([{"params": list(moved_parameters([group]).values()), "part": "unet"}], lr=0.1)  # type: ignore[call-arg]
+    optimizer: Any = kind([{"params": list(moved_parameters([group]).values()), "unit": "unet"}], lr=0.1)  # type: ignore[call-arg]
     return Evaluation([module], ema, optimizer, [group])
 
 

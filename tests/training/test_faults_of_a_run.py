@@ -34,7 +34,7 @@ from trainer.events import (
     WarningRaised,
     from_line,
 )
-from trainer.export.lora import LoraExporter
+from trainer.export.adapter import AdapterExporter
 from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepContext, StepLoss
 from trainer.run.endings import Backups
@@ -53,14 +53,14 @@ def no_room(*_arguments: Any, **_options: Any) -> None:
 
 def no_room_for_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk has room for backups, but not for the exported model; before the first step it still had."""
-    plain = LoraExporter.save
+    plain = AdapterExporter.save
 
-    def save(self: LoraExporter, path: Path, *arguments: Any, **options: Any) -> None:
+    def save(self: AdapterExporter, path: Path, *arguments: Any, **options: Any) -> None:
         if options["step"]:
             no_room()
         plain(self, path, *arguments, **options)
 
-    monkeypatch.setattr(LoraExporter, "save", save)
+    monkeypatch.setattr(AdapterExporter, "save", save)
 
 
 def no_room_for_backups(monkeypatch: pytest.MonkeyPatch) -> None:

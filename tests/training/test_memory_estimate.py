@@ -16,7 +16,11 @@ from safetensors.torch import load_file
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
-from modules.adapters.lora import LoraShape, attach_lora
+from modules.adapters.lokr import LOKR, Lokr
+from modules.adapters.lokr_layers import LOKR_KIND
+from modules.adapters.lora_layers import LoraShape, attach_lora
+from modules.adapters.protocol import kind_of
+from modules.adapters.registry import ADAPTERS
 from modules.adapters.targets import target_layers
 from modules.estimate.architecture import architecture_of
 from modules.estimate.passes import Passes, count
@@ -32,8 +36,9 @@ from modules.memory.tape import AdapterPlan, PartPlan, Tape
 from modules.memory.walk import Walk
 from modules.optim.optimizers.adafactor import Adafactor
 from modules.system.devices import CPU
+from tests.builders.adapter_plans import lora_plan
 from tests.builders.configs import small_config
-from tests.builders.live_bytes import LiveBytes, cuda_autocast, give_weights
+from tests.builders.live_bytes import LiveBytes, cuda_autocast, give_weights, is_adapter
 from tests.builders.pipelines import load_tiny
 from tests.builders.runs import run
 from tests.builders.single_files import write_tiny
@@ -132,7 +137,19 @@ def test_a_lora_is_counted_from_shapes_and_the_filter(layers: str) -> None:
     entries = {"attention_mlp": ("attentions",), "attention": ("attn",), "all": ("",)}.get(
         layers, ("attn2", "ff.net.2")
     )
-    plan = PartPlan(trains="adapter", adapter=AdapterPlan(RANK, 4, entries))
+    plan = PartPlan(trains="adapter", adapter=lora_plan(RANK, 4, entries))
+    found = Passes(FAMILIES["sd"], shipped_configs("sd1")).weights("unet", plan).adapter
+    assert sorted(found.values()) == sorted(tuple(p.shape) for p in adapter.parameters().values())
+
+
+@pytest.mark.parametrize("settings", [{}, {"decompose_both": True}, {"full_matrix": True}, {"use_tucker": True}])
+@pytest.mark.parametrize("vec_trick", [True, False])
+def test_a_lokr_is_counted_from_shapes(settings: dict[str, bool], vec_trick: bool) -> None:
+    unet, lokr = meta_part("sd1", "unet"), Lokr(rank=4, vec_trick=vec_trick, **settings)
+    names = target_layers(unet, "denoiser", layers="all", custom_layers="", reaches=lambda name: True)
+    with torch.device("meta"):
+        adapter = LOKR_KIND.attach("unet", unet, names, lokr, seed=0)
+    plan = PartPlan(trains="adapter", adapter=AdapterPlan(lokr, LOKR.walk, 4, ("",)))
     found = Passes(FAMILIES["sd"], shipped_configs("sd1")).weights("unet", plan).adapter
     assert sorted(found.values()) == sorted(tuple(p.shape) for p in adapter.parameters().values())
 
@@ -157,8 +174,8 @@ class Case:
         return PartPlan(
             weight_bytes=self.dtype.itemsize,
             compute_bytes=2 if self.is_mixed else 0,
-            trains=self.trains,
-            adapter=AdapterPlan(RANK, 4, ("attentions",)) if self.trains == "adapter" else None,
+            trains="full" if self.trains == "full" else "adapter",
+            adapter=ADAPTER_PLANS.get(self.trains),
             checkpointing=self.mode,
         )
 
@@ -168,11 +185,19 @@ class Case:
 
 
 BF16, F32 = torch.bfloat16, torch.float32
+ADAPTER_PLANS = {
+    "adapter": lora_plan(RANK, 4, ("attentions",)),
+    "lokr": AdapterPlan(Lokr(rank=4), LOKR.walk, 4, ("attentions",)),
+    "lokr as a whole": AdapterPlan(Lokr(rank=4, vec_trick=False), LOKR.walk, 4, ("attentions",)),
+}
 DAILY = [
     Case("sd1", 512, 1, "full", F32, False, "off"),
     Case("sd1", 512, 1, "full", F32, True, "block"),
     Case("sd1", 1024, 1, "adapter", F32, True, "off"),
     Case("sd1", 512, 2, "adapter", BF16, True, "block"),
+    Case("sd1", 512, 1, "lokr", F32, False, "off"),
+    Case("sd1", 512, 2, "lokr", BF16, True, "block"),
+    Case("sd1", 512, 1, "lokr as a whole", BF16, True, "off"),
     Case("sdxl", 512, 1, "full", BF16, True, "off"),
     Case("sdxl", 1024, 1, "full", BF16, True, "block"),
 ]
@@ -212,12 +237,13 @@ def measured(case: Case, *, num_passes: int = 1) -> tuple[int, int]:
     """
     unet = meta_part(case.model, "unet").train()
     config = shipped_configs(case.model)["unet"]
-    if case.trains == "adapter":
+    if case.trains in ADAPTER_PLANS:
         names = target_layers(unet, "denoiser", layers="attention_mlp", custom_layers="", reaches=lambda name: True)
+        settings = ADAPTER_PLANS[case.trains].settings
         with torch.device("meta"):
-            attach_lora("unet", unet, names, LoraShape(RANK, 1.0, 0.0, F32), seed=0)
+            kind_of(ADAPTERS[settings.name]).attach("unet", unet, names, settings, seed=0)
     with FakeTensorMode():
-        give_weights(unet, dtype=case.dtype, adapter_dtype=F32, learns=lambda n: case.trains == "full" or "lora_" in n)
+        give_weights(unet, dtype=case.dtype, adapter_dtype=F32, learns=lambda n: case.trains == "full" or is_adapter(n))
         forward = checkpointed(unet, "denoiser", case.mode)
         inputs = {
             "sample": torch.empty(case.batch, 4, *latents(case), dtype=case.dtype),
@@ -282,7 +308,7 @@ def test_a_text_encoder_that_learns_takes_what_was_estimated(part: str, mode: st
         forward = checkpointed(encoder, "text_encoder", mode)
         ids_BL = torch.zeros(4, 77, dtype=torch.long)
         kept, peak = passed(encoder, lambda: forward(input_ids=ids_BL).last_hidden_state, is_mixed=True)
-    plan = PartPlan(2, 2, "adapter", AdapterPlan(RANK, 4, ("layers.",)), checkpointing=mode)
+    plan = PartPlan(2, 2, "adapter", lora_plan(RANK, 4, ("layers.",)), checkpointing=mode)
     tape = Tape()
     clip_pass(
         Walk(tape, plan, records=True),

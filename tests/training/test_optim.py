@@ -219,7 +219,7 @@ def test_what_an_optimizer_keeps_in_its_groups_goes_out_and_in_by_part() -> None
     (left,) = optimizer.param_groups
     left |= {"d": 0.0, "k": 0}
     restore_optimizer_state(optimizer, named_parameters(groups), *state)
-    assert (left["part"], left["d"], left["k"]) == ("b", 0.25, 7)
+    assert (left["unit"], left["d"], left["k"]) == ("b", 0.25, 7)
 
 
 @pytest.mark.parametrize("settings", WITH_MORE_STATE, ids=lambda s: s.name)
@@ -333,7 +333,7 @@ def test_freezing_drops_gradients_state_and_group_and_keeps_the_rest() -> None:
     assert torch.equal(groups[0].parameters["a.w"], before)
     assert not torch.equal(groups[1].parameters["b.w"], other)
     assert list(optimizer.state) == list(groups[1].parameters.values())
-    assert [g["part"] for g in optimizer.param_groups] == ["b"]
+    assert [g["unit"] for g in optimizer.param_groups] == ["b"]
 
 
 def test_schedules_follow_their_formulas() -> None:

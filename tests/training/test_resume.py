@@ -20,7 +20,7 @@ from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.runs import assert_equal_tensors, run
 from trainer.commands import CommandDesk, Stop
-from trainer.events import RunFailed, StepFinished, WarningRaised
+from trainer.events import RunFailed, StepFinished, WarningRaised, to_line
 from trainer.methods.protocol import StepLoss
 from trainer.preflight import check
 from trainer.step.stepper import Stepper
@@ -118,12 +118,10 @@ def test_killed_twice_and_resumed_ends_bit_equal(hard_config: Config, tmp_path: 
         )
         for name in ("straight", "killed")
     )
-    for config, name in ((straight, "straight"), (killed, "killed")):
-        save_file(config, tmp_path / f"{name}.json")
-
-    code, events = process("train", str(tmp_path / "straight.json"))
-    assert code == 0
-    expected = steps_of(events)
+    save_file(killed, tmp_path / "killed.json")
+    uninterrupted = run(straight)
+    assert uninterrupted.finished.outcome == "finished"
+    expected = steps_of([json.loads(to_line(event)) for event in uninterrupted.events])
     assert len(expected) == 20
 
     first = process("train", str(tmp_path / "killed.json"), kill_after_step=12)
@@ -156,7 +154,8 @@ def test_stopped_in_mid_window_and_resumed_ends_bit_equal(
 ) -> None:
     """The window under way is forgotten and replayed."""
     configs = [
-        laid_over(hard_config, {"general": {"workspace_dir": str(tmp_path / name)}}) for name in ("straight", "stopped")
+        laid_over(hard_config, {"general": {"workspace_dir": str(tmp_path / name)}, "training": {"epochs": 2}})
+        for name in ("straight", "stopped")
     ]
     straight = run(configs[0])
     desks: list[CommandDesk] = []

@@ -261,16 +261,16 @@ def test_many_in_a_row_stop_the_run_and_keep_the_good_model(config: Config, monk
 def test_a_result_that_cannot_be_written_lands_in_the_runs_folder(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainer.export.lora import LoraExporter
+    from trainer.export.adapter import AdapterExporter
 
-    plain = LoraExporter.save
+    plain = AdapterExporter.save
 
-    def save(self: LoraExporter, path: Path, *arguments: Any, **options: Any) -> None:
+    def save(self: AdapterExporter, path: Path, *arguments: Any, **options: Any) -> None:
         if path == Path(config.output.destination) and options["step"]:  # when it was tried, there still was room
             raise OSError(28, "No space left on device")
         plain(self, path, *arguments, **options)
 
-    monkeypatch.setattr(LoraExporter, "save", save)
+    monkeypatch.setattr(AdapterExporter, "save", save)
     ran = run(config)
     run_dir = Path(ran.of(RunStarted)[0].run_dir)
     assert ran.finished.model_path == str(run_dir / "save" / "lora.safetensors")

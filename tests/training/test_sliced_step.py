@@ -158,7 +158,7 @@ def test_a_step_that_looks_at_all_weights_is_made_once_with_all_of_them(
 
 
 def groups_by_part(groups: list[TrainGroup]) -> dict[str, TrainGroup]:
-    return {g.part: g for g in groups}
+    return {g.name: g for g in groups}
 
 
 def test_a_weight_without_a_gradient_stays_and_has_no_state() -> None:

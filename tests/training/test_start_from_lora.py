@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from modules.config.schema import Config
+from modules.settings.edit import set_path
 from tests.builders.configs import laid_over, small_config
 from tests.builders.runs import Ran, run
 from trainer.events import RunFailed, ValidationFinished
@@ -34,8 +35,13 @@ def trained_file(config: Config, path: Path, **output: Any) -> tuple[Path, Ran]:
     return Path(ran.finished.model_path), ran
 
 
-@pytest.mark.parametrize("form", ["kohya", "diffusers"])
-def test_it_goes_on_where_the_file_ended(config: Config, tmp_path: Path, form: str) -> None:
+LOKR = {"name": "lokr", "rank": 1, "use_tucker": True}
+
+
+@pytest.mark.parametrize(("form", "adapter"), [("kohya", {}), ("diffusers", {}), ("kohya", LOKR)])
+def test_it_goes_on_where_the_file_ended(config: Config, tmp_path: Path, form: str, adapter: dict[str, Any]) -> None:
+    if adapter:
+        config, _ = set_path(config, "adapter", {"alpha": 2.0, "layers": "all", **adapter})
     file, first = trained_file(config, tmp_path / "first.safetensors", format=form)
     # Another alpha: the strength of what was learned stays.
     onwards = laid_over(config, {"adapter": {"start_from": str(file), "alpha": 8.0}})

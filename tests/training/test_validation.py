@@ -35,6 +35,7 @@ from trainer.events import (
 )
 
 EVERY_STEP = {"every": {"n": 1, "unit": "step"}, "num_timesteps": 2}
+ONE_EPOCH: dict[str, Any] = {"training": {"epochs": 1}}
 HARD: dict[str, Any] = {
     "adapter": {"dropout": 0.3},
     "data": {"caption_dropout": 0.3},
@@ -145,7 +146,7 @@ def test_two_validations_of_the_same_weights_give_the_same_numbers(config: Confi
     """One after the other, and once more in a run that is resumed."""
     twice: list[ValidationFinished] = []
     plain = ValidationCallback._tell
-    hard = validated(laid_over(config, HARD), held_out)
+    hard = laid_over(validated(laid_over(config, HARD), held_out), ONE_EPOCH)
 
     def tell(self: ValidationCallback, result: ValidationFinished) -> None:
         plain(self, result)
@@ -164,7 +165,7 @@ def test_two_validations_of_the_same_weights_give_the_same_numbers(config: Confi
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Search, "state_dict", owe)
         owing = run(hard)
-    longer = laid_over(hard, {"training": {"epochs": 3}, "validation": {"every": {"n": 1, "unit": "epoch"}}})
+    longer = laid_over(hard, {"training": {"epochs": 2}, "validation": {"every": {"n": 1, "unit": "epoch"}}})
     again_run = run(longer, resume_from=Path(owing.finished.backup_path))
     assert again_run.finished.outcome == "finished"
     resumed = again_run.of(ValidationFinished)
@@ -174,8 +175,10 @@ def test_two_validations_of_the_same_weights_give_the_same_numbers(config: Confi
 
 def test_the_numbers_are_means_of_the_same_losses(config: Config, held_out: Path) -> None:
     gamma = {"training": {"loss": {"weighting": "min_snr", "gamma": 2.0}}}
-    plain = run(validated(config, held_out)).of(ValidationFinished)[0]
-    weighed = run(laid_over(validated(config, held_out, "w3"), gamma)).of(ValidationFinished)[0]
+    once = laid_over(config, ONE_EPOCH)
+    seldom = {"every": {"n": 1, "unit": "epoch"}}
+    plain = run(validated(once, held_out, **seldom)).of(ValidationFinished)[0]
+    weighed = run(laid_over(validated(once, held_out, "w3", **seldom), gamma)).of(ValidationFinished)[0]
     assert plain.loss == weighed.loss == pytest.approx(math.fsum(plain.by_timestep.values()) / 2)
     assert set(plain.by_concept) == {"plain", "heavy"}
     assert plain.loss == pytest.approx(math.fsum(plain.by_concept.values()) / 2)
@@ -202,8 +205,9 @@ def test_the_weighted_loss_is_that_of_the_training(
 
     monkeypatch.setattr("trainer.run.watchers.timestep_weights", twofold)
     min_snr = {"training": {"epochs": 1, "loss": {"weighting": "min_snr"}}}
-    concepts = [c.model_dump() for c in validated(config, held_out).concepts[:2]]
-    found = run(laid_over(validated(config, held_out), {**min_snr, "concepts": concepts})).of(ValidationFinished)[0]
+    validating = validated(config, held_out, every={"n": 1, "unit": "epoch"})
+    concepts = [c.model_dump() for c in validating.concepts[:2]]
+    found = run(laid_over(validating, {**min_snr, "concepts": concepts})).of(ValidationFinished)[0]
     assert found.weighted_loss == pytest.approx(2 * found.loss)
     assert {t for group in asked for t in group} == {250, 750}
 
@@ -365,22 +369,22 @@ def test_losses_on_other_noise_levels_are_not_compared(
     config: Config, held_out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     play(monkeypatch, {1: 0.1}, otherwise=0.5)
-    first = run(validated(config, held_out))
-    longer = laid_over(validated(config, held_out, num_timesteps=3), {"training": {"epochs": 3}})
+    first = run(laid_over(validated(config, held_out), ONE_EPOCH))
+    longer = laid_over(validated(config, held_out, num_timesteps=3), {"training": {"epochs": 2}})
     second = run(longer, resume_from=Path(first.finished.backup_path))
     assert any("the search for the best begins again" in w.message for w in second.of(WarningRaised))
     assert second.of(ValidationFinished)[0].is_best
-    same = run(laid_over(validated(config, held_out), {"training": {"epochs": 3}}),
+    same = run(laid_over(validated(config, held_out), {"training": {"epochs": 2}}),
                resume_from=Path(first.finished.backup_path))  # fmt: skip
     assert same.of(ValidationFinished)[0].best_step == 1
 
 
 def test_a_backup_from_before_there_was_a_best_is_resumed(config: Config, held_out: Path) -> None:
-    validating = validated(config, held_out)
+    validating = laid_over(validated(config, held_out), ONE_EPOCH)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Search, "state_dict", lambda self: {})
         first = run(validating)
-    resumed = run(laid_over(validating, {"training": {"epochs": 3}}), resume_from=Path(first.finished.backup_path))
+    resumed = run(laid_over(validating, {"training": {"epochs": 2}}), resume_from=Path(first.finished.backup_path))
     assert resumed.finished.outcome == "finished"
     assert resumed.of(ValidationFinished)[0].is_best
 

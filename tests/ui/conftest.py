@@ -1,4 +1,4 @@
-"""What tests of the window share. Any error in a Tk callback and any logged error fails the test it happens in."""
+"""Fixtures for tests of the window. Any logged error or error in a Tk callback fails its test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PATIENCE_SECONDS = 20.0
 
 
 class _ErrorCatcher(logging.Handler):
-    """Keeps every error that is logged: faults in Tk callbacks end here, too."""
+    """Records every logged error, including those in Tk callbacks."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -35,16 +35,16 @@ class _ErrorCatcher(logging.Handler):
         self.messages.append(self.format(record))
 
 
-def _log_fault(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    logging.getLogger(__name__).error("A fault outside of any window", exc_info=(kind, error, trace))
+def _log_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    logging.getLogger(__name__).error("An error outside of any window", exc_info=(kind, error, trace))
 
 
 @pytest.fixture(autouse=True)
 def logged_errors(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Fail a test in which an error was logged, unless it looks at the list and empties it."""
+    """Fail a test in which an error was logged, unless it reads and clears the list."""
     catcher = _ErrorCatcher()
     logging.getLogger().addHandler(catcher)
-    monkeypatch.setattr(sys, "excepthook", _log_fault)  # what a listener raises while there is no window
+    monkeypatch.setattr(sys, "excepthook", _log_error)  # errors of listeners without a window
     yield catcher.messages
     logging.getLogger().removeHandler(catcher)
     assert not catcher.messages, "\n".join(catcher.messages)
@@ -52,7 +52,7 @@ def logged_errors(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 @pytest.fixture(scope="session")
 def tk_root() -> Iterator[tk.Tk]:
-    """The one root of all tests: several in a process end in after-scripts of the dead."""
+    """The only root of all tests: with several, after-scripts of destroyed roots fail."""
     root = create_root(Theme("dark"))
     yield root
     root.destroy()
@@ -60,7 +60,7 @@ def tk_root() -> Iterator[tk.Tk]:
 
 @pytest.fixture
 def root(tk_root: tk.Tk) -> Iterator[tk.Tk]:
-    """The root without anything in it, and without the bindings of the last test."""
+    """The empty root, without the bindings of the last test."""
     bound_everywhere = set(tk_root.bind_all())
     yield tk_root
     for child in tk_root.winfo_children():
@@ -75,7 +75,7 @@ def root(tk_root: tk.Tk) -> Iterator[tk.Tk]:
 
 @dataclass
 class Window:
-    """The running window as a test drives it."""
+    """The running window, driven by a test."""
 
     app: App
     engine: FakeEngine
@@ -84,20 +84,20 @@ class Window:
     def wait_until(
         self, condition: Callable[[], object], what: str = "", *, patience_seconds: float = _PATIENCE_SECONDS
     ) -> None:
-        """Serve the window until something holds; no sleeping, but not forever either."""
+        """Run the window until a condition holds, without sleeping, up to a limit."""
         deadline = time.monotonic() + patience_seconds
         while not condition():
             self.app.root.update()
-            assert time.monotonic() < deadline, f"never came: {what or condition}"
+            assert time.monotonic() < deadline, f"timed out waiting for {what or condition}"
 
     def settle(self) -> None:
-        """Serve the window until nothing waits to be built or drawn."""
+        """Run the window until nothing is left to build or draw."""
         self.app.root.update()
         self.wait_until(lambda: self.app.context.pump.is_idle, "an idle pump")
         self.app.root.update()
 
     def open_page(self, key: str) -> object:
-        """Open a page as a user does, by a click in the side bar, and wait until it is complete."""
+        """Open a page by a click in the side bar, and wait until it is complete."""
         entry = self.app.shell.side_bar.entries[key]
         entry.event_generate("<Button-1>")
         self.settle()
@@ -106,9 +106,9 @@ class Window:
 
 @pytest.fixture
 def open_window(root: tk.Tk, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Window]]:
-    """Open windows one after the other; each is closed before the next opens, the last one at the end.
+    """Open windows one at a time; each is closed before the next opens, the last one at the end.
 
-    The first one has the defaults in its form, whatever preset the program would begin with.
+    The first one has the default config, not the preset of a first start.
     """
     monkeypatch.setattr("ui.app.first_form", FormModel)
     opened: list[App] = []
@@ -135,5 +135,5 @@ def open_window(root: tk.Tk, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
 
 @pytest.fixture
 def window(open_window: Callable[..., Window]) -> Window:
-    """The window as it opens the first time."""
+    """The window of a first start with the default config."""
     return open_window()

@@ -1,4 +1,4 @@
-"""How tests work a form: by the widgets that a row is made of, as a person would."""
+"""Driving forms in tests, through the widgets of their rows, as a user would."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def fill(entry: Entry, text: str) -> None:
 
 
 def pick(choice: Choice, name: str) -> None:
-    """Choose from the list that opens."""
+    """Choose from the menu that opens."""
     choice.menu.invoke(list(choice.choices).index(name))
 
 
 def answer_file_dialog(root: tk.Tk, path: Path) -> None:
-    """Type a path into the file dialog that opens next, and press Return in it, as a person would."""
+    """Type a path into the file dialog that opens next and press Return, as a user would."""
     dialog = ".__tk_filedialog"
     entry = f"{dialog}.contents.f2.ent"
 
@@ -73,11 +73,11 @@ def answer_file_dialog(root: tk.Tk, path: Path) -> None:
 
 
 def drop(over: tk.Misc, *paths: Path) -> None:
-    """Drop files over a widget: run what the nearest widget around it that accepts drops has bound, as tkdnd does."""
+    """Drop files on a widget: run the drop binding of its nearest ancestor that has one, as tkdnd does."""
     target: tk.Misc | None = over
     while target is not None and not target.tk.call("bind", str(target), "<<Drop>>"):
         target = target.master
-    assert target is not None, "nothing accepts what is dropped here"
+    assert target is not None, "no widget accepts the drop"
     script = str(target.tk.call("bind", str(target), "<<Drop>>"))
     data = tk._join([tk._join([str(p) for p in paths])])  # a list within a list, as Tcl writes it
     texts = {"%W": str(target), "%D": data, "%e": "<<Drop>>", "%X": "1", "%Y": "1", "%A": "copy", "%b": "1"}
@@ -94,7 +94,7 @@ def flip(switch: Switch) -> None:
 
 
 def shown_by(row: Row) -> str:
-    """Return what the widgets of a row show, in the form of `expected`."""
+    """Return the content of a row's widgets, in the form of `expected`."""
     frame, record = row.control.frame, row.record
     match record.kind:
         case "bool":
@@ -110,7 +110,7 @@ def shown_by(row: Row) -> str:
 
 
 def expected(record: FieldRecord, value: Any) -> str:
-    """Return what a row should show for a value."""
+    """Return the expected content of a row for a value."""
     match record.kind:
         case "bool":
             return str(value)
@@ -124,7 +124,7 @@ def expected(record: FieldRecord, value: Any) -> str:
 
 
 def change(row: Row) -> Any:
-    """Give the field of a row another value through its widgets; return the value it should now have."""
+    """Change the field of a row through its widgets; return the expected value."""
     frame, record = row.control.frame, row.record
     match record.kind:
         case "bool":

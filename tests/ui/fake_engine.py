@@ -1,4 +1,4 @@
-"""An executor that plays a run by script: the events a test wants, from a thread that lives as long as it says."""
+"""A fake engine: a test emits its events and decides when its thread ends."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ class FakeRun:
 
     @property
     def desk(self) -> Any:
-        """Where the window leaves its commands."""
+        """The queue of the window's commands."""
         return self.handle.desk
 
     def emit(self, *events: Event) -> None:
-        """Tell the window something."""
+        """Send an event to the window."""
         for event in events:
             self.handle.events.put(event)
 
     def end(self, *events: Event) -> None:
-        """Say the last words and let the thread finish."""
+        """Send the last events and end the thread."""
         self.emit(*events)
         self.over.set()
         self.handle.thread.join(10)
 
 
 class FakeEngine:
-    """Stands where `trainer.launch.launch` stands; the newest run is `run`."""
+    """Replaces `trainer.launch.launch`; the newest run is `run`."""
 
     def __init__(self) -> None:
         self.run: FakeRun | None = None
         self.requests: list[RunRequest] = []
 
     def launch(self, request: RunRequest) -> RunHandle:
-        """Begin a run that does nothing by itself."""
+        """Start a run that does nothing by itself."""
         self.requests.append(request)
         self.run = FakeRun(request)
         return self.run.handle
 
 
 def started(run_dir: str = "/tmp/runs/one", **changes: Any) -> RunStarted:
-    """Return the event that a run of ten epochs of forty steps begins with."""
+    """Return the first event of a run of ten epochs with forty steps each."""
     facts: dict[str, Any] = {
         "run_dir": run_dir, "family": "sd", "method": "denoise", "trains": "adapter", "epochs": 10, "total_steps": 400,
         "first_step": 0, "num_images": 12, "num_validation_images": 4, "num_trainable_parameters": 123_456,

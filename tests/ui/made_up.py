@@ -1,4 +1,4 @@
-"""A config with a section that no one has heard of: what the window shows of it, it shows without an edit."""
+"""A config with a made-up section: the window shows it without any change."""
 
 from __future__ import annotations
 
@@ -57,6 +57,6 @@ class Tea(Section):
 
 
 class TeaConfig(Config):
-    """Our config, and tea."""
+    """The config with an extra section."""
 
     tea: Tea = Tea()

@@ -1,4 +1,4 @@
-"""The pointer and the keys of a person, sent to the X server by xdotool: what synthetic events cannot show."""
+"""Real pointer and key events, sent to the X server by xdotool; they cover what synthetic events cannot."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def xdotool(*arguments: str) -> None:
 
 
 def click(window: Window, widget: tk.Misc, button: int = 1, *, from_left_px: int = 40) -> None:
-    """Move the pointer onto a widget, at most so far from its left edge, and click."""
+    """Move the pointer onto a widget, at most some pixels from its left edge, and click."""
     window.settle()
     x = widget.winfo_rootx() + min(from_left_px, widget.winfo_width() // 2)
     y = widget.winfo_rooty() + widget.winfo_height() // 2
@@ -31,7 +31,7 @@ def click(window: Window, widget: tk.Misc, button: int = 1, *, from_left_px: int
 
 
 def keys(window: Window, *names: str) -> None:
-    """Press keys one after the other."""
+    """Press keys in order."""
     for name in names:
         xdotool("key", name)
         window.settle()
@@ -40,8 +40,8 @@ def keys(window: Window, *names: str) -> None:
 def answer_file_dialog_by_hand(root: tk.Tk, name: str, *, first: tuple[str, ...] = ()) -> None:
     """Click into the entry of the file dialog that opens next, press some keys, type a file's name and press Return.
 
-    The dialog has an event loop of its own, so this happens in callbacks of Tk. Where a step does not come about, the
-    dialog is cancelled, and the test goes on to fail.
+    The dialog has its own event loop, so this runs in Tk callbacks. If a step does not happen, the
+    dialog is cancelled, and the test then fails.
     """
     tcl = root.tk
 
@@ -59,15 +59,15 @@ def answer_file_dialog_by_hand(root: tk.Tk, name: str, *, first: tuple[str, ...]
         yield lambda: str(tcl.call(FILE_ENTRY, "get")) == name
         xdotool("key", "Return")
 
-    def go_on(script: Iterator[Callable[[], bool]], has_come: Callable[[], bool], polls_left: int) -> None:
+    def run_steps(script: Iterator[Callable[[], bool]], has_come: Callable[[], bool], polls_left: int) -> None:
         if has_come():
             following = next(script, None)
             if following is not None:
-                go_on(script, following, _MAX_POLLS)
+                run_steps(script, following, _MAX_POLLS)
         elif polls_left:
-            root.after(_POLL_MS, go_on, script, has_come, polls_left - 1)
+            root.after(_POLL_MS, run_steps, script, has_come, polls_left - 1)
         else:
             tcl.call("set", "::tk::Priv(selectFilePath)", "")
 
     script = steps()
-    go_on(script, next(script), _MAX_POLLS)
+    run_steps(script, next(script), _MAX_POLLS)

@@ -1,4 +1,4 @@
-"""An `Interaction` that answers by script and keeps what it was asked and told."""
+"""An `Interaction` with scripted answers that records its calls."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ui.interaction import Answer, Failure, FileKind, Severity
 
 
 class Recorder:
-    """Put answers into `answers` by verb; a verb without an answer is cancelled."""
+    """Put answers into `answers` by method; a method without an answer returns "cancelled"."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {}
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
 
     def asked(self, verb: str) -> list[tuple[Any, ...]]:
-        """Return what a verb was called with, each time."""
+        """Return the arguments of all calls of a method."""
         return [arguments for name, arguments in self.calls if name == verb]
 
     def _answer(self, verb: str, default: Any, *arguments: Any) -> Any:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.ui.conftest import Window
+from tests.ui.driving import inside
 from ui.actions import Action, ActionTable, sequences_of
+from ui.pages.catalogue import PAGES, page_shortcut
+from ui.widgets.entry import Entry
+from ui.widgets.textarea import TextArea
 
 
 @pytest.mark.parametrize(
@@ -51,7 +57,7 @@ def test_no_shortcut_of_the_window_clashes_and_all_are_bound(window: Window) -> 
             ), (action.name, sequence)
 
 
-def test_every_action_says_what_it_does(window: Window) -> None:
+def test_every_action_has_a_label_and_a_tip(window: Window) -> None:
     for action in window.app.context.actions:
         assert action.label
         assert action.tip.startswith((action.help or action.label.rstrip("…"))[:5])
@@ -59,13 +65,16 @@ def test_every_action_says_what_it_does(window: Window) -> None:
             assert action.shortcut in action.tip
 
 
-def test_the_keys_do_what_they_say(window: Window) -> None:
+def test_shortcuts_run_their_actions(window: Window) -> None:
     root = window.app.root
     root.focus_force()
     root.update()
-    root.event_generate("<Control-Key-5>")
-    window.settle()
-    assert window.app.context.navigation.page == "training"
+    for page in PAGES:
+        for sequence in sequences_of(page_shortcut(page)):
+            window.app.context.navigation.open("concepts" if page.key == "general" else "general")
+            root.event_generate(sequence)
+            window.settle()
+            assert window.app.context.navigation.page == page.key, sequence
     window.app.form.edit_text("training.epochs", "77")
     root.event_generate("<Control-z>")
     assert window.app.form.config.training.epochs == 10
@@ -74,3 +83,21 @@ def test_the_keys_do_what_they_say(window: Window) -> None:
     root.event_generate("<Control-o>")
     root.event_generate("<Control-s>")
     assert [verb for verb, _ in window.asked.calls] == ["ask_file", "ask_save_file"]
+
+
+def test_the_page_shortcuts_leave_a_focused_text_alone(window: Window) -> None:
+    page: Any = window.open_page("general")
+    for path, widget in (("general.workspace_dir", Entry), ("general.notes", TextArea)):
+        found: Any = inside(page.form_view.reveal(path).control.frame, widget)
+        inner = found.tk_entry if widget is Entry else found.text
+        before = window.app.form.value(path)
+        for spec in PAGES:
+            for sequence in sequences_of(page_shortcut(spec)):
+                window.app.context.navigation.open("general")
+                window.settle()
+                inner.focus_force()
+                window.settle()
+                inner.event_generate(sequence)
+                window.settle()
+                assert window.app.context.navigation.page == spec.key, sequence
+        assert window.app.form.value(path) == before

@@ -31,7 +31,7 @@ def text_of(form: FormModel, path: str, tcl: tk.Tk) -> tuple[tk.StringVar, TextB
     return variable, TextBinding(form, record, variable)
 
 
-def test_a_text_variable_shows_the_value_and_takes_what_is_typed(form: FormModel, tcl: tk.Tk) -> None:
+def test_a_text_variable_shows_the_value_and_accepts_typing(form: FormModel, tcl: tk.Tk) -> None:
     variable, _ = text_of(form, "tea.strength", tcl)
     assert variable.get() == "4"
     variable.set("7")
@@ -40,7 +40,7 @@ def test_a_text_variable_shows_the_value_and_takes_what_is_typed(form: FormModel
     assert variable.get() == "2"
 
 
-def test_what_does_not_fit_stays_as_typed(form: FormModel, tcl: tk.Tk) -> None:
+def test_an_invalid_entry_stays_as_typed(form: FormModel, tcl: tk.Tk) -> None:
     variable, _ = text_of(form, "tea.strength", tcl)
     variable.set("lots")
     assert (variable.get(), form.value("tea.strength")) == ("lots", 4)
@@ -49,7 +49,7 @@ def test_what_does_not_fit_stays_as_typed(form: FormModel, tcl: tk.Tk) -> None:
     assert variable.get() == "4"
 
 
-def test_another_way_to_write_the_same_number_is_left_until_typing_ends(form: FormModel, tcl: tk.Tk) -> None:
+def test_another_spelling_of_a_number_is_kept_until_typing_ends(form: FormModel, tcl: tk.Tk) -> None:
     variable, binding = text_of(form, "training.learning_rate", tcl)
     variable.set("1.0e-3")
     assert (variable.get(), form.value("training.learning_rate")) == ("1.0e-3", 1e-3)
@@ -107,7 +107,7 @@ def test_every_has_a_number_and_a_unit(form: FormModel, tcl: tk.Tk) -> None:
     assert (number.get(), unit.get()) == ("1", "never")
 
 
-def test_a_closed_binding_hears_and_tells_nothing(form: FormModel, tcl: tk.Tk) -> None:
+def test_a_closed_binding_is_unsubscribed(form: FormModel, tcl: tk.Tk) -> None:
     variable, binding = text_of(form, "tea.strength", tcl)
     binding.close()
     variable.set("9")

@@ -1,4 +1,4 @@
-"""What differs from the file as loaded, from a preset, from the defaults: counted, listed, gone to, set back."""
+"""Differences from the loaded file, a preset, the defaults: counted, listed, opened, reverted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_nothing_differs_from_itself() -> None:
     assert changes(Config.model_validate({"parts": {"unet": {}}}), Config()) == ()
 
 
-def test_fields_are_told_in_words_in_the_order_of_the_pages() -> None:
+def test_fields_are_listed_as_text_in_page_order() -> None:
     config = edited(
         sampling__every={"n": 3, "unit": "step"},
         training__epochs=7,
@@ -50,19 +50,19 @@ def test_another_variant_is_one_entry_and_the_fields_of_one_are_their_own() -> N
     assert [c.path for c in found] == ["training.optimizer.weight_decay"]
 
 
-def test_lists_count_where_they_are_wanted_and_are_told_when_only_their_entries_differ() -> None:
+def test_lists_count_if_requested_and_edited_entries_are_marked() -> None:
     one, other = edited(concepts=({"path": "a"},)), edited(concepts=({"path": "b"},))
     assert [c.now for c in changes(one, other)] == ["1 entry, edited"]
     assert [c.path for c in changes(one, Config())] == ["concepts"]
     assert changes(one, Config(), with_new_lists=False) == ()
 
 
-def test_what_is_unknown_or_merely_remembered_is_no_difference() -> None:
+def test_unknown_and_remembered_settings_are_no_difference() -> None:
     config = Config.model_validate({"unknown": {"x": 1}, "remembered": {"training.optimizer": {"adafactor": {}}}})
     assert changes(config, Config()) == ()
 
 
-def test_a_field_that_no_one_has_heard_of_differs_too() -> None:
+def test_a_made_up_field_differs_too() -> None:
     form = FormModel(TeaConfig())
     form.edit("tea.strength", 9)
     assert [c.place for c in changes(form.config, TeaConfig())] == ["General › Strength"]
@@ -83,7 +83,7 @@ def rows(view: Differences) -> list[str]:
     return [view.table.tree.item(i, "text").strip() for i in view.table.tree.get_children()]
 
 
-def test_the_count_stands_in_the_top_bar_and_opens_the_list(window: Window, shipped: Path) -> None:
+def test_the_count_in_the_top_bar_opens_the_list(window: Window, shipped: Path) -> None:
     bar, form = window.app.shell.top_bar, window.app.form
     (preset,) = window.app.context.documents.presets()
     window.app.context.documents.open_preset(preset)
@@ -103,7 +103,7 @@ def test_the_count_stands_in_the_top_bar_and_opens_the_list(window: Window, ship
     view.go_button.invoke()
     window.settle()
     assert window.app.context.navigation.page == "training"
-    view.set_back_button.invoke()
+    view.revert_button.invoke()
     window.settle()
     assert form.config.training.epochs == 33
     assert rows(view) == ["Training › Batch size"]
@@ -125,7 +125,7 @@ def test_any_config_is_compared_with_any_preset(window: Window, shipped: Path) -
     window.settle()
     assert rows(view) == ["Training › Epochs", "Training › Batch size"]
     view.table.select([0, 1])
-    view.set_back()
+    view.revert()
     assert (window.app.form.config.training.epochs, window.app.form.config.training.batch_size) == (33, 2)
     assert len(window.app.form.config.concepts) == 1
     assert rows(view) == []
@@ -134,7 +134,7 @@ def test_any_config_is_compared_with_any_preset(window: Window, shipped: Path) -
     second.close()
 
 
-def test_setting_a_variant_back_brings_its_fields_back(window: Window) -> None:
+def test_reverting_a_variant_restores_its_fields(window: Window) -> None:
     form = window.app.form
     form.edit("training.optimizer.weight_decay", 0.5)
     form.load(form.config, form.source)
@@ -142,7 +142,7 @@ def test_setting_a_variant_back_brings_its_fields_back(window: Window) -> None:
     view = open_differences(window.app.context)
     assert rows(view) == ["Training › Optimizer"]
     view.table.select([0])
-    view.set_back()
+    view.revert()
     assert form.value("training.optimizer.weight_decay") == 0.5
     assert not form.is_changed
     view.close()

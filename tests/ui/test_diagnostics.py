@@ -1,4 +1,4 @@
-"""Faults of the program: logged, told once, reported with what helps."""
+"""Internal errors: logged, shown once, reported with details."""
 
 from __future__ import annotations
 
@@ -24,50 +24,50 @@ def diagnostics(tmp_path: Path) -> Iterator[Diagnostics]:
 
 def break_something(diagnostics: Diagnostics) -> None:
     try:
-        raise RuntimeError("a wheel came off")
+        raise RuntimeError("a test error")
     except RuntimeError as error:
         diagnostics.on_exception(type(error), error, error.__traceback__)
 
 
-def test_a_fault_is_logged_and_told(diagnostics: Diagnostics, logged_errors: list[str]) -> None:
-    told: list[Failure] = []
-    diagnostics.show = told.append
+def test_an_error_is_logged_and_shown(diagnostics: Diagnostics, logged_errors: list[str]) -> None:
+    reported: list[Failure] = []
+    diagnostics.show = reported.append
     logging.getLogger("ui.test").info("the last thing that happened")
     break_something(diagnostics)
-    (failure,) = told
-    assert "a wheel came off" in failure.details
+    (failure,) = reported
+    assert "a test error" in failure.details
     assert "the last thing that happened" in failure.details
     assert "Python 3" in failure.details
     assert diagnostics.log_file is not None
     assert failure.details_file == diagnostics.log_file
-    assert "a wheel came off" in diagnostics.log_file.read_text(encoding="utf-8")
+    assert "a test error" in diagnostics.log_file.read_text(encoding="utf-8")
     logged_errors.clear()
 
 
-def test_a_fault_while_a_fault_is_told_is_only_logged(diagnostics: Diagnostics, logged_errors: list[str]) -> None:
-    told: list[Failure] = []
+def test_an_error_during_an_error_dialog_is_only_logged(diagnostics: Diagnostics, logged_errors: list[str]) -> None:
+    reported: list[Failure] = []
 
     def show(failure: Failure) -> None:
-        told.append(failure)
+        reported.append(failure)
         break_something(diagnostics)
 
     diagnostics.show = show
     break_something(diagnostics)
-    assert (len(told), len(logged_errors)) == (1, 2)
+    assert (len(reported), len(logged_errors)) == (1, 2)
     logged_errors.clear()
 
 
-def test_a_fault_is_shown_only_after_what_was_under_way(diagnostics: Diagnostics, logged_errors: list[str]) -> None:
-    told: list[Failure] = []
+def test_an_error_is_shown_after_the_interrupted_work(diagnostics: Diagnostics, logged_errors: list[str]) -> None:
+    reported: list[Failure] = []
     waiting: list[Callable[[], None]] = []
-    diagnostics.show, diagnostics.defer = told.append, waiting.append
+    diagnostics.show, diagnostics.defer = reported.append, waiting.append
     break_something(diagnostics)
     break_something(diagnostics)
-    assert (len(told), len(waiting), len(logged_errors)) == (0, 1, 2)
+    assert (len(reported), len(waiting), len(logged_errors)) == (0, 1, 2)
     waiting.pop()()
     break_something(diagnostics)
     waiting.pop()()
-    assert len(told) == 2
+    assert len(reported) == 2
     logged_errors.clear()
 
 
@@ -80,7 +80,7 @@ def test_nothing_is_shown_once_the_window_is_closed(diagnostics: Diagnostics, lo
     logged_errors.clear()
 
 
-def test_a_fault_in_a_thread_is_logged_without_a_dialog(diagnostics: Diagnostics, logged_errors: list[str]) -> None:
+def test_an_error_in_a_thread_is_logged_without_a_dialog(diagnostics: Diagnostics, logged_errors: list[str]) -> None:
     diagnostics.show = lambda _failure: pytest.fail("no dialog from a thread")
 
     def broken() -> None:
@@ -93,13 +93,13 @@ def test_a_fault_in_a_thread_is_logged_without_a_dialog(diagnostics: Diagnostics
     logged_errors.clear()
 
 
-def test_an_interrupt_is_no_fault(diagnostics: Diagnostics, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupt_is_not_an_error(diagnostics: Diagnostics, capsys: pytest.CaptureFixture[str]) -> None:
     diagnostics.show = lambda _failure: pytest.fail("no dialog")
     diagnostics.on_exception(KeyboardInterrupt, KeyboardInterrupt(), None)
     assert "KeyboardInterrupt" in capsys.readouterr().err
 
 
-def test_old_logs_are_cleared_out(tmp_path: Path) -> None:
+def test_old_logs_are_deleted(tmp_path: Path) -> None:
     for day in range(10, 30):
         (tmp_path / f"darkroom-2026-01-{day}_00-00-00_000000.log").write_text("old")
     diagnostics = Diagnostics(tmp_path)
@@ -118,7 +118,7 @@ def test_a_folder_that_cannot_be_written_leaves_the_log_in_memory(tmp_path: Path
     diagnostics.close()
 
 
-def test_everything_is_given_back(tmp_path: Path) -> None:
+def test_uninstall_restores_the_hooks(tmp_path: Path) -> None:
     before = (sys.excepthook, threading.excepthook, list(logging.getLogger().handlers))
     diagnostics = Diagnostics(tmp_path)
     diagnostics.install()

@@ -23,13 +23,13 @@ from ui.settings import UiSettings
 
 
 class Desk:
-    """Documents with everything around them."""
+    """Documents with their collaborators."""
 
     def __init__(self) -> None:
         self.form, self.asked, self.findings = FormModel(), Recorder(), Findings()
         self.preferences = Preferences(UiSettings())
-        self.said: list[str] = []
-        self.documents = Documents(self.form, self.asked, self.findings, self.preferences, self.said.append)
+        self.messages: list[str] = []
+        self.documents = Documents(self.form, self.asked, self.findings, self.preferences, self.messages.append)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def built_in(tmp_path: Path, name: str = "#one", **tree: object) -> Preset:
     return Preset(name, "sd", path)
 
 
-def test_save_as_and_load_bring_the_same_config_back(desk: Desk, tmp_path: Path) -> None:
+def test_save_as_and_load_restore_the_config(desk: Desk, tmp_path: Path) -> None:
     desk.form.edit_text("training.epochs", "3")
     desk.asked.answers["ask_save_file"] = tmp_path / "mine.json"
     desk.documents.save_as_file()
@@ -62,7 +62,7 @@ def test_save_as_and_load_bring_the_same_config_back(desk: Desk, tmp_path: Path)
     assert desk.preferences.last_folder == tmp_path
 
 
-def test_a_name_without_an_ending_gets_one(desk: Desk, tmp_path: Path) -> None:
+def test_a_name_without_a_suffix_gets_one(desk: Desk, tmp_path: Path) -> None:
     desk.asked.answers["ask_save_file"] = tmp_path / "mine"
     desk.documents.save_as_file()
     assert (tmp_path / "mine.json").is_file()
@@ -71,7 +71,7 @@ def test_a_name_without_an_ending_gets_one(desk: Desk, tmp_path: Path) -> None:
 def test_cancelled_dialogs_change_nothing(desk: Desk) -> None:
     before = desk.form.config
     desk.documents.open_file()
-    desk.documents.save()  # nothing was loaded, so it asks where to
+    desk.documents.save()  # nothing was loaded, so the user chooses a file
     desk.documents.save_as_preset()
     assert desk.form.config is before
     assert [verb for verb, _ in desk.asked.calls] == ["ask_file", "ask_save_file", "ask_text"]
@@ -88,7 +88,7 @@ def test_a_built_in_preset_is_never_overwritten(desk: Desk, tmp_path: Path) -> N
     assert proposed.name == "one.json"
 
 
-def test_a_preset_of_ones_own(desk: Desk) -> None:
+def test_a_user_preset(desk: Desk) -> None:
     desk.form.edit_text("training.epochs", "3")
     desk.asked.answers["ask_text"] = "# my faces"
     desk.documents.save_as_preset()
@@ -100,7 +100,7 @@ def test_a_preset_of_ones_own(desk: Desk) -> None:
     assert mine.load().config.training.epochs == 4
 
 
-def test_another_preset_of_that_name_is_replaced_only_when_wanted(desk: Desk) -> None:
+def test_a_preset_of_the_same_name_is_replaced_only_on_request(desk: Desk) -> None:
     save_preset(Config(), "taken")
     desk.asked.answers["ask_text"] = "taken"
     desk.form.edit_text("training.epochs", "3")
@@ -117,7 +117,7 @@ def test_a_preset_needs_a_name(desk: Desk) -> None:
     assert "needs a name" in desk.asked.asked("show_failure")[0][0].message
 
 
-def test_what_cannot_be_written_is_told(desk: Desk, tmp_path: Path) -> None:
+def test_a_failed_write_is_reported(desk: Desk, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     desk.asked.answers["ask_save_file"] = tmp_path / "file" / "below.json"
     desk.form.edit_text("training.epochs", "3")
@@ -126,7 +126,7 @@ def test_what_cannot_be_written_is_told(desk: Desk, tmp_path: Path) -> None:
     assert desk.form.is_changed
 
 
-def test_a_file_that_is_no_config_leaves_everything_as_it_is(desk: Desk, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_config_changes_nothing(desk: Desk, tmp_path: Path) -> None:
     (tmp_path / "broken.json").write_text("{", encoding="utf-8")
     desk.form.edit_text("training.epochs", "3")
     desk.documents.open_file(tmp_path / "broken.json")
@@ -142,22 +142,22 @@ def test_the_problems_of_a_file_are_listed_with_their_places(desk: Desk, tmp_pat
     desk.documents.open_file(path)
     places = {f.problem.path: (f.place, f.page) for f in desk.findings.items}
     assert places["training.epochs"] == ("Training › Epochs", "training")
-    assert places["training.what"] == ("training.what", ""), "what nobody knows has no field to go to"
+    assert places["training.what"] == ("training.what", ""), "an unknown setting has no field"
     desk.findings.dismiss()
     assert desk.findings.items == ()
 
 
-def test_a_preset_without_concepts_leaves_those_of_the_user(desk: Desk, tmp_path: Path) -> None:
+def test_a_preset_without_concepts_keeps_the_users(desk: Desk, tmp_path: Path) -> None:
     items.add(desk.form, "concepts", [Concept(path="cats")])
     items.add(desk.form, "sampling.prompts", [SamplePrompt(prompt="a cat")])
     desk.documents.open_preset(built_in(tmp_path, training={"epochs": 77}))
     assert [c.path for c in desk.form.config.concepts] == ["cats"]
     assert [p.prompt for p in desk.form.config.sampling.prompts] == ["a cat"]
     assert desk.form.config.training.epochs == 77
-    assert "your concepts and sample prompts stay" in desk.said[-1]
+    assert "Your concepts and sample prompts are kept" in desk.messages[-1]
 
 
-def test_the_concepts_of_a_preset_go_with_it(desk: Desk, tmp_path: Path) -> None:
+def test_the_concepts_of_a_preset_are_replaced_with_it(desk: Desk, tmp_path: Path) -> None:
     desk.documents.open_preset(built_in(tmp_path, "#demo", concepts=[{"path": "demo/zog"}]))
     desk.documents.open_preset(built_in(tmp_path, "#real"))
     assert desk.form.config.concepts == ()
@@ -173,13 +173,13 @@ def test_a_first_start_opens_the_demo_or_the_defaults() -> None:
     assert form.source.name == ("#demo" if "#demo" in names else "Untitled")
 
 
-def test_chosen_paths_are_written_relative_where_they_lie_in_the_program() -> None:
+def test_paths_inside_the_program_folder_are_stored_relative() -> None:
     assert as_config_path(PROGRAM_ROOT / "demo" / "zog") == "demo/zog"
     assert as_config_path(Path("/elsewhere/x")) == str(Path("/elsewhere/x").absolute())
     assert as_config_path(PROGRAM_ROOT) == str(PROGRAM_ROOT)
 
 
-def test_entries_of_lists_are_called_by_their_names() -> None:
+def test_list_entries_are_named() -> None:
     form = FormModel()
     items.add(form, "concepts", [Concept(name="cats"), Concept()])
     assert entry_name("concepts.0.path", form.config) == "cats"
@@ -194,7 +194,7 @@ def test_every_built_in_preset_is_saved_and_loaded_as_it_is(tmp_path: Path) -> N
         assert load_file(tmp_path / "copy.json").config == config
 
 
-def test_a_problem_without_a_place_leads_nowhere() -> None:
+def test_a_problem_without_a_place_has_no_link() -> None:
     from modules.system.problem import Problem
 
     assert locate(Problem("", "The file is odd."), Config()).page == ""

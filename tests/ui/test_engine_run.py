@@ -1,4 +1,4 @@
-"""The real engine beside the real window: start, stop, resume, finish, start again, by the buttons a user presses."""
+"""The real engine and the real window: start, stop, resume, finish and start again through the buttons."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MANY_EPOCHS = 500
 
 
 class Watched:
-    """The real launch, which leaves a weak trace of every thread it started."""
+    """The real launch, with a weak reference to every thread it started."""
 
     def __init__(self) -> None:
         self.traces: list[weakref.ref[Any]] = []
@@ -63,7 +63,7 @@ def real(root: tk.Tk, tiny_sd: Path, images: Path, tmp_path: Path) -> Iterator[W
 
 
 def wait(window: Window, condition: Any, what: str) -> None:
-    """Serve the window while the engine works; importing it alone takes seconds."""
+    """Run the window while the engine works; its import alone takes seconds."""
     window.wait_until(condition, what, patience_seconds=120)
     assert window.app.context.session.state.failed is None, window.app.context.session.state.failed
 
@@ -84,7 +84,7 @@ def test_start_stop_resume_finish_and_start_again(real: Window, tmp_path: Path) 
     assert bar.second.cget("text") == "Continue"
     paused_at = session.state.step.step
     bar.second.invoke()
-    wait(real, lambda: session.stage == "running" and session.state.step.step > paused_at + 2, "the run to go on")
+    wait(real, lambda: session.stage == "running" and session.state.step.step > paused_at + 2, "the run to continue")
     bar.start.invoke()
     wait(real, lambda: session.stage == "idle", "the stop")
     assert session.state.finished is not None
@@ -106,7 +106,7 @@ def test_start_stop_resume_finish_and_start_again(real: Window, tmp_path: Path) 
     assert session.state.finished.outcome == "finished"
     assert session.state.started is not None
     assert (session.state.started.first_step, session.state.started.run_dir) == (stopped_at, first_run.run_dir)
-    assert [p.step for p in session.state.curve.points] == list(range(1, epochs * 5 + 1))  # from the very beginning
+    assert [p.step for p in session.state.curve.points] == list(range(1, epochs * 5 + 1))  # from the first step
     assert (tmp_path / "lora.safetensors").is_file()
     real.settle()
     assert bar.phase.cget("text") == "Finished"
@@ -135,7 +135,7 @@ def test_closing_while_the_engine_trains_stops_it_and_then_closes(real: Window) 
 
 
 @pytest.mark.slow
-def test_a_model_that_is_broken_is_told_in_a_sentence(real: Window, tmp_path: Path) -> None:
+def test_a_broken_model_is_reported_in_a_sentence(real: Window, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "model_index.json").write_text('{"_class_name": "StableDiffusionPipeline"}', encoding="utf-8")
@@ -147,16 +147,16 @@ def test_a_model_that_is_broken_is_told_in_a_sentence(real: Window, tmp_path: Pa
     real.wait_until(
         lambda: real.asked.asked("show_failure") or real.app.context.findings.items, "a failure", patience_seconds=120
     )
-    told = real.asked.asked("show_failure")
-    if told:
-        ((failure,),) = told
+    reported = real.asked.asked("show_failure")
+    if reported:
+        ((failure,),) = reported
         assert failure.message.endswith(".")
         assert "Traceback" not in failure.message
     real.wait_until(lambda: real.app.context.session.stage == "idle", "idle", patience_seconds=60)
 
 
 @pytest.mark.slow
-def test_a_second_start_freezes_nothing_that_could_be_collected() -> None:
+def test_a_second_start_freezes_no_garbage() -> None:
     class Node:
         def __init__(self) -> None:
             self.itself = self
@@ -172,9 +172,9 @@ def test_a_second_start_freezes_nothing_that_could_be_collected() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_beside_the_window_keeps_nothing_of_its_steps(real: Window) -> None:
+def test_a_run_keeps_nothing_of_its_steps(real: Window) -> None:
     session, counts = real.app.context.session, []
-    real.app.form.edit("sampling.prompts", ())  # a pause amid the painting is not told
+    real.app.form.edit("sampling.prompts", ())  # a pause during sampling is not reported
     real.app.shell.bottom_bar.start.invoke()
     for wanted in (20, 40, 60):
         wait(real, lambda: session.state.step is not None and session.state.step.step >= wanted, "steps")  # noqa: B023
@@ -182,8 +182,8 @@ def test_a_run_beside_the_window_keeps_nothing_of_its_steps(real: Window) -> Non
         wait(real, lambda: session.state.phase == "paused", "the pause")
         gc.collect()
         counts.append(num_tensors())
-        session.go_on()
-        wait(real, lambda: session.state.phase != "paused", "the run to go on")
+        session.unpause()
+        wait(real, lambda: session.state.phase != "paused", "the run to continue")
     session.stop()
     wait(real, lambda: session.stage == "idle", "the stop")
     # The loader may be a few images ahead or not; one tensor kept of each step would be forty.
@@ -207,7 +207,7 @@ def test_the_demo_is_started_stopped_resumed_and_finished(real: Window, tmp_path
         ("output.destination", "zog.safetensors"),
     ):  # fmt: skip
         app.form.edit(path, str(tmp_path / name))
-    app.form.edit_text("training.epochs", "6")  # all 30, and what they teach: tests/training/test_demo_preset.py
+    app.form.edit_text("training.epochs", "6")  # all 30, and their result: tests/training/test_demo_preset.py
     real.settle()
     bar.start.invoke()
     wait(real, lambda: session.state.step is not None and session.state.step.step >= 5, "the fifth step")
@@ -219,7 +219,7 @@ def test_the_demo_is_started_stopped_resumed_and_finished(real: Window, tmp_path
     assert stopped.outcome == "stopped"
     wait(real, lambda: bar.second.winfo_ismapped() and bar.second_name == "resume", "the offer to resume")
     bar.second.invoke()
-    wait(real, lambda: session.is_active, "the run to go on")
+    wait(real, lambda: session.is_active, "the run to continue")
     real.wait_until(lambda: session.stage == "idle", "the end", patience_seconds=600)
     assert session.state.finished is not None, session.state.failed
     assert session.state.finished.outcome == "finished"

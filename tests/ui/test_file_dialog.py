@@ -1,4 +1,4 @@
-"""Load… through the file dialog that Tk itself draws on Linux, whose widgets tkinter does not know."""
+"""Load… through Tk's own file dialog on Linux, whose widgets tkinter does not know."""
 
 from __future__ import annotations
 
@@ -38,12 +38,18 @@ CONFIGS = {
         }
     ),
 }
-PAGES = ("model", "data", "training", "general")  # general last: it is the page that is open while a file is loaded
+PAGES = (
+    "model",
+    "data",
+    "training",
+    "adapter",
+    "general",
+)  # general last: it stays open while a file is loaded
 
 
 @pytest.fixture(params=["no window manager", "window manager"])
 def screen(root: tk.Tk, request: pytest.FixtureRequest) -> Iterator[None]:
-    """The display without a window manager, and with one. Request it before the window that opens there."""
+    """The display with and without a window manager. Request it before the window."""
     with ExitStack() as stack:
         if request.param == "window manager":
             stack.enter_context(managed(root))
@@ -52,8 +58,8 @@ def screen(root: tk.Tk, request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def loading(open_window: Callable[..., Window], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Window:
-    """The window with its real dialogs, every page of `PAGES` built, beside a folder with two configs."""
-    # A fault fails the test through the log; its dialog would wait for an answer.
+    """The window with its real dialogs and every page of `PAGES` built, and a folder with two configs."""
+    # An error fails the test through the log; its dialog would wait for an answer.
     monkeypatch.setattr(TkInteraction, "show_failure", lambda _self, _failure: None)
     for name, config in CONFIGS.items():
         save_file(config, tmp_path / name)
@@ -65,7 +71,7 @@ def loading(open_window: Callable[..., Window], monkeypatch: pytest.MonkeyPatch,
 
 
 def rows(window: Window) -> dict[str, Row]:
-    """Return every row of the pages that are built, by path."""
+    """Return every row of the built pages, by path."""
     pages: list[Any] = [window.app.shell.pages[key] for key in PAGES]
     return {row.record.path: row for page in pages for row in page.form_view.rows()}
 
@@ -87,7 +93,7 @@ def load_by_hand(window: Window, name: str) -> list[str]:
     answer_file_dialog_by_hand(window.app.root, name)
     bar = window.app.shell.top_bar
     load = next(w for w in walk(bar) if isinstance(w, Button) and w.cget("text") == "Load…")
-    click(window, load, from_left_px=4)  # beside its label, where a click leaves the focus alone
+    click(window, load, from_left_px=4)  # beside its label, where a click does not move the focus
     window.wait_until(lambda: window.app.form.source.name == Path(name).stem, "the config")
     window.settle()
     unwatch()
@@ -108,7 +114,7 @@ def test_every_widget_shows_what_was_loaded_by_the_dialog(screen: None, loading:
         top = loading.app.shell.top_bar
         assert top.choices["training.trains"].get() == {"full": "Fine-tune", "adapter": "LoRA"}[training.trains]
         assert top.preset_button.cget("text").startswith(Path(name).stem)
-        assert focus_then == [FILE_ENTRY], "the focus was elsewhere: this run shows nothing"
+        assert focus_then == [FILE_ENTRY], "the focus was elsewhere, so this test proves nothing"
 
 
 def test_a_shortcut_that_is_pressed_in_the_file_dialog_is_not_for_the_window(loading: Window) -> None:

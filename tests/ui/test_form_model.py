@@ -1,4 +1,4 @@
-"""The form model: edits, drafts, undo, what differs, who is told."""
+"""The form model: edits, drafts, undo, differences, notifications."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def test_an_edit_reaches_the_config() -> None:
     ("path", "text", "words"),
     [
         ("training.learning_rate", "fast", "not a number"),
-        ("training.learning_rate", "", "needed"),
-        ("training.learning_rate", "-1", "allowed: from 0 to 100"),
-        ("training.learning_rate", "nan", "does not fit"),
-        ("training.batch_size", "0", "allowed: from 1"),
+        ("training.learning_rate", "", "Enter a number"),
+        ("training.learning_rate", "-1", "Allowed: from 0 to 100"),
+        ("training.learning_rate", "nan", "finite number"),
+        ("training.batch_size", "0", "Allowed: from 1"),
         ("training.batch_size", "2.5", "not a whole number"),
         ("data.resolution_px", "512, big", "not a whole number"),
-        ("data.resolution_px", "", "does not fit"),
-        ("data.resolution_px", "512, 7", "does not fit"),
-        ("adapter.dropout", "1", "does not fit"),
+        ("data.resolution_px", "", "at least one"),
+        ("data.resolution_px", "512, 7", "out of range"),
+        ("adapter.dropout", "1", "out of range"),
     ],
 )
-def test_an_entry_that_does_not_fit_is_kept_beside_the_config(path: str, text: str, words: str) -> None:
+def test_an_invalid_entry_is_kept_beside_the_config(path: str, text: str, words: str) -> None:
     form = FormModel()
     before = form.config
     problem = form.edit_text(path, text)
@@ -53,7 +53,7 @@ def test_an_entry_that_does_not_fit_is_kept_beside_the_config(path: str, text: s
     assert form.is_changed
 
 
-def test_a_good_entry_takes_the_place_of_the_draft() -> None:
+def test_a_valid_entry_replaces_the_draft() -> None:
     form = FormModel()
     form.edit_text("training.batch_size", "0")
     assert form.edit_text("training.batch_size", "4") is None
@@ -64,29 +64,29 @@ def test_a_good_entry_takes_the_place_of_the_draft() -> None:
 def test_typing_the_old_value_again_ends_the_draft_too() -> None:
     form = FormModel()
     form.edit_text("training.batch_size", "")
-    told: list[str] = []
-    form.watch("training.batch_size", lambda: told.append("told"))
+    reported: list[str] = []
+    form.watch("training.batch_size", lambda: reported.append("reported"))
     form.edit_text("training.batch_size", "1")
     assert form.draft("training.batch_size") is None
-    assert told == ["told"]
+    assert reported == ["reported"]
 
 
-def test_only_those_who_watch_a_changed_value_are_told() -> None:
+def test_only_watchers_of_a_changed_value_are_notified() -> None:
     form = FormModel()
-    told: list[str] = []
-    form.watch("training.epochs", lambda: told.append("epochs"))
-    unsubscribe = form.watch("training.batch_size", lambda: told.append("batch"))
-    form.watch("parts.unet.train", lambda: told.append("part"))
-    form.changed.subscribe(lambda: told.append("any"))
+    reported: list[str] = []
+    form.watch("training.epochs", lambda: reported.append("epochs"))
+    unsubscribe = form.watch("training.batch_size", lambda: reported.append("batch"))
+    form.watch("parts.unet.train", lambda: reported.append("part"))
+    form.changed.subscribe(lambda: reported.append("any"))
     form.edit_text("training.epochs", "3")
-    assert told == ["epochs", "any"]
-    told.clear()
+    assert reported == ["epochs", "any"]
+    reported.clear()
     form.edit("parts.unet.train", False)
-    assert told == ["part", "any"]
-    told.clear()
+    assert reported == ["part", "any"]
+    reported.clear()
     unsubscribe()
     form.load(Config(training={"batch_size": 9}), Source("other"))  # type: ignore[arg-type]
-    assert told == ["epochs", "part", "any"]
+    assert reported == ["epochs", "part", "any"]
 
 
 def test_undo_and_redo_go_step_by_step() -> None:
@@ -115,17 +115,17 @@ def test_loading_can_be_undone() -> None:
     assert (form.source.name, form.config.training.epochs, form.is_changed) == ("mine", 3, True)
 
 
-def test_loading_forgets_drafts_and_tells_their_fields() -> None:
+def test_loading_drops_drafts_and_notifies_their_fields() -> None:
     form = FormModel()
     form.edit_text("training.epochs", "many")
-    told: list[str] = []
-    form.watch("training.epochs", lambda: told.append("epochs"))
+    reported: list[str] = []
+    form.watch("training.epochs", lambda: reported.append("epochs"))
     form.load(Config(), Source())
     assert form.drafts == {}
-    assert told == ["epochs"]
+    assert reported == ["epochs"]
 
 
-def test_saving_makes_the_present_config_the_loaded_one() -> None:
+def test_saving_makes_the_current_config_the_loaded_one() -> None:
     form = FormModel()
     form.edit_text("training.epochs", "3")
     form.mark_saved(Source("here", Path("here.json"), "file"))
@@ -141,7 +141,7 @@ def test_a_part_with_all_its_defaults_is_no_change() -> None:
     assert not form.is_changed
 
 
-def test_a_variant_comes_back_as_it_was_left() -> None:
+def test_a_variant_is_restored_as_it_was() -> None:
     form = FormModel()
     form.edit_text("training.optimizer.beta1", "0.8")
     form.choose_variant("training.optimizer", "adafactor")
@@ -150,14 +150,14 @@ def test_a_variant_comes_back_as_it_was_left() -> None:
     assert form.value("training.optimizer.beta1") == 0.8
 
 
-def test_a_draft_inside_a_variant_goes_with_it() -> None:
+def test_a_draft_inside_a_variant_is_dropped_with_it() -> None:
     form = FormModel()
     form.edit_text("training.optimizer.beta1", "nine")
     form.choose_variant("training.optimizer", "adafactor")
     assert form.drafts == {}
 
 
-def test_back_to_the_loaded_value_and_to_the_default() -> None:
+def test_reset_to_the_loaded_value_and_to_the_default() -> None:
     loaded, _ = set_path(Config(), "training.epochs", 7)
     form = FormModel(loaded)
     form.edit_text("training.epochs", "x")
@@ -202,7 +202,7 @@ def test_lists_are_edited_as_a_whole(three: FormModel) -> None:
     assert all(c.enabled for c in three.config.concepts)
 
 
-def test_a_draft_in_a_list_that_changes_is_forgotten(three: FormModel) -> None:
+def test_a_draft_in_a_changed_list_is_dropped(three: FormModel) -> None:
     three.edit_text("concepts.1.repeats", "often")
     items.remove(three, "concepts", [0])
     assert three.drafts == {}

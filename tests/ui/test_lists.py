@@ -1,4 +1,4 @@
-"""The concepts and the sample prompts: their tables, their editors, what is found in the folders."""
+"""The concepts and the sample prompts: tables, editors, folder scans."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def concepts(window: Window, folders: tuple[Path, Path]) -> Any:
     return page
 
 
-def test_an_empty_list_says_how_to_begin(window: Window) -> None:
+def test_an_empty_list_shows_a_hint(window: Window) -> None:
     window.app.form.edit("concepts", ())
     page: Any = window.open_page("concepts")
     assert page._empty.winfo_ismapped()
@@ -135,7 +135,7 @@ def test_the_editor_shows_fields_images_and_what_is_skipped(window: Window, conc
         window.settle()
 
 
-def test_the_editor_looks_again_when_the_folder_changes(window: Window, concepts: Any) -> None:
+def test_the_editor_scans_again_when_the_folder_changes(window: Window, concepts: Any) -> None:
     editor = concepts.edit(1)
     window.settle()
     assert editor.summary.cget("text") == "0 images"
@@ -145,7 +145,7 @@ def test_the_editor_looks_again_when_the_folder_changes(window: Window, concepts
     window.wait_until(lambda: editor.summary.cget("text").startswith("1 image"))
     row = editor.form_view.reveal("concepts.1.path")
     fill(inside(row.control.frame, Entry), "/nowhere")
-    window.wait_until(lambda: editor.summary.cget("text") == "The folder: not found.")
+    window.wait_until(lambda: editor.summary.cget("text") == "Folder not found.")
     assert row_values(concepts.list.table, 1)[4] == "/nowhere"
 
 
@@ -156,7 +156,7 @@ def test_the_editor_closes_when_the_list_changes_under_it(window: Window, concep
     window.wait_until(lambda: not editor.winfo_exists())
 
 
-def test_a_problem_of_a_concept_leads_into_its_editor(window: Window, concepts: Any) -> None:
+def test_a_problem_of_a_concept_opens_its_editor(window: Window, concepts: Any) -> None:
     assert window.app.context.navigation.go_to("concepts.1.path")
     window.settle()
     assert concepts.editor.path == "concepts.1"
@@ -164,7 +164,7 @@ def test_a_problem_of_a_concept_leads_into_its_editor(window: Window, concepts: 
     assert window.app.context.navigation.go_to("concepts")
 
 
-def test_an_image_is_shown_large_and_the_keys_go_through(window: Window, concepts: Any) -> None:
+def test_an_image_is_shown_large_and_keys_step_through(window: Window, concepts: Any) -> None:
     editor = concepts.edit(0)
     window.settle()
     editor._open(0)
@@ -216,7 +216,7 @@ def sampling(window: Window) -> Any:
     return window.open_page("sampling")
 
 
-def test_a_first_sample_has_the_size_that_is_trained(window: Window, sampling: Any) -> None:
+def test_a_first_sample_has_the_training_resolution(window: Window, sampling: Any) -> None:
     window.app.form.edit("data.resolution_px", [64])
     sampling.list.buttons["add"].invoke()
     window.settle()
@@ -247,7 +247,7 @@ def test_every_field_of_a_sample_is_edited(window: Window, sampling: Any) -> Non
     editor.event_generate("<Escape>")
 
 
-def test_a_problem_of_a_sample_leads_into_its_editor(window: Window, sampling: Any) -> None:
+def test_a_problem_of_a_sample_opens_its_editor(window: Window, sampling: Any) -> None:
     items.add(window.app.form, "sampling.prompts", [SamplePrompt(), SamplePrompt()])
     assert window.app.context.navigation.go_to("sampling.prompts.1.seed")
     window.settle()
@@ -255,9 +255,7 @@ def test_a_problem_of_a_sample_leads_into_its_editor(window: Window, sampling: A
     assert window.app.context.navigation.go_to("sampling.prompts")
 
 
-def test_the_last_session_brings_the_lists_back(
-    window: Window, open_window: Callable[..., Window], concepts: Any
-) -> None:
+def test_the_last_session_restores_the_lists(window: Window, open_window: Callable[..., Window], concepts: Any) -> None:
     again = open_window()
     page: Any = again.open_page("concepts")
     assert row_values(page.list.table, 0)[0] == "cats"

@@ -1,4 +1,4 @@
-"""Files of every age through the window, by real events: loaded, told of, mended, saved, kept, handed on."""
+"""Files of every version through the window, by real events: loaded, reported, fixed, saved, exported."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ AGES = ("onetrainer_0", "onetrainer_3", "onetrainer_5", "onetrainer_11", "ours")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder of the user's with a file of every age in it."""
+    """A user folder with a file of every version."""
     return Path(shutil.copytree(FIXTURES, tmp_path / "mine"))
 
 
@@ -67,7 +67,7 @@ def report_is_shown_and_leads_to_the_field(window: Window) -> None:
 
 
 @pytest.mark.parametrize("age", AGES)
-def test_a_file_of_every_age_is_loaded_by_the_dialog_mended_and_saved(
+def test_a_file_of_every_version_is_loaded_by_the_dialog_fixed_and_saved(
     open_window: Callable[..., Window], folder: Path, age: str
 ) -> None:
     window = open_window(with_dialogs=True)
@@ -84,20 +84,20 @@ def test_a_file_of_every_age_is_loaded_by_the_dialog_mended_and_saved(
     window.app.context.actions.run("save")
     window.settle()
     kept = file.with_name(f"{file.name}.bak")
-    said = window.app.shell.bottom_bar.detail.cget("text")
+    message = window.app.shell.bottom_bar.detail.cget("text")
     if age == "ours":
         assert not kept.exists()
-        assert said == f"Saved {file.name}."
+        assert message == f"Saved {file.name}."
     else:
         assert kept.read_bytes() == before
-        assert said == f"Saved {file.name}. The older file is kept as {kept.name}."
+        assert message == f"Saved {file.name}. The older file is kept as {kept.name}."
     again = load_file(file)
     assert (again.was_migrated, again.config.training.epochs) == (False, 77)
     assert again.config == window.app.form.config
 
 
 @pytest.mark.parametrize("age", AGES)
-def test_a_file_of_every_age_is_dropped_on_the_window(window: Window, folder: Path, age: str) -> None:
+def test_a_file_of_every_version_is_dropped_on_the_window(window: Window, folder: Path, age: str) -> None:
     pytest.importorskip("tkinterdnd2")
     drop(window.app.shell.top_bar.preset_button, folder / f"{age}.json")
     assert window.app.form.source.path == folder / f"{age}.json"
@@ -105,7 +105,7 @@ def test_a_file_of_every_age_is_dropped_on_the_window(window: Window, folder: Pa
 
 
 @pytest.mark.parametrize("age", AGES)
-def test_a_file_of_every_age_is_among_the_recent_ones_and_on_the_command_line(
+def test_a_file_of_every_version_is_a_recent_file_and_opens_on_the_command_line(
     open_window: Callable[..., Window], folder: Path, age: str
 ) -> None:
     window = open_window(folder / f"{age}.json")
@@ -119,17 +119,17 @@ def test_a_file_of_every_age_is_among_the_recent_ones_and_on_the_command_line(
     report_is_shown_and_leads_to_the_field(window)
 
 
-def test_a_recent_file_that_is_gone_is_taken_off_the_list(window: Window, folder: Path) -> None:
+def test_a_missing_recent_file_is_removed_from_the_list(window: Window, folder: Path) -> None:
     window.app.context.documents.open_file(folder / "ours.json")
     window.app.preferences.note_file(folder / "gone.json")
     window.app.context.documents.open_recent(folder / "gone.json")
     window.settle()
     assert window.app.preferences.now.recent == (str(folder / "ours.json"),)
-    assert "gone.json is not in" in window.app.shell.bottom_bar.detail.cget("text")
+    assert "gone.json was not found in" in window.app.shell.bottom_bar.detail.cget("text")
     assert window.app.form.source.name == "ours"
 
 
-def test_recent_files_of_one_name_are_told_apart(window: Window, tmp_path: Path) -> None:
+def test_recent_files_of_one_name_show_their_folders(window: Window, tmp_path: Path) -> None:
     for name in ("cats", "dogs"):
         window.app.preferences.note_file(tmp_path / name / "config.json")
     menu = window.app.shell.top_bar.make_menu()
@@ -150,10 +150,10 @@ def test_folders_dropped_on_the_concepts_are_concepts_and_a_config_is_a_config(
     window.app.context.navigation.open("general")
     drop(window.app.shell.host, tmp_path / "cats and dogs")
     window.settle()
-    assert "on the page Concepts" in window.app.shell.bottom_bar.detail.cget("text")
+    assert "on the Concepts page" in window.app.shell.bottom_bar.detail.cget("text")
 
 
-def test_what_is_no_config_is_said_and_changes_nothing(window: Window, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_config_is_reported_and_changes_nothing(window: Window, tmp_path: Path) -> None:
     pytest.importorskip("tkinterdnd2")
     for name, content in (("a.json", b"\xff"), ("b.json", b"[]"), ("c.toml", b"= 3"), ("d.safetensors", b"")):
         before = window.app.form.document
@@ -216,7 +216,7 @@ def test_the_presets_of_onetrainer_are_imported_with_one_report(window: Window, 
     assert bar.title.cget("text") == "Presets from mine"
     text = bar.list.get("1.0", "end")
     assert all(f"{name}: imported." in text for name in AGES)
-    assert window.app.shell.bottom_bar.detail.cget("text") == "5 presets from mine; the preset menu has them."
+    assert window.app.shell.bottom_bar.detail.cget("text") == "5 presets imported from mine. See the preset menu."
     window.asked.answers["ask_folder"] = folder / "nowhere"
     window.app.context.actions.run("import_presets")
     assert window.app.context.findings.title == "Nothing was imported"
@@ -227,8 +227,7 @@ def test_the_presets_of_onetrainer_are_imported_with_one_report(window: Window, 
 
 def many(count: int) -> list[Problem]:
     notes = [
-        Problem("training.epochs", f"Note {n} says a good deal. " + "And more. " * (n % 7), "info")
-        for n in range(count)
+        Problem("training.epochs", f"Note {n} has a long text. " + "And more. " * (n % 7), "info") for n in range(count)
     ]
     return [*notes, Problem("training.batch_size", "A warning.", "warning"), Problem("", "An error.", "error")]
 
@@ -239,7 +238,7 @@ def bar_with(window: Window, problems: list[Problem]) -> FindingsBar:
     return window.app.shell.findings_bar
 
 
-def test_a_long_report_scrolls_grows_and_leaves_the_page_in_sight(window: Window) -> None:
+def test_a_long_report_scrolls_grows_and_keeps_the_page_visible(window: Window) -> None:
     bar = bar_with(window, many(60))
     assert bar.scroll_bar.is_needed
     assert bar.list.get("1.0", "1.end").endswith("An error.")
@@ -268,7 +267,7 @@ def test_nothing_of_a_report_is_clipped(window: Window, width: int) -> None:
         assert button.winfo_rootx() + button.winfo_width() <= bar.winfo_rootx() + bar.winfo_width()
 
 
-def test_entries_of_a_kind_are_left_out_and_come_back(window: Window) -> None:
+def test_entries_of_a_kind_are_hidden_and_shown(window: Window) -> None:
     bar = bar_with(window, many(3))
     assert [b.cget("text") for b in bar.kinds.values()] == ["✖  1 error", "▲  1 warning", "•  3 notes"]
     bar.kinds["info"].invoke()
@@ -281,7 +280,7 @@ def test_entries_of_a_kind_are_left_out_and_come_back(window: Window) -> None:
     assert "Note 1" in bar.list.get("1.0", "end")
 
 
-def test_everything_is_copied_also_what_is_left_out(window: Window) -> None:
+def test_everything_is_copied_including_hidden_entries(window: Window) -> None:
     bar = bar_with(window, many(3))
     bar.kinds["info"].invoke()
     bar.copy_button.invoke()
@@ -290,7 +289,7 @@ def test_everything_is_copied_also_what_is_left_out(window: Window) -> None:
     assert len(text.splitlines()) == 6
 
 
-def test_the_report_is_walked_by_keys(window: Window) -> None:
+def test_the_report_works_by_keyboard(window: Window) -> None:
     bar = bar_with(window, many(2))
     bar.list.focus_force()
     for _ in range(2):
@@ -302,7 +301,7 @@ def test_the_report_is_walked_by_keys(window: Window) -> None:
     assert bar.list.get(str(marked[0]), str(marked[1])).strip().endswith("A warning.")
 
 
-def test_what_nobody_knows_is_no_link(window: Window, folder: Path) -> None:
+def test_an_unknown_setting_has_no_link(window: Window, folder: Path) -> None:
     window.app.context.documents.open_file(folder / "ours.json")
     click_entry(window, "a_key_of_tomorrow")
     assert window.app.context.navigation.page == "general"
@@ -312,7 +311,7 @@ def test_what_nobody_knows_is_no_link(window: Window, folder: Path) -> None:
 # -- ten problems of a check
 
 
-def test_each_of_ten_problems_leads_to_its_field(window: Window) -> None:
+def test_each_of_twelve_problems_links_to_its_field(window: Window) -> None:
     form = window.app.form
     config = Config.model_validate({"concepts": [{"path": "x"}] * 3, "sampling": {"prompts": [{}, {}]}})
     form.load(config, form.source)
@@ -325,11 +324,13 @@ def test_each_of_ten_problems_leads_to_its_field(window: Window) -> None:
         "concepts": "concepts",
         "training.learning_rate": "training",
         "training.optimizer.beta1": "training",
+        "adapter.rank": "adapter",
+        "validation.every": "validation",
         "sampling.prompts.1.width_px": "sampling",
         "backup.every": "backup",
     }
     bar = bar_with(window, [Problem(path, "It does not fit.", advice="Change it.") for path in places])
-    assert bar.kinds["error"].cget("text") == "✖  10 errors"
+    assert bar.kinds["error"].cget("text") == "✖  12 errors"
     for path, page in places.items():
         click_entry(window, path)
         assert window.app.context.navigation.page == page, path
@@ -344,7 +345,7 @@ def test_each_of_ten_problems_leads_to_its_field(window: Window) -> None:
         assert not concepts.editor.winfo_exists()  # type: ignore[attr-defined]
 
 
-def test_a_path_that_is_no_field_leads_to_the_nearest_one() -> None:
+def test_a_path_without_a_field_links_to_the_nearest_one() -> None:
     from ui.forms.model import FormModel
 
     form = FormModel(Config.model_validate({"concepts": [{"path": "x"}]}))
@@ -360,7 +361,7 @@ def test_a_path_that_is_no_field_leads_to_the_nearest_one() -> None:
 # -- the last session
 
 
-def test_a_broken_session_is_set_aside_said_and_the_window_opens(
+def test_a_broken_session_is_moved_aside_and_reported_and_the_window_opens(
     open_window: Callable[..., Window], tmp_path: Path
 ) -> None:
     first = open_window()
@@ -376,7 +377,7 @@ def test_a_broken_session_is_set_aside_said_and_the_window_opens(
     assert load_session(file).problems == ()
 
 
-def test_a_report_that_was_sent_away_comes_back_by_the_menu(window: Window) -> None:
+def test_a_dismissed_report_is_restored_from_the_menu(window: Window) -> None:
     bar, findings, top = window.app.shell.findings_bar, window.app.context.findings, window.app.shell.top_bar
     label = window.app.context.actions["bring_back"].label
 

@@ -1,4 +1,4 @@
-"""Finding a setting by words."""
+"""Searching settings."""
 
 from __future__ import annotations
 
@@ -15,18 +15,23 @@ def test_the_label_counts_more_than_the_help() -> None:
     assert found.index("training.learning_rate") < found.index("training.schedule")
 
 
-def test_all_words_must_fit_and_their_place_counts() -> None:
+def test_all_words_must_match_and_places_count() -> None:
     assert next(m.path for m in find_fields(Config(), "text encoder train")) == "parts.text_encoder.train"
     assert find_fields(Config(), "no such thing at all") == []
     (beta,) = [m for m in find_fields(Config(), "BETA 1")]
     assert (beta.path, beta.place) == ("training.optimizer.beta1", "Training › Learning")
 
 
+def test_the_adapter_and_validation_are_found_on_their_own_pages() -> None:
+    places = {m.path: m.place.partition(" › ")[0] for m in find_fields(Config(), "")}
+    assert (places["adapter.rank"], places["validation.every"]) == ("LoRA / Adapter", "Validation")
+
+
 def test_no_words_list_everything() -> None:
     assert len(find_fields(Config(), "")) > 50
 
 
-def test_the_window_leads_to_what_is_chosen(window: Window) -> None:
+def test_the_window_opens_the_chosen_field(window: Window) -> None:
     root = window.app.root
     root.focus_force()
     root.update()

@@ -1,4 +1,4 @@
-"""What the engine does not do yet: out of sight, unless a file asks for it; then marked, and gone when it is mended."""
+"""Unsupported settings: hidden unless a file uses them; then marked, and hidden again once changed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ui.widgets.controls import Choice
 
 
 class Done(Section):
-    """A variant that can be had."""
+    """A supported variant."""
 
     name: Literal["done"] = "done"
     depth: Annotated[int, Setting("Depth", "How deep.")] = 3
@@ -34,14 +34,14 @@ class Other(Section):
 
 
 class Later(Section):
-    """A variant that cannot be had yet."""
+    """A variant that is not supported yet."""
 
     name: Literal["later"] = "later"
     height: Annotated[int, Setting("Height", "How high.")] = 4
 
 
 class Garden(Section):
-    """Fields of which the engine does some."""
+    """Fields of which some are supported."""
 
     herbs: Annotated[bool, Setting("Herbs", "Whether.", not_yet="refused")] = False
     herb_count: Annotated[int, Setting("Number of herbs", "How many.", applies_when=When("herbs", (True,)))] = 5
@@ -61,7 +61,7 @@ class Garden(Section):
 
 
 class GardenConfig(Config):
-    """Our config, and a garden."""
+    """The config with an extra section."""
 
     garden: Garden = Garden()
 
@@ -81,29 +81,29 @@ def shown(config: Config, *, show_advanced: bool = True) -> set[str]:
     return {n for n in names if is_shown(config, record(config, n), show_advanced=show_advanced)}
 
 
-def test_what_is_not_done_yet_is_shown_only_where_a_file_asks_for_it() -> None:
+def test_an_unsupported_field_is_shown_only_if_a_file_sets_it() -> None:
     assert shown(garden()) == {"fence", "pond", "watering"}
     assert shown(garden(herbs=True, gnomes=2, gate="shut"), show_advanced=False) == {
         "herbs", "herb_count", "gnomes", "fence", "gate", "pond", "watering",
     }  # fmt: skip
 
 
-def test_what_is_not_done_yet_is_offered_only_while_it_is_chosen() -> None:
+def test_an_unsupported_choice_is_offered_only_while_chosen() -> None:
     fence = record(garden(), "fence")
     assert offered(fence, "none") == {"none": "none", "wood": "wood"}
     assert offered(fence, "iron") == {"none": "none", "wood": "wood", "iron": "Iron (not yet)"}
 
 
-def test_it_is_said_what_becomes_of_it() -> None:
+def test_a_note_explains_an_unsupported_value() -> None:
     config = garden(herbs=True, gnomes=2, fence="iron", pond="later")
     words = {name: not_yet_words(config, record(config, name)) for name in Garden.model_fields}
     assert words["herbs"] == "Not supported yet."
-    assert words["gnomes"] == "Without effect yet."
-    assert words["fence"] == words["pond"] == "Not supported yet: choose another."
+    assert words["gnomes"] == "Has no effect yet."
+    assert words["fence"] == words["pond"] == "Not supported yet. Choose another."
     assert words["watering"] == words["gate"] == ""
 
 
-def test_what_nobody_can_use_is_not_found() -> None:
+def test_unsupported_fields_are_not_found() -> None:
     config = garden()
     hidden = {n for n in Garden.model_fields if is_out_of_reach(config, record(config, n))}
     assert hidden == {"herbs", "herb_count", "gnomes", "spikes"}
@@ -126,14 +126,14 @@ def rows(open_window: Callable[..., Window]) -> Callable[..., dict[str, Row]]:
     return load
 
 
-def test_the_list_of_a_choice_is_short_and_what_a_file_asks_for_vanishes(rows: Any) -> None:
+def test_unsupported_choices_vanish_once_changed(rows: Any) -> None:
     window: Window = rows.window
     found = rows(garden(fence="iron", pond="later"))
     fence, pond = (inside(found[n].control.frame, Choice) for n in ("fence", "pond"))
     assert (fence.get(), pond.get()) == ("Iron (not yet)", "later (not yet)")
     assert list(pond.choices) == ["done", "other", "later"]
     assert found["fence"]._reason is not None
-    assert found["fence"]._reason.cget("text") == "Not supported yet: choose another."
+    assert found["fence"]._reason.cget("text") == "Not supported yet. Choose another."
     assert found["fence"]._reason.winfo_ismapped()
     assert found["fence"]._reason.token == "muted"
     assert "Not supported yet" in found["pond"].tip()
@@ -151,7 +151,7 @@ def test_the_list_of_a_choice_is_short_and_what_a_file_asks_for_vanishes(rows: A
     assert (fence.get(), pond.get()) == ("Iron (not yet)", "later (not yet)")
 
 
-def test_fields_of_an_old_file_go_when_another_one_is_loaded(rows: Any) -> None:
+def test_fields_of_an_old_file_are_hidden_when_another_is_loaded(rows: Any) -> None:
     found = rows(garden(herbs=True, gate="shut"))
     assert {n for n, row in found.items() if row.is_shown} >= {"herbs", "herb_count", "gate"}
     found = rows(garden())
@@ -160,11 +160,11 @@ def test_fields_of_an_old_file_go_when_another_one_is_loaded(rows: Any) -> None:
 
 def test_a_step_is_explained_where_one_is_counted(rows: Any) -> None:
     found = rows(garden())
-    assert "A step is one update of the weights" in found["watering"].tip()
+    assert "A step is one optimizer update" in found["watering"].tip()
     assert "A step is" not in found["fence"].tip()
 
 
-def test_the_top_bar_shows_a_choice_only_where_there_is_one(window: Window) -> None:
+def test_the_top_bar_hides_choices_with_one_option(window: Window) -> None:
     bar, form = window.app.shell.top_bar, window.app.form
     method = form.record("training.method")
     assert method is not None
@@ -180,7 +180,7 @@ def test_the_top_bar_shows_a_choice_only_where_there_is_one(window: Window) -> N
     assert bool(bar.choices["training.method"].winfo_ismapped()) is can_choose
 
 
-def test_what_is_remembered_is_no_change() -> None:
+def test_remembered_variants_are_no_change() -> None:
     form = FormModel(garden())
     form.edit("garden.pond.depth", 8)
     form.choose_variant("garden.pond", "other")

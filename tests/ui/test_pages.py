@@ -1,4 +1,4 @@
-"""Every page with every field, on the screen: what is shown, what an edit does, what does not fit."""
+"""Every page with every field on the screen: values, edits, invalid entries."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from ui.widgets.entry import Entry
 from ui.widgets.focus import focused_widget
 from ui.widgets.panel import Text
 
-FORM_PAGES = ("general", "model", "data", "training", "rewards", "sampling", "backup")
-# One of each family and way of training, and whatever else is rare; the unit tests load and check all of them.
+FORM_PAGES = ("general", "model", "data", "training", "adapter", "rewards", "sampling", "validation", "backup")
+# One per family and training method, and rare ones; the unit tests load and check all presets.
 PRESETS = [
     p
     for p in list_presets()
@@ -54,7 +54,7 @@ def advanced(window: Window) -> Window:
     return window
 
 
-def test_the_presets_that_are_looked_at_are_there() -> None:
+def test_the_tested_presets_exist() -> None:
     assert len(PRESETS) == 5
 
 
@@ -73,7 +73,7 @@ def test_each_preset_on_every_page_saved_and_loaded(window: Window, tmp_path: Pa
 
 
 @pytest.mark.parametrize("key", FORM_PAGES)
-def test_every_field_shows_its_value_and_takes_an_edit(advanced: Window, key: str) -> None:
+def test_every_field_shows_its_value_and_accepts_an_edit(advanced: Window, key: str) -> None:
     form, view = advanced.app.form, form_of(advanced, key)
     paths = [row.record.path for row in view.rows()]
     assert paths
@@ -114,7 +114,7 @@ def test_typing_with_real_keys_reaches_the_config(window: Window) -> None:
     assert window.app.shell.top_bar.differs_link.cget("text") == "1 change"
 
 
-def test_an_entry_that_does_not_fit_is_marked_and_explained(window: Window) -> None:
+def test_an_invalid_entry_is_marked_and_explained(window: Window) -> None:
     row = form_of(window, "training").reveal("training.batch_size")
     assert row is not None
     entry = inside(row.control.frame, Entry)
@@ -126,8 +126,8 @@ def test_an_entry_that_does_not_fit_is_marked_and_explained(window: Window) -> N
     assert entry.tk_entry.get() == "0"
     assert window.app.form.config.training.batch_size == 1
     reasons = [w.cget("text") for w in walk(row.control.frame.master) if isinstance(w, Text)]
-    assert "0 does not fit; allowed: from 1 to 4,096 images." in reasons
-    assert "Not taken: 0 does not fit" in row.tip()
+    assert "0 is out of range. Allowed: from 1 to 4,096 images." in reasons
+    assert "Invalid: 0 is out of range" in row.tip()
     assert window.app.shell.side_bar.entries["training"]._dot.cget("text") == "!"
     fill(entry, "2")
     window.settle()
@@ -159,7 +159,7 @@ def test_the_schedule_too(advanced: Window) -> None:
     assert "training.schedule.min_factor" in {row.record.path for row in view.rows() if row.is_shown}
 
 
-def test_a_field_that_does_not_matter_is_hidden(window: Window) -> None:
+def test_an_irrelevant_field_is_hidden(window: Window) -> None:
     view = form_of(window, "training")
     rows = {row.record.path: row for row in view.rows()}
     assert not rows["training.loss.gamma"].is_shown
@@ -191,10 +191,10 @@ def test_an_advanced_field_that_was_changed_is_not_hidden(window: Window) -> Non
     assert row.is_shown
     flip(inside(row.control.frame, Switch))
     window.settle()
-    assert row.is_shown  # not under the hand that edits it
+    assert row.is_shown  # stays visible while it is edited
 
 
-def test_going_to_a_field_opens_its_page_shows_it_and_gives_it_the_focus(window: Window) -> None:
+def test_going_to_a_field_opens_its_page_and_focuses_it(window: Window) -> None:
     window.app.root.focus_force()
     assert window.app.context.navigation.go_to("general.num_threads")
     window.settle()
@@ -208,14 +208,14 @@ def test_going_to_a_field_opens_its_page_shows_it_and_gives_it_the_focus(window:
     assert not window.app.context.navigation.go_to("nowhere.at.all")
 
 
-def test_the_label_leads_back_to_the_loaded_value_and_to_the_default(window: Window) -> None:
+def test_the_label_resets_to_the_loaded_value_and_to_the_default(window: Window) -> None:
     form = window.app.form
     form.load(Config(training={"epochs": 5}), Source("five"))  # type: ignore[arg-type]
     row = form_of(window, "training").reveal("training.epochs")
     assert row is not None
     fill(inside(row.control.frame, Entry), "9")
     menu = reset_menu(row.menu_target, window.app.context, row.record)
-    assert "as loaded: 5" in menu.entrycget(0, "label")
+    assert "Reset to the loaded value: 5" in menu.entrycget(0, "label")
     menu.invoke(0)
     assert form.config.training.epochs == 5
     reset_menu(row.menu_target, window.app.context, row.record).invoke(1)
@@ -223,13 +223,13 @@ def test_the_label_leads_back_to_the_loaded_value_and_to_the_default(window: Win
     assert shown_by(row) == "10"
 
 
-def test_a_tooltip_says_all_that_is_known(window: Window) -> None:
+def test_a_tooltip_shows_help_range_and_default(window: Window) -> None:
     row = form_of(window, "training").reveal("training.batch_size")
     assert row is not None
     tip = row.tip()
     for words in (
-        "Batch size",
-        "How many images a micro-batch has",
+        row.record.label,
+        row.record.setting.help,
         "Range: from 1 to 4,096 images",
         "Default: 1 images",
     ):
@@ -238,16 +238,17 @@ def test_a_tooltip_says_all_that_is_known(window: Window) -> None:
     assert "As loaded: 1 images" in row.tip()
 
 
-def test_an_empty_entry_says_what_empty_means(window: Window) -> None:
+def test_an_empty_entry_shows_a_placeholder(window: Window) -> None:
     row = form_of(window, "model").reveal("parts.unet.learning_rate")
     assert row is not None
     window.app.root.focus_force()
     window.settle()
-    words = [w for w in walk(row.control.frame) if isinstance(w, Text) and w.cget("text") == "the general one"]
-    assert words[0].winfo_ismapped()
+    text = row.record.setting.empty_means
+    (hint,) = [w for w in walk(row.control.frame) if isinstance(w, Text) and w.cget("text") == text]
+    assert hint.winfo_ismapped()
     fill(inside(row.control.frame, Entry), "0.5")
     window.settle()
-    assert not words[0].winfo_ismapped()
+    assert not hint.winfo_ismapped()
     fill(inside(row.control.frame, Entry), "")
     assert window.app.form.value("parts.unet.learning_rate") is None
 
@@ -262,7 +263,7 @@ def test_a_path_is_browsed_for(window: Window, tmp_path: Path) -> None:
     assert shown_by(row) == str(tmp_path)
 
 
-def test_the_form_of_a_section_no_one_has_heard_of(open_window: Callable[..., Window]) -> None:
+def test_the_form_of_a_made_up_section(open_window: Callable[..., Window]) -> None:
     window = open_window()
     window.app.form.load(TeaConfig(), Source("tea"))
     flip(window.app.shell.side_bar.advanced_switch)
@@ -352,6 +353,23 @@ def test_changing_the_family_shows_its_parts(window: Window, monkeypatch: pytest
     window.settle()
     assert "parts/text_encoder" not in {card.group.key for card in view.cards}
     assert "parts.unet.train" in {row.record.path for row in view.rows()}
+
+
+def test_the_adapter_page_shows_a_note_while_no_adapter_is_trained(window: Window) -> None:
+    view, form = form_of(window, "adapter"), window.app.form
+    assert "adapter.rank" in {row.record.path for row in view.rows() if row.is_shown}
+    assert not view.empty_note.winfo_ismapped()
+    form.edit("training.trains", "full")
+    window.settle()
+    assert not [row for row in view.rows() if row.is_shown]
+    assert view.empty_note.winfo_ismapped()
+    assert "choose LoRA as the training target" in view.empty_note.cget("text")
+    assert view.reveal("adapter.rank") is not None  # a finding about a hidden field still opens it
+    window.settle()
+    assert not view.empty_note.winfo_ismapped()
+    form.edit("training.trains", "adapter")
+    window.settle()
+    assert not view.empty_note.winfo_ismapped()
 
 
 def test_unknown_settings_survive_the_window(open_window: Callable[..., Window], tmp_path: Path) -> None:

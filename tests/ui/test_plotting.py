@@ -1,4 +1,4 @@
-"""The arithmetic of the chart."""
+"""The calculations of the chart."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def test_ticks_are_round() -> None:
     assert ticks(1, 1, 5) == []
 
 
-def test_a_lone_tick_gets_company() -> None:
-    """A reward that rose from 0.53 to 0.74 used to stand beside a lone 0.6, which tells no scale."""
+def test_a_single_tick_is_avoided() -> None:
+    """A reward from 0.53 to 0.74 used to have the single tick 0.6, which shows no scale."""
     assert ticks(0.505, 0.757, 2) == [0.6, 0.7]
     assert ticks(0.517, 0.594, 2) == [0.52, 0.54, 0.56, 0.58]
 
@@ -56,7 +56,7 @@ def test_the_nearest_point() -> None:
     assert nearest([], 3) is None
 
 
-def test_the_weighted_course_is_drawn_where_it_is_another() -> None:
+def test_the_weighted_loss_is_drawn_if_it_differs() -> None:
     same = [ValidationFinished(0, 0.5, weighted_loss=0.5), ValidationFinished(5, 0.25, weighted_loss=0.25)]
     assert weighted_course(same) == []
     assert weighted_course([ValidationFinished(0, 0.5)]) == []  # an older run's

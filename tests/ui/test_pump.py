@@ -15,7 +15,7 @@ from ui.run.pump import Pump
 
 
 class Clockwork:
-    """Stands where Tk's `after` stands: keeps what is to be called."""
+    """Replaces Tk's `after`: keeps the scheduled calls."""
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[], None]] = []
@@ -46,7 +46,7 @@ def test_results_come_on_the_thread_that_turns() -> None:
     assert worked[0] is not threading.main_thread()
 
 
-def test_a_job_that_fails_tells_who_asked() -> None:
+def test_a_failed_job_calls_its_error_handler() -> None:
     pump, failures = Pump(Clockwork().after), []
 
     def broken() -> None:
@@ -57,7 +57,7 @@ def test_a_job_that_fails_tells_who_asked() -> None:
     assert isinstance(failures[0], ValueError)
 
 
-def test_a_job_that_fails_unheard_is_logged(logged_errors: list[str]) -> None:
+def test_a_failed_job_without_a_handler_is_logged(logged_errors: list[str]) -> None:
     pump = Pump(Clockwork().after)
     pump.background.run(lambda: 1 / 0, lambda _: None)
     turn_until(pump, lambda: logged_errors)
@@ -65,7 +65,7 @@ def test_a_job_that_fails_unheard_is_logged(logged_errors: list[str]) -> None:
     logged_errors.clear()
 
 
-def test_a_cancelled_job_is_not_handed_over() -> None:
+def test_a_cancelled_job_is_not_delivered() -> None:
     pump, seen = Pump(Clockwork().after), []
     gate = threading.Event()
     job = pump.background.run(gate.wait, lambda _: seen.append("cancelled"))
@@ -76,7 +76,7 @@ def test_a_cancelled_job_is_not_handed_over() -> None:
     assert seen == ["other"]
 
 
-def test_a_thread_that_waits_keeps_nothing_of_its_last_job_alive() -> None:
+def test_an_idle_thread_keeps_nothing_of_its_last_job() -> None:
     class Big:
         pass
 
@@ -92,7 +92,7 @@ def test_a_thread_that_waits_keeps_nothing_of_its_last_job_alive() -> None:
     assert gone() is None
 
 
-def test_redraws_asked_for_many_times_happen_once() -> None:
+def test_repeated_redraw_requests_run_once() -> None:
     pump, drawn = Pump(Clockwork().after), []
     for n in range(5):
         pump.redraw_soon("chart", lambda n=n: drawn.append(n))  # type: ignore[misc]
@@ -104,7 +104,7 @@ def test_redraws_asked_for_many_times_happen_once() -> None:
     assert drawn == [4, "log"]
 
 
-def test_a_redraw_waits_for_its_turn_and_is_not_lost() -> None:
+def test_a_throttled_redraw_is_delayed_but_not_lost() -> None:
     pump, drawn = Pump(Clockwork().after), []
     pump.redraw_soon("chart", lambda: drawn.append(1), at_most_every_seconds=1000)
     pump.tick()
@@ -151,7 +151,7 @@ def test_sliced_work_is_done_over_many_turns() -> None:
     assert done == list(range(8))
 
 
-def test_finishing_does_the_rest_now() -> None:
+def test_finish_runs_the_rest_now() -> None:
     pump, done = Pump(Clockwork().after), []
     pump._tasks["page"] = slices(done, 5)
     pump.finish("page")
@@ -168,7 +168,7 @@ def test_a_new_task_replaces_the_old_one_of_its_key() -> None:
     assert (old, new) == ([], [0, 1])
 
 
-def test_work_that_breaks_is_not_tried_again() -> None:
+def test_failed_work_is_not_retried() -> None:
     pump = Pump(Clockwork().after)
 
     def broken() -> Iterator[None]:
@@ -180,7 +180,7 @@ def test_work_that_breaks_is_not_tried_again() -> None:
     assert pump.is_idle
 
 
-def test_it_turns_until_it_is_stopped_and_goes_on_after_a_fault() -> None:
+def test_it_runs_until_stopped_and_continues_after_an_error() -> None:
     clock = Clockwork()
     pump, turns = Pump(clock.after), []
 

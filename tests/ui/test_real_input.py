@@ -1,4 +1,4 @@
-"""The window under a real pointer and real keys, sent to the X server: what synthetic events cannot show."""
+"""The window under real pointer and key events, sent to the X server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_typing_replaces_what_is_selected(window: Window) -> None:
     window.wait_until(lambda: window.app.form.config.training.learning_rate == 3e-4, "the number")
     assert entry.get() == "3e-4"
     click(window, page.frame)
-    window.wait_until(lambda: entry.get() == "0.0003", "the usual way to write it")
+    window.wait_until(lambda: entry.get() == "0.0003", "the usual form")
     keys(window, "ctrl+z")
     window.wait_until(lambda: window.app.form.config.training.learning_rate == 1e-4, "the undo")
 

@@ -1,4 +1,4 @@
-"""Which fields there are, how they are grouped, and which are shown."""
+"""The fields, their groups and their visibility."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def edited(config: Config, **values: object) -> Config:
         ("training.loss.gamma", "Gamma"),
     ],
 )
-def test_every_path_leads_to_its_record(path: str, label: str) -> None:
+def test_every_path_has_its_record(path: str, label: str) -> None:
     config = edited(Config(), concepts=[{"path": "x"}], sampling__prompts=[{"prompt": "y"}])
     record = record_at(config, path)
     assert record is not None
@@ -48,7 +48,7 @@ def test_every_path_leads_to_its_record(path: str, label: str) -> None:
 @pytest.mark.parametrize(
     "path", ["", "nonsense", "training.nonsense", "training.optimizer.beta2_decay", "concepts.0.x"]
 )
-def test_no_record_for_what_is_not_there(path: str) -> None:
+def test_no_record_for_a_missing_field(path: str) -> None:
     assert record_at(edited(Config(), concepts=[{"path": "x"}]), path) is None
 
 
@@ -116,7 +116,7 @@ def test_the_fields_of_a_variant_are_its_own() -> None:
     assert [r.name for r in variant_records(config, brewing)] == ["hurry", "is_rash"]
 
 
-def test_a_field_matters_as_its_condition_says() -> None:
+def test_a_field_is_relevant_by_its_condition() -> None:
     config = TeaConfig()
     milk = record_at(config, "tea.milk_ml")
     assert milk is not None
@@ -134,7 +134,7 @@ def test_a_condition_is_about_a_sibling_inside_a_part() -> None:
     assert is_relevant(config, other)
 
 
-def test_advanced_fields_wait_unless_they_were_changed() -> None:
+def test_advanced_fields_are_hidden_unless_changed() -> None:
     config = TeaConfig()
     secret = record_at(config, "tea.secret")
     assert secret is not None

@@ -1,6 +1,4 @@
-"""Rewards in the window: the page with its reward models, the curves of what is followed and held out, approval of
-code.
-"""
+"""Rewards in the window: the reward models, the reward chart, approval of user code."""
 
 from __future__ import annotations
 
@@ -11,6 +9,7 @@ import pytest
 from PIL import Image
 
 from modules.config.schema import Config
+from modules.rewards.registry import REWARDS
 from modules.rewards.settings import Scorer
 from modules.rewards.user_code_file import hash_of
 from modules.system.approvals import approved_hashes
@@ -54,13 +53,13 @@ def test_the_method_is_chosen_on_the_page_and_brings_its_fields(window: Window) 
     assert "training.method.target_reward" in shown_fields(page)
 
 
-def test_judges_are_added_and_edited(window: Window) -> None:
+def test_reward_models_are_added_and_edited(window: Window) -> None:
     page: Any = window.open_page("rewards")
     page.list.buttons["add"].invoke()
     window.settle()
     [scorer] = window.app.form.config.reward.models
     assert scorer.kind == "brightness"
-    assert row_values(page.list.table, 0) == ["Brightness", "●", "1", "0 (black) to 1 (white)", "nothing"]
+    assert row_values(page.list.table, 0) == ["Brightness", "●", "1", REWARDS["brightness"].scale, "no files"]
     assert page.editor.show_field("reward.models.0.kind")
     window.app.form.edit("reward.models", (Scorer(kind="aesthetic", weight=0.5),))
     window.settle()
@@ -71,27 +70,27 @@ def test_judges_are_added_and_edited(window: Window) -> None:
     page.editor.close()
 
 
-def test_the_judge_held_out_is_marked(window: Window) -> None:
+def test_the_held_out_reward_model_is_marked(window: Window) -> None:
     form = window.app.form
     form.edit("reward.models", (Scorer(kind="brightness"), Scorer(kind="contrast")))
     page: Any = window.open_page("rewards")
     form.choose_variant("training.method", "alignprop")
     form.edit("training.method.held_out_reward", "contrast")
     window.settle()
-    assert [row_values(page.list.table, i)[0] for i in (0, 1)] == ["Brightness", "Contrast (only watched)"]
+    assert [row_values(page.list.table, i)[0] for i in (0, 1)] == ["Brightness", "Contrast (held out)"]
 
 
 @pytest.mark.parametrize(
     ("scorer", "needs"),
     [
-        (Scorer(kind="sharpness"), "nothing"),
+        (Scorer(kind="sharpness"), "no files"),
         (Scorer(kind="user_code"), "a file and a function"),
         (Scorer(kind="user_code", file="mine.py:score"), "mine.py:score"),
         (Scorer(kind="hps", file="models/hps.pt"), "models/hps.pt"),
         (Scorer(kind="hps"), "xswu/HPSv2 (2.0 GB)"),
     ],
 )
-def test_what_a_judge_needs_in_words(scorer: Scorer, needs: str) -> None:
+def test_the_files_of_a_reward_model_as_text(scorer: Scorer, needs: str) -> None:
     assert needs_of(scorer) == needs
 
 
@@ -100,7 +99,7 @@ def test_what_a_judge_needs_in_words(scorer: Scorer, needs: str) -> None:
 
 @pytest.fixture
 def ready(window: Window, tmp_path: Path) -> Window:
-    """A window with a run that follows a reward of one's own, and that preflight has nothing else against."""
+    """A window with a run on a reward from user code, without other preflight problems."""
     images = tmp_path / "images"
     images.mkdir()
     for n in range(2):
@@ -124,13 +123,13 @@ def ready(window: Window, tmp_path: Path) -> Window:
 
 
 def press_start(window: Window) -> None:
-    """Press Start as soon as it can be pressed: the button follows the session with the next redraw."""
+    """Press Start once it is enabled: the button follows the session with the next redraw."""
     start = window.app.shell.bottom_bar.start
     window.wait_until(lambda: start.cget("state") == "normal" and start.cget("text") == "Start", "Start")
     start.invoke()
 
 
-def test_code_of_one_s_own_runs_once_it_is_approved(ready: Window, tmp_path: Path) -> None:
+def test_user_code_runs_once_approved(ready: Window, tmp_path: Path) -> None:
     digest = hash_of(tmp_path / "mine.py")
     press_start(ready)
     ready.wait_until(lambda: ready.asked.asked("choose"), "the question")
@@ -165,7 +164,7 @@ MEASURED = [
 ]
 
 
-def test_the_curves_of_the_reward(ready: Window) -> None:
+def test_the_reward_chart(ready: Window) -> None:
     ready.asked.answers.update(choose="approve", confirm_start=True)
     ready.app.shell.bottom_bar.start.invoke()
     ready.wait_until(lambda: ready.engine.requests, "a run")
@@ -178,28 +177,28 @@ def test_the_curves_of_the_reward(ready: Window) -> None:
     ready.settle()
     assert view.reward_card.winfo_ismapped()
     assert len(view.reward_chart.find_withtag("followed")) == 1
-    assert "Reward 0.7000, held out 0.2800 (Contrast) at step 40; best at step 20" in view.facts.cget("text")
+    assert "Reward 0.7000, held-out reward 0.2800 (Contrast) at step 40; best at step 20" in view.facts.cget("text")
     view.reward_chart.event_generate("<Motion>", x=view.reward_chart.winfo_width() // 2, y=40)
     ready.settle()
     chart = view.reward_chart
-    told = [chart.itemcget(i, "text") for i in chart.find_withtag("pointer") if chart.type(i) == "text"]
-    assert "Reward 0.6000, held out 0.3200 (Contrast) at step 20, the best so far" in told
-    assert {"Brightness", "Contrast", "0.6000", "0.3200"} <= set(told)
+    shown = [chart.itemcget(i, "text") for i in chart.find_withtag("pointer") if chart.type(i) == "text"]
+    assert "Reward 0.6000, held-out reward 0.3200 (Contrast) at step 20, best so far" in shown
+    assert {"Brightness", "Contrast", "0.6000", "0.3200"} <= set(shown)
     run.end(RunFinished("finished", 40, "Done."))
     ready.wait_until(lambda: ready.app.context.session.stage == "idle", "the end")
 
 
-def test_a_measurement_in_words() -> None:
+def test_a_measurement_as_text() -> None:
     assert reward_line(RewardMeasured(3, 1, None)) == "Reward – at step 3"
     both = RewardMeasured(3, 1, 1.5, by_reward_model={"brightness": 0.5, "colour_target_2": -0.25})
     assert reward_rows(both) == [
-        ("followed", "1.5000"),
+        ("training reward", "1.5000"),
         ("Brightness", "0.5000"),
         ("Closeness to a colour", "-0.2500"),
     ]
 
 
-def test_a_course_has_room_around_it() -> None:
+def test_an_axis_range_has_a_margin() -> None:
     for values in ([0.5], [0.0, 0.0], [-1.0, 3.0]):
         low, high = course_range(values)
         assert low < min(values)

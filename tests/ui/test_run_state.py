@@ -1,4 +1,4 @@
-"""The reducer: what the window knows of a run, event by event."""
+"""The reducer: the state of a run, event by event."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import get_args
 
 import pytest
 
+from modules.system.paths import PROGRAM_ROOT
 from modules.system.problem import count
 from tests.ui.fake_engine import started, step
 from trainer.events import (
@@ -55,7 +56,7 @@ def test_steps_move_both_bars() -> None:
     assert state.training_parts == ("unet", "text_encoder")
 
 
-def test_a_resumed_run_begins_where_it_was() -> None:
+def test_a_resumed_run_starts_at_its_step() -> None:
     assert folded(started(first_step=200)).run_share == 0.5
 
 
@@ -63,7 +64,7 @@ def test_caching_and_sampling_have_shares_of_their_own() -> None:
     state = folded(started(), PhaseChanged("caching"), CacheProgress("images", 3, 12, 9.0))
     assert (state.phase_share, state.seconds_left) == (0.25, 9.0)
     state = folded(step(1), PhaseChanged("sampling"), SampleProgress(5, 50, 2.0), state=state)
-    assert (state.phase_share, state.seconds_left) == (0.1, 2.0 + 75.0)  # what is painted now, and the training
+    assert (state.phase_share, state.seconds_left) == (0.1, 2.0 + 75.0)  # the current sampling, and the training
     state = folded(PhaseChanged("sampling"), SampleProgress(5, 50, 2.0))  # before the first step
     assert (state.phase_share, state.seconds_left) == (0.1, 2.0)
     assert folded(PhaseChanged("training"), state=state).phase_share is None
@@ -85,7 +86,7 @@ def test_a_download_that_is_complete_is_no_longer_shown_as_one() -> None:
     assert folded(PhaseChanged("loading"), DownloadProgress(0.0, 0.0)).downloading is None
 
 
-def test_a_download_in_words() -> None:
+def test_a_download_as_text() -> None:
     assert download(DownloadProgress(1500.0, 4000.0), "owner/model") == "38%, 1,500 of 4,000 MB of owner/model"
     assert download(DownloadProgress(0.0, 0.0), "") == "0%, 0 of 0 MB"
 
@@ -102,7 +103,7 @@ EVERY_EVENT: dict[type[Event], tuple[Event, set[str]]] = {
     SampleReady: (SampleReady(5, 0, "a cat", "/a.png"), {"samples"}),
     BackupSaved: (BackupSaved(5, "/backup/step-5"), {"backup", "log"}),
     ModelSaved: (ModelSaved(5, "/m.safetensors", "kohya", is_final=False), {"saves", "log"}),
-    WarningRaised: (WarningRaised("An image is broken."), {"log"}),  # said, and nothing else changes
+    WarningRaised: (WarningRaised("An image is broken."), {"log"}),  # logged; nothing else changes
     RunFinished: (RunFinished("finished", 400, "Done."), {"finished", "log"}),
     RunFailed: (RunFailed("It broke."), {"failed", "log"}),
 }
@@ -119,7 +120,7 @@ def test_what_an_event_changes(kind: type[Event]) -> None:
     assert {f.name for f in fields(RunState) if getattr(before, f.name) != getattr(after, f.name)} == changed
 
 
-def test_a_loss_that_is_no_number_is_a_gap_in_the_curve() -> None:
+def test_a_loss_that_is_not_finite_is_a_gap_in_the_curve() -> None:
     state = folded(step(1, loss=math.nan), step(2, loss=None, smoothed_loss=math.inf), step(3))
     assert [p.loss is None for p in state.curve.points] == [True, True, False]
     assert loss(math.nan) == "–"
@@ -136,7 +137,7 @@ def test_samples_validations_saves_and_backups_are_kept() -> None:
     assert len(state.saves) == 1
 
 
-def test_the_newest_validation_tells_the_best() -> None:
+def test_the_newest_validation_contains_the_best() -> None:
     first = ValidationFinished(5, 0.5, {"100": 0.25}, {"cats": 0.5}, 0.5, best_loss=0.5, best_step=5)
     second = ValidationFinished(9, 0.75, {"100": 0.5}, {"cats": 0.75}, 0.25, best_loss=0.5, best_step=5)
     assert RunState().validation is None
@@ -144,35 +145,42 @@ def test_the_newest_validation_tells_the_best() -> None:
     assert state.validation == second
     assert [line.text for line in state.log] == [
         "Validation loss 0.2500 at step 0",
-        "Validation loss 0.5000 at step 5, the best so far",
+        "Validation loss 0.5000 at step 5, best so far",
         "Validation loss 0.7500 at step 9; best 0.5000 at step 5",
     ]
     assert validation_line(second) == "Validation: 0.7500 at step 9; best 0.5000 at step 5"
     assert concept_rows(first) == [("overall", "0.5000"), ("cats", "0.5000")]
-    assert concept_rows(second) == [("overall", "0.7500"), ("as training weighs it", "0.2500"), ("cats", "0.7500")]
+    assert concept_rows(second) == [("overall", "0.7500"), ("weighted", "0.2500"), ("cats", "0.7500")]
     assert timestep_rows(second) == [("100", "0.5000")]
 
 
-@pytest.mark.parametrize("last", [RunFinished("finished", 400, "Done."), RunFailed("It broke.", "Mend it.")])
-def test_the_last_word_ends_the_run(last: Event) -> None:
+@pytest.mark.parametrize("last", [RunFinished("finished", 400, "Done."), RunFailed("It broke.", "Fix it.")])
+def test_finished_or_failed_ends_the_run(last: Event) -> None:
     state = folded(started(), PhaseChanged("training"), step(3), last)
     assert state.is_over
     assert state.phase == ""
     assert state.seconds_left is None
 
 
-def test_the_log_speaks_in_plain_words() -> None:
+def test_the_log_lines() -> None:
     state = folded(
         started(), PhaseChanged("loading", "from disk"), CacheProgress("images", 1, 2), step(1),
-        WarningRaised("An image is broken.", "Remove it."), RunFailed("It broke.", "Mend it."),
+        WarningRaised("An image is broken.", "Remove it."), RunFailed("It broke.", "Fix it."),
     )  # fmt: skip
     assert [(line.text, line.tone) for line in state.log[1:]] == [
         ("Loading the model: from disk", "plain"),
         ("An image is broken. Remove it.", "warning"),
-        ("It broke. Mend it.", "error"),
+        ("It broke. Fix it.", "error"),
     ]
-    assert state.log[0].text == "400 steps over 12 images; 123,456 trained weights on cpu"
+    assert state.log[0].text == "400 steps over 12 images; 123,456 trainable parameters on cpu"
     assert line_of(step(1), 0.0) is None
+
+
+def test_a_final_model_is_named_by_its_path_in_the_program_folder() -> None:
+    path = PROGRAM_ROOT / "models" / "zog.safetensors"
+    line = line_of(ModelSaved(5, str(path), "kohya", is_final=True, loaded_by=("ComfyUI",)), 0.0)
+    assert line is not None
+    assert line.text == "Final model saved: models/zog.safetensors (loads in ComfyUI)"
 
 
 def test_the_log_is_bounded() -> None:
@@ -230,7 +238,7 @@ def test_durations(seconds: float | None, words: str) -> None:
     assert duration(seconds) == words
 
 
-def test_numbers_in_words() -> None:
+def test_counts_as_text() -> None:
     assert (count(1, "step"), count(1200, "step")) == ("1 step", "1,200 steps")
     assert (loss(None), loss(0.12345), loss(1e-5), loss(12345.0)) == ("–", "0.1235", "1e-5", "1.23e+04")
     assert (rate(1e-4), rate(3e-6)) == ("0.0001", "3e-6")

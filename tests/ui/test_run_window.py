@@ -1,4 +1,4 @@
-"""A run as the window shows and steers it, played by a scripted engine."""
+"""A run in the window, played by a scripted engine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from ui.forms.model import Source
 
 @pytest.fixture
 def ready(window: Window, tmp_path: Path) -> Window:
-    """A window with a config that preflight has nothing against."""
+    """A window with a config that passes preflight."""
     images = tmp_path / "images"
     images.mkdir()
     for n in range(4):
@@ -56,7 +56,7 @@ def ready(window: Window, tmp_path: Path) -> Window:
 
 
 def press_start(window: Window) -> FakeRun:
-    """Press Start as a user does and return the run."""
+    """Press Start and return the run."""
     num_runs = len(window.engine.requests)
     window.app.shell.bottom_bar.start.invoke()
     window.wait_until(lambda: len(window.engine.requests) > num_runs, "a run")
@@ -126,7 +126,7 @@ def test_a_download_is_shown_until_it_is_complete(ready: Window) -> None:
     end(ready, run)
 
 
-def test_samples_that_newer_ones_have_taken_the_place_of_are_let_go(ready: Window, tmp_path: Path) -> None:
+def test_replaced_samples_are_released(ready: Window, tmp_path: Path) -> None:
     run = press_start(ready)
     samples: Any = ready.app.shell.pages["run"].samples
     run.emit(started(), PhaseChanged("training"))
@@ -172,7 +172,7 @@ def test_the_keys_start_and_stop(ready: Window) -> None:
     root.event_generate("<F5>")
     ready.wait_until(lambda: ready.engine.requests)
     assert ready.engine.run is not None
-    root.event_generate("<F5>")  # a run is under way
+    root.event_generate("<F5>")  # a run is active
     root.event_generate("<F7>")
     assert ready.engine.run.desk.is_paused
     root.event_generate("<F8>")
@@ -220,7 +220,7 @@ def test_the_run_page_shows_the_course(ready: Window, tmp_path: Path) -> None:
     assert [t.path.name for t in page.samples.tiles] == ["sample2.png", "gone.png"]
     assert len(page.chart._points) == 60
     assert len(page.chart.find_all()) > 8
-    assert "Learning now: UNet, Text encoder" in page.facts.cget("text")
+    assert "Training: UNet, Text encoder" in page.facts.cget("text")
     log = page.log.text.get("1.0", "end")
     assert "An image is broken." in log
     assert "Backup at step 50" in log
@@ -234,7 +234,7 @@ def test_the_run_page_shows_the_course(ready: Window, tmp_path: Path) -> None:
     page.chart.event_generate("<Motion>", x=100, y=60)
     assert page.chart.find_withtag("pointer")
     end(ready, run)
-    assert "Learned: " in page.facts.cget("text")
+    assert "Trained: " in page.facts.cget("text")
 
 
 def written(chart: Any, tag: str = "all") -> list[str]:
@@ -242,7 +242,7 @@ def written(chart: Any, tag: str = "all") -> list[str]:
 
 
 def point_at(window: Window, chart: Any, step: int) -> list[str]:
-    """Move the pointer to a step and return what is written there."""
+    """Move the pointer to a step and return the text shown there."""
     chart.event_generate("<Motion>", x=int(chart._x(step)), y=60)
     window.settle()
     return written(chart, "pointer")
@@ -266,7 +266,7 @@ def test_the_chart_shows_validation_the_best_and_each_number(ready: Window) -> N
     assert ring[1] < chart._y(0.2) < ring[3]
     assert "Validation: 0.4000 at step 40; best 0.2000 at step 20" in page.facts.cget("text")
     assert point_at(ready, chart, 20) == [
-        "Step 20: loss 0.1250, smoothed 0.1200", "validation, the best", "overall", "as training weighs it", "cats",
+        "Step 20: loss 0.1250, smoothed 0.1200", "best validation", "overall", "weighted", "cats",
         "dogs", "0.2000", "0.3000", "0.2200", "0.1800", "at timestep", "250", "750", "0.1500", "0.2500",
     ]  # fmt: skip
     assert "validation" in point_at(ready, chart, 40)
@@ -284,7 +284,7 @@ def test_the_chart_shows_validation_the_best_and_each_number(ready: Window) -> N
     end(ready, run)
 
 
-def test_an_early_stop_is_said(ready: Window) -> None:
+def test_an_early_stop_is_reported(ready: Window) -> None:
     run, bar = press_start(ready), ready.app.shell.bottom_bar
     message = "Stopped early after 5 steps: 2 validations in a row were not better than that of step 3."
     run.emit(started(), PhaseChanged("training"), step(5))
@@ -294,25 +294,25 @@ def test_an_early_stop_is_said(ready: Window) -> None:
     assert message in page.log.text.get("1.0", "end")
 
 
-def test_what_learns_now_is_named_part_by_part(ready: Window) -> None:
+def test_the_trained_parts_are_named(ready: Window) -> None:
     run = press_start(ready)
     page: Any = ready.app.shell.pages["run"]
     run.emit(started(), PhaseChanged("training"), step(50, training_parts=("unet",), num_skipped=2))
-    ready.wait_until(lambda: "Learning now: UNet\n" in page.facts.cget("text"))
-    assert "2 broken steps left out" in page.facts.cget("text")
+    ready.wait_until(lambda: "Training: UNet\n" in page.facts.cget("text"))
+    assert "2 skipped steps" in page.facts.cget("text")
     end(ready, run)
 
 
-def test_before_a_start_the_page_says_what_it_will_do(ready: Window) -> None:
+def test_before_a_start_the_page_shows_the_preview(ready: Window) -> None:
     page: Any = ready.open_page("run")
-    ready.wait_until(lambda: "4 images, 40 steps in all" in page.facts.cget("text"), "the preview")
-    assert page.facts_card.heading.cget("text") == "What a start will do"
+    ready.wait_until(lambda: "4 images, 40 steps in total" in page.facts.cget("text"), "the preview")
+    assert page.facts_card.heading.cget("text") == "Before you start"
     assert "Sizes: 64x64 (4)" in page.facts.cget("text")
     ready.app.form.edit_text("training.epochs", "3")
-    ready.wait_until(lambda: "12 steps in all" in page.facts.cget("text"), "the new preview")
+    ready.wait_until(lambda: "12 steps in total" in page.facts.cget("text"), "the new preview")
 
 
-def test_errors_are_listed_and_lead_to_their_fields(ready: Window) -> None:
+def test_errors_are_listed_and_link_to_their_fields(ready: Window) -> None:
     ready.app.form.edit("concepts", ())
     ready.app.form.edit("output.destination", "models/lora.txt")
     ready.app.shell.bottom_bar.start.invoke()
@@ -367,7 +367,7 @@ def test_nothing_of_the_first_run_stays_alive(ready: Window) -> None:
     assert [trace() for trace in traces] == [None, None, None]
 
 
-def test_a_failure_is_told_in_a_sentence_with_the_details_a_click_away(ready: Window, tmp_path: Path) -> None:
+def test_a_failure_is_reported_in_a_sentence_with_details_on_request(ready: Window, tmp_path: Path) -> None:
     details = tmp_path / "details.txt"
     details.write_text("Traceback: all of it", encoding="utf-8")
     run = press_start(ready)
@@ -378,7 +378,7 @@ def test_a_failure_is_told_in_a_sentence_with_the_details_a_click_away(ready: Wi
     assert (failure.details, failure.details_file) == ("Traceback: all of it", details)
     bar = ready.app.shell.bottom_bar
     assert (bar.phase.cget("text"), bar.detail.cget("text")) == (
-        "Broke off",
+        "Failed",
         "The memory ran out. Lower the batch size.",
     )
     end(ready, press_start(ready))
@@ -423,14 +423,14 @@ def test_closing_while_training_asks(ready: Window) -> None:
     run = press_start(ready)
     ready.app.ask_to_close()
     (asked,) = ready.asked.asked("choose")
-    assert asked[0] == "A training is under way"
+    assert asked[0] == "Training is running"
     assert asked[2] == ["keep", "stop"]
     assert not run.desk.is_stop_requested
     assert not ready.app._is_closed
     end(ready, run)
 
 
-def test_stop_and_close_waits_for_the_end(ready: Window) -> None:
+def test_stop_and_close_closes_after_the_end(ready: Window) -> None:
     run = press_start(ready)
     ready.asked.answers["choose"] = "stop"
     ready.app.ask_to_close()
@@ -463,7 +463,7 @@ def test_the_last_session_is_restored(open_window: Callable[..., Window]) -> Non
     assert second.app.shell.side_bar.show_advanced.get() is True
 
 
-def test_a_broken_session_is_said_and_the_defaults_open(open_window: Callable[..., Window]) -> None:
+def test_a_broken_session_is_reported_and_the_defaults_open(open_window: Callable[..., Window]) -> None:
     session_file().parent.mkdir(parents=True)
     session_file().write_text("{ broken", encoding="utf-8")
     window = open_window()
@@ -472,13 +472,13 @@ def test_a_broken_session_is_said_and_the_defaults_open(open_window: Callable[..
     assert list(session_file().parent.glob("session-*.bad"))
 
 
-def test_a_fault_in_a_callback_is_logged_and_told(window: Window, logged_errors: list[str]) -> None:
+def test_an_error_in_a_callback_is_logged_and_shown(window: Window, logged_errors: list[str]) -> None:
     def broken() -> None:
-        raise RuntimeError("a wheel came off")
+        raise RuntimeError("a test error")
 
     window.app.root.after_idle(broken)
     window.wait_until(lambda: window.asked.asked("show_failure"))
     ((failure,),) = window.asked.asked("show_failure")
-    assert "a wheel came off" in failure.details
+    assert "a test error" in failure.details
     assert logged_errors
     logged_errors.clear()

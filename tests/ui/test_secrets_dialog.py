@@ -1,4 +1,4 @@
-"""The dialog of tokens and passwords, worked as a person would."""
+"""The dialog of tokens and passwords, driven as by a user."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOKEN = "hf_plantedInTheDialog01"
 
 
 def with_dialog(window: Window, act: Callable[[SecretsDialog], object]) -> None:
-    """Open the dialog by its button on the page of the model, do something with it, and wait until it is closed."""
+    """Open the dialog by its button on the Model page, act on it, and wait until it is closed."""
     page: Any = window.open_page("model")
     button = next(w for w in walk(page.frame.buttons) if isinstance(w, Button))
     assert button.cget("text") == "Tokens…"
@@ -57,7 +57,7 @@ def with_dialog(window: Window, act: Callable[[SecretsDialog], object]) -> None:
 def click(button: Button) -> None:
     for sequence in ("<Enter>", "<Button-1>"):
         button._canvas.event_generate(sequence)
-    button._canvas.event_generate("<ButtonRelease-1>", state=0x100)  # the state says that the button was down
+    button._canvas.event_generate("<ButtonRelease-1>", state=0x100)  # the state marks the button as pressed
 
 
 def texts(widget: tk.Misc) -> str:
@@ -67,8 +67,8 @@ def texts(widget: tk.Misc) -> str:
 def test_a_token_is_typed_masked_and_saved(window: Window) -> None:
     def act(dialog: SecretsDialog) -> None:
         assert str(secrets_file()) in texts(dialog)
-        assert "never enter a config" in texts(dialog)
-        assert "login of huggingface_hub" in texts(dialog)
+        assert "Never written to configs" in texts(dialog)
+        assert "huggingface_hub login" in texts(dialog)
         masked = {name: entry.tk_entry.cget("show") for name, entry in dialog.entries.items()}
         assert masked == {f.name: "•" if f.is_key else "" for f in SECRET_FIELDS}
         type_into(dialog.entries["huggingface_token"], TOKEN)
@@ -78,7 +78,7 @@ def test_a_token_is_typed_masked_and_saved(window: Window) -> None:
     with_dialog(window, act)
     stored = load_secrets().secrets
     assert (stored.huggingface_token, stored.cloud.port) == (TOKEN, "2222")
-    assert window.app.shell.bottom_bar.detail.cget("text") == "The tokens are saved."
+    assert window.app.shell.bottom_bar.detail.cget("text") == "Tokens saved."
     if sys.platform != "win32":
         assert stat.S_IMODE(secrets_file().stat().st_mode) == 0o600
     window.app.save_session()
@@ -101,7 +101,7 @@ def test_return_saves_and_escape_does_not(window: Window) -> None:
     assert load_secrets().secrets.cloud.host == "example"
 
 
-def test_what_is_stored_is_shown_and_an_emptied_entry_removes_it(window: Window) -> None:
+def test_stored_tokens_are_shown_and_an_emptied_entry_removes_one(window: Window) -> None:
     save_secrets(Secrets(huggingface_token=TOKEN, others={"later": {"key": 1}}))
 
     def act(dialog: SecretsDialog) -> None:
@@ -114,14 +114,14 @@ def test_what_is_stored_is_shown_and_an_emptied_entry_removes_it(window: Window)
     assert json.loads(secrets_file().read_text(encoding="utf-8")) == {"later": {"key": 1}}
 
 
-def test_what_does_not_fit_is_marked_and_not_saved(window: Window) -> None:
+def test_an_invalid_token_is_marked_and_not_saved(window: Window) -> None:
     def act(dialog: SecretsDialog) -> None:
         fill(dialog.entries["huggingface_token"], "two words")
         click(dialog.buttons["save"])
         dialog.update()
         assert dialog.winfo_exists()
         assert dialog.entries["huggingface_token"]._is_invalid
-        assert "no spaces" in dialog.said.cget("text")
+        assert "no spaces" in dialog.message.cget("text")
         assert "two words" not in texts(dialog)
 
     with_dialog(window, act)
@@ -135,7 +135,7 @@ def test_onetrainers_are_imported_once_saved(window: Window, tmp_path: Path) -> 
 
     def look(dialog: SecretsDialog) -> None:
         click(dialog.buttons["import"])
-        assert "Hugging Face token, Cloud password" in dialog.said.cget("text")
+        assert "Hugging Face token, Cloud password" in dialog.message.cget("text")
         assert not secrets_file().exists()
 
     with_dialog(window, look)
@@ -147,12 +147,12 @@ def test_onetrainers_are_imported_once_saved(window: Window, tmp_path: Path) -> 
 
     def refused(dialog: SecretsDialog) -> None:
         click(dialog.buttons["import"])
-        assert "contains no tokens" in dialog.said.cget("text")
+        assert "contains no tokens" in dialog.message.cget("text")
 
     with_dialog(window, refused)
 
 
-def test_a_file_that_cannot_be_written_is_a_sentence(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_is_reported_in_a_sentence(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -160,7 +160,7 @@ def test_a_file_that_cannot_be_written_is_a_sentence(window: Window, monkeypatch
         fill(dialog.entries["cloud.host"], "example")
         monkeypatch.setattr("ui.editors.secrets.save_secrets", full)
         click(dialog.buttons["save"])
-        assert "No space left" in dialog.said.cget("text")
+        assert "No space left" in dialog.message.cget("text")
         assert dialog.winfo_exists()
 
     with_dialog(window, act)

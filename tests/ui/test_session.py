@@ -1,4 +1,4 @@
-"""The session: one run after the other, and nothing of the last one left."""
+"""The session: one run after another, each from a fresh state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def soon() -> float:
 
 
 class Desk:
-    """A session with an engine that plays runs, and a check that says what it is told to."""
+    """A session with a scripted engine and a scripted check."""
 
     def __init__(self) -> None:
         self.engine = FakeEngine()
@@ -55,7 +55,7 @@ class Desk:
             assert time.monotonic() < deadline
 
     def all_looked(self) -> None:
-        """Wait until both threads of the background have done what was asked before."""
+        """Wait until both background threads have finished their jobs."""
         meeting, done = threading.Barrier(2), list[object]()
         for _ in range(2):
             self.background.run(meeting.wait, done.append)
@@ -86,10 +86,10 @@ def sample(number: int, path: str = "") -> SampleReady:
     return SampleReady(number, 0, "a disc", path or f"/tmp/{number}.png")
 
 
-def test_a_run_that_goes_on_shows_what_it_had_shown_before(desk: Desk, tmp_path: Path) -> None:
-    """Two attempts, of which the second went back to step 2; whatever came after the backup is not of this run."""
-    told = [step(1), step(2), sample(2, "/tmp/old.png"), step(3, loss=9.0), sample(3), step(2, loss=0.5), sample(2)]
-    lines = [to_line(event) for event in (started(), *told)]
+def test_a_resumed_run_shows_its_history(desk: Desk, tmp_path: Path) -> None:
+    """Two attempts; the second was resumed at step 2. Events after the backup do not belong to this run."""
+    reported = [step(1), step(2), sample(2, "/tmp/old.png"), step(3, loss=9.0), sample(3), step(2, loss=0.5), sample(2)]
+    lines = [to_line(event) for event in (started(), *reported)]
     (tmp_path / EVENTS_FILE).write_text("\n".join([*lines, "half a li"]), encoding="utf-8")
     now = datetime(2026, 1, 1)
     backup = write_backup(tmp_path, step=2, epoch=1, now=now, write=lambda f: (f / "x").touch())
@@ -105,7 +105,7 @@ def test_a_run_that_goes_on_shows_what_it_had_shown_before(desk: Desk, tmp_path:
     desk.drain()
 
 
-def test_what_was_shown_before_does_not_get_into_another_run(desk: Desk, tmp_path: Path) -> None:
+def test_the_history_does_not_leak_into_another_run(desk: Desk, tmp_path: Path) -> None:
     (tmp_path / EVENTS_FILE).write_text(to_line(step(1)), encoding="utf-8")
     now = datetime(2026, 1, 1)
     backup = write_backup(tmp_path, step=1, epoch=1, now=now, write=lambda f: (f / "x").touch())
@@ -129,7 +129,7 @@ def test_events_that_wait_after_the_thread_ended_are_not_lost(desk: Desk) -> Non
     assert desk.session.stage == "idle"
 
 
-def test_a_thread_that_dies_without_a_word_is_a_failure(desk: Desk) -> None:
+def test_a_thread_that_ends_unexpectedly_is_a_failure(desk: Desk) -> None:
     desk.session.begin(RunRequest(Config()))
     assert desk.engine.run is not None
     desk.engine.run.end(started())
@@ -138,14 +138,14 @@ def test_a_thread_that_dies_without_a_word_is_a_failure(desk: Desk) -> None:
     assert desk.session.state.failed is not None
 
 
-def test_stop_pause_and_go_on_reach_the_desk(desk: Desk) -> None:
+def test_stop_pause_and_unpause_are_sent(desk: Desk) -> None:
     session = desk.session
     session.begin(RunRequest(Config()))
     run = desk.engine.run
     assert run is not None
     session.pause()
     assert (session.stage, run.desk.is_paused) == ("paused", True)
-    session.go_on()
+    session.unpause()
     assert (session.stage, run.desk.is_paused) == ("running", False)
     session.send(SampleNow())
     assert run.desk.take(SampleNow)
@@ -160,13 +160,13 @@ def test_stop_pause_and_go_on_reach_the_desk(desk: Desk) -> None:
 
 
 def test_commands_without_a_run_do_nothing(desk: Desk) -> None:
-    for command in (desk.session.stop, desk.session.pause, desk.session.go_on):
+    for command in (desk.session.stop, desk.session.pause, desk.session.unpause):
         command()
     desk.session.send(BackupNow())
     assert desk.session.stage == "idle"
 
 
-def test_a_second_run_begins_afresh(desk: Desk) -> None:
+def test_a_second_run_starts_fresh(desk: Desk) -> None:
     for total in (400, 80):
         desk.session.begin(RunRequest(Config()))
         assert desk.engine.run is not None
@@ -249,7 +249,7 @@ def test_a_drain_stops_when_its_time_is_up(desk: Desk) -> None:
     assert desk.session.drain(soon())
 
 
-def test_the_engine_itself_may_say_that_it_stops(desk: Desk) -> None:
+def test_the_engine_may_report_that_it_stops(desk: Desk) -> None:
     desk.session.begin(RunRequest(Config()))
     assert desk.engine.run is not None
     desk.engine.run.emit(PhaseChanged("stopping"))

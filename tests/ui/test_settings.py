@@ -1,4 +1,4 @@
-"""The last session, whole, in part and broken."""
+"""The last session: complete, partial and broken."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ui.preferences import Preferences
 from ui.settings import UiSettings, load_session, save_session
 
 
-def test_a_session_comes_back(tmp_path: Path) -> None:
+def test_a_session_is_restored(tmp_path: Path) -> None:
     file = tmp_path / "session.json"
     form = FormModel(Config(), source=Source("#demo", tmp_path / "#demo.json", "built_in"))
     form.edit_text("training.epochs", "3")
@@ -35,7 +35,7 @@ def test_without_a_file_the_defaults_open(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"config": 3}', "\udcff", "[" * 100_000])
-def test_a_broken_file_is_set_aside_and_said(tmp_path: Path, content: str) -> None:
+def test_a_broken_file_is_moved_aside_and_reported(tmp_path: Path, content: str) -> None:
     file = tmp_path / "session.json"
     file.write_bytes(content.encode("utf-8", "surrogateescape"))
     session = load_session(file)
@@ -47,7 +47,7 @@ def test_a_broken_file_is_set_aside_and_said(tmp_path: Path, content: str) -> No
     assert str(kept) in session.problems[0].message
 
 
-def test_a_session_that_was_cut_off_anywhere_is_set_aside(tmp_path: Path) -> None:
+def test_a_truncated_session_is_moved_aside(tmp_path: Path) -> None:
     file = tmp_path / "session.json"
     form = FormModel(Config(), source=Source("#demo", tmp_path / "#demo.json", "built_in"))
     save_session(file, form.document, UiSettings(page="model"))
@@ -63,7 +63,7 @@ def test_a_session_that_was_cut_off_anywhere_is_set_aside(tmp_path: Path) -> Non
         kept.unlink()
 
 
-def test_a_folder_in_the_place_of_the_session_is_set_aside(tmp_path: Path) -> None:
+def test_a_folder_at_the_sessions_path_is_moved_aside(tmp_path: Path) -> None:
     file = tmp_path / "session.json"
     (file / "inside").mkdir(parents=True)
     session = load_session(file)
@@ -74,7 +74,7 @@ def test_a_folder_in_the_place_of_the_session_is_set_aside(tmp_path: Path) -> No
     assert load_session(file).problems == ()
 
 
-def test_a_session_without_permission_is_said_and_the_defaults_open(
+def test_a_session_without_permission_is_reported_and_the_defaults_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "session.json"
@@ -88,7 +88,7 @@ def test_a_session_without_permission_is_said_and_the_defaults_open(
     session = load_session(file)
     assert (session.form, session.settings) == (None, UiSettings())
     assert "Permission denied" in session.problems[0].message
-    assert "could not be set aside" in session.problems[0].message
+    assert "could not be moved aside" in session.problems[0].message
     assert file.exists()
 
 
@@ -100,7 +100,7 @@ def test_several_in_a_second_are_all_kept(tmp_path: Path) -> None:
     assert kept == ["broken 0", "broken 1", "broken 2"]
 
 
-def test_settings_that_do_not_fit_give_way_and_unknown_ones_stay(tmp_path: Path) -> None:
+def test_invalid_settings_get_defaults_and_unknown_ones_are_kept(tmp_path: Path) -> None:
     file = tmp_path / "session.json"
     ui = {"page": "model", "scale_percent": "huge", "appearance": "pink", "from_the_future": 1}
     file.write_text(json.dumps({"config": {"darkroom_version": 2}, "ui": ui}), encoding="utf-8")
@@ -110,7 +110,7 @@ def test_settings_that_do_not_fit_give_way_and_unknown_ones_stay(tmp_path: Path)
     assert json.loads(file.read_text(encoding="utf-8"))["ui"]["from_the_future"] == 1
 
 
-def test_what_was_odd_about_the_config_is_told(tmp_path: Path) -> None:
+def test_problems_of_the_config_are_reported(tmp_path: Path) -> None:
     file = tmp_path / "session.json"
     file.write_text(json.dumps({"config": {"darkroom_version": 2, "training": {"epochs": -1}}}), encoding="utf-8")
     session = load_session(file)
@@ -118,7 +118,7 @@ def test_what_was_odd_about_the_config_is_told(tmp_path: Path) -> None:
     assert session.problems[0].path == "training.epochs"
 
 
-def test_a_session_that_cannot_be_written_is_no_fault(tmp_path: Path) -> None:
+def test_a_failed_write_of_the_session_is_not_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     save_session(tmp_path / "file" / "session.json", FormModel().document, UiSettings())
 
@@ -132,12 +132,12 @@ def test_recent_files_are_few_and_the_newest_comes_first() -> None:
     assert settings.recent[:2] == (str(Path("/15.json")), str(Path("/19.json")))
 
 
-def test_preferences_tell_of_changes_only() -> None:
-    preferences, told = Preferences(UiSettings()), []
-    preferences.changed.subscribe(lambda: told.append(1))
+def test_preferences_signal_only_changes() -> None:
+    preferences, reported = Preferences(UiSettings()), []
+    preferences.changed.subscribe(lambda: reported.append(1))
     preferences.change(show_advanced=True)
     preferences.change(show_advanced=True)
-    assert told == [1]
+    assert reported == [1]
 
 
 @pytest.mark.parametrize(

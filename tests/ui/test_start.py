@@ -1,4 +1,4 @@
-"""What the window loads and what it does not, and where customtkinter may be."""
+"""What the window imports, and where customtkinter may be imported."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_window_with_all_its_pages_never_loads_the_engine(tmp_path: Path) ->
     assert done.stderr == ""
 
 
-def test_without_a_screen_it_says_so_in_a_sentence() -> None:
+def test_without_a_display_it_reports_so_in_a_sentence() -> None:
     environment = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "WAYLAND_DISPLAY")}
     done = subprocess.run(
         [sys.executable, "-m", "ui"], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
@@ -78,7 +78,7 @@ def test_models_do_without_tk(name: str) -> None:
     assert done.returncode == 0, done.stderr or f"ui.{name} imports tkinter"
 
 
-def test_widgets_name_no_colour_themselves() -> None:
+def test_widgets_use_colour_tokens_only() -> None:
     for file in (ROOT / "ui").rglob("*.py"):
         if file.name == "theme.py":
             continue
@@ -107,7 +107,7 @@ def test_no_thread_but_the_background_ones_is_started_here() -> None:
 
 
 def test_the_focused_widget_is_read_in_one_place() -> None:
-    """These calls of tkinter raise KeyError where Tk answers with a widget that it made by itself."""
+    """These tkinter calls raise KeyError if Tk returns a widget that it created itself."""
     unsafe = {"focus_get", "focus_displayof", "focus_lastfor", "winfo_containing", "grab_current", "nametowidget"}
     users = {
         file.relative_to(ROOT / "ui").as_posix()

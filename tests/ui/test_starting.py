@@ -1,4 +1,4 @@
-"""From pressing Start to a run: what forbids it, what is asked, what is kept at hand."""
+"""From pressing Start to a run: errors, questions, preview."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ERROR = Problem("concepts", "No images.")
 
 
 class Bench:
-    """A starter with everything around it, and a check that says what it is told to."""
+    """A starter with its collaborators and a scripted check."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.form = FormModel(Config(general={"workspace_dir": str(tmp_path / "workspace")}))  # type: ignore[arg-type]
@@ -99,7 +99,7 @@ def test_errors_are_listed_and_nothing_starts(bench: Bench) -> None:
     assert bench.session.stage == "idle"
 
 
-def test_an_entry_that_does_not_fit_forbids_a_start(bench: Bench) -> None:
+def test_an_invalid_entry_prevents_a_start(bench: Bench) -> None:
     bench.form.edit_text("training.epochs", "many")
     bench.starter.start()
     bench.wait_until(lambda: bench.findings.items)
@@ -118,7 +118,7 @@ def test_warnings_are_confirmed(bench: Bench, is_confirmed: bool) -> None:
     assert bool(bench.findings.items) is not is_confirmed
 
 
-def test_a_check_that_breaks_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_check_is_reported(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench.session, "_check", lambda _config, **_: 1 / 0)
     bench.starter.start()
     bench.wait_until(lambda: bench.asked.asked("show_failure"))
@@ -135,7 +135,7 @@ def test_start_twice_is_start_once(bench: Bench) -> None:
     assert len(bench.engine.requests) == 1
 
 
-def test_an_earlier_run_can_go_on(bench: Bench) -> None:
+def test_an_earlier_run_can_be_resumed(bench: Bench) -> None:
     assert not bench.starter.can_resume
     bench.backup(3)
     newest = bench.backup(7)
@@ -150,7 +150,7 @@ def test_an_earlier_run_can_go_on(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("is_agreed", [True, False])
-def test_a_run_goes_on_with_the_settings_it_was_begun_with(bench: Bench, is_agreed: bool) -> None:
+def test_a_run_resumes_with_its_own_settings(bench: Bench, is_agreed: bool) -> None:
     backup = bench.backup(3)
     save_file(bench.form.config, backup.path / "config.json")
     bench.form.edit_text("training.learning_rate", "0.5")
@@ -160,7 +160,7 @@ def test_a_run_goes_on_with_the_settings_it_was_begun_with(bench: Bench, is_agre
     changed = bench.form.config
     bench.starter.look_for_backup()
     bench.wait_until(lambda: bench.starter.resumable)
-    bench.asked.answers["choose"] = "set_back" if is_agreed else None
+    bench.asked.answers["choose"] = "restore" if is_agreed else None
     bench.starter.resume()
     bench.wait_until(lambda: bench.asked.calls)
     ((_title, message, _answers),) = bench.asked.asked("choose")
@@ -178,7 +178,7 @@ def test_a_run_goes_on_with_the_settings_it_was_begun_with(bench: Bench, is_agre
     assert bench.form.config == changed
 
 
-def test_a_run_whose_settings_stand_goes_on_without_a_question(bench: Bench) -> None:
+def test_a_run_with_equal_settings_resumes_without_a_question(bench: Bench) -> None:
     backup = bench.backup(3)
     save_file(bench.form.config, backup.path / "config.json")
     bench.form.edit_text("training.epochs", "77")
@@ -189,7 +189,7 @@ def test_a_run_whose_settings_stand_goes_on_without_a_question(bench: Bench) -> 
     assert bench.asked.calls == []
 
 
-def test_the_preview_is_found_out_once_for_each_config(bench: Bench) -> None:
+def test_the_preview_is_computed_once_per_config(bench: Bench) -> None:
     bench.starter.refresh_preview()
     bench.starter.refresh_preview()
     bench.wait_until(lambda: bench.starter.report)
@@ -210,11 +210,11 @@ def test_a_start_after_a_run_works(bench: Bench) -> None:
         bench.wait_until(lambda: bench.session.stage == "idle")
 
 
-def test_a_failure_is_told_with_the_file_of_its_details(tmp_path: Path) -> None:
+def test_a_failure_includes_its_details_file(tmp_path: Path) -> None:
     file = tmp_path / "details.txt"
     file.write_text("Traceback ...", encoding="utf-8")
-    told = run_failure(RunFailed("It broke.", "Mend it.", str(file), "/backup/step-5"))
-    assert (told.message, told.details, told.details_file) == ("It broke.", "Traceback ...", file)
-    assert told.advice == "Mend it. The newest backup is /backup/step-5."
-    told = run_failure(RunFailed("It broke.", details_path=str(tmp_path / "gone.txt")))
-    assert (told.details, told.details_file) == ("", None)
+    reported = run_failure(RunFailed("It broke.", "Fix it.", str(file), "/backup/step-5"))
+    assert (reported.message, reported.details, reported.details_file) == ("It broke.", "Traceback ...", file)
+    assert reported.advice == "Fix it. The newest backup is /backup/step-5."
+    reported = run_failure(RunFailed("It broke.", details_path=str(tmp_path / "gone.txt")))
+    assert (reported.details, reported.details_file) == ("", None)

@@ -1,4 +1,4 @@
-"""The top bar: what this is, presets, loading and saving, the three choices."""
+"""The top bar: source, presets, loading and saving, the three choices."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_menu_lists_presets_by_family_then_the_users_then_recent_files(
     menu = window.app.shell.top_bar.make_menu()
     assert entries(menu) == [
         SD.label, "#one", "#two", "zz", "#three", "Your presets", "mine",
-        "---", "Recent files", "last.json", "---", "What differs…", "Import presets…", "Tokens…",
+        "---", "Recent files", "last.json", "---", "Differences…", "Import presets…", "Tokens…",
     ]  # fmt: skip
     menu.invoke(2)
     window.settle()
@@ -57,12 +57,12 @@ def test_the_menu_lists_presets_by_family_then_the_users_then_recent_files(
     assert "About #two." in bar._where_from()
 
 
-def test_an_empty_menu_says_so(window: Window, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_empty_menu_shows_a_note(window: Window, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(presets, "BUILT_IN_DIR", tmp_path)
-    assert entries(window.app.shell.top_bar.make_menu())[:2] == ["There are no presets", "---"]
+    assert entries(window.app.shell.top_bar.make_menu())[:2] == ["No presets", "---"]
 
 
-def test_the_name_and_whether_it_was_changed_are_in_sight(window: Window, tmp_path: Path) -> None:
+def test_the_name_and_unsaved_changes_are_visible(window: Window, tmp_path: Path) -> None:
     bar, form = window.app.shell.top_bar, window.app.form
     form.edit_text("training.epochs", "77")
     window.settle()
@@ -99,7 +99,7 @@ def test_save_as_offers_a_file_and_a_preset(window: Window) -> None:
     assert [verb for verb, _ in window.asked.calls] == ["ask_save_file", "ask_text", "ask_save_file"]
 
 
-def test_the_three_choices_follow_the_config_and_lead_it(window: Window) -> None:
+def test_the_three_choices_follow_and_change_the_config(window: Window) -> None:
     choices = window.app.shell.top_bar.choices
     assert list(choices) == ["model.family", "training.method", "training.trains"]
     pick(choices["training.trains"], "full")
@@ -108,7 +108,7 @@ def test_the_three_choices_follow_the_config_and_lead_it(window: Window) -> None
     assert choices["training.trains"].get() == "LoRA"
 
 
-def test_what_was_odd_about_a_file_is_listed_and_leads_to_its_field(window: Window, tmp_path: Path) -> None:
+def test_problems_of_a_file_are_listed_and_link_to_their_fields(window: Window, tmp_path: Path) -> None:
     path = tmp_path / "odd.json"
     tree = {"darkroom_version": 2, "training": {"epochs": "many"}, "what": 1, "adapter": {"rank": 0}}
     path.write_text(json.dumps(tree), encoding="utf-8")
@@ -116,7 +116,7 @@ def test_what_was_odd_about_a_file_is_listed_and_leads_to_its_field(window: Wind
     window.settle()
     bar = window.app.shell.findings_bar
     assert bar.winfo_ismapped()
-    assert bar.title.cget("text") == "Loaded odd, with notes"
+    assert bar.title.cget("text") == "Loaded odd"
     kinds = [b.cget("text") for b in bar.kinds.values() if b.winfo_ismapped()]
     assert kinds == ["▲  2 warnings", "•  1 note"]
     text = bar.list.get("1.0", "end")
@@ -128,7 +128,7 @@ def test_what_was_odd_about_a_file_is_listed_and_leads_to_its_field(window: Wind
     bar.list.event_generate("<Motion>", x=x + width // 2, y=y + height // 2)
     bar.list.event_generate("<Button-1>", x=x + width // 2, y=y + height // 2)
     window.settle()
-    assert window.app.context.navigation.page == "training"
+    assert window.app.context.navigation.page == "adapter"
     bar.close_button.invoke()
     window.settle()
     assert not bar.winfo_ismapped()

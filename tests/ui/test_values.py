@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from modules.config.schema import Config
 from modules.settings.field import FieldRecord, records_of
+from tests.builders.for_each import for_each
 from tests.ui.made_up import TeaConfig
 from ui.forms.values import display, from_text, number, to_text, why_out_of_range
 
@@ -17,25 +18,25 @@ RECORDS = {r.path: r for r in records_of(TeaConfig)}
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
-def test_every_float_survives_the_way_through_text(value: float) -> None:
+def test_every_float_round_trips_through_text(value: float) -> None:
     record = RECORDS["training.learning_rate"]
     assert from_text(record, to_text(record, value)) == value
 
 
 @given(st.integers())
-def test_every_whole_number_survives_the_way_through_text(value: int) -> None:
+def test_every_whole_number_round_trips_through_text(value: int) -> None:
     record = RECORDS["training.batch_size"]
     assert from_text(record, to_text(record, value)) == value
 
 
 @given(st.lists(st.integers(1, 9999), min_size=1).map(tuple))
-def test_every_list_of_numbers_survives_the_way_through_text(value: tuple[int, ...]) -> None:
+def test_every_list_of_numbers_round_trips_through_text(value: tuple[int, ...]) -> None:
     record = RECORDS["data.resolution_px"]
     assert from_text(record, to_text(record, value)) == value
 
 
 @given(st.text())
-def test_a_text_is_taken_as_it_is(value: str) -> None:
+def test_a_text_is_kept_unchanged(value: str) -> None:
     record = RECORDS["general.notes"]
     assert from_text(record, to_text(record, value)) == value
 
@@ -55,8 +56,8 @@ def test_numbers_are_read_in_many_ways(text: str, value: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "fast", "1,2,3", "0x10"])
-def test_what_is_no_number_is_said_in_words(text: str) -> None:
-    with pytest.raises(ValueError, match=r"not a number|needed"):
+def test_invalid_numbers_are_explained(text: str) -> None:
+    with pytest.raises(ValueError, match=r"not a number|Enter a number"):
         number(text)
 
 
@@ -73,20 +74,20 @@ def test_half_an_image_is_no_batch() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
-        ("tea.strength", 11, "11 does not fit; allowed: from 0 to 10 leaves."),
-        ("tea.strength", -1, "-1 does not fit; allowed: from 0 to 10 leaves."),
-        ("training.clip_grad_norm", 0.0, "0 does not fit; allowed: above 0 to 10,000."),
-        ("data.resolution_px", (512, 16), "16 does not fit; allowed: from 32 to 8,192 px."),
+        ("tea.strength", 11, "11 is out of range. Allowed: from 0 to 10 leaves."),
+        ("tea.strength", -1, "-1 is out of range. Allowed: from 0 to 10 leaves."),
+        ("training.clip_grad_norm", 0.0, "0 is out of range. Allowed: above 0 to 10,000."),
+        ("data.resolution_px", (512, 16), "16 is out of range. Allowed: from 32 to 8,192 px."),
         ("tea.strength", 10, ""),
         ("tea.warmth", None, ""),
         ("tea.has_milk", True, ""),
     ],
 )
-def test_a_number_out_of_range_is_told_with_the_range(path: str, value: object, words: str) -> None:
+def test_a_number_out_of_range_is_reported_with_the_range(path: str, value: object, words: str) -> None:
     assert why_out_of_range(RECORDS[path], value) == words
 
 
-def test_values_are_displayed_as_a_person_says_them() -> None:
+def test_values_are_displayed_with_labels_and_units() -> None:
     shown = {path: display(record, record.default) for path, record in RECORDS.items()}
     assert shown["tea.has_milk"] == "off"
     assert shown["tea.flavour"] == "Sweet"
@@ -97,7 +98,7 @@ def test_values_are_displayed_as_a_person_says_them() -> None:
     assert shown["concepts"] == "none"
 
 
-@pytest.mark.parametrize("record", records_of(Config), ids=lambda r: r.path)
+@for_each(records_of(Config), named=lambda r: r.path)
 def test_every_default_of_the_real_config_can_be_typed(record: FieldRecord) -> None:
     if record.kind in ("int", "float", "text", "int_list"):
         assert from_text(record, to_text(record, record.default)) == record.default

@@ -1,4 +1,4 @@
-"""The widgets that have a mind of their own: dialogs, the folder picker, tips, the chart, the log, the grid."""
+"""The widgets with behaviour of their own: dialogs, the folder picker, tooltips, the chart, the log, the grid."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def screen(root: tk.Tk) -> tk.Tk:
 
 
 def when_open(root: tk.Tk, act: Callable[[Any], object]) -> None:
-    """Do something with the next dialog as soon as it is on the screen."""
+    """Act on the next dialog as soon as it is visible."""
 
     def look() -> None:
         dialogs = [w for w in root.winfo_children() if isinstance(w, Dialog) and w.winfo_viewable()]
@@ -90,13 +90,13 @@ def test_a_line_of_text(screen: tk.Tk, theme: Theme) -> None:
     assert TkInteraction(screen, theme).ask_text("Name", "Which?", "old") is None
 
 
-def test_the_start_is_confirmed_in_sight_of_warnings_and_preview(screen: tk.Tk, theme: Theme) -> None:
+def test_the_start_dialog_shows_warnings_and_preview(screen: tk.Tk, theme: Theme) -> None:
     warnings = [Problem("x", f"Warning {n}.", "warning", "Mind it.") for n in range(10)]
     preview = Preview(12, 4, 1, (("64x64", 12),), (("a.png", "broken"),), 12, 120)
     seen: list[str] = []
     when_open(screen, lambda d: (seen.append(texts_in(d)), d.buttons["start"].invoke()))
     assert TkInteraction(screen, theme).confirm_start(warnings, preview)
-    for words in ("Warning 0. Mind it.", "and 2 more", "12 images, 120 steps in all", "4 validation images"):
+    for words in ("Warning 0. Mind it.", "and 2 more", "12 images, 120 steps in total", "4 validation images"):
         assert words in seen[0]
     when_open(screen, lambda d: d.buttons["back"].invoke())
     assert not TkInteraction(screen, theme).confirm_start(warnings, None)
@@ -122,7 +122,7 @@ def test_a_failure_offers_its_details(screen: tk.Tk, theme: Theme, tmp_path: Pat
     assert opened == [tmp_path / "log"]
 
 
-def test_a_path_is_shown_where_nothing_can_open_it(screen: tk.Tk, theme: Theme, monkeypatch: Any) -> None:
+def test_a_path_is_shown_if_no_program_can_open_it(screen: tk.Tk, theme: Theme, monkeypatch: Any) -> None:
     monkeypatch.setenv("PATH", "")
     seen: list[str] = []
 
@@ -155,7 +155,7 @@ def test_several_folders_are_picked(screen: tk.Tk, theme: Theme, tree: Path) -> 
     assert TkInteraction(screen, theme).ask_folders("Folders", tree) == (tree / "a", tree / "b")
 
 
-def test_the_picker_goes_in_and_up_and_where_one_types(screen: tk.Tk, theme: Theme, tree: Path) -> None:
+def test_the_picker_opens_folders_by_click_and_by_typing(screen: tk.Tk, theme: Theme, tree: Path) -> None:
     def answer(picker: Any) -> None:
         picker.table.select([0])
         picker._enter_selected()
@@ -197,7 +197,7 @@ def test_a_tip_appears_after_a_while_and_leaves_with_the_pointer(screen: tk.Tk, 
     assert tips._window.winfo_rooty() + tips._window.winfo_height() <= screen.winfo_screenheight()
 
 
-def test_controls_are_reached_and_worked_by_keys(screen: tk.Tk, theme: Theme) -> None:
+def test_controls_work_by_keyboard(screen: tk.Tk, theme: Theme) -> None:
     pressed: list[str] = []
     flag, name = tk.BooleanVar(master=screen), tk.StringVar(master=screen, value="a")
     button = Button(screen, theme, "Press", lambda: pressed.append("button"))
@@ -223,7 +223,7 @@ def test_controls_are_reached_and_worked_by_keys(screen: tk.Tk, theme: Theme) ->
     assert choice.get() == "One"
 
 
-def test_destroyed_controls_let_go_of_their_variables(screen: tk.Tk, theme: Theme) -> None:
+def test_destroyed_controls_unsubscribe_from_their_variables(screen: tk.Tk, theme: Theme) -> None:
     flag, name = tk.BooleanVar(master=screen), tk.StringVar(master=screen, value="a")
     widgets = [
         Switch(screen, theme, flag), Choice(screen, theme, name, {"a": "First"}),
@@ -236,7 +236,7 @@ def test_destroyed_controls_let_go_of_their_variables(screen: tk.Tk, theme: Them
     name.set("b")
 
 
-def test_the_chart_draws_any_course(screen: tk.Tk, theme: Theme) -> None:
+def test_the_chart_draws_any_points(screen: tk.Tk, theme: Theme) -> None:
     chart = LossChart(screen, theme)
     chart.pack(fill="both", expand=True)
     screen.update()
@@ -282,7 +282,7 @@ def test_the_log_grows_and_follows(screen: tk.Tk, theme: Theme) -> None:
     log.text.yview_moveto(0)
     log.show((*lines, LogLine(0.0, "one more")))
     screen.update()
-    assert log.text.yview()[0] == 0  # who reads further up is left there
+    assert log.text.yview()[0] == 0  # the view stays while the user reads further up
     log.show(lines[:2])
     assert log.text.get("1.0", "end").count("\n") == 2
     assert lines_after(lines[:3], lines[1:5]) == lines[3:5]
@@ -290,7 +290,7 @@ def test_the_log_grows_and_follows(screen: tk.Tk, theme: Theme) -> None:
     assert lines_after(lines[:2], lines[100:]) == lines[100:]
 
 
-def test_the_log_forgets_what_is_no_longer_among_its_lines(screen: tk.Tk, theme: Theme) -> None:
+def test_the_log_drops_removed_lines(screen: tk.Tk, theme: Theme) -> None:
     log = LogView(screen, theme)
     log.pack(fill="both", expand=True)
     lines = tuple(LogLine(float(n), f"line {n}" + "\nin two rows" * (n % 3 == 0)) for n in range(200))
@@ -301,7 +301,7 @@ def test_the_log_forgets_what_is_no_longer_among_its_lines(screen: tk.Tk, theme:
     assert log.text.get("1.0", "end").count("\n") == 20 + 7  # of which seven have two rows
 
 
-def test_no_width_makes_the_log_and_its_bar_quarrel(screen: tk.Tk, theme: Theme) -> None:
+def test_no_width_makes_the_log_and_its_bar_loop(screen: tk.Tk, theme: Theme) -> None:
     log = LogView(screen, theme)
     log.place(x=0, y=0, width=200, height=100)
     for width in range(120, 400, 7):
@@ -334,7 +334,7 @@ def test_the_bar_is_seen_when_needed_and_can_be_dragged(screen: tk.Tk, theme: Th
     assert bottom - top == 24
 
 
-def test_the_grid_loads_only_what_is_in_sight(window: Window, tmp_path: Path) -> None:
+def test_the_grid_loads_only_visible_images(window: Window, tmp_path: Path) -> None:
     for n in range(60):
         Image.new("RGB", (16, 16), (4 * n, 0, 0)).save(tmp_path / f"{n:02}.png")
     top = tk.Toplevel(window.app.root)

@@ -1,4 +1,4 @@
-"""A window manager on the tests' display: with one, the focus and the frames of windows are not Tk's alone."""
+"""A window manager on the tests' display: it also controls the focus and the frames of windows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def managed(root: tk.Tk) -> Iterator[None]:
     try:
         _wait_for_frame(root, process)
         yield
-        root.withdraw()  # a manager that ends hands its windows back, and is to have none of ours by then
+        root.withdraw()  # a manager that ends returns its windows, and should have none of ours by then
         root.update()
     finally:
         process.terminate()
@@ -34,7 +34,7 @@ def managed(root: tk.Tk) -> Iterator[None]:
 
 def _wait_for_frame(root: tk.Tk, process: subprocess.Popen[bytes]) -> None:
     """Show the window until the manager has put its frame around it."""
-    root.geometry("+0+0")  # a place of its own, so that no manager asks for one
+    root.geometry("+0+0")  # a fixed position, so that no manager requests one
     root.deiconify()
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while int(root.wm_frame(), 16) == root.winfo_id():

@@ -15,6 +15,7 @@ from modules.config.codec import Loaded, decode, encode, load_file, packed, save
 from modules.config.schema import Config
 from modules.optim.optimizers.adafactor import Adafactor
 from modules.settings.every import Every
+from tests.builders.for_each import for_each
 from tests.unit.strategies import few, garbage, json_values, steady, valid_configs
 
 OURS = {"darkroom_version": 2}
@@ -139,7 +140,7 @@ def test_any_missing_keys_are_ordinary(gone: set[tuple[Any, ...]]) -> None:
     assert loaded.problems == []
 
 
-@pytest.mark.parametrize("place", [p for p in PLACES if isinstance(p[-1], str)], ids=lambda p: ".".join(map(str, p)))
+@for_each([p for p in PLACES if isinstance(p[-1], str)], named=lambda p: ".".join(map(str, p)))
 def test_null_is_no_reason_to_fail(place: tuple[Any, ...]) -> None:
     tree = full_tree()
     holder_of(tree, place)[place[-1]] = None

@@ -23,11 +23,12 @@ from modules.estimate.disk import (
 )
 from modules.estimate.passes import PartWeights
 from modules.families.walks import TextSize
-from modules.memory.tape import AdapterPlan, PartPlan
+from modules.memory.tape import PartPlan
 from modules.optim.optimizers.adamw import AdamW
 from modules.optim.optimizers.sgd import Sgd
+from tests.builders.adapter_plans import lora_plan
 
-LORA = PartPlan(weight_bytes=2, trains="adapter", adapter=AdapterPlan(4, 4, ("attn",)))
+LORA = PartPlan(weight_bytes=2, trains="adapter", adapter=lora_plan(4, 4, ("attn",)))
 WEIGHTS = {
     "unet": PartWeights({"attn.weight": (10, 10), "norm.weight": (10,)}, {"attn.lora_A.weight": (4, 10)}),
     "vae": PartWeights({"conv.weight": (3, 3, 1, 1)}, {}),

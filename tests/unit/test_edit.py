@@ -15,6 +15,7 @@ from modules.optim.optimizers.adamw import AdamW
 from modules.settings.edit import get_path, set_path
 from modules.settings.every import Every
 from modules.settings.field import records_of
+from tests.builders.for_each import for_each
 from tests.unit.strategies import garbage, steady, valid_values
 
 FULL = Config.model_validate(
@@ -42,14 +43,14 @@ def plain(value: Any) -> Any:
     return value.model_dump() if hasattr(value, "model_dump") else value
 
 
-@pytest.mark.parametrize("path", DEEP)
+@for_each(DEEP)
 def test_every_path_gives_its_value_and_takes_it_back(path: str) -> None:
     value = get_path(FULL, path)
     assert set_path(FULL, path, value) == (FULL, [])
     assert set_path(FULL, path, plain(value)) == (FULL, [])
 
 
-@pytest.mark.parametrize("path", TOP)
+@for_each(TOP)
 def test_an_empty_config_has_the_defaults_of_the_records(path: str) -> None:
     assert get_path(Config(), path) == TOP[path].default
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field, ValidationError
 from modules.config.schema import Config
 from modules.settings.every import Every
 from modules.settings.field import FieldRecord, Section, Setting, When, one_of, records_of
+from tests.builders.for_each import for_each
 
 
 def all_records() -> Iterator[FieldRecord]:
@@ -55,7 +56,7 @@ def test_no_field_of_the_tree_is_without_a_setting() -> None:
             sections += [*record.variants.values(), *([record.item] if record.item else [])]
 
 
-@pytest.mark.parametrize("record", ALL, ids=lambda r: r.path)
+@for_each(ALL, named=lambda r: r.path)
 def test_a_field_describes_itself(record: FieldRecord) -> None:
     assert record.label.strip()
     assert record.label[0].isupper()
@@ -68,7 +69,7 @@ def test_a_field_describes_itself(record: FieldRecord) -> None:
         assert record.setting.empty_means, "an empty entry needs a meaning"
 
 
-@pytest.mark.parametrize("record", [r for r in ALL if r.kind in ("int", "float")], ids=lambda r: r.path)
+@for_each([r for r in ALL if r.kind in ("int", "float")], named=lambda r: r.path)
 def test_a_number_has_a_range_and_its_default_lies_in_it(record: FieldRecord) -> None:
     assert record.lo is not None
     assert record.hi is not None
@@ -84,7 +85,7 @@ def test_labels_are_unique_within_their_group() -> None:
     assert [place for place, count in groups.items() if count > 1] == []
 
 
-@pytest.mark.parametrize("record", [r for r in ALL if r.setting.applies_when], ids=lambda r: r.path)
+@for_each([r for r in ALL if r.setting.applies_when], named=lambda r: r.path)
 def test_a_condition_names_a_sibling_and_a_value_it_can_have(record: FieldRecord) -> None:
     when = record.setting.applies_when
     assert when is not None

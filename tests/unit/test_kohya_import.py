@@ -17,7 +17,7 @@ from modules.config.imports.any_file import is_kohya, load_any
 from modules.config.imports.kohya_settings import tree_of_kohya
 from modules.config.imports.kohya_values import arguments_of, sides_of
 from modules.config.imports.lora_metadata import kohya_args
-from modules.config.schema import Config, lora_of
+from modules.config.schema import Config
 from tests.unit.strategies import few, garbage, steady
 from trainer.__main__ import main
 
@@ -70,7 +70,7 @@ def test_a_config_of_kohya_ss_says_the_same_here() -> None:
         "/models/v1-5.safetensors",
         1,
     )
-    lora = lora_of(config)
+    lora = config.adapter
     assert (lora.rank, lora.alpha, lora.dropout, lora.layers) == (32, 8, 0.1, "attention_mlp")
     assert (training.trains, training.epochs, training.batch_size, training.accumulation_steps) == ("adapter", 12, 4, 2)
     assert (training.learning_rate, config.part("unet").learning_rate) == (1e-4, 2e-4)
@@ -118,7 +118,7 @@ def test_a_config_of_sd_scripts_with_sections_and_arguments() -> None:
         "v_prediction",
         "on",
     )
-    assert (lora_of(config).rank, lora_of(config).alpha, lora_of(config).layers) == (16, 4, "all")
+    assert (config.adapter.rank, config.adapter.alpha, config.adapter.layers) == (16, 4, "all")
     assert "Convolutions had a rank of their own, 8" in messages(loaded)
     assert config.part("unet").train
     assert not config.part("text_encoder").train
@@ -171,7 +171,7 @@ def test_a_lora_of_kohyas_tells_how_it_was_trained(tmp_path: Path) -> None:
     config, training = loaded.config, loaded.config.training
     assert config.model.family == "sdxl"
     assert config.model.base_model == "sd_xl_base_1.0.safetensors"
-    assert (lora_of(config).rank, lora_of(config).alpha) == (32, 16)
+    assert (config.adapter.rank, config.adapter.alpha) == (32, 16)
     assert (training.epochs, training.batch_size, training.learning_rate) == (8, 3, 4e-4)
     assert training.optimizer.name == "adafactor"
     assert training.schedule.model_dump().items() >= {"name": "constant", "warmup_steps": 20}.items()

@@ -10,6 +10,7 @@ from modules.config.migrations.chain import to_onetrainer_11
 from modules.config.migrations.eras import Era, era_of, first_step_for, is_onetrainer
 from modules.config.migrations.onetrainer_keys import FIRST_VERSION, KEYS, LAST_VERSION, NEWEST, PARTS, STEP_OF
 from modules.system.problem import Problem
+from tests.builders.for_each import for_each
 from tests.unit.test_onetrainer_steps import CASES, FILES, Tree, brought_up, told
 
 # -- which version a file is of
@@ -155,8 +156,7 @@ def test_an_unproven_age_is_said_where_a_default_matters(tree: Tree, said: str) 
 # -- whose file it is
 
 
-@pytest.mark.parametrize(
-    "tree",
+@for_each(
     [
         {"optimizer": {"optimizer": "ADAMW"}, "unet": {"train": True}, "batch_size": 4},
         {"resolution": "1024"},
@@ -167,7 +167,7 @@ def test_an_unproven_age_is_said_where_a_default_matters(tree: Tree, said: str) 
         {"optimizer_beta1": 0.9},
         {"extra_model_name": ""},
         *({key: None} for key in sorted(KEYS)),
-    ],
+    ]
 )
 def test_a_sparse_file_of_theirs_is_told_by_its_keys(tree: Tree) -> None:
     assert is_onetrainer(tree)

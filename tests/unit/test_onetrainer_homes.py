@@ -14,6 +14,7 @@ import pytest
 
 from modules.config.codec import Loaded, decode, load_file, save_file
 from modules.config.migrations.onetrainer_keys import FIRST_VERSION, LAST_VERSION, NEWEST
+from tests.builders.for_each import for_each
 
 KEYS: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "fixtures" / "onetrainer_keys.json").read_text())
 CLOUD = KEYS["cloud"]
@@ -73,8 +74,9 @@ def placed(place: str, keys: dict[str, Any]) -> Loaded:
     return decode(tree)
 
 
-@pytest.mark.parametrize(("place", "key"), ALL, ids=[f"{place}.{key}" for place, key in ALL])
-def test_a_key_has_a_home(place: str, key: str) -> None:
+@for_each(ALL, named=".".join)
+def test_a_key_has_a_home(where: tuple[str, str]) -> None:
+    place, key = where
     beside = BESIDE.get(key, {})
     if (place, key) == ("top", "model_type"):
         beside = {"model_type": "STABLE_DIFFUSION_15"}
@@ -87,9 +89,10 @@ def test_a_key_has_a_home(place: str, key: str) -> None:
         assert result.config != without.config
 
 
-@pytest.mark.parametrize(("place", "key"), ALL, ids=[f"{place}.{key}" for place, key in ALL])
-def test_a_fine_tune_keeps_every_key_too(place: str, key: str) -> None:
+@for_each(ALL, named=".".join)
+def test_a_fine_tune_keeps_every_key_too(where: tuple[str, str]) -> None:
     """Keys count in another method, as well: none of them is lost there or called unknown."""
+    place, key = where
     if place in ("embedding", "concept", "concept.image", "concept.text", "sample"):
         return
     keys = {"training_method": "FINE_TUNE", **BESIDE.get(key, {}), key: KEYS[place][key]}
@@ -128,7 +131,7 @@ def test_a_file_that_wants_to_train_in_the_cloud_is_told_that_it_does_not() -> N
     assert [(p.path, p.severity) for p in off] == [("", "info")]
 
 
-@pytest.mark.parametrize("key", sorted(OTHER_KINDS))
+@for_each(sorted(OTHER_KINDS))
 def test_what_concerns_other_kinds_of_model_is_kept_and_reported(key: str) -> None:
     result = placed("top", {key: "some value"})
     assert result.config.unknown == {"onetrainer": {key: "some value"}}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from modules.adapters.lora import LoraAdapter
+from modules.adapters.protocol import Adapter
 from modules.config.schema import Config
 from modules.data.batch import Batch
 from modules.families.protocol import ModelFamily
@@ -22,7 +22,7 @@ class BareLoop:
     """Noise, prediction, loss, backward, clip, step: with the same model, adapter, batches and optimizer as ours."""
 
     family: ModelFamily
-    adapters: Sequence[LoraAdapter]
+    adapters: Sequence[Adapter]
     batches: Sequence[Batch]
     optimizer: torch.optim.Optimizer
     parameters: list[torch.nn.Parameter]

@@ -17,7 +17,7 @@ from modules.system.atomic import atomic_file, atomic_folder
 from trainer.callbacks.dry_run import enough, without_a_trace
 from trainer.commands import CommandDesk, SaveNow
 from trainer.events import Event, ModelSaved, PhaseChanged
-from trainer.export.lora import Exporter
+from trainer.export.adapter import Exporter
 from trainer.step.callback import DryRunCheck, DryRunState, StepView
 from trainer.step.counters import Counters
 

@@ -124,21 +124,19 @@ class DryRunStep:
             raise DarkroomError("The loss is not a number.", advice=advice)
         if self._training.stepper.scaler.is_enabled():
             return
-        for part, norm in self._training.stepper.gradient_norms().items():
+        labels = {g.name: g.label or g.name for g in self._groups}
+        for unit, norm in self._training.stepper.gradient_norms().items():
             if not norm.isfinite().item():
-                raise DarkroomError(f"The gradient of {self._label(part)} is not a number.", advice=advice)
+                raise DarkroomError(f"The gradient of {labels[unit]} is not a number.", advice=advice)
 
     def _refuse_parts_out_of_reach(self) -> None:
         """Raise where a part that is to learn got no gradient in any branch."""
         for group in self._groups:
-            if group.part not in self._reached:
+            if group.name not in self._reached:
                 raise DarkroomError(
-                    f"{self._label(group.part)} is to be trained, but no gradient reaches it.",
+                    f"{group.label or group.name} is to be trained, but no gradient reaches it.",
                     advice="Switch its training off, or choose other layers.",
                 )
-
-    def _label(self, part: str) -> str:
-        return self._training.context.family.parts[part].spec.label
 
     def _hand_over_gradients(self) -> bool:
         """Give the copies the gradients of what they are copies of; return whether there is any."""
@@ -159,7 +157,7 @@ def small_parameter_copies(groups: Sequence[TrainGroup]) -> list[TrainGroup]:
 
     Optimizers treat vectors, matrices and kernels each in their own way; size makes no difference to them.
     """
-    return [TrainGroup(g.part, _copies(g), g.learning_rate) for g in groups]
+    return [TrainGroup(g.name, _copies(g), g.learning_rate) for g in groups]
 
 
 def coming_state_bytes(small: DryRunState, groups: Sequence[TrainGroup], stepper: Stepper, device: Device) -> int:

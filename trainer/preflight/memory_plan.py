@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from modules.adapters.registry import ADAPTERS
+from modules.adapters.settings import AdapterSettings, layer_entries
 from modules.config.method_facts import method_of, rollout_of, scorers_of
 from modules.config.schema import Config
-from modules.config.sections.adapter import Lora
 from modules.data.buckets import Size
 from modules.estimate.architecture import Architecture
 from modules.estimate.run import RUNTIME_BYTES, Average, Phase, RunPlan, Sample, Sampled
@@ -20,7 +21,6 @@ from trainer import phases
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _COMPUTE_BYTES = {"bfloat16": 2, "float16": 2}
-_LAYERS = {"attention_mlp": ("attentions",), "attention": ("attn",), "all": ("",)}
 _AVERAGES: Mapping[str, Average] = {"off": "off", "train_device": "here", "temp_device": "elsewhere"}
 _TEXT_LAYERS = ("layers.",)
 _NO_LAYER = "\0"
@@ -29,11 +29,13 @@ _NO_LAYER = "\0"
 def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) -> RunPlan | None:
     """Return what decides a run's memory; None for what is not supported and has no estimate."""
     spec = FAMILIES[config.model.family]
-    if config.training.trains not in ("adapter", "full") or not isinstance(config.adapter, Lora):
+    if config.training.trains not in ("adapter", "full"):
+        return None
+    if config.training.trains == "adapter" and not ADAPTERS[config.adapter.name].is_supported:
         return None
     if any(config.part(p.name).dtype not in ITEM_BYTES for p in spec.parts):
         return None
-    plans = {p.name: _part_plan(config, config.adapter, p, architecture.configs) for p in spec.parts}
+    plans = {p.name: _part_plan(config, p, architecture.configs) for p in spec.parts}
     sizes_px = tuple((s.width_px, s.height_px) for s in sizes)
     samples = tuple(_samples(config, sizes_px))
     return RunPlan(
@@ -79,7 +81,7 @@ def _sampled(config: Config) -> Sampled | None:
     )
 
 
-def _part_plan(config: Config, lora: Lora, part: PartSpec, configs: Mapping[str, Mapping[str, object]]) -> PartPlan:
+def _part_plan(config: Config, part: PartSpec, configs: Mapping[str, Mapping[str, object]]) -> PartPlan:
     settings = config.part(part.name)
     weight_bytes = ITEM_BYTES[settings.dtype]
     if part.role == "vae":
@@ -94,7 +96,7 @@ def _part_plan(config: Config, lora: Lora, part: PartSpec, configs: Mapping[str,
         weight_bytes=weight_bytes,
         compute_bytes=_COMPUTE_BYTES.get(config.training.precision, 0),
         trains=trains,
-        adapter=_adapter_plan(lora, part) if trains == "adapter" else None,
+        adapter=_adapter_plan(config.adapter, part) if trains == "adapter" else None,
         unreached=_unreached(config, part, configs[part.name]),
         checkpointing=settings.checkpointing,
         offloads=settings.offload_activations,
@@ -102,10 +104,18 @@ def _part_plan(config: Config, lora: Lora, part: PartSpec, configs: Mapping[str,
     )
 
 
-def _adapter_plan(lora: Lora, part: PartSpec) -> AdapterPlan:
-    named = tuple(e.strip() for e in lora.custom_layers.split(",") if e.strip()) or (_NO_LAYER,)
-    entries = _TEXT_LAYERS if part.role == "text_encoder" else _LAYERS.get(lora.layers, named)
-    return AdapterPlan(lora.rank, ITEM_BYTES[lora.dtype], entries, has_dropout=lora.dropout > 0)
+def _adapter_plan(settings: AdapterSettings, part: PartSpec) -> AdapterPlan | None:
+    walk = ADAPTERS[settings.name].walk
+    if walk is None:
+        return None
+    entries = layer_entries(settings.layers, settings.custom_layers) or (_NO_LAYER,)
+    return AdapterPlan(
+        settings,
+        walk,
+        ITEM_BYTES[settings.dtype],
+        _TEXT_LAYERS if part.role == "text_encoder" else entries,
+        has_dropout=settings.dropout > 0,
+    )
 
 
 def _unreached(config: Config, part: PartSpec, settings: Mapping[str, object]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import Literal
 
 from huggingface_hub import constants
 
+from modules.adapters.registry import ADAPTERS
 from modules.config.schema import Config
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
@@ -192,13 +193,16 @@ def _first_lora(config: Config) -> Iterator[Problem]:
     name = config.adapter.start_from.strip()
     if not name or config.training.trains != "adapter":
         return
-    found = identify(from_root(name))
+    found, label = identify(from_root(name)), ADAPTERS[config.adapter.name].label
     if not serves_as(found, "start of an adapter"):
         message = f"{cut(name, max_chars=200)} is no LoRA. {found.sentence}"
         yield Problem("adapter.start_from", message, advice="Choose a LoRA file, or leave it empty for a fresh one.")
     elif found.family and found.family != config.model.family:
         message = f"{cut(name, max_chars=200)} is for another model family. {found.sentence}"
         yield Problem("adapter.start_from", message, advice="Choose one of the base model's family.")
+    elif found.facts.get("adapter", label) != label:
+        message = f"{cut(name, max_chars=200)} is of another kind than the {label} of this run. {found.sentence}"
+        yield Problem("adapter.start_from", message, advice=f"Choose a {label} file, or the adapter that it holds.")
 
 
 def kind_of(path: Path) -> Literal["folder", "file", ""]:

@@ -10,11 +10,12 @@ from typing import cast
 
 import torch
 
-from modules.adapters.lora import LoraAdapter, LoraShape, attach_lora
-from modules.adapters.stored_lora import fill, read_lora
+from modules.adapters.protocol import Adapter, AdapterKind, kind_of
+from modules.adapters.registry import ADAPTERS
+from modules.adapters.settings import AdapterSettings
+from modules.adapters.stored import read_layers
 from modules.adapters.targets import target_layers
-from modules.config.schema import Config, lora_of
-from modules.config.sections.adapter import Lora
+from modules.config.schema import Config
 from modules.config.sections.model import Model
 from modules.config.sections.model import Part as PartSettings
 from modules.data.cache.store import weights_fingerprint
@@ -41,10 +42,16 @@ class LoadedModel:
     """The model of a run, what is trained of it, its parts in their places. A fine-tune has no adapters."""
 
     family: ModelFamily
-    adapters: Sequence[LoraAdapter]
+    adapters: Sequence[Adapter]
     groups: Sequence[TrainGroup]
     placement: Placement
     identities: EncoderIdentities
+
+    @property
+    def trained_modules(self) -> list[torch.nn.Module]:
+        """The modules of the parts in which something is trained, each once."""
+        names = dict.fromkeys(g.part for g in self.groups if g.part is not None)
+        return [self.family.parts[name].module for name in names]
 
     @property
     def trains_text_encoder(self) -> bool:
@@ -96,15 +103,14 @@ def load_model(config: Config, machine: Machine, on_bytes: Callable[[float, floa
     # Before adapters are attached and parts move: the identity of the encoders is that of their own weights.
     identities = _identities(family, facts, machine.precision)
     prepare_parts(family, machine.precision)
-    adapters: list[LoraAdapter] = []
+    adapters: list[Adapter] = []
     if config.training.trains == "full":
         parameters = _whole_parts(family, config.part)
     else:
-        adapters = _attach(family, lora_of(config), config.part, run_seed=config.general.seed)
+        adapters = _attach(family, config.adapter, config.part, run_seed=config.general.seed)
         parameters = {adapter.part: adapter.parameters() for adapter in adapters}
     groups = [
-        _group(family.parts[name], p, config.part(name), config.training.learning_rate)
-        for name, p in parameters.items()
+        _unit(family.parts[name], p, config.part(name), config.training.learning_rate) for name, p in parameters.items()
     ]
     family.set_memory(
         {name: _memory_of(config.part(name), name, adapters) for name in family.parts},
@@ -125,7 +131,7 @@ def placement_of(family: ModelFamily, facts: phases.PhaseFacts, machine: Machine
     )
 
 
-def _memory_of(settings: PartSettings, part: str, adapters: Sequence[LoraAdapter]) -> PartMemory:
+def _memory_of(settings: PartSettings, part: str, adapters: Sequence[Adapter]) -> PartMemory:
     """Return how a part saves memory. Whatever waits, its adapter stays with it: it is small, and learns there."""
     own = (name for a in adapters if a.part == part for name in a.parameters())
     return PartMemory(
@@ -136,9 +142,9 @@ def _memory_of(settings: PartSettings, part: str, adapters: Sequence[LoraAdapter
     )
 
 
-def _attach(family: ModelFamily, settings: Lora, part_of: PartOf, *, run_seed: int) -> list[LoraAdapter]:
-    shape = LoraShape(settings.rank, settings.alpha, settings.dropout, dtype_of(settings.dtype))
-    adapters = []
+def _attach(family: ModelFamily, settings: AdapterSettings, part_of: PartOf, *, run_seed: int) -> list[Adapter]:
+    kind = kind_of(ADAPTERS[settings.name])
+    adapters: list[Adapter] = []
     for name, part in family.parts.items():
         if not part.spec.trainable or not part_of(name).train:
             continue
@@ -155,16 +161,16 @@ def _attach(family: ModelFamily, settings: Lora, part_of: PartOf, *, run_seed: i
                 advice="Lower clip skip, choose other layers, or switch its training off.",
             )
         seed = derive_seed(run_seed, f"adapter {name}")
-        adapters.append(attach_lora(name, part.module, targets, shape, seed=seed))
+        adapters.append(kind.attach(name, part.module, targets, settings, seed=seed))
         part.module.train()
     if settings.start_from.strip():
-        _start_from(from_root(settings.start_from.strip()), family, adapters)
+        _start_from(from_root(settings.start_from.strip()), kind, family, adapters)
     return adapters
 
 
-def _start_from(path: Path, family: ModelFamily, adapters: Sequence[LoraAdapter]) -> None:
-    """Give fresh adapters the weights of a LoRA file. Raises DarkroomError where it does not fit the run."""
-    by_part = read_lora(path, family.lora_naming, {name: part.module for name, part in family.parts.items()})
+def _start_from(path: Path, kind: AdapterKind, family: ModelFamily, adapters: Sequence[Adapter]) -> None:
+    """Give fresh adapters the weights of a file of their kind. Raises DarkroomError where it does not fit the run."""
+    by_part = read_layers(path, kind, family.lora_naming, {name: part.module for name, part in family.parts.items()})
     trained = {adapter.part: adapter for adapter in adapters}
     for part, layers in by_part.items():
         if part not in trained:
@@ -173,7 +179,7 @@ def _start_from(path: Path, family: ModelFamily, adapters: Sequence[LoraAdapter]
                 f"{path.name} has a LoRA on the {label}, which is not trained in this run.",
                 advice=f"Switch the training of {label} on, or start from another LoRA.",
             )
-        fill(trained[part], layers, where=path.name)
+        trained[part].load(layers, where=path.name)
 
 
 def _whole_parts(family: ModelFamily, part_of: PartOf) -> dict[str, dict[str, torch.nn.Parameter]]:
@@ -189,11 +195,20 @@ def _whole_parts(family: ModelFamily, part_of: PartOf) -> dict[str, dict[str, to
     return parameters
 
 
-def _group(
+def _unit(
     part: Part, parameters: dict[str, torch.nn.Parameter], settings: PartSettings, learning_rate: float
 ) -> TrainGroup:
+    """Return the training unit that a part is, or its adapter: it has the part's name and settings."""
     own = settings.learning_rate
-    return TrainGroup(part.spec.name, parameters, learning_rate if own is None else own, module=part.module)
+    return TrainGroup(
+        part.spec.name,
+        parameters,
+        learning_rate if own is None else own,
+        module=part.module,
+        part=part.spec.name,
+        label=part.spec.label,
+        stop_after=settings.stop_after,
+    )
 
 
 def _identities(family: ModelFamily, facts: phases.PhaseFacts, precision: Precision) -> EncoderIdentities:

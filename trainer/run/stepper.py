@@ -42,8 +42,7 @@ def build_stepper(
 
 def evaluation_of(model: LoadedModel, stepper: Stepper) -> Evaluation:
     """Return how the model is looked at: through its averages, without dropout."""
-    trained = [model.family.parts[g.part].module for g in model.groups]
-    return Evaluation(trained, stepper.ema, stepper.optimizer, model.groups)
+    return Evaluation(model.trained_modules, stepper.ema, stepper.optimizer, model.groups)
 
 
 def _ema(settings: EmaSettings, groups: Sequence[TrainGroup], machine: Machine) -> Ema | None:

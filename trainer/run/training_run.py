@@ -143,7 +143,6 @@ def _training(
 ) -> Training:
     """Return what the loop sets going, at the step where the run begins or goes on."""
     config = setup.config
-    stops = {g.part: config.part(g.part).stop_after for g in model.groups}
     counters = setup.saved.counters if setup.saved else Counters()
     pauses = Pauses(setup.desk, setup.log.emit, setup.clocks.seconds)
     source, family = loaders.training.conditioning, model.family
@@ -155,7 +154,7 @@ def _training(
         encode=lambda prompts: complete_conditioning(source.deliver(prompts), prompts, family),
         check=pauses.check,
         rollout=lambda step: rollout_mode(
-            [model.family.parts[g.part].module for g in model.groups],
+            model.trained_modules,
             setup.machine.precision,
             run_seed=config.general.seed,
             step=step,
@@ -163,9 +162,10 @@ def _training(
     )
 
     def freeze(now: Counters, when: str = "") -> None:
-        for part in freeze_what_is_over(model.groups, stops, stepper.optimizer, now.moment):
-            label = model.family.parts[part].spec.label
-            setup.log.emit(WarningRaised(f"{label} has stopped learning, as set, {when or f'at step {now.step}'}."))
+        for unit in freeze_what_is_over(model.groups, stepper.optimizer, now.moment):
+            setup.log.emit(
+                WarningRaised(f"{unit.label} has stopped learning, as set, {when or f'at step {now.step}'}.")
+            )
 
     freeze(counters, "before this point")  # of a run that goes on nobody knows at which step
     if setup.backup and setup.saved:

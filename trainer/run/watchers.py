@@ -17,7 +17,7 @@ from trainer.callbacks.sampling import SamplingCallback
 from trainer.callbacks.saving import SavingCallback
 from trainer.callbacks.tensorboard_log import TensorBoardLog
 from trainer.callbacks.validation import ValidationCallback
-from trainer.export.lora import Exporter, LoraExporter
+from trainer.export.adapter import AdapterExporter, Exporter
 from trainer.export.model import ModelExporter
 from trainer.export.thumbnail import thumbnail_of
 from trainer.methods.reward_models import RewardModels, measured_prompts
@@ -132,5 +132,5 @@ def _exporter(config: Config, model: LoadedModel, dataset: Dataset, samples: Pat
     """Return what writes the run's result."""
     thumbnail = functools.partial(thumbnail_of, samples)
     if model.adapters:
-        return LoraExporter(model.adapters, model.family.lora_naming, config, dataset, thumbnail)
+        return AdapterExporter(model.adapters, model.family.lora_naming, config, dataset, thumbnail)
     return ModelExporter(model.family, config, thumbnail)

@@ -59,7 +59,7 @@ class Stepper:
         self.optimizer = optimizer
         self.scaler = scaler
         self.ema = ema
-        self._groups = {g.part: g for g in groups}
+        self._groups = {g.name: g for g in groups}
         self._clip_norm = clip_grad_norm
         self._rate_factor = rate_factor
         self._rounding_generators = rounding_generators
@@ -96,7 +96,7 @@ class Stepper:
     def finish(self, step: int) -> StepOutcome:
         """Move the weights, as step number `step` (counted from 0), unless something is not finite.
 
-        Raises DarkroomError where a part has learned nothing in the first steps.
+        Raises DarkroomError where a unit has learned nothing in the first steps.
         """
         learning_rates = self._set_learning_rates(step)
         is_scaled = self.scaler.is_enabled() and self._has_gradients()  # a scaler has no word for a step without any
@@ -146,11 +146,11 @@ class Stepper:
         self._may_be_zero = False
 
     def gradient_norms(self) -> dict[str, torch.Tensor]:
-        """Return, by part, the norm of the gradients that lie there or came and went in a fused pass, shape ()."""
+        """Return, by unit, the norm of the gradients that lie there or came and went in a fused pass, shape ()."""
         if self._fused is not None:
             return self._fused.norms()
-        norms = {part: total_norm(group) for part, group in self._groups.items()}
-        return {part: norm for part, norm in norms.items() if norm is not None}
+        norms = {unit: total_norm(group) for unit, group in self._groups.items()}
+        return {unit: norm for unit, norm in norms.items() if norm is not None}
 
     def dry_run_step(self, kept: Collection[str]) -> AbstractContextManager[None]:
         """Return the context of a backward pass of somebody else through these weights, which moves none of them.
@@ -198,8 +198,8 @@ class Stepper:
         factor = self._rate_factor(step)
         rates = {}
         for group in self.optimizer.param_groups:
-            part = str(group["part"])
-            group["lr"] = rates[part] = self._groups[part].learning_rate * factor
+            unit = str(group["unit"])
+            group["lr"] = rates[unit] = self._groups[unit].learning_rate * factor
         return rates
 
 

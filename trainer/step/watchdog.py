@@ -8,7 +8,7 @@ How strict it is depends on what can be right. A parameter at which no gradient 
 loss, and one is enough: groups hold only what a gradient can reach (`Part.reaches`). A gradient of zero can be right:
 that of a key's bias in attention, of attention over a single place, of a fresh LoRA's down matrix while its up matrix
 is zero or rounded to it. So can an update that is lost: weights of a norm are all about one, and the first steps of a
-long warm-up vanish in their rounding. Where these are more than half of a part, the run stops.
+long warm-up vanish in their rounding. Where these are more than half of a unit, the run stops.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 @dataclass(eq=False)
 class _Watched:
-    """What is known of a part of which some parameters have not been seen to learn.
+    """What is known of a unit of which some parameters have not been seen to learn.
 
     `unproven` are their names, by the identity of what the optimizer moves. Of these, `arrived` had a gradient at all
     and `stirred` one that is not zero. `pilot` is a parameter that has learned: it shows whether a step has a gradient.
@@ -64,27 +64,27 @@ class Watchdog:
 
     def __init__(self, groups: Sequence[TrainGroup]) -> None:
         self._watched = {
-            g.part: _Watched(g, {id(p): n for n, p in moved_parameters([g]).items() if g.parameters[n].numel()})
+            g.name: _Watched(g, {id(p): n for n, p in moved_parameters([g]).items() if g.parameters[n].numel()})
             for g in groups
         }
         self._before: dict[str, _Look] = {}
 
-    def before_move(self, part: str, parameters: Sequence[nn.Parameter]) -> None:
-        """Before some weights of a part move, with their gradients in place: look at those that are not proven."""
-        watched = self._watched.get(part)
+    def before_move(self, unit: str, parameters: Sequence[nn.Parameter]) -> None:
+        """Before some weights of a unit move, with their gradients in place: look at those that are not proven."""
+        watched = self._watched.get(unit)
         if watched is None:
             return
         looked = [p for p in parameters if id(p) in watched.unproven or id(p) == watched.pilot]
         looked = [p for p in looked if p.grad is not None and p.grad.numel()]
         if looked:
-            self._before[part] = _Look(looked, [_is_of_use(p.grad) for p in looked], [_sum_of_bits(p) for p in looked])
+            self._before[unit] = _Look(looked, [_is_of_use(p.grad) for p in looked], [_sum_of_bits(p) for p in looked])
 
-    def after_move(self, part: str) -> None:
-        """After they moved: let go of those that have learned, and of the part once all have."""
-        look = self._before.pop(part, None)
+    def after_move(self, unit: str) -> None:
+        """After they moved: let go of those that have learned, and of the unit once all have."""
+        look = self._before.pop(unit, None)
         if look is None:
             return
-        watched = self._watched[part]
+        watched = self._watched[unit]
         moved = [before != _sum_of_bits(p) for p, before in zip(look.parameters, look.sums, strict=True)]
         flags = _read([*look.has_gradient, *moved])
         pairs = zip(flags[: len(moved)], flags[len(moved) :], strict=True)
@@ -100,22 +100,22 @@ class Watchdog:
                 watched.pilot = watched.pilot or id(parameter)
                 del watched.unproven[id(parameter)]
         if not watched.unproven:
-            del self._watched[part]
+            del self._watched[unit]
 
     def check(self, learning_rates: Mapping[str, float], *, may_be_zero: bool) -> None:
         """After a step: count it for the parts of which some parameters have not learned yet.
 
-        Raises DarkroomError, naming the part and what of it learned nothing, where one has had its steps.
+        Raises DarkroomError, naming the unit and what of it learned nothing, where one has had its steps.
         """
-        for part, watched in list(self._watched.items()):
+        for unit, watched in list(self._watched.items()):
             had_gradient, watched.has_gradient = watched.has_gradient, False
             if not watched.group.is_training:
-                del self._watched[part]
-            elif learning_rates.get(part) and (had_gradient or not may_be_zero):
+                del self._watched[unit]
+            elif learning_rates.get(unit) and (had_gradient or not may_be_zero):
                 watched.num_idle += 1
                 if watched.num_idle >= FIRST_STEPS:
                     _refuse(watched)
-                    del self._watched[part]
+                    del self._watched[unit]
 
 
 def _is_of_use(gradient: torch.Tensor | None) -> torch.Tensor:
@@ -145,45 +145,45 @@ def _read(flags: Sequence[torch.Tensor]) -> list[bool]:
 
 
 def _refuse(watched: _Watched) -> None:
-    """Raise DarkroomError where what has not learned is more than a healthy part may have."""
-    part, total = watched.group.part.replace("_", " "), len(watched.group.parameters)
+    """Raise DarkroomError where what has not learned is more than a healthy unit may have."""
+    unit, total = watched.group.name.replace("_", " "), len(watched.group.parameters)
     unproven = list(watched.unproven.values())
     missing = [n for n in unproven if n not in watched.arrived]
     silent = [n for n in unproven if n not in watched.stirred]
     unmoved = [n for n in unproven if n in watched.stirred]
     if len(silent) == total:
         raise DarkroomError(
-            f"The {part} does not learn: in {FIRST_STEPS} steps no gradient arrived at it.",
+            f"The {unit} does not learn: in {FIRST_STEPS} steps no gradient arrived at it.",
             advice="Switch its training off, choose other layers, or look at the weights of the loss.",
         )
     if missing:
         raise DarkroomError(
-            f"Not all of the {part} learns: in {FIRST_STEPS} steps no gradient arrived at {_share(missing, watched)}.",
+            f"Not all of the {unit} learns: in {FIRST_STEPS} steps no gradient arrived at {_share(missing, watched)}.",
             advice="This is a fault of the program or of this version of torch; please report it. The precision "
             "float32 may avoid it.",
         )
     if 2 * len(silent) > total:
         raise DarkroomError(
-            f"Most of the {part} does not learn: in {FIRST_STEPS} steps the gradient was zero at "
+            f"Most of the {unit} does not learn: in {FIRST_STEPS} steps the gradient was zero at "
             f"{_share(silent, watched)}.",
             advice="Choose another precision (float16 rounds small gradients to zero), or look at the weights of the "
             "loss.",
         )
     if unmoved and len(unproven) == total:
         raise DarkroomError(
-            f"The {part} does not learn: in {FIRST_STEPS} steps its weights did not move, though they had gradients.",
+            f"The {unit} does not learn: in {FIRST_STEPS} steps its weights did not move, though they had gradients.",
             advice="Raise its learning rate, or keep its weights in float32: steps this small are lost in rounding.",
         )
     if 2 * len(unmoved) > total:
         raise DarkroomError(
-            f"Most of the {part} does not learn: in {FIRST_STEPS} steps {_share(unmoved, watched)} did not move, "
+            f"Most of the {unit} does not learn: in {FIRST_STEPS} steps {_share(unmoved, watched)} did not move, "
             f"though they had gradients.",
             advice="Raise its learning rate, or choose another optimizer.",
         )
 
 
 def _share(names: Collection[str], watched: _Watched) -> str:
-    """Return how many of a part's parameters these are, and the names of some, as the part itself names them."""
-    own = [name.removeprefix(f"{watched.group.part}.") for name in names]
+    """Return how many of a unit's parameters these are, and the names of some, as the part it lives in names them."""
+    own = [name.removeprefix(f"{watched.group.part or watched.group.name}.") for name in names]
     more = f" and {len(own) - _MOST_NAMED} more" if len(own) > _MOST_NAMED else ""
     return f"{len(own)} of its {len(watched.group.parameters)} parameters ({', '.join(own[:_MOST_NAMED])}{more})"

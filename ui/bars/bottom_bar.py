@@ -1,4 +1,4 @@
-"""The bottom bar: what the training is doing, how far it is, its figures, and Start, Stop, Pause and Resume."""
+"""The bottom bar: phase, progress, figures, and the buttons Start, Stop, Pause and Resume."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _START_WORDS = {"idle": "Start", "checking": "Checking…", "running": "Stop", "
 
 
 class BottomBar(Panel):
-    """Follows the session; everything is empty while nothing runs."""
+    """Shows the session; empty while nothing runs."""
 
     def __init__(self, master: Panel, context: Context) -> None:
         super().__init__(master, context.theme, "bar")
@@ -39,14 +39,14 @@ class BottomBar(Panel):
         context.starter.changed.subscribe(self._soon)
         self.refresh()
 
-    def say(self, text: str) -> None:
-        """Show a short message until something else happens."""
+    def notify(self, text: str) -> None:
+        """Show a short message until the next change."""
         self._message = text
         self._message_state = self._context.session.state
         self._soon()
 
     def refresh(self) -> None:
-        """Show what is known now."""
+        """Update everything from the session."""
         session, state = self._context.session, self._context.session.state
         self._show_phase(session.stage, state)
         is_active = session.is_active
@@ -66,7 +66,7 @@ class BottomBar(Panel):
         box.columnconfigure(0, weight=1)
         self.phase = Text(box, self._context.theme, "Ready", role="strong", on="bar")
         self.phase.grid(row=0, column=0, sticky="w")
-        # A width of 1 keeps a long sentence from pushing the other columns: it gets the room that is left.
+        # A width of 1 keeps a long sentence from pushing the other columns; it gets the remaining width.
         self.detail = Text(box, self._context.theme, "", role="small", colour="muted", on="bar", width=1)
         self.detail.grid(row=1, column=0, sticky="ew", pady=(self._context.theme.px(2), 0))
         self.phase_bar = ThinBar(box, self._context.theme, width_px=_BAR_WIDTH)
@@ -110,14 +110,14 @@ class BottomBar(Panel):
         if self._message and self._message_state is state and stage == "idle":
             detail, tone = self._message, tone if state.failed is None else "text"
             words = "Ready"
-        self.phase.say(words)
+        self.phase.set_text(words)
         self.phase.recolour(tone)
-        self.detail.say(detail)
+        self.detail.set_text(detail)
 
     def _show_counts(self, state: RunState) -> None:
         step = state.step
-        self.epoch_label.say(f"Epoch {step.epoch:,} of {step.epochs:,}" if step else "Epoch")
-        self.step_label.say(f"Step {step.epoch_step:,} of {step.epoch_steps:,}" if step else "Step")
+        self.epoch_label.set_text(f"Epoch {step.epoch:,} of {step.epochs:,}" if step else "Epoch")
+        self.step_label.set_text(f"Step {step.epoch_step:,} of {step.epoch_steps:,}" if step else "Step")
 
     def _show_figures(self, state: RunState) -> None:
         step = state.step
@@ -128,7 +128,7 @@ class BottomBar(Panel):
             duration(state.seconds_left),
         )
         for name, value in zip(FIGURES, values, strict=True):
-            self.figures[name].say(value)
+            self.figures[name].set_text(value)
 
     def _show_buttons(self) -> None:
         stage = self._context.session.stage
@@ -140,7 +140,7 @@ class BottomBar(Panel):
 
     def _show_second(self, stage: str) -> None:
         backup = self._context.starter.resumable
-        names = {"running": "pause", "paused": "go_on"}
+        names = {"running": "pause", "paused": "unpause"}
         name = names.get(stage, "resume" if backup and stage == "idle" else "")
         if name == self.second_name:
             return
@@ -171,7 +171,7 @@ class BottomBar(Panel):
 
 
 def _phase_words(stage: str, state: RunState) -> tuple[str, str, str]:
-    """Return the phase in words, its detail, and the colour of the words."""
+    """Return the text of the phase, its detail and its colour."""
     if stage == "checking":
         return PHASE_WORDS["checking"], "reading settings and images", "text"
     if stage == "idle":

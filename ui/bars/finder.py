@@ -1,4 +1,4 @@
-"""A small window that finds a setting while one types, and leads to it."""
+"""A small window that searches settings while the user types, and opens the chosen one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COLUMNS = (Column("#0", "Setting", 240), Column("place", "Where", 280, is_stret
 
 
 class Finder(Window):
-    """Type, go up and down with the arrows, Return goes there."""
+    """Type to search; Up and Down select; Return opens."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context.root, context.theme, "Find a setting")

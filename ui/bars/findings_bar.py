@@ -1,4 +1,4 @@
-"""The list of what was found about the config: each entry leads to its field; the list can be sent away."""
+"""The list of findings about the config. Each entry links to its field; the list can be dismissed."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from ui.widgets.panel import Panel, Text, rule
 _SHORT_SHARE, _TALL_SHARE = 0.3, 0.5  # of the window's height
 _HEADER_HEIGHT = 24
 _MAX_TITLE_CHARS = 64
-_INDENT = 22  # of what stands behind the sign
+_INDENT = 22  # of the text behind the sign
 _SIGNS = {"error": "✖", "warning": "▲", "info": "•"}
 _TOKENS = {"error": "error", "warning": "warning", "info": "muted"}
 
 
 class FindingsBar(Panel):
-    """Appears above the bottom bar when there is something to say."""
+    """Appears above the bottom bar when there are findings."""
 
     def __init__(self, master: tk.Misc, context: Context) -> None:
         super().__init__(master, context.theme, "card")
         self.is_tall = False
         self._context = context
-        self._current = -1  # the entry that was gone to last
+        self._current = -1  # the entry opened last
         rule(self, context.theme).pack(fill="x")
         self._add_header()
         self._add_list()
@@ -37,7 +37,7 @@ class FindingsBar(Panel):
         context.findings.changed.subscribe(self.refresh)
 
     def apply_theme(self) -> None:
-        """Take the colours of the theme's present mode."""
+        """Apply the colours of the current mode."""
         super().apply_theme()
         if not hasattr(self, "list"):
             return
@@ -53,14 +53,14 @@ class FindingsBar(Panel):
         self.list.tag_configure("hover", background=colour("field_hover"))
 
     def refresh(self) -> None:
-        """Show the list as it is now."""
+        """Update the list."""
         findings = self._context.findings
         self._current = -1
         if not findings.items:
             self.is_tall = False
             self.grid_remove()
             return
-        self.title.say(cut(findings.title, max_chars=_MAX_TITLE_CHARS))
+        self.title.set_text(cut(findings.title, max_chars=_MAX_TITLE_CHARS))
         self._show_kinds()
         self.list.configure(state="normal")
         self.list.delete("1.0", "end")
@@ -72,20 +72,20 @@ class FindingsBar(Panel):
         self._fit_soon()
 
     def go(self, index: int) -> None:
-        """Lead to the field of an entry, and mark the entry, so that one finds back to where one was in the list."""
+        """Open the field of an entry and mark the entry, so that the user keeps the place in the list."""
         finding = self._context.findings.visible[index]
         self._mark_current(index)
         if finding.page:
             self._context.navigation.go_to(finding.problem.path)
 
     def copy_all(self) -> None:
-        """Put all entries into the clipboard, also those of kinds that are not wanted now."""
+        """Copy all entries to the clipboard, including hidden kinds."""
         self.clipboard_clear()
         self.clipboard_append(self._context.findings.text)
-        self._context.say(f"Copied {len(self._context.findings.items):,} entries.")
+        self._context.notify(f"Copied {len(self._context.findings.items):,} entries.")
 
     def toggle_height(self) -> None:
-        """Give a long list half of the window, or take that back."""
+        """Give a long list half of the window, or make it short again."""
         self.is_tall = not self.is_tall
         self._fit()
 
@@ -136,13 +136,13 @@ class FindingsBar(Panel):
         self.scroll_bar.pack(side="right", fill="y")
         self.list.pack(side="left", fill="both", expand=True)
         self.list.bind("<Configure>", lambda _e: self._fit_soon())
-        self.list.bind("<Button-1>", lambda _e: "break")  # else the list would take the focus from the field gone to
+        self.list.bind("<Button-1>", lambda _e: "break")  # else the list would take the focus from the opened field
         for key, by in (("<Down>", 1), ("<Up>", -1)):
             self.list.bind(key, lambda _e, by=by: self._step(by))  # type: ignore[misc]
-        self.list.bind("<Return>", lambda _e: self._go_on())
+        self.list.bind("<Return>", lambda _e: self._open_current())
 
     def _show_kinds(self) -> None:
-        """Show how many entries there are of each kind; a click on one leaves its entries out, or takes them in."""
+        """Show the number of entries of each kind; a click hides or shows them."""
         findings = self._context.findings
         for severity, button in self.kinds.items():
             button.pack_forget()
@@ -193,7 +193,7 @@ class FindingsBar(Panel):
             self._mark_current(min(last, max(0, self._current + by)))
         return "break"
 
-    def _go_on(self) -> str:
+    def _open_current(self) -> str:
         if 0 <= self._current < len(self._context.findings.visible):
             self.go(self._current)
         return "break"
@@ -202,7 +202,7 @@ class FindingsBar(Panel):
         self._context.pump.redraw_soon(self, self._fit)
 
     def _fit(self) -> None:
-        """Take as much height as the list needs, up to a limit; beyond it the list scrolls, and may be made taller."""
+        """Use the height the list needs, up to a limit; beyond it the list scrolls and can be made taller."""
         if self.list.winfo_width() <= 1 or not self._context.findings.items:
             return
         needed_px = int(self.list.tk.call(self.list, "count", "-update", "-ypixels", "1.0", "end"))

@@ -1,4 +1,4 @@
-"""The side bar: the pages, marks where an entry does not fit, and how much the forms show."""
+"""The side bar: the pages, marks for invalid entries, and the switches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WIDTH = 176
 
 
 class SideBar(Panel):
-    """One entry for each page; the open one is marked."""
+    """One entry per page; the open one is marked."""
 
     def __init__(self, master: tk.Misc, context: Context) -> None:
         super().__init__(master, context.theme, "sidebar", width=context.theme.px(WIDTH))
@@ -87,7 +87,7 @@ class SideBar(Panel):
 
 
 class NavEntry(Panel):
-    """The name of a page: click, or Return when it has the focus."""
+    """A page's entry; opens it on a click, or on Return when focused."""
 
     def __init__(self, master: tk.Misc, context: Context, spec: PageSpec) -> None:
         super().__init__(master, context.theme, "sidebar", takefocus=True, cursor="hand2")
@@ -109,25 +109,25 @@ class NavEntry(Panel):
         self.bind("<FocusOut>", self._leave, add="+")
 
     def set_open(self, is_open: bool) -> None:
-        """Mark the entry of the page that is shown."""
+        """Mark the entry of the open page."""
         self._is_open = is_open
         self._bar.recolour("accent" if is_open else "sidebar")
-        self._paint("field" if is_open else "sidebar")
+        self._colour("field" if is_open else "sidebar")
 
     def set_mark(self, sign: str, token: str) -> None:
-        """Put a sign beside the name: where an entry does not fit, and while something runs."""
-        self._dot.say(sign)
+        """Show a mark beside the name: for an invalid entry, or while a run is active."""
+        self._dot.set_text(sign)
         self._dot.recolour(token)
 
     def _hover(self, _event: tk.Event[Any]) -> None:
         if not self._is_open:
-            self._paint("card")
+            self._colour("card")
 
     def _leave(self, _event: tk.Event[Any]) -> None:
         if not self._is_open:
-            self._paint("sidebar")
+            self._colour("sidebar")
 
-    def _paint(self, token: str) -> None:
+    def _colour(self, token: str) -> None:
         self.recolour(token)
         if not self._is_open:
             self._bar.recolour(token)

@@ -1,4 +1,4 @@
-"""The top bar: which preset or file this is, loading and saving, and the three choices that decide the rest."""
+"""The top bar: the loaded preset or file, load and save, and the three main choices."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from ui.widgets.menu import make_menu
 from ui.widgets.panel import Panel, Text
 from ui.widgets.variables import TextVar
 
-# path, usual width, and how wide it may become for what is chosen
+# path, usual width, largest width
 CHOICES = (("model.family", 184, 184), ("training.method", 112, 136), ("training.trains", 124, 216))
 _ARROW_PX = 44
 _MAX_NAME_CHARS = 26
 
 
 class TopBar(Panel):
-    """Preset menu, load, save, save as; family, method, what is trained."""
+    """Preset menu, load, save, save as; family, method, training target."""
 
     def __init__(self, master: tk.Misc, context: Context) -> None:
         super().__init__(master, context.theme, "bar")
@@ -54,11 +54,11 @@ class TopBar(Panel):
         self.refresh()
 
     def refresh(self) -> None:
-        """Show the name, and how far the config is from what was loaded or saved."""
+        """Show the name and the number of unsaved changes."""
         form = self._context.form
         kinds = {"built_in": "Preset", "preset": "Your preset", "file": "Config", "none": "Config"}
-        self._caption.say(kinds[form.source.kind])
-        self.differs_link.say(self._differs_words())
+        self._caption.set_text(kinds[form.source.kind])
+        self.differs_link.set_text(self._differs_words())
         name = form.source.name
         short = name if len(name) <= _MAX_NAME_CHARS else name[: _MAX_NAME_CHARS - 1] + "…"
         text = f"{short}{' •' if form.is_changed else ''}  ▾"
@@ -72,7 +72,7 @@ class TopBar(Panel):
         menu.tk_popup(button.winfo_rootx(), button.winfo_rooty() + button.winfo_height())
 
     def make_menu(self) -> tk.Menu:
-        """Return the menu: built-in presets by family, the user's own, recent files, and what is rarely wanted."""
+        """Return the menu: built-in presets by family, the user's presets, recent files, rare actions."""
         for old in [c for c in self.winfo_children() if isinstance(c, tk.Menu)]:
             old.destroy()
         context = self._context
@@ -86,7 +86,7 @@ class TopBar(Panel):
         if recent:
             menu.add_separator()
             menu.add_command(label="Recent files", state="disabled")
-            for path, label in zip(recent, _told_apart(recent), strict=True):
+            for path, label in zip(recent, _distinct_labels(recent), strict=True):
                 menu.add_command(label=f"   {label}", command=lambda p=path: context.documents.open_recent(p))  # type: ignore[misc]
         if menu.index("end") is None:
             menu.add_command(label="No presets", state="disabled")
@@ -97,7 +97,7 @@ class TopBar(Panel):
         return menu
 
     def open_save_menu(self) -> None:
-        """Open the choice between a preset and a file below "Save as"."""
+        """Open the menu of "Save as"."""
         button = self.save_as_button
         self.make_save_menu().tk_popup(button.winfo_rootx(), button.winfo_rooty() + button.winfo_height())
 
@@ -113,7 +113,7 @@ class TopBar(Panel):
         return menu
 
     def _add_captions(self, inner: Panel) -> None:
-        """Put what this is above its name, and beside it a quiet word on what differs, which opens the list."""
+        """Show the kind above the name, and beside it a link to the list of differences."""
         context = self._context
         box = Panel(inner, context.theme, "bar")
         box.grid(row=0, column=0, columnspan=4, sticky="w")
@@ -128,7 +128,7 @@ class TopBar(Panel):
         self.differs_link = link
 
     def _differs_words(self) -> str:
-        """Return how many settings were changed; for a config that was not, how many are not at their defaults."""
+        """Return the number of changed settings; for an unchanged config, of those not at their defaults."""
         form = self._context.form
         if form.is_changed:
             number = len(changes(form.config, form.baseline))
@@ -151,7 +151,7 @@ class TopBar(Panel):
         return ChoiceBinding(context.form, record, variable, partial(self._offer, path, width, widest))
 
     def _offer(self, path: str, width: int, widest: int, choices: Mapping[str, str]) -> None:
-        """Offer what there is to choose from; where that is one thing alone, there is no choice to show."""
+        """Update the choices; a choice with a single option is hidden."""
         self.choices[path].set_choices(choices)
         font = tkfont.Font(self, font=self._context.theme.font("body"))
         needed = max(map(font.measure, choices.values())) / self._context.theme.scale + _ARROW_PX
@@ -168,7 +168,7 @@ class TopBar(Panel):
         return "\n".join(part for part in (source.name, notes, str(source.path or "not saved yet")) if part)
 
 
-def _told_apart(files: Sequence[Path]) -> list[str]:
-    """Return the names of files, with the folder of those that share theirs."""
+def _distinct_labels(files: Sequence[Path]) -> list[str]:
+    """Return the names of files; files of the same name get their folder."""
     times = Counter(path.name for path in files)
     return [path.name if times[path.name] == 1 else f"{path.name}   in {path.parent.name}" for path in files]

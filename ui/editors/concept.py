@@ -1,4 +1,4 @@
-"""The editor of a concept: all its fields, and beside them its images with their captions, and what is skipped."""
+"""The editor of a concept: its fields, its images with captions, and the skipped files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAX_SKIPPED_LINES = 6
 
 
 class ConceptEditor(Window):
-    """Edits the concept at a path of the config, at once and without an OK: undo takes back what was not meant."""
+    """Edits the concept at a path of the config. Edits apply at once and can be undone."""
 
     def __init__(self, context: Context, scans: Scans, path: str) -> None:
         super().__init__(context.root, context.theme, "Concept")
@@ -52,11 +52,11 @@ class ConceptEditor(Window):
         self.appear(*_SIZE)
 
     def show_field(self, path: str) -> bool:
-        """Lead the user to a field."""
+        """Show a field."""
         return self.form_view.reveal(path) is not None
 
     def destroy(self) -> None:
-        """Let go of the models, too."""
+        """Also unsubscribe from the models."""
         self._unwatch()
         self._context.pump.forget(self)
         super().destroy()
@@ -72,13 +72,11 @@ class ConceptEditor(Window):
         self.skipped = Text(footer, context.theme, role="small", colour="warning", on="card", wrap_px=440)
         self.skipped.pack(side="left", anchor="w", padx=(pad - 4, 0))
         Button(footer, context.theme, "Close", self.close, on="card").pack(side="right", anchor="s")
-        self.grid_view = ImageGrid(
-            card.body, context.theme, context.pump, empty_text="No images here.", on_open=self._open
-        )
+        self.grid_view = ImageGrid(card.body, context.theme, context.pump, empty_text="No images.", on_open=self._open)
         self.grid_view.pack(fill="both", expand=True, padx=(pad - 4, 0), pady=pad // 2)
 
     def _follow(self) -> None:
-        """Show the images of the folder as it is set now."""
+        """Show the images of the current folder."""
         form = self._context.form
         if len(form.value(self.path.rpartition(".")[0])) != self._num_items:
             self._context.root.after_idle(self.close)
@@ -90,21 +88,21 @@ class ConceptEditor(Window):
             case Scan() as scan:
                 self._show(scan)
             case None:
-                self.summary.say("Looking…")
+                self.summary.set_text("Scanning…")
             case reason:
-                self.summary.say(f"The folder: {reason}.")
+                self.summary.set_text(f"Folder {reason}.")
                 self.grid_view.show(())
-                self.skipped.say("")
+                self.skipped.set_text("")
 
     def _show(self, scan: Scan) -> None:
         parts = [count(len(scan.images), "image")]
         if scan.num_without_caption:
             parts.append(f"{scan.num_without_caption:,} without a caption")
-        self.summary.say(", ".join(parts))
+        self.summary.set_text(", ".join(parts))
         self.grid_view.show([Tile(p.path, " | ".join(p.captions) or "(no caption)") for p in scan.images])
         lines = [f"Skipped: {s.path.name}: {s.reason}" for s in scan.skipped[:_MAX_SKIPPED_LINES]]
         more = len(scan.skipped) - _MAX_SKIPPED_LINES
-        self.skipped.say("\n".join([*lines, *([f"and {more} more"] if more > 0 else [])]))
+        self.skipped.set_text("\n".join([*lines, *([f"and {more} more"] if more > 0 else [])]))
 
     def _open(self, index: int) -> None:
         tiles = [Tile(t.path, f"{t.path.name}\n{t.caption}") for t in self.grid_view.tiles]

@@ -1,4 +1,4 @@
-"""A window that lists what differs from the file as loaded, from a preset or from the defaults, and sets it back."""
+"""A window that lists the differences from the loaded file, a preset or the defaults, and reverts them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ AS_LOADED, DEFAULTS = "loaded", "defaults"
 _SIZE = (760, 460)
 _COLUMNS = (
     Column("#0", "Setting", 290, is_stretched=True),
-    Column("before", "There", 200),
-    Column("now", "Now", 200),
+    Column("before", "Reference", 200),
+    Column("now", "Current", 200),
 )
 
 
 class Differences(Window):
-    """Follows the config: an entry that is set back, or edited so that it is equal, leaves the list."""
+    """Follows the config: an entry that becomes equal leaves the list."""
 
     def __init__(self, context: Context) -> None:
-        super().__init__(context.root, context.theme, "What differs")
+        super().__init__(context.root, context.theme, "Differences")
         self.found: tuple[Change, ...] = ()
         self._context = context
         self._presets: dict[str, Preset] = {p.name: p for p in context.documents.presets()}
@@ -44,7 +44,7 @@ class Differences(Window):
             {
                 "<Return>": self.go,
                 "<Double-Button-1>": self.go,
-                "<Delete>": self.set_back,
+                "<Delete>": self.revert,
                 "<<TreeviewSelect>>": self._enable_buttons,
             }
         )
@@ -55,22 +55,22 @@ class Differences(Window):
         self.table.tree.focus_set()
 
     def go(self) -> None:
-        """Show the field of the first selected entry; the window stays."""
+        """Show the field of the first selected entry; the window stays open."""
         if self.table.selected:
             self._context.navigation.go_to(self.found[self.table.selected[0]].path)
 
-    def set_back(self) -> None:
-        """Give the selected settings the values that they have there; each can be undone."""
+    def revert(self) -> None:
+        """Revert the selected settings to the reference; each can be undone."""
         reference = self._reference()
         chosen = [self.found[index] for index in self.table.selected]
         for change in chosen:
             self._context.form.edit(change.path, value_at(reference, change.path))
         if chosen:
-            self._context.say(f"Set back {count(len(chosen), 'setting')}; Ctrl+Z takes that back.")
+            self._context.notify(f"Reverted {count(len(chosen), 'setting')}. Ctrl+Z undoes it.")
             self._follow()
 
     def destroy(self) -> None:
-        """Let go of the models, too."""
+        """Also unsubscribe from the models."""
         self._unsubscribe()
         self._context.pump.forget(self)
         super().destroy()
@@ -78,7 +78,7 @@ class Differences(Window):
     def _add_header(self, pad: int) -> None:
         header = Panel(self, self.theme)
         header.pack(fill="x", padx=pad, pady=(pad, 12))
-        Text(header, self.theme, "Compared with", colour="label").pack(side="left", padx=(0, GAP))
+        Text(header, self.theme, "Compare with", colour="label").pack(side="left", padx=(0, GAP))
         self.choice = Choice(header, self.theme, self.reference, self._references(), on="window", width=260)
         self.choice.pack(side="left")
         self.summary = Text(header, self.theme, colour="muted")
@@ -88,10 +88,10 @@ class Differences(Window):
         footer = Panel(self, self.theme)
         footer.pack(side="bottom", fill="x", padx=pad, pady=(0, pad))
         Button(footer, self.theme, "Close", self.close, width=92).pack(side="right")
-        self.go_button = Button(footer, self.theme, "Go there", self.go, width=92)
+        self.go_button = Button(footer, self.theme, "Show setting", self.go, width=92)
         self.go_button.pack(side="left")
-        self.set_back_button = Button(footer, self.theme, "Set back", self.set_back, width=92)
-        self.set_back_button.pack(side="left", padx=(GAP, 0))
+        self.revert_button = Button(footer, self.theme, "Revert", self.revert, width=92)
+        self.revert_button.pack(side="left", padx=(GAP, 0))
 
     def _references(self) -> Mapping[str, str]:
         loaded = f"{self._context.form.source.name}, as loaded or saved"
@@ -113,16 +113,18 @@ class Differences(Window):
         is_own = self.reference.get() == AS_LOADED
         self.found = changes(self._context.form.config, self._reference(), with_new_lists=is_own)
         self.table.set_rows([(f" {c.place}", (c.before, c.now), "") for c in self.found])
-        self.summary.say(f"{count(len(self.found), 'setting')} differ" if len(self.found) != 1 else "1 setting differs")
+        self.summary.set_text(
+            f"{count(len(self.found), 'setting')} differ" if len(self.found) != 1 else "1 setting differs"
+        )
         self._enable_buttons()
 
     def _enable_buttons(self) -> None:
-        for button in (self.go_button, self.set_back_button):
+        for button in (self.go_button, self.revert_button):
             button.set_enabled(bool(self.table.selected))
 
 
 def open_differences(context: Context) -> Differences:
-    """Open the window; the one that is open already goes."""
+    """Open the window; one that is already open is closed."""
     for old in [w for w in context.root.winfo_children() if isinstance(w, Differences)]:
         old.close()
     return Differences(context)

@@ -1,4 +1,4 @@
-"""A window that shows one image of several, large: a sample over the course of a run, the images of a concept."""
+"""A window that shows one of several images, large: a sample over a run, or the images of a concept."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SIZE = (760, 720)
 
 
 class ImageViewer(Window):
-    """Goes through the images by slider, buttons and arrow keys."""
+    """Steps through the images by slider, buttons and arrow keys."""
 
     def __init__(self, context: Context, tiles: Sequence[Tile], index: int, title: str = "Images") -> None:
         super().__init__(context.root, context.theme, title)
@@ -48,19 +48,19 @@ class ImageViewer(Window):
         self.show(index)
 
     def show(self, index: int) -> None:
-        """Show an image by its place."""
+        """Show the image at an index."""
         self.index = min(len(self.tiles) - 1, max(0, index))
-        self.caption.say(self.tiles[self.index].caption)
-        self.place_text.say(f"{self.index + 1} of {len(self.tiles)}")
+        self.caption.set_text(self.tiles[self.index].caption)
+        self.place_text.set_text(f"{self.index + 1} of {len(self.tiles)}")
         self.slider.set(self.index)
         self._load()
 
     def destroy(self) -> None:
-        """Forget the image that is being loaded, too."""
+        """Also cancel the image that is being loaded."""
         self._context.pump.forget(self)
         if self._job is not None:
             self._job.cancel()
-        self._photo = None  # here, on the Tk thread, and not wherever the collector happens to run
+        self._photo = None  # here, on the Tk thread, not on the garbage collector's
         super().destroy()
 
     def _add_steps(self, footer: Panel) -> None:

@@ -1,4 +1,4 @@
-"""The editor of an entry of a list that is nothing but fields: a sample prompt, a reward model."""
+"""The editor of a list entry that has only fields: a sample prompt, a reward model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SIZE = (560, 620)
 
 
 class ItemEditor(Window):
-    """Edits the entry at a path of the config, at once and without an OK: undo takes back what was not meant."""
+    """Edits the entry at a path of the config. Edits apply at once and can be undone."""
 
     def __init__(self, context: Context, path: str, title: str, kind: type[Section]) -> None:
         super().__init__(context.root, context.theme, title)
@@ -36,11 +36,11 @@ class ItemEditor(Window):
         self.appear(*_SIZE)
 
     def show_field(self, path: str) -> bool:
-        """Lead the user to a field."""
+        """Show a field."""
         return self.form_view.reveal(path) is not None
 
     def destroy(self) -> None:
-        """Let go of the model, too."""
+        """Also unsubscribe from the model."""
         self._unwatch()
         super().destroy()
 

@@ -1,4 +1,4 @@
-"""The dialog of tokens and passwords: what opens a door is masked, and nothing of it enters a config."""
+"""The dialog of tokens and passwords. Secret values are masked and never enter a config."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _WRAP_PX = 460
 
 
 class SecretsDialog(Dialog):
-    """Edits the stored secrets; they are written by Save alone."""
+    """Edits the stored secrets; only Save writes them."""
 
     def __init__(self, context: Context) -> None:
         loaded = load_secrets()
-        kept = f"Kept in {secrets_file()}, readable by you alone. Never written to configs, presets, models or logs."
+        kept = f"Stored in {secrets_file()}, readable only by you. Never written to configs, presets, models or logs."
         super().__init__(context.root, context.theme, "Tokens", kept, _ANSWERS)
         self._context = context
         self._secrets = loaded.secrets
@@ -45,16 +45,16 @@ class SecretsDialog(Dialog):
         grid.columnconfigure(1, weight=1)
         for row, field in enumerate(SECRET_FIELDS):
             self._add_entry(grid, row, field)
-        said = " ".join(str(p) for p in loaded.problems)
-        self.said = Text(self.content, context.theme, said, colour="warning", wrap_px=_WRAP_PX)
-        self.said.pack(anchor="w")
-        asked = f"Hugging Face requests use {hub_access(loaded.secrets).words}."
-        Text(self.content, context.theme, asked, colour="muted", wrap_px=_WRAP_PX).pack(anchor="w", pady=(px(6), 0))
+        problems = " ".join(str(p) for p in loaded.problems)
+        self.message = Text(self.content, context.theme, problems, colour="warning", wrap_px=_WRAP_PX)
+        self.message.pack(anchor="w")
+        access = f"Hugging Face requests use {hub_access(loaded.secrets).words}."
+        Text(self.content, context.theme, access, colour="muted", wrap_px=_WRAP_PX).pack(anchor="w", pady=(px(6), 0))
         self._show(loaded.secrets)
         self.after_idle(self.entries["huggingface_token"].tk_entry.focus_set)
 
     def choose(self, name: str) -> None:
-        """Save or import; where that is not possible, say why and stay open."""
+        """Save or import; on an error, show it and stay open."""
         if name == "import":
             self._import()
         elif name != "save" or self._save():
@@ -80,18 +80,20 @@ class SecretsDialog(Dialog):
             variable.set(secret(secrets, name))
 
     def _save(self) -> bool:
-        faults = {name: secret_error(name, variable.get()) for name, variable in self._variables.items()}
-        for name, fault in faults.items():
-            self.entries[name].mark_invalid(bool(fault))
-        if any(faults.values()):
-            self._say(" ".join(fault for fault in faults.values() if fault), "error")
+        errors = {name: secret_error(name, variable.get()) for name, variable in self._variables.items()}
+        for name, error_text in errors.items():
+            self.entries[name].mark_invalid(bool(error_text))
+        if any(errors.values()):
+            self._show_message(" ".join(error_text for error_text in errors.values() if error_text), "error")
             return False
         try:
             save_secrets(self._typed())
         except OSError as error:
-            self._say(f"They could not be written: {error.strerror}. The stored tokens are unchanged.", "error")
+            self._show_message(
+                f"Could not save the tokens: {error.strerror}. The stored tokens are unchanged.", "error"
+            )
             return False
-        self._context.say("The tokens are saved.")
+        self._context.notify("Tokens saved.")
         return True
 
     def _import(self) -> None:
@@ -102,17 +104,17 @@ class SecretsDialog(Dialog):
         try:
             secrets, names = import_secrets(file, self._typed())
         except DarkroomError as error:
-            self._say(str(error), "error")
+            self._show_message(str(error), "error")
             return
         self._show(secrets)
         labels = ", ".join(f.label for f in SECRET_FIELDS if f.name in names)
-        self._say(f"Imported, not saved yet: {labels}. {file.name} still contains them.", "text")
+        self._show_message(f"Imported, not saved yet: {labels}. {file.name} still contains them.", "text")
 
-    def _say(self, text: str, token: str) -> None:
-        self.said.recolour(token)
-        self.said.say(text)
+    def _show_message(self, text: str, token: str) -> None:
+        self.message.recolour(token)
+        self.message.set_text(text)
 
 
 def open_secrets(context: Context) -> None:
-    """Let the user edit tokens and passwords, until they save or cancel."""
+    """Open the dialog of tokens and passwords until the user saves or cancels."""
     SecretsDialog(context).ask()

@@ -17,14 +17,14 @@ Offer = Callable[[Mapping[str, str]], None]
 
 
 class Binding(Protocol):
-    """A live connection between variables and a field; closed with the widgets it serves."""
+    """A connection between variables and a field; closed with its widgets."""
 
     def close(self) -> None:
-        """Let go of the variables and of the model."""
+        """Unsubscribe from the variables and the model."""
 
 
 class _Link:
-    """Variables that report what a person does to them, and a model that reports what became of its field."""
+    """Two-way connection: user edits go to the model, changes of the field go to the variables."""
 
     def __init__(self, model: FormModel, path: str, variables: tuple[tk.Variable, ...]) -> None:
         self.model = model
@@ -35,7 +35,7 @@ class _Link:
         self.refresh()
 
     def close(self) -> None:
-        """Let go of the variables and of the model."""
+        """Unsubscribe from the variables and the model."""
         self._unsubscribe()
         for variable, trace in self._traces:
             variable.trace_remove("write", trace)
@@ -57,12 +57,12 @@ class _Link:
         raise NotImplementedError
 
     def take(self) -> None:
-        """Give what the variables hold to the model."""
+        """Pass the variables' value to the model."""
         raise NotImplementedError
 
 
 class TextBinding(_Link):
-    """A text variable and a field whose value is typed: numbers, texts, lists of numbers."""
+    """A text variable and a field with a typed value: numbers, texts, lists of numbers."""
 
     def __init__(self, model: FormModel, record: FieldRecord, variable: tk.StringVar) -> None:
         self.record = record
@@ -70,20 +70,20 @@ class TextBinding(_Link):
         super().__init__(model, record.path, (variable,))
 
     def show(self) -> None:
-        """Show the value, but leave a text alone that says the same in other words ("1e-4")."""
+        """Show the value, but keep another spelling of the same value ("1e-4")."""
         draft = self.model.draft(self.path)
         value = self.model.value(self.path)
         shown = self.variable.get()
         text = draft.text if draft else to_text(self.record, value)
-        if shown != text and (draft or not _says(self.record, shown, value)):
+        if shown != text and (draft or not _stands_for(self.record, shown, value)):
             self.variable.set(text)
 
     def take(self) -> None:
-        """Give what was typed to the model."""
+        """Pass the typed text to the model."""
         self.model.edit_text(self.path, self.variable.get())
 
     def tidy(self) -> None:
-        """Write the value the usual way, once the person is done typing."""
+        """Rewrite the value in the usual form once the user has finished typing."""
         if self.model.draft(self.path) is None:
             self._is_refreshing = True
             self.variable.set(to_text(self.record, self.model.value(self.path)))
@@ -91,7 +91,7 @@ class TextBinding(_Link):
 
 
 class FlagBinding(_Link):
-    """A switch and a field that is true or false."""
+    """A switch and a boolean field."""
 
     def __init__(self, model: FormModel, record: FieldRecord, variable: tk.BooleanVar) -> None:
         self.variable = variable
@@ -102,14 +102,14 @@ class FlagBinding(_Link):
         self.variable.set(bool(self.model.value(self.path)))
 
     def take(self) -> None:
-        """Give the position of the switch to the model."""
+        """Pass the state of the switch to the model."""
         self.model.edit(self.path, self.variable.get())
 
 
 class ChoiceBinding(_Link):
-    """A name variable and a field that is one of several names, or a section that comes in variants.
+    """A name variable and a field with choices, or a section with variants.
 
-    `offer` is told what there is to choose from: it changes with what is chosen now.
+    `offer` receives the available choices; they depend on the current one.
     """
 
     def __init__(self, model: FormModel, record: FieldRecord, variable: tk.StringVar, offer: Offer) -> None:
@@ -119,13 +119,13 @@ class ChoiceBinding(_Link):
         super().__init__(model, record.path, (variable,))
 
     def show(self) -> None:
-        """Show the chosen name, among those that are offered."""
+        """Show the chosen name and the available choices."""
         name = name_of(self.model.value(self.path))
         self._offer(offered(self.record, name))
         self.variable.set(name)
 
     def take(self) -> None:
-        """Give the chosen name to the model; for a section it switches the variant."""
+        """Pass the chosen name to the model; for a section this switches the variant."""
         if self.record.kind == "section":
             self.model.choose_variant(self.path, self.variable.get())
         else:
@@ -141,7 +141,7 @@ class EveryBinding(_Link):
         super().__init__(model, record.path, (number_text, unit))
 
     def show(self) -> None:
-        """Show number and unit; a number that was typed in other words stays as it is."""
+        """Show number and unit; keep another spelling of the same number."""
         value: Any = self.model.value(self.path) or Every()
         draft = self.model.draft(self.path)
         self.unit.set(value.unit)
@@ -151,7 +151,7 @@ class EveryBinding(_Link):
             self.number_text.set(f"{value.n:g}")
 
     def take(self) -> None:
-        """Give number and unit to the model."""
+        """Pass number and unit to the model."""
         try:
             amount = number(self.number_text.get())
         except ValueError as error:
@@ -160,8 +160,8 @@ class EveryBinding(_Link):
         self.model.edit(self.path, {"n": amount, "unit": self.unit.get()}, is_typing=True)
 
 
-def _says(record: FieldRecord, text: str, value: Any) -> bool:
-    """Return whether a text stands for a value, in whatever words."""
+def _stands_for(record: FieldRecord, text: str, value: Any) -> bool:
+    """Return whether a text stands for a value, in any spelling."""
     try:
         return bool(from_text(record, text) == value)
     except ValueError:

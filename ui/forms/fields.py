@@ -1,4 +1,4 @@
-"""One row of a form: label, control, unit and reason, made from a field's record and nothing else."""
+"""One row of a form: label, control, unit and note, built from the field's record alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _UNIT_LABELS = {unit: unit if unit == "never" else f"{unit}s" for unit in get_ar
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """The widgets of a field's value, and how to reach them."""
+    """The widgets of a field's value."""
 
     frame: tk.Widget
     binding: Binding
@@ -53,7 +53,7 @@ def make_control(master: tk.Misc, context: Context, record: FieldRecord) -> Cont
 
 
 def tip_of(context: Context, record: FieldRecord) -> str:
-    """Return all there is to know of a field for its tooltip, from its record, and why its entry does not fit."""
+    """Return a field's tooltip: help, range, default, loaded value, and the reason for an invalid entry."""
     setting = record.setting
     draft = context.form.draft(record.path)
     lines = [record.label, setting.help]
@@ -68,12 +68,12 @@ def tip_of(context: Context, record: FieldRecord) -> str:
         lines.append("Can be changed when a run is resumed.")
     lines.append(not_yet_words(context.form.config, record))
     if draft is not None:
-        lines.append(f"Not taken: {draft.problem.message}")
+        lines.append(f"Invalid: {draft.problem.message}")
     return "\n".join(line for line in lines if line)
 
 
 def _nothing(_is_invalid: bool) -> None:
-    """A control that cannot hold a wrong entry has nothing to mark."""
+    """Do nothing: this control cannot hold an invalid entry."""
 
 
 def _number(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
@@ -121,7 +121,7 @@ def _path(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
 
 
 def _browse(context: Context, record: FieldRecord) -> None:
-    """Ask for the path a field wants, beginning where it points now."""
+    """Ask for a path, starting at the field's current one."""
     now = from_root(str(context.form.value(record.path) or "."))
     start = next((p for p in (now, *now.parents) if p.is_dir()), Path.cwd())
     chosen: Path | None
@@ -185,7 +185,7 @@ _MAKERS: Mapping[str, Maker] = {
 
 
 class Row:
-    """A field in a card: its widgets, whether they are shown, and what they say about the value."""
+    """A field in a card: its widgets, their visibility and the note below them."""
 
     def __init__(self, master: Panel, context: Context, record: FieldRecord, line: int, *, is_inner: bool) -> None:
         theme = context.theme
@@ -193,7 +193,7 @@ class Row:
         self.is_shown = False
         self._context = context
         self._line = line * 2
-        self._indent = theme.px(_INDENT) if is_inner else 0  # the fields of a variant stand below the choice of it
+        self._indent = theme.px(_INDENT) if is_inner else 0  # the fields of a variant are below its choice
         self._mark = Panel(master, theme, "card", width=theme.px(3))
         self._label = Text(master, theme, record.label, colour="label", on="card", wrap_px=150)
         self.control = make_control(master, context, record)
@@ -204,7 +204,7 @@ class Row:
 
     @property
     def tip_targets(self) -> tuple[tk.Misc, ...]:
-        """The widgets whose tooltip tells of the field."""
+        """The widgets that show the field's tooltip."""
         return (self._label, self.control.frame)
 
     @property
@@ -217,15 +217,15 @@ class Row:
         return tip_of(self._context, self.record)
 
     def refresh(self) -> None:
-        """Show whether the value is another one than was loaded, and whether the entry fits."""
+        """Mark the row if the value differs from the loaded one or the entry is invalid."""
         form, path = self._context.form, self.record.path
         draft = form.draft(path)
         self._mark.recolour("error" if draft else "accent" if form.differs(path) else "card")
         self.control.mark_invalid(draft is not None)
         if draft is not None:
-            self._say(draft.problem.message, "error")
+            self._show_note(draft.problem.message, "error")
         else:
-            self._say(not_yet_words(form.config, self.record), "muted")
+            self._show_note(not_yet_words(form.config, self.record), "muted")
 
     def set_shown(self, is_shown: bool) -> None:
         """Show or hide the row."""
@@ -240,7 +240,7 @@ class Row:
                 widget.grid_remove()
 
     def flash(self) -> None:
-        """Colour the label for a moment, to lead the eye to the row."""
+        """Highlight the label for a moment."""
         self._label.recolour("accent")
         self._label.after(_FLASH_MS, self._end_flash)
 
@@ -249,7 +249,7 @@ class Row:
             self._label.recolour("label")
 
     def close(self) -> None:
-        """Destroy the widgets and let go of the model."""
+        """Destroy the widgets and unsubscribe from the model."""
         self._unwatch()
         self.control.binding.close()
         for widget in (self._mark, self._label, self.control.frame, self._reason):
@@ -264,8 +264,8 @@ class Row:
         # Not `frame.grid`: customtkinter's own would scale the distance a second time.
         tk.Grid.grid_configure(self.control.frame, row=self._line, column=2, sticky=sticky, pady=px(4))
 
-    def _say(self, text: str, colour: str) -> None:
-        """Say something of the value below it: why it does not fit, or that it is not supported yet."""
+    def _show_note(self, text: str, colour: str) -> None:
+        """Show a note below the value: why it is invalid, or that it is not supported yet."""
         if not text:
             if self._reason is not None:
                 self._reason.grid_remove()
@@ -273,7 +273,7 @@ class Row:
         theme = self._context.theme
         if self._reason is None:
             self._reason = Text(self._master, theme, role="small", colour=colour, on="card", wrap_px=260)
-        self._reason.say(text)
+        self._reason.set_text(text)
         self._reason.recolour(colour)
         if self.is_shown:
             self._reason.grid(row=self._line + 1, column=2, sticky="w", pady=(0, theme.px(4)))

@@ -17,7 +17,7 @@ from ui.widgets.card import Card
 from ui.widgets.panel import Panel
 
 LABEL_WIDTH = 150
-_LINES_PER_RECORD = 40  # leaves room for the fields of a variant below the choice of it
+_LINES_PER_RECORD = 40  # leaves room for the fields of a variant below its choice
 
 
 class GroupCard:
@@ -28,14 +28,14 @@ class GroupCard:
         self.rows: dict[str, Row] = {}
         self.card = Card(master, context.theme, group.title)
         self._context = context
-        self._kept: set[str] = set()  # shown since the level was last set; does not vanish under the hand that edits it
-        self._forced: set[str] = set()  # a person was led to it
+        self._kept: set[str] = set()  # shown since the level was last set; stays visible while it is edited
+        self._forced: set[str] = set()  # opened by a link
         body = self.card.body
         body.columnconfigure(1, minsize=context.theme.px(LABEL_WIDTH))
         body.columnconfigure(2, weight=1)
 
     def build(self) -> Iterator[None]:
-        """Make the rows, one for each `next`."""
+        """Create the rows, one per `next`."""
         for index, record in enumerate(self.group.records):
             self._add(record, index * _LINES_PER_RECORD)
             yield
@@ -44,7 +44,7 @@ class GroupCard:
                 yield
 
     def update(self) -> None:
-        """Show the rows that matter now, with the fields of the variants that are chosen now."""
+        """Show the relevant rows, with the fields of the chosen variants."""
         for index, record in enumerate(self.group.records):
             if record.kind == "section" and record.path in self.rows:
                 self._renew_variant(index, record)
@@ -52,29 +52,29 @@ class GroupCard:
             row.set_shown(self._is_shown(row.record))
 
     def num_rows_shown(self) -> int:
-        """Return how many rows the card shows once it is built."""
+        """Return the number of rows the card shows once built."""
         return sum(self._is_shown(record) for record in self._records())
 
     def force(self, path: str) -> Row | None:
-        """Show a field whatever its level; return its row, if the card has it."""
+        """Show a field regardless of its level; return its row, if the card has it."""
         if path in self.rows:
             self._forced.add(path)
             self.update()
         return self.rows.get(path)
 
     def show_by_level(self) -> None:
-        """Forget which fields were shown beyond the level."""
+        """Hide again the fields that were shown beyond the level."""
         self._kept.clear()
         self._forced.clear()
 
     def place_in(self, column: Panel) -> None:
-        """Stand at the end of a column."""
+        """Pack the card at the end of a column."""
         gap = self._context.theme.px(PAD)
         tk.Pack.pack_configure(self.card, in_=column, fill="x", pady=(0, gap))
         self.card.lift()
 
     def close(self) -> None:
-        """Destroy the card and let go of the model."""
+        """Destroy the card and unsubscribe from the model."""
         for row in self.rows.values():
             row.close()
         self.rows.clear()
@@ -87,7 +87,7 @@ class GroupCard:
                 yield inner
 
     def _variant_lines(self, index: int, record: FieldRecord) -> Iterator[tuple[int, FieldRecord]]:
-        """Yield the fields of the chosen variant with the lines they stand on, right below the choice."""
+        """Yield the fields of the chosen variant with their grid lines, right below the choice."""
         if record.kind == "section":
             yield from enumerate(variant_records(self._context.form.config, record), index * _LINES_PER_RECORD + 1)
 

@@ -1,4 +1,4 @@
-"""Editing the lists of the config (concepts, sample prompts): each command is one edit, so undo takes it back whole."""
+"""Editing the lists of the config (concepts, sample prompts). Each command is one undo step."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def items_of(form: FormModel, path: str) -> tuple[BaseModel, ...]:
 
 
 def add(form: FormModel, path: str, new: Sequence[BaseModel]) -> list[int]:
-    """Add entries at the end; return their places."""
+    """Append entries; return their indexes."""
     present = items_of(form, path)
     form.edit(path, (*present, *new))
     return list(range(len(present), len(present) + len(new)))
 
 
 def duplicate(form: FormModel, path: str, indices: Collection[int]) -> list[int]:
-    """Put a copy behind each of some entries; return the places of the copies."""
+    """Insert a copy after each given entry; return the indexes of the copies."""
     result: list[BaseModel] = []
     copies: list[int] = []
     for index, item in enumerate(items_of(form, path)):
@@ -37,12 +37,12 @@ def duplicate(form: FormModel, path: str, indices: Collection[int]) -> list[int]
 
 
 def remove(form: FormModel, path: str, indices: Collection[int]) -> None:
-    """Take entries out."""
+    """Remove entries."""
     form.edit(path, tuple(item for i, item in enumerate(items_of(form, path)) if i not in indices))
 
 
 def move(form: FormModel, path: str, index: int, by: int) -> int:
-    """Move an entry up (negative) or down the list; return its new place."""
+    """Move an entry up (negative) or down the list; return its new index."""
     items = list(items_of(form, path))
     target = min(len(items) - 1, max(0, index + by))
     items.insert(target, items.pop(index))
@@ -51,6 +51,6 @@ def move(form: FormModel, path: str, index: int, by: int) -> int:
 
 
 def change(form: FormModel, path: str, indices: Collection[int], **updates: Any) -> None:
-    """Set the same fields of some entries."""
+    """Set the same fields on several entries."""
     items = items_of(form, path)
     form.edit(path, tuple(x.model_copy(update=updates) if i in indices else x for i, x in enumerate(items)))

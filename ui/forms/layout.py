@@ -1,4 +1,4 @@
-"""A form: cards for groups of fields, in as many columns as fit, built in slices so that nothing stalls."""
+"""A form: cards of field groups in as many columns as fit, built in slices so that the window stays responsive."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ui.forms.fields import Row
 from ui.forms.group_card import GroupCard
 from ui.forms.records import Group
 from ui.theme import PAD
-from ui.widgets.panel import Panel
+from ui.widgets.panel import Panel, Text
 
 MIN_COLUMN_WIDTH = 400
 MAX_COLUMNS = 3
@@ -19,7 +19,10 @@ _HEADING_ROWS = 1.6  # the height of a card without rows, in rows
 
 
 class FormView(Panel):
-    """The cards of some groups of fields; `groups()` says which, anew after every change."""
+    """The cards of some groups of fields; `groups()` returns the current ones.
+
+    `empty_note` is shown while no card has a visible row.
+    """
 
     def __init__(
         self,
@@ -28,6 +31,7 @@ class FormView(Panel):
         groups: Callable[[], tuple[Group, ...]],
         *,
         max_columns: int = MAX_COLUMNS,
+        empty_note: str = "",
     ) -> None:
         super().__init__(master, context.theme, "window")
         self.cards: list[GroupCard] = []
@@ -38,29 +42,30 @@ class FormView(Panel):
         self._groups: tuple[Group, ...] = ()
         self._columns: list[Panel] = []
         self._shape: tuple[Any, ...] = ()
+        self.empty_note = Text(self, context.theme, empty_note, colour="muted")
         self._unsubscribe = (
             context.form.changed.subscribe(self._changed),
             context.form.loaded.subscribe(self._show_by_level),
             context.preferences.changed.subscribe(self._show_by_level),
         )
-        # Not at once: Tk calls this while it places children, when none of them may be placed anew.
+        # Not at once: Tk calls this while it places children, when none of them may be moved.
         self.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "width"), self._arrange))
 
     def build(self) -> None:
-        """Make the cards: the first rows now, the others over the next turns of the pump."""
+        """Build the cards: the first rows now, the others over the next turns of the pump."""
         self._context.pump.work_through(self, self._build())
 
     def finish(self) -> None:
-        """Make now what is not made yet."""
+        """Build the remaining rows now."""
         self._context.pump.finish(self)
 
     def rows(self) -> Iterator[Row]:
-        """Yield the rows there are."""
+        """Yield the rows built so far."""
         for card in self.cards:
             yield from card.rows.values()
 
     def reveal(self, path: str) -> Row | None:
-        """Show the field at a path whatever its level, and give it the focus; return its row if the form has it."""
+        """Show the field at a path regardless of its level and focus it; return its row if the form has it."""
         self.finish()
         row = next((found for card in self.cards if (found := card.force(path)) is not None), None)
         if row is not None:
@@ -70,7 +75,7 @@ class FormView(Panel):
         return row
 
     def destroy(self) -> None:
-        """Let go of the models, too."""
+        """Also unsubscribe from the models."""
         for unsubscribe in self._unsubscribe:
             unsubscribe()
         self._context.pump.forget(self)
@@ -99,7 +104,7 @@ class FormView(Panel):
         self._changed()
 
     def _follow(self) -> None:
-        """Bring the form to what the config now is: other parts, other variants, other fields that matter."""
+        """Update the form to the config: parts, variants, relevant fields."""
         if not self.is_complete:
             return
         if self._wanted_groups() != self._groups:
@@ -114,16 +119,17 @@ class FormView(Panel):
         self._arrange()
 
     def _arrange(self) -> None:
-        """Deal the cards to columns of about equal height; cards without a row that matters are left out."""
+        """Distribute the cards over columns of about equal height; cards without visible rows are left out."""
         width = self.winfo_width()
         fitting = width // self._context.theme.px(MIN_COLUMN_WIDTH)
         num_columns = max(1, min(self._max_columns, fitting, len(self._groups)))
         counts = tuple(card.num_rows_shown() for card in self.cards)
-        shape = (num_columns, counts, tuple(card.group.key for card in self.cards))
+        shape = (num_columns, counts, tuple(card.group.key for card in self.cards), self.is_complete)
         if shape == self._shape or width <= 1:
             return
         self._shape = shape
         self._set_columns(num_columns)
+        self._show_empty_note(is_empty=self.is_complete and not any(counts))
         heights = [0.0] * num_columns
         for card, num_rows in zip(self.cards, counts, strict=True):
             card.card.pack_forget()
@@ -132,6 +138,12 @@ class FormView(Panel):
             column = heights.index(min(heights))
             heights[column] += num_rows + _HEADING_ROWS
             card.place_in(self._columns[column])
+
+    def _show_empty_note(self, *, is_empty: bool) -> None:
+        if is_empty and self.empty_note.cget("text"):
+            self.empty_note.grid(row=1, column=0, columnspan=2 * self._max_columns, sticky="w", pady=(0, PAD))
+        else:
+            self.empty_note.grid_remove()
 
     def _set_columns(self, count: int) -> None:
         while len(self._columns) < self._max_columns:

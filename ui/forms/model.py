@@ -1,7 +1,7 @@
-"""The config that the window edits, and everything about the editing that needs no Tk.
+"""The config that the window edits, and all editing that needs no Tk.
 
-The config itself is frozen and always valid. What a person typed and what does not fit is kept beside it as a draft,
-with the reason. An edit that fits replaces the config, can be undone, and tells those who watch the values it changed.
+The config is frozen and always valid. An invalid entry is kept beside it as a draft, with the reason. A valid edit
+replaces the config, can be undone, and notifies the watchers of the changed values.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAX_UNDO = 200
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the config came from, or was last saved to."""
+    """Where the config was loaded from or last saved to."""
 
     name: str = "Untitled"
     path: Path | None = None
@@ -33,7 +33,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """An entry that does not fit: what was typed, and why it was not taken."""
+    """An invalid entry: the typed text and the reason."""
 
     text: str
     problem: Problem
@@ -41,7 +41,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A config, what it was loaded or last saved as, and where from."""
+    """A config, its loaded or last saved version, and its source."""
 
     config: Config
     baseline: Config
@@ -49,7 +49,7 @@ class Document:
 
 
 class FormModel:
-    """The edited config, what it was loaded as, the entries that do not fit, and the way back."""
+    """The edited config, its loaded version, the invalid entries and the undo history."""
 
     def __init__(self, config: Config | None = None, *, baseline: Config | None = None, source: Source | None = None):
         config = config or Config()
@@ -63,21 +63,21 @@ class FormModel:
         self.changed: Signal[[]] = Signal()  # anything at all
         self.loaded: Signal[[]] = Signal()  # another document
 
-    # -- what there is
+    # -- state
 
     @property
     def document(self) -> Document:
-        """Config, loaded config and origin as one frozen record."""
+        """Config, loaded config and source as one frozen record."""
         return self._state
 
     @property
     def config(self) -> Config:
-        """The config as it stands: valid, without the entries that do not fit."""
+        """The current config: valid, without the invalid entries."""
         return self._state.config
 
     @property
     def source(self) -> Source:
-        """The preset or file the config belongs to."""
+        """The preset or file of the config."""
         return self._state.source
 
     @property
@@ -87,12 +87,12 @@ class FormModel:
 
     @property
     def drafts(self) -> dict[str, Draft]:
-        """The entries that do not fit, by path."""
+        """The invalid entries, by path."""
         return dict(self._drafts)
 
     @property
     def is_changed(self) -> bool:
-        """Whether the config differs from what was loaded or last saved."""
+        """Whether the config differs from the loaded or last saved one."""
         return bool(self._drafts) or (self.config != self.baseline and plain(self.config) != plain(self.baseline))
 
     def value(self, path: str) -> Any:
@@ -108,23 +108,23 @@ class FormModel:
         return record_at(self.config, path)
 
     def draft(self, path: str) -> Draft | None:
-        """Return the entry at a path that does not fit, if there is one."""
+        """Return the invalid entry at a path, if there is one."""
         return self._drafts.get(path)
 
     def differs(self, path: str) -> bool:
-        """Return whether the value at a path is another one than was loaded."""
+        """Return whether the value at a path differs from the loaded one."""
         return bool(_get(self.config, path) != _get(self.baseline, path))
 
     def problems(self) -> list[Problem]:
-        """Return one error for each entry that does not fit."""
+        """Return one error per invalid entry."""
         return [draft.problem for draft in self._drafts.values()]
 
     # -- editing
 
     def edit(self, path: str, value: Any, *, is_typing: bool = False) -> Problem | None:
-        """Set the value at a path. Where it does not fit, nothing changes and the problem is returned.
+        """Set the value at a path. An invalid value changes nothing; the problem is returned.
 
-        What is typed into one field without a pause elsewhere is one step of undo; anything else is one by itself.
+        Consecutive typing in one field is one undo step; every other edit is its own step.
         """
         config, problems = set_path(self.config, path, value)
         if problems:
@@ -134,7 +134,7 @@ class FormModel:
         return None
 
     def edit_text(self, path: str, text: str) -> Problem | None:
-        """Set the value at a path from what was typed; text that is no such value is kept as a draft."""
+        """Set the value at a path from typed text; invalid text is kept as a draft."""
         record = self.record(path)
         assert record is not None, path
         try:
@@ -150,7 +150,7 @@ class FormModel:
         return None
 
     def reject(self, path: str, text: str, problem: Problem) -> Problem:
-        """Keep an entry that does not fit beside the config; return the problem."""
+        """Keep an invalid entry beside the config; return the problem."""
         self._drafts[path] = Draft(text, problem)
         self._announce(self._state, {path})
         return problem
@@ -165,7 +165,7 @@ class FormModel:
         return None
 
     def reset(self, path: str, *, to: Literal["baseline", "default"]) -> None:
-        """Bring the value at a path back to what was loaded, or to the default."""
+        """Reset the value at a path to the loaded one or the default."""
         record = self.record(path)
         if to == "baseline":
             self.edit(path, _get(self.baseline, path))
@@ -173,20 +173,20 @@ class FormModel:
             self.edit(path, record.default)
 
     def load(self, config: Config, source: Source) -> None:
-        """Take another config. This can be undone like any edit."""
+        """Load another config. This can be undone like any edit."""
         touched = set(self._drafts)
         self._drafts.clear()
         self._replace(Document(config, config, source), touched)
         self.loaded()
 
     def replace(self, config: Config) -> None:
-        """Take another config as one edit of the present document."""
+        """Replace the config as one edit of the current document."""
         touched = set(self._drafts)
         self._drafts.clear()
         self._replace(replace(self._state, config=config), touched)
 
     def mark_saved(self, source: Source) -> None:
-        """Note that the config was saved as it stands; undoing edits from before then differs from what was saved."""
+        """Record that the current config was saved; undoing earlier edits then differs from the saved one."""
         old, self._state = self._state, Document(self.config, self.config, source)
 
         def moved(state: Document) -> Document:
@@ -198,17 +198,17 @@ class FormModel:
         self._announce(old)
 
     def undo(self) -> bool:
-        """Go back one edit (typing in one field counts as one); return whether there was one."""
+        """Undo one edit (typing in one field counts as one); return whether there was one."""
         return self._travel(self._undo, self._redo)
 
     def redo(self) -> bool:
-        """Take back an undo; return whether there was one."""
+        """Redo one edit; return whether there was one."""
         return self._travel(self._redo, self._undo)
 
     # -- watching
 
     def watch(self, path: str, callback: Callable[[], None]) -> Unsubscribe:
-        """Call back whenever the value, the draft or the loaded value at a path becomes another one."""
+        """Call back whenever the value, the draft or the loaded value at a path changes."""
         self._next_key += 1
         key = self._next_key
         self._watchers[key] = (path, callback)
@@ -218,7 +218,7 @@ class FormModel:
 
         return unsubscribe
 
-    # -- inner workings
+    # -- internals
 
     def _replace(self, state: Document, touched: Iterable[str], *, typed_into: str = "") -> None:
         if state == self._state:
@@ -243,7 +243,7 @@ class FormModel:
         return True
 
     def _forget_drafts(self, path: str) -> None:
-        """Drop the draft at a path and those inside it: a list or a variant that was replaced has new fields."""
+        """Drop the draft at a path and those inside it: a replaced list or variant has new fields."""
         for key in [k for k in self._drafts if k == path or k.startswith(path + ".")]:
             del self._drafts[key]
 
@@ -263,7 +263,7 @@ class FormModel:
 
 
 def plain(config: Config) -> Config:
-    """Return the config without what says nothing: a part with all its defaults, and what is merely remembered."""
+    """Return the config without parts at their defaults and without remembered variants."""
     updates: dict[str, Any] = {"remembered": {}}
     for path, record in top_records(type(config)).items():
         if record.kind == "map" and record.item is not None and "." not in path:

@@ -1,7 +1,7 @@
-"""Which fields there are, and how a page groups them: from the config's own declarations. No Tk.
+"""The fields and their groups, read from the config's declarations. No Tk.
 
-Nothing about a particular field is written here or anywhere else under `ui/`: a field, an optimizer, a schedule or a
-family that is declared in `modules/` appears without an edit of the window.
+Nothing under `ui/` names a particular field: a field, optimizer, schedule or family that is declared in `modules/`
+appears in the window without an edit here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from modules.settings.field import FieldRecord, records_of
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Fields that stand together under a heading."""
+    """Fields under one heading."""
 
     key: str
     title: str
@@ -35,12 +35,12 @@ def top_records(config_type: type[Config]) -> Mapping[str, FieldRecord]:
 
 @cache
 def inner_records(section: type[BaseModel], prefix: str) -> tuple[FieldRecord, ...]:
-    """Return the records of a variant, of a map's or of a list's item, under the path it stands at."""
+    """Return the records of a variant or of an item of a map or list, under its path."""
     return records_of(section, prefix)
 
 
 def record_at(config: Config, path: str) -> FieldRecord | None:
-    """Return the record of the field at a path, inside variants, parts and lists too; None where there is none."""
+    """Return the record of the field at a path, also inside variants, parts and lists; None if it does not exist."""
     top = top_records(type(config))
     if path in top:
         return top[path]
@@ -54,22 +54,22 @@ def record_at(config: Config, path: str) -> FieldRecord | None:
 
 
 def nearest_field(config: Config, path: str) -> str:
-    """Return the path, or the longest beginning of it that there is a field or an entry of a list for."""
+    """Return the longest prefix of a path that is a field or a list entry."""
     return next((head for head in (path, *_heads(path)) if _is_there(config, head)), path)
 
 
 def variant_records(config: Config, record: FieldRecord) -> tuple[FieldRecord, ...]:
-    """Return the fields that belong to the chosen variant of a section with variants (an optimizer's own, say)."""
+    """Return the fields of the chosen variant of a section, such as an optimizer's own."""
     variant: type[BaseModel] = type(get_path(config, record.path))
     return inner_records(variant, record.path)
 
 
 def groups_of(config: Config, sections: Iterable[str], *, without: Collection[str] = ()) -> tuple[Group, ...]:
-    """Return the groups of some top-level sections in the order of declaration; equal headings of one section join.
-    A single field counts as a section, by its path; fields that are in `without` are left out.
+    """Return the groups of some top-level sections in the order of declaration; equal headings of one section merge.
+    A single field, given by its path, counts as a section; fields in `without` are left out.
 
-    The parts of the model give one group each, named and ordered by the family's spec. Lists have editors of their
-    own and are left out.
+    The parts of the model give one group each, named and ordered by the family's spec. Lists have their own
+    editors and are left out.
     """
     groups: dict[str, Group] = {}
     for section in sections:
@@ -85,7 +85,7 @@ def groups_of(config: Config, sections: Iterable[str], *, without: Collection[st
 
 
 def claimed_sections(config_type: type[Config]) -> tuple[str, ...]:
-    """Return the names of the config's top-level sections that hold fields a person can set."""
+    """Return the names of the config's top-level sections with editable fields."""
     return tuple(dict.fromkeys(path.partition(".")[0] for path in top_records(config_type)))
 
 
@@ -116,7 +116,7 @@ def _is_there(config: Config, path: str) -> bool:
 
 
 def _heads(path: str) -> Iterator[str]:
-    """Yield the beginnings of a dotted path, the longest first: a.b.c gives a.b, then a."""
+    """Yield the prefixes of a dotted path, longest first: a.b.c gives a.b, then a."""
     names = path.split(".")
     for count in range(len(names) - 1, 0, -1):
         yield ".".join(names[:count])

@@ -1,4 +1,4 @@
-"""The menu of a field's label: back to the value as loaded, or to the default."""
+"""The menu of a field's label: reset to the loaded value or the default."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def attach_reset_menu(label: tk.Misc, context: Context, record: FieldRecord) -> 
 
 
 def reset_menu(label: tk.Misc, context: Context, record: FieldRecord) -> tk.Menu:
-    """Return the menu for a field as it stands; it goes with the label, or when the next one is made."""
+    """Return the menu of a field; it is destroyed with the label, or when the next one is made."""
     form, path = context.form, record.path
     for old in [child for child in label.winfo_children() if isinstance(child, tk.Menu)]:
         old.destroy()

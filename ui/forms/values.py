@@ -1,6 +1,6 @@
-"""Field values as the text a person reads and types, and back. No Tk.
+"""Field values to and from text. No Tk.
 
-Only the form of the text is judged here; whether the value fits is for `modules.settings.edit.set_path` to say.
+Only the syntax is checked here; `modules.settings.edit.set_path` validates the value.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from modules.settings.field import FieldRecord
 
 
 def to_text(record: FieldRecord, value: Any) -> str:
-    """Return a value of the field as text; `from_text` makes the same value of it."""
+    """Return a value of the field as text; `from_text` reverses it."""
     match value:
         case None:
             return ""
@@ -27,7 +27,7 @@ def to_text(record: FieldRecord, value: Any) -> str:
 
 
 def from_text(record: FieldRecord, text: str) -> Any:
-    """Return the value that a text stands for. Raises ValueError with a sentence for the user."""
+    """Return the value of a text. Raises ValueError with a message for the user."""
     stripped = text.strip()
     match record.kind:
         case "text":
@@ -45,7 +45,7 @@ def from_text(record: FieldRecord, text: str) -> Any:
 
 
 def number(text: str) -> float:
-    """Return a number typed with a point or a comma. Raises ValueError with a sentence for the user."""
+    """Return a number typed with a point or a comma. Raises ValueError with a message for the user."""
     plain = text.strip().replace(" ", "")
     if "." not in plain and plain.count(",") == 1:
         plain = plain.replace(",", ".")
@@ -56,7 +56,7 @@ def number(text: str) -> float:
 
 
 def whole_number(text: str) -> int:
-    """Return a whole number. Raises ValueError with a sentence for the user."""
+    """Return a whole number. Raises ValueError with a message for the user."""
     try:
         return int(text.strip().replace(" ", ""))
     except ValueError:
@@ -64,7 +64,7 @@ def whole_number(text: str) -> int:
 
 
 def why_out_of_range(record: FieldRecord, value: Any) -> str:
-    """Return a sentence for a number outside of the field's range; empty for any other value."""
+    """Return an error message for a number outside the field's range; else an empty text."""
     numbers = value if isinstance(value, tuple) else (value,)
     for n in numbers:
         if not isinstance(n, int | float) or isinstance(n, bool):
@@ -74,12 +74,12 @@ def why_out_of_range(record: FieldRecord, value: Any) -> str:
         is_between_steps = record.step is not None and n % record.step != 0
         if is_below or is_above or is_between_steps:
             unit = f" {record.setting.unit}" if record.setting.unit else ""
-            return f"{to_text(record, n)} is not allowed here; allowed: {record.allowed}{unit}."
+            return f"{to_text(record, n)} is out of range. Allowed: {record.allowed}{unit}."
     return ""
 
 
 def display(record: FieldRecord, value: Any) -> str:
-    """Return a value as tooltips and menus show it: labels for choices, on and off, and what empty means."""
+    """Return a value as tooltips and menus show it: labels for choices, on and off, the meaning of empty."""
     match record.kind:
         case "bool":
             return "on" if value else "off"

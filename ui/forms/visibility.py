@@ -1,4 +1,4 @@
-"""Which fields a form shows: those that matter now, at the level the user wants, and those that were changed. No Tk."""
+"""Which fields a form shows: relevant ones at the chosen level, and changed ones. No Tk."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ NOT_YET = "(not yet)"
 
 
 def is_shown(config: Config, record: FieldRecord, *, show_advanced: bool) -> bool:
-    """Return whether a form shows the field now.
+    """Return whether a form shows the field.
 
-    An advanced field that is not at its default is shown even to who wants the basic ones: nothing that decides the
-    run is out of sight. What the engine does not do yet is shown only where a file asks for it, and a choice
-    only where there is one.
+    An advanced field that is not at its default is always shown, so that nothing that affects the run is hidden.
+    A field that is not supported yet is shown only if a file sets it, and a choice only if it has several options.
     """
     if not is_relevant(config, record):
         return False
@@ -31,9 +30,9 @@ def is_shown(config: Config, record: FieldRecord, *, show_advanced: bool) -> boo
 
 
 def offered(record: FieldRecord, chosen: str) -> Mapping[str, str]:
-    """Return the choices, or the variants, to choose from, by name: those that can be had, and the present one.
+    """Return the available choices or variants by name: the supported ones and the current one.
 
-    One that cannot be had yet, and that a file asks for, is marked; it goes as soon as another is chosen.
+    An unsupported one that a file sets is marked; it disappears once another is chosen.
     """
     later = record.setting.not_yet_choices
     labels = {name: f"{label} {NOT_YET}" if name in later else label for name, label in record.choices.items()}
@@ -41,16 +40,16 @@ def offered(record: FieldRecord, chosen: str) -> Mapping[str, str]:
 
 
 def not_yet_words(config: Config, record: FieldRecord) -> str:
-    """Return what is to be said of a field that asks for something the engine does not do yet; else nothing."""
+    """Return a note for a field with an unsupported value; else an empty text."""
     if name_of(_value(config, record.path)) in record.setting.not_yet_choices:
-        return "Not supported yet: choose another."
+        return "Not supported yet. Choose another."
     if record.setting.not_yet and not is_default(config, record):
-        return "Not supported yet." if record.setting.not_yet == "refused" else "Without effect yet."
+        return "Not supported yet." if record.setting.not_yet == "refused" else "Has no effect yet."
     return ""
 
 
 def is_out_of_reach(config: Config, record: FieldRecord) -> bool:
-    """Return whether nobody can use the field: the engine does nothing with it yet, or with what it hangs on."""
+    """Return whether the field cannot be used: it, or a field it depends on, is not supported yet."""
     if record.setting.not_yet and is_default(config, record):
         return True
     condition = record.setting.applies_when
@@ -64,12 +63,12 @@ def is_out_of_reach(config: Config, record: FieldRecord) -> bool:
 
 
 def name_of(value: Any) -> str:
-    """Return the name by which a choice or a variant is chosen."""
+    """Return the name of a choice or a variant."""
     return str(getattr(value, "name", value))
 
 
 def is_default(config: Config, record: FieldRecord) -> bool:
-    """Return whether the field has the value it has when nothing is said of it."""
+    """Return whether the field has its default value."""
     return bool(_value(config, record.path) == record.default)
 
 

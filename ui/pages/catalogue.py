@@ -1,6 +1,6 @@
-"""The pages in the order of the side bar: which sections of the config each shows, and what else it offers.
+"""The pages in the order of the side bar: the config sections each shows, and its buttons.
 
-A section that no page claims is shown on the first one, so that a new section of the config is never out of sight.
+A section that no page claims is shown on the first one, so that a new section of the config is never hidden.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ FORM_PAGE = "ui.pages.form_page:FormPage"
 
 @dataclass(frozen=True, slots=True)
 class PageSpec:
-    """A page: its name in code, its words, the sections it shows, its buttons, and the class that draws it.
+    """A page: its name in code, its title and hint, the sections it shows, its buttons, and the class that draws it.
 
-    Among the sections may be a field of another page's section, by its path; it is then shown here and not there.
+    `sections` may include the path of a single field of another page's section; that field is shown here instead.
+    `empty_note` is shown when no field of the page applies.
     """
 
     key: str
@@ -26,6 +27,7 @@ class PageSpec:
     sections: tuple[str, ...] = ()
     actions: tuple[str, ...] = ()
     view: str = FORM_PAGE
+    empty_note: str = ""
 
 
 PAGES: tuple[PageSpec, ...] = (
@@ -50,11 +52,18 @@ PAGES: tuple[PageSpec, ...] = (
     PageSpec(
         "training", "Training", "Method, length, learning rate, optimizer, noise and loss.", ("training", "embeddings")
     ),
-    PageSpec("adapter", "LoRA / Adapter", "The adapter that is trained on top of the model.", ("adapter",)),
+    PageSpec(
+        "adapter",
+        "LoRA / Adapter",
+        "The adapter trained on top of the model.",
+        ("adapter",),
+        empty_note="No adapter is trained with the current training target.\n"
+        "To train one, choose LoRA as the training target in the top bar.",
+    ),
     PageSpec(
         "rewards",
         "Rewards",
-        "Training on the scores that reward models give to generated images.",
+        "Training on the scores of reward models for generated images.",
         ("training.method", "reward"),
         view="ui.pages.rewards:rewards_page",
     ),
@@ -69,14 +78,14 @@ PAGES: tuple[PageSpec, ...] = (
     PageSpec(
         "validation",
         "Validation",
-        "The loss on images that are not trained on.",
+        "The loss on images that are not used for training.",
         ("validation",),
         ("validate_now",),
     ),
     PageSpec(
         "backup",
         "Backup & save",
-        "Backups to resume from, and saves of the model on the way.",
+        "Backups to resume from, and saved models during training.",
         ("backup",),
         ("backup_now", "save_now"),
     ),
@@ -96,12 +105,12 @@ def page_shortcut(page: PageSpec) -> str:
 
 
 def page_named(key: str) -> PageSpec:
-    """Return the page of a name; the first one for a name that no page has."""
+    """Return the page of a key; the first page for an unknown key."""
     return next((p for p in PAGES if p.key == key), PAGES[0])
 
 
 def page_of(config_type: type[Config], path: str) -> PageSpec | None:
-    """Return the page that shows the field at a path; None where no page does."""
+    """Return the page that shows the field at a path; None for a path without a page."""
     section = path.partition(".")[0]
     claims = [(s, p) for p in PAGES for s in p.sections if path == s or path.startswith(f"{s}.")]
     if not claims:
@@ -110,13 +119,13 @@ def page_of(config_type: type[Config], path: str) -> PageSpec | None:
 
 
 def groups_on(page: PageSpec, config: Config) -> tuple[Group, ...]:
-    """Return the groups of fields a page shows, without the fields that have gone to another page."""
+    """Return the groups of fields of a page, without fields that another page shows."""
     elsewhere = {s for p in PAGES if p != page for s in p.sections if "." in s}
     return groups_of(config, sections_of(page, type(config)), without=elsewhere)
 
 
 def sections_of(page: PageSpec, config_type: type[Config]) -> tuple[str, ...]:
-    """Return the sections a page shows; the first page also those that no other claims."""
+    """Return the sections of a page; the first page also has those that no other claims."""
     if page != PAGES[0]:
         return page.sections
     claimed = {s for p in PAGES for s in p.sections}

@@ -1,4 +1,4 @@
-"""The Concepts page: the folders of images, with what was found in each."""
+"""The Concepts page: the folders of images and their contents."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _THUMBNAIL_PX = 52
 _COLUMNS = (
     Column("#0", "Name", 250),
     Column(ENABLED_COLUMN, "On", 44, "center"),
-    Column("kind", "Used for", 90),
+    Column("kind", "Type", 90),
     Column("images", "Images", 110),
     Column("path", "Folder", 260, is_stretched=True),
 )
-_NOTHING_YET = "Add the folders that hold your images.\nYou can choose several at once, or drop them here."
+_NOTHING_YET = "Add the folders that contain your images.\nYou can choose several at once, or drop them here."
 
 
 class ConceptsPage:
-    """A table of the concepts; an editor window for each."""
+    """A table of the concepts, with an editor window for each."""
 
     def __init__(self, master: tk.Misc, context: Context, spec: PageSpec) -> None:
         self.frame = PageFrame(master, context, spec)
@@ -66,7 +66,7 @@ class ConceptsPage:
         )
         px = context.theme.px
         tk.Grid.grid_configure(self.list.card, row=1, column=0, sticky="nsew", padx=px(PAD + 4), pady=(0, px(PAD)))
-        self.list.add_button("add", "Add folders…", self.ask_folders, "Choose folders, several at once")
+        self.list.add_button("add", "Add folders…", self.ask_folders, "Choose one or more folders")
         self.list.add_usual_buttons()
         self._empty = Text(
             self.list.table, context.theme, _NOTHING_YET, colour="faint", on="card", justify="center", anchor="center"
@@ -76,15 +76,15 @@ class ConceptsPage:
         self._follow()
 
     def shown(self) -> None:
-        """Look at the folders again: images may have come or gone."""
+        """Scan the folders again: images may have been added or removed."""
         self.scans.forget()
         self._follow()
 
     def hidden(self) -> None:
-        """Nothing of the page goes on while it is out of sight."""
+        """Do nothing: the page has no background work."""
 
     def show_field(self, path: str) -> bool:
-        """Select the concept that a path leads to; where it leads into it, open its editor at the field."""
+        """Select the concept at a path; for a field of it, open its editor at the field."""
         return self.list.show_field(path, lambda index: self.edit(index).show_field(path))
 
     def ask_folders(self) -> None:
@@ -94,14 +94,14 @@ class ConceptsPage:
         self.add_folders(self._context.interaction.ask_folders("Add folders of images", start))
 
     def add_folders(self, folders: Iterable[Path]) -> None:
-        """Add a concept for each folder; a file that was dropped stands for its folder."""
+        """Add a concept for each folder; a dropped file stands for its folder."""
         paths = dict.fromkeys(p if p.is_dir() else p.parent for p in folders)
         new = [Concept(path=as_config_path(p)) for p in paths]
         if new:
             self.list.add(new)
 
     def _dropped(self, paths: Sequence[Path]) -> None:
-        """Load a config that was dropped, as the whole window does; anything else is a concept."""
+        """Load a dropped config, as everywhere in the window; anything else is a concept."""
         if not self._context.documents.open_dropped(paths):
             self.add_folders(paths)
 
@@ -121,14 +121,14 @@ class ConceptsPage:
         return concepts
 
     def _follow(self) -> None:
-        """Show the concepts and have those looked at that were not yet."""
+        """Show the concepts and scan the new ones."""
         self.list.refresh()
         concepts = self._concepts()
         if concepts:
             self._empty.place_forget()
         else:
             self._empty.place(relx=0.5, rely=0.45, anchor="center")
-        self._summary.say(self._summed(concepts))
+        self._summary.set_text(self._summed(concepts))
         for index, concept in enumerate(concepts):
             self.scans.want(concept, partial(self._scanned, concept))
             self._show_thumbnail(index, concept)
@@ -159,12 +159,12 @@ class ConceptsPage:
         kinds = self._context.form.record(f"{PATH}.{index}.kind")
         kind = kinds.choices[concept.kind] if kinds else concept.kind
         words, tag = self._found_words(concept)
-        name = concept.name or Path(concept.path).name or "no folder yet"
+        name = concept.name or Path(concept.path).name or "no folder"
         tag = tag if concept.enabled else "faint"
         return f"  {name}", (ON if concept.enabled else OFF, kind, words, concept.path), tag
 
     def _found_words(self, concept: Concept) -> tuple[str, str]:
-        """Return what was found of a concept's images, and the colour of its row."""
+        """Return the text of a concept's image count, and the colour of its row."""
         match self.scans.of(concept):
             case Scan(images=images, skipped=skipped):
                 extra = f" ({len(skipped)} skipped)" if skipped else ""

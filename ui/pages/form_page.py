@@ -1,4 +1,4 @@
-"""A page that is a form of some sections of the config, and nothing else."""
+"""A page that is a form of some sections of the config."""
 
 from __future__ import annotations
 
@@ -11,24 +11,26 @@ from ui.pages.page import PageFrame
 
 
 class FormPage:
-    """General, Model, Data, Training, Backup: whatever fields their sections have."""
+    """General, Model, Data, Training, LoRA / Adapter, Validation, Backup: the fields of their sections."""
 
     def __init__(self, master: tk.Misc, context: Context, spec: PageSpec) -> None:
         self.frame = PageFrame(master, context, spec)
         self.scroll = self.frame.add_scroll(context)
         form = context.form
-        self.form_view = FormView(self.scroll.body, context, lambda: groups_on(spec, form.config))
+        self.form_view = FormView(
+            self.scroll.body, context, lambda: groups_on(spec, form.config), empty_note=spec.empty_note
+        )
         self.form_view.grid(row=0, column=0, sticky="new")
         self.form_view.build()
 
     def shown(self) -> None:
-        """A form follows the config whether it is seen or not."""
+        """Do nothing: a form follows the config even while hidden."""
 
     def hidden(self) -> None:
-        """A form follows the config whether it is seen or not."""
+        """Do nothing: a form follows the config even while hidden."""
 
     def show_field(self, path: str) -> bool:
-        """Scroll to a field, show it whatever its level, and give it the focus."""
+        """Show a field regardless of its level, scroll to it and focus it."""
         row = self.form_view.reveal(path)
         if row is not None:
             self.scroll.see(row.control.frame)

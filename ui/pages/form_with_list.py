@@ -1,4 +1,4 @@
-"""A page with a form of some sections, and below it a list of the config whose entries have an editor of their own."""
+"""A page with a form of some sections and, below it, a list whose entries have their own editor."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Row = tuple[str, Sequence[str], str]
 
 @dataclass(frozen=True, slots=True)
 class ListSpec:
-    """The list at a path: its title, its columns, what the button that adds says, and what an entry is.
+    """The list at a path: its title, columns, add button and entry type.
 
-    `row_of(entry, config)` is what the table shows of one, `new(present, config)` the one that is added to the present
-    ones. A row that hangs on something else than its entry is shown anew where what lies at `hangs_on` changes.
+    `row_of(entry, config)` returns the row of an entry, `new(present, config)` a new entry. Rows that depend on another
+    setting are refreshed when the value at `depends_on` changes.
     """
 
     path: str
@@ -38,11 +38,11 @@ class ListSpec:
     item_type: type[Section]
     row_of: Callable[[Any, Config], Row]
     new: Callable[[Sequence[Any], Config], Section]
-    hangs_on: str = ""
+    depends_on: str = ""
 
 
 class FormWithList:
-    """The form above, the list below; a field is led to in either, or in the editor of an entry."""
+    """The form above, the list below."""
 
     def __init__(self, master: tk.Misc, context: Context, spec: PageSpec, entries: ListSpec) -> None:
         self.frame = PageFrame(master, context, spec)
@@ -68,17 +68,17 @@ class FormWithList:
         self.list.add_button("add", entries.add_label, self.add, entries.add_tip)
         self.list.add_usual_buttons()
         self.list.refresh()
-        if entries.hangs_on:
-            form.watch(entries.hangs_on, self.list.refresh)
+        if entries.depends_on:
+            form.watch(entries.depends_on, self.list.refresh)
 
     def shown(self) -> None:
-        """A form follows the config whether it is seen or not."""
+        """Do nothing: a form follows the config even while hidden."""
 
     def hidden(self) -> None:
-        """A form follows the config whether it is seen or not."""
+        """Do nothing: a form follows the config even while hidden."""
 
     def show_field(self, path: str) -> bool:
-        """Lead the user to a field of the form, to the list, or into the editor of an entry."""
+        """Show a field of the form, the list, or a field in the editor of an entry."""
         if not path.startswith(self._entries.path):
             row = self.form_view.reveal(path)
             if row is not None:
@@ -92,7 +92,7 @@ class FormWithList:
         self.edit(self.list.add([self._entries.new(self.list.items, self._context.form.config)])[0])
 
     def edit(self, index: int) -> ItemEditor:
-        """Open the editor of an entry; the one that is open goes."""
+        """Open the editor of an entry; one that is already open is closed."""
         self._close_editor()
         entries = self._entries
         self.editor = ItemEditor(self._context, f"{entries.path}.{index}", entries.item_name, entries.item_type)

@@ -22,7 +22,7 @@ RowOf = Callable[[int, Any], tuple[str, Sequence[str], str]]
 
 
 class ListCard:
-    """The entries of the list at a path; `row_of` says what the table shows of one, `edit` opens its editor."""
+    """The entries of the list at a path; `row_of` returns the row of an entry, `edit` opens its editor."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class ListCard:
         return items.items_of(self._context.form, self.path)
 
     def add_button(self, name: str, label: str, command: Callable[[], object], tip: str) -> Button:
-        """Put a button into the tool bar."""
+        """Add a button to the tool bar."""
         button = Button(self.toolbar, self._context.theme, label, command, on="card")
         button.pack(side="left", padx=(0, GAP))
         self._context.tips.attach(button, lambda: tip)
@@ -75,7 +75,7 @@ class ListCard:
         return button
 
     def add_usual_buttons(self) -> None:
-        """Put the buttons that every list has into the tool bar."""
+        """Add the buttons that every list has."""
         self.add_button("edit", "Edit…", self.edit_selected, "Open the editor (Return, double click)")
         self.add_button("duplicate", "Duplicate", self.duplicate_selected, "Duplicate the selected entries")
         self.add_button("toggle", "On / off", self.toggle_selected, "Enable or disable the selected entries (Space)")
@@ -85,12 +85,12 @@ class ListCard:
         self._enable_buttons()
 
     def refresh(self) -> None:
-        """Show the entries as they are now."""
+        """Update the table."""
         self.table.set_rows([self._row_of(index, item) for index, item in enumerate(self.items)])
         self._enable_buttons()
 
     def show_field(self, path: str, open_at: Callable[[int], bool]) -> bool:
-        """Lead the user to the list, to the entry that a path leads to, or by `open_at` to a field of that entry.
+        """Show the list, the entry at a path, or, by `open_at`, a field of that entry.
 
         Return whether the list has it.
         """
@@ -103,7 +103,7 @@ class ListCard:
         return open_at(int(index)) if index.isdigit() and inner else path.startswith(self.path)
 
     def add(self, new: Sequence[BaseModel]) -> list[int]:
-        """Add entries, select them and return their places."""
+        """Add entries, select them and return their indexes."""
         places = items.add(self._context.form, self.path, new)
         self.table.select(places)
         return places
@@ -114,22 +114,22 @@ class ListCard:
             self._edit(self.table.selected[0])
 
     def duplicate_selected(self) -> None:
-        """Put a copy behind each selected entry and select the copies."""
+        """Duplicate each selected entry and select the copies."""
         if self.table.selected:
             self._before_change()
             self.table.select(items.duplicate(self._context.form, self.path, self.table.selected))
 
     def remove_selected(self) -> None:
-        """Take the selected entries out; undo brings them back."""
+        """Remove the selected entries; undo restores them."""
         chosen = self.table.selected
         if chosen:
             self._before_change()
             items.remove(self._context.form, self.path, chosen)
             self.table.select([min(chosen[0], len(self.items) - 1)])
-            self._context.say(f"Removed {len(chosen)}; Ctrl+Z undoes the removal.")
+            self._context.notify(f"Removed {len(chosen)}. Ctrl+Z undoes it.")
 
     def toggle_selected(self) -> None:
-        """Let the selected entries take part if the first of them does not, and the other way round."""
+        """Enable or disable the selected entries: the opposite of the first one's state."""
         chosen = self.table.selected
         if chosen:
             self._toggle(chosen)
@@ -152,7 +152,7 @@ class ListCard:
         return None
 
     def _double_clicked(self, event: tk.Event[Any]) -> str | None:
-        """Edit what was clicked; in the column that switches, two quick clicks are just two clicks."""
+        """Edit the clicked entry; in the switch column a double click is just two clicks."""
         place = self.table.row_and_column_at(event)
         if place is None:
             return None

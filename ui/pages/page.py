@@ -1,4 +1,4 @@
-"""What a page is, and the frame that all pages share: a heading, what the page is for, its buttons, its body."""
+"""The page protocol, and the frame of all pages: title, hint, buttons, body."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from ui.widgets.scroll import ScrollFrame
 
 
 class Page(Protocol):
-    """A page of the window; built when first opened, kept, hidden and shown again."""
+    """A page of the window; built when first opened, then hidden and shown."""
 
     frame: Panel
 
     def shown(self) -> None:
-        """Take notice of being in sight from now on."""
+        """Called when the page becomes visible."""
 
     def hidden(self) -> None:
-        """Take notice of being out of sight from now on."""
+        """Called when the page is hidden."""
 
     def show_field(self, path: str) -> bool:
-        """Lead the user to a field; return whether the page has it."""
+        """Show a field; return whether the page has it."""
 
 
 class PageFrame(Panel):
-    """Title and hint at the top, buttons at the right, and below them what the page puts there."""
+    """Title and hint at the top left, buttons at the top right, the page's content below."""
 
     def __init__(self, master: tk.Misc, context: Context, spec: PageSpec) -> None:
         super().__init__(master, context.theme, "window")
@@ -45,7 +45,7 @@ class PageFrame(Panel):
             context.buttons.make(self.buttons, name).pack(side="left", padx=(GAP, 0))
 
     def add_scroll(self, context: Context) -> ScrollFrame:
-        """Return a scroll frame that fills the page below the heading."""
+        """Return a scroll frame that fills the page below its title."""
         scroll = ScrollFrame(self, context.theme)
         scroll.grid(row=1, column=0, sticky="nsew", padx=(context.theme.px(PAD + 4), context.theme.px(4)))
         scroll.body.columnconfigure(0, weight=1)

@@ -1,4 +1,4 @@
-"""The Rewards page: the method, how it follows a reward, and the list of reward models."""
+"""The Rewards page: the method, its reward settings, and the list of reward models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def rewards_page(master: tk.Misc, context: Context, spec: PageSpec) -> FormWithL
 
 
 def needs_of(scorer: Scorer) -> str:
-    """Return what a reward model needs beside the program: its own files, those that are published, or nothing."""
+    """Return the files a reward model needs: the user's own, published ones, or none."""
     spec = REWARDS[scorer.kind]
     if spec.runs_code:
         return scorer.file or "a file and a function"
@@ -30,7 +30,7 @@ def needs_of(scorer: Scorer) -> str:
     for file in spec.files:
         own = getattr(scorer, file.slot)
         needs.append(own or f"{file.repo} ({file.size_words})")
-    return ", ".join(needs) or "nothing"
+    return ", ".join(needs) or "no files"
 
 
 def _row_of(scorer: Scorer, config: Config) -> Row:
@@ -62,5 +62,5 @@ _REWARD_MODELS = ListSpec(
     item_type=Scorer,
     row_of=_row_of,
     new=_new,
-    hangs_on="training.method",  # whether a reward model is followed or only watched
+    depends_on="training.method",  # whether a reward model is trained on or held out
 )

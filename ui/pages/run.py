@@ -1,4 +1,4 @@
-"""The Run page: the course of the loss, the newest samples, what is learning now, and what has happened."""
+"""The Run page: the loss curve, the newest samples, the run's facts and the log."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NO_SAMPLES = "Samples appear here. Set prompts and intervals on the Sampling pa
 
 
 class RunPage:
-    """Follows the session; before the first run it says what a start would do."""
+    """Shows the session; before the first run it shows the preview."""
 
     def __init__(self, master: tk.Misc, context: Context, spec: PageSpec) -> None:
         self.frame = PageFrame(master, context, spec)
@@ -56,17 +56,17 @@ class RunPage:
         context.form.changed.subscribe(self._preview_soon)
 
     def shown(self) -> None:
-        """Catch up with what has happened."""
+        """Update the page, which is not drawn while hidden."""
         self._is_shown = True
         self._preview_soon()
         self._soon()
 
     def hidden(self) -> None:
-        """Draw nothing while out of sight."""
+        """Draw nothing while hidden."""
         self._is_shown = False
 
     def show_field(self, path: str) -> bool:
-        """There are no fields here."""
+        """Return False: the page has no fields."""
         return False
 
     def _fill_left(self, left: Panel) -> None:
@@ -85,7 +85,7 @@ class RunPage:
         self.log.pack(fill="both", expand=True, padx=(px(12), 0))
 
     def _show_rewards(self, state: RunState) -> None:
-        """Show the course of the reward, and its card only where one is measured."""
+        """Show the reward curve; hide its card if no reward is measured."""
         self.reward_chart.show(state.rewards)
         if state.rewards:
             self.reward_card.grid()
@@ -137,17 +137,17 @@ class RunPage:
 
     def _show_facts(self, state: RunState) -> None:
         if state.started is not None:
-            self.facts_card.heading.say("This run")
-            self.facts.say("\n".join(self._run_lines(state)))
+            self.facts_card.heading.set_text("This run")
+            self.facts.set_text("\n".join(self._run_lines(state)))
             return
-        self.facts_card.heading.say("Before you start")
+        self.facts_card.heading.set_text("Before you start")
         report = self._context.starter.report
         if report is None:
-            self.facts.say("Reading settings and images…")
+            self.facts.set_text("Reading settings and images…")
         elif report.preview is None:
-            self.facts.say("The images cannot be counted yet. Press Start to see what is missing.")
+            self.facts.set_text("The images cannot be counted yet. Press Start to see what is missing.")
         else:
-            self.facts.say("\n".join(preview_lines(report.preview)))
+            self.facts.set_text("\n".join(preview_lines(report.preview)))
 
     def _run_lines(self, state: RunState) -> list[str]:
         started = state.started
@@ -158,7 +158,7 @@ class RunPage:
         lines = [f"{'Training' if self._context.session.is_active else 'Trained'}: {parts}"]
         if state.step is not None:
             step = state.step
-            lines.append(f"Step {step.step:,} of {step.total_steps:,} in all")
+            lines.append(f"Step {step.step:,} of {step.total_steps:,} in total")
             rates = {labels.get(name, name): rate(value) for name, value in step.learning_rates.items()}
             if rates:
                 is_one = len(set(rates.values())) == 1
@@ -175,7 +175,7 @@ class RunPage:
         return lines
 
     def _open_sample(self, index: int) -> None:
-        """Show a sample large, with the earlier ones of its prompt behind the slider."""
+        """Show a sample large, with the earlier ones of its prompt on the slider."""
         state = self._context.session.state
         chosen = newest_samples(state)[index]
         history = [s for s in state.samples if s.index == chosen.index]

@@ -1,4 +1,4 @@
-"""The Sampling page: when it is measured and painted, and the list of what is painted."""
+"""The Sampling page: when samples are generated, and the list of prompts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ui.widgets.table import Column
 
 
 def sampling_page(master: tk.Misc, context: Context, spec: PageSpec) -> FormWithList:
-    """Return the page: the form of the sections, and the table of prompts."""
+    """Return the page: the form of its section and the table of prompts."""
     return FormWithList(master, context, spec, _PROMPTS)
 
 
@@ -27,7 +27,7 @@ def _row_of(sample: SamplePrompt, _config: Config) -> Row:
 
 
 def _new(present: Sequence[SamplePrompt], config: Config) -> SamplePrompt:
-    """Return a prompt like the last one, or one of the size that is trained."""
+    """Return a prompt like the last one, or one at the training resolution."""
     if present:
         return present[-1].model_copy(update={"prompt": ""})
     side_px = config.data.resolution_px[0] // 8 * 8

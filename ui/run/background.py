@@ -1,6 +1,6 @@
-"""Short jobs of the window on threads of their own: folder scans, thumbnails, checks. No Tk.
+"""Short background jobs of the window: folder scans, thumbnails, checks. No Tk.
 
-A job computes and touches no widget; its result waits until the pump hands it over on the Tk thread.
+A job touches no widget; the pump delivers its result on the Tk thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NUM_THREADS = 2
 
 
 class Job:
-    """A job that was asked for; `cancel` keeps its result from being handed over."""
+    """A submitted job; `cancel` discards its result."""
 
     def __init__(self, work: Callable[[], Any], done: Callable[[Any], None], failed: Callable[[Exception], None]):
         self.work = work
@@ -27,12 +27,12 @@ class Job:
         self.is_cancelled = False
 
     def cancel(self) -> None:
-        """Let the job be forgotten: it is not begun, or its result is dropped."""
+        """Cancel the job: it does not start, or its result is dropped."""
         self.is_cancelled = True
 
 
 class Background:
-    """Two threads that work through jobs in order, and the results that wait for the Tk thread."""
+    """Two threads that run jobs in order, and the results for the Tk thread."""
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
@@ -55,7 +55,7 @@ class Background:
         return job
 
     def drain(self, deadline: float) -> bool:
-        """Hand over finished results until the deadline of `time.perf_counter`; return whether there were any."""
+        """Deliver finished results until the deadline of `time.perf_counter`; return whether there were any."""
         has_drained = False
         while time.perf_counter() < deadline:
             try:
@@ -71,14 +71,14 @@ class Background:
             job = self._jobs.get()
             if not job.is_cancelled:
                 self._results.put(_finished(job))
-            del job  # nothing of the last job stays alive while waiting for the next
+            del job  # keeps nothing of the last job alive while waiting for the next
 
 
 def _finished(job: Job) -> Callable[[], None]:
-    """Do the work and return what the Tk thread is to call."""
+    """Do the work and return the function that the Tk thread calls."""
     try:
         result = job.work()
-    except Exception as error:  # noqa: BLE001 - the outer edge of a thread; handed over, and logged by default
+    except Exception as error:  # noqa: BLE001 - the outer edge of a thread; delivered, and logged by default
         failure = error
         return lambda: None if job.is_cancelled else job.failed(failure)
     return lambda: None if job.is_cancelled else job.done(result)

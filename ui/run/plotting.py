@@ -16,7 +16,7 @@ _SAME_SHARE = 1e-6
 
 
 class AtStep(Protocol):
-    """Something measured after a step."""
+    """A measurement after a step."""
 
     @property
     def step(self) -> int:
@@ -30,7 +30,7 @@ P = TypeVar("P", bound=AtStep)
 def ticks(low: float, high: float, max_count: int) -> list[float]:
     """Return round numbers within a range: multiples of 1, 2 or 5 times a power of ten.
 
-    They are at most so many, unless that left a single one: then up to five.
+    At most `most` of them, or up to five if only one would be left.
     """
     if not high > low or max_count < 1:
         return []
@@ -39,7 +39,7 @@ def ticks(low: float, high: float, max_count: int) -> list[float]:
     steps = [m * power for m in (10, 5, 2, 1, 0.5, 0.2, 0.1)]
     wide = next(n for n in range(3, -1, -1) if steps[n] >= raw * (1 - 1e-9))
     choices = [_multiples(step, low, high) for step in steps[wide:]]
-    return next((found for found in choices if len(found) > 1), choices[0])  # a lone tick tells no scale
+    return next((found for found in choices if len(found) > 1), choices[0])  # a single tick shows no scale
 
 
 def _multiples(step: float, low: float, high: float) -> list[float]:
@@ -49,14 +49,14 @@ def _multiples(step: float, low: float, high: float) -> list[float]:
 
 
 def tick_label(value: float) -> str:
-    """Return a tick's number, short: 1.2k for thousands of steps, no tail of zeros for losses."""
+    """Return a short number for a tick: 1.2k for thousands of steps, no trailing zeros for losses."""
     if abs(value) >= 10_000:
         return f"{value / 1000:g}k"
     return f"{value:g}"
 
 
 def loss_range(points: Sequence[LossPoint], validation_losses: Sequence[float]) -> tuple[float, float]:
-    """Return the losses the chart spans: all smoothed and validation ones, and the raw ones but for a few outliers."""
+    """Return the range of the chart: all smoothed and validation losses, and the raw ones without outliers."""
     raw = sorted(p.loss for p in points if p.loss is not None)
     cut = int(len(raw) * _OUTLIER_SHARE)
     firm = [p.smoothed_loss for p in points if p.smoothed_loss is not None]
@@ -69,23 +69,23 @@ def loss_range(points: Sequence[LossPoint], validation_losses: Sequence[float]) 
 
 
 def course_range(values: Sequence[float]) -> tuple[float, float]:
-    """Return what a course of one or more values spans on its axis, with a little room at both ends."""
+    """Return the axis range of one or more values, with a margin at both ends."""
     low, high = min(values), max(values)
     margin = (high - low) * _MARGIN or abs(high) * _MARGIN or 0.5
     return low - margin, high + margin
 
 
 def weighted_course(validations: Sequence[ValidationFinished]) -> list[tuple[int, float]]:
-    """Return steps and validation losses as the training weighs them; nothing where that is the plain loss itself."""
+    """Return steps and validation losses with the training's loss weights; empty if equal to the plain loss."""
     course = [(v, v.weighted_loss) for v in validations]
-    told = [(v, w) for v, w in course if w is not None and math.isfinite(w)]
-    if all(abs(w - v.loss) <= _SAME_SHARE * abs(v.loss) for v, w in told):
+    weighted = [(v, w) for v, w in course if w is not None and math.isfinite(w)]
+    if all(abs(w - v.loss) <= _SAME_SHARE * abs(v.loss) for v, w in weighted):
         return []
-    return [(v.step, w) for v, w in told]
+    return [(v.step, w) for v, w in weighted]
 
 
 def nearest(points: Sequence[P], step: float) -> P | None:
-    """Return the point whose step is nearest; points are in the order of their steps."""
+    """Return the point with the nearest step; points are in the order of their steps."""
     if not points:
         return None
     index = bisect_left(points, step, key=lambda p: p.step)

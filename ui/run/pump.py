@@ -1,5 +1,5 @@
-"""The only `after` loop of the program. On every turn, within a budget, it drains what threads have left for the
-window, redraws what asked for it, and goes on with work that was cut into slices. No Tk: `after` is handed in.
+"""The only `after` loop of the program. On every turn, within a time budget, it drains the queues of the threads, runs
+requested redraws and continues sliced work. No Tk: `after` is passed in.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Redraw:
 
 
 class Pump:
-    """Drains, redraws, goes on: every 20 ms, for 8 ms at most unless a single step takes longer."""
+    """Drains, redraws and continues tasks every 20 ms, for at most 8 ms unless a single step takes longer."""
 
     def __init__(self, after: Callable[[int, Callable[[], None]], object]) -> None:
         self.background = Background()
@@ -37,19 +37,19 @@ class Pump:
         self._is_stopped = False
 
     def start(self) -> None:
-        """Begin to turn."""
+        """Start the loop."""
         self._after(INTERVAL_MS, self._turn)
 
     def stop(self) -> None:
-        """Turn no more."""
+        """Stop the loop."""
         self._is_stopped = True
 
     def add_source(self, drain: Drain) -> None:
-        """Drain another source on every turn; `drain(deadline)` returns whether there was anything."""
+        """Drain another source on every turn; `drain(deadline)` returns whether it had anything."""
         self._drains.append(drain)
 
     def redraw_soon(self, key: Hashable, draw: Callable[[], None], *, at_most_every_seconds: float = 0.0) -> None:
-        """Call `draw` once on a coming turn, however often it was asked for until then."""
+        """Call `draw` once on a coming turn, however often it is requested until then."""
         earliest = self._last_drawn.get(key, float("-inf")) + at_most_every_seconds
         self._redraws[key] = _Redraw(draw, earliest)
 
@@ -60,18 +60,18 @@ class Pump:
         self._tasks.pop(key, None)
 
     def work_through(self, key: Hashable, task: Iterator[None]) -> None:
-        """Begin `task` now and go on, one `next` after the other, over many turns; it replaces one of that key."""
+        """Start `task` now and continue it over many turns; it replaces the task of the same key."""
         self._tasks[key] = task
-        self._go_on(time.perf_counter() + FIRST_SLICE_SECONDS, only=key)
+        self._run_tasks(time.perf_counter() + FIRST_SLICE_SECONDS, only=key)
 
     def finish(self, key: Hashable) -> None:
-        """Do now what is left of a task."""
+        """Finish a task now."""
         for _ in self._tasks.pop(key, iter(())):
             pass
 
     @property
     def is_idle(self) -> bool:
-        """Whether no sliced work and no redraw waits."""
+        """Whether no task and no redraw is pending."""
         return not self._tasks and not self._redraws
 
     def tick(self, budget_seconds: float = BUDGET_SECONDS) -> None:
@@ -80,12 +80,12 @@ class Pump:
         for drain in self._drains:
             drain(deadline)
         self._draw(deadline)
-        self._go_on(deadline)
+        self._run_tasks(deadline)
 
     def _turn(self) -> None:
         if self._is_stopped:
             return
-        # The next turn is asked for first: a dialog that opens below has an event loop of its own, and so goes on.
+        # Schedule the next turn first: a dialog that opens below has its own event loop, which then runs it.
         self._after(BUSY_INTERVAL_MS if self._tasks else INTERVAL_MS, self._turn)
         self.tick()
 
@@ -98,12 +98,12 @@ class Pump:
                 self._last_drawn[key] = now
                 redraw.draw()
 
-    def _go_on(self, deadline: float, *, only: Hashable = None) -> None:
+    def _run_tasks(self, deadline: float, *, only: Hashable = None) -> None:
         while self._tasks and time.perf_counter() < deadline:
             key, task = (only, self._tasks.get(only)) if only is not None else next(iter(self._tasks.items()))
             if task is None:
                 return
-            is_over = True  # also when it fails: a broken task is not tried again
+            is_over = True  # also when it fails: a failed task is not retried
             try:
                 next(task)
                 is_over = False

@@ -1,4 +1,4 @@
-"""Which config a run goes on with: its own, but for what may change on the way. No Tk."""
+"""The config of a resumed run: its own, except for settings that may change on resume. No Tk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ui.forms.records import inner_records, top_records
 
 
 def resumed_config(of_run: Config, now: Config) -> Config:
-    """Return the run's config with what may change on resume (epochs, samples, backups, ...) as it is set now."""
+    """Return the run's config with the current values of settings that may change on resume (epochs, samples, ...)."""
     result = of_run
     for path in _changeable_paths(of_run, now):
         result, _ = set_path(result, path, get_path(now, path))

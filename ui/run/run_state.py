@@ -1,4 +1,4 @@
-"""What the window knows of a run: a frozen record, and the pure function that folds an event into it. No Tk."""
+"""The state of a run in the window: a frozen record, and the pure function that folds events into it. No Tk."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MAX_LOG_LINES = 1000
 
 @dataclass(frozen=True, slots=True)
 class LossPoint:
-    """The losses at one step; None where the step was broken."""
+    """The losses at one step; None if the loss was not finite."""
 
     step: int
     loss: float | None
@@ -41,13 +41,13 @@ class LossPoint:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The losses of a run, thinned: when it is full every second point goes, and from then on every second comes."""
+    """The losses of a run, thinned: when full, every second point is dropped and the stride doubles."""
 
     points: tuple[LossPoint, ...] = ()
     stride: int = 1
 
     def add(self, point: LossPoint) -> Curve:
-        """Return the curve with a point more; the newest point is always its end."""
+        """Return the curve with one more point; the newest point is always the last."""
         points = self.points
         if points and (points[-1].step % self.stride or point.step <= points[-1].step):
             points = points[:-1]
@@ -81,30 +81,30 @@ class RunState:
 
     @property
     def is_over(self) -> bool:
-        """Whether the run has said its last word."""
+        """Whether the run has finished or failed."""
         return self.finished is not None or self.failed is not None
 
     @property
     def run_share(self) -> float:
-        """How much of the run's steps is done, 0 to 1."""
+        """The completed share of the run's steps, 0 to 1."""
         if self.step is not None:
             return _share(self.step.step, self.step.total_steps)
         return _share(self.started.first_step, self.started.total_steps) if self.started else 0.0
 
     @property
     def epoch_share(self) -> float:
-        """How much of the epoch's steps is done, 0 to 1."""
+        """The completed share of the epoch's steps, 0 to 1."""
         return _share(self.step.epoch_step, self.step.epoch_steps) if self.step else 0.0
 
     @property
     def downloading(self) -> DownloadProgress | None:
-        """How far the base model is fetched, while it is; None once all of it is here and only has to be read."""
+        """The download progress of the base model; None once it is complete."""
         is_under_way = self.phase == "loading" and self.download and self.download.done_mb < self.download.total_mb
         return self.download if is_under_way else None
 
     @property
     def phase_share(self) -> float | None:
-        """How much of the present phase is done, where it can be counted."""
+        """The completed share of the current phase, if it can be counted."""
         match self.phase:
             case "loading" if self.downloading:
                 return _share(self.downloading.done_mb, self.downloading.total_mb)
@@ -117,7 +117,7 @@ class RunState:
 
     @property
     def seconds_left(self) -> float | None:
-        """How long the present phase (downloading, caching) or the training will take, with what is painted now."""
+        """The seconds left of the phase (downloading, caching) or of the training, including current sampling."""
         match self.phase:
             case "loading":
                 return self.downloading.seconds_left if self.downloading else None
@@ -130,12 +130,12 @@ class RunState:
 
     @property
     def validation(self) -> ValidationFinished | None:
-        """The newest validation, which also tells the best so far."""
+        """The newest validation, which also contains the best so far."""
         return self.validations[-1] if self.validations else None
 
     @property
     def training_parts(self) -> tuple[str, ...]:
-        """The parts of the model that learn at this moment."""
+        """The parts of the model that are currently trained."""
         if self.step is not None and self.step.training_parts:
             return self.step.training_parts
         return self.started.trained_parts if self.started else ()
@@ -178,15 +178,15 @@ def _folded(state: RunState, event: Event) -> RunState:  # noqa: C901 - one arm 
         case RunFailed():
             return replace(state, failed=event, phase="", detail="")
         case WarningRaised():
-            return state  # a line of the log, and nothing else
+            return state  # only a log line
         case _:
             assert_never(event)
 
 
-def told_before(events: Iterable[Event], *, until_step: int) -> RunState:
-    """Return what the earlier attempts of a run have shown up to a step: its curves, samples and measurements.
+def history_before(events: Iterable[Event], *, until_step: int) -> RunState:
+    """Return the curves, samples and measurements of a run's earlier attempts, up to a step.
 
-    Of a step that several attempts made, the last counts: it is what the run went on from.
+    For a step with several attempts, the last one counts: the run was resumed from it.
     """
     found: dict[tuple[type[Event], int, int], Event] = {}
     for event in events:
@@ -199,31 +199,31 @@ def told_before(events: Iterable[Event], *, until_step: int) -> RunState:
 
 
 def after(before: RunState, now: RunState) -> RunState:
-    """Return the state of a run that went on, with what was shown before in front of it."""
+    """Return the state of a resumed run, preceded by its history."""
     curve = before.curve
     for point in now.curve.points:
         curve = curve.add(point)
     return replace(
         now,
         curve=curve,
-        validations=(*_not_again(before.validations, now.validations), *now.validations),
-        rewards=(*_not_again(before.rewards, now.rewards), *now.rewards),
-        samples=(*_not_again(before.samples, now.samples), *now.samples),
+        validations=(*_not_repeated(before.validations, now.validations), *now.validations),
+        rewards=(*_not_repeated(before.rewards, now.rewards), *now.rewards),
+        samples=(*_not_repeated(before.samples, now.samples), *now.samples),
     )
 
 
 _OF_STEPS = (StepFinished, ValidationFinished, RewardMeasured, SampleReady)
-_Told = TypeVar("_Told", ValidationFinished, RewardMeasured, SampleReady)
+_Recorded = TypeVar("_Recorded", ValidationFinished, RewardMeasured, SampleReady)
 
 
-def _not_again(before: Iterable[_Told], now: Iterable[_Told]) -> Iterator[_Told]:
-    """Yield what was told before of steps that are not told of again."""
+def _not_repeated(before: Iterable[_Recorded], now: Iterable[_Recorded]) -> Iterator[_Recorded]:
+    """Yield the earlier events of steps without a newer event."""
     steps = {event.step for event in now}
     return (event for event in before if event.step not in steps)
 
 
 def _finite(value: float | None) -> float | None:
-    """Return a number that can be drawn, else None: a loss may come out as no number."""
+    """Return a finite number, else None: a loss can be NaN or infinite."""
     return value if value is not None and math.isfinite(value) else None
 
 

@@ -1,4 +1,4 @@
-"""The one run of a window: it owns the handle of the training thread and the state folded from its events. No Tk.
+"""The run of a window: owns the handle of the training thread and the state folded from its events. No Tk.
 
 idle -> checking -> idle            the check found errors
 idle -> running -> stopping -> idle
@@ -23,7 +23,7 @@ from trainer.preflight import Report, check
 from trainer.run_folder.backup import find_backup
 from trainer.run_folder.event_log import read_events
 from ui.run.background import Background, Job
-from ui.run.run_state import RunState, after, fold, told_before
+from ui.run.run_state import RunState, after, fold, history_before
 from ui.signal import Signal
 
 MAX_BACKLOG = 200
@@ -33,21 +33,21 @@ Launch = Callable[[RunRequest], RunHandle]
 
 
 class Check(Protocol):
-    """What finds out what is wrong with a config: `trainer.preflight.check`."""
+    """The check of a config: `trainer.preflight.check`."""
 
     def __call__(self, config: Config, *, resume_from: Path | None = None) -> Report:
-        """Return the findings; `resume_from` is the backup that the run is to go on from."""
+        """Return the findings; `resume_from` is the backup to resume from."""
         ...
 
 
 _GONE = RunFailed(
-    "The training ended unexpectedly.",
+    "Training ended unexpectedly.",
     advice="The window's log may show why. Start again, or resume from the newest backup.",
 )
 
 
 class RunSession:
-    """Starts, steers and follows one run after the other."""
+    """Starts, controls and follows one run at a time."""
 
     def __init__(
         self,
@@ -64,28 +64,28 @@ class RunSession:
         self._handle: RunHandle | None = None
         self._stage: Stage = "idle"
         self._state = RunState()
-        self._looking_back: Job | None = None
+        self._history_job: Job | None = None
         self.changed: Signal[[]] = Signal()  # stage or state, at most once for each drain
 
     @property
     def stage(self) -> Stage:
-        """What the session is doing."""
+        """The current stage."""
         return self._stage
 
     @property
     def state(self) -> RunState:
-        """What is known of the run under way, or of the last one."""
+        """The state of the current run, or of the last one."""
         return self._state
 
     @property
     def is_active(self) -> bool:
-        """Whether a run is under way."""
+        """Whether a run is active."""
         return self._handle is not None
 
     def check(
         self, request: RunRequest, done: Callable[[Report], None], failed: Callable[[Exception], None] | None = None
     ) -> None:
-        """Check in the background what is to be run; `done(report)` comes on the Tk thread, the session being idle."""
+        """Check a request in the background; `done(report)` is called on the Tk thread once the session is idle."""
         assert self._stage == "idle", self._stage
         self._enter("checking")
 
@@ -99,56 +99,56 @@ class RunSession:
                 raise error
             failed(error)
 
-        look = partial(self._check, request.config, resume_from=request.resume_from)
-        self._background.run(look, finished, broken)
+        work = partial(self._check, request.config, resume_from=request.resume_from)
+        self._background.run(work, finished, broken)
 
-    def look_at(self, config: Config) -> Report:
-        """Check a config here and now, whatever the session is doing; for a background thread."""
+    def check_now(self, config: Config) -> Report:
+        """Check a config synchronously, at any stage; for a background thread."""
         return self._check(config)
 
     def begin(self, request: RunRequest) -> None:
-        """Start a run; what was known of the last one is forgotten."""
+        """Start a run; the state of the last one is dropped."""
         assert self._stage == "idle", self._stage
         self._state = RunState(phase="starting")
         self._handle = self._launch(request)
-        if self._looking_back is not None:
-            self._looking_back.cancel()
+        if self._history_job is not None:
+            self._history_job.cancel()
         if request.resume_from is not None:
-            look = partial(_told_before, request.resume_from)
-            self._looking_back = self._background.run(look, self._put_in_front)
+            work = partial(_history, request.resume_from)
+            self._history_job = self._background.run(work, self._prepend_history)
         self._enter("running")
 
     def stop(self) -> None:
-        """Ask the run to end; the stage stays "stopping" until it has."""
+        """Ask the run to stop; the stage is "stopping" until it has."""
         if self._send(Stop()):
             self._enter("stopping")
 
     def pause(self) -> None:
-        """Ask the run to wait."""
+        """Pause the run."""
         if self._stage == "running" and self._send(Pause()):
             self._enter("paused")
 
-    def go_on(self) -> None:
-        """End a pause."""
+    def unpause(self) -> None:
+        """Continue a paused run."""
         if self._stage == "paused" and self._send(Resume()):
             self._enter("running")
 
     def send(self, command: Command) -> None:
-        """Leave a command (a sample, a validation, a backup, a save) for the run."""
+        """Send a command (sample, validate, back up, save) to the run."""
         self._send(command)
 
     def drain(self, deadline: float) -> bool:
         """Fold waiting events until a deadline of `time.perf_counter`; return whether there were any.
 
-        Of progress events that stand directly behind each other only the newest is folded.
+        Of consecutive progress events only the newest is folded.
         """
         handle = self._handle
         if handle is None:
             return False
-        was_alive = handle.is_alive  # asked before the queue is emptied: nothing can come after its last event
+        was_alive = handle.is_alive  # read before the queue is drained: no event can follow the last one
         num_events = 0
         waiting = _waiting(handle, deadline)
-        # Every step is a point of the curve, so nothing is passed over unless the window has fallen far behind.
+        # Every step is a point of the curve, so events are skipped only if the window is far behind.
         for event in newest_of_each(waiting) if handle.events.qsize() > MAX_BACKLOG else waiting:
             self._fold(event)
             num_events += 1
@@ -158,8 +158,8 @@ class RunSession:
             self.changed()
         return num_events > 0
 
-    def _put_in_front(self, before: RunState) -> None:
-        """Show what the run had shown before it went on."""
+    def _prepend_history(self, before: RunState) -> None:
+        """Show the history of a resumed run."""
         self._state = after(before, self._state)
         self.changed()
 
@@ -174,7 +174,7 @@ class RunSession:
                 pass
 
     def _end(self) -> None:
-        """Let go of everything of the run but what it told."""
+        """Drop everything of the run except its state."""
         if not self._state.is_over:
             self._fold(_GONE)
         self._handle = None
@@ -192,7 +192,7 @@ class RunSession:
 
 
 def newest_of_each(events: Iterable[Event]) -> Iterator[Event]:
-    """Yield the events; of progress events of one kind that follow each other directly, only the last."""
+    """Yield the events; of consecutive progress events of one kind, only the last."""
     held: Event | None = None
     for event in events:
         if held is not None and type(held) is not type(event):
@@ -212,13 +212,13 @@ def _waiting(handle: RunHandle, deadline: float) -> Iterator[Event]:
             return
 
 
-def _told_before(resume_from: Path) -> RunState:
-    """Return what a run has shown up to the backup that it goes on from."""
+def _history(resume_from: Path) -> RunState:
+    """Return the history of a run up to the backup that it resumes from."""
     try:
         backup = find_backup(resume_from)
-    except DarkroomError:  # the run itself will say so
+    except DarkroomError:  # the run itself reports it
         return RunState()
-    return told_before(read_events(backup.run_dir), until_step=backup.step)
+    return history_before(read_events(backup.run_dir), until_step=backup.step)
 
 
 def outcome(state: RunState) -> RunFinished | RunFailed | None:

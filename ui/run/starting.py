@@ -1,4 +1,4 @@
-"""From pressing Start to a running training: check, say what is wrong, confirm what is odd, launch. No Tk."""
+"""From pressing Start to a running training: check, list errors, confirm warnings, launch. No Tk."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MAX_DETAILS_CHARS = 50_000
 
 
 class Starter:
-    """Starts and resumes runs, and keeps at hand what a start would do and what could be resumed."""
+    """Starts and resumes runs; keeps the preview of a start and the newest backup."""
 
     def __init__(
         self,
@@ -51,27 +51,27 @@ class Starter:
         self._interaction = interaction
         self._findings = findings
         self._before_start = before_start
-        self.changed: Signal[[]] = Signal()  # the report, or the backup that could be resumed
+        self.changed: Signal[[]] = Signal()  # the report, or the backup to resume
         self._checked: Config | None = None
         self._preview_job: Job | None = None
         self._backup_job: Job | None = None
 
     @property
     def can_start(self) -> bool:
-        """Whether a run may be asked for now."""
+        """Whether a run can be started."""
         return self._session.stage == "idle"
 
     @property
     def can_resume(self) -> bool:
-        """Whether an earlier run can go on."""
+        """Whether an earlier run can be resumed."""
         return self.can_start and self.resumable is not None
 
     def start(self) -> None:
-        """Check the config in the background and start a fresh run, if nothing forbids it and the user agrees."""
+        """Check the config in the background and start a new run if there are no errors and the user agrees."""
         self._check_then(RunRequest(self._form.config))
 
     def resume(self) -> None:
-        """Go on with the newest backup of the workspace, with the settings that its run was begun with."""
+        """Resume from the newest backup of the workspace, with the settings of its run."""
         backup = self.resumable
         if backup is not None and self.can_start:
             file = backup.path / "config.json"
@@ -80,17 +80,17 @@ class Starter:
             )
 
     def refresh_preview(self) -> None:
-        """Find out in the background what a start would do, unless that is known."""
+        """Update the preview in the background, unless it is current."""
         config = self._form.config
         if config == self._checked:
             return
         self._checked = config
         if self._preview_job is not None:
             self._preview_job.cancel()
-        self._preview_job = self._pump.background.run(lambda: self._session.look_at(config), self._keep_report)
+        self._preview_job = self._pump.background.run(lambda: self._session.check_now(config), self._keep_report)
 
     def look_for_backup(self) -> None:
-        """Find out in the background whether the workspace holds a run that can go on."""
+        """Search in the background for a run to resume in the workspace."""
         workspace = from_root(self._form.config.general.workspace_dir)
         if self._backup_job is not None:
             self._backup_job.cancel()
@@ -100,41 +100,40 @@ class Starter:
         now = self._form.config
         changed = fixed_on_resume(loaded.config, now) if loaded else []
         if loaded and changed:
-            if not self._may_set_back(changed):
+            if not self._may_restore(changed):
                 return
             self._form.replace(resumed_config(loaded.config, now))
         self._check_then(RunRequest(self._form.config, "resume", backup.path))
 
-    def _may_set_back(self, changed: list[str]) -> bool:
+    def _may_restore(self, changed: list[str]) -> bool:
         places = dict.fromkeys(locate(Problem(path, ""), self._form.config).place for path in changed)
         message = (
             f"These settings have changed since the run started: {'; '.join(places)}. A run resumes with the "
             "settings it started with. Epochs, samples, backups and the output keep their current settings."
         )
-        answers = (Answer("cancel", "Cancel"), Answer("set_back", "Restore and resume", is_default=True))
-        return self._interaction.choose("Resume with the run's settings?", message, answers) == "set_back"
+        answers = (Answer("cancel", "Cancel"), Answer("restore", "Restore and resume", is_default=True))
+        return self._interaction.choose("Resume with the run's settings?", message, answers) == "restore"
 
     def _check_then(self, request: RunRequest) -> None:
         if not self.can_start:
             return
         self._ask_for_code(request.config)
         self._findings.dismiss()
-        self._session.check(request, lambda report: self._judge(request, report), self._check_broke)
+        self._session.check(request, lambda report: self._handle_report(request, report), self._check_failed)
 
     def _ask_for_code(self, config: Config) -> None:
-        """Ask whether the user's own code may run, for each file that was not approved; the check refuses the rest."""
+        """Ask for approval of each file of user code; the check rejects unapproved ones."""
         for code in unapproved_code(config):
             message = (
-                f"The settings name the function {code.function} of {code.path} as a reward model. It is a program: "
-                f"it runs "
-                "with your rights and can do whatever you can. Read it, and approve it only if you trust it. The "
-                f"approval holds for the file as it is now (SHA-256 {code.digest})."
+                f"The settings use the function {code.function} in {code.path} as a reward model. It runs "
+                "with your user rights and can do anything you can. Read the file and approve it only if you trust it. "
+                f"The approval is for the current version of the file (SHA-256 {code.digest})."
             )
-            answers = (Answer("no", "Do not run it", is_default=True), Answer("approve", "Approve this file"))
+            answers = (Answer("no", "Do not run", is_default=True), Answer("approve", "Approve this file"))
             if self._interaction.choose("Run this code?", message, answers, "warning") == "approve":
                 approve(code.digest, code.path)
 
-    def _judge(self, request: RunRequest, report: Report) -> None:
+    def _handle_report(self, request: RunRequest, report: Report) -> None:
         self._checked = request.config
         self._keep_report(report)
         problems = [*self._form.problems(), *report.problems]
@@ -143,12 +142,12 @@ class Starter:
             return
         warnings = [p for p in problems if p.severity == "warning"]
         if warnings and not self._interaction.confirm_start(warnings, report.preview):
-            self._findings.show("Before the start", problems, self._form.config)
+            self._findings.show("Before you start", problems, self._form.config)
             return
         self._before_start()
         self._session.begin(replace(request, datasets=report.datasets))
 
-    def _check_broke(self, error: Exception) -> None:
+    def _check_failed(self, error: Exception) -> None:
         problem = Problem("", f"The check failed: {error}", advice="The window's log has the details.")
         self._findings.show("Cannot start yet", [problem], self._form.config)
         self._interaction.show_failure(Failure("The check failed", str(error), "Please report this."))
@@ -163,7 +162,7 @@ class Starter:
 
 
 def run_failure(failed: RunFailed) -> Failure:
-    """Return how a run that broke off is told of: its sentence, its advice, its file of details."""
+    """Return the error message of a failed run: message, advice, file of details."""
     file = Path(failed.details_path) if failed.details_path else None
     try:
         details = file.read_text(encoding="utf-8", errors="replace")[-_MAX_DETAILS_CHARS:] if file else ""

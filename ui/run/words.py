@@ -1,4 +1,4 @@
-"""Events, durations and numbers in the words and digits a person reads. No Tk."""
+"""Events, durations and numbers as text. No Tk."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from trainer.events import (
     WarningRaised,
 )
 from trainer.preflight import Preview
+from ui.documents import as_config_path
 
 _MAX_BUCKETS = 6
 
@@ -51,7 +52,7 @@ OUTCOME_WORDS: Mapping[str, str] = {"stopped": "Stopped", "stopped_early": "Stop
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A line of the run's log: when, what, and how good or bad it is."""
+    """A line of the run's log: its time, text and tone."""
 
     at_seconds: float
     text: str
@@ -59,7 +60,7 @@ class LogLine:
 
 
 def line_of(event: Event, at_seconds: float) -> LogLine | None:
-    """Return the log line of an event; progress gives none."""
+    """Return the log line of an event; progress events have none."""
     found = _words(event)
     return LogLine(at_seconds, *found) if found else None
 
@@ -79,7 +80,7 @@ def _words(event: Event) -> tuple[str, Tone] | None:
             return f"Backup at step {event.step:,}: {Path(event.path).name}", "plain"
         case ModelSaved(is_final=True):
             programs = f" (loads in {', '.join(event.loaded_by)})" if event.loaded_by else ""
-            return f"The result is saved: {event.path}{programs}", "good"
+            return f"Final model saved: {as_config_path(Path(event.path))}{programs}", "good"
         case ModelSaved():
             return f"Saved at step {event.step:,}: {Path(event.path).name}", "plain"
         case _:
@@ -93,41 +94,43 @@ def _best_words(event: ValidationFinished) -> str:
 
 
 def validation_line(event: ValidationFinished) -> str:
-    """Return the newest validation and the best in a line of the run's facts."""
+    """Return the newest validation and the best one as a line."""
     return f"Validation: {loss(event.loss)} at step {event.step:,}{_best_words(event)}"
 
 
 def reward_line(event: RewardMeasured) -> str:
-    """Return a measurement of the reward in a line: what is followed, what is held out, where the best was."""
-    held_out = f", held out {loss(event.held_out)} ({_judge(event.held_out_by)})" if event.held_out_by else ""
+    """Return a reward measurement as a line: training reward, held-out reward, best step."""
+    held_out = (
+        f", held-out reward {loss(event.held_out)} ({_reward_label(event.held_out_by)})" if event.held_out_by else ""
+    )
     best = "" if event.best_step is None else f"; best at step {event.best_step:,}"
     end = ", best so far" if event.is_best else best
     return f"Reward {loss(event.followed)}{held_out} at step {event.step:,}{end}"
 
 
 def reward_rows(event: RewardMeasured) -> list[tuple[str, str]]:
-    """Return what each reward model said, by its label; the sum comes first where several are followed."""
-    rows = [(_judge(name), loss(value)) for name, value in event.by_reward_model.items()]
+    """Return the reward of each model by its label; the sum comes first if several are trained on."""
+    rows = [(_reward_label(name), loss(value)) for name, value in event.by_reward_model.items()]
     followed = [name for name in event.by_reward_model if name != event.held_out_by]
-    return [("followed", loss(event.followed)), *rows] if len(followed) > 1 else rows
+    return [("training reward", loss(event.followed)), *rows] if len(followed) > 1 else rows
 
 
-def _judge(name: str) -> str:
+def _reward_label(name: str) -> str:
     spec = REWARDS.get(name.rstrip("_0123456789"))
     return spec.label if spec else name
 
 
 def concept_rows(event: ValidationFinished) -> list[tuple[str, str]]:
-    """Return the validation loss overall, as the training weighs it where that differs, and of each concept, named."""
+    """Return the validation loss: overall, weighted if different, and by concept."""
     rows = [("overall", loss(event.loss))]
     weighted = loss(event.weighted_loss)
     if event.weighted_loss is not None and weighted != rows[0][1]:
-        rows.append(("weighted as in training", weighted))
+        rows.append(("weighted", weighted))
     return [*rows, *((name, loss(value)) for name, value in event.by_concept.items())]
 
 
 def timestep_rows(event: ValidationFinished) -> list[tuple[str, str]]:
-    """Return the validation loss at each noise level, named by its timestep."""
+    """Return the validation loss by timestep."""
     return [(name, loss(value)) for name, value in event.by_timestep.items()]
 
 
@@ -146,16 +149,16 @@ def _closing_words(event: Event) -> tuple[str, Tone] | None:
 def _started(event: RunStarted) -> str:
     images = count(event.num_images, "image")
     start = f", resuming at step {event.first_step:,}" if event.first_step else ""
-    weights = f"{event.num_trainable_parameters:,} trained weights"
+    weights = f"{event.num_trainable_parameters:,} trainable parameters"
     return f"{count(event.total_steps, 'step')} over {images}{start}; {weights} on {event.device}"
 
 
 def preview_lines(preview: Preview) -> list[str]:
-    """Return what a run will do, one fact per line."""
+    """Return the preview of a run, one fact per line."""
     model = [preview.model] if preview.model else []
     if not preview.num_images:
         return [*model, "No training images yet."]
-    lines = [*model, f"{count(preview.num_images, 'image')}, {count(preview.total_steps, 'step')} in all"]
+    lines = [*model, f"{count(preview.num_images, 'image')}, {count(preview.total_steps, 'step')} in total"]
     if preview.num_validation_images:
         lines.append(f"{count(preview.num_validation_images, 'validation image')}")
     if preview.buckets:
@@ -173,26 +176,26 @@ def preview_lines(preview: Preview) -> list[str]:
 
 
 def download(progress: DownloadProgress, what: str) -> str:
-    """Return how far a download is: the numbers first, as the end of a long name may be out of sight."""
+    """Return the progress of a download: numbers first, because a long name may be cut off."""
     share = progress.done_mb / progress.total_mb if progress.total_mb > 0 else 0.0
     numbers = f"{share:.0%}, {progress.done_mb:,.0f} of {progress.total_mb:,.0f} MB"
     return f"{numbers} of {what}" if what else numbers
 
 
 def loss(value: float | None) -> str:
-    """Return a loss in four digits; a dash where there is none."""
+    """Return a loss in four digits; a dash for None."""
     if value is None or not math.isfinite(value):
         return "–"
     return f"{value:.4f}" if 0.001 <= abs(value) < 1000 else rate(value)
 
 
 def rate(value: float) -> str:
-    """Return a learning rate or another small number without a tail of digits."""
+    """Return a learning rate or another small number in three digits."""
     return f"{value:.3g}".replace("e-0", "e-")
 
 
 def duration(seconds: float | None) -> str:
-    """Return a span in its two largest units: 45 s, 4 min 10 s, 2 h 5 min, 3 d 4 h; a dash for none."""
+    """Return a duration in its two largest units: 45 s, 4 min 10 s, 2 h 5 min, 3 d 4 h; a dash for None."""
     if seconds is None:
         return "–"
     whole = max(0, round(seconds))

@@ -1,4 +1,4 @@
-"""Buttons made from actions: they say what the action says, and can be pressed whenever it is possible."""
+"""Buttons made from actions: the label, tooltip and state come from the action."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ui.widgets.tooltip import Tooltips
 
 
 class ActionButtons:
-    """Makes the buttons, and enables and disables them after changes of anything."""
+    """Creates the buttons, and enables or disables them after changes."""
 
     def __init__(self, actions: ActionTable, theme: Theme, tips: Tooltips) -> None:
         self._actions = actions
@@ -20,7 +20,7 @@ class ActionButtons:
         self._buttons: list[tuple[Button, Action]] = []
 
     def make(self, master: tk.Misc, name: str, *, style: ButtonStyle = "plain", on: str = "window") -> Button:
-        """Return a button for the action of a name."""
+        """Return a button for a named action."""
         action = self._actions[name]
         button = Button(master, self._theme, action.label, lambda: self._actions.run(name), style=style, on=on)
         button.set_enabled(action.is_enabled())
@@ -29,7 +29,7 @@ class ActionButtons:
         return button
 
     def refresh(self) -> None:
-        """Bring every button to what is possible now."""
+        """Update the state of every button."""
         self._buttons = [(b, a) for b, a in self._buttons if b.winfo_exists()]
         for button, action in self._buttons:
             button.set_enabled(action.is_enabled())

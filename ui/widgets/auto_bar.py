@@ -1,8 +1,7 @@
-"""A scroll bar that shows nothing while there is nothing to scroll, and always takes the same room.
+"""A scroll bar that is empty while there is nothing to scroll, and always has the same width.
 
-Room that comes and goes with the bar would change the width of what is scrolled, which wraps anew, which may need the
-bar or not: an endless quarrel. customtkinter's own bar also draws with `update_idletasks`, which would make of it an
-endless recursion.
+A changing width would rewrap the content, which may or may not need the bar: an endless loop. customtkinter's own bar
+also draws with `update_idletasks`, which would make it an endless recursion.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _MIN_LENGTH_PX = 24
 
 
 class AutoBar(tk.Canvas):
-    """Drives a widget that scrolls by `command`, and is told by `set` which part of it is in sight."""
+    """Scrolls a widget through `command`; `set` receives the visible part."""
 
     def __init__(self, master: tk.Misc, theme: Theme, command: Callable[..., Any], *, on: str) -> None:
         super().__init__(master, width=theme.px(_WIDTH_PX), height=1, highlightthickness=0, borderwidth=0)
@@ -38,17 +37,17 @@ class AutoBar(tk.Canvas):
         self.apply_theme()
 
     def apply_theme(self) -> None:
-        """Take the colours of the theme's present mode."""
+        """Apply the colours of the current mode."""
         self.configure(background=self.theme.colour(self._on))
         self._heat(self._is_hot)
 
     @property
     def is_needed(self) -> bool:
-        """Whether there is more than is in sight."""
+        """Whether there is anything to scroll."""
         return self._first > 0.0 or self._last < 1.0
 
     def set(self, first: float | str, last: float | str) -> None:
-        """Show which part is in sight, as shares of the whole."""
+        """Show the visible part, as shares of the whole."""
         self._first, self._last = float(first), float(last)
         self._draw()
 
@@ -62,7 +61,7 @@ class AutoBar(tk.Canvas):
         self.itemconfigure(self._thumb, state="normal")
 
     def _ends(self) -> tuple[float, float]:
-        """Return where the thumb begins and ends; never so short that it cannot be caught."""
+        """Return the ends of the thumb; it is never too short to grab."""
         height = self.winfo_height()
         length = max((self._last - self._first) * height, min(height, self.theme.px(_MIN_LENGTH_PX)))
         hidden = 1.0 - (self._last - self._first)

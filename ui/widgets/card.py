@@ -1,4 +1,4 @@
-"""A rounded card with a heading, in which rows stand."""
+"""A rounded card with a heading and rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ui.widgets.panel import Panel, Text
 
 
 class Card(ctk.CTkFrame):  # type: ignore[misc]
-    """Put rows into `body`."""
+    """Add rows to `body`."""
 
     def __init__(self, master: tk.Misc, theme: Theme, title: str = "", *, on: str = "window") -> None:
         super().__init__(
@@ -22,5 +22,5 @@ class Card(ctk.CTkFrame):  # type: ignore[misc]
             self.heading.pack(anchor="w", padx=theme.px(PAD), pady=(theme.px(12), theme.px(4)))
         top = theme.px(2 if title else PAD)
         self.body = Panel(self, theme, "card")
-        # The rows begin with a mark that stands left of what the heading is aligned with.
+        # The rows start with a mark, left of the text that the heading is aligned with.
         self.body.pack(fill="both", expand=True, padx=(theme.px(GAP // 2), theme.px(PAD)), pady=(top, theme.px(10)))

@@ -1,4 +1,4 @@
-"""The loss chart on a canvas: the loss faint, its smoothed course strong, validation as points, the best ringed."""
+"""The loss chart on a canvas: faint loss, strong smoothed loss, validation as points, a ring around the best."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 28, 26
 _TICK_SPACING_PX = 70
 _NEAR_PX = 8
 _DASHES = (4, 3)
-_NOTHING_YET = "The loss appears here once training has begun."
+_NOTHING_YET = "The loss appears here once training has started."
 
 
 class LossChart(tk.Canvas):
@@ -38,17 +38,17 @@ class LossChart(tk.Canvas):
         self.apply_theme()
 
     def apply_theme(self) -> None:
-        """Take the colours of the theme's present mode."""
+        """Apply the colours of the current mode."""
         self.configure(background=self.theme.colour(self._on))
         self.draw()
 
     def show(self, points: Sequence[LossPoint], validations: Sequence[ValidationFinished]) -> None:
-        """Draw another course."""
+        """Draw other points."""
         self._points, self._validations = points, validations
         self.draw()
 
     def draw(self) -> None:
-        """Draw everything anew: some milliseconds for thousands of points."""
+        """Redraw everything: a few milliseconds for thousands of points."""
         self.delete("all")
         if not self._points and not self._validations:
             self._write(self.winfo_width() / 2, self.winfo_height() / 2, _NOTHING_YET, "faint", anchor="center")
@@ -127,7 +127,7 @@ class LossChart(tk.Canvas):
             self._write(x + px(18), y, "best", "muted", anchor="w")
 
     def _point_at(self, event: tk.Event[Any]) -> None:
-        """Show the numbers at the step under the pointer; a validation draws the pointer to it."""
+        """Show the numbers at the step under the pointer; it snaps to a nearby validation."""
         self.delete("pointer")
         px = self.theme.px
         span = self.winfo_width() - px(_LEFT) - px(_RIGHT)
@@ -140,12 +140,12 @@ class LossChart(tk.Canvas):
             validation = None
         point = nearest(self._points, step if validation is None else validation.step)
         if validation is not None:
-            self._tell(validation.step, point if point and point.step == validation.step else None, validation)
+            self._show_values(validation.step, point if point and point.step == validation.step else None, validation)
         elif point is not None:
-            self._tell(point.step, point, None)
+            self._show_values(point.step, point, None)
 
-    def _tell(self, step: int, point: LossPoint | None, validation: ValidationFinished | None) -> None:
-        """Show a line at a step, and beside it what is known there: of training, of each concept and noise level."""
+    def _show_values(self, step: int, point: LossPoint | None, validation: ValidationFinished | None) -> None:
+        """Show a line at a step, and its values: training loss, and validation by concept and timestep."""
         px, x = self.theme.px, self._x(step)
         bottom = self.winfo_height() - px(_BOTTOM)
         self.create_line(x, px(_TOP), x, bottom, fill=self.theme.colour("faint"), tags="pointer")
@@ -156,8 +156,10 @@ class LossChart(tk.Canvas):
                 BoxColumn("best validation" if is_best else "validation", concept_rows(validation)),
                 BoxColumn("at timestep", timestep_rows(validation)),
             ]
-        told = f": loss {loss_words(point.loss)}, smoothed {loss_words(point.smoothed_loss)}" if point else ""
-        draw_box(self, self.theme, (x, px(_TOP)), f"Step {step:,}{told}", [c for c in columns if c.rows], tag="pointer")
+        losses = f": loss {loss_words(point.loss)}, smoothed {loss_words(point.smoothed_loss)}" if point else ""
+        draw_box(
+            self, self.theme, (x, px(_TOP)), f"Step {step:,}{losses}", [c for c in columns if c.rows], tag="pointer"
+        )
 
     def _write(self, x: float, y: float, text: str, token: str, *, anchor: Any, tags: str = "") -> int:
         colour, font = self.theme.colour(token), self.theme.font("caption")

@@ -1,4 +1,4 @@
-"""A small table drawn onto a canvas beside the pointer: a heading, and columns of names with their numbers."""
+"""A small table on a canvas beside the pointer: a heading, and columns of names with numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_NAME_CHARS = 22
 
 @dataclass(frozen=True, slots=True)
 class BoxColumn:
-    """A column of the table: its title, and names with their numbers."""
+    """A column of the table: its title, and names with numbers."""
 
     title: str
     rows: Sequence[tuple[str, str]]
@@ -26,7 +26,7 @@ class BoxColumn:
 def draw_box(
     canvas: tk.Canvas, theme: Theme, at_px: tuple[float, float], heading: str, columns: Sequence[BoxColumn], *, tag: str
 ) -> None:
-    """Draw the table beside a point of the canvas, its top there, wholly inside; rows without room are counted."""
+    """Draw the table beside a point, inside the canvas; rows that do not fit are counted."""
     num_rows = max(1, int(canvas.winfo_height() - at_px[1] - theme.px(2 * _PADDING_PX)) // theme.px(_ROW_PX) - 2)
     padding, row = theme.px(_PADDING_PX), theme.px(_ROW_PX)
     before = set(canvas.find_all())
@@ -58,7 +58,7 @@ class _Writer:
         return self.canvas.create_text(x, y, text=text, fill=colour, font=font, anchor=anchor, tags=self.tag)  # type: ignore[call-overload, no-any-return]
 
     def column(self, x: float, y: float, column: BoxColumn, num_rows: int) -> float:
-        """Write a column whose top left is at a point; return where it ends on the right."""
+        """Write a column with its top left at a point; return its right edge."""
         rows = list(column.rows)
         if len(rows) > num_rows:
             rows = [*rows[: num_rows - 1], (f"and {len(rows) - num_rows + 1} more", "")]
@@ -67,16 +67,16 @@ class _Writer:
         names += [self.text(x, y + (i + 1) * step, cut(n), "on_tip", "nw") for i, (n, _) in enumerate(rows)]
         middle = max(self.canvas.bbox(i)[2] for i in names) + self.theme.px(_PADDING_PX)
         numbers = [self.text(middle, y + (i + 1) * step, value, "on_tip", "nw") for i, (_, value) in enumerate(rows)]
-        told = [i for i, (_, value) in zip(numbers, rows, strict=True) if value]
-        right = max((self.canvas.bbox(i)[2] for i in told), default=middle)
-        for item in numbers:  # their last digits stand below each other
+        with_value = [i for i, (_, value) in zip(numbers, rows, strict=True) if value]
+        right = max((self.canvas.bbox(i)[2] for i in with_value), default=middle)
+        for item in numbers:  # right-aligned
             self.canvas.coords(item, right, self.canvas.coords(item)[1])
             self.canvas.itemconfigure(item, anchor="ne")
         return float(right)
 
 
 def cut(name: str) -> str:
-    """Return a name, its end left out where it is too long for the table."""
+    """Return a name, shortened if it is too long for the table."""
     return name if len(name) <= _MAX_NAME_CHARS else name[: _MAX_NAME_CHARS - 1] + "…"
 
 
@@ -89,7 +89,7 @@ def _around(canvas: tk.Canvas, items: Sequence[int]) -> tuple[float, float, floa
 def _place(
     canvas: tk.Canvas, at_px: tuple[float, float], size_px: tuple[float, float], gap_px: float
 ) -> tuple[float, float]:
-    """Return the top left corner: right of the point, or left of it where there is no room."""
+    """Return the top left corner: right of the point, or left of it if there is no room."""
     x = at_px[0] + gap_px
     if x + size_px[0] > canvas.winfo_width():
         x = at_px[0] - gap_px - size_px[0]

@@ -1,4 +1,4 @@
-"""Buttons, switches and choices: customtkinter's, in our colours, reachable by keyboard, bound to Tk variables."""
+"""Buttons, switches and choices: customtkinter's, with our theme, keyboard access and Tk variables."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Button(ctk.CTkButton):  # type: ignore[misc]
         self.configure(border_color=colour or self._border)
 
     def restyle(self, style: ButtonStyle) -> None:
-        """Take another style, as Start does when it becomes Stop."""
+        """Change the style, as Start does when it becomes Stop."""
         if style == self.style:
             return
         self.style = style
@@ -73,7 +73,7 @@ class Button(ctk.CTkButton):  # type: ignore[misc]
         self.configure(fg_color=fill, hover_color=hover, text_color=ink, border_color=fill)
 
     def set_enabled(self, is_enabled: bool) -> None:
-        """Allow or forbid pressing."""
+        """Enable or disable the button."""
         state = "normal" if is_enabled else "disabled"
         if self.cget("state") != state:
             self.configure(state=state)
@@ -116,14 +116,14 @@ class Switch(ctk.CTkSwitch):  # type: ignore[misc]
         _make_focusable(self, self._canvas, theme, press=self.toggle, show_ring=self._show_ring)
 
     def focus_ring(self) -> None:
-        """Take the keyboard's focus."""
+        """Take the keyboard focus."""
         self._canvas.focus_set()
 
     def _show_ring(self, colour: tuple[str, str] | None) -> None:
         self.configure(border_color=colour or "transparent")
 
     def set_enabled(self, is_enabled: bool) -> None:
-        """Allow or forbid toggling."""
+        """Enable or disable the switch."""
         self.configure(state="normal" if is_enabled else "disabled")
 
 
@@ -172,7 +172,7 @@ class Choice(ctk.CTkOptionMenu):  # type: ignore[misc]
 
     @property
     def menu(self) -> tk.Menu:
-        """The list that opens; its entries can be invoked by index."""
+        """The menu that opens; its entries can be invoked by index."""
         inner: tk.Menu = self._dropdown_menu
         return inner
 
@@ -182,23 +182,23 @@ class Choice(ctk.CTkOptionMenu):  # type: ignore[misc]
         return self._choices
 
     def set_choices(self, choices: Mapping[str, str]) -> None:
-        """Offer others."""
+        """Set the choices."""
         if dict(choices) != self._choices:
             self._choices = dict(choices)
             self.configure(values=list(self._choices.values()))
         self._show_name()
 
     def set_enabled(self, is_enabled: bool) -> None:
-        """Allow or forbid choosing."""
+        """Enable or disable the control."""
         self.configure(state="normal" if is_enabled else "disabled")
 
     def destroy(self) -> None:
-        """Let go of the variable, too."""
+        """Also unsubscribe from the variable."""
         self._name_variable.trace_remove("write", self._name_trace)
         super().destroy()
 
     def focus_ring(self) -> None:
-        """Take the keyboard's focus."""
+        """Take the keyboard focus."""
         self._canvas.focus_set()
 
     def _open_dropdown_menu(self) -> None:
@@ -232,7 +232,7 @@ def _make_focusable(
     press: Callable[[], object],
     show_ring: Callable[[tuple[str, str] | None], None],
 ) -> None:
-    """Let Tab reach a control that customtkinter made for the mouse alone, and show where the focus is."""
+    """Let Tab reach a control that customtkinter made for the mouse only, and show its focus."""
     canvas.configure(takefocus=True)
 
     def pressed(_event: object) -> str:

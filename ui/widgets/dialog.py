@@ -1,4 +1,4 @@
-"""Modal windows in our own look: a sentence, what to do, and a row of buttons."""
+"""Modal windows: a message, advice and a row of buttons."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TOKENS = {"plain": "accent", "warning": "warning", "error": "error"}
 
 
 class Window(tk.Toplevel):
-    """A window beside the main one: themed, closed by Escape, forgotten by customtkinter when it goes."""
+    """A secondary window: themed, closed by Escape, removed from customtkinter's registry when destroyed."""
 
     def __init__(self, root: tk.Misc, theme: Theme, title: str) -> None:
         super().__init__(root)
@@ -30,7 +30,7 @@ class Window(tk.Toplevel):
         self.protocol("WM_DELETE_WINDOW", self.close)
 
     def apply_theme(self) -> None:
-        """Take the colour of the theme's present mode."""
+        """Apply the colour of the current mode."""
         self.configure(background=self.theme.colour("window"))
 
     def close(self) -> None:
@@ -38,12 +38,12 @@ class Window(tk.Toplevel):
         self.destroy()
 
     def destroy(self) -> None:
-        """Leave nothing of the window behind."""
+        """Also remove the window from customtkinter's registry."""
         super().destroy()
         forget_window(self)
 
     def appear(self, width_px: int = 0, height_px: int = 0) -> None:
-        """Show the window over the middle of the main one, wholly on the screen."""
+        """Show the window centred over the main one, fully on the screen."""
         self.update_idletasks()
         main = self.master.winfo_toplevel()
         width = self.theme.px(width_px) or self.winfo_reqwidth()
@@ -60,7 +60,7 @@ class Window(tk.Toplevel):
 
 
 class Dialog(Window):
-    """Asks, and waits for the answer."""
+    """Asks a question and waits for the answer."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Dialog(Window):
         self._add_buttons(answers)
 
     def ask(self) -> str | None:
-        """Show the dialog and return the name of the answer; None where it was closed without one."""
+        """Show the dialog and return the name of the answer; None if it was closed."""
         self.resizable(False, False)
         self.appear()
         self.wait_visibility()
@@ -97,12 +97,12 @@ class Dialog(Window):
         return self.answer
 
     def focus_first(self, default: Button) -> None:
-        """Give the focus to what the user wants first: the default button, unless a dialog has an entry."""
+        """Focus the default button, unless the dialog has an entry."""
         self.focus_set()
         self.bind("<Return>", lambda _e: default.invoke())
 
     def choose(self, name: str) -> None:
-        """Take an answer and close."""
+        """Store an answer and close."""
         self.answer = name
         self.close()
 

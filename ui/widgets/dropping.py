@@ -1,4 +1,4 @@
-"""Files and folders dropped on the window from a file manager, where tkinterdnd2 is installed."""
+"""Drag and drop of files and folders from a file manager, if tkinterdnd2 is installed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _log = logging.getLogger(__name__)
 
 
 def accept_paths(root: tk.Tk, widget: tk.Misc, on_drop: Callable[[Sequence[Path]], object]) -> bool:
-    """Call `on_drop` with the paths dropped on a widget or on what is in it; return whether dropping works here.
+    """Call `on_drop` with the paths dropped on a widget or its children; return whether dropping works.
 
-    Where something in the widget accepts paths itself, that is asked instead.
+    A child that accepts paths itself takes precedence.
     """
     try:
         from tkinterdnd2 import DND_FILES, TkinterDnD  # an optional package

@@ -1,4 +1,4 @@
-"""The line one types into, bound to a variable."""
+"""A text entry bound to a variable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ui.widgets.panel import Text
 
 
 class Entry(ctk.CTkEntry):  # type: ignore[misc]
-    """A line of text bound to a variable, with words that say what empty means and a border that says "wrong"."""
+    """A line of text bound to a variable, with a placeholder and a border that marks invalid text."""
 
     def __init__(
         self,
@@ -54,23 +54,23 @@ class Entry(ctk.CTkEntry):  # type: ignore[misc]
 
     @property
     def tk_entry(self) -> tk.Entry:
-        """The Tk entry inside, which has the focus and receives the keys."""
+        """The inner Tk entry, which receives focus and keys."""
         inner: tk.Entry = self._entry
         return inner
 
     def mark_invalid(self, is_invalid: bool) -> None:
-        """Show by the border whether the entry fits."""
+        """Mark the entry as valid or invalid by its border."""
         if is_invalid != self._is_invalid:
             self._is_invalid = is_invalid
             self._draw_border()
 
     def set_enabled(self, is_enabled: bool) -> None:
-        """Allow or forbid typing."""
+        """Enable or disable typing."""
         ink = "text" if is_enabled else "faint"
         self.configure(state="normal" if is_enabled else "disabled", text_color=self._theme_tokens.pair(ink))
 
     def destroy(self) -> None:
-        """Let go of the variable, too."""
+        """Also unsubscribe from the variable."""
         if self._hint_trace:
             self._hint_variable.trace_remove("write", self._hint_trace)
         super().destroy()
@@ -101,7 +101,7 @@ class Entry(ctk.CTkEntry):  # type: ignore[misc]
 
 
 def edit_as_usual(widget: tk.Entry | tk.Text) -> None:
-    """Let Ctrl+A select everything and a paste replace what is selected, as everywhere but in Tk on X11."""
+    """Make Ctrl+A select everything and a paste replace the selection, which Tk on X11 does not do."""
 
     def select_all(_event: object) -> str:
         if isinstance(widget, tk.Entry):

@@ -1,4 +1,4 @@
-"""Which widget has the keyboard's focus."""
+"""The widget with the keyboard focus."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import tkinter as tk
 
 
 def focused_widget(widget: tk.Misc) -> tk.Misc | None:
-    """Return the widget of the program that has the focus, on the display of a given one; else None.
+    """Return the program's widget with the focus on the display of a given widget; else None.
 
-    Tk makes widgets by itself (its file dialog on X11, the clones of menus), and `focus_get` raises KeyError for them.
+    Tk creates widgets by itself (its file dialog on X11, the clones of menus); `focus_get` raises KeyError for them.
     """
     try:
         return widget.focus_get()

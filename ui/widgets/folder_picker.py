@@ -1,4 +1,4 @@
-"""Choosing folders, several at once: Tk's own dialog takes but one, and cannot show how many images are inside."""
+"""Choosing several folders at once. Tk's own dialog accepts only one and shows no image counts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COLUMNS = (Column("#0", "Folder", 380, is_stretched=True), Column("images", "Im
 
 
 class FolderPicker(Dialog):
-    """A list of the folders in a folder. Double click goes into one; OK takes those selected, or where one stands."""
+    """A list of the folders in a folder. A double click opens one; Choose returns the selected or open one."""
 
     def __init__(self, root: tk.Misc, theme: Theme, title: str, start: Path, *, is_multiple: bool) -> None:
         answers = (Answer("cancel", "Cancel"), Answer("ok", "Choose", is_default=True))
@@ -51,18 +51,18 @@ class FolderPicker(Dialog):
         self.open(start)
 
     def ask(self) -> tuple[Path, ...]:  # type: ignore[override]  # a picker answers with folders
-        """Show the dialog and return the folders chosen."""
+        """Show the dialog and return the chosen folders."""
         super().ask()
         return self._chosen
 
     def choose(self, name: str) -> None:
-        """Take what is selected, or the folder that is open where nothing is."""
+        """Return the selected folders, or the open folder if none is selected."""
         if name == "ok":
             self._chosen = tuple(self._folders[i] for i in self.table.selected) or (self.folder,)
         super().choose(name)
 
     def open(self, folder: Path) -> None:
-        """List the folders inside a folder; one that cannot be read leaves the list as it is."""
+        """List the folders inside a folder; an unreadable one leaves the list as it is."""
         try:
             entries = [Path(e.path) for e in os.scandir(folder) if e.is_dir() and not e.name.startswith(".")]
         except OSError:
@@ -89,7 +89,7 @@ class FolderPicker(Dialog):
 
 
 def _count_images(folder: Path, deadline: float) -> str:
-    """Return how many files directly in a folder look like images; empty for none, or when the time is up."""
+    """Return the number of images directly in a folder; empty for none, or at the deadline."""
     number = 0
     try:
         with os.scandir(folder) as entries:

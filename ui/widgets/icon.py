@@ -1,4 +1,4 @@
-"""The window's icon, drawn: the red lamp of a darkroom, as a ring of light."""
+"""The window's icon, drawn in code: an amber ring on a dark ground."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def set_icon(root: tk.Tk) -> None:
     """Give the window its icon."""
     photo: Any = ImageTk.PhotoImage(draw_icon(), master=root)
     root.iconphoto(True, photo)
-    root.after_idle(lambda: photo)  # Tk has its copy by then
+    root.after_idle(lambda: photo)  # Tk has made its copy by then
 
 
 def draw_icon() -> Image.Image:
-    """Return the icon: an amber ring on the dark of the room."""
+    """Return the icon: an amber ring on a dark ground."""
     side = _SIDE_PX * _OVERSAMPLING
     image = Image.new("RGBA", (side, side))
     draw = ImageDraw.Draw(image)

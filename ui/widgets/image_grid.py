@@ -1,4 +1,4 @@
-"""A grid of images on a plain canvas: only those in sight are loaded, in the background."""
+"""A grid of images on a plain canvas; only visible ones are loaded, in the background."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ui.widgets.panel import Panel
 _GAP_PX = 10
 _CAPTION_PX = 34
 _MAX_KEPT = 300
-_CHARS_PER_PX = 2 / 6.4  # two lines of text of about this many pixels a letter
+_CHARS_PER_PX = 2 / 6.4  # two lines of text, about this many pixels per letter
 _WHEEL_PX = 60
 _TILE_STEP_PX = 16
 
@@ -32,7 +32,7 @@ Key = tuple[Path, int]  # an image at a tile's size
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A picture of the grid and the words below it."""
+    """An image of the grid and its caption."""
 
     path: Path
     caption: str = ""
@@ -68,7 +68,7 @@ class ImageGrid(Panel):
         self.rowconfigure(0, weight=1)
         self.canvas.grid(row=0, column=0, sticky="nsew")
         self._bar.grid(row=0, column=1, sticky="ns")
-        # Not at once: Tk calls this while it places children, when none of them may leave (the bar does).
+        # Not at once: Tk calls this while it places children, when none may be removed (the bar is).
         self.canvas.bind("<Configure>", lambda _e: pump.redraw_soon(self, self.draw))
         self.canvas.bind("<Button-1>", self._clicked)
         for sequence in ("<MouseWheel>", "<Button-4>", "<Button-5>"):
@@ -76,14 +76,14 @@ class ImageGrid(Panel):
         self.apply_theme()
 
     def apply_theme(self) -> None:
-        """Take the colours of the theme's present mode."""
+        """Apply the colours of the current mode."""
         super().apply_theme()
         if hasattr(self, "canvas"):
             self.canvas.configure(background=self.theme.colour(self.token))
             self.draw()
 
     def show(self, tiles: Sequence[Tile]) -> None:
-        """Show other tiles; of the images that were loaded before, those that are still among them are kept."""
+        """Show other tiles; images that are already loaded are reused."""
         self.tiles = tuple(tiles)
         wanted = {tile.path for tile in self.tiles}
         for key in [k for k in self._jobs if k[0] not in wanted]:
@@ -93,16 +93,16 @@ class ImageGrid(Panel):
         self.draw()
 
     def destroy(self) -> None:
-        """Forget the images that are still being loaded, too."""
+        """Also cancel the images that are still being loaded."""
         for job in self._jobs.values():
             job.cancel()
         self._jobs.clear()
-        self._photos.clear()  # here, on the Tk thread, and not wherever the collector happens to run
+        self._photos.clear()  # here, on the Tk thread, not on the garbage collector's
         self._pump.forget(self)
         super().destroy()
 
     def draw(self) -> None:
-        """Draw the tiles in sight."""
+        """Draw the visible tiles."""
         canvas = self.canvas
         canvas.delete("all")
         if canvas.winfo_width() <= 1:
@@ -179,7 +179,7 @@ class ImageGrid(Panel):
         return max(1, (self.canvas.winfo_width() + gap) // (self._min_tile_px + gap))
 
     def _fitting_tile_px(self) -> int:
-        """Return the side of a tile that fills the width, in coarse steps so that resizing loads little anew."""
+        """Return the side of a tile that fills the width, in coarse steps so that resizing reloads little."""
         gap, columns = self.theme.px(_GAP_PX), self._num_columns()
         side = (self.canvas.winfo_width() - gap * (columns - 1)) // columns
         return max(self._min_tile_px, side // _TILE_STEP_PX * _TILE_STEP_PX)

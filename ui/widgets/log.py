@@ -1,4 +1,4 @@
-"""A list of log lines: appended to, scrolled along while its end is in sight, coloured by tone."""
+"""A list of log lines, coloured by tone; it follows the end while the end is visible."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TONES = {"plain": "text", "good": "good", "warning": "warning", "error": "error
 
 
 class LogView(Panel):
-    """Call `show` with all lines; only new ones are added, and those that are gone are taken out."""
+    """Call `show` with all lines; new ones are appended and dropped ones removed."""
 
     def __init__(self, master: tk.Misc, theme: Theme, *, on: str = "card") -> None:
         super().__init__(master, theme, on)
@@ -44,7 +44,7 @@ class LogView(Panel):
         self.apply_theme()
 
     def apply_theme(self) -> None:
-        """Take the colours of the theme's present mode."""
+        """Apply the colours of the current mode."""
         super().apply_theme()
         if not hasattr(self, "text"):
             return
@@ -55,7 +55,7 @@ class LogView(Panel):
             self.text.tag_configure(tone, foreground=colour(token), lmargin2=indent)
 
     def show(self, lines: Sequence[LogLine]) -> None:
-        """Show these lines; where they go on from those that are there, only the new ones are added."""
+        """Show these lines; if they continue the current ones, only the new ones are appended."""
         lines = tuple(lines)
         if lines == self._lines:
             return
@@ -76,7 +76,7 @@ class LogView(Panel):
         self._follow()
 
     def _forget(self, count: int) -> None:
-        """Take out the oldest lines: the log of a long run would otherwise grow for as long as the run lasts."""
+        """Remove the oldest lines, so that the log of a long run does not grow without limit."""
         num_rows = sum(1 + line.text.count("\n") for line in self._lines[:count])
         if num_rows:
             self.text.delete("1.0", f"{num_rows + 1}.0")
@@ -87,7 +87,7 @@ class LogView(Panel):
 
 
 def lines_after(before: tuple[LogLine, ...], now: tuple[LogLine, ...]) -> tuple[LogLine, ...]:
-    """Return the lines that came since; the oldest ones may have been dropped. All, where it is another log."""
+    """Return the new lines; the oldest ones may have been dropped. All lines for a different log."""
     if not before:
         return now
     for index in range(len(now) - 1, -1, -1):

@@ -1,4 +1,4 @@
-"""Menus in our colours."""
+"""Themed menus."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ui.theme import Theme
 
 
 def make_menu(master: tk.Misc, theme: Theme) -> tk.Menu:
-    """Return an empty menu in the colours of the present mode."""
+    """Return an empty menu in the colours of the current mode."""
     colour = theme.colour
     return tk.Menu(
         master,

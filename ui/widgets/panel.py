@@ -1,4 +1,4 @@
-"""Plain Tk building blocks that know their colours by token: they cost a tenth of customtkinter's."""
+"""Plain Tk building blocks with colours by token, ten times cheaper than customtkinter's."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ui.theme import Theme
 
 @runtime_checkable
 class Styled(Protocol):
-    """A widget that takes its colours anew when the mode changes."""
+    """A widget that updates its colours when the mode changes."""
 
     def apply_theme(self) -> None:
-        """Take the colours of the theme's present mode."""
+        """Apply the colours of the current mode."""
 
 
 def restyle(widget: tk.Misc) -> None:
-    """Bring a widget and everything below it to the theme's present mode."""
+    """Apply the current mode to a widget and its children."""
     if isinstance(widget, Styled):
         widget.apply_theme()
     for child in widget.winfo_children():
@@ -39,17 +39,17 @@ class Panel(tk.Frame):
             super().__setattr__(name, value)
 
     def apply_theme(self) -> None:
-        """Take the colour of the theme's present mode."""
+        """Apply the colour of the current mode."""
         self.configure(background=self.theme.colour(self.token))
 
     def recolour(self, token: str) -> None:
-        """Show another token from now on."""
+        """Change the colour token."""
         self.token = token
         self.apply_theme()
 
 
 class Text(tk.Label):
-    """A line or a paragraph: its role gives the font, its token the colour."""
+    """A line or a paragraph: its role sets the font, its token the colour."""
 
     def __init__(
         self,
@@ -80,17 +80,17 @@ class Text(tk.Label):
         self.on = on
 
     def apply_theme(self) -> None:
-        """Take the colours of the theme's present mode."""
+        """Apply the colours of the current mode."""
         self.configure(foreground=self.theme.colour(self.token), background=self.theme.colour(self.on))
 
     def recolour(self, token: str, on: str | None = None) -> None:
-        """Show another token from now on."""
+        """Change the colour token."""
         if (token, on or self.on) != (self.token, self.on):
             self.token, self.on = token, on or self.on
             self.apply_theme()
 
-    def say(self, text: str) -> None:
-        """Show another text."""
+    def set_text(self, text: str) -> None:
+        """Change the text."""
         if self.cget("text") != text:
             self.configure(text=text)
 

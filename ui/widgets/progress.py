@@ -1,4 +1,4 @@
-"""A thin bar that shows a share of something; empty when there is nothing to show."""
+"""A thin progress bar."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class ThinBar(tk.Canvas):
         self.apply_theme()
 
     def apply_theme(self) -> None:
-        """Take the colours of the theme's present mode."""
+        """Apply the colours of the current mode."""
         self.configure(background=self.theme.colour(self._on))
         self.itemconfigure(self._track, fill=self.theme.colour("track"))
         self.itemconfigure(self._fill, fill=self.theme.colour("accent"))
 
     def set(self, share: float) -> None:
-        """Show a share; anything outside of 0 to 1 is brought there."""
+        """Show a share, clamped to 0 to 1."""
         share = min(1.0, max(0.0, share))
         if share != self.share:
             self.share = share

@@ -1,7 +1,7 @@
-"""The reward chart on a canvas: what is followed on the left scale, what is held out on its own at the right.
+"""The reward chart on a canvas: the training reward on the left scale, the held-out reward on the right one.
 
-The two are ratings of different reward models, so only their courses compare: the one that is only watched shows
-whether the other is raised honestly.
+The two come from different reward models, so only their trends are comparable. If the training reward rises while the
+held-out one falls, the training exploits its reward model.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ class RewardChart(tk.Canvas):
         self.apply_theme()
 
     def apply_theme(self) -> None:
-        """Take the colours of the theme's present mode."""
+        """Apply the colours of the current mode."""
         self.configure(background=self.theme.colour(self._on))
         self.draw()
 
     def show(self, measured: Sequence[RewardMeasured]) -> None:
-        """Draw another course."""
+        """Draw other measurements."""
         self._measured = measured
         self.draw()
 
     def draw(self) -> None:
-        """Draw everything anew."""
+        """Redraw everything."""
         self.delete("all")
         if not self._measured:
             return
@@ -97,7 +97,10 @@ class RewardChart(tk.Canvas):
     def _draw_legend(self, *, has_held_out: bool) -> None:
         px = self.theme.px
         x, y = px(_LEFT), px(12)
-        entries = [("followed", _FOLLOWED), *([("held out (right scale)", _HELD_OUT)] if has_held_out else [])]
+        entries = [
+            ("training reward", _FOLLOWED),
+            *([("held-out reward (right scale)", _HELD_OUT)] if has_held_out else []),
+        ]
         for text, token in entries:
             dash = _DASHES if token == _HELD_OUT else ()
             self.create_line(x, y, x + px(14), y, fill=self.theme.colour(token), width=px(2), dash=dash)
@@ -105,7 +108,7 @@ class RewardChart(tk.Canvas):
             x = self.bbox(item)[2] + px(16)
 
     def _point_at(self, event: tk.Event[Any]) -> None:
-        """Show what every reward model said at the measurement nearest to the pointer."""
+        """Show the rewards of all models at the measurement nearest to the pointer."""
         self.delete("pointer")
         px = self.theme.px
         span = self.winfo_width() - px(_LEFT + _RIGHT)
@@ -114,8 +117,8 @@ class RewardChart(tk.Canvas):
         low, high = self._steps
         found = nearest(self._measured, low + (event.x - px(_LEFT)) / span * (high - low))
         if found is not None:
-            columns = [BoxColumn("judge", reward_rows(found))]
-            # At the top, whatever the pointer's height: the chart is low, and each reward model has a row.
+            columns = [BoxColumn("reward model", reward_rows(found))]
+            # Always at the top: the chart is low, and each reward model has a row.
             draw_box(self, self.theme, (self._x(found.step), 0), reward_line(found), columns, tag="pointer")
 
     def _write(self, x: float, y: float, text: str, token: str, *, anchor: Any) -> int:

@@ -1,4 +1,4 @@
-"""A frame that scrolls, by wheel, by bar and by the keyboard's focus."""
+"""A frame that scrolls by wheel, bar and keyboard focus."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OWN_WHEEL = ("Text", "Treeview", "Listbox")
 
 
 class ScrollFrame(Panel):
-    """Put children into `body`; the bar shows only when they need more height than there is."""
+    """Put children into `body`; the bar appears only if they do not fit."""
 
     def __init__(self, master: tk.Misc, theme: Theme, colour: str = "window") -> None:
         super().__init__(master, theme, colour)
@@ -28,7 +28,7 @@ class ScrollFrame(Panel):
         self._window = self.canvas.create_window(0, 0, anchor="nw", window=self.body)
         self.canvas.configure(yscrollcommand=bar.set)
         self.columnconfigure(0, weight=1)
-        self.columnconfigure(1, minsize=theme.px(_GUTTER_PX))  # there also without a bar, so that nothing moves
+        self.columnconfigure(1, minsize=theme.px(_GUTTER_PX))  # reserved also without a bar, so that nothing moves
         self.rowconfigure(0, weight=1)
         self.canvas.grid(row=0, column=0, sticky="nsew")
         bar.grid(row=0, column=1, sticky="nse")
@@ -36,12 +36,12 @@ class ScrollFrame(Panel):
         self.canvas.bind("<Configure>", self._canvas_changed)
 
     def apply_theme(self) -> None:
-        """Take the colour of the theme's present mode."""
+        """Apply the colour of the current mode."""
         super().apply_theme()
         self.canvas.configure(background=self.theme.colour(self.token))
 
     def scroll_px(self, distance_px: int) -> None:
-        """Move the view down, or up for a negative distance; not beyond what there is."""
+        """Scroll down, or up for a negative distance, within the content."""
         if self.body.winfo_reqheight() > self.canvas.winfo_height():
             self.canvas.yview_scroll(distance_px, "units")
 
@@ -59,7 +59,7 @@ class ScrollFrame(Panel):
             self._scroll_to(bottom + margin - self.canvas.winfo_height())
 
     def to_top(self) -> None:
-        """Show the beginning."""
+        """Scroll to the top."""
         self.canvas.yview_moveto(0)
 
     def _scroll_to(self, y: float) -> None:
@@ -79,7 +79,7 @@ class ScrollFrame(Panel):
 
 
 def bind_wheel(root: tk.Tk) -> None:
-    """Let the wheel scroll the frame under the pointer, and Tab bring what it reaches into view."""
+    """Make the wheel scroll the frame under the pointer, and Tab scroll the focused widget into view."""
 
     def on_wheel(event: tk.Event[Any]) -> None:
         frame = _frame_around(event.widget)

@@ -11,7 +11,7 @@ from ui.theme import Theme
 
 
 class Slider(ctk.CTkSlider):  # type: ignore[misc]
-    """Calls back with the number it was moved to."""
+    """Calls back with its number when moved."""
 
     def __init__(
         self, master: tk.Misc, theme: Theme, last: int, on_move: Callable[[int], object], *, on: str = "window"

@@ -1,4 +1,4 @@
-"""A dense list: ttk's tree as a flat table, with images in the rows where wanted."""
+"""A dense list: ttk's tree as a flat table, optionally with images in the rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ui.widgets.ttk_style import style_ttk
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table: its name in code, its heading, its width and how its text stands."""
+    """A column of a table: its name in code, heading, width and alignment."""
 
     name: str
     heading: str
@@ -26,7 +26,7 @@ class Column:
 
 
 class Table(Panel):
-    """Rows by number; the first column may carry an image. Thousands of rows cost nothing until they are seen."""
+    """Rows by number; the first column may have an image. Invisible rows cost nothing."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Table(Panel):
         self.apply_theme()
 
     def apply_theme(self) -> None:
-        """Take the colours of the theme's present mode."""
+        """Apply the colours of the current mode."""
         super().apply_theme()
         if hasattr(self, "tree"):
             style_ttk(self, self.theme)
@@ -70,9 +70,9 @@ class Table(Panel):
                 self.tree.tag_configure(tag, foreground=self.theme.colour(tag))
 
     def set_rows(self, rows: Sequence[tuple[str, Sequence[str], str]]) -> None:
-        """Show rows: the first column's text, the others', and a tag for the colour ("" for the usual one).
+        """Show rows: the first column's text, the others', and a tag for the colour ("" for the default).
 
-        Rows that are there already are changed in place, so that the selection stays.
+        Existing rows are changed in place, so that the selection stays.
         """
         present = len(self.tree.get_children())
         for index, (text, values, tag) in enumerate(rows):
@@ -91,9 +91,9 @@ class Table(Panel):
             self.tree.set(str(index), column, text)
 
     def set_image(self, index: int, image: Any) -> None:
-        """Show an image in the first column; None takes it away."""
+        """Show an image in the first column; None removes it."""
         if self.tree.exists(str(index)):
-            self._images[index] = image  # Tk keeps no reference of its own
+            self._images[index] = image  # Tk keeps no reference itself
             self.tree.item(str(index), image=image or "")
 
     @property
@@ -102,7 +102,7 @@ class Table(Panel):
         return sorted(int(iid) for iid in self.tree.selection())
 
     def select(self, indices: Sequence[int]) -> None:
-        """Select rows and bring the first of them into view."""
+        """Select rows and scroll to the first of them."""
         known = [str(i) for i in indices if self.tree.exists(str(i))]
         self.tree.selection_set(known)
         if known:
@@ -110,12 +110,12 @@ class Table(Panel):
             self.tree.see(known[0])
 
     def on_events(self, handlers: Mapping[str, Callable[[], object]]) -> None:
-        """Call back on keys and clicks in the list, by Tk sequence."""
+        """Bind keys and clicks of the list, by Tk sequence."""
         for sequence, handler in handlers.items():
             self._bind(sequence, handler)
 
     def row_and_column_at(self, event: tk.Event[Any]) -> tuple[int, str] | None:
-        """Return the row's number and the column's name under a mouse event; None outside of the rows."""
+        """Return the row number and column name under a mouse event; None outside the rows."""
         iid = self.tree.identify_row(event.y)
         if not iid:
             return None

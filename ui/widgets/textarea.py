@@ -1,4 +1,4 @@
-"""A few lines of text bound to a variable."""
+"""A multi-line text bound to a variable."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ui.widgets.focus import focused_widget
 
 
 class TextArea(tk.Frame):
-    """A bordered text of several lines; the variable always holds what it shows."""
+    """A bordered text of several lines, always in sync with the variable."""
 
     def __init__(self, master: tk.Misc, theme: Theme, variable: tk.StringVar, *, lines: int = 3) -> None:
         super().__init__(master, borderwidth=0, padx=1, pady=1)
@@ -40,7 +40,7 @@ class TextArea(tk.Frame):
         self._show()
 
     def apply_theme(self) -> None:
-        """Take the colours of the theme's present mode."""
+        """Apply the colours of the current mode."""
         colour = self.theme.colour
         self.text.configure(
             background=colour("field"),
@@ -52,12 +52,12 @@ class TextArea(tk.Frame):
         self._draw_border(has_focus=False)
 
     def mark_invalid(self, is_invalid: bool) -> None:
-        """Show by the border whether the text fits."""
+        """Mark the text as valid or invalid by its border."""
         self._is_invalid = is_invalid
         self._draw_border(has_focus=focused_widget(self) is self.text)
 
     def destroy(self) -> None:
-        """Let go of the variable, too."""
+        """Also unsubscribe from the variable."""
         self._variable.trace_remove("write", self._trace)
         super().destroy()
 

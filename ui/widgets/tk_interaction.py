@@ -1,4 +1,4 @@
-"""The verbs of `Interaction` as Tk dialogs."""
+"""The `Interaction` as Tk dialogs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAX_WARNINGS = 8
 
 
 class TkInteraction:
-    """Asks and tells on the screen."""
+    """Asks questions and shows messages in dialogs."""
 
     def __init__(self, root: tk.Tk, theme: Theme) -> None:
         self._root = root
@@ -78,9 +78,9 @@ class TkInteraction:
         return Dialog(self._root, self._theme, title, message, answers, severity=severity).ask()
 
     def confirm_start(self, warnings: Sequence[Problem], preview: Preview | None) -> bool:
-        """Show what the check found and what the run will do; return whether to start."""
+        """Show the warnings of the check and the preview of the run; return whether to start."""
         answers = (Answer("back", "Back"), Answer("start", "Start", is_default=True))
-        dialog = Dialog(self._root, self._theme, "Before the start", "", answers, severity="warning")
+        dialog = Dialog(self._root, self._theme, "Before you start", "", answers, severity="warning")
         theme, px = self._theme, self._theme.px
         for problem in warnings[:_MAX_WARNINGS]:
             text = f"{problem.message} {problem.advice}".strip()
@@ -94,7 +94,7 @@ class TkInteraction:
         return dialog.ask() == "start"
 
     def show_failure(self, failure: Failure) -> None:
-        """Tell of a fault: the sentence, the advice; the details on request."""
+        """Show an error: message and advice; details on request."""
         answers = [Answer("close", "Close", is_default=True)]
         if failure.details:
             answers.insert(0, Answer("copy", "Copy details"))
@@ -114,7 +114,7 @@ class TkInteraction:
                     return
 
     def open_path(self, path: Path) -> None:
-        """Show a file or a folder in the system's own program for it."""
+        """Open a file or folder in the system's program for it."""
         try:
             if sys.platform == "win32":
                 os.startfile(path)
@@ -125,8 +125,8 @@ class TkInteraction:
             self._show_path(path)
 
     def _show_path(self, path: Path) -> None:
-        """Show a path to copy, where the system has no program to open it."""
-        dialog = Dialog(self._root, self._theme, "It is here", "", (Answer("ok", "Close", is_default=True),))
+        """Show a path to copy, if the system has no program to open it."""
+        dialog = Dialog(self._root, self._theme, "Location", "", (Answer("ok", "Close", is_default=True),))
         box = Panel(dialog.content, self._theme)
         box.pack(fill="x", pady=(10, 0))
         variable = TextVar(master=dialog, value=str(path))

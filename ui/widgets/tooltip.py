@@ -1,4 +1,4 @@
-"""One tip window for the whole program: it appears beside the pointer after a while and stays on the screen."""
+"""One tooltip window for the whole program; it appears beside the pointer after a delay."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Tooltips:
         root.bind_all("<Button>", self._leave, add=True)
 
     def attach(self, widget: tk.Misc, text: Callable[[], str]) -> None:
-        """Show `text()` when the pointer rests on a widget or on what it is made of; an empty text shows nothing."""
+        """Show `text()` when the pointer stays on a widget or its children; an empty text shows nothing."""
         for part in (widget, *widget.winfo_children()):
             # tk.Misc.bind: customtkinter's own `bind` reaches only some of its parts.
             tk.Misc.bind(part, "<Enter>", lambda event: self._enter(event, text), add="+")
             tk.Misc.bind(part, "<Leave>", self._leave, add="+")
 
     def show(self, text: str, x: int, y: int) -> None:
-        """Show a tip now, near a point of the screen and wholly on it."""
+        """Show a tip now, near a point and fully on the screen."""
         window, label = self._ready_window()
         label.configure(text=text)
         window.update_idletasks()
@@ -46,13 +46,13 @@ class Tooltips:
         window.lift()
 
     def close(self) -> None:
-        """Show nothing any more."""
+        """Hide the tip."""
         self._leave()
         self._is_closed = True
 
     @property
     def shown_text(self) -> str:
-        """The tip on the screen; empty when there is none."""
+        """The text of the visible tip, or an empty text."""
         if self._window is None or self._label is None or not self._window.winfo_viewable():
             return ""
         return str(self._label.cget("text"))

@@ -1,4 +1,4 @@
-"""ttk in our colours: tables, and Tk's own file dialogs on Linux, which are made of it."""
+"""The ttk theme: tables, and Tk's own file dialogs on Linux, which use it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from ui.theme import Theme
 
-# A row without the arrow that opens a branch: our tables are flat.
+# A row without the arrow of a branch: our tables are flat.
 _FLAT_ITEM: Any = [
     (
         "Treeitem.padding",
@@ -24,7 +24,7 @@ _FLAT_ITEM: Any = [
 
 
 def style_ttk(root: tk.Misc, theme: Theme) -> None:
-    """Set the styles; called again after the mode changed."""
+    """Set the styles; called again when the mode changes."""
     style = ttk.Style(root)
     if style.theme_use() != "clam":
         style.theme_use("clam")

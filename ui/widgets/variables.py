@@ -1,7 +1,7 @@
-"""Tk variables that may be collected on any thread.
+"""Tk variables that can be garbage-collected on any thread.
 
-Python's collector runs on whichever thread allocates, so also on the training thread and the background ones. A plain
-variable that dies there calls Tk from there, and waits for the window to answer. These leave their few bytes to Tk.
+Python's garbage collector runs on whichever thread allocates, including the training thread. A plain variable that is
+collected there calls Tk and waits for the window. These leave their few bytes to Tk instead.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ def _is_tk_thread() -> bool:
 
 
 class TextVar(tk.StringVar):
-    """A variable that holds text."""
+    """A text variable."""
 
     def __del__(self) -> None:
         if _is_tk_thread():
@@ -23,7 +23,7 @@ class TextVar(tk.StringVar):
 
 
 class FlagVar(tk.BooleanVar):
-    """A variable that is true or false."""
+    """A boolean variable."""
 
     def __del__(self) -> None:
         if _is_tk_thread():

@@ -1,4 +1,4 @@
-"""The root window, and the one place that sets customtkinter up."""
+"""The root window, and the one place that configures customtkinter."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _MAX_SCALE = 3.0
 
 
 def create_root(theme: Theme, *, scale_percent: int = 0) -> tk.Tk:
-    """Create the hidden root window and bring theme and customtkinter to its screen's scale; 0 % means measured."""
+    """Create the hidden root window and set the scale of theme and customtkinter; 0 % means measured."""
     _become_dpi_aware()
-    # Both trackers poll ten to thirty times a second for what cannot change here: mode and scale are set below.
+    # Both trackers poll ten to thirty times a second; mode and scale are set below instead.
     AppearanceModeTracker.update_loop_running = True
     ScalingTracker.update_loop_running = True
     ctk.deactivate_automatic_dpi_awareness()
@@ -39,7 +39,7 @@ def create_root(theme: Theme, *, scale_percent: int = 0) -> tk.Tk:
 
 
 def switch_mode(root: tk.Tk, theme: Theme, mode: Mode) -> None:
-    """Change between dark and light, in every widget there is."""
+    """Switch all widgets between dark and light."""
     theme.mode = mode
     root.configure(background=theme.colour("window"))
     restyle(root)
@@ -47,7 +47,7 @@ def switch_mode(root: tk.Tk, theme: Theme, mode: Mode) -> None:
 
 
 def screen_scale(root: tk.Tk) -> float:
-    """Return how many screen pixels a design pixel takes, in quarters."""
+    """Return the screen pixels per design pixel, in quarters."""
     if sys.platform == "darwin":
         return 1.0  # points, not pixels
     dpi = max(root.winfo_fpixels("1i"), _xft_dpi())
@@ -56,13 +56,13 @@ def screen_scale(root: tk.Tk) -> float:
 
 
 def forget_window(window: tk.Tk | tk.Toplevel) -> None:
-    """Drop what customtkinter keeps of a window that was destroyed; its own Toplevel does this, ours are plain."""
+    """Remove a destroyed window from customtkinter's registry; its own Toplevel does this, ours are plain."""
     ScalingTracker.window_widgets_dict.pop(window, None)
     ScalingTracker.window_dpi_scaling_dict.pop(window, None)
 
 
 def bind_clicks(root: tk.Tk) -> None:
-    """Take the focus from an entry when something beside it is clicked."""
+    """Take the focus from an entry when the user clicks outside it."""
 
     def clicked(event: tk.Event[Any]) -> None:
         is_beside = isinstance(event.widget, tk.Frame | tk.Label)
@@ -73,7 +73,7 @@ def bind_clicks(root: tk.Tk) -> None:
 
 
 def _xft_dpi() -> float:
-    """Return the resolution the desktop asks for on X11, which the screen's millimetres do not tell; else 0."""
+    """Return the desktop's resolution setting on X11, which the screen's size does not reveal; else 0."""
     xrdb = shutil.which("xrdb") if sys.platform.startswith("linux") else None
     if xrdb is None:
         return 0.0

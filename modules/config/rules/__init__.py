@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from modules.config.rules.adapters import custom_layers
+from modules.config.rules.adapters import custom_layers, file_form
 from modules.config.rules.dtypes import mixed_16_bit
 from modules.config.rules.fused import fused_back_pass
 from modules.config.rules.images import concepts, samples, sizes
@@ -27,6 +27,7 @@ RULES: tuple[Rule, ...] = (
     supported,
     something_is_trained,
     custom_layers,
+    file_form,
     sizes,
     concepts,
     samples,

@@ -43,7 +43,7 @@ def adapter_kind(header: CheckpointHeader) -> FileKind | None:
         facts["names"] = names
     if ranks := _ranks(header.shapes):
         facts["rank"] = "-".join(map(str, sorted({min(ranks), max(ranks)})))
-    facts["layers"] = str(len({n.split(".lora", 1)[0].rsplit(".alpha", 1)[0] for n in header.shapes if ".lora" in n}))
+    facts["layers"] = str(_num_layers(header.shapes, facts["form"]))
     if header.has("bundle_emb."):
         facts["embeddings"] = "bundled"
     stranger = _stranger(header.shapes)
@@ -75,6 +75,13 @@ def _form(header: CheckpointHeader) -> str:
     if any(n.endswith((".lora_A.weight", ".lora.up.weight", ".lora_R.weight")) for n in header.shapes):
         return "diffusers"
     return "unknown"
+
+
+def _num_layers(names: Iterable[str], form: str) -> int:
+    """Return how many layers of a model have an adapter. kohya's names end before the first dot."""
+    if form == "kohya":
+        return len({n.split(".", 1)[0] for n in names if not n.startswith("bundle_emb.")})
+    return len({n.split(".lora", 1)[0] for n in names if ".lora" in n})
 
 
 def _names(header: CheckpointHeader) -> str:

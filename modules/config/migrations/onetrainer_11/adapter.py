@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from modules.adapters.registry import ADAPTERS
 from modules.config.migrations.onetrainer_11.tables import DTYPES, choose_layers, move_all, remember
 from modules.config.migrations.taking import Notes, Tree, choose, put
-from modules.config.sections.adapter import Loha, Lokr, Lora, Oft
 
 _KINDS = {"LORA": "lora", "LOHA": "loha", "LOKR": "lokr", "OFT_2": "oft"}
-_CLASSES = {"lora": Lora, "loha": Loha, "lokr": Lokr, "oft": Oft}
 # Keys of one kind alone, and the field of it.
 _OWN: Mapping[str, Mapping[str, str]] = {
     "lora": {
@@ -54,7 +53,7 @@ def adapter_of(rest: Tree, result: Tree, notes: Notes) -> None:
     choose_layers(rest, settings, ("layers", "custom_layers", "layers_regex"), notes, where="adapter.layers")
     put(result, "adapter", settings)
     for other, fields in own.items():
-        usual = _CLASSES[other]().model_dump()
+        usual = ADAPTERS[other].settings().model_dump()
         remember(result, "adapter", other, {key: value for key, value in fields.items() if value != usual[key]})
 
 

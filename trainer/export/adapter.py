@@ -11,15 +11,15 @@ from typing import Protocol
 
 import torch
 
-from modules.adapters.lora import LoraAdapter
+from modules.adapters.protocol import Adapter, AdapterKind, kind_of
+from modules.adapters.registry import ADAPTERS
 from modules.config.codec import encode
-from modules.config.schema import Config, lora_of
+from modules.config.schema import Config
 from modules.data.dataset import Dataset
 from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.spec import LoraNaming
-from modules.formats.lora_files import LoraLayerWeights, to_kohya, to_peft
 from modules.formats.metadata import LoraFacts, lora_metadata, tag_frequency
-from modules.formats.safetensors_io import OnWritten, Writable, payload_sha256, write_safetensors
+from modules.formats.safetensors_io import OnWritten, payload_sha256, write_safetensors
 from modules.system.dtypes import dtype_of
 
 
@@ -49,10 +49,10 @@ class Exporter(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class LoraExporter:
+class AdapterExporter:
     """Knows the run's adapters and what to tell of them; `thumbnail()` gives an image as a data URL, or nothing."""
 
-    adapters: Sequence[LoraAdapter]
+    adapters: Sequence[Adapter]
     naming: LoraNaming
     config: Config
     dataset: Dataset
@@ -69,22 +69,13 @@ class LoraExporter:
         epoch: int,
         on_written: OnWritten | None = None,
     ) -> None:
-        """Write the LoRA whose weights are `values` (by full parameter name) in the config's format and dtype.
+        """Write the adapters whose weights are `values` (by full parameter name) in the config's format and dtype.
 
         Atomic: on any error the former file stands. Raises DarkroomError where a weight is not finite.
         """
         output = self.config.output
-        layers = [
-            LoraLayerWeights(adapter.part, path, down, up, adapter.shape.alpha)
-            for adapter in self.adapters
-            for path, (down, up) in adapter.factors(values).items()
-        ]
-        form_metadata: dict[str, str] = {}
-        tensors: Mapping[str, Writable]
-        if output.format == "kohya":
-            tensors = to_kohya(layers, self.naming.kohya_name)
-        else:
-            tensors, form_metadata = to_peft(layers, self.naming.peft_name)
+        layers = [layer for adapter in self.adapters for layer in adapter.stored_layers(values)]
+        tensors, form_metadata = self._kind.write(layers, output.format, self.naming)
         dtype = dtype_of(output.dtype)
         facts = self._facts(path.stem, now=now, step=step, epoch=epoch)
         metadata = lora_metadata(facts, payload_sha256=payload_sha256(tensors, dtype=dtype))
@@ -92,18 +83,25 @@ class LoraExporter:
             metadata[CONFIGS_KEY] = self.naming.own_configs
         write_safetensors(path, tensors, metadata | form_metadata, dtype=dtype, on_written=on_written)
 
+    @property
+    def _kind(self) -> AdapterKind:
+        return kind_of(ADAPTERS[self.config.adapter.name])
+
     def _facts(self, title: str, *, now: datetime, step: int, epoch: int) -> LoraFacts:
         captions: dict[str, list[str]] = {c.name: [] for c in self.dataset.concepts}
         for example in self.dataset.examples:
             captions[self.dataset.concepts[example.concept].name] += example.image.captions
+        network_of = ADAPTERS[self.config.adapter.name].network
+        assert network_of is not None  # only an adapter that is not supported yet has none
+        network = network_of(self.config.adapter)
         return LoraFacts(
             title=title,
             base_model=Path(self.config.model.base_model).name,
             base_version=self.naming.base_version,
             is_v2=self.naming.is_v2,
             architecture=self.naming.architecture,
-            rank=lora_of(self.config).rank,
-            alpha=lora_of(self.config).alpha,
+            rank=network.rank,
+            alpha=network.alpha,
             resolution_px=max(self.config.data.resolution_px),
             clip_skip=self.config.model.clip_skip,
             num_images=len(self.dataset.examples),
@@ -111,6 +109,8 @@ class LoraExporter:
             steps=step,
             seed=self.config.general.seed,
             created=now,
+            network_module=network.module,
+            network_args=network.args,
             prediction=self.naming.prediction,
             tag_frequency=tag_frequency(captions),
             config_json=embedded_config(self.config),

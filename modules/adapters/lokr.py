@@ -1,0 +1,194 @@
+"""LoKr: its settings and its record. Torch-free; the layers are in `lokr_layers`.
+
+LoKr (Yeh et al. 2023, arXiv 2309.14859, section 3; Edalati et al. 2022, "KronA") adds the Kronecker product of two
+small matrices to a weight: `W + scale * kron(w1, w2)`, with w1 of (a, b) and w2 of (out / a, in / b, kernel).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from annotated_types import Ge, Le
+
+from modules.adapters.settings import (
+    AN_ADAPTER,
+    Alpha,
+    Bundle,
+    Dropout,
+    LayerNames,
+    LayerPatterns,
+    Layers,
+    Rank,
+    StartFrom,
+    WeightType,
+)
+from modules.adapters.spec import AdapterSpec, NetworkFacts, Shape
+from modules.settings.field import Section, Setting, When
+
+if TYPE_CHECKING:
+    from modules.memory.tape import Array
+    from modules.memory.walk import Walk
+
+
+class Lokr(Section):
+    """LoKr (Yeh et al. 2024): a Kronecker product of a small and a low-rank matrix."""
+
+    name: Literal["lokr"] = "lokr"
+    rank: Rank = 16
+    alpha: Alpha = 16.0
+    dropout: Dropout = 0.0
+    start_from: StartFrom = ""
+    layers: Layers = "attention_mlp"
+    custom_layers: LayerNames = ""
+    layers_regex: LayerPatterns = False
+    dtype: WeightType = "float32"
+    bundle_embeddings: Bundle = True
+    factor: Annotated[
+        int,
+        Ge(-1),
+        Le(1024),
+        Setting(
+            "Factor",
+            "The size of the first, small matrix: the smaller it is, the larger is the file. -1 makes both matrices as "
+            "alike in size as the layer allows, which gives the smallest file.",
+            group="Adapter",
+            applies_when=AN_ADAPTER,
+        ),
+    ] = -1
+    decompose_both: Annotated[
+        bool,
+        Setting(
+            "Decompose both",
+            "Makes the first matrix a low-rank product, too, where the rank is small enough.",
+            group="Adapter",
+            level="advanced",
+            applies_when=AN_ADAPTER,
+        ),
+    ] = False
+    use_tucker: Annotated[
+        bool,
+        Setting(
+            "Tucker form",
+            "Decomposes the kernels of convolutions as well, where they are larger than 1x1.",
+            group="Adapter",
+            level="advanced",
+            applies_when=AN_ADAPTER,
+        ),
+    ] = False
+    full_matrix: Annotated[
+        bool,
+        Setting(
+            "Full matrix",
+            "Trains both matrices in full, whatever the rank is. Alpha then has no effect.",
+            group="Adapter",
+            level="advanced",
+            applies_when=AN_ADAPTER,
+        ),
+    ] = False
+    decompose: Annotated[
+        bool,
+        Setting(
+            "DoRA",
+            "Learns length and direction of the weights apart (Liu et al. 2024).",
+            group="Adapter",
+            level="advanced",
+            applies_when=AN_ADAPTER,
+            not_yet="refused",
+        ),
+    ] = False
+    decompose_output_axis: Annotated[
+        bool,
+        Setting(
+            "DoRA: along the outputs",
+            "Takes the length along the outputs of a layer and not along its inputs.",
+            group="Adapter",
+            level="advanced",
+            applies_when=When("decompose", (True,)),
+            not_yet="refused",
+        ),
+    ] = True
+    vec_trick: Annotated[
+        bool,
+        Setting(
+            "Vec trick",
+            "Multiplies by the two matrices one after the other and never builds their product. Uses less memory; the "
+            "result is the same but for rounding.",
+            group="Adapter",
+            level="advanced",
+            applies_when=AN_ADAPTER,
+        ),
+    ] = True
+
+
+def factorization(size: int, factor: int = -1) -> tuple[int, int]:
+    """Return a size as a product of two numbers, the smaller one first, as LyCORIS splits the sides of a weight.
+
+    The smaller one is the largest divisor up to `factor` and the square root of the size; -1 means no limit. A factor
+    that divides the size is always one of the two.
+    """
+    if factor > 0 and size % factor == 0:
+        return min(factor, size // factor), max(factor, size // factor)
+    limit = math.isqrt(size) if factor < 1 else min(factor, math.isqrt(size))
+    small = next(n for n in range(limit, 0, -1) if size % n == 0)
+    return small, size // small
+
+
+def factor_shapes(settings: Lokr, weight: Shape) -> dict[str, Shape]:
+    """Return the shapes of what LoKr trains beside a weight of (out, in, kernel), by their names in LyCORIS files.
+
+    A matrix is a low-rank product, "_a" times "_b", where the rank is below half of its longer side.
+    """
+    out_channels, in_channels, *kernel = weight
+    (rows_1, rows_2), (columns_1, columns_2) = (factorization(n, settings.factor) for n in (out_channels, in_channels))
+    rank = settings.rank
+    if settings.decompose_both and not settings.full_matrix and rank < max(rows_1, columns_1) / 2:
+        shapes: dict[str, Shape] = {"lokr_w1_a": (rows_1, rank), "lokr_w1_b": (rank, columns_1)}
+    else:
+        shapes = {"lokr_w1": (rows_1, columns_1)}
+    if settings.full_matrix or rank >= max(rows_2, columns_2) / 2:
+        return shapes | {"lokr_w2": (rows_2, columns_2, *kernel)}
+    if settings.use_tucker and math.prod(kernel) > 1:
+        return shapes | {"lokr_t2": (rank, rank, *kernel), "lokr_w2_a": (rank, rows_2), "lokr_w2_b": (rank, columns_2)}
+    return shapes | {"lokr_w2_a": (rows_2, rank), "lokr_w2_b": (rank, columns_2 * math.prod(kernel))}
+
+
+def walk(settings: Lokr, walk: Walk, path: str, weight: Shape, x: Array, out: Array) -> Array:
+    """Run LoKr on the estimate's tape: w2 on each block of the inputs, then w1 across the blocks, or their product."""
+    out_channels, in_channels, *kernel = weight
+    shapes = factor_shapes(settings, weight)
+    if not settings.vec_trick:
+        return walk.adapter_product(
+            f"{path}.lokr", x, shapes, channels=out_channels, out=out, composed=math.prod(weight)
+        )
+    (rows_1, rows_2), (columns_1, columns_2) = (factorization(n, settings.factor) for n in (out_channels, in_channels))
+    first = {name: shape for name, shape in shapes.items() if "w1" in name}
+    second = {name: shape for name, shape in shapes.items() if "w1" not in name}
+    # w1 is computed, too: it is multiplied by the scale. As many numbers as that are next to nothing.
+    num_second = 0 if "lokr_w2" in second else rows_2 * columns_2 * math.prod(kernel)
+    middle = walk.adapter_product(f"{path}.w2", x, second, channels=columns_1 * rows_2, out=out, composed=num_second)
+    return walk.adapter_product(
+        f"{path}.w1", middle, first, channels=out_channels, out=out, composed=rows_1 * columns_1
+    )
+
+
+def network(settings: Lokr) -> NetworkFacts:
+    """Return what kohya's metadata say of a LoKr."""
+    args = {
+        "algo": "lokr",
+        "factor": str(settings.factor),
+        "decompose_both": str(settings.decompose_both),
+        "full_matrix": str(settings.full_matrix),
+        "use_tucker": str(settings.use_tucker),
+        "dropout": f"{settings.dropout:g}",
+    }
+    return NetworkFacts("lycoris.kohya", settings.rank, settings.alpha, args)
+
+
+LOKR = AdapterSpec(
+    "LoKr",
+    Lokr,
+    factory="modules.adapters.lokr_layers:LOKR_KIND",
+    walk=walk,
+    network=network,
+)

@@ -1,0 +1,167 @@
+"""The settings that adapters share. Each adapter's own ones stand in its file, which puts them all together."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Protocol
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from modules.settings.field import Setting, When
+
+AN_ADAPTER = When("training.trains", ("adapter",))
+
+
+Rank = Annotated[
+    int,
+    Ge(1),
+    Le(1024),
+    Setting(
+        "Rank",
+        "How much the LoRA can hold; 8 to 32 for most subjects. The file grows with it.",
+        group="Adapter",
+        applies_when=AN_ADAPTER,
+    ),
+]
+Alpha = Annotated[
+    float,
+    Gt(0),
+    Le(4096),
+    Setting(
+        "Alpha",
+        "The strength of the LoRA is alpha divided by rank; equal values give strength 1.",
+        group="Adapter",
+        applies_when=AN_ADAPTER,
+    ),
+]
+Dropout = Annotated[
+    float,
+    Ge(0),
+    Lt(1),
+    Setting(
+        "Dropout",
+        "The share of the LoRA's inputs that are left out at random.",
+        group="Adapter",
+        applies_when=AN_ADAPTER,
+        level="advanced",
+    ),
+]
+Layers = Annotated[
+    Literal["attention_mlp", "attention", "all", "custom"],
+    Setting(
+        "Layers",
+        "Which layers of the image model get a LoRA: those of the attention blocks, only the attention "
+        "itself, every linear and convolution layer, or those you name. The text encoder always gets all.",
+        group="Adapter",
+        applies_when=AN_ADAPTER,
+        level="advanced",
+        choice_labels={
+            "attention_mlp": "Attention blocks",
+            "attention": "Attention only",
+            "all": "All layers",
+            "custom": "Named below",
+        },
+    ),
+]
+LayerNames = Annotated[
+    str,
+    Setting(
+        "Layer names",
+        "Parts of layer names, separated by commas: a layer is taken if its name contains one of them.",
+        group="Adapter",
+        level="advanced",
+        applies_when=When("layers", ("custom",)),
+    ),
+]
+LayerPatterns = Annotated[
+    bool,
+    Setting(
+        "Names are patterns",
+        "Reads the layer names as regular expressions.",
+        group="Adapter",
+        level="advanced",
+        applies_when=When("layers", ("custom",)),
+        not_yet="refused",
+    ),
+]
+StartFrom = Annotated[
+    str,
+    Setting(
+        "Start from",
+        "A LoRA file to learn on from, in kohya or diffusers form. Its rank and its layers must be those set here.",
+        group="Adapter",
+        level="advanced",
+        applies_when=AN_ADAPTER,
+        path_kind="file",
+        empty_means="a fresh LoRA",
+    ),
+]
+WeightType = Annotated[
+    Literal["float32", "bfloat16", "float16"],
+    Setting(
+        "Weight type",
+        "The number format of the LoRA's own weights while training.",
+        group="Adapter",
+        applies_when=AN_ADAPTER,
+        level="advanced",
+        choice_labels={"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"},
+        not_yet_choices=frozenset({"float16"}),
+    ),
+]
+Bundle = Annotated[
+    bool,
+    Setting(
+        "Embeddings in the same file",
+        "Writes the embeddings that are trained beside the adapter into its file.",
+        group="Adapter",
+        level="advanced",
+        applies_when=AN_ADAPTER,
+        not_yet="ignored",
+    ),
+]
+
+
+class AdapterSettings(Protocol):
+    """What the settings of every adapter have."""
+
+    @property
+    def name(self) -> str:
+        """The adapter's name, by which the registry knows it."""
+        ...
+
+    @property
+    def dropout(self) -> float:
+        """The share of the adapter's inputs that are left out at random while it trains."""
+        ...
+
+    @property
+    def start_from(self) -> str:
+        """The file to start from; empty for a fresh adapter."""
+        ...
+
+    @property
+    def layers(self) -> str:
+        """Which layers get an adapter: a preset's name, or "custom"."""
+        ...
+
+    @property
+    def custom_layers(self) -> str:
+        """With "custom", parts of layer names, separated by commas."""
+        ...
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the adapter's own weights while training."""
+        ...
+
+    def model_dump(self) -> dict[str, Any]:
+        """Return the settings as plain data, `name` among them."""
+        ...
+
+
+# Parts of diffusers' layer names; the presets mean what OneTrainer's of like name mean.
+_LAYER_PRESETS = {"attention_mlp": ("attentions",), "attention": ("attn",), "all": ("",)}
+
+
+def layer_entries(layers: str, custom_layers: str) -> tuple[str, ...]:
+    """Return what names of layers that get an adapter contain, one of these; none where nothing is named."""
+    return _LAYER_PRESETS.get(layers) or tuple(e.strip() for e in custom_layers.split(",") if e.strip())

@@ -1,0 +1,66 @@
+"""What is known of an adapter before anything is built: a record in the adapter's own file. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from modules.settings.field import Section
+
+if TYPE_CHECKING:  # the window reads this file and never runs the estimate's tape
+    from modules.memory.tape import Array
+    from modules.memory.walk import Walk
+
+FileForm = Literal["kohya", "diffusers"]
+Shape = tuple[int, ...]
+
+
+# `walk(settings, walk, path, weight, x, out)` runs an adapter on the memory estimate's tape beside the layer at `path`,
+# whose weight has the shape `weight` (out, in, and height and width of a kernel), whose input is `x` and whose result
+# is `out`. It returns what is to be added to `out`.
+AdapterWalk = Callable[[Any, "Walk", str, Shape, "Array", "Array"], "Array"]
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkFacts:
+    """What kohya's `ss_network_*` metadata say of an adapter: its module, rank ("dim"), alpha and other arguments."""
+
+    module: str
+    rank: int
+    alpha: float
+    args: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterSpec:
+    """An adapter: what people call it, its settings, and what the rest of the program needs to know of it.
+
+    `label` is also what `modules/formats` calls files of its kind. `factory` names its `AdapterKind`
+    (`modules/adapters/protocol.py`) as "module:name", imported inside the training thread; it is empty for an adapter
+    that files may name and that is not supported yet. `forms` are the file forms it can be written in.
+    `walk` is what the memory estimate counts, `network(settings)` what the file's metadata say.
+    """
+
+    label: str
+    settings: type[Section]
+    factory: str = ""
+    forms: tuple[FileForm, ...] = ("kohya",)
+    supports_dora: bool = False
+    walk: AdapterWalk | None = None
+    network: Callable[[Any], NetworkFacts] | None = None
+
+    @property
+    def name(self) -> str:
+        """The name in configs, which the settings declare."""
+        return str(self.settings.model_fields["name"].default)
+
+    @property
+    def help(self) -> str:
+        """What it is, in a sentence."""
+        return (self.settings.__doc__ or "").strip().splitlines()[0]
+
+    @property
+    def is_supported(self) -> bool:
+        """Whether a run can train it."""
+        return bool(self.factory)
