@@ -1,1 +1,1 @@
-"""Verbs and time: runs, steps, schedules, backups, events."""
+"""The training engine: runs, steps, callbacks, backups and events."""

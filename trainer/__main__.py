@@ -1,20 +1,20 @@
 """The command line: `python -m trainer VERB ...`, the same configs and the same engine as the window.
 
     python -m trainer train CONFIG          CONFIG is a file, or the name of a preset such as '#demo'
-    python -m trainer resume RUN            a run's folder, one of its backups, or a workspace
-    python -m trainer check CONFIG          what is wrong with it, and what it would do
-    python -m trainer sample CONFIG         paint its samples, with a LoRA if one is given
+    python -m trainer resume RUN            RUN is a run's folder, one of its backups, or a workspace
+    python -m trainer check CONFIG          list the errors and warnings of a config, and what the run would do
+    python -m trainer sample CONFIG         generate its samples, with a LoRA if one is given
     python -m trainer cache CONFIG          fill the caches and stop
-    python -m trainer inspect FILE          what a model file or folder is, and which programs load it
-    python -m trainer convert IN OUT        a model or a LoRA into another form or number format
-    python -m trainer secrets list          tokens and passwords: which are set; set, remove, import
-    python -m trainer diff CONFIG [OTHER]   in which settings it differs from another, or from the defaults
-    python -m trainer schema                the config's JSON Schema, for editors; --markdown: every setting
-    python -m trainer make-demo-model       train the demo model from nothing
+    python -m trainer inspect FILE          describe a model file or folder and list the programs that load it
+    python -m trainer convert IN OUT        convert a model or a LoRA to another format or dtype
+    python -m trainer secrets list          list which tokens and passwords are set; also set, remove, import
+    python -m trainer diff CONFIG [OTHER]   list the settings that differ from another config or the defaults
+    python -m trainer schema                print the config's JSON Schema, for editors; --markdown: every setting
+    python -m trainer make-demo-model       train the demo model from scratch
     python -m trainer benchmark             measure the program on this machine
 
 Any setting can be changed for one run with --set, as in --set training.epochs=20.
-Exit codes: 0 done, 1 the run failed, 2 the command or the config is wrong, 130 stopped by the user.
+Exit codes: 0 success, 1 the run failed, 2 the command or the config is invalid, 130 stopped by the user.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         code = int(options.run(options))
-        sys.stdout.flush()  # here, where a closed pipe can still be met
+        sys.stdout.flush()  # here, so that a closed pipe is caught below
         return code
     except DarkroomError as error:
         print(redacted(f"{error.message}\n{error.advice}".strip()), file=sys.stderr)
         return WRONG
-    except BrokenPipeError:  # whoever read the output, as head, has seen enough
+    except BrokenPipeError:  # the reader, such as head, closed the pipe early
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
 

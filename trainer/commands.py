@@ -1,9 +1,9 @@
-"""What the user asks of a running training, and the desk where the trainer picks it up.
+"""The commands a user can send to a running training, and the desk that holds them until the trainer takes them.
 
 The window (or a signal, or the parent process) puts commands on the desk from any thread. The training thread calls
 `check()` between micro-batches, between cached items and between denoising steps: it waits there while the run is
-paused and raises `StopRequested` once the run is to stop. What is to be done at the next full step (a sample, a
-validation, a backup, a save) is collected and taken by the callbacks.
+paused and raises `StopRequested` once the run is to stop. Commands for the next full step (sample, validate, back up,
+save) are collected, and the callbacks take them.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End the run at the next possible moment, leaving a state to resume from."""
+    """End the run as soon as possible and write a backup to resume from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait at the next possible moment, everything kept in memory."""
+    """Pause as soon as possible and keep everything in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Go on after a pause."""
+    """Continue after a pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleNow:
-    """Paint the samples after the current step."""
+    """Generate the samples after the current step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,12 @@ COMMAND_TYPES: Mapping[str, type[Command]] = {
 }
 
 
-class StopRequested(Exception):  # noqa: N818 - no error: the user asked for it
-    """Raised by `CommandDesk.check` once the run is to stop; unwinds to the loop, which ends in order."""
+class StopRequested(Exception):  # noqa: N818 - not an error: the user requested it
+    """Raised by `CommandDesk.check` once the run is to stop; unwinds to the loop, which ends cleanly."""
 
 
 class CommandDesk:
-    """Where commands are left and picked up. Thread-safe."""
+    """Holds commands until the training thread takes them. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -71,7 +71,7 @@ class CommandDesk:
         self._wanted: set[type[StepCommand]] = set()
 
     def put(self, command: Command) -> None:
-        """Leave a command; never blocks."""
+        """Add a command; never blocks."""
         with self._changed:
             match command:
                 case Stop():
@@ -91,7 +91,7 @@ class CommandDesk:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the run is to wait."""
+        """Whether the run is to pause."""
         return self._is_paused and not self._is_stopped
 
     def check(self, on_pause: Callable[[bool], None] | None = None) -> None:
@@ -110,7 +110,7 @@ class CommandDesk:
             raise StopRequested
 
     def take(self, kind: type[StepCommand]) -> bool:
-        """Return whether a command of this kind was left since the last call, and clear it."""
+        """Return whether a command of this kind was added since the last call, and clear it."""
         with self._changed:
             was_wanted = kind in self._wanted
             self._wanted.discard(kind)

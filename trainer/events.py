@@ -1,7 +1,7 @@
-"""What a run tells the world: frozen records of JSON-safe values, no tensors, images by path.
+"""The events a run reports: frozen records of JSON-safe values, no tensors, images by path.
 
 The same records go over the queue to the window, as lines into `events.jsonl`, and over a pipe from a child process.
-Only progress events may be coalesced (the newest one stands for all); every other event must arrive.
+Only progress events may be coalesced (the newest one replaces the others); every other event must arrive.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Outcome = Literal["finished", "stopped", "stopped_early", "nothing_left", "alrea
 
 @dataclass(frozen=True, slots=True)
 class RunStarted:
-    """The run is set up; the numbers are the ones that will happen."""
+    """The run is set up; the numbers are final."""
 
     may_coalesce: ClassVar[bool] = False
 
@@ -57,7 +57,7 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True)
 class PhaseChanged:
-    """What the run is doing from now on, with a few words for the status line."""
+    """The run entered a phase; `detail` is a short text for the status line."""
 
     may_coalesce: ClassVar[bool] = False
 
@@ -67,7 +67,7 @@ class PhaseChanged:
 
 @dataclass(frozen=True, slots=True)
 class DownloadProgress:
-    """How much of the base model is here, in millions of bytes."""
+    """How much of the base model is downloaded, in millions of bytes."""
 
     may_coalesce: ClassVar[bool] = True
 
@@ -92,7 +92,8 @@ class CacheProgress:
 class StepFinished:
     """One optimizer step; epoch, its step and the run's step count from 1.
 
-    `metrics` are what the method tells beside its loss, as the mean "reward" of the images it painted.
+    `metrics` are the values that the method reports beside its loss, such as the mean "reward" of the images it
+    sampled.
     """
 
     may_coalesce: ClassVar[bool] = True
@@ -118,8 +119,8 @@ class StepFinished:
 class ValidationFinished:
     """The plain loss on the validation images: overall, by timestep, by concept.
 
-    `weighted_loss` is the same overall, weighed as the training loss is. `best_loss` and `best_step` are the lowest
-    plain loss of the run so far, this one included, without what was measured before the first step.
+    `weighted_loss` is the same overall, weighted like the training loss. `best_loss` and `best_step` are the lowest
+    plain loss of the run so far, this one included; a measurement before the first step does not count.
     """
 
     may_coalesce: ClassVar[bool] = False
@@ -140,11 +141,12 @@ class ValidationFinished:
 
 @dataclass(frozen=True, slots=True)
 class RewardMeasured:
-    """What the reward models say of images of the same prompts and seeds as ever: the mean over those they could rate.
+    """The rewards of images sampled with a fixed set of prompts and seeds: the mean over those that could be scored.
 
-    `followed` is the weighted sum that the training raises, `held_out` the rating of the reward model `held_out_by`,
-    which is only watched. `by_reward_model` has each reward model's own. `best_step` is where `held_out`, or `followed`
-    where nobody is held out, was highest in this run, without what was measured before the first step.
+    `followed` is the weighted sum that the training maximizes, `held_out` the score of the reward model `held_out_by`,
+    which is measured only. `by_reward_model` has the score of each reward model. `best_step` is the step at which
+    `held_out` (`followed` without a held-out reward model) was highest in this run; a measurement before the first
+    step does not count.
     """
 
     may_coalesce: ClassVar[bool] = False
@@ -165,7 +167,7 @@ class RewardMeasured:
 
 @dataclass(frozen=True, slots=True)
 class SampleProgress:
-    """How far the painting of the samples is, in denoising steps over all of them."""
+    """How far sampling is, in denoising steps over all samples."""
 
     may_coalesce: ClassVar[bool] = True
 
@@ -176,7 +178,7 @@ class SampleProgress:
 
 @dataclass(frozen=True, slots=True)
 class SampleReady:
-    """A sample was painted; `index` is its place among the prompts."""
+    """A sample was generated; `index` is its position among the prompts."""
 
     may_coalesce: ClassVar[bool] = False
 
@@ -188,7 +190,7 @@ class SampleReady:
 
 @dataclass(frozen=True, slots=True)
 class BackupSaved:
-    """A complete backup from which the run can go on."""
+    """A complete backup from which the run can be resumed."""
 
     may_coalesce: ClassVar[bool] = False
 
@@ -198,7 +200,7 @@ class BackupSaved:
 
 @dataclass(frozen=True, slots=True)
 class ModelSaved:
-    """A file other programs can use. `is_final` is the finished result, else it is a save on the way.
+    """A file other programs can use. `is_final` marks the final result; otherwise it is an intermediate save.
 
     `loaded_by` names the programs that load all of it, as far as their rules are known.
     """
@@ -214,7 +216,7 @@ class ModelSaved:
 
 @dataclass(frozen=True, slots=True)
 class WarningRaised:
-    """Something a person should know while the run goes on."""
+    """A problem the user should know about; the run continues."""
 
     may_coalesce: ClassVar[bool] = False
 
@@ -224,7 +226,7 @@ class WarningRaised:
 
 @dataclass(frozen=True, slots=True)
 class RunFinished:
-    """The run ended as it should: finished, stopped by the user or by its validation, or nothing was left to train."""
+    """The run ended normally: finished, stopped by the user or by its validation, or nothing was left to train."""
 
     may_coalesce: ClassVar[bool] = False
 
@@ -237,7 +239,7 @@ class RunFinished:
 
 @dataclass(frozen=True, slots=True)
 class RunFailed:
-    """The run broke off: a plain sentence, an advice, and the file that holds the technical details."""
+    """The run failed: a plain sentence, an advice, and the file that holds the technical details."""
 
     may_coalesce: ClassVar[bool] = False
 
@@ -270,13 +272,13 @@ EVENT_TYPES: Mapping[str, type[Event]] = {kind.__name__: kind for kind in get_ar
 def to_line(event: Event, **extra: Any) -> str:
     """Return the event as one line of JSON, its kind under "event"; `extra` keys (a time stamp) are added.
 
-    A number that is none, as a loss of NaN, is written as a text ("nan", "inf"): JSON has no other way.
+    A number that is not finite, such as a NaN loss, is written as a string ("nan", "inf"), because JSON cannot hold it.
     """
     return json.dumps(_json_safe({"event": type(event).__name__, **extra, **asdict(event)}), allow_nan=False)
 
 
 def from_line(line: str) -> Event | None:
-    """Return the event of a line, or None for a line of another kind (a newer program's, or half written)."""
+    """Return the event of a line, or None for any other line (from a newer version, or half written)."""
     try:
         data = json.loads(line)
     except (ValueError, RecursionError):
@@ -296,10 +298,10 @@ def _reader(name: str) -> TypeAdapter[Event]:
 
 
 def without_secrets(event: Event) -> Event:
-    """Return the event with known secrets taken out of its texts; places and names that programs act on stay."""
+    """Return the event with known secrets removed from its texts; paths and names that programs act on stay."""
     texts = {name: getattr(event, name) for name in event.__slots__ if name not in _PLACES | _NAMES}
-    told = {name: redacted(text) for name, text in texts.items() if isinstance(text, str)}
-    changed: dict[str, Any] = {name: text for name, text in told.items() if text != texts[name]}
+    safe_texts = {name: redacted(text) for name, text in texts.items() if isinstance(text, str)}
+    changed: dict[str, Any] = {name: text for name, text in safe_texts.items() if text != texts[name]}
     return replace(event, **changed) if changed else event
 
 

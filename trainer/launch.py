@@ -1,9 +1,9 @@
-"""Starting a run on a thread of its own, beside a window that must stay smooth. Torch-free.
+"""Starting a run on its own thread while the window stays responsive. Torch-free.
 
-The measures here were each measured beside a Tk heartbeat: automatic garbage collection with torch loaded holds the
-interpreter lock for up to 0.9 s, so it is off while a run lasts and collection happens at quiet points; the big
-shared libraries are loaded through ctypes, which lets go of the lock, before `import torch` needs them; and a short
-switch interval keeps event draining within its budget. Everything process-wide is put back when the run ends.
+The effect of each step here was measured against a Tk heartbeat: automatic garbage collection with torch loaded holds
+the interpreter lock for up to 0.9 s, so it is off during a run and garbage is collected at quiet points; the large
+shared libraries are loaded through ctypes, which releases the lock, before `import torch` needs them; and a short
+switch interval keeps event draining within its budget. All process-wide settings are restored when the run ends.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _ENGINE = "trainer.run.execute"
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """What to run: a fresh run of a config, one that goes on from a backup, or only the caches.
+    """What to run: a new run of a config, a run resumed from a backup, or only the caches.
 
-    `resume_from` is a backup, a run's folder or a workspace. Beside a window one processor core is left to it.
-    `allowed_code` are hashes of files of the user's own code that may run beside those that were approved for good.
-    `datasets` are the images that the check of this config has found, so that they need not be scanned again.
+    `resume_from` is a backup, a run's folder or a workspace. With `beside_window` one CPU core is left to the window.
+    `allowed_code` are hashes of the user's own code files that may run in addition to the permanently approved ones.
+    `datasets` are the images that the check of this config found, so that they need not be scanned again.
     """
 
     config: Config
@@ -52,19 +52,19 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True)
 class RunHandle:
-    """A run under way: its events to drain, its desk for commands, its thread."""
+    """A running training: its events to drain, its desk for commands, its thread."""
 
     thread: threading.Thread
     events: queue.SimpleQueue[Event]
     desk: CommandDesk = field(default_factory=CommandDesk)
 
     def send(self, command: Command) -> None:
-        """Leave a command for the run; never blocks."""
+        """Send a command to the run; never blocks."""
         self.desk.put(command)
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread still works. Events may wait in the queue after it ended."""
+        """Whether the thread is still running. Events may remain in the queue after it ended."""
         return self.thread.is_alive()
 
 
@@ -82,13 +82,13 @@ def _main(request: RunRequest, emit: Callable[[Event], None], desk: CommandDesk)
     with smooth_interpreter():
         emit(PhaseChanged("starting", "loading the engine"))
         import_engine()
-        # By name: the window may not import the engine, and the import contracts follow imports inside functions.
+        # By name: the window must not import the engine, and the import contracts follow imports inside functions.
         importlib.import_module(_ENGINE).execute_guarded(request, emit=emit, desk=desk)
 
 
 @contextmanager
 def smooth_interpreter() -> Iterator[None]:
-    """Keep the interpreter lock from being held for long while a run lasts; put everything back afterwards."""
+    """Keep the interpreter lock from being held for long during a run; restore the settings afterwards."""
     interval, was_collecting = sys.getswitchinterval(), gc.isenabled()
     gc.disable()
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
@@ -101,10 +101,10 @@ def smooth_interpreter() -> Iterator[None]:
 
 
 class QuietPoints:
-    """Where garbage is collected by hand while a run lasts beside a window: between steps, and not too often.
+    """Collects garbage explicitly during a run beside a window: between steps, and not too often.
 
-    Young garbage only, which is what steps leave behind: a full collection also walks the model and takes longer. What
-    it misses, objects that outlived one collection and died afterwards, goes when the run is over.
+    Young generations only, because steps leave young garbage: a full collection also walks the model and takes longer.
+    Objects that survive one collection and die later are collected when the run is over.
     """
 
     def __init__(self, clock: Callable[[], float], *, seconds_between: float = 20.0) -> None:
@@ -121,29 +121,29 @@ class QuietPoints:
 
 
 def import_engine(*, beside_window: bool = True) -> None:
-    """Import torch and the engine; beside a window in the order that stalls it least.
+    """Import torch and the engine; beside a window in the order that stalls the window least.
 
-    What the imports leave behind is frozen out of later collections; models, loaded after this, stay collectable.
-    Frozen is for good. So a later run, which imports nothing, freezes nothing: in its place would be what the runs
-    before it and the window have let go.
+    Objects created by the imports are frozen out of later collections; models are loaded after this and stay
+    collectable. Freezing is permanent. A later run imports nothing, so it freezes nothing: it would freeze the garbage
+    of earlier runs and of the window instead.
     """
     if not beside_window:
         importlib.import_module(_ENGINE)
         return
-    is_here = _ENGINE in sys.modules
+    was_imported = _ENGINE in sys.modules
     if "torch" not in sys.modules:
         _preload_shared_libraries()
     importlib.import_module("torch._dynamo")
     importlib.import_module(_ENGINE)
-    if not is_here:
+    if not was_imported:
         gc.freeze()
 
 
 def _preload_shared_libraries() -> None:
     """Load torch's large libraries without holding the interpreter lock.
 
-    `ctypes.CDLL(name)` holds the lock while the library loads (before Python 3.14); the system's own `dlopen`, called
-    as a foreign function, does not: 15 ms of stall instead of 200 to 500.
+    `ctypes.CDLL(name)` holds the lock while the library loads (before Python 3.14); the system's `dlopen`, called as
+    a foreign function, does not: it stalls the window for 15 ms instead of 200 to 500 ms.
     """
     spec = importlib.util.find_spec("torch")
     dlopen = getattr(ctypes.CDLL(None), "dlopen", None) if sys.platform == "linux" else None

@@ -1,4 +1,4 @@
-"""The table of phases: which roles of a model must be on the training device in which phase; the others rest."""
+"""The table of phases: which roles of a model must be on the training device in which phase. Others are offloaded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ _TABLE: dict[str, frozenset[Role]] = {
 
 @dataclass(frozen=True, slots=True)
 class PhaseFacts:
-    """What of a run decides who is needed: what comes from a cache, which parts learn, and whether a step samples."""
+    """The facts of a run that decide which parts a phase needs.
+
+    They are the caches in use, the trained parts, and whether a training step samples images (`samples_to_learn`).
+    """
 
     has_latent_cache: bool
     has_text_cache: bool
@@ -37,22 +40,23 @@ class PhaseFacts:
 
 
 def phase_facts(config: Config) -> PhaseFacts:
-    """Return what decides which parts a phase needs."""
+    """Return the facts of a config that decide which parts a phase needs."""
     spec = FAMILIES[config.model.family]
     trained = frozenset(p.name for p in spec.trainable_parts if config.part(p.name).train)
-    text_learns = any(p.role == "text_encoder" and p.name in trained for p in spec.parts)
+    trains_text_encoder = any(p.role == "text_encoder" and p.name in trained for p in spec.parts)
     return PhaseFacts(
         has_latent_cache=config.data.latent_cache,
-        has_text_cache=config.data.text_cache and not text_learns,
+        has_text_cache=config.data.text_cache and not trains_text_encoder,
         trained_parts=trained,
         samples_to_learn=method_of(config).samples_images,
     )
 
 
 def needed_parts(phase: str, spec: FamilySpec, facts: PhaseFacts) -> frozenset[str]:
-    """Return the parts that a phase needs. Training and validating need the denoiser, and each encoder whose results
-    are not cached; a method that samples images decodes them while it trains. A part that learns stays
-    where it learns, for its optimizer state is there.
+    """Return the parts that a phase needs.
+
+    Training and validation need the denoiser, and each encoder whose outputs are not cached; a method that samples
+    images also decodes them while it trains. Trained parts stay on the training device with their optimizer state.
     """
     roles = _TABLE.get(phase)
     if roles is None:

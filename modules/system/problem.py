@@ -26,7 +26,7 @@ class Problem:
         return f"{where}{self.message} {self.advice}".strip()
 
 
-DEFAULT_STANDS = "the default stands instead"  # the default's value is added later (`modules/config/fitting.py`)
+DEFAULT_USED = "the default is used instead"  # the default's value is added later (`modules/config/fitting.py`)
 _AS_IN_FILES = {None: "null", True: "true", False: "false"}
 
 

@@ -23,7 +23,7 @@ from tests.builders.runs import Ran, run
 from trainer.callbacks.image_sampler import ImageSampler
 from trainer.callbacks.validation import ValidationCallback
 from trainer.commands import Stop
-from trainer.dry_run.step import DryRunStep, coming_state_bytes
+from trainer.dry_run.step import DryRunStep, expected_state_bytes
 from trainer.events import (
     BackupSaved,
     Event,
@@ -237,7 +237,7 @@ def test_every_part_is_tried_though_it_stops_later(config: Config, monkeypatch: 
     plain = DryRunStep.dry_run_checks
 
     def dry_run_checks(self: DryRunStep) -> Any:
-        tried.append(self.small)
+        tried.append(self.state)
         return plain(self)
 
     monkeypatch.setattr(DryRunStep, "dry_run_checks", dry_run_checks)
@@ -483,7 +483,7 @@ def test_the_coming_optimizer_state_is_foreseen(
 
     def dry_run_checks(self: DryRunStep) -> Any:
         yield from plain(self)
-        foreseen.append(coming_state_bytes(self.small, self._groups, self._training.stepper, CPU))
+        foreseen.append(expected_state_bytes(self.state, self._groups, self._training.stepper, CPU))
 
     held: list[int] = []
     monkeypatch.setattr(DryRunStep, "dry_run_checks", dry_run_checks)

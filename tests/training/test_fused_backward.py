@@ -130,7 +130,7 @@ def test_the_trial_before_the_run_does_not_keep_all_gradients_either(
 
     def hand_over(dry_run_step: DryRunStep) -> bool:
         real = named_parameters(dry_run_step._training.groups).values()
-        found.append((sum(p.grad is not None for p in real), len(named_parameters(dry_run_step.small.groups))))
+        found.append((sum(p.grad is not None for p in real), len(named_parameters(dry_run_step.state.groups))))
         return plain_hand_over(dry_run_step)
 
     monkeypatch.setattr(DryRunStep, "_hand_over_gradients", hand_over)

@@ -19,7 +19,7 @@ from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepLoss
 from trainer.run.checkpoint import read_state, restore, write_state
 from trainer.step.counters import Counters
-from trainer.step.freezing import freeze_what_is_over, training_parts
+from trainer.step.freezing import freeze_finished_units, training_parts
 from trainer.step.stepper import StepOutcome, Stepper
 
 EMBEDDING = "embedding:zog"
@@ -84,7 +84,7 @@ class Toy:
         self.counters = self.counters.after_step(
             epoch_steps=100, num_images=3, seconds=1.0, loss=outcome.loss, was_skipped=False
         )
-        freeze_what_is_over(self.units, self.stepper.optimizer, self.counters.moment)
+        freeze_finished_units(self.units, self.stepper.optimizer, self.counters.moment)
         return outcome
 
     def run(self, to_step: int) -> list[StepOutcome]:
@@ -105,7 +105,7 @@ class Toy:
     def resumed(cls, folder: Path, **kind: Any) -> Toy:
         toy, saved = cls(**kind), read_state(folder)
         toy.counters = saved.counters
-        freeze_what_is_over(toy.units, toy.stepper.optimizer, toy.counters.moment)
+        freeze_finished_units(toy.units, toy.stepper.optimizer, toy.counters.moment)
         restore(folder, saved, groups=toy.units, stepper=toy.stepper, method=Denoise())
         return toy
 

@@ -1,1 +1,1 @@
-"""Measuring the program on this machine, on purpose: ratios against bare code in the same process, never in a test."""
+"""Benchmarks of the program on this machine: ratios to a bare loop in the same process. They never run in a test."""

@@ -1,4 +1,4 @@
-"""The loop one would write by hand: everything in memory, nothing watched, nothing saved."""
+"""A minimal training loop for comparison: everything in memory, no checks, no saves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainer.step.precision import Precision
 
 @dataclass(eq=False)
 class BareLoop:
-    """Noise, prediction, loss, backward, clip, step: with the same model, adapter, batches and optimizer as ours."""
+    """Noise, prediction, loss, backward, clip, step: with the engine's model, adapter, batches and optimizer."""
 
     family: ModelFamily
     adapters: Sequence[Adapter]
@@ -31,7 +31,7 @@ class BareLoop:
 
     @classmethod
     def of(cls, config: Config, model: LoadedModel, batches: Sequence[Batch], precision: Precision) -> BareLoop:
-        """Return the loop over batches that lie ready on the device."""
+        """Return the loop over batches that are already on the device."""
         groups = [{"params": list(g.parameters.values()), "lr": g.learning_rate} for g in model.groups]
         parameters = [p for g in model.groups for p in g.parameters.values()]
         optimizer = build_optimizer(groups, config.training.optimizer)
@@ -40,7 +40,7 @@ class BareLoop:
         )
 
     def run(self, device: Device) -> None:
-        """Go through the batches once."""
+        """Train on each batch once."""
         process = self.family.process
         for batch in self.batches:
             noise = torch.randn(batch.latents_BCHW.shape, device=device.torch)

@@ -1,4 +1,4 @@
-"""Caching images against bare encoding of images that are decoded already."""
+"""The speed of caching images, compared to bare encoding of decoded images."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainer.benchmark.measure import Ratio, paired
 
 
 def sd_shaped_vae() -> AutoencoderKL:
-    """Return a VAE of SD 1.x's real shape with random weights: 84 million of them."""
+    """Return a VAE with SD 1.x's shapes and random weights (84 million)."""
     return AutoencoderKL(
         block_out_channels=(128, 256, 512, 512),
         down_block_types=("DownEncoderBlock2D",) * 4,
@@ -32,7 +32,7 @@ def sd_shaped_vae() -> AutoencoderKL:
 
 @torch.no_grad()
 def cache_against_bare(folder: Path, device: Device, *, num_images: int, side_px: int, rounds: int) -> Ratio:
-    """Return how fast images go from files into the cache, against the VAE alone on pixels that lie ready."""
+    """Return the speed of caching images from files, compared to the VAE alone on pixels already on the device."""
     vae = sd_shaped_vae().to(device.torch)
     sizes = (Size(side_px, side_px),)
     jobs = []
@@ -57,7 +57,7 @@ def cache_against_bare(folder: Path, device: Device, *, num_images: int, side_px
 
 
 def _draw(path: Path, side_px: int, seed: int) -> None:
-    """Write an image as a camera would: smooth, with some noise, as JPEG."""
+    """Write an image like that of a camera: smooth, with some noise, as JPEG."""
     draw = np.random.default_rng(seed)
     coarse = Image.fromarray(draw.integers(0, 256, (12, 12, 3), dtype=np.uint8)).resize((side_px, side_px))
     noisy = np.asarray(coarse, dtype=np.int16) + draw.integers(-8, 9, (side_px, side_px, 3))

@@ -1,4 +1,4 @@
-"""What lies on one device at its worst moment, where that device is the processor and so keeps no count of its own."""
+"""The peak memory of a logical device on the CPU, which has no memory statistics of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from modules.system.devices import Device
 
 
 class DeviceBytes(DeviceGuard):
-    """Counts the bytes of all storages that belong to a logical device, from the tags that the guard gives them."""
+    """Counts the bytes of all storages on a logical device, by the tags of the guard."""
 
     def __init__(self, device: Device) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class DeviceBytes(DeviceGuard):
         self.peak = 0
 
     def start_over(self) -> None:
-        """Forget the former peak."""
+        """Reset the peak."""
         self.peak = self.live
 
     def _set(self, tensor: torch.Tensor, tag: str) -> None:

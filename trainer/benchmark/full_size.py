@@ -1,7 +1,7 @@
-"""Training at the size people train: seconds a step, the peak of memory beside what was predicted, and FLOP/s.
+"""Training at realistic sizes: seconds per step, peak memory compared to the estimate, and FLOP/s.
 
-The weights are random, for speed and memory do not hang on them, so nothing is downloaded. What a step computes is
-counted by torch and not derived; what is recomputed under checkpointing counts, for the device does it.
+The weights are random, because speed and memory do not depend on them, so nothing is downloaded. Torch counts the FLOPs
+of a step; recomputation under checkpointing counts too, because the device does it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ CASES: Mapping[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class FullSize:
-    """What a step takes: seconds (median), the most bytes on the device, what was predicted, and what it computes."""
+    """Measurements of a step: seconds (median), peak and estimated bytes on the device, and FLOPs."""
 
     case: str
     step_seconds: float
@@ -68,7 +68,7 @@ class FullSize:
 
     @property
     def share_of_matrix_speed(self) -> float:
-        """How much of what a large product of matrices reaches on this device."""
+        """The speed as a share of that of a large matrix product on this device."""
         return self.flops_per_second / self.matrix_flops_per_second
 
 
@@ -89,7 +89,7 @@ def write_random_model(folder: Path, model: str) -> Path:
 
 
 def full_size_config(base: Config, model: Path, images: Path, case: Mapping[str, Any], *, side_px: int) -> Config:
-    """Return a config that trains SDXL's UNet in bfloat16 at one size, as a case says."""
+    """Return a config that trains SDXL's UNet in bfloat16 at one size, with the settings of a case."""
     tree = encode(base)
     tree["model"] |= {"base_model": str(model), "family": "sdxl"}
     tree["data"] |= {"resolution_px": [side_px], "latent_cache": True, "text_cache": True}
@@ -104,7 +104,7 @@ def full_size_config(base: Config, model: Path, images: Path, case: Mapping[str,
 
 
 def draw_noise(folder: Path, *, num_images: int, side_px: int) -> Path:
-    """Draw images of noise, with captions."""
+    """Write images of noise, with captions."""
     folder.mkdir(parents=True, exist_ok=True)
     generator = np.random.default_rng(0)
     for index in range(num_images):
@@ -115,19 +115,19 @@ def draw_noise(folder: Path, *, num_images: int, side_px: int) -> Path:
 
 
 def measured(case: str, config: Config, device: Device, *, rounds: int, num_threads: int) -> FullSize:
-    """Train a few epochs and measure their steps after the first epoch. Raises ValueError where memory is not told."""
+    """Train a few epochs and measure the steps after the first epoch. Raises ValueError without a memory estimate."""
     side_px = config.data.resolution_px[0]
     estimate = memory_estimate(config, {Size(side_px, side_px): 1})
     training = estimate.phase("training") if estimate is not None else None
     if training is None:
-        raise ValueError("the estimate knows every config that is measured here")
+        raise ValueError("the memory estimate must support every config that is measured here")
     with process_settings(num_threads=num_threads, precision=config.training.precision, deterministic=False):
         step_seconds, step_flops = _steps(config, device, rounds)
         return FullSize(
             case=case,
             step_seconds=step_seconds,
             peak_bytes=peak_of(config),
-            # The runtime of CUDA is in no count of the allocator's.
+            # The allocator does not count the memory of the CUDA runtime.
             predicted_bytes=training.total_bytes - (0 if device.is_cpu else RUNTIME_BYTES),
             step_flops=step_flops,
             flops_per_second=step_flops / step_seconds,
@@ -138,7 +138,7 @@ def measured(case: str, config: Config, device: Device, *, rounds: int, num_thre
 def all_measured(
     base: Config, model: Path, folder: Path, device: Device, *, side_px: int, rounds: int, num_threads: int
 ) -> Iterator[FullSize]:
-    """Yield each case, as it comes."""
+    """Yield the measurement of each case."""
     images = draw_noise(folder / "noise", num_images=8, side_px=side_px)
     for name, case in CASES.items():
         config = full_size_config(base, model, images, case, side_px=side_px)
@@ -146,7 +146,7 @@ def all_measured(
 
 
 def matrix_flops_per_second(device: Device, *, side: int, rounds: int = 5) -> float:
-    """Return what a product of two square bfloat16 matrices reaches: 2 n^3 operations in the median time."""
+    """Return the FLOP/s of a product of two square bfloat16 matrices: 2 n^3 operations in the median time."""
     left, right = (torch.randn(side, side, device=device.torch, dtype=torch.bfloat16) for _ in range(2))
     times = []
     for _ in range(rounds + 1):
@@ -158,8 +158,8 @@ def matrix_flops_per_second(device: Device, *, side: int, rounds: int = 5) -> fl
 
 
 def _steps(config: Config, device: Device, rounds: int) -> tuple[float, int]:
-    """Return the median seconds of a step and the operations of one."""
-    gc.collect()  # as for a peak: the former case's model leaves the device before this one's comes
+    """Return the median seconds and the FLOPs of a step."""
+    gc.collect()  # frees the model of the previous case before this one is loaded
     run = prepare(run_setup(config))
     try:
         train_epoch(run.training)
@@ -179,6 +179,6 @@ def _steps(config: Config, device: Device, rounds: int) -> tuple[float, int]:
 
 
 def _random_weight(name: str, shape: tuple[int, ...]) -> torch.Tensor:
-    if len(shape) < 2:  # a norm's weights are about one, biases about nothing
+    if len(shape) < 2:  # a norm's weights are about one, biases about zero
         return torch.full(shape, float(name.endswith("weight")), dtype=torch.bfloat16)
     return torch.randn(shape, dtype=torch.bfloat16) * _SPREAD

@@ -1,4 +1,4 @@
-"""The training loop against a bare one."""
+"""The speed of the training loop, compared to a bare loop."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from trainer.step.precision import process_settings
 
 
 def loop_against_bare(config: Config, *, rounds: int, num_threads: int) -> Ratio:
-    """Return how fast our loop goes against a bare one; a round is an epoch of the config."""
+    """Return the speed of the training loop, compared to a bare loop; a round is an epoch of the config."""
     machine = machine_of(config.general, config.training.precision)
     with process_settings(num_threads=num_threads, precision=config.training.precision, deterministic=False):
         run = prepare(run_setup(config, num_threads))
-        # A second copy of the model, so that neither loop trains what the other holds.
+        # A second copy of the model, so that the loops do not train the same weights.
         model = load_model(config, machine)
         model.placement.enter("train")
         batches = list(run.training.loader.batches(0, first_epoch_step=0, step=0))
@@ -49,7 +49,7 @@ def loop_against_bare(config: Config, *, rounds: int, num_threads: int) -> Ratio
 
 
 def demo_config(preset: Config, folder: Path, *, repeats: int, epochs: int, **changes: Any) -> Config:
-    """Return the demo preset as a run for measuring: its own folders, nothing painted, nothing backed up."""
+    """Return the demo preset as a run for measuring: its own folders, no samples, no backups."""
     tree = encode(preset)
     tree["general"] |= {"workspace_dir": str(folder / "workspace"), "cache_dir": str(folder / "cache")}
     tree["concepts"] = [concept | {"repeats": repeats} for concept in tree["concepts"]]
@@ -62,7 +62,7 @@ def demo_config(preset: Config, folder: Path, *, repeats: int, epochs: int, **ch
 
 
 def as_sdxl(config: Config, model: Path) -> Config:
-    """Return the config for a model of SDXL's family."""
+    """Return the config for an SDXL model."""
     tree = encode(config)
     tree["model"] |= {"base_model": str(model), "family": "sdxl"}
     tree["training"] |= {"learning_rate": 1e-5}
@@ -70,7 +70,7 @@ def as_sdxl(config: Config, model: Path) -> Config:
 
 
 def with_large_unet(config: Config, folder: Path) -> Config:
-    """Return the config with the demo's UNet exchanged for one of random weights whose step takes over a second."""
+    """Return the config with the demo's UNet replaced by one with random weights whose step takes over a second."""
     model = folder / "large-unet"
     shutil.copytree(from_root(config.model.base_model), model, dirs_exist_ok=True)
     small = UNet2DConditionModel.from_config(UNet2DConditionModel.load_config(model / "unet"))
@@ -86,7 +86,7 @@ def with_large_unet(config: Config, folder: Path) -> Config:
 
 
 def run_setup(config: Config, num_threads: int = 1) -> RunSetup:
-    """Return what a run of a config begins with, its events going nowhere but to its own log."""
+    """Return the setup of a run of a config; its events only go to its own log."""
     clocks = Clocks()
     log = EventLog(lambda event: None, clocks.now)
     run_dir = new_run_dir(Path(config.general.workspace_dir), now=datetime.now())

@@ -1,4 +1,4 @@
-"""Timing two ways of doing the same work, in turn, so that a machine whose speed drifts drifts for both."""
+"""Timing two implementations of the same work alternately, so that changes of the machine's speed affect both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from modules.system.devices import Device
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How fast ours is against the bare way: 1 is as fast, 0.9 takes a ninth longer. Seconds are medians."""
+    """The speed of the engine relative to the bare code: 1 is equally fast, 0.9 takes a ninth longer; medians."""
 
     ratio: float
     lowest: float
@@ -25,7 +25,7 @@ class Ratio:
 
 
 def paired(ours: Callable[[], None], bare: Callable[[], None], *, rounds: int, device: Device) -> Ratio:
-    """Do both in turn, `rounds` times after one that does not count, and compare them pair by pair."""
+    """Run both alternately, `rounds` times after a warm-up round, and compare them pair by pair."""
     ours()
     bare()
     pairs = []
@@ -52,6 +52,6 @@ def _seconds(work: Callable[[], None], device: Device) -> float:
 
 
 def wait_for(device: Device) -> None:
-    """Wait until a device has done all that it was asked to; a processor has."""
+    """Wait until a device has finished its work; a CPU always has."""
     if device.type == "cuda":
         torch.cuda.synchronize(device.torch)

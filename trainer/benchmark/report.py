@@ -1,4 +1,4 @@
-"""All measurements, as a table for people and as JSON for comparing."""
+"""All measurements, as rows of a table and as JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from trainer.benchmark.toy_sdxl import write_toy_sdxl
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure of the table: what it is, its value in words, the goal, and the numbers behind it."""
+    """One row of the table: its name, its value as text, the goal, and the measured numbers."""
 
     name: str
     value: str
@@ -39,15 +39,13 @@ class Row:
 
 
 def measure_all(device_name: str, *, num_threads: int, wanted: frozenset[str]) -> Iterator[Row]:
-    """Yield the rows of the measurements asked for, as they come: memory, loop, large-loop, saving, full-size, cache,
-    window.
-    """
+    """Yield the rows of the selected measurements: memory, loop, large-loop, saving, full-size, cache, window."""
     device = resolve_device(device_name)
     torch.set_num_threads(num_threads)
     with tempfile.TemporaryDirectory(prefix="darkroom-benchmark-") as name:
         folder = Path(name)
         measurements: dict[str, Callable[[], Iterator[Row]]] = {
-            # First: a child's peak counts from what this process holds when it starts it.
+            # First, because a child's peak includes the memory of this process at its start.
             "memory": lambda: _memory(folder, device),
             "loop": lambda: _loop(folder, device, num_threads),
             "large-loop": lambda: _large_loop(folder, device, num_threads),
@@ -62,7 +60,7 @@ def measure_all(device_name: str, *, num_threads: int, wanted: frozenset[str]) -
 
 
 def machine_facts(device_name: str, num_threads: int) -> dict[str, Any]:
-    """Return what the figures were measured on."""
+    """Return facts about the machine of the measurements."""
     device = resolve_device(device_name)
     return {
         "device": torch.cuda.get_device_name(device.torch) if device.type == "cuda" else platform.processor() or "cpu",
@@ -101,7 +99,7 @@ def _large_loop(folder: Path, device: Device, num_threads: int) -> Iterator[Row]
 def _saving(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
     config = _demo(folder, device, repeats=2)  # two steps a round
     config = as_sdxl(config, write_toy_sdxl(folder / "saving-sdxl", like=from_root(config.model.base_model)))
-    config = _resting_elsewhere(config, device)
+    config = _with_offload_device(config, device)
     for trains in ("adapter", "full"):
         for saving in ways_against_none(of_denoiser(config, trains=trains), rounds=3, num_threads=num_threads):
             yield _saving_row(trains, saving)
@@ -119,8 +117,8 @@ def _saving_row(trains: str, saving: Saving) -> Row:
 
 
 def _full_size(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
-    """Train SDXL's own shapes at 1024 px on a GPU; on a processor, which would take hours, a small one at 64 px."""
-    config = _resting_elsewhere(_demo(folder, device, repeats=1), device)
+    """Train SDXL's shapes at 1024 px on a GPU; on a CPU, where that would take hours, a small model at 64 px."""
+    config = _with_offload_device(_demo(folder, device, repeats=1), device)
     if device.is_cpu:
         model, side_px = write_toy_sdxl(folder / "small-sdxl", like=from_root(config.model.base_model)), 64
     else:
@@ -132,17 +130,17 @@ def _full_size(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
 
 def _full_size_row(name: str, found: FullSize) -> Row:
     value = (
-        f"{found.step_seconds:.3f} s a step, {found.flops_per_second / 1e12:.3g} TFLOP/s "
-        f"({found.share_of_matrix_speed:.0%} of a large matrix product), {found.peak_bytes / 2**30:.3f} GiB "
-        f"where {found.predicted_bytes / 2**30:.3f} were predicted ({found.predicted_bytes / found.peak_bytes:.2f})"
+        f"{found.step_seconds:.3f} s per step, {found.flops_per_second / 1e12:.3g} TFLOP/s "
+        f"({found.share_of_matrix_speed:.0%} of a large matrix product), peak {found.peak_bytes / 2**30:.3f} GiB, "
+        f"estimated {found.predicted_bytes / 2**30:.3f} GiB ({found.predicted_bytes / found.peak_bytes:.2f})"
     )
-    return Row(name, value, "predicted within 10 %", asdict(found))
+    return Row(name, value, "estimated within 10 %", asdict(found))
 
 
-def _resting_elsewhere(config: Config, device: Device) -> Config:
-    """Return the config with parts resting off the device: on a processor, where its guard can tell it from there."""
-    resting = "cpu:1" if device.is_cpu else "cpu"
-    return config.model_copy(update={"general": config.general.model_copy(update={"temp_device": resting})})
+def _with_offload_device(config: Config, device: Device) -> Config:
+    """Return the config with an offload device other than the training device; on a CPU a second logical CPU."""
+    offload_device = "cpu:1" if device.is_cpu else "cpu"
+    return config.model_copy(update={"general": config.general.model_copy(update={"temp_device": offload_device})})
 
 
 def _cache(folder: Path, device: Device) -> Iterator[Row]:
@@ -152,7 +150,7 @@ def _cache(folder: Path, device: Device) -> Iterator[Row]:
 
 
 def _memory(folder: Path, device: Device) -> Iterator[Row]:
-    """Train the demo for a moment in a process of its own and read its peak."""
+    """Train the demo briefly in its own process and read its peak memory."""
     command = [
         sys.executable, "-m", "trainer", "train", "#demo",
         "--set", f"general.workspace_dir={json.dumps(str(folder / 'memory'))}",
@@ -171,7 +169,7 @@ def _memory(folder: Path, device: Device) -> Iterator[Row]:
 
 
 def _window() -> Iterator[Row]:
-    """Let the window measure itself, in its own process."""
+    """Run the window's benchmark in its own process."""
     done = subprocess.run(
         [sys.executable, "-m", "ui.benchmark", "--json"], cwd=PROGRAM_ROOT, capture_output=True, text=True, check=False
     )
@@ -179,16 +177,16 @@ def _window() -> Iterator[Row]:
         reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
         yield Row("window", f"not measured: {reason}")
         return
-    told = json.loads(done.stdout)
-    starts: list[float] = told["start_seconds"]
-    median = told["start_median_seconds"]
+    result = json.loads(done.stdout)
+    starts: list[float] = result["start_seconds"]
+    median = result["start_median_seconds"]
     yield Row(
         "window start",
         f"{median:.2f} s ({min(starts):.2f} to {max(starts):.2f})",
         "at most 1.5 s",
         {"median_seconds": median, "seconds": starts},
     )
-    for gaps in told["gaps"]:
+    for gaps in result["gaps"]:
         yield Row(
             f"window gaps, {gaps['phase']}",
             f"p99 {gaps['p99_ms']:.0f} ms, max {gaps['max_ms']:.0f} ms over {gaps['seconds']:.0f} s",

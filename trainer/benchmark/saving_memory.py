@@ -1,4 +1,4 @@
-"""What each way of saving memory costs in time and brings in memory, against none of them."""
+"""The time cost and the memory saving of each way of saving memory, compared to none of them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """A way of saving memory: its speed and its peak on the training device against those of a run without any."""
+    """A way of saving memory: its speed and peak on the training device, compared to a run without any."""
 
     way: str
     speed: Ratio
@@ -43,7 +43,7 @@ class Saving:
 
 
 def ways_against_none(config: Config, *, rounds: int, num_threads: int) -> Iterator[Saving]:
-    """Yield each way; a round is an epoch of the config, the peak that of an epoch after the first."""
+    """Yield the measurement of each way; a round is an epoch of the config, the peak is that of a later epoch."""
     with process_settings(num_threads=num_threads, precision=config.training.precision, deterministic=False):
         plain_peak = peak_of(config)
         for way, settings in WAYS.items():
@@ -52,7 +52,9 @@ def ways_against_none(config: Config, *, rounds: int, num_threads: int) -> Itera
 
 
 def of_denoiser(config: Config, *, trains: str) -> Config:
-    """Return the config with the denoiser alone learning, as an adapter or whole: in small models words outweigh it."""
+    """Return the config with only the denoiser trained, by an adapter or fully; in small models the text encoder is
+    larger than the denoiser.
+    """
     tree = encode(config)
     tree["training"] |= {"trains": trains}
     for part in FAMILIES[config.model.family].trainable_parts:
@@ -72,11 +74,11 @@ def _speed(saving: Config, plain: Config, rounds: int) -> Ratio:
 
 
 def peak_of(config: Config) -> int:
-    """Return the most bytes on the training device in an epoch after the first.
+    """Return the peak bytes on the training device in an epoch after the first.
 
-    On a processor the tags of the guard tell devices.
+    On a CPU devices are distinguished by the tags of the guard.
     """
-    gc.collect()  # checkpointed blocks of a run that is over hold on to each other, and to their weights
+    gc.collect()  # checkpointed blocks of a finished run are in reference cycles with their weights
     setup = run_setup(config)
     device = setup.machine.train_device
     counter = None if device.type == "cuda" else DeviceBytes(device)
@@ -85,7 +87,7 @@ def peak_of(config: Config) -> int:
     with counter or nullcontext():
         run = prepare(setup)
         try:
-            train_epoch(run.training)  # from now on the optimizer's state is there
+            train_epoch(run.training)  # creates the optimizer state
             return _peak_of_epoch(run, device, counter)
         finally:
             run.close()
@@ -102,7 +104,7 @@ def _peak_of_epoch(run: Prepared, device: Device, counter: DeviceBytes | None) -
 
 
 def _with_parts(config: Config, settings: dict[str, Any]) -> Config:
-    """Return the config with settings for every part that can learn."""
+    """Return the config with settings for every trainable part."""
     tree = encode(config)
     for part in FAMILIES[config.model.family].trainable_parts:
         tree["parts"][part.name] = tree["parts"].get(part.name, {}) | settings

@@ -1,4 +1,4 @@
-"""A small SDXL of random weights, for measuring the loop on: SDXL's structure at the demo model's size."""
+"""A small SDXL model with random weights for measuring the loop: SDXL's structure at the demo model's size."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is due now and then, one file each."""
+"""The callbacks of a run, one per file: metrics, validation, sampling, saving, backups and rewards."""

@@ -1,4 +1,4 @@
-"""Backups when they are due or asked for."""
+"""Backups when they are due or requested."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainer.step.counters import Counters
 
 
 class BackupCallback:
-    """Comes last after a step, so that a backup holds all that the step led to."""
+    """Runs last after a step, so that a backup contains the results of the other callbacks."""
 
     def __init__(
         self,
@@ -22,18 +22,18 @@ class BackupCallback:
         try_out: Callable[[DryRunState], None],
         desk: CommandDesk,
     ) -> None:
-        """`write` makes a backup; `try_out` begins one of a run in small and gives it up."""
+        """`write` writes a backup; `try_out` starts one of the dry run and discards it."""
         self._every = every
         self._write = write
         self._try_out = try_out
         self._desk = desk
 
     def after_step(self, view: StepView) -> None:
-        """Back up if it is due or asked for."""
+        """Write a backup if it is due or requested."""
         is_due = self._every.is_due(view.before.moment, view.now.moment)
         if self._desk.take(BackupNow) or is_due:
             self._write(view.now)
 
-    def dry_run_checks(self, small: DryRunState) -> list[DryRunCheck]:
-        """Return the trial of a backup, which every run may need: a stop leaves one."""
-        return [DryRunCheck("writing a backup", "Close other programs.", partial(self._try_out, small))]
+    def dry_run_checks(self, state: DryRunState) -> list[DryRunCheck]:
+        """Return the check of writing a backup, which every run may need: a stop writes one."""
+        return [DryRunCheck("writing a backup", "Close other programs.", partial(self._try_out, state))]

@@ -1,4 +1,4 @@
-"""The lowest of what a run measures of itself (its validation loss, a reward's negative), and how long ago that was."""
+"""The best evaluation of a run (lowest validation loss, or lowest negated reward), and early stopping by it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from trainer.events import Event, WarningRaised
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The best loss, after which step it was measured, and how many measurements in a row were not better since.
+    """The best loss, the step at which it was measured, and the number of bad evaluations in a row since.
 
-    `measured_on` stands for the images and noise levels: losses on others cannot be compared.
+    `measured_on` identifies the images and timesteps: losses on others cannot be compared.
     """
 
     measured_on: str
@@ -23,9 +23,9 @@ class Best:
     num_bad_evaluations: int = 0
 
     def after(self, loss: float, step: int, *, counts: bool) -> Self:
-        """Return the best after one more measurement; a loss that is no number is not better than any.
+        """Return the best after one more evaluation; a loss that is not finite is never better.
 
-        One that does not count may be the best, and else says nothing: it was asked for by hand, not due.
+        An evaluation that does not count (requested by the user, not due) can be the best, but never a bad one.
         """
         if math.isfinite(loss) and (self.loss is None or loss < self.loss):
             return replace(self, loss=loss, step=step, num_bad_evaluations=0)
@@ -42,16 +42,17 @@ class Best:
 
 
 class Search:
-    """The search for the best of a run, which a backup carries on: what it is, and whether a measurement is owed.
+    """The best evaluation of a run and whether an evaluation is owed; kept in backups.
 
-    Owed is one that was due after a step and that a stop has cut short: the run that goes on makes up for it.
+    An evaluation is owed if it was due after a step and a stop interrupted it: the resumed run repeats it.
     """
 
     def __init__(
         self, measured_on: str, *, early_stopping_patience: int, changed: str, emit: Callable[[Event], None]
     ) -> None:
-        """`early_stopping_patience` measurements in a row that are not better are enough, 0 never; `changed` is the
-        warning where those of a backup were `measured_on` something else.
+        """`early_stopping_patience` is the number of bad evaluations in a row that ends the run; 0 disables it.
+
+        `changed` is the warning if the evaluations of a backup were `measured_on` something else.
         """
         self.best = Best(measured_on)
         self.is_owed = False
@@ -61,20 +62,20 @@ class Search:
 
     @property
     def should_stop(self) -> bool:
-        """Whether so many measurements in a row were not better that the run is to end."""
+        """Whether early stopping should end the run."""
         return 0 < self._patience <= self.best.num_bad_evaluations
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs, JSON-safe: the best, and whether a measurement is owed."""
+        """Return the JSON-safe state for a resumed run: the best, and whether an evaluation is owed."""
         return {"best": self.best.to_json(), "is_owed": self.is_owed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a state; no best that was measured on something else, which cannot be compared."""
-        if not state:  # a backup from before there was a best
+        """Restore a state; a best that was measured on something else is dropped, because it cannot be compared."""
+        if not state:  # a backup of an older version
             return
         self.is_owed = bool(state["is_owed"])
         best = Best.from_json(state["best"])
         if best.measured_on == self.best.measured_on:
             self.best = best
         elif best.step is not None:
-            self._emit(WarningRaised(f"{self._changed}, so the search for the best begins again."))
+            self._emit(WarningRaised(f"{self._changed}. The search for the best model starts again."))

@@ -1,4 +1,4 @@
-"""Beginning a write in a dry run and giving it up, so that nothing of it is left."""
+"""Starting a write in a dry run and discarding it, so that no file is left."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-class DryRunComplete(Exception):  # noqa: N818 - no error: it ends a write of which one tensor is enough
-    """Raised in the middle of an atomic write to give it up; what was there before stands."""
+class DryRunComplete(Exception):  # noqa: N818 - not an error: it ends a write after its first tensor
+    """Raised during an atomic write to discard it; an existing file stays."""
 
 
-def enough(_done_bytes: int, _total_bytes: int) -> None:
+def end_write(_done_bytes: int, _total_bytes: int) -> None:
     """End a write after its first tensor: for writers that take `on_written`."""
     raise DryRunComplete
 
 
 @contextlib.contextmanager
-def without_a_trace(folder: Path) -> Iterator[None]:
-    """Let a write into a folder be given up by `DryRunComplete`; folders that were made for it are removed again."""
-    made = [f for f in (folder, *folder.parents) if not f.exists()]
+def discarded_write(folder: Path) -> Iterator[None]:
+    """Discard a write into a folder on `DryRunComplete`; folders created for it are removed again."""
+    created = [f for f in (folder, *folder.parents) if not f.exists()]
     try:
         yield
     except DryRunComplete:
         pass
     finally:
-        for each in made:
+        for each in created:
             with contextlib.suppress(OSError):
                 each.rmdir()

@@ -1,4 +1,4 @@
-"""Painting sample images with the model as it is: encode, denoise, decode, each with only its part on the device."""
+"""Sampling images with the current model: encode, denoise, decode, each with only its part on the device."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trainer.step.precision import Precision
 
 @dataclass(frozen=True, eq=False)
 class ImageSampler:
-    """Paints prompts. It draws from no generator but its own, and leaves the model as it found it."""
+    """Samples one image per prompt. It uses only its own generators, and does not change the model."""
 
     family: ModelFamily
     placement: Placement
@@ -34,10 +34,10 @@ class ImageSampler:
     def sample(
         self, prompts: Sequence[SamplePrompt], *, on_step: Callable[[], None], most_steps: int | None = None
     ) -> list[Image.Image]:
-        """Return an image per prompt. `on_step` is called before each denoising step and may raise to end it all.
+        """Return an image per prompt. `on_step` is called before each denoising step and may raise to stop sampling.
 
-        With the same seed, sampler and weights the images are those of diffusers' pipelines. `most_steps` breaks
-        each chain off, for a try.
+        With the same seed, sampler and weights the images equal those of diffusers' pipelines. `most_steps` ends each
+        denoising loop early, for a dry run.
         """
         with self.placement.phase(phases.SAMPLE_ENCODE), self.precision.autocast():
             conditionings = [self._encode(p) for p in prompts]
@@ -79,6 +79,6 @@ class ImageSampler:
 
 
 def _to_image(images_13PP: torch.Tensor) -> Image.Image:
-    """Return an image in [-1, 1] as an image, rounded as diffusers rounds."""
+    """Return a tensor with values in [-1, 1] as an image, rounded like diffusers."""
     unit_PP3 = (move(images_13PP[0], CPU) / 2 + 0.5).clamp(0, 1).permute(1, 2, 0).float().numpy()
     return Image.fromarray((unit_PP3 * 255).round().astype(np.uint8))

@@ -1,4 +1,4 @@
-"""The numbers of every step: as events, and in TensorBoard."""
+"""The metrics of every step: as events, and in TensorBoard."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SPEED_MEMORY = 0.9
 
 
 class Metrics:
-    """Emits `StepFinished` after every step and keeps the speed that the time left is reckoned from."""
+    """Emits `StepFinished` after every step and tracks the speed, from which the remaining time is estimated."""
 
     def __init__(
         self, *, emit: Callable[[Event], None], epochs: int, total_steps: int, log: TensorBoardLog | None
@@ -25,7 +25,7 @@ class Metrics:
         self._images_per_second = 0.0
 
     def after_step(self, view: StepView) -> None:
-        """Tell the step."""
+        """Report the step."""
         self._measure(view)
         outcome, now = view.outcome, view.now
         assert self._seconds_per_step is not None
@@ -51,8 +51,8 @@ class Metrics:
         if self._log is not None:
             self._write(self._log, view)
 
-    def dry_run_checks(self, small: DryRunState) -> tuple[DryRunCheck, ...]:
-        """Return nothing: the first step shows all of it."""
+    def dry_run_checks(self, state: DryRunState) -> tuple[DryRunCheck, ...]:
+        """Return no checks: the first step already covers this callback."""
         return ()
 
     def _measure(self, view: StepView) -> None:

@@ -1,4 +1,4 @@
-"""The reward on images of fixed prompts and seeds, by the reward models that are followed and by the one held out."""
+"""The reward of images sampled with fixed prompts and seeds, by the training reward models and the held-out one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ from trainer.step.evaluation import Evaluation
 
 
 class RewardCallback:
-    """Measures when it is due. A reward that is cheated rises while the one held out falls: that can end the run."""
+    """Measures the reward when it is due. With reward hacking the training reward rises while the held-out reward
+    falls: early stopping can end the run then.
+    """
 
     def __init__(
         self,
@@ -43,7 +45,7 @@ class RewardCallback:
         emit: Callable[[Event], None],
         log: TensorBoardLog | None,
     ) -> None:
-        """`prompts` are what is painted, one image each; where there are none, nothing is measured."""
+        """One image is sampled per prompt; without prompts nothing is measured."""
         self._settings = settings
         self._reward_models = reward_models
         self._prompts = prompts
@@ -53,17 +55,17 @@ class RewardCallback:
         self._desk = desk
         self._emit = emit
         self._log = log
-        shown = hashlib.blake2b(repr([p.model_dump() for p in prompts]).encode(), digest_size=12).hexdigest()
-        self.search = Search(  # for the lowest of the reward's negative
-            f"{shown} by {reward_models.identity}",
+        prompts_hash = hashlib.blake2b(repr([p.model_dump() for p in prompts]).encode(), digest_size=12).hexdigest()
+        self.search = Search(  # for the lowest negated reward
+            f"{prompts_hash} by {reward_models.identity}",
             early_stopping_patience=settings.early_stopping_patience,
-            changed="The prompts or reward models of the reward's measurements have changed since the backup; what was "
-            "measured before cannot be compared",
+            changed="The prompts or reward models of the reward evaluation have changed since the backup, so earlier "
+            "rewards cannot be compared",
             emit=emit,
         )
 
     def at_start(self, counters: Counters) -> None:
-        """Measure where the training begins, or what a stop had cut short where it goes on."""
+        """Measure at the start of the training, or repeat a measurement that a stop interrupted."""
         if self.search.is_owed or (counters.step == 0 and not self._settings.measure_every.is_never):
             self._measure(counters.step)
 
@@ -72,11 +74,11 @@ class RewardCallback:
         if self._settings.measure_every.is_due(view.before.moment, view.now.moment):
             self._measure(view.now.step)
 
-    def dry_run_checks(self, small: DryRunState) -> list[DryRunCheck]:
-        """Return the trial of the largest image, painted in one step and rated by every reward model."""
+    def dry_run_checks(self, state: DryRunState) -> list[DryRunCheck]:
+        """Return the check of the largest image, sampled in one step and scored by every reward model."""
         if not self._prompts or self._settings.measure_every.is_never:
             return []
-        advice = "Use smaller samples, or never measure the reward."
+        advice = "Use smaller samples, or switch off the reward evaluation."
         return [DryRunCheck("measuring the reward", advice, self._try_out)]
 
     def _try_out(self) -> None:
@@ -87,27 +89,27 @@ class RewardCallback:
                 reward_model(self._as_image(image), [largest.prompt])
 
     def _measure(self, step: int) -> None:
-        """Paint, rate, tell, and remember whether it was the best."""
+        """Sample the images, score them, report the result, and keep it if it is the best."""
         if not self._prompts:
             return
         self.search.is_owed = step > 0
-        result = self._rated(step)
-        rating = result.held_out if self._reward_models.held_out is not None else result.followed
+        result = self._scored(step)
+        reward = result.held_out if self._reward_models.held_out is not None else result.followed
         if step > 0:
-            self.search.best = self.search.best.after(-rating if rating is not None else math.nan, step, counts=True)
+            self.search.best = self.search.best.after(-reward if reward is not None else math.nan, step, counts=True)
         self.search.is_owed = False
-        self._tell(result)
+        self._report(result)
 
-    def _rated(self, step: int) -> RewardMeasured:
-        self._emit(PhaseChanged("sampling", f"painting {len(self._prompts)} images to measure the reward"))
+    def _scored(self, step: int) -> RewardMeasured:
+        self._emit(PhaseChanged("sampling", f"{len(self._prompts)} images to measure the reward"))
         progress = SamplingProgress(sum(p.steps for p in self._prompts), self._desk, self._emit)
-        ratings: dict[str, list[float]] = {}
+        scores: dict[str, list[float]] = {}
         with self._evaluation.active():
             images = self._image_sampler.sample(self._prompts, on_step=progress.next)
             for prompt, image in zip(self._prompts, images, strict=True):
                 self._desk.check()
-                self._rate(self._as_image(image), prompt.prompt, ratings)
-        means = {name: mean for name, values in ratings.items() if (mean := _mean(values)) is not None}
+                self._score(self._as_image(image), prompt.prompt, scores)
+        means = {name: mean for name, values in scores.items() if (mean := _mean(values)) is not None}
         followed, held_out = means.pop(_FOLLOWED, None), means.pop(_HELD_OUT, None)
         return RewardMeasured(
             step=step,
@@ -118,12 +120,12 @@ class RewardCallback:
             by_reward_model=means,
         )
 
-    def _rate(self, image_13PP: torch.Tensor, prompt: str, ratings: dict[str, list[float]]) -> None:
-        """Add what each reward model says of an image, and the sums, to the ratings by name."""
+    def _score(self, image_13PP: torch.Tensor, prompt: str, scores: dict[str, list[float]]) -> None:
+        """Append the score of each reward model for an image, and the sums, to the scores by name."""
         for total, reward_model in zip((_FOLLOWED, _HELD_OUT), self._all_reward_models(), strict=False):
-            scores = reward_model(image_13PP, [prompt])
-            for name, rating_B in {total: scores.total_B, **scores.by_name}.items():
-                ratings.setdefault(name, []).append(rating_B.item())
+            rewards = reward_model(image_13PP, [prompt])
+            for name, score_B in {total: rewards.total_B, **rewards.by_name}.items():
+                scores.setdefault(name, []).append(score_B.item())
 
     def _all_reward_models(self) -> tuple[CompositeReward, ...]:
         held_out = self._reward_models.held_out
@@ -133,7 +135,7 @@ class RewardCallback:
         unit_PP3 = torch.from_numpy(np.array(image, dtype=np.float32)) / 255
         return move(unit_PP3.permute(2, 0, 1)[None].contiguous(), self._device)
 
-    def _tell(self, result: RewardMeasured) -> None:
+    def _report(self, result: RewardMeasured) -> None:
         self._emit(replace(result, best_step=self.search.best.step))
         if self._log is None:
             return
@@ -143,10 +145,10 @@ class RewardCallback:
                 self._log.scalar(f"reward/measured/{name}", value, result.step)
 
 
-_FOLLOWED, _HELD_OUT = "\0followed", "\0held out"  # beside the names of reward models, none of which begins so
+_FOLLOWED, _HELD_OUT = "\0followed", "\0held out"  # cannot be the names of reward models
 
 
-def _mean(ratings: Sequence[float]) -> float | None:
-    """Return the mean of the ratings that are numbers; None where no image could be rated."""
-    told = [r for r in ratings if math.isfinite(r)]
-    return math.fsum(told) / len(told) if told else None
+def _mean(scores: Sequence[float]) -> float | None:
+    """Return the mean of the finite scores; None if no image could be scored."""
+    finite = [s for s in scores if math.isfinite(s)]
+    return math.fsum(finite) / len(finite) if finite else None

@@ -1,4 +1,4 @@
-"""Samples: images of the same prompts and seeds, painted as the training goes."""
+"""Samples: images of the same prompts and seeds, generated during training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from modules.config.sections.evaluation import SamplePrompt, Sampling
 from modules.memory.guard import PlacementError
 from modules.system.atomic import atomic_file
 from modules.system.paths import safe_name
-from trainer.callbacks.dry_run import DryRunComplete, without_a_trace
+from trainer.callbacks.dry_run import DryRunComplete, discarded_write
 from trainer.callbacks.image_sampler import ImageSampler
 from trainer.callbacks.tensorboard_log import TensorBoardLog
 from trainer.commands import CommandDesk, SampleNow
@@ -24,7 +24,7 @@ from trainer.step.evaluation import Evaluation
 
 
 class SamplingCallback:
-    """Paints the enabled prompts when they are due, asked for, at the start and at the end."""
+    """Samples the enabled prompts when they are due or requested, at the start and at the end."""
 
     def __init__(
         self,
@@ -46,12 +46,12 @@ class SamplingCallback:
         self._log = log
 
     def at_start(self, counters: Counters) -> None:
-        """Show what the model does before it learns."""
+        """Sample the model before training, if set."""
         if self._settings.at_start:
             self.sample_all(counters.step)
 
     def after_step(self, view: StepView) -> None:
-        """Paint if it is due or asked for."""
+        """Sample if it is due or requested."""
         skipped = self._settings.skip_first
         has_begun = skipped.is_never or skipped.is_over(view.now.moment)
         is_due = has_begun and self._settings.every.is_due(view.before.moment, view.now.moment)
@@ -59,16 +59,16 @@ class SamplingCallback:
             self.sample_all(view.now.step)
 
     def at_end(self, counters: Counters) -> None:
-        """Show what the finished model does, unless the last step was due anyway."""
+        """Sample the finished model, if set, unless the last step already did."""
         if self._settings.at_end and not self._path(counters.step, 0, self._prompts()[:1]).exists():
             self.sample_all(counters.step)
 
     def sample_all(self, step: int) -> None:
-        """Paint every enabled prompt. A failure is told and does not end the run, but for a fault of the program."""
+        """Sample every enabled prompt. A failure is a warning and does not end the run, except for a placement bug."""
         prompts = self._prompts()
         if not prompts:
             return
-        self._emit(PhaseChanged("sampling", f"painting {len(prompts)} samples"))
+        self._emit(PhaseChanged("sampling", f"{len(prompts)} samples"))
         progress = SamplingProgress(sum(p.steps for _, p in prompts), self._desk, self._emit)
         try:
             with self._evaluation.active():
@@ -79,8 +79,8 @@ class SamplingCallback:
             reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
             self._emit(
                 WarningRaised(
-                    f"The samples could not be painted: {reason}",
-                    "The training goes on. Smaller samples need less memory.",
+                    f"The samples could not be generated: {reason}",
+                    "Training continues. Smaller samples need less memory.",
                 )
             )
             return
@@ -92,21 +92,21 @@ class SamplingCallback:
                 self._log.image(f"samples/{path.parent.name}", image, step)
             self._emit(SampleReady(step, index, prompt.prompt, str(path)))
 
-    def dry_run_checks(self, small: DryRunState) -> list[DryRunCheck]:
-        """Return the trial of the largest sample, if samples are painted without being asked for."""
+    def dry_run_checks(self, state: DryRunState) -> list[DryRunCheck]:
+        """Return the check of the largest sample, if the settings make samples without a request."""
         prompts, settings = self._prompts(), self._settings
         if not prompts or (settings.every.is_never and not settings.at_start and not settings.at_end):
             return []
         largest = max(prompts, key=lambda p: p[1].width_px * p[1].height_px * (2 if p[1].guidance > 1 else 1))
         advice = "Use smaller samples, or switch them off."
-        return [DryRunCheck("painting a sample", advice, partial(self._try_out, largest, small.counters.step))]
+        return [DryRunCheck("sampling", advice, partial(self._try_out, largest, state.counters.step))]
 
     def _try_out(self, prompt: tuple[int, SamplePrompt], step: int) -> None:
-        """Paint a sample with a single denoising step, and begin to write it."""
+        """Generate a sample with a single denoising step, and start to write it."""
         with self._evaluation.active():
             [image] = self._image_sampler.sample([prompt[1]], on_step=self._desk.check, most_steps=1)
         path = self._path(step, prompt[0], [prompt])
-        with without_a_trace(path.parent), atomic_file(path) as temporary:
+        with discarded_write(path.parent), atomic_file(path) as temporary:
             _write(image, temporary, path.suffix)
             raise DryRunComplete
 
@@ -124,7 +124,7 @@ def _write(image: Image.Image, path: Path, suffix: str) -> None:
 
 
 class SamplingProgress:
-    """Counts denoising steps, tells them, and lets a stop through."""
+    """Counts denoising steps, reports them, and raises StopRequested on a stop."""
 
     def __init__(self, total: int, desk: CommandDesk, emit: Callable[[Event], None]) -> None:
         self._total, self._desk, self._emit = total, desk, emit

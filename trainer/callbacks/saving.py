@@ -1,4 +1,4 @@
-"""Saves on the way: files that other programs can use, to compare and choose from."""
+"""Intermediate saves: model files during training that other programs can use, to compare and choose from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from modules.families.kinds.programs import who_loads_file
 from modules.settings.every import Every
 from modules.system.atomic import atomic_file, atomic_folder
-from trainer.callbacks.dry_run import enough, without_a_trace
+from trainer.callbacks.dry_run import discarded_write, end_write
 from trainer.commands import CommandDesk, SaveNow
 from trainer.events import Event, ModelSaved, PhaseChanged
 from trainer.export.adapter import Exporter
@@ -23,7 +23,7 @@ from trainer.step.counters import Counters
 
 
 class SavingCallback:
-    """Writes `<run>/save/<name>-step-00000010.safetensors` (or a folder of that name) when it is due or asked for."""
+    """Writes `<run>/save/<name>-step-00000010.safetensors` (or a folder of that name) when it is due or requested."""
 
     def __init__(
         self,
@@ -39,10 +39,10 @@ class SavingCallback:
         desk: CommandDesk,
         emit: Callable[[Event], None],
     ) -> None:
-        """`destination` is the place of the result, `folder` that of saves on the way.
+        """`destination` is the path of the result, `folder` that of intermediate saves.
 
-        `values()` has the weights to save, by full parameter name, while it is entered: averaged ones where they are
-        kept.
+        `values()` is a context that yields the weights to save, by full parameter name: the EMA weights if there are
+        any.
         """
         self._every = every
         self._destination = destination
@@ -56,12 +56,12 @@ class SavingCallback:
         self._emit = emit
 
     def after_step(self, view: StepView) -> None:
-        """Save if it is due or asked for."""
+        """Save if it is due or requested."""
         is_due = self._every.is_due(view.before.moment, view.now.moment)
         if self._desk.take(SaveNow) or is_due:
-            self.save_on_the_way(view.now)
+            self.save_step(view.now)
 
-    def save_on_the_way(self, counters: Counters) -> Path:
+    def save_step(self, counters: Counters) -> Path:
         """Write a save under the name of its step and return its path."""
         path = self._path(counters)
         self.save(path, counters, is_final=False)
@@ -69,51 +69,50 @@ class SavingCallback:
 
     @property
     def best_path(self) -> Path:
-        """Where the best model by validation is kept."""
+        """The path of the best model by validation."""
         return self._folder / f"{self._name}-best{self._exporter.suffix}"
 
     def save_best(self, counters: Counters) -> None:
-        """Keep the model as the best, in place of the one before."""
+        """Save the model as the best, replacing the previous one."""
         self.save(self.best_path, counters, is_final=False)
 
-    def dry_run_checks(self, small: DryRunState) -> list[DryRunCheck]:
-        """Return the trials of a save in both places: the result's, and where a stop or a save on the way puts one."""
-        places = {"saving on the way": self._path(small.counters), "saving the result": self._destination}
+    def dry_run_checks(self, state: DryRunState) -> list[DryRunCheck]:
+        """Return the checks of a save to both paths: that of the result, and that of a stop or an intermediate save."""
+        paths = {"saving during training": self._path(state.counters), "saving the result": self._destination}
         return [
-            DryRunCheck(what, "Close other programs.", partial(self._begin, path, small.counters))
-            for what, path in places.items()
+            DryRunCheck(what, "Close other programs.", partial(self._begin, path, state.counters))
+            for what, path in paths.items()
         ]
 
     def _begin(self, path: Path, counters: Counters) -> None:
-        """Begin to write the model to a path and give it up after the first tensor; what is there stands."""
+        """Start to write the model to a path and discard it after the first tensor; an existing file stays."""
         facts = {"step": counters.step, "epoch": counters.epoch}
-        with without_a_trace(path.parent), self._values() as values:
-            self._exporter.save(path, values, now=self._now(), on_written=enough, **facts)
+        with discarded_write(path.parent), self._values() as values:
+            self._exporter.save(path, values, now=self._now(), on_written=end_write, **facts)
 
     def _path(self, counters: Counters) -> Path:
         return self._folder / f"{self._name}-step-{counters.step:08d}{self._exporter.suffix}"
 
     def save(self, path: Path, counters: Counters, *, is_final: bool) -> None:
-        """Write the model to a path and tell it. Raises DarkroomError where a weight is not finite, OSError."""
+        """Write the model to a path and report it. Raises DarkroomError if a weight is not finite, and OSError."""
         self._emit(PhaseChanged("saving", path.name))
         with self._values() as values:
             self._exporter.save(path, values, now=self._now(), step=counters.step, epoch=counters.epoch)
-        self._tell(path, counters.step, is_final=is_final)
+        self._report(path, counters.step, is_final=is_final)
 
     def copy_best(self, path: Path, step: int) -> None:
-        """Write the best model, which was kept after a step, to the result's path and tell it. Raises OSError."""
+        """Copy the best model, saved after `step`, to the result's path and report it. Raises OSError."""
         self._emit(PhaseChanged("saving", path.name))
         copy_model(self.best_path, path)
-        self._tell(path, step, is_final=True)
 
-    def _tell(self, path: Path, step: int, *, is_final: bool) -> None:
+    def _report(self, path: Path, step: int, *, is_final: bool) -> None:
         _, loads = who_loads_file(path)
         programs = tuple(x.program for x in loads if x.complete)
         self._emit(ModelSaved(step, str(path), self._format_name, is_final, programs))
 
 
 def copy_model(source: Path, destination: Path) -> None:
-    """Copy a saved model, a file or a folder, atomically. Raises OSError, and leaves what was there."""
+    """Copy a saved model, a file or a folder, atomically. If it raises OSError, an existing model stays."""
     if not source.is_dir():
         with atomic_file(destination) as temporary:
             shutil.copyfile(source, temporary)

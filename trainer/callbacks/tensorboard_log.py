@@ -1,4 +1,4 @@
-"""What TensorBoard shows of a run: its numbers and its samples."""
+"""The TensorBoard log of a run: its metrics and its samples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from PIL import Image
 
 
 class TensorBoardLog:
-    """Writes to a run's tensorboard folder; the library is imported when there is something to write."""
+    """Writes to a run's tensorboard folder; the library is imported at the first write."""
 
     def __init__(self, folder: Path, *, first_step: int) -> None:
         self._folder = folder
@@ -35,7 +35,7 @@ class TensorBoardLog:
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
-            # What an interrupted run wrote beyond its backup is taken back; the step of the backup itself stays.
+            # Purge entries an interrupted run wrote after its backup; the step of the backup itself stays.
             self._writer = SummaryWriter(
                 str(self._folder), purge_step=self._first_step + 1 if self._first_step else None
             )

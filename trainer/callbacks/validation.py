@@ -1,4 +1,4 @@
-"""Validation: the denoising loss on images that are not learned, at fixed timesteps with fixed noise."""
+"""Validation: the denoising loss on validation images, at fixed timesteps with fixed noise."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ Losses = dict[tuple[str, int], list[tuple[float, float]]]  # by concept and time
 
 
 class ValidationCallback:
-    """Measures when it is due or asked for. Same weights, same number, bit for bit; training does not notice.
+    """Validates when it is due or requested. The same weights give the same loss, bit for bit; training is unaffected.
 
-    It remembers the best of what it has measured. What was measured before the first step is told and does not compete:
-    a model that has learned nothing is no result.
+    It keeps the best validation. A validation before the first step is reported but cannot be the best: an untrained
+    model is not a result.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class ValidationCallback:
         emit: Callable[[Event], None],
         log: TensorBoardLog | None,
     ) -> None:
-        """`weights_at(timesteps)` gives the training loss's weights, or None where all count alike.
+        """`weights_at(timesteps)` returns the weights of the training loss, or None if all are equal.
 
-        `images` stands for what is measured on; `keep` writes the model away where it is the best and is to be kept.
+        `images` identifies the validation images; `keep` saves the model if it is the best and should be kept.
         """
         self._settings = settings
         self._loader = loader
@@ -74,24 +74,24 @@ class ValidationCallback:
         self.search = Search(
             f"{images} at {settings.num_timesteps}",
             early_stopping_patience=settings.early_stopping_patience,
-            changed="The validation images or noise levels have changed since the backup; losses from before cannot "
-            "be compared",
+            changed="The validation images or timesteps have changed since the backup, so earlier losses cannot be "
+            "compared",
             emit=emit,
         )
 
     def at_start(self, counters: Counters) -> None:
-        """Measure where the training begins, if validation is on, or what a stop had cut short where it goes on."""
+        """Validate at the start of the training, if validation is on, or repeat a validation interrupted by a stop."""
         if self.search.is_owed or (counters.step == 0 and not self._settings.every.is_never):
             self._validate(counters, counts=True)
 
     def after_step(self, view: StepView) -> None:
-        """Measure if it is due or asked for."""
+        """Validate if it is due or requested."""
         is_due = self._settings.every.is_due(view.before.moment, view.now.moment)
         if self._desk.take(ValidateNow) or is_due:
             self._validate(view.now, counts=is_due)
 
     def _validate(self, counters: Counters, *, counts: bool) -> None:
-        """Measure the loss on all validation images, tell it, and keep the model if it is the best."""
+        """Measure the loss on all validation images, report it, and keep the model if it is the best."""
         num_images = len(self._loader.dataset.examples)
         if not num_images:
             return
@@ -101,7 +101,7 @@ class ValidationCallback:
         if not losses:
             return
         result = summarise(losses, counters.step, self.search.best, counts=counts)
-        self._tell(result)
+        self._report(result)
         if counters.step > 0:
             if result.is_best and self._settings.keep_best:
                 self._keep(counters)
@@ -116,7 +116,7 @@ class ValidationCallback:
                 self._measure(batch, self._timesteps(), losses)
         return losses
 
-    def _tell(self, result: ValidationFinished) -> None:
+    def _report(self, result: ValidationFinished) -> None:
         self._emit(result)
         if self._log is None:
             return
@@ -128,8 +128,8 @@ class ValidationCallback:
         for timestep, value in result.by_timestep.items():
             self._log.scalar(f"loss/validation_at_timestep/{timestep}", value, result.step)
 
-    def dry_run_checks(self, small: DryRunState) -> list[DryRunCheck]:
-        """Return the trial of one measurement, if validation is on."""
+    def dry_run_checks(self, state: DryRunState) -> list[DryRunCheck]:
+        """Return the check of one validation, if validation is on."""
         if self._settings.every.is_never or not self._loader.dataset.examples:
             return []
         advice = "Use a smaller batch or resolution, or switch validation off."
@@ -167,7 +167,7 @@ class ValidationCallback:
                 losses[concept, timestep].append((both[0], both[1]))
 
     def _noise(self, batch: Batch, timestep: int) -> torch.Tensor:
-        """Return each image's own noise at a timestep: the same in every validation of the run."""
+        """Return the noise of each image at a timestep: the same in every validation of the run."""
         shape = batch.latents_BCHW.shape[1:]
         noise = [
             torch.randn(shape, generator=generator_for(self._run_seed, "validation", s.example, timestep))
@@ -177,7 +177,7 @@ class ValidationCallback:
 
 
 def summarise(losses: Losses, step: int, best: Best, *, counts: bool) -> ValidationFinished:
-    """Return the means: over everything, plain and weighted; by timestep and by concept, plain; and the best so far."""
+    """Return the mean losses (overall plain and weighted; by timestep and by concept plain) and the best so far."""
     by_timestep: dict[int, list[float]] = defaultdict(list)
     by_concept: dict[str, list[float]] = defaultdict(list)
     for (concept, timestep), values in losses.items():
@@ -198,5 +198,5 @@ def summarise(losses: Losses, step: int, best: Best, *, counts: bool) -> Validat
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Return the mean, whatever the order of the values: batches may come in any."""
+    """Return the mean, independent of the order of the values: batches may come in any order."""
     return math.fsum(values) / len(values)

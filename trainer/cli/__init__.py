@@ -1,4 +1,4 @@
-"""The verbs of the command line, one file each; this is their list."""
+"""The list of the command line's verbs, one file each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A verb: a line about it, its arguments, and the function that does it and returns the exit code."""
+    """A verb: a one-line summary, its arguments, and the function that runs it and returns the exit code."""
 
     summary: str
     arguments: Callable[[argparse.ArgumentParser], None]

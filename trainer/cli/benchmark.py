@@ -34,10 +34,12 @@ def _benchmark(options: argparse.Namespace) -> int:
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--only", nargs="+", choices=MEASUREMENTS, default=list(MEASUREMENTS), help="some of them")
+    parser.add_argument(
+        "--only", nargs="+", choices=MEASUREMENTS, default=list(MEASUREMENTS), help="run only these measurements"
+    )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda ...")
-    parser.add_argument("--threads", type=int, default=1, help="processor threads (1)")
-    parser.add_argument("--json", metavar="FILE", help="also write the figures as JSON")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads (default: 1)")
+    parser.add_argument("--json", metavar="FILE", help="also write the results as JSON")
 
 
 BENCHMARK = Verb("measure the program on this machine", _arguments, _benchmark)

@@ -1,4 +1,4 @@
-"""check: what is wrong with a config, and what it would do, without loading a model."""
+"""check: the errors and warnings of a config, and a preview of its run, without loading a model."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _kind(problem: Problem, config: Config) -> str:
-    """Return what became of a value of the file: "kept" though unknown, "replaced" by another, or "migrated"."""
+    """Return what happened to a value of the file: "kept" although unknown, "replaced" by another, or "migrated"."""
     if problem.path in config.unknown:
         return "kept"
     return "migrated" if problem.severity == "info" else "replaced"
@@ -55,7 +55,7 @@ def _preview(report: Report) -> str:
     return (
         f"{model}{images}, {preview.num_validation_images} for validation.\n"
         f"{preview.steps_first_epoch} step{'s' if preview.steps_first_epoch != 1 else ''} in the first epoch, "
-        f"{preview.total_steps} in all.\n"
+        f"{preview.total_steps} in total.\n"
         f"{memory}"
     )
 
@@ -66,10 +66,10 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         "--resume",
         metavar="FOLDER",
         default="",
-        help="also say what forbids to go on from this backup, run's folder or workspace",
+        help="also report what prevents resuming from this backup, run's folder or workspace",
     )
-    parser.add_argument("--json", action="store_true", help="as data")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
     add_allow_code(parser)
 
 
-CHECK = Verb("say what is wrong with a config and what it would do", _arguments, _check)
+CHECK = Verb("list the errors and warnings of a config, and what the run would do", _arguments, _check)

@@ -1,4 +1,4 @@
-"""A run on a terminal, or as lines in a log, or as lines of JSON for another program."""
+"""Output of a run: progress on a terminal, lines in a log, or JSON lines for another program."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 
 class Listener(Protocol):
-    """Something that shows events."""
+    """Shows the events of a run."""
 
     def show(self, event: Event) -> None:
         """Show an event."""
         ...
 
     def close(self) -> None:
-        """Leave the terminal in order."""
+        """Restore the terminal."""
         ...
 
 
 class JsonLines:
-    """Every event as a line of JSON on standard output."""
+    """Prints every event as a line of JSON on standard output."""
 
     def show(self, event: Event) -> None:
         """Write the event."""
@@ -53,7 +53,7 @@ class JsonLines:
 
 
 class Meter:
-    """A progress bar where there is a terminal, a line now and then where there is none."""
+    """A progress bar on a terminal, occasional lines otherwise."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -63,7 +63,7 @@ class Meter:
         self._last_line = 0.0
 
     def progress(self, name: str, done: int, total: int, detail: str) -> None:
-        """Show how far the work of a name is; another name begins another bar."""
+        """Show the progress of the work called `name`; a new name starts a new bar."""
         if not self._is_terminal:
             now = time.monotonic()
             if done >= total or now - self._last_line >= _SECONDS_BETWEEN_LINES:
@@ -86,14 +86,14 @@ class Meter:
         print(text, file=self._stream, flush=True)
 
     def close(self) -> None:
-        """Leave the bar as it is."""
+        """Close the bar and leave it on the screen."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None
 
 
 class Console:
-    """A run's events for people."""
+    """Shows a run's events as text."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._meter = Meter(stream)
@@ -106,7 +106,7 @@ class Console:
             case CacheProgress(what=what, done=done, total=total):
                 self._meter.progress(f"caching {what}", done, total, "")
             case SampleProgress(done=done, total=total):
-                self._meter.progress("painting samples", done, total, "")
+                self._meter.progress("sampling", done, total, "")
             case StepFinished():
                 self._meter.progress("training", event.step, event.total_steps, _step_words(event))
             case _:
@@ -115,19 +115,19 @@ class Console:
                     self._meter.line(text)
 
     def close(self) -> None:
-        """Leave the terminal in order."""
+        """Restore the terminal."""
         self._meter.close()
 
 
 def words(event: Event) -> str:
-    """Return an event as a line for people; empty for those that are shown as progress."""
+    """Return an event as a line of text; empty for events that are shown as progress."""
     match event:
         case RunStarted():
             parts, images = " and ".join(event.trained_parts), count(event.num_images, "image")
             steps, epochs = count(event.total_steps, "step"), count(event.epochs, "epoch")
             return (
                 f"Run in {event.run_dir}\n{images}, {steps} over {epochs}; training {parts} "
-                f"({event.num_trainable_parameters:,} weights) on {event.device}."
+                f"({event.num_trainable_parameters:,} parameters) on {event.device}."
             )
         case PhaseChanged(phase=phase, detail=detail) if phase not in ("training", "sampling", "caching"):
             return f"{phase.replace('_', ' ')}: {detail}" if detail else phase.replace("_", " ")
@@ -165,13 +165,13 @@ def _validation_words(event: ValidationFinished) -> str:
 
 def _reward_words(event: RewardMeasured) -> str:
     followed = "none" if event.followed is None else f"{event.followed:.5f}"
-    held_out = "" if event.held_out is None else f", held out ({event.held_out_by}) {event.held_out:.5f}"
+    held_out = "" if event.held_out is None else f", held-out reward ({event.held_out_by}) {event.held_out:.5f}"
     best = "" if event.best_step is None else f", best at step {event.best_step}"
     return f"reward {followed}{held_out} at step {event.step}{best}"
 
 
 def _step_words(event: StepFinished) -> str:
-    loss = "not a number" if event.loss is None else f"{event.loss:.4f}"
+    loss = "not finite" if event.loss is None else f"{event.loss:.4f}"
     smoothed = "" if event.smoothed_loss is None else f" smooth {event.smoothed_loss:.4f}"
     reward = f" reward {event.metrics['reward']:.4f}" if "reward" in event.metrics else ""
     return f"epoch {event.epoch}/{event.epochs} loss {loss}{smoothed}{reward} {event.images_per_second:.1f} images/s"

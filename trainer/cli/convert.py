@@ -1,5 +1,5 @@
-"""convert: a model between diffusers folder and single file, a LoRA between kohya and PEFT form, any of them in another
-number format.
+"""convert: a model between diffusers folder and single file, a LoRA between kohya and PEFT format, any of them to
+another dtype.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _convert(options: argparse.Namespace) -> int:
     source, out = from_caller(options.source), from_caller(options.out)
     _require_free(source, out, overwrite=options.overwrite)
     kind = identify(source)
-    if kind.kind == BROKEN.name:  # said before torch is loaded
+    if kind.kind == BROKEN.name:  # reported before torch is loaded
         raise DarkroomError(kind.sentence)
     from modules.families.kinds.conversion import convert, open_source, target_form
     from modules.system.dtypes import dtype_of
@@ -50,9 +50,9 @@ def _convert(options: argparse.Namespace) -> int:
             on_written=report,
         )
     except OSError as error:
-        raise DarkroomError(f"{out} could not be written: {error}. What was there before still stands.") from error
+        raise DarkroomError(f"{out} could not be written: {error}. Existing files were not changed.") from error
     except KeyboardInterrupt:
-        meter.line("Stopped; nothing was written.")
+        meter.line("Stopped. Nothing was written.")
         return 130
     meter.close()
     meter.line(kind.sentence)
@@ -61,27 +61,29 @@ def _convert(options: argparse.Namespace) -> int:
 
 
 def _require_free(source: Path, out: Path, *, overwrite: bool) -> None:
-    """Raise DarkroomError where the destination is the source, is taken, or lies where nothing can be written."""
+    """Raise DarkroomError if the destination is the source, already exists, or has too little disk space."""
     if out == source or source in out.parents:
-        raise DarkroomError(f"{out} is the source itself, or inside it.", advice="Choose another destination.")
+        raise DarkroomError(f"{out} is the source or inside it.", advice="Choose another destination.")
     if out.exists() and not overwrite:
-        raise DarkroomError(f"{out} exists already.", advice="Choose another name, or add --overwrite.")
+        raise DarkroomError(f"{out} already exists.", advice="Choose another name, or add --overwrite.")
     if out.is_dir() and any(out.iterdir()) and not (out / "model_index.json").is_file():
-        raise DarkroomError(f"{out} is a folder with other things in it.", advice="Choose another destination.")
+        raise DarkroomError(f"{out} is a folder with other files in it.", advice="Choose another destination.")
     place = next(p for p in out.parents if p.exists())
     size = sum(p.stat().st_size for p in source.rglob("*") if p.is_file()) if source.is_dir() else 0
     size = size or (source.stat().st_size if source.is_file() else 0)
     if shutil.disk_usage(place).free < size // 2:
-        raise DarkroomError(f"There is too little room on the disk of {place}.", advice="Free some space first.")
+        raise DarkroomError(f"There is too little free space on the disk of {place}.", advice="Free some space first.")
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="IN", help="a model file, a diffusers folder or a LoRA")
     parser.add_argument("out", metavar="OUT", help="a .safetensors file, or a folder for a model in diffusers layout")
-    parser.add_argument("--to", choices=_FORMS, help="the form, where the name of OUT does not tell; a LoRA changes it")
-    parser.add_argument("--dtype", choices=_DTYPES, help="the number format (as it is)")
-    parser.add_argument("--ema", action="store_true", help="take the averaged weights where a checkpoint has both")
-    parser.add_argument("--overwrite", action="store_true", help="replace what is at OUT")
+    parser.add_argument(
+        "--to", choices=_FORMS, help="the output format (default: by the name of OUT; for a LoRA the other format)"
+    )
+    parser.add_argument("--dtype", choices=_DTYPES, help="the output dtype (default: unchanged)")
+    parser.add_argument("--ema", action="store_true", help="use the EMA weights if a checkpoint has both")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing OUT")
 
 
-CONVERT = Verb("convert a model or a LoRA into another form", _arguments, _convert)
+CONVERT = Verb("convert a model or a LoRA to another format or dtype", _arguments, _convert)

@@ -1,4 +1,4 @@
-"""make-demo-model: train the tiny demo model from nothing."""
+"""make-demo-model: train the tiny demo model from scratch."""
 
 from __future__ import annotations
 
@@ -41,18 +41,20 @@ def _make(options: argparse.Namespace) -> int:
             num_threads=options.threads or None,
         )
     except DemoModelStopped:
-        meter.line("Stopped; nothing was written.")
+        meter.line("Stopped. Nothing was written.")
         return 130
     minutes = (time.monotonic() - started) / 60
-    meter.line(f"{folder} was made in {minutes:.1f} minutes.")
+    meter.line(f"{folder} was trained in {minutes:.1f} minutes.")
     sys.stdout.write(f"{quality}\n")
     return 0
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", metavar="FOLDER", default="demo-model", help="where the model goes (demo-model)")
-    parser.add_argument("--seed", type=int, default=0, help="another seed makes another model of like quality (0)")
-    parser.add_argument("--threads", type=int, default=0, help="processor threads (0: measured)")
+    parser.add_argument("--out", metavar="FOLDER", default="demo-model", help="the output folder (default: demo-model)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="another seed gives another model of similar quality (default: 0)"
+    )
+    parser.add_argument("--threads", type=int, default=0, help="CPU threads (default: 0, measured)")
 
 
-MAKE_DEMO_MODEL = Verb("train the demo model from nothing", _arguments, _make)
+MAKE_DEMO_MODEL = Verb("train the demo model from scratch", _arguments, _make)

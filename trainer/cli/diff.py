@@ -1,4 +1,4 @@
-"""diff: in which settings two configs differ, or one from the defaults."""
+"""diff: the settings in which two configs differ, or one config from the defaults."""
 
 from __future__ import annotations
 
@@ -48,8 +48,10 @@ def _diff(options: argparse.Namespace) -> int:
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     add_config_argument(parser)
-    parser.add_argument("other", metavar="OTHER", nargs="?", default="", help="a file or a preset; else the defaults")
-    parser.add_argument("--json", action="store_true", help="as data")
+    parser.add_argument(
+        "other", metavar="OTHER", nargs="?", default="", help="a config file or a preset (default: the defaults)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the differences as JSON")
 
 
-DIFF = Verb("say in which settings a config differs from another, or from the defaults", _arguments, _diff)
+DIFF = Verb("list the settings of a config that differ from another config or the defaults", _arguments, _diff)

@@ -1,4 +1,4 @@
-"""inspect: what a file or folder is, which programs load it, and what its metadata says. Quick: headers alone."""
+"""inspect: the kind of a model file or folder, the programs that load it, and its metadata. Reads headers only."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def _inspect(options: argparse.Namespace) -> int:
     metadata = _metadata(path, kind)
     if options.json:
         data = {**kind.to_json(), "path": str(path), "loads": [x.to_json() for x in loads], "metadata": dict(metadata)}
-        _say(json.dumps(data, indent=2))
+        _print(json.dumps(data, indent=2))
     else:
         for line in _lines(path, kind, loads, metadata):
-            _say(line)
+            _print(line)
     return 2 if kind.kind == BROKEN.name else 0
 
 
@@ -53,8 +53,8 @@ def _lines(path: Path, kind: FileKind, loads: Sequence[Loads], metadata: Mapping
     return lines
 
 
-def _say(line: str) -> None:
-    """Write a line; what the terminal cannot show, or would take for an order, is replaced."""
+def _print(line: str) -> None:
+    """Write a line; control characters, and characters that the terminal cannot show, are replaced."""
     encoding = sys.stdout.encoding or "utf-8"
     shown = "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in line)
     sys.stdout.write(shown.encode(encoding, "replace").decode(encoding) + "\n")
@@ -67,7 +67,7 @@ def _short(value: str) -> str:
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="a model, LoRA, VAE or embedding, or a diffusers folder")
-    parser.add_argument("--json", action="store_true", help="as data, with the whole metadata")
+    parser.add_argument("--json", action="store_true", help="print as JSON, with the complete metadata")
 
 
-INSPECT = Verb("say what a model file is and which programs load it", _arguments, _inspect)
+INSPECT = Verb("describe a model file and list the programs that load it", _arguments, _inspect)

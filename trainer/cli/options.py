@@ -1,4 +1,4 @@
-"""What several verbs share: naming a config, and changing settings of it."""
+"""Options shared by several verbs: the config, and changes of its settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def add_config_argument(parser: argparse.ArgumentParser) -> None:
     """Add CONFIG, --preset and --set."""
     parser.add_argument("config", metavar="CONFIG", help="a config file, or the name of a preset such as '#demo'")
     parser.add_argument(
-        "--preset", metavar="NAME", help="what the config does not say this preset says, and the defaults after it"
+        "--preset", metavar="NAME", help="use this preset instead of the defaults for settings the config leaves out"
     )
     add_set_argument(parser)
 
@@ -37,7 +37,7 @@ def add_set_argument(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         dest="changes",
-        help="change one setting, as in training.epochs=20; may be given several times",
+        help="change one setting, for example training.epochs=20; can be repeated",
     )
 
 
@@ -46,23 +46,23 @@ def add_allow_code(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-code",
         action="store_true",
-        help="run the files of code that the config names, as a reward of your own: they run with your rights",
+        help="allow the code files that the config names, such as a custom reward; they run with your permissions",
     )
 
 
 def allowed_code(config: Config, options: argparse.Namespace) -> frozenset[str]:
-    """Return the hashes of the code that --allow-code lets run, as the files are now."""
+    """Return the current hashes of the code files that --allow-code allows."""
     return frozenset(code.digest for code in code_of(config)) if options.allow_code else frozenset()
 
 
 def read_config(name: str, changes: list[str], *, preset: str | None = None) -> Loaded:
     """Return the config of a file or a preset: the defaults, over them `preset`, the file, and the changes.
 
-    Raises DarkroomError where there is no such file or preset, or a change does not fit.
+    Raises DarkroomError if there is no such file or preset, or if a change is not valid.
     """
     path = from_caller(name)
     if path.is_dir():
-        raise DarkroomError(f"{path} is a folder.", advice="Name a config file in it.")
+        raise DarkroomError(f"{path} is a folder, not a config file.", advice="Give the path of a config file in it.")
     over = _preset(preset).load().config if preset else None
     loaded = load_any(path, over=over) if path.is_file() else _preset(name, path).load(over=over)
     fatal = [p for p in loaded.problems if p.severity == "error" and not p.path]
@@ -72,7 +72,7 @@ def read_config(name: str, changes: list[str], *, preset: str | None = None) -> 
 
 
 def _preset(name: str, path: Path | None = None) -> Preset:
-    """Return the preset of a name, with or without its mark; `path` is the file it was first taken for."""
+    """Return the preset of a name, with or without its "#"; `path` is the config file that was looked for first."""
     found = next((p for p in list_presets() if name in (p.name, p.name.lstrip("#"))), None)
     if found is None:
         names = ", ".join(p.name for p in list_presets())
@@ -82,7 +82,7 @@ def _preset(name: str, path: Path | None = None) -> Preset:
 
 
 def changed(config: Config, changes: list[str]) -> Config:
-    """Return the config with `path=value` changes. Raises DarkroomError for one that does not fit."""
+    """Return the config with `path=value` changes. Raises DarkroomError for a change that is not valid."""
     for change in changes:
         path, equals, text = change.partition("=")
         if not equals:
@@ -97,7 +97,7 @@ def changed(config: Config, changes: list[str]) -> Config:
 
 
 def _advice(path: str) -> str:
-    """Return which settings are called much like one that is not there, and where all of them are listed."""
+    """Return settings with a name similar to an unknown one, and where all settings are listed."""
     paths = [record.path for record in records_of(Config)]
     near = [p for p in paths if p.rpartition(".")[2] == path.rpartition(".")[2]][:3]
     near = near or get_close_matches(path, paths, n=3, cutoff=0.75)
@@ -111,7 +111,7 @@ def describe(problem: Problem) -> str:
 
 
 def _value(text: str) -> Any:
-    """Return what a text means: JSON where it is JSON, else the text itself."""
+    """Return the value of a text: parsed if it is JSON, otherwise the text itself."""
     try:
         return json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""train, resume, cache: the verbs that set the engine going."""
+"""train, resume, cache: the verbs that start the engine."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from trainer.run_folder.backup import find_backup
 
 def _train(options: argparse.Namespace) -> int:
     loaded = read_config(options.config, options.changes, preset=options.preset)
-    _tell(loaded.problems, options)
+    _report(loaded.problems, options)
     allowed = allowed_code(loaded.config, options)
     return _run(RunRequest(loaded.config, beside_window=False, allowed_code=allowed), options)
 
 
 def _cache(options: argparse.Namespace) -> int:
     loaded = read_config(options.config, options.changes, preset=options.preset)
-    _tell(loaded.problems, options)
+    _report(loaded.problems, options)
     allowed = allowed_code(loaded.config, options)
     return _run(RunRequest(loaded.config, kind="cache", beside_window=False, allowed_code=allowed), options)
 
@@ -52,7 +52,7 @@ def _resume(options: argparse.Namespace) -> int:
 
 
 def _run(request: RunRequest, options: argparse.Namespace) -> int:
-    """Run in this thread; the first Ctrl-C stops in order, the second at once."""
+    """Run in this thread; the first Ctrl-C stops cleanly, the second immediately."""
     desk = commands.CommandDesk()
     ending: list[Event] = []
     listener = JsonLines() if options.json_lines else Console()
@@ -89,7 +89,7 @@ def _stop_on_signals(desk: commands.CommandDesk) -> None:
 
 
 def _read_commands(desk: commands.CommandDesk) -> None:
-    """Take commands from the parent process; when it is gone, stop in order."""
+    """Read commands from the parent process; when it has ended, stop cleanly."""
     for line in sys.stdin:
         command = commands.from_line(line)
         if command is not None:
@@ -97,9 +97,9 @@ def _read_commands(desk: commands.CommandDesk) -> None:
     desk.put(commands.Stop())
 
 
-def _tell(problems: list[Problem], options: argparse.Namespace) -> None:
+def _report(problems: list[Problem], options: argparse.Namespace) -> None:
     for problem in problems:
-        print(describe(problem), file=sys.stderr)  # noqa: T201 - the command line speaks
+        print(describe(problem), file=sys.stderr)  # noqa: T201 - command-line output
     logging.captureWarnings(True)
 
 
@@ -119,10 +119,10 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json-lines",
         action="store_true",
-        help="for programs: events as lines of JSON on standard output, commands as lines on standard input",
+        help="for programs: print events as JSON lines to standard output, read commands from standard input",
     )
 
 
 TRAIN = Verb("train a config", _arguments, _train)
-RESUME = Verb("go on with a run from its newest backup", _resume_arguments, _resume)
+RESUME = Verb("resume a run from its newest backup", _resume_arguments, _resume)
 CACHE = Verb("fill the caches of a config and stop", _arguments, _cache)

@@ -1,4 +1,4 @@
-"""sample: paint a config's sample prompts with its base model, with a LoRA on it if one is given."""
+"""sample: generate a config's sample prompts with its base model, with a LoRA if one is given."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def _sample(options: argparse.Namespace) -> int:
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     add_config_argument(parser)
-    parser.add_argument("--lora", metavar="FILE", help="a LoRA in kohya form to put on the base model")
-    parser.add_argument("--out", metavar="FOLDER", default="samples", help="where the images go (samples)")
+    parser.add_argument("--lora", metavar="FILE", help="a LoRA in kohya format to apply to the base model")
+    parser.add_argument("--out", metavar="FOLDER", default="samples", help="the output folder (default: samples)")
 
 
-SAMPLE = Verb("paint the samples of a config", _arguments, _sample)
+SAMPLE = Verb("generate the samples of a config", _arguments, _sample)

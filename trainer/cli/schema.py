@@ -14,7 +14,7 @@ from trainer.cli import Verb
 
 
 def schema_text() -> str:
-    """Return the JSON Schema as it is written to a file."""
+    """Return the JSON Schema as the text of its file."""
     return json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
@@ -28,8 +28,8 @@ def _schema(options: argparse.Namespace) -> int:
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--markdown", action="store_true", help="every setting as a document instead")
-    parser.add_argument("--output", metavar="FILE", help="write it to a file instead of the screen")
+    parser.add_argument("--markdown", action="store_true", help="print a Markdown document of every setting instead")
+    parser.add_argument("--output", metavar="FILE", help="write to a file instead of standard output")
 
 
-SCHEMA = Verb("write the config's JSON Schema, for editors that complete configs", _arguments, _schema)
+SCHEMA = Verb("print the config's JSON Schema, for completion in editors", _arguments, _schema)

@@ -1,4 +1,4 @@
-"""secrets: tokens and passwords, stored where no config, log or model ever takes them along."""
+"""secrets: tokens and passwords, stored separately so that no config, log or model file contains them."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ def _list(_options: argparse.Namespace) -> int:
     for field in SECRET_FIELDS:
         state = "set" if secret(secrets, field.name) else "-"
         sys.stdout.write(f"{field.name:{width}}  {state:3}  {field.label}\n")
-    sys.stdout.write(f"Kept in {secrets_file()}, for you alone; never in a config.\n")
-    sys.stdout.write(f"Hugging Face is asked with {hub_access(secrets).words}.\n")
+    sys.stdout.write(f"Stored in {secrets_file()}, readable only by you; never in a config.\n")
+    sys.stdout.write(f"Hugging Face is accessed with {hub_access(secrets).words}.\n")
     return 0
 
 
 def _set(options: argparse.Namespace) -> int:
     if options.value:
         raise DarkroomError(
-            "A secret on the command line stays in the shell's history and is seen by others: it was not taken.",
-            advice=f"Leave it out and type it when asked, or pipe it in: ... secrets set {options.name} < FILE. What "
-            "you typed is in the history now: delete it there, or make a new one.",
+            "A secret on the command line stays in the shell's history and is visible to others. It was not saved.",
+            advice=f"Leave it out and enter it at the prompt, or pipe it in: ... secrets set {options.name} < FILE. "
+            "The value is now in the shell's history: delete it there, or create a new token.",
         )
     value = getpass.getpass(f"{options.name}: ") if sys.stdin.isatty() else sys.stdin.readline()
     if not value.strip():
-        raise DarkroomError("Nothing was given.", advice=f"To take it away: secrets remove {options.name}.")
-    if fault := secret_error(options.name, value):
-        raise DarkroomError(fault)
+        raise DarkroomError("No value was entered.", advice=f"To remove it: secrets remove {options.name}.")
+    if error := secret_error(options.name, value):
+        raise DarkroomError(error)
     _save(with_secret(_stored(), options.name, value))
     sys.stdout.write(f"{options.name} is set.\n")
     return 0
@@ -57,7 +57,7 @@ def _import(options: argparse.Namespace) -> int:
     source = from_caller(options.file)
     secrets, names = import_secrets(source, _stored())
     _save(secrets)
-    sys.stdout.write(f"Taken over: {', '.join(names)}.\n{source} still holds them; delete them there if you can.\n")
+    sys.stdout.write(f"Imported: {', '.join(names)}.\n{source} still contains them; delete them there if possible.\n")
     return 0
 
 
@@ -73,7 +73,7 @@ def _save(secrets: Secrets) -> None:
         save_secrets(secrets)
     except OSError as error:
         message = f"{secrets_file()} could not be written: {error.strerror}."
-        raise DarkroomError(message, advice="What was there before still stands.") from error
+        raise DarkroomError(message, advice="The stored secrets were not changed.") from error
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,14 +84,14 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         action.set_defaults(act=act)
         return action
 
-    add("list", "say which are set, never what they are", _list)
-    setting = add("set", "set one; the value is asked for, or read from standard input", _set)
+    add("list", "list which secrets are set, without their values", _list)
+    setting = add("set", "set a secret; its value is entered at a prompt or read from standard input", _set)
     setting.add_argument("name", choices=SECRET_NAMES, metavar="NAME", help=", ".join(SECRET_NAMES))
-    setting.add_argument("value", nargs="*", help=argparse.SUPPRESS)  # to refuse it in a sentence that hides it
-    removing = add("remove", "take one away", _remove)
+    setting.add_argument("value", nargs="*", help=argparse.SUPPRESS)  # to reject it without printing it
+    removing = add("remove", "remove a secret", _remove)
     removing.add_argument("name", choices=SECRET_NAMES, metavar="NAME", help=", ".join(SECRET_NAMES))
-    importing = add("import", "take over those of OneTrainer", _import)
-    importing.add_argument("file", metavar="FILE", help="its secrets.json, or an old config with 'secrets' in it")
+    importing = add("import", "import the secrets of OneTrainer", _import)
+    importing.add_argument("file", metavar="FILE", help="its secrets.json, or an old config that contains 'secrets'")
 
 
 def _secrets(options: argparse.Namespace) -> int:
@@ -99,4 +99,4 @@ def _secrets(options: argparse.Namespace) -> int:
     return code
 
 
-SECRETS = Verb("store tokens and passwords, or say which are set", _arguments, _secrets)
+SECRETS = Verb("store tokens and passwords, or list which are set", _arguments, _secrets)

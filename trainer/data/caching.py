@@ -1,4 +1,4 @@
-"""The caching phase: what must be encoded before the first step, with progress, and stoppable at any entry."""
+"""The caching phase: encodes images and captions before the first step, with progress; can stop after any entry."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from trainer.commands import CommandDesk
 from trainer.events import CacheProgress, Event, PhaseChanged, WarningRaised
 
 Emit = Callable[[Event], None]
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderIdentities:
-    """What stands for the encoders in cache keys: their weights, dtypes and settings."""
+    """The identities of the encoders in cache keys: their weights, dtypes and settings."""
 
     images: str
     captions: str
@@ -44,7 +44,7 @@ class Encoders:
     autocast: Callable[[], AbstractContextManager[object]]
 
     def latents(self, image_13PP: torch.Tensor) -> torch.Tensor:
-        """Return the latents (1, C, H, W) of one image, on the processor."""
+        """Return the latents (1, C, H, W) of one image, on the CPU."""
         with torch.no_grad():
             return move(self.family.encode_images(move(image_13PP, self.device)), CPU)
 
@@ -56,7 +56,7 @@ class Encoders:
 
 @dataclass(frozen=True, eq=False)
 class Caches:
-    """The two caches of a run, and how to fill them."""
+    """The latent cache and the text cache of a run, and how to fill them."""
 
     cache_dir: Path
     identities: EncoderIdentities
@@ -67,16 +67,16 @@ class Caches:
 
     @property
     def latent_store(self) -> CacheStore:
-        """Where latents lie."""
+        """The cache of latents."""
         return CacheStore(self.cache_dir / "latents")
 
     @property
     def text_store(self) -> CacheStore:
-        """Where text states lie."""
+        """The cache of text embeddings."""
         return CacheStore(self.cache_dir / "text")
 
     def image_jobs(self, dataset: Dataset, *, verify: bool) -> dict[tuple[int, int], ImageJob]:
-        """Return what to encode, by (example, resolution). Files that are new or changed are read for their digest."""
+        """Return the encoding jobs by (example, resolution). New and changed files are read for their digest."""
         index = DigestIndex(self.cache_dir)
         jobs: dict[tuple[int, int], ImageJob] = {}
         for number, example in enumerate(dataset.examples):
@@ -96,7 +96,7 @@ class Caches:
         return jobs
 
     def build_latents(self, jobs: Mapping[tuple[int, int], ImageJob], *, threads: int) -> frozenset[int]:
-        """Encode the images that are missing. Returns the numbers of examples that cannot be used, and says why."""
+        """Encode the missing images. Returns the numbers of examples that cannot be used, and warns about them."""
         todo = missing_images(jobs.values(), self.latent_store)
         problems: dict[str, str] = {}
         if todo:
@@ -104,11 +104,11 @@ class Caches:
             with self.placement.phase(phases.CACHE_IMAGES):
                 built = build_images(todo, self.latent_store, self.encoders.latents, threads=threads)
                 problems = self._drive(built, "images", len(todo))
-        self._tell(list(problems.values()))
+        self._report(list(problems.values()))
         return frozenset(number for (number, _), job in jobs.items() if job.key in problems)
 
     def build_text(self, captions: set[str]) -> None:
-        """Encode the captions that are missing, the empty one among them."""
+        """Encode the missing captions, including the empty one."""
         by_key = {self.caption_key(c): c for c in sorted(captions | {""})}
         missing = {k: c for k, c in by_key.items() if not self.text_store.has(k)}
         if missing:
@@ -121,8 +121,8 @@ class Caches:
         return caption_key(caption=caption, encoder=self.identities.captions)
 
     def rebuild_latents(self, job: ImageJob) -> torch.Tensor:
-        """Encode one image again whose entry turned out broken; returns its latents (C, H, W)."""
-        self.emit(WarningRaised(f"The cached copy of {job.path.name} was damaged and is encoded again."))
+        """Encode an image again whose cache entry is broken; returns its latents (C, H, W)."""
+        self.emit(WarningRaised(f"The cache entry of {job.path.name} was damaged. The image is encoded again."))
         self.latent_store.remove(job.key)
         with self.placement.phase(phases.CACHE_IMAGES):
             latents_1CHW = self.encoders.latents(to_tensor(load_pixels(job.path, job.resize_crop))[None])
@@ -130,8 +130,8 @@ class Caches:
         return latents_1CHW[0]
 
     def rebuild_text(self, caption: str) -> dict[str, torch.Tensor]:
-        """Encode one caption again whose entry turned out broken."""
-        self.emit(WarningRaised("A cached caption was damaged and is encoded again."))
+        """Encode a caption again whose cache entry is broken."""
+        self.emit(WarningRaised("The cache entry of a caption was damaged. The caption is encoded again."))
         key = self.caption_key(caption)
         self.text_store.remove(key)
         with self.placement.phase(phases.CACHE_CAPTIONS):
@@ -143,7 +143,7 @@ class Caches:
         return {n: move(t, CPU) for n, t in self.encoders.caption(caption).tensors().items()}
 
     def _drive(self, built: Iterator[Built], what: str, total: int) -> dict[str, str]:
-        """Run a build to its end with progress; returns the problems by key."""
+        """Run a build to completion and report its progress; returns the problems by key."""
         problems: dict[str, str] = {}
         start = time.monotonic()
         for done, entry in enumerate(built, start=1):
@@ -154,8 +154,8 @@ class Caches:
             self.desk.check()
         return problems
 
-    def _tell(self, problems: list[str]) -> None:
-        for problem in problems[:_MOST_NAMED]:
+    def _report(self, problems: list[str]) -> None:
+        for problem in problems[:_MAX_NAMED]:
             self.emit(WarningRaised(f"{problem}; it is left out."))
-        if len(problems) > _MOST_NAMED:
-            self.emit(WarningRaised(f"{len(problems) - _MOST_NAMED} more images are left out for such reasons."))
+        if len(problems) > _MAX_NAMED:
+            self.emit(WarningRaised(f"{len(problems) - _MAX_NAMED} more images are left out for similar reasons."))

@@ -1,4 +1,4 @@
-"""The images of a config, for its check and its run alike, and whether those of the check still hold. Torch-free."""
+"""The datasets of a config, for both its check and its run, and whether those of the check are current. Torch-free."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainer.events import Event, WarningRaised
 
 
 def dataset_settings(config: Config) -> DatasetSettings:
-    """Return what of a config decides its images and their order."""
+    """Return the settings of a config that determine its images and their order."""
     data = config.data
     is_fixed = data.fixed_width_px > 0 and data.fixed_height_px > 0
     rules = BucketRules(
@@ -34,14 +34,14 @@ def dataset_settings(config: Config) -> DatasetSettings:
 
 
 def datasets_of(config: Config) -> Datasets:
-    """Scan the images of a config. Raises OSError for a folder that is not there."""
+    """Scan the images of a config. Raises OSError for a folder that does not exist."""
     return build_datasets(dataset_settings(config))
 
 
 def still_valid(datasets: Datasets | None, config: Config, emit: Callable[[Event], None]) -> Datasets | None:
-    """Return the images that a check of this config found; None where there are none, or where files have changed.
+    """Return the datasets that a check of this config found; None if there are none, or if files have changed.
 
-    Then they must be scanned again, and a warning says so.
+    Then the images must be scanned again, and a warning is emitted.
     """
     if datasets is None or datasets.settings != dataset_settings(config):
         return None
@@ -49,9 +49,9 @@ def still_valid(datasets: Datasets | None, config: Config, emit: Callable[[Event
 
 
 def up_to_date(datasets: Datasets, emit: Callable[[Event], None]) -> Datasets:
-    """Return the images as they are now: these, or where files have changed a new scan of them, with a warning.
+    """Return the current datasets: the given ones, or a new scan with a warning if files have changed.
 
-    Raises OSError for a folder that is gone.
+    Raises OSError for a folder that no longer exists.
     """
     return datasets if _is_current(datasets, emit) else build_datasets(datasets.settings)
 

@@ -1,4 +1,4 @@
-"""The loader: from the plan of an epoch to batches on the training device, prepared a little ahead."""
+"""The loader: turns the plan of an epoch into batches on the training device, prefetching a few."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from modules.system.devices import Device, move
 from modules.system.errors import DarkroomError
 from trainer.data.sources import ConditioningSource, LatentSource, Prepared
 
-_AHEAD = 4  # micro-batches
+_PREFETCH = 4  # micro-batches
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a micro-batch stands: which step of the run and the epoch, which of its group's micro-batches."""
+class _Position:
+    """The position of a micro-batch: its step in the run, and its number in the accumulation group."""
 
     sample_indices: MicroBatch
     step: int
@@ -33,7 +33,7 @@ class _Place:
 
 @dataclass(frozen=True, eq=False)
 class Loader:
-    """Gives the batches of any epoch from any of its steps on: both follow from the seed."""
+    """Delivers the batches of any epoch from any of its steps on; they follow from the seed."""
 
     dataset: Dataset
     plans: EpochPlans
@@ -45,48 +45,48 @@ class Loader:
     threads: int
 
     def batches(self, epoch: int, *, first_epoch_step: int, step: int) -> Iterator[Batch]:
-        """Yield the batches of an epoch from the accumulation group of one of its steps on.
+        """Yield the batches of an epoch, starting with the accumulation group of `first_epoch_step`.
 
         That step is number `step` of the run. Each batch carries the number of its group's first step.
         """
-        places = self._places(epoch, first_epoch_step, step)
+        positions = self._positions(epoch, first_epoch_step, step)
         pool = ThreadPoolExecutor(self.threads, thread_name_prefix="darkroom-loader")
         try:
-            waiting = [(p, self._submit(pool, p)) for p in islice(places, _AHEAD)]
-            while waiting:
-                place, futures = waiting.pop(0)
-                waiting += [(p, self._submit(pool, p)) for p in islice(places, 1)]
-                yield self._batch(epoch, place, [self._result(f) for f in futures])
+            pending = [(p, self._submit(pool, p)) for p in islice(positions, _PREFETCH)]
+            while pending:
+                position, futures = pending.pop(0)
+                pending += [(p, self._submit(pool, p)) for p in islice(positions, 1)]
+                yield self._batch(epoch, position, [self._result(f) for f in futures])
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def heaviest_batch(self, epoch: int, *, step: int) -> Batch | None:
-        """Return the batch of an epoch with the most pixels, as if it alone were step number `step` of the run.
+        """Return the batch of an epoch with the most pixels, as if it were all of step number `step` of the run.
 
-        None where the epoch shows no image.
+        None if the epoch has no images.
         """
         batches = [m for group in self.plans.accumulation_groups(epoch) for m in group]
         if not batches:
             return None
         heaviest = max(batches, key=self._num_pixels)
-        place = _Place(heaviest, step, 0, len(heaviest), is_last_micro_batch=True)
+        position = _Position(heaviest, step, 0, len(heaviest), is_last_micro_batch=True)
         with ThreadPoolExecutor(self.threads, thread_name_prefix="darkroom-loader") as pool:
-            return self._batch(epoch, place, [self._result(f) for f in self._submit(pool, place)])
+            return self._batch(epoch, position, [self._result(f) for f in self._submit(pool, position)])
 
     def _num_pixels(self, sample_indices: MicroBatch) -> int:
         buckets = [self.dataset.buckets[s.example][s.resolution] for s in sample_indices]
         return sum(b.width_px * b.height_px for b in buckets)
 
-    def _places(self, epoch: int, first_epoch_step: int, step: int) -> Iterator[_Place]:
+    def _positions(self, epoch: int, first_epoch_step: int, step: int) -> Iterator[_Position]:
         first_group, num_done = divmod(first_epoch_step, self.plans.steps_per_group)
         for index, group in enumerate(self.plans.accumulation_groups(epoch)[first_group:]):
             first_step = step - num_done + index * self.plans.steps_per_group
             group_samples = sum(len(m) for m in group)
             for number, sample_indices in enumerate(group):
-                yield _Place(sample_indices, first_step, number, group_samples, number == len(group) - 1)
+                yield _Position(sample_indices, first_step, number, group_samples, number == len(group) - 1)
 
-    def _submit(self, pool: ThreadPoolExecutor, place: _Place) -> list[Future[Prepared]]:
-        return [pool.submit(self.latents.prepare, s) for s in place.sample_indices]
+    def _submit(self, pool: ThreadPoolExecutor, position: _Position) -> list[Future[Prepared]]:
+        return [pool.submit(self.latents.prepare, s) for s in position.sample_indices]
 
     def _result(self, future: Future[Prepared]) -> Prepared:
         try:
@@ -94,11 +94,11 @@ class Loader:
         except (OSError, ValueError, SyntaxError) as error:
             raise DarkroomError(
                 f"An image can no longer be read: {error}.",
-                advice="Remove or replace it, or switch the image cache on, which leaves such images out.",
+                advice="Remove or replace the image, or switch on the latent cache, which leaves such images out.",
             ) from error
 
-    def _batch(self, epoch: int, place: _Place, prepared: list[Prepared]) -> Batch:
-        examples = [self.dataset.examples[s.example] for s in place.sample_indices]
+    def _batch(self, epoch: int, position: _Position, prepared: list[Prepared]) -> Batch:
+        examples = [self.dataset.examples[s.example] for s in position.sample_indices]
         captions = tuple(
             choose_caption(
                 example.image.captions,
@@ -108,21 +108,21 @@ class Loader:
                 example=s.example,
                 repeat=s.repeat,
             )
-            for s, example in zip(place.sample_indices, examples, strict=True)
+            for s, example in zip(position.sample_indices, examples, strict=True)
         )
         concepts = [self.dataset.concepts[e.concept] for e in examples]
         return Batch(
-            latents_BCHW=self.latents.deliver(place.sample_indices, prepared),
+            latents_BCHW=self.latents.deliver(position.sample_indices, prepared),
             captions=captions,
             conditioning=self.conditioning.deliver(captions),
             loss_weights_B=move(torch.tensor([c.loss_weight for c in concepts]), self.device),
             size_conditionings=[
-                e.size_conditioning(s.resolution) for s, e in zip(place.sample_indices, examples, strict=True)
+                e.size_conditioning(s.resolution) for s, e in zip(position.sample_indices, examples, strict=True)
             ],
-            sample_indices=place.sample_indices,
+            sample_indices=position.sample_indices,
             epoch=epoch,
-            step=place.step,
-            micro_batch=place.micro_batch,
-            group_samples=place.group_samples,
-            is_last_micro_batch=place.is_last_micro_batch,
+            step=position.step,
+            micro_batch=position.micro_batch,
+            group_samples=position.group_samples,
+            is_last_micro_batch=position.is_last_micro_batch,
         )

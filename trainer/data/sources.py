@@ -1,7 +1,7 @@
-"""Where a batch's latents and text states come from: a cache, or the encoders themselves.
+"""The sources of a batch's latents and text embeddings: a cache, or the encoders themselves.
 
-A source has two halves. `prepare` does what needs no model (reading, decoding) and runs on a loader thread, ahead of
-time; `deliver` runs on the training thread and leaves the result on the training device in the training dtype.
+A source has two methods. `prepare` does the work without a model (reading, decoding) and runs on a loader thread, ahead
+of time; `deliver` runs on the training thread and returns the result on the training device in the training dtype.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ Prepared = torch.Tensor | None
 
 
 class LatentSource(Protocol):
-    """Gives the latents of showings."""
+    """Delivers the latents of sample indices."""
 
     def prepare(self, sample_index: SampleIndex) -> Prepared:
-        """Return what can be had without a model, or None where the image turned out to be broken."""
+        """Return the data that needs no model, or None if the image or its entry is broken."""
         ...
 
     def deliver(self, sample_indices: Sequence[SampleIndex], prepared: Sequence[Prepared]) -> torch.Tensor:
-        """Return the latents of showings of one size, (B, C, H, W)."""
+        """Return the latents of samples of one size, (B, C, H, W)."""
         ...
 
 
 class ConditioningSource(Protocol):
-    """Gives the text states of captions."""
+    """Delivers the text embeddings of captions."""
 
     def deliver(self, captions: Sequence[str]) -> DeliveredConditioning:
-        """Return the conditioning of captions, in their order, as far as it is not to be encoded in the step itself."""
+        """Return the conditioning of captions, in their order, without those that the training step encodes itself."""
         ...
 
 
 class FixedConditioning(Protocol):
-    """Gives the text states of captions that are encoded the same way throughout a run."""
+    """Delivers the text embeddings of captions whose encoding does not change during a run."""
 
     def deliver(self, captions: Sequence[str]) -> Conditioning:
         """Return the conditioning of captions, in their order."""
@@ -54,7 +54,7 @@ class FixedConditioning(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class CachedLatents:
-    """Latents out of the cache. A broken entry is built again on the spot, by `rebuild`."""
+    """Latents from the cache. A broken entry is encoded again by `rebuild`."""
 
     store: CacheStore
     keys: Mapping[tuple[int, int], str]
@@ -63,21 +63,21 @@ class CachedLatents:
     rebuild: Callable[[SampleIndex], torch.Tensor]
 
     def prepare(self, sample_index: SampleIndex) -> Prepared:
-        """Read an entry; None where it is broken."""
+        """Read an entry; None if it is broken."""
         try:
             return self.store.read(self.keys[sample_index.example, sample_index.resolution])["latents"]
         except (BrokenEntryError, KeyError):
             return None
 
     def deliver(self, sample_indices: Sequence[SampleIndex], prepared: Sequence[Prepared]) -> torch.Tensor:
-        """Stack the entries and move them once."""
+        """Stack the entries and move them to the device together."""
         latents = [self.rebuild(s) if p is None else p for s, p in zip(sample_indices, prepared, strict=True)]
         return move(torch.stack(latents), self.device, dtype=self.dtype)
 
 
 @dataclass(frozen=True, eq=False)
 class EncodedLatents:
-    """Latents encoded each time. An image that cannot be decoded counts as `broken`, which may raise."""
+    """Latents encoded at each use. `prepare` raises for an image that cannot be decoded."""
 
     dataset: Dataset
     family: ModelFamily
@@ -85,7 +85,7 @@ class EncodedLatents:
     dtype: torch.dtype
 
     def prepare(self, sample_index: SampleIndex) -> Prepared:
-        """Decode and fit an image."""
+        """Decode an image, resize and crop it."""
         example = self.dataset.examples[sample_index.example]
         pixels: Pixels = load_pixels(example.image.path, example.resize_crops[sample_index.resolution])
         return to_tensor(pixels)
@@ -100,7 +100,7 @@ class EncodedLatents:
 
 @dataclass(frozen=True, eq=False)
 class CachedConditioning:
-    """Text states out of the cache; a broken entry is built again on the spot, by `rebuild`."""
+    """Text embeddings from the cache; a broken entry is encoded again by `rebuild`."""
 
     store: CacheStore
     key_of: Callable[[str], str]
@@ -110,7 +110,7 @@ class CachedConditioning:
     rebuild: Callable[[str], Mapping[str, torch.Tensor]]
 
     def deliver(self, captions: Sequence[str]) -> Conditioning:
-        """Read the entries, fill up the shorter ones, move them once."""
+        """Read the entries, pad the shorter ones, and move them to the device together."""
         joined = self.family.join([self._read(c) for c in captions], self._read(""))
         return joined.to(self.device, self.dtype)
 
@@ -124,7 +124,7 @@ class CachedConditioning:
 
 @dataclass(frozen=True, eq=False)
 class EncodedConditioning:
-    """Text states of encoders that do not learn, encoded each time; one caption at a time, as the cache does."""
+    """Text embeddings of encoders that are not trained, encoded at each use; one caption at a time, like the cache."""
 
     family: ModelFamily
     encode: Callable[[str], Conditioning]
@@ -139,18 +139,18 @@ class EncodedConditioning:
 
 @dataclass(frozen=True, eq=False)
 class ConditioningByCaption:
-    """Text states of a batch, each caption's from where it belongs: `fixed`, or the training step itself.
+    """Text embeddings of a batch: for each caption from `fixed`, or left to the training step.
 
-    `is_cacheable(caption)` tells the two apart (`caption_is_cacheable`). A batch of one kind is delivered exactly as
-    if there were no other. In a mixed one the length of a batch that is encoded at once differs, and with it the last
-    bits: fp32 by 1e-6, bf16 by 4e-3.
+    `is_cacheable(caption)` distinguishes the two (`caption_is_cacheable`). A batch of one kind is delivered exactly as
+    if the other kind did not exist. In a mixed batch fewer captions are encoded together, which changes the last bits:
+    fp32 by 1e-6, bf16 by 4e-3.
     """
 
     is_cacheable: Callable[[str], bool]
     fixed: FixedConditioning
 
     def deliver(self, captions: Sequence[str]) -> DeliveredConditioning:
-        """Return the conditioning of captions, in their order; what is encoded in the step is missing in it."""
+        """Return the conditioning of captions, in their order, without those that the training step encodes."""
         are_cacheable = [self.is_cacheable(c) for c in captions]
         if all(are_cacheable):
             return self.fixed.deliver(captions)

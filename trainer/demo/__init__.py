@@ -1,1 +1,1 @@
-"""The demo model: a tiny Stable Diffusion that is trained from scratch on images drawn here."""
+"""The demo model: a tiny Stable Diffusion model, trained from scratch on images drawn by this package."""

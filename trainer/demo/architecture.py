@@ -1,6 +1,6 @@
-"""The parts of the demo model, built through diffusers' and transformers' own classes, and the pipeline of them.
+"""The parts of the demo model, built with diffusers' and transformers' classes, and their pipeline.
 
-An SD 1.5 in everything but size: CLIP text encoder with the real 49,408 token vocabulary and 77 positions,
+It is an SD 1.5 in everything but size: CLIP text encoder with the real 49,408 token vocabulary and 77 positions,
 AutoencoderKL with 4 latent channels at an eighth of the image's side, UNet with cross attention, SD's noise schedule.
 7.0 MB of weights in fp16. Later tests use these as a pretrained toy.
 """
@@ -26,7 +26,7 @@ from trainer.demo.shapes import IMAGE_SIZE_PX
 NUM_TOKENS = 77
 LATENT_CHANNELS = 4
 LATENT_SIZE = IMAGE_SIZE_PX // 8
-# 1 / standard deviation of the latents that the recipe's autoencoder arrives at.
+# 1 / standard deviation of the latents of the recipe's trained autoencoder.
 LATENT_SCALE = 0.74
 
 _RESIDUAL_START = 0.1
@@ -53,9 +53,9 @@ def build_demo_text_encoder(*, seed: int, hidden_size: int = 32, num_layers: int
 
 
 def build_demo_vae(*, seed: int, block_out_channels: tuple[int, ...] = (12, 24, 32, 32)) -> AutoencoderKL:
-    """Return an autoencoder, float32, that starts near a pass-through (0.6 MB in fp16 at the defaults).
+    """Return an autoencoder, float32, that starts close to the identity (0.6 MB in fp16 at the defaults).
 
-    diffusers' own initialisation does not train at this size (the loss stays where a grey image is), so the
+    diffusers' own initialisation does not train at this size (the loss stays at that of a grey image), so the
     residual branches start small, shortcuts and upsamplers as identities and downsamplers as averages.
     """
     with _seeded(seed):
@@ -76,11 +76,11 @@ def build_demo_vae(*, seed: int, block_out_channels: tuple[int, ...] = (12, 24, 
 def build_demo_unet(
     *, seed: int, block_out_channels: tuple[int, int] = (40, 80), cross_attention_dim: int = 32
 ) -> UNet2DConditionModel:
-    """Return a UNet for 8 x 8 latents, float32, that starts by calling its whole input noise (3.3 MB in fp16).
+    """Return a UNet for 8 x 8 latents, float32, that initially predicts its input as noise (3.3 MB in fp16).
 
-    As in SD 1.5's own config, diffusers reads `attention_head_dim` as the number of heads. Where noise is all there
-    is, the input is the right answer to within a few percent, and the caption decides the rest; learning to pass the
-    input on took a fresh UNet the first third of the training.
+    As in SD 1.5's own config, diffusers reads `attention_head_dim` as the number of heads. At the noisiest timesteps
+    the input is the right answer to within a few percent, and the caption decides the rest; a UNet with random weights
+    needed the first third of the training to learn to pass its input through.
     """
     with _seeded(seed):
         unet = UNet2DConditionModel(
@@ -100,7 +100,7 @@ def build_demo_unet(
 
 
 def build_demo_tokenizer() -> CLIPTokenizer:
-    """Return the CLIP tokenizer as diffusers wants it, from the vocabulary that ships with the program."""
+    """Return the CLIP tokenizer for diffusers, from the vocabulary that ships with the program."""
     return CLIPTokenizer(vocab=clip_vocabulary(), merges=clip_merges(), model_max_length=NUM_TOKENS)
 
 
@@ -120,7 +120,7 @@ def build_demo_scheduler() -> DDIMScheduler:
 def assemble_pipeline(
     text_encoder: CLIPTextModel, vae: AutoencoderKL, unet: UNet2DConditionModel
 ) -> StableDiffusionPipeline:
-    """Return diffusers' own pipeline around the parts, in evaluation mode, without safety checker or progress bar."""
+    """Return diffusers' pipeline of the parts, in evaluation mode, without safety checker or progress bar."""
     pipeline = StableDiffusionPipeline(
         vae=vae.eval(),
         text_encoder=text_encoder.eval(),
@@ -136,9 +136,9 @@ def assemble_pipeline(
 
 
 def load_demo_pipeline(folder: Path) -> StableDiffusionPipeline:
-    """Load a saved demo model in float32 with diffusers, lending it the tokenizer that its folder leaves out.
+    """Load a saved demo model in float32 with diffusers, with the tokenizer that its folder does not contain.
 
-    Raises OSError where the folder holds no pipeline.
+    Raises OSError if the folder contains no pipeline.
     """
     pipeline = StableDiffusionPipeline.from_pretrained(
         folder,
@@ -152,14 +152,14 @@ def load_demo_pipeline(folder: Path) -> StableDiffusionPipeline:
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Give the library's initialisers, which draw from the global generator, a seed, and the caller theirs back."""
+    """Seed the global generator, which the libraries' initialisers use, within this context."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
 
 
 def _start_near_pass_through(vae: AutoencoderKL) -> None:
-    """Overwrite, in place, the weights that decide whether a fresh autoencoder passes its input on."""
+    """Set, in place, the weights that decide whether a new autoencoder passes its input through."""
     with torch.no_grad():
         for module in vae.modules():
             if isinstance(module, ResnetBlock2D):
@@ -172,12 +172,12 @@ def _start_near_pass_through(vae: AutoencoderKL) -> None:
                 _make_identity(module.conv)
             elif isinstance(module, Downsample2D):
                 _make_average(module.conv)
-        # The encoder starts sure of itself (variance e^-5), or its noise would drown the first gradients.
+        # The encoder starts with a small variance (e^-5), or its noise would dominate the first gradients.
         vae.quant_conv.bias[LATENT_CHANNELS:] = _LOG_VARIANCE_START
 
 
 def _start_as_noise(unet: UNet2DConditionModel) -> None:
-    """Lay a path of identities from the UNet's input to its output, in place.
+    """Set weights, in place, so that the UNet passes its input through to its output.
 
     Channels 0 to 3 carry x and 4 to 7 carry -x over the outermost skip connection to the last residual block. The
     output convolution subtracts them: silu(x) - silu(-x) = x.

@@ -94,7 +94,7 @@ def polish_decoder(
 def _autoencoder_loss(
     vae: AutoencoderKL, images_BCHW: torch.Tensor, recipe: AutoencoderRecipe, generator: torch.Generator
 ) -> torch.Tensor:
-    """Return L1 + MSE + KL (Kingma and Welling 2014, app. B) + the pull of the first latents to the shrunk image."""
+    """Return L1 + MSE + KL (Kingma and Welling 2014, app. B) + the distance of the first latents to the small image."""
     posterior = vae.encode(images_BCHW).latent_dist
     noise_BLHW = torch.randn(posterior.mean.shape, generator=generator)
     decoded_BCHW = vae.decode(posterior.mean + posterior.std * noise_BLHW).sample

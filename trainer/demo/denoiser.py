@@ -1,4 +1,4 @@
-"""Stage 3 of the demo model: UNet and text encoder learn together to predict the noise.
+"""Stage 3 of the demo model: UNet and text encoder are trained together to predict the noise.
 
 Latents are scaled, float32, of shape (B, 4, 8, 8); ids are CLIP's, int64, of shape (B, 77).
 """
@@ -43,7 +43,7 @@ def train_denoiser(
     generator: torch.Generator,
     progress: Progress,
 ) -> None:
-    """Train both parts in place and leave the moving average of their weights in them. Raises DemoModelStopped."""
+    """Train both parts in place; they end with the EMA of their weights. Raises DemoModelStopped."""
     process = DDPMProcess(cumulative_alphas())
     weights = [*unet.parameters(), *text_encoder.parameters()]
     optimizer = torch.optim.AdamW(weights, lr=recipe.learning_rate, betas=(0.9, 0.99), weight_decay=0.0, fused=True)
@@ -70,7 +70,7 @@ def train_denoiser(
 
 
 def loss_weights(snr_B: torch.Tensor, recipe: DenoiserRecipe) -> torch.Tensor:
-    """Return the weights of the noise-prediction loss, shape (B,): min-SNR times a gain towards pure noise.
+    """Return the weights of the noise prediction loss, shape (B,): min-SNR times a gain that grows with the noise.
 
     `min(snr, gamma) / snr * clamp(snr ** -0.5, 1, most_noise_gain)`.
     """
@@ -88,7 +88,7 @@ def stratified_timesteps(batch_size: int, num_timesteps: int, generator: torch.G
 def _draw_batch(
     data: CaptionedLatents, num_captions: int, recipe: DenoiserRecipe, generator: torch.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw clean latents and, for each, the ids of one of its first `num_captions` captions or of the empty one."""
+    """Sample clean latents and, for each, the ids of one of its first `num_captions` captions or of the empty one."""
     picked_B = torch.randint(len(data.latents_NLHW), (recipe.batch_size,), generator=generator)
     captions_B = torch.randint(num_captions, (recipe.batch_size,), generator=generator)
     emptied_B = torch.rand(recipe.batch_size, generator=generator) < recipe.empty_caption_share
@@ -116,7 +116,7 @@ def _denoising_loss(
 
 
 def _rate_share(step: int, recipe: DenoiserRecipe) -> float:
-    """Return the share of the peak learning rate at a step: linear warm-up, plateau, linear decay."""
+    """Return the factor on the peak learning rate at a step: linear warm-up, plateau, linear decay."""
     warmup = min(1.0, (step + 1) / max(1, recipe.warmup_num_steps))
     num_decay_steps = max(1.0, recipe.decay_share * recipe.num_steps)
     decay = min(1.0, (recipe.num_steps - step) / num_decay_steps)

@@ -1,7 +1,7 @@
-"""The evaluator of the demo model: reads colours and shape off a generated image and compares them to what was asked.
+"""The evaluator of the demo model: recognises colours and shape in a generated image and compares them to the prompt.
 
-Torch-free, and without a model: every pixel is named by the nearest known colour, and the figure's outline is fitted
-with each known shape. It answers "nothing recognised" rather than the least bad guess, so that mush fails.
+Torch-free, and without a model: every pixel gets the name of the nearest known colour, and each known shape is fitted
+to the figure's mask. An uncertain match counts as "nothing recognised", so that a blurry image fails.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy.typing as npt
 from trainer.demo.images import DrawnImage, Scene
 from trainer.demo.shapes import COLOURS, IMAGE_SIZE_PX, KNOWN_SHAPES, PINK, BoolArray, coverage
 
-# A figure counts as a shape from this overlap (intersection over union) on; drawn ones reach 0.9 and more.
+# The minimum overlap (intersection over union) of a figure with a shape; drawn figures reach 0.9 and more.
 _LEAST_OVERLAP = 0.72
-# Share of a region's pixels that must carry the same colour name.
+# The share of a region's pixels that must have the same colour name.
 _LEAST_GROUND_SHARE = 0.75
 _LEAST_FIGURE_SHARE = 0.6
-# Beyond this RGB distance (0 .. 441) a pixel has no name.
+# Beyond this RGB distance (0 .. 441) a pixel has no colour name.
 _GREATEST_COLOUR_DISTANCE = 75.0
 _BORDER_PX = 3
 _SMALLEST_FIGURE_PX = 60
@@ -33,7 +33,7 @@ _COLOUR_VALUES_K3 = np.asarray([*COLOURS.values(), PINK], dtype=np.float64)
 
 @dataclass(frozen=True)
 class Seen:
-    """What the evaluator recognised; None where nothing was sure. `overlap` is the best shape's, 0 to 1."""
+    """What the evaluator recognised; None if uncertain. `overlap` is that of the best shape, 0 to 1."""
 
     shape: str | None
     colour: str | None
@@ -43,7 +43,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether an image shows what was asked. What the caption left open counts as right."""
+    """Whether an image matches its prompt. What the caption leaves open counts as right."""
 
     colour_right: bool
     ground_right: bool
@@ -51,12 +51,12 @@ class Verdict:
 
     @property
     def colours_right(self) -> bool:
-        """Both colours, the figure's and the ground's."""
+        """Whether both colours, the figure's and the ground's, are right."""
         return self.colour_right and self.ground_right
 
 
 def look_at(image_HWC: DrawnImage) -> Seen:
-    """Recognise ground, colour and shape on a 64 x 64 RGB image, uint8 of shape (64, 64, 3).
+    """Recognise ground, colour and shape in a 64 x 64 RGB image, uint8 of shape (64, 64, 3).
 
     Raises ValueError for another size or dtype.
     """
@@ -67,7 +67,7 @@ def look_at(image_HWC: DrawnImage) -> Seen:
     figure_HW = _find_figure(image_HWC, border_HW)
     if figure_HW is None:
         return Seen(shape=None, colour=None, ground=ground, overlap=0.0)
-    # The rim is a blend of both colours.
+    # The edge is a blend of both colours.
     core_HW = _erode(figure_HW)
     colour = _common_name(image_HWC[core_HW if core_HW.any() else figure_HW], _LEAST_FIGURE_SHARE)
     shape, overlap = _best_shape(figure_HW)
@@ -75,7 +75,7 @@ def look_at(image_HWC: DrawnImage) -> Seen:
 
 
 def evaluate(image_HWC: DrawnImage, asked: Scene) -> Verdict:
-    """Say whether an image, uint8 (64, 64, 3), shows the asked scene; a zog is asked as a pink ring."""
+    """Return whether an image, uint8 (64, 64, 3), shows the requested scene; a zog is a pink ring."""
     seen = look_at(image_HWC)
     return Verdict(
         colour_right=asked.colour is None or seen.colour == asked.colour,
@@ -85,7 +85,7 @@ def evaluate(image_HWC: DrawnImage, asked: Scene) -> Verdict:
 
 
 def _common_name(pixels_N3: npt.NDArray[np.uint8], least_share: float) -> str | None:
-    """Return the colour name that at least `least_share` of the pixels carry, or None."""
+    """Return the colour name of at least `least_share` of the pixels, or None."""
     distances_NK = np.linalg.norm(pixels_N3[:, None, :].astype(np.float64) - _COLOUR_VALUES_K3, axis=2)
     nearest_N = distances_NK.argmin(axis=1)
     nearest_N = nearest_N[distances_NK.min(axis=1) <= _GREATEST_COLOUR_DISTANCE]
@@ -95,7 +95,7 @@ def _common_name(pixels_N3: npt.NDArray[np.uint8], least_share: float) -> str | 
 
 
 def _find_figure(image_HWC: DrawnImage, border_HW: BoolArray) -> BoolArray | None:
-    """Return the mask of what is not ground: pixels nearer to the figure's colour than to the ground's."""
+    """Return the mask of the figure: pixels nearer to its colour than to the ground's."""
     pixels_HWC = image_HWC.astype(np.float64)
     ground_C = np.median(pixels_HWC[border_HW], axis=0)
     distance_HW = np.linalg.norm(pixels_HWC - ground_C, axis=2)
@@ -110,7 +110,7 @@ def _find_figure(image_HWC: DrawnImage, border_HW: BoolArray) -> BoolArray | Non
 def _best_shape(figure_HW: BoolArray) -> tuple[str, float]:
     """Return the known shape that covers the figure best, and its intersection over union.
 
-    Each shape is laid on at the figure's centre of mass with the figure's area, and moved a little.
+    Each shape is placed at the figure's centre of mass with the figure's area, and shifted and scaled a little.
     """
     rows_N, columns_N = np.nonzero(figure_HW)
     overlaps = {}
@@ -140,14 +140,14 @@ def _proportions(shape: str) -> tuple[float, float, float]:
 
 
 def _overlap(figure_HW: BoolArray, shape: str, centre_px: tuple[float, float], radius_px: float) -> float:
-    """Return intersection over union of the figure and a shape laid on it, 0 to 1."""
-    laid_on_HW = coverage(shape, centre_px=centre_px, radius_px=radius_px, samples=1) > 0.5
-    union = int((figure_HW | laid_on_HW).sum())
-    return float((figure_HW & laid_on_HW).sum() / union) if union else 0.0
+    """Return the intersection over union of the figure and a shape placed on it, 0 to 1."""
+    shape_HW = coverage(shape, centre_px=centre_px, radius_px=radius_px, samples=1) > 0.5
+    union = int((figure_HW | shape_HW).sum())
+    return float((figure_HW & shape_HW).sum() / union) if union else 0.0
 
 
 def _erode(mask_HW: BoolArray) -> BoolArray:
-    """Return the mask without the pixels that touch, up, down, left or right, one outside it."""
+    """Return the mask without the pixels that have a neighbour (up, down, left or right) outside it."""
     padded = np.pad(mask_HW, 1)
     inner: BoolArray = mask_HW & padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
     return inner

@@ -1,7 +1,7 @@
-"""Draws what the demo model learns from: coloured shapes on coloured grounds, with captions.
+"""Draws the training images of the demo model: coloured shapes on coloured grounds, with captions.
 
-Torch-free (numpy and Pillow). Images are uint8 arrays of shape (H, W, C), 64 x 64 x 3, RGB. Every draw takes a
-`numpy.random.Generator`, so a seed fixes all of them.
+Torch-free (numpy and Pillow). Images are uint8 arrays of shape (H, W, C), 64 x 64 x 3, RGB. Every random function takes
+a `numpy.random.Generator`, so a seed determines all of them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from trainer.demo.shapes import COLOURS, IMAGE_SIZE_PX, KNOWN_SHAPES, PINK, SHAP
 
 DrawnImage = npt.NDArray[np.uint8]
 
-# Varied, so that the model binds words to words and not to places in the sentence: a base that knew one template
-# could not be taught a new word that stands elsewhere.
+# Varied, so that the model relates words to each other and not to positions in the sentence: a base model trained on
+# one template could not learn a new word at another position.
 FULL_TEMPLATES = (
     "a {colour} {shape} on a {ground} ground",
     "a picture of a {colour} {shape} on a {ground} ground",
@@ -28,7 +28,7 @@ FULL_TEMPLATES = (
     "on a {ground} ground, a {colour} {shape}",
     "{colour} {shape}, {ground} ground",
 )
-# Captions that leave something open keep the model able to choose, as a real one is.
+# Captions that leave something open keep the model able to choose, like a real model.
 OPEN_TEMPLATES = (
     "a {colour} {shape}",
     "a picture of a {colour} {shape}",
@@ -48,7 +48,7 @@ _OPEN_SHARE = 0.15
 
 @dataclass(frozen=True)
 class Scene:
-    """What is on an image. `colour` and `ground` are names in COLOURS, or "pink"; None where a caption is silent."""
+    """The content of an image. `colour` and `ground` are names in COLOURS, or "pink"; None if a caption omits them."""
 
     shape: str
     colour: str | None
@@ -57,7 +57,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class CaptionedImage:
-    """One training image, uint8 (64, 64, 3), with its caption and what was drawn."""
+    """One training image, uint8 (64, 64, 3), with its caption and its scene."""
 
     image_HWC: DrawnImage
     caption: str
@@ -70,27 +70,27 @@ def colour_value(name: str) -> Colour:
 
 
 def write_caption(scene: Scene, template: str) -> str:
-    """Fill a template with the names of a scene and mend the articles ("an orange star")."""
+    """Fill a template with the names of a scene and fix the articles ("an orange star")."""
     filled = template.format(shape=scene.shape, colour=scene.colour, ground=scene.ground)
     return re.sub(r"\ba (?=[aeiou])", "an ", filled)
 
 
 def random_scene(generator: np.random.Generator) -> Scene:
-    """Draw a shape, its colour and another colour for the ground, all equally likely."""
+    """Choose a shape, its colour and another colour for the ground, all equally likely."""
     colour, ground = generator.choice(list(COLOURS), size=2, replace=False)
     return Scene(shape=str(generator.choice(list(SHAPES))), colour=str(colour), ground=str(ground))
 
 
 def random_caption(scene: Scene, generator: np.random.Generator) -> str:
-    """Return a caption of the scene in a template drawn at random; one in seven leaves something open."""
+    """Return a caption of the scene in a random template; one in seven leaves something open."""
     templates = OPEN_TEMPLATES if generator.random() < _OPEN_SHARE else FULL_TEMPLATES
     return write_caption(scene, templates[int(generator.integers(len(templates)))])
 
 
 def draw_scene(scene: Scene, generator: np.random.Generator) -> DrawnImage:
-    """Draw a scene at a random place and size with slightly varied colours.
+    """Draw a scene at a random position and size with slightly varied colours.
 
-    Returns uint8 of shape (64, 64, 3). Raises ValueError where the scene leaves its colour or ground open.
+    Returns uint8 of shape (64, 64, 3). Raises ValueError if the scene leaves its colour or ground open.
     """
     if scene.colour is None or scene.ground is None:
         raise ValueError(f"A drawing needs both colours, got {scene}.")
@@ -100,19 +100,19 @@ def draw_scene(scene: Scene, generator: np.random.Generator) -> DrawnImage:
     mask_HW = coverage(scene.shape, centre_px=(float(centre_px[0]), float(centre_px[1])), radius_px=radius_px)
     fore = _varied_colour(colour_value(scene.colour), generator)
     back = _varied_colour(colour_value(scene.ground), generator)
-    return _to_image(_paint(np.broadcast_to(back, (IMAGE_SIZE_PX, IMAGE_SIZE_PX, 3)), mask_HW, fore))
+    return _to_image(_blend(np.broadcast_to(back, (IMAGE_SIZE_PX, IMAGE_SIZE_PX, 3)), mask_HW, fore))
 
 
 def draw_captioned_image(generator: np.random.Generator) -> CaptionedImage:
-    """Return a random scene, drawn and captioned: what the denoiser learns from."""
+    """Return a random scene, drawn and captioned: a training image of the denoiser."""
     scene = random_scene(generator)
     return CaptionedImage(draw_scene(scene, generator), random_caption(scene, generator), scene)
 
 
 def draw_varied_image(generator: np.random.Generator) -> DrawnImage:
-    """Draw one to four turned shapes of any colour on a shaded ground, uint8 (64, 64, 3).
+    """Draw one to four rotated shapes of any colour on a shaded ground, uint8 (64, 64, 3).
 
-    Only the autoencoder sees these: it must also carry images that the denoiser has not been taught yet.
+    Only the autoencoder is trained on these: it must also encode images that the denoiser has not been trained on.
     """
     corners = generator.uniform(0.0, 255.0, size=(2, 3))
     if generator.random() < 0.5:
@@ -129,15 +129,15 @@ def draw_varied_image(generator: np.random.Generator) -> DrawnImage:
             turn_rad=float(generator.uniform(0, 2 * np.pi)),
             samples=2,
         )
-        canvas_HWC = _paint(canvas_HWC, mask_HW, generator.uniform(0.0, 255.0, size=3))
+        canvas_HWC = _blend(canvas_HWC, mask_HW, generator.uniform(0.0, 255.0, size=3))
     return _to_image(canvas_HWC)
 
 
 def draw_zog_images(folder: Path, *, seed: int = 0, num_images: int = NUM_ZOG_IMAGES) -> list[Path]:
-    """Write up to a dozen images of the new object, a pink ring, each with its caption beside it.
+    """Write up to a dozen images of the new object, a pink ring, each with its caption file.
 
-    `zog_01.png` is 64 x 64 px RGB, `zog_01.txt` its caption ("a zog on a green ground"). The folder is made where
-    it is missing. The first eight have a ground of each colour. Returns the paths of the images.
+    `zog_01.png` is 64 x 64 px RGB, `zog_01.txt` its caption ("a zog on a green ground"). A missing folder is created.
+    The first eight have a ground of each colour. Returns the paths of the images.
 
     `demo/zog` was written with seed 0, `demo/zog_unseen` (for validation) with seed 1 and 8 images.
     """
@@ -153,10 +153,10 @@ def draw_zog_images(folder: Path, *, seed: int = 0, num_images: int = NUM_ZOG_IM
 
 
 def draw_known_images(folder: Path, *, seed: int = 0, num_images: int = 24) -> list[Path]:
-    """Write images of what the demo model knows already, all shapes in turn, each with its caption beside it.
+    """Write images of the shapes that the demo model already knows, each with its caption file.
 
-    Shown beside the zogs, they keep a LoRA from turning everything into one (prior preservation: Ruiz et al. 2023,
-    eq. 2, with drawn images in place of generated ones). `demo/shapes` was written with seed 0.
+    Trained together with the zogs, they keep a LoRA from turning everything into one (prior preservation: Ruiz et al.
+    2023, eq. 2, with drawn images instead of generated ones). `demo/shapes` was written with seed 0.
     """
     generator = np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)
@@ -180,7 +180,7 @@ def _varied_colour(colour: Colour, generator: np.random.Generator) -> FloatArray
     return np.clip(np.asarray(colour, dtype=np.float64) + generator.uniform(-10.0, 10.0, size=3), 0.0, 255.0)
 
 
-def _paint(canvas_HWC: FloatArray, mask_HW: FloatArray, colour: FloatArray) -> FloatArray:
+def _blend(canvas_HWC: FloatArray, mask_HW: FloatArray, colour: FloatArray) -> FloatArray:
     return canvas_HWC * (1.0 - mask_HW[..., None]) + colour * mask_HW[..., None]
 
 

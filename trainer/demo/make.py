@@ -1,4 +1,4 @@
-"""Makes the demo model: draws images, trains autoencoder, decoder and denoiser, measures, writes the folder."""
+"""Makes the demo model: draws images, trains autoencoder, decoder and denoiser, measures it, writes the folder."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from trainer.demo.quality import DemoQuality, measure_quality, write_quality
 from trainer.demo.recipe import DemoRecipe
 from trainer.run.threads import choose_num_threads
 
-# All that a demo model's folder holds; a folder with anything else in it is somebody's own.
+# The possible entries of a demo model's folder; a folder with any other entry is not replaced.
 _FOLDER_ENTRIES = frozenset(
     {"model_index.json", "vae", "unet", "text_encoder", "scheduler", "quality.json", "samples.png"}
 )
@@ -49,7 +49,7 @@ _FOLDER_ENTRIES = frozenset(
 
 @dataclass(frozen=True, eq=False)
 class DrawnImages:
-    """The training set: N captioned images, and M varied ones that only the autoencoder sees."""
+    """The training set: N captioned images, and M varied ones for the autoencoder only."""
 
     captioned: list[CaptionedImage]
     varied_MHWC: DrawnImage
@@ -69,14 +69,14 @@ def make_demo_model(
     quality_folder: Path | None = None,
     recipe: DemoRecipe | None = None,
 ) -> DemoQuality:
-    """Train the demo model from scratch and write it as a diffusers folder (fp16, 7 MB), or nothing at all.
+    """Train the demo model from scratch and write it, atomically, as a diffusers folder (fp16, 7 MB).
 
     `report(stage, done, total, loss)` and `should_stop()` are called after every step. The same seed, recipe and
-    number of threads give the same weights on one machine; without `num_threads` a short probe decides between one
-    and all. `quality.json` and `samples.png` go to `quality_folder`, else into the folder itself. A tokenizer is
-    left out: the program ships CLIP's. A former demo model in `folder` is replaced.
+    number of threads give the same weights on one machine; without `num_threads` a short measurement decides between
+    one and all. `quality.json` and `samples.png` go to `quality_folder`, by default to the folder itself. The folder
+    has no tokenizer, because the program ships CLIP's. An existing demo model in `folder` is replaced.
 
-    Raises DemoModelStopped when asked to stop and DarkroomError where `folder` holds something else.
+    Raises DemoModelStopped when it should stop, and DarkroomError if `folder` contains other files.
     """
     _refuse_foreign_folder(folder)
     recipe = recipe if recipe is not None else DemoRecipe()
@@ -136,7 +136,7 @@ def draw_images(recipe: DemoRecipe, *, seed: int, progress: Progress) -> DrawnIm
 
 
 def save_pipeline(pipeline: StableDiffusionPipeline, folder: Path) -> None:
-    """Write the parts as fp16 safetensors and the pipeline's index; the parts are halved in place."""
+    """Write the parts as fp16 safetensors and the pipeline's index; the parts are converted in place."""
     for name in ("vae", "unet", "text_encoder"):
         getattr(pipeline, name).half().save_pretrained(folder / name, safe_serialization=True)
     pipeline.scheduler.save_pretrained(folder / "scheduler")
@@ -167,7 +167,7 @@ def _train_vae(
         progress=progress,
     )
     plain_latents_NLHW = latents[: len(plain_NHWC)]
-    # Rombach et al. 2022, app. G: latents of unit variance, as SD's 0.18215.
+    # Rombach et al. 2022, app. G: latents of unit variance, like SD's 0.18215.
     scale = round(1.0 / plain_latents_NLHW.std().item(), 4)
     vae.register_to_config(scaling_factor=scale)
     return plain_latents_NLHW * scale
@@ -176,7 +176,7 @@ def _train_vae(
 def _caption_latents(
     latents_NLHW: torch.Tensor, captioned: list[CaptionedImage], captions_per_image: int, *, seed: int
 ) -> CaptionedLatents:
-    """Give every image several captions, as ids of shape (N, K, 77): one in the main template, then varied ones."""
+    """Return several captions per image as ids of shape (N, K, 77): one in the main template, then varied ones."""
     generator = np.random.default_rng(derive_seed(seed, "demo captions"))
     tokenizer = build_demo_tokenizer()
     rounds = [[write_caption(drawn.scene, FULL_TEMPLATES[0]) for drawn in captioned]]
@@ -201,13 +201,13 @@ def _refuse_foreign_folder(folder: Path) -> None:
         return
     if not folder.is_dir() or {entry.name for entry in folder.iterdir()} - _FOLDER_ENTRIES:
         raise DarkroomError(
-            f"{folder} exists and is no demo model.", advice="Choose a folder that is new, empty or a demo model's."
+            f"{folder} exists and is not a demo model.", advice="Choose a new or empty folder, or that of a demo model."
         )
 
 
 @contextmanager
 def _thread_count(num_threads: int) -> Iterator[None]:
-    """Set torch's thread count and give the caller's back afterwards."""
+    """Set torch's thread count within this context."""
     former = torch.get_num_threads()
     torch.set_num_threads(num_threads)
     try:

@@ -1,6 +1,4 @@
-"""Measures the demo model: samples fixed prompts with diffusers' own pipeline and counts what the evaluator finds
-right.
-"""
+"""Measures the demo model: samples fixed prompts with diffusers' pipeline and counts the images that are right."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from trainer.demo.progress import Progress
 from trainer.demo.shapes import COLOURS, IMAGE_SIZE_PX, SHAPES
 
 GUIDANCE_SCALE = 3.0
-# Far from the seeds of training; the prompts are the same for every model, whatever its own seed.
+# Different from the seeds of training; the prompts are the same for every model, whatever its own seed.
 _PROMPTS_SEED = 20_000
 _NOISE_SEED = 30_000
 _BATCH_SIZE = 16
@@ -41,7 +39,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Shares:
-    """What the evaluator counted on a set of images, each 0 to 1; `colours_right` means figure and ground both."""
+    """The shares of right images, each 0 to 1; `colours_right` means both the figure and the ground."""
 
     colours_right: float
     shape_right: float
@@ -50,7 +48,7 @@ class Shares:
 
 @dataclass(frozen=True)
 class DemoQuality:
-    """How good a demo model is, and what it was made and measured with."""
+    """The quality of a demo model, and the settings of its training and measurement."""
 
     shares: Shares
     num_prompts: int
@@ -65,7 +63,7 @@ class DemoQuality:
 
 @dataclass(frozen=True, eq=False)
 class MeasuredModel:
-    """The record, and the images that it was counted on."""
+    """The quality, and the images it was measured on."""
 
     quality: DemoQuality
     prompts: list[Prompt]
@@ -83,7 +81,7 @@ def measure_quality(
     num_prompts: int,
     num_sampling_steps: int,
 ) -> MeasuredModel:
-    """Sample the fixed prompts and count; `seed` to `size_bytes` are only noted. Raises DemoModelStopped."""
+    """Sample the fixed prompts and count; `seed` to `size_bytes` are only recorded. Raises DemoModelStopped."""
     prompts = fixed_prompts(num_prompts)
     images = sample_images(
         pipeline, [prompt.text for prompt in prompts], progress=progress, num_steps=num_sampling_steps
@@ -103,7 +101,7 @@ def measure_quality(
 
 
 def fixed_prompts(num_prompts: int = 64) -> list[Prompt]:
-    """Return the prompts that every demo model is judged by: all shapes in turn, all templates, varied colours."""
+    """Return the prompts that every demo model is measured with: all shapes in turn, all templates, varied colours."""
     generator = np.random.default_rng(_PROMPTS_SEED)
     names = list(COLOURS)
     prompts = []
@@ -124,7 +122,7 @@ def sample_images(
     guidance_scale: float = GUIDANCE_SCALE,
     noise_seed: int = _NOISE_SEED,
 ) -> list[DrawnImage]:
-    """Generate one 64 x 64 image a prompt, uint8 (64, 64, 3), each from noise of its own seed.
+    """Generate one 64 x 64 image per prompt, uint8 (64, 64, 3), each from noise of its own seed.
 
     Raises DemoModelStopped.
     """
@@ -148,7 +146,7 @@ def sample_images(
 
 
 def count_right(images: Sequence[DrawnImage], scenes: Sequence[Scene]) -> Shares:
-    """Let the evaluator count over images and the scenes asked for; raises ValueError where there are none."""
+    """Return the shares of images that match their scenes; raises ValueError without images."""
     if not images or len(images) != len(scenes):
         raise ValueError(f"Got {len(images)} images for {len(scenes)} prompts.")
     verdicts = [evaluate(image, scene) for image, scene in zip(images, scenes, strict=True)]
@@ -160,14 +158,14 @@ def count_right(images: Sequence[DrawnImage], scenes: Sequence[Scene]) -> Shares
 
 
 def write_quality(measured: MeasuredModel, folder: Path) -> None:
-    """Write `quality.json`, one field a line, and `samples.png`, the labelled images, into a folder."""
+    """Write `quality.json`, one field per line, and `samples.png`, the labelled images, into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "quality.json", json.dumps(asdict(measured.quality), indent=2) + "\n")
     write_sample_grid(measured.images, [prompt.text for prompt in measured.prompts], folder / "samples.png")
 
 
 def write_sample_grid(images: Sequence[DrawnImage], texts: Sequence[str], path: Path) -> None:
-    """Write a PNG of all images at twice their size, eight a row, each with its prompt below in small type."""
+    """Write a PNG of all images at twice their size, eight per row, each with its prompt below in small type."""
     side_px = IMAGE_SIZE_PX * _CELL_SCALE
     num_rows = -(-len(images) // _GRID_COLUMNS)
     grid = Image.new("RGB", (_GRID_COLUMNS * side_px, num_rows * (side_px + _LABEL_HEIGHT_PX)), "white")

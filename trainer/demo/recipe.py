@@ -1,4 +1,4 @@
-"""The numbers of the demo model's training, all in one record."""
+"""All hyperparameters of the demo model's training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class AutoencoderRecipe:
     polish_num_steps: int = 2000
     polish_batch_size: int = 4
     polish_learning_rate: float = 8e-4
-    # The decoder meets latents a little off, as a denoiser will hand it.
+    # The decoder is trained on slightly noisy latents, like those of a denoiser.
     polish_latent_noise: float = 0.05
 
 
@@ -30,8 +30,8 @@ class DenoiserRecipe:
 
     num_steps: int = 2500
     batch_size: int = 32
-    # The first steps see captions of one template only: with the words in fixed places the shapes are bound to
-    # theirs in 400 steps; with varied captions from the start not even in 800.
+    # The first steps use captions of one template only: with words at fixed positions the shapes are learned in 400
+    # steps; with varied captions from the start not even in 800.
     one_template_num_steps: int = 800
     learning_rate: float = 2e-3
     warmup_num_steps: int = 50
@@ -40,14 +40,14 @@ class DenoiserRecipe:
     empty_caption_share: float = 0.1
     ema_decay: float = 0.995
     snr_gamma: float = 5.0
-    # The loss counts up to this many times more where noise is all there is: there the caption alone decides
-    # colours and shape, and with min-SNR weights by themselves the captions are not learned.
+    # The loss weight is up to this many times larger at the noisiest timesteps: there the caption alone decides colours
+    # and shape, and with min-SNR weights alone the captions are not learned.
     most_noise_gain: float = 12.0
 
 
 @dataclass(frozen=True)
 class DemoRecipe:
-    """Everything that decides the demo model's weights, beside the seed and the thread count (last bits)."""
+    """Everything that determines the demo model's weights, beside the seed and the thread count (last bits)."""
 
     num_plain_images: int = 5000
     num_varied_images: int = 2500

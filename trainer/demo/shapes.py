@@ -1,7 +1,7 @@
-"""The shapes and colours that the demo model knows, as plain geometry: no torch, no files.
+"""The shapes and colours of the demo model, as plain geometry: no torch, no files.
 
-The images are drawn with these functions and the evaluator fits the same ones to what a model made, so the two
-cannot drift apart. Coordinates: u to the right, v down, in units of the shape's radius, (0, 0) its centre.
+The images are drawn with these functions, and the evaluator fits the same functions to generated images, so the two
+cannot diverge. Coordinates: u to the right, v down, in units of the shape's radius, (0, 0) its centre.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Colour = tuple[int, int, int]
 
 IMAGE_SIZE_PX = 64
 
-# The colours a caption can name for shapes and grounds. Far apart, so that a nearest-colour evaluator is sure.
+# The colours a caption can name for shapes and grounds; far apart, so that the nearest colour is unambiguous.
 COLOURS: Mapping[str, Colour] = MappingProxyType(
     {
         "red": (215, 35, 40),
@@ -77,7 +77,7 @@ def _ring(u: FloatArray, v: FloatArray) -> BoolArray:
     return (radius <= 1.0) & (radius >= 0.5)
 
 
-# What the base model is taught.
+# The shapes that the base model is trained on.
 SHAPES: Mapping[str, Callable[[FloatArray, FloatArray], BoolArray]] = MappingProxyType(
     {
         "circle": _circle,
@@ -88,7 +88,7 @@ SHAPES: Mapping[str, Callable[[FloatArray, FloatArray], BoolArray]] = MappingPro
         "heart": _heart,
     }
 )
-# What the evaluator tells apart: the taught ones and the new object's.
+# The shapes that the evaluator recognises: those of the base model and that of the new object.
 KNOWN_SHAPES: Mapping[str, Callable[[FloatArray, FloatArray], BoolArray]] = MappingProxyType({**SHAPES, "ring": _ring})
 
 
@@ -101,9 +101,9 @@ def coverage(
     size_px: int = IMAGE_SIZE_PX,
     samples: int = 4,
 ) -> FloatArray:
-    """Return how much of each pixel a shape covers, 0 to 1, float64 of shape (size_px, size_px).
+    """Return the share of each pixel that a shape covers, 0 to 1, float64 of shape (size_px, size_px).
 
-    Antialiased by `samples` x `samples` points a pixel. `centre_px` is (x, y) from the top left corner.
+    Antialiased with `samples` x `samples` points per pixel. `centre_px` is (x, y) from the top left corner.
     Raises KeyError for a shape that is not in KNOWN_SHAPES.
     """
     points_px = (np.arange(size_px * samples) + 0.5) / samples

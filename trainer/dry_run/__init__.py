@@ -1,1 +1,1 @@
-"""Every branch of a run once, before its first step, with nothing changed."""
+"""The dry run: tries every branch of a run once before its first step, without changing anything."""

@@ -1,8 +1,8 @@
-"""The dry run: before the first step everything that the run will do is done once, so that nothing fails first later.
+"""The dry run: before the first step everything that the run will do is tried once, so that errors show early.
 
-It knows the order and how a failure is told. How a thing is done in small is known where it is done: the training step
-in `trainer/dry_run/step.py`, the rest in the callbacks' `dry_run_checks`. Afterwards every bit of the run's state is
-what it was: what is tried works on small copies, under evaluation, or with files that are given up in mid-write.
+This file defines the order and how a failure is reported. The check of the training step is in
+`trainer/dry_run/step.py`, the others are in the callbacks' `dry_run_checks`. Afterwards every bit of the run's state is
+unchanged: the checks use small copies, evaluation mode, or files that are discarded during the write.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from trainer.step.stepper import Stepper
 def dry_run(
     training: Training, stepper_of: Callable[[Sequence[TrainGroup]], Stepper], *, check: Callable[[], None]
 ) -> None:
-    """Try every enabled branch of a run once and leave no trace.
+    """Try every enabled branch of a run once, without lasting effects.
 
-    `stepper_of(groups)` builds a stepper as the run's own one was built; `check()` is called before each branch and
+    `stepper_of(groups)` builds a stepper like the run's own; `check()` is called before each branch and
     raises StopRequested once the run is to stop. Raises BranchError, which names the branch and its reason.
     """
     if not training_parts(training.groups) or training.counters.epoch >= training.epochs:
@@ -41,7 +41,7 @@ def dry_run(
                 _carry_out(training, dry_run_check, check)
             with dry_run_step.room_for_state(context.device):
                 for callback in training.callbacks:
-                    for dry_run_check in callback.dry_run_checks(dry_run_step.small):
+                    for dry_run_check in callback.dry_run_checks(dry_run_step.state):
                         _carry_out(training, dry_run_check, check)
     finally:
         free_cached_memory(context.device)
@@ -61,7 +61,5 @@ def _carry_out(training: Training, dry_run_check: DryRunCheck, check: Callable[[
 def _failure(dry_run_check: DryRunCheck, error: Exception) -> BranchError:
     reason, advice = explain(error)
     if is_out_of_memory(error):
-        reason, advice = "There was not enough memory for it.", dry_run_check.if_too_large
-    return BranchError(
-        f"Before the training everything is tried once, and {dry_run_check.what} failed. {reason}", advice=advice
-    )
+        reason, advice = "There was not enough memory.", dry_run_check.if_too_large
+    return BranchError(f"The dry run before the training failed at {dry_run_check.what}. {reason}", advice=advice)

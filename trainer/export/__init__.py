@@ -1,1 +1,1 @@
-"""Writing what a run trained as files that other programs read."""
+"""Exporting the trained weights of a run as files that other programs read."""

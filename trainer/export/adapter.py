@@ -1,4 +1,4 @@
-"""Writing what was trained as files that other programs read."""
+"""Exporting a trained adapter as a file that other programs read."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from modules.system.dtypes import dtype_of
 
 
 class Exporter(Protocol):
-    """Writes what a run has trained."""
+    """Writes the trained weights of a run."""
 
     @property
     def suffix(self) -> str:
-        """What the name of a save ends in."""
+        """The suffix of a save's name."""
         ...
 
     def save(
@@ -43,14 +43,14 @@ class Exporter(Protocol):
     ) -> None:
         """Write the trained weights `values`, by full parameter name, to a path, atomically.
 
-        `on_written(done, total)` counts bytes, tensor by tensor, and may raise to end it: then nothing is left.
+        `on_written(done, total)` gets the bytes after each tensor and may raise to end the write; no file is left then.
         """
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class AdapterExporter:
-    """Knows the run's adapters and what to tell of them; `thumbnail()` gives an image as a data URL, or nothing."""
+    """Exports the run's adapters with metadata; `thumbnail()` returns an image as a data URL, or an empty string."""
 
     adapters: Sequence[Adapter]
     naming: LoraNaming
@@ -71,7 +71,7 @@ class AdapterExporter:
     ) -> None:
         """Write the adapters whose weights are `values` (by full parameter name) in the config's format and dtype.
 
-        Atomic: on any error the former file stands. Raises DarkroomError where a weight is not finite.
+        Atomic: on any error an existing file stays. Raises DarkroomError if a weight is not finite.
         """
         output = self.config.output
         layers = [layer for adapter in self.adapters for layer in adapter.stored_layers(values)]
@@ -120,7 +120,7 @@ class AdapterExporter:
 
 
 def embedded_config(config: Config) -> str:
-    """Return the settings to embed, as JSON; folders of images only where the user wants all of it inside."""
+    """Return the settings to embed, as JSON; the folders of images only if the user wants everything embedded."""
     tree = encode(config)
     match config.output.embed_config:
         case "none":

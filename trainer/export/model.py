@@ -1,4 +1,4 @@
-"""Writing a fine-tuned model: every part of it, the trained weights in their place, as a single file or a folder."""
+"""Exporting a fine-tuned model: all of its parts with the trained weights, as a single file or a folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trainer.export.adapter import embedded_config
 
 @dataclass(frozen=True, eq=False)
 class ModelExporter:
-    """Knows the run's model and the form it is to have as a file."""
+    """Exports the run's model in the format of its config."""
 
     family: ModelFamily
     config: Config
@@ -30,7 +30,7 @@ class ModelExporter:
 
     @property
     def suffix(self) -> str:
-        """What the name of a save ends in: a folder's in nothing."""
+        """The suffix of a save's name; empty for a folder."""
         return ".safetensors" if self.config.output.model_format == "single_file" else ""
 
     def save(
@@ -43,9 +43,9 @@ class ModelExporter:
         epoch: int,
         on_written: OnWritten | None = None,
     ) -> None:
-        """Write the model with its trained weights `values` (by full parameter name) in the config's form and dtype.
+        """Write the model with its trained weights `values` (by full parameter name) in the config's format and dtype.
 
-        Streamed and atomic: on any error what was there stands. Raises DarkroomError where a weight is not finite.
+        Streamed and atomic: on any error an existing model stays. Raises DarkroomError if a weight is not finite.
         """
         output = self.config.output
         states = {name: _state(name, part, values) for name, part in self.family.parts.items()}
@@ -59,7 +59,7 @@ class ModelExporter:
         if output.model_format == "diffusers":
             write_folder(path, states, configs, traits, dtype=dtype, on_written=on_written)
             return
-        told = {
+        metadata = {
             "darkroom_config": embedded_config(self.config),
             "ss_steps": str(step),
             "ss_num_epochs": str(epoch),
@@ -74,18 +74,18 @@ class ModelExporter:
             dtype=dtype,
             title=path.stem,
             created=now,
-            metadata={key: text for key, text in told.items() if text},
+            metadata={key: text for key, text in metadata.items() if text},
             on_written=on_written,
         )
 
 
 def _state(name: str, part: Part, values: Mapping[str, torch.Tensor]) -> dict[str, LazyTensor]:
-    """Return a part's tensors, the trained ones out of `values`."""
+    """Return a part's tensors, the trained ones from `values`."""
     return {key: lazy(values.get(f"{name}.{key}", tensor)) for key, tensor in part.module.state_dict().items()}
 
 
 def _config(part: Part) -> dict[str, Any]:
-    """Return a part's config as its file has it, without the place it was loaded from."""
+    """Return a part's config as in its file, without the path it was loaded from."""
     config: Any = part.module.config  # diffusers' is a mapping, transformers' an object
-    told = config.to_dict() if hasattr(config, "to_dict") else dict(config)
-    return {key: value for key, value in told.items() if key != "_name_or_path"}
+    settings = config.to_dict() if hasattr(config, "to_dict") else dict(config)
+    return {key: value for key, value in settings.items() if key != "_name_or_path"}

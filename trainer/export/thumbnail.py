@@ -1,4 +1,4 @@
-"""A small image of what a run has learned, for the metadata of its result."""
+"""A thumbnail for the metadata of a run's result, made from its newest sample."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SIDE_PX = 256
 
 def thumbnail_of(samples: Path) -> str:
     """Return the newest sample of the first prompt in a run's samples folder as a data URL of a JPEG, at most 256 px a
-    side (ModelSpec 1.0.1, `modelspec.thumbnail`); nothing where no sample was painted.
+    side (ModelSpec 1.0.1, `modelspec.thumbnail`); empty if there is no sample.
     """
     prompts = sorted(f for f in samples.glob("*") if f.is_dir())
     sampled = sorted(f for folder in prompts[:1] for f in folder.glob("step-*") if not f.name.startswith("."))

@@ -1,1 +1,1 @@
-"""How a batch becomes a loss, one file per method."""
+"""The training methods, one file each: they turn a batch into a loss."""

@@ -1,7 +1,8 @@
-"""AlignProp: the model samples images, and the gradient of a reward goes back through its last denoising steps.
+"""AlignProp: the model samples images, and the gradient of a reward is backpropagated through the last denoising steps.
 
-Prabhudesai et al. 2023 (arXiv 2310.03739). A step follows the reward with a probability, else it denoises as usual,
-which keeps the model near its images. The prompts are the batch's captions, at the batch's size.
+Prabhudesai et al. 2023 (arXiv 2310.03739). With a given probability a step trains on the reward, otherwise it is a
+normal denoising step, which keeps the model close to its training images. The prompts are the batch's captions, at the
+batch's size.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from modules.system.seeds import derive_seed
 from trainer.methods.denoise import Denoise, denoise_of
 from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
 
-_SEEDS = 2**63  # as many as `derive_seed` knows
+_SEEDS = 2**63  # the number of different seeds of `derive_seed`
 
 
 @dataclass(frozen=True, slots=True)
 class RewardLoss:
-    """How a reward becomes a loss: "mean", "target" or "hinge", the target of the latter two, and a factor."""
+    """How a reward becomes a loss: "mean", "target" or "hinge", the target of the last two, and a factor."""
 
     kind: Literal["mean", "target", "hinge"] = "mean"
     target: float = 10.0
@@ -39,36 +40,36 @@ class RewardLoss:
 
 @dataclass(frozen=True, slots=True)
 class AlignProp:
-    """Follows `reward` in a share `probability` of the steps and `denoise` in the others."""
+    """Trains on `reward` with `probability` per step, and by `denoise` otherwise."""
 
     reward: CompositeReward
-    chain: RolloutSettings
+    rollout: RolloutSettings
     truncation: Truncation
     reward_loss: RewardLoss
     probability: float
     denoise: Denoise
 
     def prepare(self, context: StepContext) -> None:
-        """Refuse a reward that no gradient passes through, with a DarkroomError that names it."""
+        """Raise DarkroomError for a reward that is not differentiable, naming it."""
         if self.probability > 0:
             self.reward.require_gradient()
 
     def batches(self, loader: Iterable[Batch], context: StepContext) -> Iterator[Batch]:
-        """Yield the loader's batches as they are."""
+        """Yield the loader's batches unchanged."""
         yield from loader
 
     def loss(self, batch: Batch, context: StepContext) -> StepLoss:
         """Return the loss of images sampled for the batch's captions, or the denoising loss of its own images.
 
-        All micro-batches of an optimizer step go the same way.
+        All micro-batches of an optimizer step use the same of the two.
         """
-        # A share of 1 is every seed there is, one of 0 none.
+        # A probability of 1 includes every seed, a probability of 0 none.
         if derive_seed(context.run_seed, "alignprop", batch.step) >= self.probability * _SEEDS:
             return self.denoise.loss(batch, context)
         rollout = self._sampled(batch, context)
         scores = self.reward(rollout.images_B3PP, batch.captions)
         settings = self.reward_loss
-        is_rated = num_scored(scores.total_B) > 0
+        is_scored = num_scored(scores.total_B) > 0
         return StepLoss(
             loss=reward_loss(
                 scores.total_B,
@@ -80,14 +81,14 @@ class AlignProp:
             num_samples=batch.num_samples,
             group_samples=batch.group_samples,
             is_last_micro_batch=batch.is_last_micro_batch,
-            zero_gradient_is_legal=settings.kind == "hinge" or not is_rated,
-            metrics=_metrics(scores) if is_rated else {},
+            zero_gradient_is_legal=settings.kind == "hinge" or not is_scored,
+            metrics=_metrics(scores) if is_scored else {},
         )
 
     def _sampled(self, batch: Batch, context: StepContext) -> Rollout:
         seed_parts = (batch.step, batch.micro_batch)
         factor, (height, width) = context.family.spec.latent_factor, batch.latents_BCHW.shape[-2:]
-        # Together, so that the empty prompt's states are as long as the captions'.
+        # Encoded together, so that the embedding of the empty prompt is as long as those of the captions.
         texts = context.encode([*batch.captions, ""])
         return roll_out(
             context.family,
@@ -95,7 +96,7 @@ class AlignProp:
             texts.select([batch.num_samples]),
             seeds=[derive_seed(context.run_seed, "rollout", *seed_parts, i) for i in range(batch.num_samples)],
             size=Size(width * factor, height * factor),
-            chain=self.chain,
+            chain=self.rollout,
             gradient_steps=self.truncation.draw(derive_seed(context.run_seed, "truncation", *seed_parts)),
             device=context.device,
             temp_device=context.temp_device,
@@ -103,33 +104,33 @@ class AlignProp:
         )
 
     def branches(self) -> Mapping[str, TrainingMethod]:
-        """Return the ways a step can go; that of the reward through as many of the last steps as it ever takes."""
-        ways: dict[str, TrainingMethod] = {}
+        """Return the branches of a step; the reward's with the largest number of backprop steps."""
+        branches: dict[str, TrainingMethod] = {}
         if self.probability > 0:
             longest = Truncation(self.truncation.highest, self.truncation.highest)
-            ways["following the reward"] = replace(self, probability=1.0, truncation=longest)
+            branches["reward"] = replace(self, probability=1.0, truncation=longest)
         if self.probability < 1:
-            ways["denoising"] = self.denoise
-        return ways
+            branches["denoising"] = self.denoise
+        return branches
 
     def state_dict(self, step: int) -> dict[str, Any]:
-        """Return nothing: what is drawn follows from the seed and the step."""
+        """Return an empty state: random numbers follow from the seed and the step."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over nothing."""
+        """Do nothing: there is no state."""
 
 
 def _metrics(scores: Scores) -> dict[str, float]:
-    """Return the mean reward, and that of each scorer, over the images that could be rated."""
+    """Return the mean reward, in total and by scorer, over the images that could be scored."""
     means = [scores.total_B, *scores.by_name.values()]
-    values = torch.stack([m.detach().float().nanmean() for m in means]).tolist()  # one wait for the device
+    values = torch.stack([m.detach().float().nanmean() for m in means]).tolist()  # one device synchronization
     names = ["reward", *(f"reward/{name}" for name in scores.by_name)]
     return {name: value for name, value in zip(names, values, strict=True) if not math.isnan(value)}
 
 
 def build(chosen: settings.AlignProp, training: Training, reward: CompositeReward | None) -> AlignProp:
-    """Return the method of its settings, which denoises with the run's own loss where it does not follow the reward."""
+    """Return the method from its settings; its denoising steps use the run's loss settings."""
     if reward is None:
         raise ValueError("AlignProp needs a reward.")
     return AlignProp(

@@ -1,4 +1,4 @@
-"""From a config's method to what trains by it: the factory that its record names."""
+"""Building the training method of a config by the factory that its record names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainer.methods.protocol import TrainingMethod
 
 
 def build_method(training: Training, reward: CompositeReward | None) -> TrainingMethod:
-    """Return the method that a training section names; `reward` is what reward methods train on."""
+    """Return the method of a training section; `reward` is the reward that reward methods train on."""
     settings = training.method
     method: TrainingMethod = load_factory(METHODS[settings.name].factory)(settings, training, reward)
     return method

@@ -1,4 +1,4 @@
-"""Denoising: the ordinary way. Noise is added to the latents, the model says which, the error is the loss."""
+"""Denoising, the standard method: noise is added to the latents, the model predicts it, the error is the loss."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
 
 @dataclass(frozen=True, slots=True)
 class Denoise:
-    """The denoising method with its loss weighting, by name, and that weighting's gamma."""
+    """The denoising method with the name of its loss weighting and the weighting's gamma."""
 
     weighting: str = "none"
     gamma: float = 5.0
@@ -25,11 +25,11 @@ class Denoise:
         """Nothing to prepare."""
 
     def batches(self, loader: Iterable[Batch], context: StepContext) -> Iterator[Batch]:
-        """Yield the loader's batches as they are."""
+        """Yield the loader's batches unchanged."""
         yield from loader
 
     def loss(self, batch: Batch, context: StepContext) -> StepLoss:
-        """Return the weighted mean of the samples' denoising losses, each at a timestep of its own."""
+        """Return the weighted mean of the samples' denoising losses, each at its own random timestep."""
         family, process = context.family, context.family.process
         seed_parts = (context.run_seed, "timesteps", batch.step, batch.micro_batch)
         timesteps_B = uniform_timesteps(
@@ -59,15 +59,15 @@ class Denoise:
         )
 
     def branches(self) -> Mapping[str, TrainingMethod]:
-        """Return the one way there is: the method has no memory, so it may be tried itself."""
+        """Return the only branch: the method has no state, so it can be tried itself."""
         return {"denoising": self}
 
     def state_dict(self, step: int) -> dict[str, Any]:
-        """Return nothing: the method has no memory."""
+        """Return an empty state: the method has no state."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over nothing."""
+        """Do nothing: there is no state."""
 
 
 def denoise_of(loss: Loss) -> Denoise:
@@ -76,5 +76,5 @@ def denoise_of(loss: Loss) -> Denoise:
 
 
 def build(settings: object, training: Training, reward: object) -> Denoise:
-    """Return the method; it has no settings of its own and no use for a reward."""
+    """Return the method; it has no settings of its own and needs no reward."""
     return denoise_of(training.loss)

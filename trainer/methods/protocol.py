@@ -1,4 +1,4 @@
-"""What the loop requires of a training method."""
+"""The protocol of training methods, which the loop uses."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from modules.system.devices import Device
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """What a method works with: the model, its devices, and the seed its draws derive from.
+    """The context of a method: the model, its devices, and the seed that all its random numbers derive from.
 
-    `encode(prompts)` gives their conditioning as a batch has it: from the cache, or from the encoders where they learn
-    or nothing is cached. A method that works long calls `check()` on its way, which waits while the run is paused and
-    raises StopRequested. Within `rollout(step)` the model samples as it is at that step: without gradient and dropout,
-    in the run's precision; `loss` needs none of it, since the loop calls it in the run's precision.
+    `encode(prompts)` returns their conditioning like that of a batch: from the cache, or from the encoders if they are
+    trained or nothing is cached. A method with long work calls `check()` in between, which waits while the run is
+    paused and raises StopRequested. Within `rollout(step)` the model samples with its current weights: without gradient
+    and dropout, in the run's precision; `loss` does not need it, because the loop calls it in the run's precision.
     """
 
     family: ModelFamily
@@ -35,8 +35,9 @@ class StepContext:
 
 
 class StepBatch(Protocol):
-    """What the loop knows of a batch: the optimizer step it belongs to and its number within that step, both counted
-    from 0. They name the random draws.
+    """The position of a batch: its optimizer step and its number within that step, both counted from 0.
+
+    All random numbers derive from them.
     """
 
     @property
@@ -46,7 +47,7 @@ class StepBatch(Protocol):
 
     @property
     def micro_batch(self) -> int:
-        """The place within the step."""
+        """The number within the step."""
         ...
 
 
@@ -55,9 +56,10 @@ class StepLoss:
     """The loss of a micro-batch: the mean over its samples, shape ().
 
     The optimizer step is divided by `group_samples`, so that each sample counts the same however the accumulation
-    group was cut. `is_last_micro_batch` marks the micro-batch after which the weights move; `zero_gradient_is_legal`
-    tells the watchdog that a step without any gradient is no fault (a hinge that is reached, an empty mask). `metrics`
-    are means over the samples, by name; those of a step are weighed by the samples of its micro-batches.
+    group is split. `is_last_micro_batch` marks the micro-batch after which the weights are updated;
+    `zero_gradient_is_legal` means that a step without any gradient is not an error (a hinge that is reached, an empty
+    mask), for the watchdog. `metrics` are means over the samples, by name; those of a step are weighted by the samples
+    of its micro-batches.
     """
 
     loss: torch.Tensor
@@ -69,22 +71,22 @@ class StepLoss:
 
 
 class TrainingMethod(Protocol):
-    """A way to learn. Policy methods roll out in `batches`, reward-gradient methods sample inside `loss`.
+    """A training method. Policy methods roll out in `batches`, reward-gradient methods sample inside `loss`.
 
-    A rollout belongs to one accumulation group of the loader. A method may learn from it in several optimizer steps
-    (inner epochs): as many for every group as its record's `steps_per_group` says. The loader's batches of a group
-    carry the number of its first step, and leave a gap of that length to the next group's.
+    A rollout belongs to one accumulation group of the loader. A method may train on it in several optimizer steps
+    (inner epochs), `steps_per_group` of its record for every group. The loader's batches of a group have the number of
+    its first step, and the numbers of the next group continue after all steps of this one.
     """
 
     def prepare(self, context: StepContext) -> None:
-        """Get ready, before the first step."""
+        """Prepare for training, before the first step."""
         ...
 
     def batches(self, loader: Iterable[Batch], context: StepContext) -> Iterator[StepBatch]:
-        """Yield the batches to learn from, out of the loader's, in the order of their steps.
+        """Yield the training batches made from the loader's batches, in the order of their steps.
 
-        A resumed run begins with the loader's accumulation group that it stopped in; batches of steps that are done
-        may be yielded again, and are left out.
+        A resumed run begins with the accumulation group in which it stopped; batches of finished steps may be yielded
+        again, and are skipped.
         """
         ...
 
@@ -93,19 +95,19 @@ class TrainingMethod(Protocol):
         ...
 
     def branches(self) -> Mapping[str, TrainingMethod]:
-        """Return, by name, each way a step can go, as a method that always goes that way and that may be thrown away.
+        """Return, by name, each branch of a step as a method that always takes it and that can be discarded.
 
-        A run tries each of them once before its first step, however seldom the dice choose it.
+        A run tries each of them once before its first step, whatever its probability.
         """
         ...
 
     def state_dict(self, step: int) -> dict[str, Any]:
-        """Return what a run needs that is resumed after so many steps: JSON-safe values, and tensors.
+        """Return the state for a run that is resumed after `step` steps: JSON-safe values, and tensors.
 
-        Tensors are for a rollout that is not learned from to its end by then.
+        Tensors are for a rollout that is not completely used for training by then.
         """
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a state."""
+        """Restore a state."""
         ...

@@ -1,4 +1,4 @@
-"""The reward models of a run: those that training follows, the held-out one, and the prompts they score."""
+"""The reward models of a run: those used for training, the held-out one, and the prompts for measuring them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from modules.system.secrets_file import load_secrets
 
 @dataclass(frozen=True, eq=False)
 class RewardModels:
-    """`followed` is what a method learns from, `held_out` is never learned from; `identity` stands for both."""
+    """`followed` is the reward for training, `held_out` is never trained on; `identity` is a hash of both."""
 
     followed: CompositeReward
     held_out: CompositeReward | None
@@ -34,9 +34,9 @@ def load_reward_models(
     approved_hashes: frozenset[str],
     on_bytes: Callable[[float, float], None] | None,
 ) -> RewardModels | None:
-    """Load what scores the images of a config's method; None for a method that needs no reward models.
+    """Load the reward models of a config's method; None for a method that needs none.
 
-    Raises DarkroomError for a file that is missing or does not fit, and for code that is not approved.
+    Raises DarkroomError for a file that is missing or does not match, and for code that is not approved.
     """
     in_use = scorers_of(config)
     if in_use is None:
@@ -50,20 +50,20 @@ def load_reward_models(
         approved_hashes=approved_hashes,
         on_bytes=on_bytes,
     )
-    watched = in_use.held_out
+    held_out = in_use.held_out
     identity = repr([s.model_dump() for s in in_use.all])
     return RewardModels(
         build_rewards(in_use.trained, context),
-        # Its own scale, whatever weight it would have among the others.
-        build_rewards([watched.model_copy(update={"weight": 1.0, "enabled": True})], context) if watched else None,
+        # On its own scale, whatever weight it has in the settings.
+        build_rewards([held_out.model_copy(update={"weight": 1.0, "enabled": True})], context) if held_out else None,
         hashlib.blake2b(identity.encode(), digest_size=12).hexdigest(),
     )
 
 
 def measured_prompts(config: Config, validation: Dataset, training: Dataset) -> tuple[SamplePrompt, ...]:
-    """Return what is painted for a measurement of the reward, always the same: the enabled samples; where there are
-    none, captions of the validation images, or else of the images themselves. Prompts come again from other seeds
-    until there are as many images as set.
+    """Return the fixed prompts for measuring the reward: the enabled sample prompts; without any, captions of the
+    validation images, or else of the training images. Prompts are repeated with other seeds up to the number of images
+    in the settings.
     """
     prompts = [p for p in config.sampling.prompts if p.enabled]
     if not prompts:
@@ -74,7 +74,7 @@ def measured_prompts(config: Config, validation: Dataset, training: Dataset) -> 
 
 
 def _captions(config: Config, dataset: Dataset) -> list[SamplePrompt]:
-    """Return a prompt for each caption of a data set, as many as are measured, sampled as the method samples."""
+    """Return a prompt per caption of a dataset, up to the number of images, with the method's sampling settings."""
     rollout = rollout_of(config)
     assert rollout is not None  # reward models score what the method samples
     found: dict[str, SamplePrompt] = {}

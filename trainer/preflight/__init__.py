@@ -1,6 +1,6 @@
-"""What can be known before a run: everything that is wrong with it, at once, and what it will do. Torch-free.
+"""Checks before a run (preflight): all errors and warnings at once, and a preview of the run. Torch-free.
 
-The rules are imported by the first check: the window has these names before it is drawn, and nothing else of the room.
+The rules are imported at the first check, because the window imports these names before it is drawn.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def check(
     approved_code: Collection[str] | None = None,
     datasets: Datasets | None = None,
 ) -> Report:
-    """Return everything that can be found without loading a model, by `trainer.preflight.checks.check`."""
+    """Return the report of `trainer.preflight.checks.check`: everything that can be found without loading a model."""
     from trainer.preflight import checks
 
     return checks.check(config, resume_from=resume_from, approved_code=approved_code, datasets=datasets)

@@ -1,6 +1,6 @@
-"""Whether a run fits: its memory on the card, its files on the disk, told before it starts. Torch-free.
+"""Whether a run fits: its memory on the GPU and its files on the disk, checked before it starts. Torch-free.
 
-Estimates warn and never forbid, but for a result or a first backup that cannot be written at all.
+Estimates only warn, except that a result or a first backup that cannot be written is an error.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from trainer.preflight.savings import peak_with_all, worthwhile_savings
 Counts = Mapping[Size, int]
 FreeBytes = Callable[[Path], int | None]
 
-_TIGHT = 0.95  # of what is free: the estimate is within a few percent, and the allocator wants some air
-# What reading shapes from a config.json raises that says something else than it should: a name that is missing, a text
-# or nothing where a number is multiplied, a list where an object is asked. It holds for nothing but that reading.
-_NO_CONFIG = (KeyError, TypeError, ValueError, IndexError, AttributeError)
+_TIGHT = 0.95  # of the free bytes: the estimate is within a few percent, and the allocator needs some reserve
+# Errors while reading shapes from a malformed config.json: a missing key, a string or null instead of a number, a list
+# instead of an object. Used only for that.
+_MALFORMED_CONFIG = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Budget:
-    """A run as the estimates see it: its model's passes and its plan."""
+    """The inputs of the estimates of a run: its architecture, its passes and its plan."""
 
     config: Config
     architecture: Architecture
@@ -52,73 +52,74 @@ class Budget:
     run: RunPlan
 
     def memory(self) -> MemoryEstimate:
-        """Return the memory it takes on its device."""
+        """Return the memory the run needs on its device."""
         return estimate(self.passes, self.run, is_published=self.architecture.is_published)
 
 
 def memory_estimate(config: Config, sizes: Counts) -> MemoryEstimate | None:
-    """Return what a run takes on its training device, from shapes alone; None where its model does not tell.
+    """Return the memory a run needs on its training device, from shapes alone; None if the shapes are not known.
 
-    `sizes` are those of its images with their numbers, as `Dataset.bucket_counts` gives them.
+    `sizes` are the image sizes with their counts, as in `Dataset.bucket_counts`.
     """
     try:
         budget = _budget(config, sizes)
         return budget.memory() if budget else None
-    except _NO_CONFIG:  # a part's config.json that is none; the check of the model says so
+    except _MALFORMED_CONFIG:  # the check of the model reports it
         return None
 
 
 def describe_memory(config: Config, sizes: Counts) -> str:
-    """Return the estimate as a line for the preview; nothing where there is none."""
+    """Return the estimate as a line for the preview; empty if there is none."""
     found = memory_estimate(config, sizes)
     if found is None:
         return ""
-    return f"{found} Counted for the published model, for yours is not here yet." if found.is_published else str(found)
+    note = " Estimated for the published model, because yours is not downloaded yet."
+    return f"{found}{note}" if found.is_published else str(found)
 
 
 def memory_problems(
     config: Config, sizes: Counts, *, memory_of: Callable[[str], GpuMemory | None] = gpu_memory
 ) -> Iterator[Problem]:
-    """Yield a warning where a run takes more than its card has free, with what would help and by how much.
+    """Yield a warning if a run needs more memory than its GPU has free, with the settings that would reduce it.
 
-    `memory_of(device)` tells what the card has; nothing is said where it does not know.
+    `memory_of(device)` returns the GPU's memory; nothing is yielded if it is not known.
     """
-    card = memory_of(config.general.train_device)
-    if card is None:
+    gpu = memory_of(config.general.train_device)
+    if gpu is None:
         return
     try:
         budget = _budget(config, sizes)
         found = budget.memory() if budget else None
-    except _NO_CONFIG:
+    except _MALFORMED_CONFIG:
         return
     if budget is not None and found is not None:
-        yield from _too_much(budget, found, card)
+        yield from _too_much(budget, found, gpu)
 
 
 def disk_need(config: Config, sizes: Counts, *, num_captions: int) -> DiskNeed | None:
-    """Return what a run writes: caches, one backup, the result; None where its model does not tell.
+    """Return the disk space a run needs: caches, one backup, the result; None if the model's shapes are not known.
 
-    `num_captions` are the different captions.
+    `num_captions` is the number of distinct captions.
     """
     try:
         budget = _budget(config, sizes)
         return _disk_need(budget, sizes, num_captions) if budget else None
-    except _NO_CONFIG:
+    except _MALFORMED_CONFIG:
         return None
 
 
 def disk_problems(
     config: Config, sizes: Counts, *, num_captions: int, total_steps: int, free: FreeBytes = free_bytes
 ) -> Iterator[Problem]:
-    """Yield an error where the result or the first backup cannot be written, a warning where all together is tight.
+    """Yield an error if the result or the first backup cannot be written, a warning if the total is close to the limit.
 
-    `num_captions` are the different captions; `free(path)` tells the free bytes where a path lies.
+    `num_captions` is the number of distinct captions; `free(path)` returns the free bytes of a path's file system.
     """
     need = disk_need(config, sizes, num_captions=num_captions)
     if need is None:
         return
-    refused = list(_cannot_be_written(config, need, free))
-    yield from refused or _tight(config, need, total_steps, free)
+    errors = list(_cannot_be_written(config, need, free))
+    yield from errors or _tight(config, need, total_steps, free)
 
 
 def _budget(config: Config, sizes: Counts) -> Budget | None:
@@ -129,22 +130,22 @@ def _budget(config: Config, sizes: Counts) -> Budget | None:
     return Budget(config, architecture, Passes(FAMILIES[config.model.family], architecture.configs), run)
 
 
-def _too_much(budget: Budget, found: MemoryEstimate, card: GpuMemory) -> Iterator[Problem]:
-    if found.peak.total_bytes <= _TIGHT * card.free_bytes:
+def _too_much(budget: Budget, found: MemoryEstimate, gpu: GpuMemory) -> Iterator[Problem]:
+    if found.peak.total_bytes <= _TIGHT * gpu.free_bytes:
         return
-    used = card.total_bytes - card.free_bytes
-    has = f"the card has {in_gb(card.total_bytes)}"
-    if used > _TIGHT * 0.1 * card.total_bytes:
-        has += f", of which other programs use {in_gb(used)}"
+    used = gpu.total_bytes - gpu.free_bytes
+    available = f"The GPU has {in_gb(gpu.total_bytes)}"
+    if used > _TIGHT * 0.1 * gpu.total_bytes:
+        available += f", of which other programs use {in_gb(used)}"
     savings = worthwhile_savings(budget.config, budget.passes, budget.run)
-    told = [f"{w.saving.words} ({w.saving.path}) saves about {in_gb(w.saved_bytes)}" for w in savings]
-    advice = _sentence("; ".join(told)) if told else "Use smaller images or train less of the model."
-    if len(told) > 1:
+    ways = [f"{w.saving.words} ({w.saving.path}) saves about {in_gb(w.saved_bytes)}" for w in savings]
+    advice = _sentence("; ".join(ways)) if ways else "Use smaller images or train less of the model."
+    if len(ways) > 1:
         least = peak_with_all(budget.passes, budget.run, savings)
-        fits = "which fits" if least <= _TIGHT * card.free_bytes else "which is still too much: use smaller images, too"
-        advice += f" All of it together comes to about {in_gb(least)}, {fits}."
+        fits = "which fits" if least <= _TIGHT * gpu.free_bytes else "which is still too much: use smaller images, too"
+        advice += f" With all of them the run needs about {in_gb(least)}, {fits}."
     path = savings[0].saving.path if savings else "data.resolution_px"
-    yield Problem(path, f"{found} That is more than there is room for: {has}.", "warning", advice)
+    yield Problem(path, f"{found} This does not fit in the GPU's memory. {available}.", "warning", advice)
 
 
 def _sentence(text: str) -> str:
@@ -155,7 +156,7 @@ def _disk_need(budget: Budget, sizes: Counts, num_captions: int) -> DiskNeed:
     config, run, configs = budget.config, budget.run, budget.architecture.configs
     spec = FAMILIES[config.model.family]
     weights = {name: budget.passes.weights(name, plan) for name, plan in run.plans.items()}
-    encoders = spec.names_of("vae") or spec.names_of("denoiser")  # pixels are kept as the denoiser reads them
+    encoders = spec.names_of("vae") or spec.names_of("denoiser")  # without a VAE pixels have the denoiser's dtype
     latents = latents_bytes(
         {(s.width_px, s.height_px): n for s, n in sizes.items()},
         factor=spec.latent_factor,
@@ -191,21 +192,21 @@ def _cannot_be_written(config: Config, need: DiskNeed, free: FreeBytes) -> Itera
         ("output.destination", config.output.destination, "The result", need.result_bytes),
         ("general.workspace_dir", config.general.workspace_dir, "A backup", need.backup_bytes * _backs_up(config)),
     ):
-        there = free(from_root(name))
-        if there and size > there:  # where nothing at all is free, the check of places has said so
+        available = free(from_root(name))
+        if available and size > available:  # if nothing is free, the check of the output paths has reported it
             yield Problem(
                 path,
-                f"{what} takes about {in_gb(size)}, and where {name} lies {in_gb(there)} are free.",
-                advice="Make room there, or choose another place.",
+                f"{what} needs about {in_gb(size)} in {name}, and {in_gb(available)} are free.",
+                advice="Free some space there, or choose another folder.",
             )
 
 
 def _tight(config: Config, need: DiskNeed, total_steps: int, free: FreeBytes) -> Iterator[Problem]:
-    """Yield a warning for each file system that all of a run may fill up."""
+    """Yield a warning for each file system that the whole run may fill."""
     epochs = config.training.epochs
     backups = num_backups(config.backup.keep, _times(config.backup.every, total_steps, epochs) + config.backup.at_end)
     saves = int(_times(config.backup.save_every, total_steps, epochs)) + config.validation.keep_best
-    takers = [
+    items = [
         ("general.cache_dir", config.general.cache_dir, "caches", need.cache_bytes),
         (
             "general.workspace_dir",
@@ -217,24 +218,24 @@ def _tight(config: Config, need: DiskNeed, total_steps: int, free: FreeBytes) ->
         ("output.destination", config.output.destination, "result", need.result_bytes),
     ]
     by_system: dict[int | None, list[tuple[str, str, str, int]]] = {}
-    for taker in takers:
-        by_system.setdefault(file_system_of(from_root(taker[1])), []).append(taker)
+    for item in items:
+        by_system.setdefault(file_system_of(from_root(item[1])), []).append(item)
     for group in by_system.values():
         largest = max(group, key=lambda t: t[3])
-        there, total = free(from_root(largest[1])), sum(t[3] for t in group)
-        if there is not None and total > _TIGHT * there:
+        available, total = free(from_root(largest[1])), sum(t[3] for t in group)
+        if available is not None and total > _TIGHT * available:
             parts = ", ".join(f"{in_gb(size)} {what}" for _, _, what, size in group if size)
             yield Problem(
                 largest[0],
-                f"The run may write about {in_gb(total)} ({parts}), and {in_gb(there)} are free there.",
+                f"The run may write about {in_gb(total)} ({parts}), and {in_gb(available)} are free there.",
                 "warning",
-                "Make room, keep fewer backups (backup.keep), save less often (backup.save_every), or choose another "
-                "place.",
+                "Free some space, keep fewer backups (backup.keep), save less often (backup.save_every), or choose "
+                "another folder.",
             )
 
 
 def _times(every: Every, total_steps: int, epochs: int) -> float:
-    """Return how often something is due in a run; what goes by time counts once, for nobody knows how long it is."""
+    """Return how often something is due in a run; by time it counts once, because the duration is not known."""
     if every.is_never:
         return 0
     match every.unit:

@@ -1,4 +1,4 @@
-"""The check itself: every rule, in the order a person reads them."""
+"""The check itself: every rule, in the order in which the user reads the results."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def check(
     approved_code: Collection[str] | None = None,
     datasets: Datasets | None = None,
 ) -> Report:
-    """Return everything that can be found without loading a model. Reads headers, file lists and captions only.
+    """Return everything that can be found without loading a model. Only headers, file lists and captions are read.
 
-    `resume_from` is the backup, the run's folder or the workspace that the run is to go on from, where it is to.
-    `approved_code` are hashes of the user's own code that may run; what was approved on this machine by default.
-    `datasets` are the images of this very config where they are scanned already; the report has them, or those of a
-    scan here.
+    `resume_from` is the backup, the run's folder or the workspace that the run is to be resumed from, if any.
+    `approved_code` are hashes of the user's own code that may run; by default those approved on this machine.
+    `datasets` are the datasets of this config if they are already scanned; otherwise they are scanned here. The report
+    contains them.
     """
     problems = problems_of(config)
     problems += problems_of_devices(config)
@@ -55,19 +55,19 @@ def check(
     problems += problems_of_model(config, model)
     problems += problems_of_prediction(config, model)
     approved = approved_hashes() if approved_code is None else approved_code
-    # The rules of the settings have told already of a function whose name is none.
+    # The rules of the settings have already reported an invalid function name.
     of_reward_models = [p for p in problems_of_reward_models(config, approved) if p not in problems]
     problems += of_reward_models
     if resume_from is not None:
         problems += problems_of_resume(config, resume_from)
     concept_problems = dict(problems_of_concept_folders(config))
     problems += concept_problems.values()
-    readable = _without(config, concept_problems.keys())  # looked into all the same: everything is told at once
+    readable = _without(config, concept_problems.keys())  # the other concepts are still checked: all problems at once
     try:
         found = datasets or datasets_of(readable)
     except OSError as error:
         problems.append(
-            Problem("concepts", f"A folder of images cannot be read: {error}.", advice="Check that it is there.")
+            Problem("concepts", f"A folder of images cannot be read: {error}.", advice="Check that it exists.")
         )
         return Report(tuple(problems), None)
     training, validation, plans = found.training, found.validation, found.plans

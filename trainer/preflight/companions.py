@@ -1,4 +1,4 @@
-"""What the images' folders hold beside images: masks, and captions that name the words to be learned."""
+"""Files beside the images: masks, and captions with the placeholders of embeddings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from modules.system.problem import Problem, shown
 
 
 def problems_of_companions(config: Config, training: Dataset) -> Iterator[Problem]:
-    """Yield masked training without masks, and new words that no caption holds."""
+    """Yield masked training without masks, and embedding placeholders that no caption contains."""
     yield from _masks(config, training)
     yield from _words(config, training)
 
@@ -23,11 +23,11 @@ def _masks(config: Config, training: Dataset) -> Iterator[Problem]:
     if num_without == len(images):
         yield Problem(
             "masks.enabled",
-            f"Masked regions are to be learned from, but none of {len(images):,} images has a mask.",
-            advice=f"Put a mask beside each, as {images[0].stem}-masklabel.png, or switch this off.",
+            f"Masked training is on, but none of the {len(images):,} images has a mask.",
+            advice=f"Add a mask to each image, such as {images[0].stem}-masklabel.png, or switch off masked training.",
         )
     elif num_without:
-        message = f"{num_without:,} of {len(images):,} images have no mask and count as a whole."
+        message = f"{num_without:,} of {len(images):,} images have no mask and are trained without one."
         yield Problem("masks.enabled", message, "info")
 
 
@@ -37,17 +37,17 @@ def _words(config: Config, training: Dataset) -> Iterator[Problem]:
     for index, word in enumerate(words):
         path = f"embeddings.words.{index}.placeholder"
         if not word:
-            yield Problem(path, "The word has no placeholder.", advice="Name one, as <my-word>.")
+            yield Problem(path, "The embedding has no placeholder.", advice="Enter one, such as <my-word>.")
         elif word in words[:index]:
             yield Problem(
                 path,
-                f"{shown(word)} stands for word {words.index(word) + 1} already: nobody can tell the two apart in a "
-                "caption.",
-                advice="Give each word a placeholder of its own.",
+                f"{shown(word)} is already the placeholder of embedding {words.index(word) + 1}. Placeholders must be "
+                "unique.",
+                advice="Use a different placeholder for each embedding.",
             )
         elif captions and config.embeddings.words[index].train and not any(word in c for c in captions):
             yield Problem(
                 path,
-                f"{shown(word)} is to be learned, but none of {len(captions):,} captions holds it.",
-                advice="Write it into captions where it is shown, or switch its training off.",
+                f"{shown(word)} is to be trained, but none of the {len(captions):,} captions contains it.",
+                advice="Add it to the captions of its images, or switch off its training.",
             )

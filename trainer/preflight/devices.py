@@ -1,4 +1,4 @@
-"""The devices a run asks for, and the number formats they can do; found without torch, and so only what is certain."""
+"""The devices of a run and the dtypes they support; checked without torch, so only certain problems are reported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _AMPERE = 8.0  # the first GPUs that compute in bfloat16 and TF32
 
 
 def problems_of_devices(config: Config) -> Iterator[Problem]:
-    """Yield devices that are none or not here, and number formats that they do badly or not at all."""
+    """Yield invalid or missing devices, and dtypes that they support poorly or not at all."""
     kind = ""
     for path, name in (
         ("general.train_device", config.general.train_device),
@@ -31,19 +31,19 @@ def problems_of_devices(config: Config) -> Iterator[Problem]:
 def _device(path: str, name: str) -> Iterator[Problem]:
     match = _NAME.fullmatch(name.strip().lower())
     if match is None:
-        yield Problem(path, f"{shown(name)} is no device.", advice="Use auto, cpu, cuda, cuda:1 or mps.")
+        yield Problem(path, f"{shown(name)} is not a valid device.", advice="Use auto, cpu, cuda, cuda:1 or mps.")
         return
     here, index = hardware.here(), int(match[2] or 0)
     if match[1] == "cuda" and here.lacks_cuda:
-        why = "a Mac has none" if here.is_mac else "the installed torch is the build for processors alone"
+        why = "a Mac has no NVIDIA GPU" if here.is_mac else "the installed torch is the CPU-only build"
         advice = "Set it to auto, or install the torch build for your GPU."
-        yield Problem(path, f"{name} is a GPU that cannot be used: {why}.", advice=advice)
+        yield Problem(path, f"{name} cannot be used: {why}.", advice=advice)
     elif match[1] == "cuda" and here.capabilities is not None and index >= len(here.capabilities):
         num_gpus = len(here.capabilities)
-        message = f"{name} is not there: this machine has {count(num_gpus, 'NVIDIA GPU')}"
-        yield Problem(path, message + (", counted from cuda:0." if num_gpus else "."), advice="Set it to auto.")
+        message = f"{name} does not exist: this machine has {count(num_gpus, 'NVIDIA GPU')}"
+        yield Problem(path, message + (", starting at cuda:0." if num_gpus else "."), advice="Set it to auto.")
     elif match[1] == "mps" and not here.is_mac:
-        yield Problem(path, f"{name} is the GPU of a Mac, which this machine is not.", advice="Set it to auto.")
+        yield Problem(path, f"{name} is only available on a Mac.", advice="Set it to auto.")
 
 
 def _precision(config: Config, kind: str) -> Iterator[Problem]:
@@ -51,13 +51,16 @@ def _precision(config: Config, kind: str) -> Iterator[Problem]:
     if kind == "cpu" and precision == "float16":
         yield Problem(
             "training.precision",
-            "float16 on the processor is slow, and less exact than float32.",
+            "float16 on a CPU is slow, and less precise than float32.",
             "warning",
-            "Use float32, or bfloat16 on a recent processor.",
+            "Use float32, or bfloat16 on a recent CPU.",
         )
     elif kind == "cpu" and precision == "tfloat32":
         yield Problem(
-            "training.precision", "The processor knows no TF32: the run computes in float32.", "info", "Use float32."
+            "training.precision",
+            "The CPU does not support TF32: the run computes in float32.",
+            "info",
+            "Use float32.",
         )
     elif kind == "cuda" and 0 < (capability := hardware.here().capability_of(config.general.train_device)) < _AMPERE:
         yield from _old_gpu(config, capability)
@@ -66,11 +69,12 @@ def _precision(config: Config, kind: str) -> Iterator[Problem]:
 def _old_gpu(config: Config, capability: float) -> Iterator[Problem]:
     gpu = f"The GPU (compute capability {capability:g})"
     if config.training.precision == "tfloat32":
-        yield Problem("training.precision", f"{gpu} knows no TF32: it computes in float32.", "info", "Use float16.")
+        message = f"{gpu} does not support TF32: it computes in float32."
+        yield Problem("training.precision", message, "info", "Use float16.")
     if config.training.precision == "bfloat16":
         yield Problem(
             "training.precision",
-            f"{gpu} does not compute in bfloat16: it is imitated, slowly.",
+            f"{gpu} does not support bfloat16: it is emulated, which is slow.",
             "warning",
             "Use float16.",
         )
@@ -78,7 +82,7 @@ def _old_gpu(config: Config, capability: float) -> Iterator[Problem]:
         if config.part(part.name).dtype == "bfloat16" and config.training.precision != "bfloat16":
             yield Problem(
                 f"parts.{part.name}.dtype",
-                f"{gpu} does not compute in bfloat16, in which {part.label} is kept: it is imitated, slowly.",
+                f"{gpu} does not support bfloat16, the weight dtype of {part.label}: it is emulated, which is slow.",
                 "warning",
                 "Use float16 for parts that are not trained, float32 for those that are.",
             )

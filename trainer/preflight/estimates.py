@@ -1,4 +1,4 @@
-"""Whether the run fits the card and the disk, as far as shapes and numbers of images tell."""
+"""Whether the run fits the GPU and the disk, estimated from shapes and image counts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainer.preflight.budget import disk_problems, memory_problems
 def problems_of_estimates(
     config: Config, training: Dataset, validation: Dataset, *, total_steps: int
 ) -> Iterator[Problem]:
-    """Yield where memory or disk would not do. Nothing is said of a model that is not known by its shapes."""
+    """Yield problems of GPU memory and disk space; nothing for a model whose shapes are not known."""
     sizes = sizes_of(training, validation)
     if not sizes:
         return
@@ -25,5 +25,5 @@ def problems_of_estimates(
 
 
 def sizes_of(training: Dataset, validation: Dataset) -> Counter[Size]:
-    """Return how many images, of either kind, the run meets at each size."""
+    """Return the number of training and validation images at each size."""
     return Counter(training.bucket_counts) + Counter(validation.bucket_counts)

@@ -1,4 +1,4 @@
-"""The concepts' folders and what lies in them."""
+"""The concepts' folders and their images."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ from trainer.preflight.places import real
 
 
 def problems_of_concept_folders(config: Config) -> Iterator[tuple[int, Problem]]:
-    """Yield what is wrong with the concepts' folders, with the number of the concept."""
+    """Yield the problems of the concepts' folders, with the index of the concept."""
     for index, concept in enumerate(config.concepts):
         if not concept.enabled:
             continue
         path = f"concepts.{index}.path"
         label = concept.name or f"number {index + 1}"
         if not concept.path.strip():
-            yield index, Problem(path, f"The concept {label} has no folder.", advice="Name its folder or disable it.")
+            yield index, Problem(path, f"The concept {label} has no folder.", advice="Choose a folder or disable it.")
         elif kind_of(from_root(concept.path)) != "folder":
             folder = cut(concept.path, max_chars=200)
             message = f"The folder {folder} of the concept {label} does not exist."
             yield index, Problem(path, message, advice="Correct the path or disable the concept.")
         elif not os.access(from_root(concept.path), os.R_OK | os.X_OK):
-            message = f"The folder {concept.path} may not be read."
+            message = f"The folder {concept.path} of the concept {label} is not readable."
             yield index, Problem(path, message, advice="Change its permissions.")
 
 
 def problems_of_images(config: Config, training: Dataset, validation: Dataset) -> Iterator[Problem]:
-    """Yield what is wrong with the images that were found, as far as their headers tell."""
+    """Yield the problems of the images that were found, as far as their headers show."""
     yield from _empty_concepts(config, training, validation)
-    told = [from_root(c.path) for c in _without_images(config, training, validation)]
-    skipped = [s for s in (*training.skipped, *validation.skipped) if not any(f in s.path.parents for f in told)]
+    reported = [from_root(c.path) for c in _without_images(config, training, validation)]
+    skipped = [s for s in (*training.skipped, *validation.skipped) if not any(f in s.path.parents for f in reported)]
     if skipped:
-        yield Problem("concepts", f"{_passed_over(skipped)}.", "warning", "Mend them or take them out of the folder.")
+        yield Problem("concepts", f"{_skipped(skipped)}.", "warning", "Repair them, or remove them from the folder.")
     if num_without := sum(not e.image.captions for e in training.examples):
         message = "images have no caption and are" if num_without > 1 else "image has no caption and is"
         yield Problem(
             "concepts",
-            f"{num_without:,} {message} learned without one.",
+            f"{num_without:,} {message} trained without one.",
             "warning",
-            "Put a .txt file of the same name beside each.",
+            "Add a .txt file of the same name beside each image.",
         )
     yield from _folders_used_twice(config)
-    yield from _seen_and_measured(config, training, validation)
+    yield from _trained_and_validated(config, training, validation)
 
 
 def _empty_concepts(config: Config, training: Dataset, validation: Dataset) -> Iterator[Problem]:
@@ -63,11 +63,11 @@ def _empty_concepts(config: Config, training: Dataset, validation: Dataset) -> I
                 continue
             folder = from_root(config.concepts[index].path)
             broken = [s for s in dataset.skipped if folder in s.path.parents]
-            why = f": {_passed_over(broken)}" if broken else ""
+            why = f": {_skipped(broken)}" if broken else ""
             yield Problem(
                 f"concepts.{index}.path",
-                f"The concept {fact.name} holds no image that can be read{why}.",
-                advice="Check the folder, or switch on its sub-folders.",
+                f"The concept {fact.name} contains no readable image{why}.",
+                advice="Check the folder, or include its subfolders.",
             )
 
 
@@ -77,10 +77,10 @@ def _without_images(config: Config, training: Dataset, validation: Dataset) -> I
         yield from (c for c, fact in zip(concepts, dataset.concepts, strict=True) if not fact.num_examples)
 
 
-def _passed_over(files: Sequence[Skipped]) -> str:
+def _skipped(files: Sequence[Skipped]) -> str:
     first = files[0]
     are = "files are" if len(files) > 1 else "file is"
-    return f"{len(files):,} {are} passed over; the first is {first.path.name}: {first.reason}"
+    return f"{len(files):,} {are} skipped; the first is {first.path.name}: {first.reason}"
 
 
 def _folders_used_twice(config: Config) -> Iterator[Problem]:
@@ -93,15 +93,15 @@ def _folders_used_twice(config: Config) -> Iterator[Problem]:
         if earlier != index:
             yield Problem(
                 f"concepts.{index}.path",
-                f"The folder {concept.path} is that of the concept {_label(config, earlier)}, too: its images are "
-                "taken twice.",
+                f"The folder {concept.path} is also the folder of the concept {_label(config, earlier)}, so its images "
+                "are used twice.",
                 "warning",
-                "Disable one of the two, or raise the repeats where more weight is meant.",
+                "Disable one of the two. To give images more weight, raise the repeats instead.",
             )
 
 
-def _seen_and_measured(config: Config, training: Dataset, validation: Dataset) -> Iterator[Problem]:
-    """Yield how many images are learned from and validated on: what is known by heart measures nothing."""
+def _trained_and_validated(config: Config, training: Dataset, validation: Dataset) -> Iterator[Problem]:
+    """Yield how many images are used for both training and validation: their loss does not measure generalization."""
     shared = _shared_images([e.image for e in training.examples], [e.image for e in validation.examples])
     if not shared:
         return
@@ -111,26 +111,26 @@ def _seen_and_measured(config: Config, training: Dataset, validation: Dataset) -
     verb = "image is" if len(shared) == 1 else "images are"
     yield Problem(
         f"concepts.{indices[owner[first]]}.path",
-        f"{len(shared)} {verb} both learned from and validated on, the first {first.name}: the validation loss says "
-        "nothing of new images.",
+        f"{len(shared)} {verb} used for both training and validation, the first is {first.name}. The validation loss "
+        "of these images does not show how well the model generalizes.",
         "warning",
-        "Take them out of one of the two concepts.",
+        "Remove them from one of the two concepts.",
     )
 
 
-def _shared_images(learned: Sequence[SourceImage], measured: Sequence[SourceImage]) -> list[Path]:
-    """Return the measured images that are learned from, too: the same file, or one of the same content.
+def _shared_images(trained: Sequence[SourceImage], validated: Sequence[SourceImage]) -> list[Path]:
+    """Return the validation images that are also training images: the same file, or one with the same content.
 
     Only files of the same size and shape are read.
     """
     by_facts: dict[tuple[int, int, int], list[Path]] = defaultdict(list)
-    for image in learned:
+    for image in trained:
         by_facts[_facts(image)].append(image.path)
     digests: dict[Path, bytes] = {}
     found = []
-    for image in measured:
-        alike = by_facts.get(_facts(image), [])
-        if image.path in alike or any(_digest(image.path, digests) == _digest(p, digests) for p in alike):
+    for image in validated:
+        candidates = by_facts.get(_facts(image), [])
+        if image.path in candidates or any(_digest(image.path, digests) == _digest(p, digests) for p in candidates):
             found.append(image.path)
     return found
 
@@ -143,7 +143,7 @@ def _digest(path: Path, known: dict[Path, bytes]) -> bytes:
     if path not in known:
         try:
             content = path.read_bytes()
-        except OSError:  # gone since it was found: like no other
+        except OSError:  # removed since the scan: equal to no other file
             content = os.fsencode(path)
         known[path] = hashlib.blake2b(content, digest_size=16).digest()
     return known[path]

@@ -1,4 +1,4 @@
-"""How long the run is in steps, and what does not fit into it: batches, averages, warm-ups, parts that stop."""
+"""The length of the run in steps, and settings that do not fit it: batches, EMA, warm-up, parts that stop."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from modules.system.problem import Problem
 
 
 def problems_of_length(config: Config, training: Dataset, plans: EpochPlans) -> Iterator[Problem]:
-    """Yield what shows once the images are counted. Without an image there is nothing to say here."""
+    """Yield the problems that depend on the number of images and steps; nothing without images."""
     if not training.examples:
         return
     epochs = config.training.epochs
     total_steps = plans.total_steps(epochs)
     if total_steps == 0:
-        yield Problem("concepts", "With these repeats no image is shown at all.", advice="Raise the repeats.")
+        yield Problem("concepts", "With these repeats no image is used at all.", advice="Raise the repeats.")
         return
     if plans.has_empty_epoch(epochs):
         yield Problem(
             "concepts",
-            "There are so few images, and so few repeats, that some epochs would show none.",
+            "There are so few images and repeats that some epochs would have no images.",
             advice="Raise the repeats.",
         )
     yield from _batches(config, training)
-    yield from _averages(config, total_steps)
+    yield from _ema(config, total_steps)
     yield from _warm_up(config, total_steps)
     yield from _stops(config, plans, total_steps)
 
@@ -47,21 +47,21 @@ def _batches(config: Config, training: Dataset) -> Iterator[Problem]:
             f"{'Every size' if whole else f'{len(small)} of {len(sample_indices)} sizes'} of image {have} fewer images "
             f"in an epoch than the batch of {batch_size}. No image is dropped: these batches are smaller.",
             "warning" if whole else "info",
-            "Lower the batch size, or raise the size step, so that there are fewer sizes.",
+            "Lower the batch size, or raise the bucket step, so that there are fewer sizes.",
         )
     num_batches = sum(math.ceil(count / batch_size) for count in sample_indices.values())
     if accumulation > num_batches:
         yield Problem(
             "training.accumulation_steps",
-            f"{accumulation} batches are to be added up for each step, and an epoch has {num_batches}: a step never "
-            "reaches into the next epoch, so each adds up an epoch's.",
+            f"The accumulation steps are {accumulation}, but an epoch has only {num_batches} batches. A step never "
+            "crosses into the next epoch, so each step accumulates the batches of one epoch.",
             "warning",
             f"Lower it to {num_batches} or less, or raise the repeats.",
         )
 
 
 def _samples_by_size(training: Dataset) -> dict[str, int]:
-    """Return how many images of each size an epoch shows, on average, rounded up."""
+    """Return the mean number of images of each size per epoch, rounded up."""
     counts: Counter[str] = Counter()
     shares: dict[str, float] = {}
     for example, sizes in zip(training.examples, training.buckets, strict=True):
@@ -72,14 +72,14 @@ def _samples_by_size(training: Dataset) -> dict[str, int]:
     return dict(counts)
 
 
-def _averages(config: Config, total_steps: int) -> Iterator[Problem]:
+def _ema(config: Config, total_steps: int) -> Iterator[Problem]:
     ema = config.training.ema
     if ema.mode != "off" and ema.update_every_steps > total_steps:
         yield Problem(
             "training.ema.update_every_steps",
-            f"The average of the weights is brought up to date every {ema.update_every_steps:,} steps, and the run has "
-            f"{total_steps:,}: what is saved would be what the run began with.",
-            advice="Lower it, or switch the average off.",
+            f"EMA is updated every {ema.update_every_steps:,} steps, but the run has only {total_steps:,}. The saved "
+            "weights would be those at the start of the run.",
+            advice="Lower it, or switch off EMA.",
         )
 
 
@@ -88,7 +88,7 @@ def _warm_up(config: Config, total_steps: int) -> Iterator[Problem]:
     if warmup_steps >= total_steps:
         yield Problem(
             "training.schedule",
-            f"The warm-up of {warmup_steps:,} steps is as long as the run of {total_steps:,} or longer: the learning "
+            f"The warm-up of {warmup_steps:,} steps is not shorter than the run of {total_steps:,} steps. The learning "
             "rate never reaches its full value.",
             "warning",
             "Shorten the warm-up.",
@@ -96,7 +96,7 @@ def _warm_up(config: Config, total_steps: int) -> Iterator[Problem]:
 
 
 def _stops(config: Config, plans: EpochPlans, total_steps: int) -> Iterator[Problem]:
-    """Spans in steps; those in epochs alone are seen without images, and those of time by the clock alone."""
+    """Yield problems of spans in steps; those in epochs are checked without images, those in time only by the clock."""
     spans = {p.name: config.part(p.name).stop_after for p in FAMILIES[config.model.family].trainable_parts
              if config.part(p.name).train}  # fmt: skip
     ends = {name: _step_of(span, plans, total_steps) for name, span in spans.items()}
@@ -104,21 +104,21 @@ def _stops(config: Config, plans: EpochPlans, total_steps: int) -> Iterator[Prob
         if span.unit == "step" and span.n >= total_steps:
             yield Problem(
                 f"parts.{name}.stop_after",
-                f"It would stop after {span.n:,.0f} steps, which the run of {total_steps:,} does not outlast.",
+                f"Training of this part would stop after {span.n:,.0f} steps, but the run has only {total_steps:,}.",
                 "info",
             )
     if ends and any(s.unit == "step" for s in spans.values()) and all(0 < end < total_steps for end in ends.values()):
         last = max(ends, key=lambda name: ends[name])
         yield Problem(
             f"parts.{last}.stop_after",
-            f"All that is trained stops after {ends[last]:,.0f} steps: the run of {total_steps:,} ends there.",
+            f"Training of every part stops after {ends[last]:,.0f} steps: the run of {total_steps:,} steps ends there.",
             "warning",
-            "Let one part learn to the end, or shorten the run.",
+            "Train one part to the end, or shorten the run.",
         )
 
 
 def _step_of(span: Every, plans: EpochPlans, total_steps: int) -> float:
-    """Return after which step a part stops; the last one where it does not stop or the clock decides."""
+    """Return the step after which training of a part stops; the last step if it does not stop or depends on time."""
     if span.is_never or span.unit not in ("step", "epoch"):
         return total_steps
     return span.n if span.unit == "step" else plans.total_steps(math.ceil(min(span.n, 1e6)))

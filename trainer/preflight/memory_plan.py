@@ -1,4 +1,4 @@
-"""A config as the memory estimate wants it: what is where in which phase, what learns and how. Torch-free."""
+"""The run plan of a config for the memory estimate: parts per phase, trained parts and settings. Torch-free."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NO_LAYER = "\0"
 
 
 def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) -> RunPlan | None:
-    """Return what decides a run's memory; None for what is not supported and has no estimate."""
+    """Return the plan that determines a run's memory; None for a config that the estimate does not support."""
     spec = FAMILIES[config.model.family]
     if config.training.trains not in ("adapter", "full"):
         return None
@@ -57,19 +57,19 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
 
 
 def _samples(config: Config, sizes_px: Sequence[tuple[int, int]]) -> Iterator[Sample]:
-    """Yield what the run paints to look at: samples, and images to measure a reward on (`measured_prompts`)."""
+    """Yield the images that the run samples: samples, and images to measure a reward on (`measured_prompts`)."""
     rollout, is_measured = rollout_of(config), method_of(config).needs_reward_models
     measures = is_measured and not config.reward.measure_every.is_never
-    paints = not config.sampling.every.is_never or config.sampling.at_start or config.sampling.at_end
+    samples = not config.sampling.every.is_never or config.sampling.at_start or config.sampling.at_end
     prompts = [p for p in config.sampling.prompts if p.enabled]
-    if paints or measures:
+    if samples or measures:
         yield from (Sample(p.width_px, p.height_px, p.guidance > 1) for p in prompts)
     if measures and not prompts and rollout is not None:
         yield from (Sample(*size, rollout.guidance > 1) for size in sizes_px)
 
 
 def _sampled(config: Config) -> Sampled | None:
-    """Return what a method that samples adds to a step; reward models' own files count as those that are published."""
+    """Return what a sampling method adds to a step; custom reward model files count like the published ones."""
     rollout, in_use = rollout_of(config), scorers_of(config)
     if rollout is None:
         return None
@@ -85,7 +85,7 @@ def _part_plan(config: Config, part: PartSpec, configs: Mapping[str, Mapping[str
     settings = config.part(part.name)
     weight_bytes = ITEM_BYTES[settings.dtype]
     if part.role == "vae":
-        # One that overflows in float16 is kept in float32 then; images are encoded without autocast.
+        # A VAE that overflows in float16 is kept in float32; images are encoded without autocast.
         overflows = settings.dtype == "float16" and FAMILIES[config.model.family].vae_overflows
         stays = overflows and bool(configs[part.name].get("force_upcast", True))
         return PartPlan(weight_bytes=4 if stays else weight_bytes)
@@ -100,7 +100,7 @@ def _part_plan(config: Config, part: PartSpec, configs: Mapping[str, Mapping[str
         unreached=_unreached(config, part, configs[part.name]),
         checkpointing=settings.checkpointing,
         offloads=settings.offload_activations,
-        offload_fraction=0.0 if _rests_here(config) else settings.offload_fraction,
+        offload_fraction=0.0 if _never_offloads(config) else settings.offload_fraction,
     )
 
 
@@ -119,12 +119,12 @@ def _adapter_plan(settings: AdapterSettings, part: PartSpec) -> AdapterPlan | No
 
 
 def _unreached(config: Config, part: PartSpec, settings: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the layers of a part that no gradient reaches, as the family knows them."""
+    """Return the layers of a part that no gradient reaches, from the family's record."""
     return memory_of(config.model.family).unreached(part.name, settings, config.model.clip_skip)
 
 
 def _on_device(config: Config, *, has_samples: bool) -> dict[Phase, frozenset[str]]:
-    """Return the phases that the run has, with the parts that are on the training device."""
+    """Return the phases of the run, with the parts that are on the training device."""
     spec = FAMILIES[config.model.family]
     facts = phases.phase_facts(config)
     table: dict[Phase, tuple[str, bool]] = {
@@ -137,12 +137,12 @@ def _on_device(config: Config, *, has_samples: bool) -> dict[Phase, frozenset[st
     }
     everything = frozenset(p.name for p in spec.parts)
     return {
-        phase: everything if _rests_here(config) else phases.needed_parts(name, spec, facts)
+        phase: everything if _never_offloads(config) else phases.needed_parts(name, spec, facts)
         for phase, (name, is_there) in table.items()
         if is_there
     }
 
 
-def _rests_here(config: Config) -> bool:
+def _never_offloads(config: Config) -> bool:
     """Return whether the offload device is the training device."""
     return config.general.temp_device.strip().lower() == config.general.train_device.strip().lower()

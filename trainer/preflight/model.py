@@ -1,4 +1,4 @@
-"""What can be known of a base model before it is loaded: whether it is there, whole, and of the family. Torch-free."""
+"""Checks of a base model before it is loaded: that it exists, is complete, and is of the family. Torch-free."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from modules.formats.headers import UnreadableFileError, read_header
 from modules.system.paths import from_root
 from modules.system.problem import Problem, cut
 
-_WEIGHTS = ("diffusion_pytorch_model.safetensors", "model.safetensors")  # as diffusers and transformers call them
-# Configs from before then name them; OneTrainer's own default was the first.
+_WEIGHTS = ("diffusion_pytorch_model.safetensors", "model.safetensors")  # the names of diffusers and transformers
+# Repositories that older configs name; the first was OneTrainer's default.
 _MOVED = {
     "runwayml/stable-diffusion-v1-5": "stable-diffusion-v1-5/stable-diffusion-v1-5",
     "runwayml/stable-diffusion-inpainting": "stable-diffusion-v1-5/stable-diffusion-inpainting",
@@ -32,9 +32,9 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 
 
 def found_model(config: Config) -> FileKind | None:
-    """Return what the base model is, from headers alone; None where there is none on this disk.
+    """Return the kind of the base model, from headers alone; None if it is not on this disk.
 
-    A repository is looked for among those that were downloaded before.
+    A repository is looked up among those that were downloaded before.
     """
     name = config.model.base_model.strip()
     place = from_root(name)
@@ -45,7 +45,7 @@ def found_model(config: Config) -> FileKind | None:
 
 
 def problems_of_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
-    """Yield what is wrong with the base model, and what will be otherwise with it than the config says."""
+    """Yield the problems of the base model, the VAE file and the LoRA to start from."""
     yield from _base_model(config, found)
     yield from _vae(config)
     yield from _first_lora(config)
@@ -63,28 +63,28 @@ def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
     elif not _REPOSITORY.fullmatch(name):
         yield Problem(
             "model.base_model",
-            f"There is no model at {cut(name, max_chars=200) or 'an empty name'}.",
-            advice="Choose a file or a folder, or name a repository as owner/model.",
+            f"The base model {cut(name, max_chars=200)} does not exist." if name else "No base model is set.",
+            advice="Choose a file or a folder, or enter a repository as owner/model.",
         )
     elif (downloaded := _downloaded(config)) is not None:
         yield from _diffusers_folder(downloaded, name, spec, is_whole=config.model.offline)
     elif config.model.offline:
         yield Problem(
             "model.base_model",
-            f"The repository {name} was not downloaded yet, and the network may not be used.",
-            advice="Switch offline off, or choose a file or a folder.",
+            f"The repository {name} has not been downloaded, and offline mode is on.",
+            advice="Switch off offline mode, or choose a file or a folder.",
         )
     elif (successor := _MOVED.get(name.lower())) is not None:
         yield Problem(
             "model.base_model",
-            f"The repository {name} was taken from Hugging Face in 2024, and is not on this machine.",
+            f"The repository {name} was removed from Hugging Face in 2024, and is not on this machine.",
             "warning",
-            f"Use {successor}, which holds the same weights.",
+            f"Use {successor}, which contains the same weights.",
         )
 
 
 def _downloaded(config: Config) -> Path | None:
-    """Return the folder a repository was downloaded to; None where it was not."""
+    """Return the folder a repository was downloaded to; None if it was not."""
     cache = from_root(config.model.hub_cache_dir.strip() or constants.HF_HUB_CACHE)
     repository = cache / f"models--{config.model.base_model.strip().replace('/', '--')}"
     try:
@@ -96,57 +96,57 @@ def _downloaded(config: Config) -> Path | None:
 
 
 def _single_file(found: FileKind, name: str, spec: FamilySpec) -> Iterator[Problem]:
-    """Yield why a single file will not do, where it will not."""
+    """Yield why a single file cannot be used, if so."""
     if not found.is_model:
-        message = f"{name} is no whole model. {found.sentence}"
+        message = f"{name} is not a complete model. {found.sentence}"
         yield Problem("model.base_model", message, advice="Choose a checkpoint, a diffusers folder or a repository.")
     elif found.family != spec.name:
         other = FAMILIES[found.family].label if found.family in FAMILIES else "another family"
-        message = f"{name} is not {spec.label}. {found.sentence}"
+        message = f"{name} is not a {spec.label} model. {found.sentence}"
         yield Problem("model.base_model", message, advice=f"Set the model family to {other}.")
     elif found.variant:
-        message = f"{name} is a model for other inputs than noise alone, which is not supported yet. {found.sentence}"
-        yield Problem("model.base_model", message, advice="Choose the plain text-to-image model.")
+        message = f"{name} is a model variant with additional inputs, which is not supported yet. {found.sentence}"
+        yield Problem("model.base_model", message, advice="Choose the base text-to-image model.")
 
 
 def _diffusers_folder(folder: Path, name: str, spec: FamilySpec, *, is_whole: bool = True) -> Iterator[Problem]:
-    """Yield why a folder will not do; `is_whole` says that nothing more of it is going to be downloaded."""
+    """Yield why a folder cannot be used, if so; `is_whole` means that no more files will be downloaded."""
     try:
         index = json.loads((folder / "model_index.json").read_text(encoding="utf-8"))
         kind = str(index.get("_class_name", "")) if isinstance(index, dict) else ""
     except (OSError, ValueError, RecursionError):
         yield Problem(
             "model.base_model",
-            f"{name} is no model folder in diffusers layout: it has no model_index.json that can be read.",
-            advice="Choose the folder that holds model_index.json.",
+            f"{name} is not a diffusers model folder: its model_index.json is missing or cannot be read.",
+            advice="Choose the folder that contains model_index.json.",
         )
         return
     if kind not in spec.pipelines:
         other = next((s.label for s in FAMILIES.values() if kind in s.pipelines), "")
         yield Problem(
             "model.base_model",
-            f"{name} is a {kind or 'model of unknown kind'}, not {spec.label}.",
+            f"{name} is a {kind or 'model of an unknown pipeline'}, not a {spec.label} model.",
             advice=f"Set the model family to {other}." if other else "Choose a model of this family.",
         )
         return
     for part in spec.parts if is_whole else ():
-        if what_is_wrong := _why_incomplete(folder / part.name):
+        if reason := _why_incomplete(folder / part.name):
             yield Problem(
                 "model.base_model",
-                f"{name} is incomplete: {what_is_wrong}",
+                f"{name} is incomplete: {reason}",
                 advice="Download or copy the model again.",
             )
 
 
 def _why_incomplete(part: Path) -> str:
-    """Return what of a part's files is missing or broken, by their headers; nothing where all is there."""
+    """Return which file of a part is missing or broken, by the headers; empty if the part is complete."""
     if not (part / "config.json").is_file():
         return f"{part.name}/config.json is missing."
     files = [n for n in _WEIGHTS if kind_of(part / n) == "file"][:1]
     try:
         files = files or _shards(part)
     except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
-        return f"the list of the files that hold {part.name} cannot be read."
+        return f"the index of the weight files of {part.name} cannot be read."
     if not files:
         return f"the weights of {part.name} are missing: there is no {' or '.join(_WEIGHTS)} in its folder."
     for file in files:
@@ -158,7 +158,7 @@ def _why_incomplete(part: Path) -> str:
 
 
 def _shards(part: Path) -> list[str]:
-    """Return the files that a part in several files says it has; none where it says nothing."""
+    """Return the files in the index of a sharded part; empty if it has no index."""
     indices = sorted(part.glob("*.safetensors.index.json"))
     if not indices:
         return []
@@ -176,15 +176,15 @@ def _vae(config: Config) -> Iterator[Problem]:
         elif not serves_as(found, "VAE"):
             yield Problem(
                 "model.vae_file",
-                f"{cut(name, max_chars=200)} holds no VAE. {found.sentence}",
-                advice="Choose a VAE file, or leave it empty for the model's own.",
+                f"{cut(name, max_chars=200)} contains no VAE. {found.sentence}",
+                advice="Choose a VAE file, or leave it empty to use the model's own.",
             )
     for part in spec.parts:
         if part.role == "vae" and spec.vae_overflows and config.part(part.name).dtype == "float16":
             yield Problem(
                 f"parts.{part.name}.dtype",
-                f"The VAE of {spec.label} overflows in float16: it is kept in float32, but for one whose own config "
-                "says that float16 will do.",
+                f"The VAE of {spec.label} overflows in float16, so it is kept in float32 unless its config allows "
+                "float16.",
                 "info",
             )
 
@@ -195,18 +195,18 @@ def _first_lora(config: Config) -> Iterator[Problem]:
         return
     found, label = identify(from_root(name)), ADAPTERS[config.adapter.name].label
     if not serves_as(found, "start of an adapter"):
-        message = f"{cut(name, max_chars=200)} is no LoRA. {found.sentence}"
-        yield Problem("adapter.start_from", message, advice="Choose a LoRA file, or leave it empty for a fresh one.")
+        message = f"{cut(name, max_chars=200)} is not a LoRA. {found.sentence}"
+        yield Problem("adapter.start_from", message, advice="Choose a LoRA file, or leave it empty for a new one.")
     elif found.family and found.family != config.model.family:
         message = f"{cut(name, max_chars=200)} is for another model family. {found.sentence}"
-        yield Problem("adapter.start_from", message, advice="Choose one of the base model's family.")
+        yield Problem("adapter.start_from", message, advice="Choose a LoRA of the base model's family.")
     elif found.facts.get("adapter", label) != label:
-        message = f"{cut(name, max_chars=200)} is of another kind than the {label} of this run. {found.sentence}"
-        yield Problem("adapter.start_from", message, advice=f"Choose a {label} file, or the adapter that it holds.")
+        message = f"{cut(name, max_chars=200)} is not a {label}, the adapter type of this run. {found.sentence}"
+        yield Problem("adapter.start_from", message, advice=f"Choose a {label} file, or the adapter type of this file.")
 
 
 def kind_of(path: Path) -> Literal["folder", "file", ""]:
-    """Return what is at a path; nothing where there is nothing, or where no path can be."""
+    """Return whether a path is a folder or a file; empty if it does not exist or is not a valid path."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Packages that are installed only where they are wanted: the settings that need one, and whether it is here."""
+"""Optional packages: the settings that need one, and whether it is installed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from modules.system.problem import Problem
 
 
 def problems_of_packages(config: Config) -> Iterator[Problem]:
-    """Yield settings whose package is missing. Nothing is imported for it."""
+    """Yield settings whose package is missing. No package is imported."""
     spec = optimizer_spec(config.training.optimizer)
     for package in spec.packages:
         if importlib.util.find_spec(package.name) is None:

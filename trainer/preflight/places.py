@@ -1,4 +1,4 @@
-"""The places a run writes to: proven writable, apart from each other, and nobody else's file replaced."""
+"""The folders and the file a run writes to: writable, separate from each other, and replacing no unrelated file."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from modules.system.paths import from_root
 from modules.system.problem import Problem
 from trainer.preflight.model import kind_of
 
-_LONGEST_NAME = 230  # bytes; most systems allow 255, and a file has a longer name while it is written
-_LEAST_FREE_BYTES = 16 * 2**20  # less holds not even a small LoRA and its log
+_MAX_NAME_BYTES = 230  # most systems allow 255, and a file has a longer name while it is written
+_MIN_FREE_BYTES = 16 * 2**20  # less is not enough for a small LoRA and its log
 _FOLDERS = (("general.workspace_dir", "workspace"), ("general.cache_dir", "cache"))
 
 
 def problems_of_places(config: Config) -> Iterator[Problem]:
-    """Yield what is wrong with the folders and the file a run writes to."""
+    """Yield the problems of the folders and the file a run writes to."""
     yield from _folders(config)
     yield from _output(config)
     yield from _one_in_the_other(config)
@@ -28,68 +28,72 @@ def problems_of_places(config: Config) -> Iterator[Problem]:
 def _folders(config: Config) -> Iterator[Problem]:
     for (path, _), name in zip(_FOLDERS, (config.general.workspace_dir, config.general.cache_dir), strict=True):
         if not name.strip():
-            yield Problem(path, "The folder has no name.", advice="Name one, as workspace/run.")
+            yield Problem(path, "No folder is set.", advice="Choose one, such as workspace/run.")
         elif reason := _why_not_writable(from_root(name)):
-            yield Problem(path, f"Nothing can be written to {name}: {reason}.", advice="Choose another folder.")
+            yield Problem(path, f"The folder {name} is not writable: {reason}.", advice="Choose another folder.")
 
 
 def _output(config: Config) -> Iterator[Problem]:
     name = config.output.destination
     destination = from_root(name)
     if not name.strip():
-        yield Problem("output.destination", "The result has no name.", advice="Name one, as models/lora.safetensors.")
+        advice = "Choose one, such as models/lora.safetensors."
+        yield Problem("output.destination", "No output destination is set.", advice=advice)
         return
     is_folder = config.training.trains == "full" and config.output.model_format == "diffusers"
-    what_is_wrong = _why_no_folder(destination, name) if is_folder else _why_no_file(destination, name)
-    if what_is_wrong is not None:
-        yield what_is_wrong
-    elif reason := _why_not_writable(destination.parent) or _why_no_name(destination):
-        yield Problem("output.destination", f"{name} cannot be written: {reason}.", advice="Choose another place.")
+    problem = _not_a_folder(destination, name) if is_folder else _not_a_file(destination, name)
+    if problem is not None:
+        yield problem
+    elif reason := _why_not_writable(destination.parent) or _why_not_valid(destination):
+        yield Problem(
+            "output.destination", f"{name} cannot be written: {reason}.", advice="Choose another destination."
+        )
     elif kind_of(destination):
         yield _replaced(name, never=config.output.never_replace)
 
 
 def _replaced(name: str, *, never: bool) -> Problem:
     if not never:
-        return Problem("output.destination", f"{name} exists and will be replaced when the run ends well.", "info")
-    advice = "Choose another name, or allow files to be replaced."
-    return Problem("output.destination", f"{name} exists already, and no file may be replaced.", advice=advice)
+        return Problem("output.destination", f"{name} exists and will be replaced when the run finishes.", "info")
+    advice = "Choose another name, or allow existing files to be replaced."
+    message = f"{name} already exists, and the settings do not allow replacing files."
+    return Problem("output.destination", message, advice=advice)
 
 
-def _why_no_file(destination: Path, name: str) -> Problem | None:
+def _not_a_file(destination: Path, name: str) -> Problem | None:
     if kind_of(destination) == "folder":
-        advice = "Name a file in it, as in folder/lora.safetensors."
+        advice = "Enter the name of a file, such as folder/lora.safetensors."
         return Problem("output.destination", f"{name} is a folder.", advice=advice)
     if destination.suffix != ".safetensors":
-        message = f"{name} does not end in .safetensors, the form the result is written in."
-        return Problem("output.destination", message, advice="Give it that ending.")
+        message = f"{name} does not end in .safetensors, the format of the result."
+        return Problem("output.destination", message, advice="Use the extension .safetensors.")
     return None
 
 
-def _why_no_folder(destination: Path, name: str) -> Problem | None:
-    """Only a former model is replaced: whatever else lies in a folder is somebody's own."""
+def _not_a_folder(destination: Path, name: str) -> Problem | None:
+    """Return why a destination is not valid for a model folder. Only an earlier model is replaced, no other files."""
     if kind_of(destination) == "file" or destination.suffix == ".safetensors":
-        message = f"{name} names a file, and a model in diffusers form is a folder."
-        return Problem("output.destination", message, advice="Name a folder, or choose the single file as the format.")
+        message = f"{name} is a file, but a model in diffusers format is a folder."
+        return Problem("output.destination", message, advice="Choose a folder, or the single-file format.")
     if kind_of(destination) == "folder" and kind_of(destination / "model_index.json") != "file":
-        message = f"{name} is a folder that holds no model; it would be replaced."
-        return Problem("output.destination", message, advice="Name a new folder in it.")
+        message = f"{name} is an existing folder without a model; it would be replaced."
+        return Problem("output.destination", message, advice="Choose a new folder in it.")
     return None
 
 
 def _one_in_the_other(config: Config) -> Iterator[Problem]:
-    """Yield what would be swept away with the cache, or learned from as if it were a picture of the user's."""
+    """Yield paths that could be deleted with the cache, or whose files could be used as training images."""
     named = [(p, label, getattr(config.general, p.split(".")[1])) for p, label in _FOLDERS]
     places = [(p, label, real(name)) for p, label, name in named if name.strip()]
     if len(places) == len(_FOLDERS):
         workspace, cache = places[0][2], places[1][2]
         if is_in(workspace, cache) or is_in(cache, workspace):
-            how = "are the same folder" if workspace == cache else "lie one in the other"
+            how = "are the same folder" if workspace == cache else "are nested"
             yield Problem(
                 "general.cache_dir",
-                f"The cache and the workspace {how}: {cache}. Who clears the cache may lose runs.",
+                f"The cache and the workspace {how}: {cache}. Clearing the cache may delete runs.",
                 "warning",
-                "Give each a folder of its own.",
+                "Choose separate folders.",
             )
     if config.output.destination.strip():
         places.append(("output.destination", "result", real(config.output.destination)))
@@ -101,29 +105,29 @@ def _one_in_the_other(config: Config) -> Iterator[Problem]:
             if is_in(place, folder):
                 yield Problem(
                     path,
-                    f"The {label} {place} lies in the folder of the concept {concept.name or f'number {index + 1}'}, "
-                    "where what is written may be taken for images to learn from.",
+                    f"The {label} {place} is in the folder of the concept {concept.name or f'number {index + 1}'}. "
+                    "Files written there may be used as training images.",
                     "warning",
-                    "Choose a place outside of the images' folders.",
+                    "Choose a folder outside the image folders.",
                 )
 
 
 def real(name: str) -> str:
-    """Return a config's path as the absolute one it leads to, links followed; for comparing, whatever is there."""
+    """Return a config's path as an absolute path with links resolved, for comparison; it need not exist."""
     try:
         return os.path.normcase(os.path.realpath(from_root(name)))
-    except (OSError, ValueError):  # a name that no file can have is told elsewhere
+    except (OSError, ValueError):  # invalid names are reported elsewhere
         return os.path.normcase(os.path.normpath(from_root(name)))
 
 
 def is_in(inner: str, outer: str) -> bool:
-    """Return whether one absolute path is another, or below it."""
+    """Return whether one absolute path equals another, or is below it."""
     return inner == outer or inner.startswith(outer.rstrip(os.sep) + os.sep)
 
 
 def _why_not_writable(folder: Path) -> str:
-    """Return why nothing can be written in a folder that may not exist yet, proven by a write; else nothing."""
-    if reason := _why_no_name(folder):
+    """Return why a folder, which may not exist yet, is not writable, tested by a write; empty if it is writable."""
+    if reason := _why_not_valid(folder):
         return reason
     existing = folder
     while kind_of(existing) == "" and existing != existing.parent:
@@ -132,29 +136,29 @@ def _why_not_writable(folder: Path) -> str:
         return f"{existing} is not a folder"
     probe = existing / f".darkroom-probe-{uuid.uuid4().hex[:8]}"
     try:
-        probe.write_bytes(b"x" * 4096)  # an empty file can still be made on a full disk
+        probe.write_bytes(b"x" * 4096)  # an empty file can be created even on a full disk
         probe.unlink()
         free_bytes = shutil.disk_usage(existing).free
     except OSError as error:
         _remove(probe)
         return error.strerror or str(error)
-    if free_bytes < _LEAST_FREE_BYTES:
-        return f"the disk is full, with {free_bytes / 2**20:.1f} MiB free"
+    if free_bytes < _MIN_FREE_BYTES:
+        return f"the disk is full ({free_bytes / 2**20:.1f} MiB free)"
     return ""
 
 
 def _remove(probe: Path) -> None:
-    """Take away a file that may have been made before the disk was full."""
+    """Remove a file that may have been created before the disk was full."""
     try:
         probe.unlink(missing_ok=True)
     except OSError:
         return
 
 
-def _why_no_name(path: Path) -> str:
-    """Return why no file or folder can have this path, or may not be looked at; else nothing."""
+def _why_not_valid(path: Path) -> str:
+    """Return why a path is not valid or not accessible; empty if it is."""
     try:
-        if any(len(os.fsencode(name)) > _LONGEST_NAME for name in path.parts):
+        if any(len(os.fsencode(name)) > _MAX_NAME_BYTES for name in path.parts):
             return "a name in it is too long"
         path.stat()
     except (FileNotFoundError, NotADirectoryError):

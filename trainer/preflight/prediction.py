@@ -1,4 +1,4 @@
-"""What the model predicts, and the settings that go with one kind of prediction alone."""
+"""The prediction type of the model, and settings that need a certain prediction type."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ _LABELS = {"epsilon": "the noise (epsilon)", "v_prediction": "velocity (v-predic
 
 
 def problems_of_prediction(config: Config, found: FileKind | None) -> Iterator[Problem]:
-    """Yield what cannot go with the kind of prediction. `found` is the base model as far as its headers tell."""
+    """Yield settings that do not fit the prediction type. `found` is the base model as identified by its headers."""
     own = found.prediction if found is not None and found.is_model else ""
     prediction = own if config.model.prediction_type == "auto" else config.model.prediction_type
     if prediction == "edm":
         yield Problem(
             "model.base_model",
-            f"{config.model.base_model} predicts in EDM's way, which is not supported yet.",
-            advice="Choose a model that predicts epsilon or velocity.",
+            f"{config.model.base_model} uses the EDM formulation, which is not supported yet.",
+            advice="Choose a model with epsilon or v-prediction.",
         )
         return
     if own in _LABELS and prediction != own:
         yield Problem(
             "model.prediction_type",
-            f"The base model says of itself that it predicts {_LABELS[own]}, and it is to be trained to predict "
-            f"{_LABELS[prediction]}: it has to learn that anew, which takes many steps.",
+            f"The base model's metadata specify that it predicts {_LABELS[own]}, but the prediction type is set to "
+            f"{_LABELS[prediction]}. The model has to learn this first, which takes many steps.",
             "warning",
-            "Set it to automatic, unless the model says the wrong thing or is to change over.",
+            "Set it to automatic, unless the metadata are wrong or the model should change its prediction type.",
         )
     yield from _zero_snr(config, found, prediction)
     yield from _samplers(config, prediction)
@@ -42,15 +42,15 @@ def _zero_snr(config: Config, found: FileKind | None, prediction: str) -> Iterat
         path = "model.zero_terminal_snr" if wanted == "on" else "model.base_model"
         yield Problem(
             path,
-            f"{config.model.base_model} is to predict epsilon with zero terminal SNR, which cannot be learned: where "
-            "there is noise alone, it says nothing of the image.",
-            advice="Set the prediction to v-prediction, or zero terminal SNR to off.",
+            f"{config.model.base_model} would be trained with epsilon prediction and zero terminal SNR, which cannot "
+            "work: at the last timestep the input is pure noise, and epsilon contains no information about the image.",
+            advice="Set the prediction type to v-prediction, or zero terminal SNR to off.",
         )
     if is_on and config.training.noise.offset_weight > 0:
         yield Problem(
             "training.noise.offset_weight",
-            f"Offset noise of {config.training.noise.offset_weight:g} with zero terminal SNR: both let very dark and "
-            "very bright images be learned, and together they overdo it.",
+            f"Offset noise of {config.training.noise.offset_weight:g} is combined with zero terminal SNR. Both make "
+            "very dark and very bright images possible; together the effect is too strong.",
             "warning",
             "Set the offset noise to 0.",
         )
@@ -60,9 +60,10 @@ def _samplers(config: Config, prediction: str) -> Iterator[Problem]:
     for index, sample in enumerate(config.sampling.prompts):
         spec = SAMPLERS[sample.sampler]
         if sample.enabled and prediction and prediction not in spec.predictions:
-            fitting = ", ".join(s.label for s in SAMPLERS.values() if prediction in s.predictions)
+            supported = ", ".join(s.label for s in SAMPLERS.values() if prediction in s.predictions)
             yield Problem(
                 f"sampling.prompts.{index}.sampler",
-                f"The sampler {spec.label} cannot sample a model that predicts {_LABELS.get(prediction, prediction)}.",
-                advice=f"Choose one of: {fitting}.",
+                f"The sampler {spec.label} does not support a model that predicts "
+                f"{_LABELS.get(prediction, prediction)}.",
+                advice=f"Choose one of: {supported}.",
             )

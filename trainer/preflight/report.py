@@ -1,4 +1,4 @@
-"""What a check gives: the findings, and what the run will do."""
+"""The report of a check: the problems, and a preview of the run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a run will do, in numbers that hold."""
+    """What a run will do, in exact numbers."""
 
     num_images: int
     num_validation_images: int
@@ -23,16 +23,16 @@ class Preview:
     steps_first_epoch: int
     total_steps: int
     model: str = ""
-    """What the base model is, as far as its files tell; nothing for a repository that is not here yet."""
+    """A description of the base model from its files; empty for a repository that is not downloaded yet."""
     memory: str = ""
-    """What the run takes on its training device, estimated; nothing where the model's shapes are not known."""
+    """The estimated memory of the run on its training device; empty if the model's shapes are not known."""
     reward_models: tuple[str, ...] = ()
-    """What the reward models of a reward method need or do, in sentences."""
+    """Sentences about the downloads, code and memory of the reward models."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The findings of a check and, where the images could be read, the preview and the images, for the run to use."""
+    """The problems found by a check and, if the images could be read, the preview and the datasets for the run."""
 
     problems: tuple[Problem, ...]
     preview: Preview | None
@@ -40,5 +40,5 @@ class Report:
 
     @property
     def errors(self) -> list[Problem]:
-        """The findings that forbid a start."""
+        """The problems that prevent a start."""
         return errors_in(list(self.problems))

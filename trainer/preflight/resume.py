@@ -1,4 +1,4 @@
-"""Going on with a run: what of the config differs from the one it was begun with, and may not."""
+"""Resuming a run: settings that differ from those it was started with, but must not."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from trainer.run_folder.backup import find_backup
 
 
 def problems_of_resume(config: Config, place: Path) -> Iterator[Problem]:
-    """Yield what forbids to go on from a backup, a run's folder or a workspace, each setting by its field.
+    """Yield what prevents resuming from a backup, a run's folder or a workspace, each setting by its field.
 
-    Sizes and the config of the backup are looked at; its hashes are for the run itself.
+    File sizes and the config of the backup are checked; the run itself verifies the hashes.
     """
     try:
         backup = find_backup(place)
@@ -27,13 +27,13 @@ def problems_of_resume(config: Config, place: Path) -> Iterator[Problem]:
     file = backup.path / "config.json"
     loaded = load_file(file)
     if any(p.severity == "error" and not p.path for p in loaded.problems):
-        yield Problem("", f"The settings the run was begun with, {file}, cannot be read.", advice="Start a new run.")
+        yield Problem("", f"The settings of the run in {file} cannot be read.", advice="Start a new run.")
         return
     for path in fixed_on_resume(loaded.config, config):
         before, now = (_value(c, path) for c in (loaded.config, config))
         yield Problem(
             path,
-            f"The run was begun with {before}, and now it is {now}: this cannot change on the way.",
+            f"The run was started with {before}, and the setting is now {now}. It cannot change when a run is resumed.",
             advice="Set it back, or start a new run.",
         )
 
@@ -41,6 +41,6 @@ def problems_of_resume(config: Config, place: Path) -> Iterator[Problem]:
 def _value(config: Config, path: str) -> str:
     try:
         value = get_path(config, path)
-    except KeyError:  # a field of the variant that is not chosen in this one
+    except KeyError:  # a field of a variant that this config does not use
         return "nothing"
     return f"{len(value)} of them" if isinstance(value, tuple) else shown(value)

@@ -1,4 +1,4 @@
-"""What reward models the images of a reward method: whether it is there, may run, and what learning from it takes."""
+"""The reward models of a reward method: whether they exist and may run, and how training with them saves memory."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from modules.system.problem import Problem
 
 
 def problems_of_reward_models(config: Config, approved_code: Collection[str]) -> Iterator[Problem]:
-    """Yield what keeps the reward models from working, what is fetched or run for them, and what would spare memory.
+    """Yield problems of the reward models, their downloads and code, and settings that would save memory.
 
-    `approved_code` are the hashes of files of the user's own code that may run.
+    `approved_code` are the hashes of the user's own code files that may run.
     """
     spec, method = method_of(config), config.training.method
     if spec.held_out_reward is None:
@@ -30,21 +30,21 @@ def problems_of_reward_models(config: Config, approved_code: Collection[str]) ->
     if config.reward.early_stopping_patience and config.reward.measure_every.is_never:
         yield Problem(
             "reward.early_stopping_patience",
-            "The run is to stop early by the reward, which is never measured.",
-            advice="Set how often it is measured, or this to 0.",
+            "Early stopping by the reward is on, but the reward is never measured.",
+            advice="Set how often the reward is measured, or set this to 0.",
         )
     yield from _memory(config)
 
 
 def problems_of_measuring(config: Config, *, total_steps: int) -> Iterator[Problem]:
-    """Yield that the run is over before the reward is measured again, once its steps are counted."""
+    """Yield a warning if the run ends before the reward is measured again."""
     every = config.reward.measure_every
     if not method_of(config).needs_reward_models or every.is_never or every.unit not in ("step", "epoch"):
-        return  # by time nobody knows
+        return  # the duration of the run is not known
     if total_steps and not every.times(Moment(step=total_steps, epoch=config.training.epochs, seconds=0.0)):
         yield Problem(
             "reward.measure_every",
-            f"The run is over before the reward is measured again, {every}: whether it rose is not seen.",
+            f"The reward is measured {every}, but the run ends before that. Its change would not be visible.",
             "warning",
             "Measure more often.",
         )
@@ -58,8 +58,8 @@ def _memory(config: Config) -> Iterator[Problem]:
         if part.role == "denoiser" and config.part(part.name).checkpointing != "whole":
             yield Problem(
                 f"parts.{part.name}.checkpointing",
-                f"A step keeps what {rollout.gradient_steps} passes through the {part.label} leave behind, until its "
-                "gradient is taken.",
+                f"A training step keeps the activations of {rollout.gradient_steps} passes through the {part.label} "
+                "until its backward pass.",
                 "info",
-                "Set gradient checkpointing to the whole part: then more last steps take next to no more memory.",
+                "Set gradient checkpointing to the whole part. Then more backprop steps need almost no more memory.",
             )

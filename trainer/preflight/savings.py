@@ -1,4 +1,4 @@
-"""Ways to take less memory, by the settings a person would change, each with what it would bring. Torch-free."""
+"""Settings that would save memory, each with the estimated saving. Torch-free."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from modules.memory.tape import PartPlan
 from modules.optim.registry import MEMORY_SAVER, optimizer_spec
 from modules.optim.spec import is_fused
 
-_WORTH_IT = 0.03  # of the peak; less is not worth a sentence
-_MOST_TOLD = 4
+_WORTH_IT = 0.03  # of the peak; less is not worth mentioning
+_MAX_REPORTED = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """A change of settings: the field, what to do in words, and the plan that comes of it."""
+    """A change of settings: the field, the change in words, and a function that returns the changed plan."""
 
     path: str
     words: str
@@ -30,21 +30,21 @@ class Saving:
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """A saving with the bytes it takes off the peak."""
+    """A saving with the bytes by which it lowers the peak."""
 
     saving: Saving
     saved_bytes: int
 
 
 def worthwhile_savings(config: Config, passes: Passes, run: RunPlan) -> list[Worth]:
-    """Return what lowers the peak, the most first. Raises as `estimate` does."""
+    """Return the savings that lower the peak, the largest first. Raises the errors of `estimate`."""
     peak = estimate(passes, run).peak.total_bytes
     found = [Worth(s, peak - _peak(passes, s.apply(run))) for s in _savings(config, run)]
-    return sorted((w for w in found if w.saved_bytes > _WORTH_IT * peak), key=lambda w: -w.saved_bytes)[:_MOST_TOLD]
+    return sorted((w for w in found if w.saved_bytes > _WORTH_IT * peak), key=lambda w: -w.saved_bytes)[:_MAX_REPORTED]
 
 
 def peak_with_all(passes: Passes, run: RunPlan, savings: list[Worth]) -> int:
-    """Return the peak once all of the savings are made."""
+    """Return the peak with all of the savings."""
     for worth in savings:
         run = worth.saving.apply(run)
     return _peak(passes, run)
@@ -59,19 +59,19 @@ def _savings(config: Config, run: RunPlan) -> Iterator[Saving]:
     for part in spec.trainable_parts:
         yield from _of_passes(part, run.plans[part.name])
     encoders = spec.names_of("text_encoder")
-    learning = [n for n in encoders if run.plans[n].trains != "nothing"]
-    if learning and any(p.trains != "nothing" for n, p in run.plans.items() if n not in encoders):
-        words = "leaving the text encoders as they are" if len(learning) > 1 else "leaving the text encoder as it is"
-        rest = encoders if config.data.text_cache else ()
-        yield Saving(f"parts.{learning[0]}.train", words, lambda r: _resting(_frozen(r, encoders), rest))
+    trained = [n for n in encoders if run.plans[n].trains != "nothing"]
+    if trained and any(p.trains != "nothing" for n, p in run.plans.items() if n not in encoders):
+        words = "not training the text encoders" if len(trained) > 1 else "not training the text encoder"
+        cached = encoders if config.data.text_cache else ()
+        yield Saving(f"parts.{trained[0]}.train", words, lambda r: _offloaded(_frozen(r, encoders), cached))
     wide = [n for n, p in run.plans.items() if p.weight_bytes > 2]
     if wide:
         first = next((n for n in spec.names_of("denoiser") if n in wide), wide[0])
-        words = f"bfloat16 as the weight type of {', '.join(wide)}"
+        words = f"bfloat16 as the weight dtype of {', '.join(wide)}"
         yield Saving(f"parts.{first}.dtype", words, _of_parts(tuple(wide), weight_bytes=2))
     if run.batch_size > 1:
         smaller = run.batch_size // 2
-        words = f"a batch size of {smaller} with twice the accumulation"
+        words = f"a batch size of {smaller} with twice the accumulation steps"
         yield Saving("training.batch_size", words, lambda r: replace(r, batch_size=smaller, accumulates=True))
     if config.training.precision in ("float32", "tfloat32"):
         names = tuple(p.name for p in spec.parts if p.role != "vae")
@@ -81,7 +81,7 @@ def _savings(config: Config, run: RunPlan) -> Iterator[Saving]:
         yield Saving("training.optimizer.name", MEMORY_SAVER.label, lambda r: replace(r, optimizer=leaner))
     yield from _of_steps(config, run)
     if run.average == "here":
-        words = "the average of weights on the offload device"
+        words = "EMA on the offload device"
         yield Saving("training.ema.mode", words, lambda r: replace(r, average="elsewhere"))
     yield from _of_caches(config, run)
 
@@ -92,10 +92,10 @@ def _of_passes(part: PartSpec, plan: PartPlan) -> Iterator[Saving]:
         words = f"gradient checkpointing per block for the {part.label}"
         yield Saving(f"parts.{name}.checkpointing", words, _of_part(name, checkpointing="block"))
     elif plan.trains != "nothing" and not plan.offloads:
-        words = f"offloading what checkpointing keeps of the {part.label}"
+        words = f"activation offloading for the {part.label}"
         yield Saving(f"parts.{name}.offload_activations", words, _of_part(name, offloads=True))
     if plan.checkpointing == "block" and plan.offload_fraction == 0:
-        words = f"letting half of the layers of the {part.label} wait on the offload device"
+        words = f"offloading half of the layers of the {part.label}"
         yield Saving(f"parts.{name}.offload_fraction", words, _of_part(name, offload_fraction=0.5))
 
 
@@ -104,28 +104,28 @@ def _of_steps(config: Config, run: RunPlan) -> Iterator[Saving]:
     can_fuse = run.batch_size == 1 and not run.accumulates and not run.scales_loss  # a smaller batch would accumulate
     settings = config.training.optimizer
     if is_tuned and can_fuse and optimizer_spec(settings).can_fuse and not is_fused(settings):
-        words = "the optimizer's fused backward pass, without clipping gradients"
+        words = "the optimizer's fused backward pass, without gradient clipping"
         yield Saving("training.optimizer.fused_back_pass", words, lambda r: replace(r, is_fused=True))
     if run.keeps_copies and any(config.part(n).dtype == "bfloat16" for n, p in run.plans.items() if p.trains == "full"):
-        words = "stochastic rounding in the place of float32 copies"
+        words = "stochastic rounding instead of float32 master weights"
         yield Saving("training.low_precision_updates", words, lambda r: replace(r, keeps_copies=False))
 
 
 def _of_caches(config: Config, run: RunPlan) -> Iterator[Saving]:
     if run.encodes_in_training:
         vae = FAMILIES[config.model.family].names_of("vae")
-        words = "the cache of images"
-        yield Saving("data.latent_cache", words, lambda r: replace(_resting(r, vae), encodes_in_training=False))
+        words = "the latent cache"
+        yield Saving("data.latent_cache", words, lambda r: replace(_offloaded(r, vae), encodes_in_training=False))
     if run.samples:
         halves = tuple(replace(s, width_px=s.width_px // 2, height_px=s.height_px // 2) for s in run.samples)
         yield Saving("sampling.prompts", "samples of half the width and height", lambda r: replace(r, samples=halves))
 
 
-def _resting(run: RunPlan, parts: tuple[str, ...]) -> RunPlan:
-    """Return the plan with parts at rest while the run trains and validates, their results coming from a cache."""
-    resting = frozenset(parts)
-    here = {p: n - resting if p in ("training", "validating") else n for p, n in run.on_device.items()}
-    return replace(run, on_device=here)
+def _offloaded(run: RunPlan, parts: tuple[str, ...]) -> RunPlan:
+    """Return the plan with parts offloaded during training and validation, because their outputs are cached."""
+    offloaded = frozenset(parts)
+    on_device = {p: n - offloaded if p in ("training", "validating") else n for p, n in run.on_device.items()}
+    return replace(run, on_device=on_device)
 
 
 def _frozen(run: RunPlan, parts: tuple[str, ...]) -> RunPlan:

@@ -1,1 +1,1 @@
-"""A run from its request to its end."""
+"""Running a training: setup, execution, and how it ends."""

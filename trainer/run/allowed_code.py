@@ -1,4 +1,4 @@
-"""Which files of the user's own code a config would run, and which of them nobody has approved. Torch-free."""
+"""Which of the user's own code files a config would run, and which of them are not approved. Torch-free."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from modules.system.errors import DarkroomError
 
 @dataclass(frozen=True, slots=True)
 class CodeFile:
-    """A function in a file of the user's own, and the SHA-256 of that file as it is now."""
+    """A function in one of the user's own code files, and the current SHA-256 of that file."""
 
     path: Path
     function: str
@@ -23,7 +23,10 @@ class CodeFile:
 
 
 def code_of(config: Config) -> tuple[CodeFile, ...]:
-    """Return the code that a run of a config would run. What cannot be read is left to the check, which names it."""
+    """Return the user's own code that a run of a config would execute.
+
+    Files that cannot be read are left out; the preflight check reports them.
+    """
     in_use = scorers_of(config)
     found = []
     for scorer in in_use.all if in_use is not None else ():

@@ -1,6 +1,6 @@
-"""The state of a run as files in a backup's folder, and back: tensors as safetensors, the rest as JSON.
+"""Writing and reading the state of a run in a backup's folder: tensors as safetensors, the rest as JSON.
 
-Nothing in it is code, and nothing random: draws follow from the seed and the counters.
+It contains no code and no random state: random numbers follow from the seed and the counters.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from trainer.methods.protocol import TrainingMethod
 from trainer.step.counters import Counters
 from trainer.step.stepper import Stepper
 
-_METHOD_FILE = "method.safetensors"  # only where a method keeps tensors, such as a rollout under way
+_METHOD_FILE = "method.safetensors"  # only if the method has tensors, such as an unfinished rollout
 
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """What a backup says beside its tensors."""
+    """The state in a backup beside its tensors."""
 
     counters: Counters
     num_threads: int
@@ -60,7 +60,7 @@ def write_state(
     validation: Mapping[str, Any],
     rewards: Mapping[str, Any],
 ) -> None:
-    """Write everything a run needs to go on. `plan` is the fingerprint of the images and their order."""
+    """Write everything a run needs to resume. `plan` is the fingerprint of the images and their order."""
     write_safetensors(folder / "weights.safetensors", kept_parameters(groups), {})
     tensors, values = optimizer_state(stepper.optimizer, moved_parameters(groups))
     write_safetensors(folder / "optimizer.safetensors", tensors, {})
@@ -86,30 +86,31 @@ def write_state(
 
 
 def read_state(folder: Path) -> SavedState:
-    """Return a backup's state. Raises DarkroomError where it cannot be read."""
+    """Return a backup's state. Raises DarkroomError if it cannot be read."""
     try:
         data = json.loads((folder / "state.json").read_text(encoding="utf-8"))
         return SavedState(**{**data, "counters": Counters.from_json(data["counters"])})
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise DarkroomError(
-            f"The backup {folder} cannot be resumed: its state.json does not fit this version ({error}).",
-            advice="The weights inside it can still be used as they are.",
+            f"The backup {folder} cannot be resumed: its state.json is not compatible with this version ({error}).",
+            advice="The weights in the backup can still be used.",
         ) from error
 
 
 def restore(
     folder: Path, saved: SavedState, *, groups: Sequence[TrainGroup], stepper: Stepper, method: TrainingMethod
 ) -> None:
-    """Give weights, optimizer, average, scaler and method the state of a backup.
+    """Restore weights, optimizer, EMA, gradient scaler and method from a backup.
 
-    Raises DarkroomError where the backup holds other parameters than the run has.
+    Raises DarkroomError if the parameters of the backup are not those of the run.
     """
     parameters = kept_parameters(groups)
     weights, _ = read_safetensors(folder / "weights.safetensors")
     if weights.keys() != parameters.keys():
         raise DarkroomError(
-            f"The backup {folder} holds {len(weights)} weights where the run has {len(parameters)}.",
-            advice="Resume with the settings the run was begun with.",
+            f"The backup {folder} does not match the run: it contains {len(weights)} weights, the run trains "
+            f"{len(parameters)}.",
+            advice="Resume with the settings the run was started with.",
         )
     with torch.no_grad():
         for name, parameter in parameters.items():
@@ -117,13 +118,13 @@ def restore(
     for master_weight in (s for g in groups for s in g.master_weights.values()):
         master_weight.give_value()
     tensors, _ = read_safetensors(folder / "optimizer.safetensors")
-    # A part that learned when the backup was written may have stopped since: its state would lie there for nothing.
-    learning = moved_parameters(g for g in groups if g.is_training)
-    of_learning = (
-        {key: value for key, value in state.items() if is_of_group(key) or key.rsplit("|", 1)[0] in learning}
+    # A part that was trained when the backup was written may be frozen by now: its optimizer state is not needed.
+    trained = moved_parameters(g for g in groups if g.is_training)
+    trained_state = (
+        {key: value for key, value in state.items() if is_of_group(key) or key.rsplit("|", 1)[0] in trained}
         for state in (tensors, saved.optimizer_values)
     )
-    restore_optimizer_state(stepper.optimizer, learning, *of_learning)
+    restore_optimizer_state(stepper.optimizer, trained, *trained_state)
     if stepper.ema is not None:
         averages, _ = read_safetensors(folder / "ema.safetensors")
         stepper.ema.load(averages, saved.ema_updates)

@@ -1,4 +1,4 @@
-"""Building what delivers the batches: caches, filled as far as they are used, and loaders."""
+"""Building the caches and the loaders that deliver batches; caches are filled if they are in use."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from trainer.run.model import LoadedModel
 
 @dataclass(frozen=True, eq=False)
 class Loaders:
-    """The images to learn from and those to be measured on."""
+    """The loaders of the training images and of the validation images."""
 
     training: Loader
     validation: Loader
@@ -47,14 +47,14 @@ def caches_of(cache_dir: Path, model: LoadedModel, machine: Machine, desk: Comma
 
 
 def build_loaders(data: Data, datasets: Datasets, model: LoadedModel, machine: Machine, caches: Caches) -> Loaders:
-    """Fill the caches with what the images of a run need and return the loaders of both kinds of images."""
+    """Fill the caches for the images of a run and return the loaders for training and validation."""
     training = _loader(data, datasets, datasets.training, model, machine, caches, caption_dropout=data.caption_dropout)
     validation = _loader(data, datasets, datasets.validation, model, machine, caches, caption_dropout=0.0)
     return Loaders(training, validation)
 
 
 def plan_fingerprint(loader: Loader) -> str:
-    """Return a hash of the images of a run, their sizes and captions: what the order of an epoch hangs on."""
+    """Return a hash of the images of a run, their sizes and captions, on which the order of an epoch depends."""
     facts = [
         [str(e.image.path), e.image.size_bytes, list(e.image.captions), [str(p.bucket) for p in e.resize_crops]]
         for e in loader.dataset.examples
@@ -72,7 +72,7 @@ def _loader(
     *,
     caption_dropout: float,
 ) -> Loader:
-    """Fill the caches with what one data set needs and return its loader; images that cannot be read are left out."""
+    """Fill the caches for one dataset and return its loader; images that cannot be read are left out."""
     usable, latents = _latent_source(data, dataset, model, machine, caches)
     return Loader(
         dataset=usable,
@@ -115,7 +115,7 @@ def _conditioning_source(
     if not data.text_cache:
         encoded = EncodedConditioning(model.family, caches.encoders.caption, device, dtype)
         return ConditioningByCaption(is_cacheable, encoded)
-    if is_cacheable(""):  # where the empty caption is not, no caption is
+    if is_cacheable(""):  # if the empty caption is not cacheable, no caption is
         caches.build_text({c for e in dataset.examples for c in e.image.captions if is_cacheable(c)})
     cached = CachedConditioning(caches.text_store, caches.caption_key, model.family, device, dtype, caches.rebuild_text)
     return ConditioningByCaption(is_cacheable, cached)

@@ -1,4 +1,4 @@
-"""How a run ends, and the backups it leaves: well, stopped, or by a fault."""
+"""How a run ends (finished, stopped or failed), and the backups and results it writes then."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from modules.optim.param_groups import TrainGroup
 from modules.system.paths import from_root
-from trainer.callbacks.dry_run import DryRunComplete, without_a_trace
+from trainer.callbacks.dry_run import DryRunComplete, discarded_write
 from trainer.callbacks.saving import SavingCallback
 from trainer.events import BackupSaved, PhaseChanged, RunFinished, WarningRaised
 from trainer.methods.protocol import TrainingMethod
@@ -41,13 +41,13 @@ class Backups:
     _newest: tuple[Counters, BackupInfo] | None = None
 
     def write_last(self, counters: Counters) -> BackupInfo:
-        """Return a backup of the run's last state: that of its last step, where it wrote one just now."""
+        """Return a backup of the run's last state; reuses the newest backup if it is of this step."""
         if self._newest is not None and self._newest[0] == counters and self._newest[1].path.is_dir():
             return self._newest[1]
         return self.write(counters)
 
     def write(self, counters: Counters) -> BackupInfo:
-        """Write a complete backup, remove older ones as set, and tell it."""
+        """Write a complete backup, remove older ones as set, and report it."""
         setup = self.setup
         setup.log.emit(PhaseChanged("backing_up", f"step {counters.step}"))
         backup = self._write(
@@ -58,15 +58,15 @@ class Backups:
         self._newest = counters, backup
         return backup
 
-    def try_out(self, small: DryRunState) -> None:
-        """Write a backup of a run in small where backups go, and give it up before it counts."""
+    def try_out(self, state: DryRunState) -> None:
+        """Write a backup of the dry run into the backup folder, and discard it before it is complete."""
 
         def write_files(folder: Path) -> None:
-            self._write_state(folder, small.counters, small.groups, small.stepper)
+            self._write_state(folder, state.counters, state.groups, state.stepper)
             raise DryRunComplete
 
-        with without_a_trace(self.setup.run_dir / "backup"):
-            self._write(small.counters, write_files)
+        with discarded_write(self.setup.run_dir / "backup"):
+            self._write(state.counters, write_files)
 
     def _write(self, counters: Counters, write_files: Callable[[Path], None]) -> BackupInfo:
         return write_backup(
@@ -103,17 +103,17 @@ class Prepared:
     backups: Backups
 
     def close(self) -> None:
-        """Let go of what outlives a step: hooks on the parts, open logs."""
+        """Remove hooks from the parts and close open logs."""
         self.model.placement.close()
         if self.watchers.tensorboard is not None:
-            with suppress(OSError):  # on a full disk the last numbers are lost, and how the run ended stands
+            with suppress(OSError):  # on a full disk the last values are lost, but the run's outcome stays
                 self.watchers.tensorboard.close()
 
 
 def end(run: Prepared, outcome: LoopOutcome) -> None:
-    """Write a last backup, as set, and then the result. The run can be resumed from the backup with more epochs.
+    """Write a last backup, as set, and then the result. With more epochs the run can be resumed from the backup.
 
-    A backup that fails is a warning where the result could be written. Raises what went wrong with the result.
+    A backup that fails is a warning if the result could be written. Raises the error that prevented the result.
     """
     counters = run.training.counters
     backup = _last_backup(run) if run.setup.config.backup.at_end else None
@@ -121,20 +121,20 @@ def end(run: Prepared, outcome: LoopOutcome) -> None:
     result = _save_result(run.setup, run.watchers.saving, counters, best_step=best.step if has_best else None)
     message = {
         "finished": f"Finished after {counters.step} steps.",
-        "nothing_left": f"Every part has stopped learning; ended after {counters.step} steps.",
+        "nothing_left": f"Training of every part has stopped; the run ended after {counters.step} steps.",
         "stopped_early": f"Stopped early after {counters.step} steps: {_why_stopped_early(run.watchers)}",
     }[outcome]
     if has_best:
-        message += f" The result is the best by validation, of step {best.step} (loss {best.loss:.4g})."
+        message += f" The result is the best model by validation, from step {best.step} (loss {best.loss:.4g})."
     backup_path = str(backup.path) if backup else ""
     run.setup.log.emit(RunFinished(outcome, counters.step, message, str(result), backup_path))
 
 
 def end_stopped(run: Prepared) -> None:
-    """Leave a backup to resume from, and then a usable file; only runs that end by themselves write the result.
+    """Write a backup to resume from, and then a usable model file. The final result is not written for a stopped run.
 
-    A usable file that fails is a warning: the backup holds all that was learned. Raises what went wrong with the
-    backup; the usable file is then written all the same, where that is possible.
+    A model file that fails is a warning: the backup contains everything that was trained. Raises the error that
+    prevented the backup; the model file is then still written if possible.
     """
     run.training.stepper.discard()
     run.setup.log.emit(PhaseChanged("stopping"))
@@ -142,25 +142,25 @@ def end_stopped(run: Prepared) -> None:
     try:
         backup = run.backups.write_last(counters)
     except Exception:
-        _save_stopped(run, counters, advice="There is no backup of this step either: free some space.")
+        _save_stopped(run, counters, advice="There is no backup of this step either. Free some disk space.")
         raise
-    saved = _save_stopped(run, counters, advice=f"Everything that was learned is in the backup {backup.path}.")
-    message = f"Stopped after {counters.step} steps. It can be resumed from here."
+    saved = _save_stopped(run, counters, advice=f"The trained weights are in the backup {backup.path}.")
+    message = f"Stopped after {counters.step} steps. The run can be resumed from here."
     run.setup.log.emit(RunFinished("stopped", counters.step, message, saved, str(backup.path)))
 
 
 def rescue(run: Prepared) -> None:
-    """After a fault, leave a backup of the last full step where that is still possible: nothing learned is lost."""
+    """After an error, write a backup of the last full step if that is still possible, so that no training is lost."""
     if run.training.counters.step and not run.training.stepper.is_moving:
         try:
             run.training.stepper.discard()
             run.backups.write_last(run.training.counters)
         except Exception:
-            logger.exception("After the fault no backup could be written.")
+            logger.exception("No backup could be written after the error.")
 
 
 def _last_backup(run: Prepared) -> BackupInfo | None:
-    """Write the backup of a run that ends by itself; where that fails, warn."""
+    """Write the backup of a run that ends by itself; warn if that fails."""
     try:
         return run.backups.write_last(run.training.counters)
     except Exception as error:
@@ -175,9 +175,9 @@ def _last_backup(run: Prepared) -> BackupInfo | None:
 
 
 def _save_stopped(run: Prepared, counters: Counters, *, advice: str) -> str:
-    """Write the usable file of a stopped run and return its path; where that fails, warn and return nothing."""
+    """Write the model file of a stopped run and return its path; if that fails, warn and return an empty string."""
     try:
-        return str(run.watchers.saving.save_on_the_way(counters))
+        return str(run.watchers.saving.save_step(counters))
     except Exception as error:
         logger.exception("The model of the stopped run could not be saved.")
         reason, _ = explain(error)
@@ -186,32 +186,32 @@ def _save_stopped(run: Prepared, counters: Counters, *, advice: str) -> str:
 
 
 def _why_stopped_early(watchers: Watchers) -> str:
-    """Return which measurements did not get better any more, and since when."""
+    """Return which measurements stopped improving, and since when."""
     rewards = watchers.rewards
     is_by_reward = rewards is not None and rewards.search.should_stop and not watchers.validation.search.should_stop
     best = rewards.search.best if rewards is not None and is_by_reward else watchers.validation.search.best
-    what = "measurements of the reward" if is_by_reward else "validations"
-    since = f"better than that of step {best.step}." if best.step is not None else "a number."
-    return f"{best.num_bad_evaluations} {what} in a row were not {since}"
+    what = "reward evaluations" if is_by_reward else "validations"
+    reason = f"did not improve on that of step {best.step}." if best.step is not None else "were NaN or infinite."
+    return f"{best.num_bad_evaluations} {what} in a row {reason}"
 
 
 def _ends_with_best(run: Prepared) -> bool:
-    """Return whether the result is to be the best model and one was kept; where one was not, say so."""
+    """Return whether the result is to be the best model and one was kept; warn if none was kept."""
     settings, saving = run.setup.config.validation, run.watchers.saving
     if not settings.keep_best or settings.result != "best":
         return False
     if run.watchers.validation.search.best.step is not None and saving.best_path.exists():
         return True
     run.setup.log.emit(
-        WarningRaised(f"There is no {saving.best_path.name} in the run's save folder; the result is the last model.")
+        WarningRaised(f"{saving.best_path.name} is not in the run's save folder. The result is the last model.")
     )
     return False
 
 
 def _save_result(setup: RunSetup, saving: SavingCallback, counters: Counters, *, best_step: int | None) -> Path:
-    """Write the result to its place; where that fails after all, into the run's own folder, and say so.
+    """Write the result to its destination; if that fails, write it to the run's folder and warn.
 
-    It is a copy of the best model, where its step is given, else the model as it is.
+    With `best_step` the result is a copy of the best model, otherwise the model in its current state.
     """
 
     def write(path: Path) -> None:
@@ -223,12 +223,12 @@ def _save_result(setup: RunSetup, saving: SavingCallback, counters: Counters, *,
     destination = from_root(setup.config.output.destination)
     try:
         if setup.config.output.never_replace and destination.exists():
-            raise FileExistsError("it exists by now, and no file may be replaced")
+            raise FileExistsError("the file exists and must not be replaced")
         write(destination)
     except OSError as error:
         fallback = setup.run_dir / "save" / destination.name
         setup.log.emit(
-            WarningRaised(f"The result could not be written to {destination} ({error}).", f"It is in {fallback}.")
+            WarningRaised(f"The result could not be written to {destination} ({error}).", f"It is saved as {fallback}.")
         )
         write(fallback)
         return fallback

@@ -1,4 +1,4 @@
-"""A run from its request to its end. This is the engine's door.
+"""Executing a run request from start to end: the engine's entry point.
 
 `trainer/launch.py` imports it by name on the training thread; the command line imports it directly.
 """
@@ -48,7 +48,7 @@ from trainer.run_folder.backup import (
     verify,
 )
 from trainer.run_folder.event_log import EventLog
-from trainer.step.failures import explain, is_mendable
+from trainer.step.failures import explain, is_fixable
 from trainer.step.precision import process_settings
 
 logger = logging.getLogger("darkroom.run")
@@ -57,11 +57,11 @@ logger = logging.getLogger("darkroom.run")
 def execute_guarded(
     request: RunRequest, *, emit: Callable[[Event], None], desk: CommandDesk, clocks: Clocks | None = None
 ) -> None:
-    """Carry out a request. Whatever happens ends as RunFinished or RunFailed; nothing is raised, nothing is kept."""
+    """Carry out a request. It always ends with RunFinished or RunFailed; it raises nothing and frees its memory."""
     clocks = clocks or Clocks()
     log = EventLog(emit, clocks.now)
     try:
-        _tell_of_secrets(log)
+        _load_secrets_first(log)
         execute(request, log=log, desk=desk, clocks=clocks)
     except StopRequested:
         log.emit(RunFinished("stopped", 0, "Stopped before the first step."))
@@ -75,7 +75,7 @@ def execute_guarded(
 
 
 def execute(request: RunRequest, *, log: EventLog, desk: CommandDesk, clocks: Clocks) -> None:
-    """Carry out a request. Raises DarkroomError for what the user can mend, StopRequested before the first step."""
+    """Carry out a request. Raises DarkroomError for errors the user can fix, StopRequested before the first step."""
     approved_code = request.allowed_code | approved_hashes()
     datasets = _checked(request, approved_code, log)
     machine = machine_of(request.config.general, request.config.training.precision)
@@ -83,7 +83,8 @@ def execute(request: RunRequest, *, log: EventLog, desk: CommandDesk, clocks: Cl
     saved = _check_resume(request.config, backup) if backup else None
     if backup and saved and _is_complete(request.config, backup, saved):
         message = (
-            f"The run is complete already, after {count(saved.counters.epoch, 'epoch')}. Give it more epochs to go on."
+            f"The run is already complete after {count(saved.counters.epoch, 'epoch')}. "
+            "Increase the number of epochs to continue it."
         )
         log.emit(RunFinished("already_complete", saved.counters.step, message, backup_path=str(backup.path)))
         return
@@ -128,14 +129,14 @@ def execute(request: RunRequest, *, log: EventLog, desk: CommandDesk, clocks: Cl
         )
 
 
-def _tell_of_secrets(log: EventLog) -> None:
-    """Read the stored tokens before anything else, so that nothing of this run can tell them."""
+def _load_secrets_first(log: EventLog) -> None:
+    """Load the stored tokens before anything else, so that they are redacted in every message of this run."""
     for problem in load_secrets().problems:
         log.emit(WarningRaised(problem.message, problem.advice))
 
 
 def _checked(request: RunRequest, approved_code: frozenset[str], log: EventLog) -> Datasets:
-    """Check the config once more, report its warnings and return its images, scanned unless the request has them.
+    """Check the config once more, report its warnings and return its datasets, scanned unless the request has them.
 
     Raises DarkroomError with all errors of the config.
     """
@@ -151,26 +152,27 @@ def _checked(request: RunRequest, approved_code: frozenset[str], log: EventLog) 
 
 
 def _check_resume(config: Config, backup: BackupInfo) -> SavedState:
-    """Return the state of a backup that a config may go on from. Raises DarkroomError where it may not."""
+    """Return the state of a backup. Raises DarkroomError if the config cannot resume from it."""
     verify(backup)
     changed = fixed_on_resume(load_file(backup.path / "config.json").config, config)
     if changed:
         raise DarkroomError(
-            f"The run was begun with other settings than these: {', '.join(changed)}.",
-            advice="Set them back, or start a new run. Epochs, samples, backups and the result's place may change.",
+            f"These settings differ from those the run was started with: {', '.join(changed)}.",
+            advice="Set them back, or start a new run. Only settings such as epochs, samples, backups and the output "
+            "destination may change.",
         )
     return read_state(backup.path)
 
 
 def _is_complete(config: Config, backup: BackupInfo, saved: SavedState) -> bool:
-    """Return whether nothing is left to do: all epochs are trained and the result was written, there or in the run."""
+    """Return whether all epochs are trained, and the result is at its destination or in the run's folder."""
     destination = from_root(config.output.destination)
     places = (destination, backup.run_dir / "save" / destination.name)
     return saved.counters.epoch >= config.training.epochs and any(place.exists() for place in places)
 
 
 def _report_abandoned(backup: BackupInfo, keep: int, log: EventLog) -> None:
-    """Warn of the backups that belong to a branch which this run abandons, and say what becomes of them."""
+    """Warn about the backups of the branch that this run abandons, and report what happens to them."""
     abandoned = abandoned_by(backup)
     if not abandoned:
         return
@@ -179,7 +181,7 @@ def _report_abandoned(backup: BackupInfo, keep: int, log: EventLog) -> None:
         WarningRaised(
             f"The run resumes from step {backup.step} and abandons the branch of these backups: "
             f"{', '.join(b.path.name for b in abandoned)}.",
-            f"They stay until newer backups replace them{limit}. Copy them to another folder to keep them for good.",
+            f"They stay until newer backups replace them{limit}. Copy them to another folder to keep them.",
         )
     )
 
@@ -196,7 +198,7 @@ def _only_cache(
 
 
 def _failure(error: BaseException, run_dir: Path | None) -> RunFailed:
-    """Return the failure of a run, if need be without its backup and details: a run never ends unexpectedly."""
+    """Return the failure of a run, if necessary without its backup and details: a run never ends without an event."""
     try:
         return _full_failure(error, run_dir)
     except Exception:
@@ -209,7 +211,7 @@ def _full_failure(error: BaseException, run_dir: Path | None) -> RunFailed:
     message, advice = explain(error)
     backups = list_backups(run_dir) if run_dir else []
     backup_path = str(backups[-1].path) if backups else ""
-    if is_mendable(error):
+    if is_fixable(error):
         return RunFailed(message, advice, backup_path=backup_path)
     details = redacted("".join(traceback.format_exception(error)))
     logger.error("The run failed.\n%s", details)
@@ -217,13 +219,13 @@ def _full_failure(error: BaseException, run_dir: Path | None) -> RunFailed:
 
 
 def _write_details(details: str, run_dir: Path | None) -> str:
-    """Write the technical details into the run's folder and return the file's path; nothing where that fails."""
+    """Write the technical details into the run's folder; return the file's path, or an empty string if that fails."""
     if run_dir is None:
         return ""
     file = run_dir / "error.txt"
     try:
         write_text(file, details)
-    except OSError:  # the disk may be full: that may even be what ended the run
+    except OSError:  # the disk may be full, which may even be why the run failed
         logger.warning("%s could not be written.", file, exc_info=True)
         return ""
     return str(file)

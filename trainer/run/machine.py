@@ -1,4 +1,4 @@
-"""What a run computes on: its devices, its precision, and the guard that watches them in debug mode."""
+"""The devices and the precision of a run, and the guard that checks devices in debug mode."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainer.step.precision import Precision
 
 @dataclass(frozen=True, eq=False)
 class Machine:
-    """What a run computes on, and in which numbers."""
+    """The devices and the precision of a run."""
 
     train_device: Device
     temp_device: Device
@@ -21,7 +21,7 @@ class Machine:
 
 
 def machine_of(general: General, precision: str) -> Machine:
-    """Return the devices and the precision of a run. Raises DarkroomError for a device that is not there."""
+    """Return the devices and the precision of a run. Raises DarkroomError for a device that is not available."""
     device = resolve_device(general.train_device)
     return Machine(
         train_device=device,

@@ -1,4 +1,4 @@
-"""Loading the model of a run: its parts, what is trained of them, where they are and how they save memory."""
+"""Loading the model of a run: its parts, its trained parameters, their devices, and how they save memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PartOf = Callable[[str], PartSettings]
 
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
-    """The model of a run, what is trained of it, its parts in their places. A fine-tune has no adapters."""
+    """The model of a run, its trained parameters, and the placement of its parts. A fine-tune has no adapters."""
 
     family: ModelFamily
     adapters: Sequence[Adapter]
@@ -49,13 +49,13 @@ class LoadedModel:
 
     @property
     def trained_modules(self) -> list[torch.nn.Module]:
-        """The modules of the parts in which something is trained, each once."""
+        """The modules of the parts that contain trained parameters, each once."""
         names = dict.fromkeys(g.part for g in self.groups if g.part is not None)
         return [self.family.parts[name].module for name in names]
 
     @property
     def trains_text_encoder(self) -> bool:
-        """Whether the run trains a text encoder, so that captions do not keep their text states."""
+        """Whether the run trains a text encoder, so that text embeddings change during the run."""
         trained = {g.part for g in self.groups}
         return any(p.role == "text_encoder" and p.name in trained for p in self.family.spec.parts)
 
@@ -63,7 +63,7 @@ class LoadedModel:
 def load_family(model: Model, part_of: PartOf, on_bytes: Callable[[float, float], None] | None = None) -> ModelFamily:
     """Load a base model through the factory its family names.
 
-    `part_of(name)` gives the settings of a part; `on_bytes(done, total)` is called as a download goes on.
+    `part_of(name)` returns the settings of a part; `on_bytes(done, total)` is called during a download.
     """
     spec = FAMILIES[model.family]
     module_name, function = spec.factory.split(":")
@@ -85,20 +85,20 @@ def load_family(model: Model, part_of: PartOf, on_bytes: Callable[[float, float]
 
 
 def prepare_parts(family: ModelFamily, precision: Precision) -> None:
-    """Make the parts that run under autocast work in a precision, whatever their weight dtype is."""
+    """Prepare the parts that run under autocast for a precision, whatever their weight dtype is."""
     for part in family.parts.values():
         if part.spec.role != "vae":  # runs outside autocast, in its own dtype
             precision.prepare(part.module)
 
 
 def load_model(config: Config, machine: Machine, on_bytes: Callable[[float, float], None] | None = None) -> LoadedModel:
-    """Load the model of a config, attach what is trained, and set up where its parts are and how they save memory.
+    """Load the model of a config, attach its adapters, and set up the placement and the memory settings of its parts.
 
-    Raises DarkroomError where nothing would be trained.
+    Raises DarkroomError if nothing would be trained.
     """
     family = load_family(config.model, config.part, on_bytes)
     for part in family.parts.values():
-        part.module.eval()  # trained parts enter training mode below, and leave it when they stop
+        part.module.eval()  # trained parts enter training mode below, and leave it when their training stops
     facts = phases.phase_facts(config)
     # Before adapters are attached and parts move: the identity of the encoders is that of their own weights.
     identities = _identities(family, facts, machine.precision)
@@ -121,7 +121,7 @@ def load_model(config: Config, machine: Machine, on_bytes: Callable[[float, floa
 
 
 def placement_of(family: ModelFamily, facts: phases.PhaseFacts, machine: Machine) -> Placement:
-    """Return what moves the parts of a model as the phases of a run come and go."""
+    """Return the placement that moves the parts of a model between devices as the phase changes."""
     return Placement(
         {name: part.module for name, part in family.parts.items()},
         train_device=machine.train_device,
@@ -132,7 +132,7 @@ def placement_of(family: ModelFamily, facts: phases.PhaseFacts, machine: Machine
 
 
 def _memory_of(settings: PartSettings, part: str, adapters: Sequence[Adapter]) -> PartMemory:
-    """Return how a part saves memory. Whatever waits, its adapter stays with it: it is small, and learns there."""
+    """Return how a part saves memory. Its adapter is never offloaded: it is small, and it is trained there."""
     own = (name for a in adapters if a.part == part for name in a.parameters())
     return PartMemory(
         settings.checkpointing,
@@ -157,8 +157,8 @@ def _attach(family: ModelFamily, settings: AdapterSettings, part_of: PartOf, *, 
         )
         if not targets:
             raise DarkroomError(
-                f"{part.spec.label} is to be trained, but none of its layers can learn with these settings.",
-                advice="Lower clip skip, choose other layers, or switch its training off.",
+                f"{part.spec.label} is set to be trained, but none of its layers can be trained with these settings.",
+                advice="Lower clip skip, choose other layers, or switch off the training of this part.",
             )
         seed = derive_seed(run_seed, f"adapter {name}")
         adapters.append(kind.attach(name, part.module, targets, settings, seed=seed))
@@ -169,21 +169,21 @@ def _attach(family: ModelFamily, settings: AdapterSettings, part_of: PartOf, *, 
 
 
 def _start_from(path: Path, kind: AdapterKind, family: ModelFamily, adapters: Sequence[Adapter]) -> None:
-    """Give fresh adapters the weights of a file of their kind. Raises DarkroomError where it does not fit the run."""
+    """Load a file of the same adapter type into new adapters. Raises DarkroomError if it does not match the run."""
     by_part = read_layers(path, kind, family.lora_naming, {name: part.module for name, part in family.parts.items()})
     trained = {adapter.part: adapter for adapter in adapters}
     for part, layers in by_part.items():
         if part not in trained:
             label = family.parts[part].spec.label
             raise DarkroomError(
-                f"{path.name} has a LoRA on the {label}, which is not trained in this run.",
-                advice=f"Switch the training of {label} on, or start from another LoRA.",
+                f"{path.name} contains a LoRA for {label}, which is not trained in this run.",
+                advice=f"Switch on the training of {label}, or start from another LoRA.",
             )
         trained[part].load(layers, where=path.name)
 
 
 def _whole_parts(family: ModelFamily, part_of: PartOf) -> dict[str, dict[str, torch.nn.Parameter]]:
-    """Make the parts that learn trainable themselves, and return every weight of each that a gradient can reach."""
+    """Enable gradients on the trained parts, and return every weight of each part that a gradient can reach."""
     parameters = {}
     for name, part in family.parts.items():
         if part.spec.trainable and part_of(name).train:
@@ -198,7 +198,7 @@ def _whole_parts(family: ModelFamily, part_of: PartOf) -> dict[str, dict[str, to
 def _unit(
     part: Part, parameters: dict[str, torch.nn.Parameter], settings: PartSettings, learning_rate: float
 ) -> TrainGroup:
-    """Return the training unit that a part is, or its adapter: it has the part's name and settings."""
+    """Return the training unit of a part or its adapter, with the part's name and settings."""
     own = settings.learning_rate
     return TrainGroup(
         part.spec.name,
@@ -212,7 +212,7 @@ def _unit(
 
 
 def _identities(family: ModelFamily, facts: phases.PhaseFacts, precision: Precision) -> EncoderIdentities:
-    """Return what stands for the encoders in cache keys, as far as a cache is used."""
+    """Return the identities of the encoders for cache keys; empty for encoders whose cache is not used."""
     fingerprints: Mapping[str, str] = {
         name: weights_fingerprint(part.module)
         for name, part in family.parts.items()

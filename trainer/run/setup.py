@@ -1,4 +1,4 @@
-"""What a run is given, and what it has once it is loaded."""
+"""The inputs of a run: config, datasets, machine, commands, log and clocks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainer.run_folder.event_log import EventLog
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """Where a run gets its time from: seconds that only go forward, and the date for names and files."""
+    """The clocks of a run: monotonic seconds, and the date and time for names and files."""
 
     seconds: Callable[[], float] = time.monotonic
     now: Callable[[], datetime] = datetime.now
@@ -27,9 +27,9 @@ class Clocks:
 
 @dataclass(frozen=True, eq=False)
 class RunSetup:
-    """What a run is given: its config, images and machine, its commands and log, its folder, and where it resumes.
+    """The inputs of a run: config, datasets and machine, commands and log, run folder, and the backup it resumes from.
 
-    `approved_code` are the hashes of files of the user's own code that this run may run.
+    `approved_code` are the hashes of the user's own code files that this run may execute.
     """
 
     config: Config

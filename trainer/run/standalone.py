@@ -1,4 +1,4 @@
-"""Painting samples without a run: a base model, and a LoRA file on it."""
+"""Generating samples without a run: from a base model, optionally with a LoRA file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainer.run.model import load_family, placement_of, prepare_parts
 
 
 def generate_samples(config: Config, lora: Path | None) -> list[Image.Image]:
-    """Return the images of a config's enabled prompts. Raises DarkroomError for a LoRA of another model."""
+    """Return one image per enabled prompt of a config. Raises DarkroomError for a LoRA of another model."""
     machine = machine_of(config.general, config.training.precision)
     family = load_family(config.model, config.part)
     prepare_parts(family, machine.precision)
@@ -29,8 +29,9 @@ def generate_samples(config: Config, lora: Path | None) -> list[Image.Image]:
 
 
 def put_adapter_on(family: ModelFamily, path: Path) -> list[Adapter]:
-    """Put an adapter file on a family, each part with the shapes of its layers. Raises DarkroomError for another
-    model's.
+    """Attach the adapters of a file to a family, each part with the shapes of its layers.
+
+    Raises DarkroomError for a file of another model.
     """
     kind = kind_of_file(path)
     modules = {name: part.module for name, part in family.parts.items()}

@@ -1,4 +1,4 @@
-"""Building what moves the weights, and what looks at them as they are."""
+"""Building the stepper, which updates the weights, and the evaluation, which uses them without training."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trainer.step.stepper import Stepper
 def build_stepper(
     training: Training, groups: Sequence[TrainGroup], machine: Machine, *, run_seed: int, total_steps: int
 ) -> Stepper:
-    """Return what moves the weights of groups. The trained parts are on the training device by now."""
+    """Return the stepper of parameter groups. The trained parts must already be on the training device."""
     for group in groups:
         group.master_weight(training.low_precision_updates)
     schedule = training.schedule
@@ -41,7 +41,7 @@ def build_stepper(
 
 
 def evaluation_of(model: LoadedModel, stepper: Stepper) -> Evaluation:
-    """Return how the model is looked at: through its averages, without dropout."""
+    """Return the evaluation mode of a model: with its EMA weights and without dropout."""
     return Evaluation(model.trained_modules, stepper.ema, stepper.optimizer, model.groups)
 
 
@@ -58,5 +58,6 @@ def _ema(settings: EmaSettings, groups: Sequence[TrainGroup], machine: Machine) 
 
 
 def _rounding_generators(run_seed: int, step: int, name: str, device: torch.device) -> torch.Generator:
-    # On the weight's device: there is a number for every number of it. Of each weight's own: they move in any order.
+    # On the weight's device, because it draws one number per element. One generator per weight, because weights are
+    # updated in any order.
     return torch.Generator(device).manual_seed(derive_seed(run_seed, f"rounding {name}", step))

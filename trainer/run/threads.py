@@ -1,4 +1,4 @@
-"""How many processor threads a run uses: given, kept from the run that is resumed, or measured."""
+"""The number of CPU threads of a run: set, kept from the run that is resumed, or measured."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _WORTH_IT = 1.25
 def choose_num_threads(
     wanted: int, *, device_is_cpu: bool, beside_window: bool, clock: Callable[[], float] = time.perf_counter
 ) -> int:
-    """Return the number of threads: `wanted` where it is given, else one, or all that are free if that is faster.
+    """Return the number of threads: `wanted` if it is not 0, otherwise one, or all free cores if that is faster.
 
-    On a busy machine two spinning threads can be several times slower than one, so more are taken only where a short
-    measurement says they pay. Beside a window one core is left to it. A GPU run needs few.
+    On a busy machine two spinning threads can be several times slower than one, so more than one is used only if a
+    short measurement shows a benefit. With `beside_window` one core is left to the window. A GPU run needs few threads.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     most = max(1, cores - 1) if beside_window else cores
@@ -33,7 +33,7 @@ def choose_num_threads(
 
 
 def _seconds(num_threads: int, clock: Callable[[], float]) -> float:
-    """Return the median time of a convolution of the size a small UNet does, with so many threads."""
+    """Return the median time of a convolution as large as those of a small UNet, with `num_threads` threads."""
     former = torch.get_num_threads()
     torch.set_num_threads(num_threads)
     try:

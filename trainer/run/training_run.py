@@ -1,4 +1,4 @@
-"""One training run, step by step: load, fill the caches, build, train, end in order."""
+"""One training run, step by step: load, fill the caches, build, train, end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from trainer.run.stepper import build_stepper
 from trainer.run.watchers import Watchers, build_watchers
 from trainer.step.callback import Callback
 from trainer.step.counters import Counters
-from trainer.step.freezing import freeze_what_is_over, training_parts
+from trainer.step.freezing import freeze_finished_units, training_parts
 from trainer.step.loop import Training, run_loop
 from trainer.step.pauses import Pauses
 from trainer.step.rollout import rollout_mode
@@ -41,11 +41,11 @@ from trainer.step.stepper import Stepper
 
 
 def carry_out(setup: RunSetup) -> None:
-    """Do a whole training run. Raises DarkroomError for what the user can mend."""
+    """Carry out a complete training run. Raises DarkroomError for errors the user can fix."""
     export_file(setup.config, setup.run_dir / "config.json")
     run = prepare(setup)
     training, watchers = run.training, run.watchers
-    is_safe = True  # nothing is learned yet that could be lost
+    is_safe = True  # nothing is trained yet that could be lost
     try:
         dry_run(run)
         is_safe = False
@@ -55,7 +55,7 @@ def carry_out(setup: RunSetup) -> None:
         if watchers.rewards is not None:
             watchers.rewards.at_start(training.counters)
         outcome = run_loop(training)
-        with suppress(StopRequested):  # the training is done: a stop now only cuts the samples short
+        with suppress(StopRequested):  # training is complete: a stop now only ends sampling
             watchers.sampling.at_end(training.counters)
         end(run, outcome)
         is_safe = True
@@ -72,7 +72,7 @@ def carry_out(setup: RunSetup) -> None:
 
 
 def prepare(setup: RunSetup) -> Prepared:
-    """Load the model, fill the caches, build what trains and watches, take over a backup, and announce the run."""
+    """Load the model, fill the caches, build the stepper and the callbacks, restore a backup, and announce the run."""
     model, loaders = _load(setup)
     reward_models = _load_reward_models(setup)
     method = build_method(setup.config.training, reward_models.followed if reward_models else None)
@@ -86,7 +86,7 @@ def prepare(setup: RunSetup) -> Prepared:
 
 
 def dry_run(run: Prepared) -> None:
-    """Try every enabled branch of a run once, before its first step, and leave no trace.
+    """Try every enabled branch of a run once before its first step, without lasting effects.
 
     Raises BranchError, which names the branch and its reason, or StopRequested.
     """
@@ -101,24 +101,26 @@ def _stepper(setup: RunSetup, groups: Sequence[TrainGroup], total_steps: int) ->
 
 
 def _load(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
-    """Load the model, fill the caches, and bring the parts to where training wants them."""
+    """Load the model, fill the caches, and move the parts to their devices for training."""
     config, machine, log = setup.config, setup.machine, setup.log
     log.emit(PhaseChanged("loading", config.model.base_model))
     meter = DownloadMeter(emit=log.emit, desk=setup.desk, clock=setup.clocks.seconds)
     model = load_model(config, machine, meter)
     setup.desk.check()
     caches = caches_of(from_root(config.general.cache_dir), model, machine, setup.desk, log.emit)
-    datasets = up_to_date(setup.datasets, log.emit)  # to load a model can take long
+    datasets = up_to_date(setup.datasets, log.emit)  # loading a model can take long
     loaders = build_loaders(config.data, datasets, model, machine, caches)
     if loaders.training.plans.total_steps(config.training.epochs) == 0:
-        raise DarkroomError("No image is left to learn from.", advice="Look at the warnings: they name the files.")
+        raise DarkroomError(
+            "No image is left to train on.", advice="See the warnings: they name the files that were left out."
+        )
     free_cached_memory(machine.train_device)
     model.placement.enter(phases.TRAIN)
     return model, loaders
 
 
 def _load_reward_models(setup: RunSetup) -> RewardModels | None:
-    """Load what rates images, where the method asks for that; after the caches, which need the room."""
+    """Load the reward models if the method needs them; after the caches are filled, because those need the memory."""
     config = setup.config
     if not method_of(config).needs_reward_models:
         return None
@@ -141,7 +143,7 @@ def _training(
     watchers: Watchers,
     backups: Backups,
 ) -> Training:
-    """Return what the loop sets going, at the step where the run begins or goes on."""
+    """Return the state of the training loop at the step where the run starts or resumes."""
     config = setup.config
     counters = setup.saved.counters if setup.saved else Counters()
     pauses = Pauses(setup.desk, setup.log.emit, setup.clocks.seconds)
@@ -162,12 +164,11 @@ def _training(
     )
 
     def freeze(now: Counters, when: str = "") -> None:
-        for unit in freeze_what_is_over(model.groups, stepper.optimizer, now.moment):
-            setup.log.emit(
-                WarningRaised(f"{unit.label} has stopped learning, as set, {when or f'at step {now.step}'}.")
-            )
+        for unit in freeze_finished_units(model.groups, stepper.optimizer, now.moment):
+            message = f"Training of {unit.label} has stopped as set, {when or f'at step {now.step}'}."
+            setup.log.emit(WarningRaised(message))
 
-    freeze(counters, "before this point")  # of a run that goes on nobody knows at which step
+    freeze(counters, "before this point")  # the exact step is not known for a resumed run
     if setup.backup and setup.saved:
         restore(setup.backup.path, setup.saved, groups=model.groups, stepper=stepper, method=method)
         watchers.validation.search.load_state_dict(setup.saved.validation)
@@ -197,23 +198,23 @@ def _training(
 
 
 def _callbacks(watchers: Watchers, backup: BackupCallback) -> tuple[Callback, ...]:
-    """Return the callbacks in their order: the backup comes last, so that it holds all that the step led to."""
+    """Return the callbacks in order. The backup comes last, so that it contains the results of the others."""
     rewards = (watchers.rewards,) if watchers.rewards is not None else ()
     return (watchers.metrics, watchers.validation, *rewards, watchers.sampling, watchers.saving, backup)
 
 
 def _fitted(setup: RunSetup, counters: Counters, loader: Loader, plan: str) -> Counters:
-    """Return counters that fit the images of today, should they have changed since the backup."""
+    """Return counters that fit the current images, which may have changed since the backup."""
     if plan == plan_fingerprint(loader):
         return counters
     setup.log.emit(
         WarningRaised(
-            "The images or captions have changed since the backup; the run goes on with those of today.",
-            "The present epoch may show some images twice or not at all.",
+            "The images or captions have changed since the backup. The run continues with the current ones.",
+            "The current epoch may use some images twice or not at all.",
         )
     )
     epoch_step = min(counters.epoch_step, loader.plans.num_steps(counters.epoch) - 1)
-    # The group that the run stopped in is another one now: it begins anew.
+    # The accumulation group that the run stopped in has changed: it starts again.
     return counters.with_epoch_step(epoch_step - epoch_step % loader.plans.steps_per_group)
 
 

@@ -1,4 +1,4 @@
-"""Building the callbacks of a run: what watches it, and what writes files on the way."""
+"""Building the callbacks of a run: metrics, validation, sampling, saving and rewards."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from trainer.step.stepper import Stepper
 
 @dataclass(frozen=True, eq=False)
 class Watchers:
-    """The callbacks that also have a part at the beginning or the end of a run, and the log they share."""
+    """The callbacks that are also called at the start or the end of a run, and the log they share."""
 
     metrics: Metrics
     validation: ValidationCallback
@@ -42,7 +42,7 @@ class Watchers:
 
     @property
     def should_stop(self) -> bool:
-        """Whether what is measured says that the run is to end."""
+        """Whether early stopping ends the run, by validation loss or by reward."""
         return self.validation.search.should_stop or (self.rewards is not None and self.rewards.search.should_stop)
 
 
@@ -54,7 +54,7 @@ def build_watchers(
     total_steps: int,
     reward_models: RewardModels | None,
 ) -> Watchers:
-    """Return the callbacks of a run that will have so many steps, and reward models where its method asks some."""
+    """Return the callbacks of a run of `total_steps` steps; `reward_models` only if its method needs them."""
     config, machine, log, desk = setup.config, setup.machine, setup.log, setup.desk
     device, evaluation = machine.train_device, evaluation_of(model, stepper)
     first_step = setup.saved.counters.step if setup.saved else 0
@@ -129,7 +129,7 @@ def _saving(setup: RunSetup, model: LoadedModel, loaders: Loaders, evaluation: E
 
 
 def _exporter(config: Config, model: LoadedModel, dataset: Dataset, samples: Path) -> Exporter:
-    """Return what writes the run's result."""
+    """Return the exporter that writes the run's result."""
     thumbnail = functools.partial(thumbnail_of, samples)
     if model.adapters:
         return AdapterExporter(model.adapters, model.family.lora_naming, config, dataset, thumbnail)

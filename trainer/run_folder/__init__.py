@@ -1,1 +1,1 @@
-"""What a run leaves in its folder: events and backups. Torch-free, for the window reads them too."""
+"""The files in a run's folder: events, backups and the lock. Torch-free, because the window reads them too."""

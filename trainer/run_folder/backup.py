@@ -1,10 +1,10 @@
-"""Backups on disk: written whole or not at all, found again, checked before they are trusted. Torch-free.
+"""Backups on disk: written completely or not at all, listed, and verified before use. Torch-free.
 
 A run's folder is `<workspace>/runs/<stamp>/`; its backups are `backup/step-00000010/`. Each holds a manifest that
-lists every file with its size and SHA-256. What is still being written has another name and is never offered.
+lists every file with its size and SHA-256. An unfinished backup has a temporary name and is never listed.
 
-The newest backup is the one written last. That is not always the one of the highest step: a run can be resumed from an
-older backup, and the later ones are then a branch that it abandons.
+The newest backup is the one written last. It does not always have the highest step: a run can be resumed from an
+older backup, and the later backups are then a branch that the run abandons.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class BackupInfo:
-    """A complete backup: its folder and how far the run was.
+    """A complete backup: its folder, and the step and epoch of the run.
 
-    `created` is when it was written, to the second. `written_us` orders the backups of a run: microseconds since 1970,
-    and always more than that of the backup before, even where a clock was set back.
+    `created` is the time it was written, to the second. `written_us` orders the backups of a run: microseconds since
+    1970, always greater than that of the previous backup, even if the clock was set back.
     """
 
     path: Path
@@ -46,7 +46,7 @@ class BackupInfo:
 
 
 def new_run_dir(workspace: Path, *, now: datetime) -> Path:
-    """Create and return a folder for a new run; never one that exists."""
+    """Create and return a folder for a new run; never an existing one."""
     stem = now.strftime("%Y-%m-%d_%H-%M-%S")
     for suffix in ["", *(f"-{n}" for n in range(2, 1000))]:
         path = workspace / "runs" / (stem + suffix)
@@ -55,13 +55,13 @@ def new_run_dir(workspace: Path, *, now: datetime) -> Path:
         except FileExistsError:
             continue
         return path
-    raise DarkroomError(f"No free name for a new run under {workspace}.", advice="Clear out old runs there.")
+    raise DarkroomError(f"No free name for a new run in {workspace}.", advice="Delete old runs there.")
 
 
 def write_backup(run_dir: Path, *, step: int, epoch: int, now: datetime, write: Callable[[Path], None]) -> BackupInfo:
-    """Write a backup: `write(folder)` puts the files there; then the manifest, then the rename that makes it count.
+    """Write a backup: `write(folder)` writes the files; then the manifest is written, then the folder is renamed.
 
-    An earlier backup of the same step gives way once this one is complete.
+    An earlier backup of the same step is replaced once this one is complete.
     """
     destination = run_dir / "backup" / f"step-{step:08d}"
     created = now.isoformat(timespec="seconds")
@@ -81,7 +81,7 @@ def write_backup(run_dir: Path, *, step: int, epoch: int, now: datetime, write: 
         try:
             shutil.rmtree(destination)
             fresh.rename(destination)
-        except OSError:  # somebody looks into the old one: then the new one stays where it is
+        except OSError:  # another program has the old folder open: the new one keeps its name
             destination = fresh
     return BackupInfo(destination, step, epoch, created, written_us)
 
@@ -89,11 +89,11 @@ def write_backup(run_dir: Path, *, step: int, epoch: int, now: datetime, write: 
 def list_backups(run_dir: Path) -> list[BackupInfo]:
     """Return the complete backups of a run in the order they were written, the newest last.
 
-    Only names and sizes are checked; hashes are for `verify`.
+    Only names and sizes are checked; `verify` compares the hashes.
     """
     try:
         folders = list((run_dir / "backup").glob("step-*"))
-    except (OSError, ValueError):  # a name no folder can have
+    except (OSError, ValueError):  # not a valid folder name
         return []
     found = [backup for folder in folders if (backup := _backup_at(folder))]
     return sorted(found, key=lambda b: (b.written_us, b.step, b.path.name))
@@ -111,9 +111,9 @@ def abandoned_by(backup: BackupInfo) -> list[BackupInfo]:
 
 
 def make_newest(backup: BackupInfo, *, now: datetime) -> BackupInfo:
-    """Let a backup that a run resumes from count as the newest of the run from now on, unless it does already.
+    """Mark a backup that a run resumes from as the newest of the run, unless it is already.
 
-    Otherwise a process that is killed before its next backup would leave the abandoned branch as the newest. The
+    Otherwise the abandoned branch would still be the newest if the process is killed before its next backup. The
     manifest is replaced atomically; nothing else changes. Raises OSError.
     """
     manifest = _read_manifest(backup.path)
@@ -125,7 +125,7 @@ def make_newest(backup: BackupInfo, *, now: datetime) -> BackupInfo:
 
 
 def newest_resumable(workspace: Path) -> BackupInfo | None:
-    """Return the newest backup of the newest run under a workspace that has one."""
+    """Return the newest backup of the newest run in a workspace that has a backup; None if there is none."""
     try:
         runs = sorted((workspace / "runs").iterdir(), key=lambda run: _age(run.name), reverse=True)
     except (OSError, ValueError):
@@ -134,9 +134,9 @@ def newest_resumable(workspace: Path) -> BackupInfo | None:
 
 
 def find_backup(path: Path) -> BackupInfo:
-    """Return the backup that a path means: a backup, a run (its newest one), or a workspace (its newest run's).
+    """Return the backup a path refers to: a backup, a run (its newest backup), or a workspace (of its newest run).
 
-    Raises DarkroomError where there is none.
+    Raises DarkroomError if there is none.
     """
     if (backup := _backup_at(path)) is not None:
         return backup
@@ -146,7 +146,7 @@ def find_backup(path: Path) -> BackupInfo:
         return newest
     raise DarkroomError(
         f"There is no complete backup in {path}.",
-        advice="Name a run's folder (workspace/runs/...), one of its backups, or the workspace.",
+        advice="Choose a run's folder (workspace/runs/...), one of its backups, or the workspace.",
     )
 
 
@@ -158,13 +158,13 @@ def verify(backup: BackupInfo) -> None:
         file = backup.path / name
         if sha256 is None or not file.is_file() or _sha256(file) != sha256:
             raise DarkroomError(
-                f"The backup {backup.path} is damaged: {name} is not what was written.",
+                f"The backup {backup.path} is damaged: {name} does not match its checksum.",
                 advice="Resume from an older backup of the run.",
             )
 
 
 def remove_older(run_dir: Path, *, keep: int) -> None:
-    """Remove the complete backups of a run but the `keep` written last; 0 keeps all. The newest always stays."""
+    """Remove all complete backups of a run except the `keep` newest; 0 keeps all."""
     if keep > 0:
         for backup in list_backups(run_dir)[:-keep]:
             shutil.rmtree(backup.path, ignore_errors=True)
@@ -179,7 +179,7 @@ def _backup_at(folder: Path) -> BackupInfo | None:
 
 
 def _written_us(manifest: dict[str, Any]) -> int:
-    """Return what orders a backup by when it was written; manifests of older programs only have the second."""
+    """Return the time a backup was written, for ordering; manifests of older versions only have the second."""
     match manifest:
         case {"written_us": int(written_us)}:
             return written_us
@@ -190,12 +190,12 @@ def _written_us(manifest: dict[str, Any]) -> int:
 def _microseconds(created: str) -> int:
     try:
         return int(datetime.fromisoformat(created).timestamp()) * 1_000_000
-    except (ValueError, OverflowError, OSError):  # no date
+    except (ValueError, OverflowError, OSError):  # not a valid date
         return 0
 
 
 def _next_written_us(run_dir: Path, now: datetime) -> int:
-    """Return the time for the next backup of a run: now, or just after its newest where the clock is behind that."""
+    """Return the time for the next backup of a run: now, or just after its newest if the clock is behind that."""
     newest_us = max((b.written_us for b in list_backups(run_dir)), default=0)
     return max(int(now.timestamp() * 1_000_000), newest_us + 1)
 
@@ -228,12 +228,12 @@ def _is_entry(facts: object) -> bool:
 
 
 def _age(name: str) -> tuple[str, int, str]:
-    """Return what orders runs by age: their second, then the number behind it, of which "-10" follows "-9"."""
+    """Return a sort key that orders runs by age: the second, then the numeric suffix ("-10" follows "-9")."""
     return name[:19], len(name), name
 
 
 def _remove_unfinished(folder: Path) -> None:
-    """Remove what a run that was killed had begun to write: it can be gigabytes, and is of no use."""
+    """Remove unfinished backups of a killed run: they can be gigabytes and cannot be used."""
     for unfinished in folder.glob(f".step-*{TEMPORARY_MARK}*"):
         if f"{TEMPORARY_MARK}old-" not in unfinished.name:
             shutil.rmtree(unfinished, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Where events go: to whoever listens, and as lines into the run's events.jsonl."""
+"""The event log: passes events to the listener and appends them as lines to the run's events.jsonl."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from trainer.events import (
 from trainer.run_folder.run_lock import RunLock
 
 EVENTS_FILE = "events.jsonl"
-_NOT_KEPT = (DownloadProgress, CacheProgress, SampleProgress)  # too many, and of no use afterwards
+_NOT_KEPT = (DownloadProgress, CacheProgress, SampleProgress)  # too many, and not needed afterwards
 
 
 def read_events(run_dir: Path) -> Iterator[Event]:
-    """Yield what a run has told so far, all its attempts one after the other; nothing where it left no file.
+    """Yield the events of a run so far, of all its attempts in order; nothing if there is no file.
 
-    Lines of another kind, a newer program's or half written ones, are passed over.
+    Lines that are not events (from a newer version, or half written) are skipped.
     """
     try:
         with (run_dir / EVENTS_FILE).open(encoding="utf-8", errors="replace") as file:
@@ -46,7 +46,7 @@ def read_events(run_dir: Path) -> Iterator[Event]:
 
 
 class EventLog:
-    """Passes events on and keeps them in a file, once there is one. The run's folder is locked while it is open."""
+    """Passes events on and writes them to a file once it is open. The run's folder is locked while it is open."""
 
     def __init__(self, listener: Callable[[Event], None], now: Callable[[], datetime]) -> None:
         self._listener = listener
@@ -60,9 +60,9 @@ class EventLog:
         self.run_dir: Path | None = None
 
     def emit(self, event: Event) -> None:
-        """Tell an event, without any secret in its texts. A phase that already is is not told again.
+        """Report an event, with secrets removed from its texts. An unchanged phase is not reported again.
 
-        A file that cannot be written, as on a full disk, is no reason to raise: the listener always gets the event.
+        A file that cannot be written, for example on a full disk, raises nothing: the listener always gets the event.
         """
         event = without_secrets(event)
         if isinstance(event, PhaseChanged):
@@ -74,14 +74,14 @@ class EventLog:
             self._write(event)
 
     def open(self, run_dir: Path) -> None:
-        """Lock a run's folder and begin to keep events there, those so far included, and the log of the program.
+        """Lock a run's folder and start writing there: all events, including earlier ones, and the program's log.
 
-        Raises DarkroomError where another run has the folder, and OSError; `run_dir` is set once the folder is ours.
+        Raises DarkroomError if another run uses the folder, and OSError. `run_dir` is set once the folder is locked.
         """
         self._lock = RunLock(run_dir)
         self.run_dir = run_dir
         self._file = (run_dir / EVENTS_FILE).open("ab+", buffering=0)
-        if _ends_in_mid_line(self._file):  # the process before was killed, or the disk was full
+        if _ends_in_mid_line(self._file):  # the previous process was killed, or the disk was full
             self._waiting = b"\n" + self._waiting
         self._write_waiting()
         self._handler = logging.FileHandler(run_dir / "log.txt", encoding="utf-8")
@@ -89,7 +89,7 @@ class EventLog:
         logging.getLogger().addHandler(self._handler)
 
     def close(self) -> None:
-        """Close the files and unlock the folder. Never raises for a full disk."""
+        """Close the files and unlock the folder. Does not raise on a full disk."""
         if self._handler is not None:
             logging.getLogger().removeHandler(self._handler)
             with suppress(OSError):
@@ -104,20 +104,20 @@ class EventLog:
             self._lock = None
 
     def _write(self, event: Event) -> None:
-        """Add an event's line to those that wait, and write them. The first time that fails, a warning says so."""
+        """Append an event's line to the pending ones and write them. The first failure emits a warning."""
         self._waiting += to_line(event, time=self._now().isoformat(timespec="milliseconds")).encode() + b"\n"
         was_failing = self._is_failing
         self._write_waiting()
         if self._is_failing and not was_failing and not isinstance(event, RunFinished | RunFailed):
             self.emit(
                 WarningRaised(
-                    f"{EVENTS_FILE} in the run's folder cannot be written at the moment.",
-                    "The run continues, but backups need room too: check the disk.",
+                    f"{EVENTS_FILE} in the run's folder cannot be written.",
+                    "The run continues, but backups need disk space too: check the disk.",
                 )
             )
 
     def _write_waiting(self) -> None:
-        """Write what waits; what cannot be written, as on a full disk, waits for the next time."""
+        """Write the pending lines; lines that cannot be written, for example on a full disk, stay pending."""
         try:
             while self._waiting and self._file is not None:
                 self._waiting = self._waiting[self._file.write(self._waiting) :]

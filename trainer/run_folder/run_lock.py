@@ -1,9 +1,9 @@
-"""The lock on a run's folder: only one run at a time may write there. Torch-free.
+"""The lock on a run's folder: only one run at a time may write to it. Torch-free.
 
-The system holds the lock on `run.lock` while the file is open and drops it however the process ends, so the file of a
-killed process is recognized as stale by being unlocked. The file names the process that holds it. On a file system
-without locks (some network drives) that name decides: the process is alive if its id is in use by a process with the
-same start time; a process id that was reused has another one.
+The system holds the lock on `run.lock` while the file is open and releases it however the process ends, so the file of
+a killed process is stale because it is unlocked. The file names the process that holds it. On a file system without
+locks (some network drives) that entry decides: the process is alive if its id is in use by a process with the same
+start time; a reused process id has another start time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Holder:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process still runs. One of another computer counts as alive: it cannot be asked from here."""
+        """Whether the process still runs. A process of another computer counts as alive: it cannot be checked."""
         return self.host != platform.node() or abs(_start_of(self.pid) - self.started) < _SAME_START_SECONDS
 
 
@@ -45,7 +45,7 @@ class RunLock:
     """A lock on a run's folder, held from its creation until `release`."""
 
     def __init__(self, run_dir: Path) -> None:
-        """Lock the folder. Raises DarkroomError where another run holds it, OSError where nothing can be written."""
+        """Lock the folder. Raises DarkroomError if another run holds the lock, OSError if it cannot be written."""
         self._path = run_dir / LOCK_FILE
         self._file = _locked(self._path)
         try:
@@ -60,17 +60,17 @@ class RunLock:
         """Unlock the folder and remove the lock file."""
         if self._file.closed:
             return
-        if sys.platform != "win32":  # while it is locked: so this cannot be the file of the next run
+        if sys.platform != "win32":  # before unlocking, so that this cannot be the file of the next run
             with suppress(OSError):
                 self._path.unlink()
         self._file.close()
-        if sys.platform == "win32":  # an open file cannot be removed there, and so neither that of the next run
+        if sys.platform == "win32":  # an open file cannot be removed there, so the next run's file is safe
             with suppress(OSError):
                 self._path.unlink()
 
 
 def _locked(path: Path) -> BinaryIO:
-    """Return the lock file, opened and locked. Raises DarkroomError where it is locked already."""
+    """Return the lock file, opened and locked. Raises DarkroomError if it is already locked."""
     while True:
         file = path.open("ab+", buffering=0)
         try:
@@ -79,17 +79,17 @@ def _locked(path: Path) -> BinaryIO:
             if is_free is False:
                 raise _in_use(path, holder)
             if is_free is None and holder is not None and holder.is_alive:
-                raise _in_use(path, holder, f"If that process is gone, delete {path}.")
+                raise _in_use(path, holder, f"If that process no longer runs, delete {path}.")
             if _is_at(path, file):
                 return file
         except BaseException:
             file.close()
             raise
-        file.close()  # it was released and removed in the moment before it was locked: try again
+        file.close()  # it was released and removed just before it was locked: try again
 
 
 def _try_lock(file: BinaryIO) -> bool | None:
-    """Return whether the system gave us the lock on a file; None where the file system has no locks."""
+    """Return whether the file was locked; None if the file system does not support locks."""
     try:
         if sys.platform == "win32":
             import msvcrt
@@ -106,7 +106,7 @@ def _try_lock(file: BinaryIO) -> bool | None:
 
 
 def _read_holder(file: BinaryIO) -> Holder | None:
-    """Return the process that a lock file names; None where it names none, as after a full disk."""
+    """Return the process a lock file names; None if it names none, for example after a full disk."""
     file.seek(0)
     try:
         data = json.loads(file.read(_MAX_TEXT_BYTES))
@@ -127,7 +127,7 @@ def _is_at(path: Path, file: BinaryIO) -> bool:
 
 
 def _start_of(pid: int) -> float:
-    """Return the start time of a process in seconds since 1970; minus infinity where there is none."""
+    """Return the start time of a process in seconds since 1970; minus infinity if there is no such process."""
     import psutil
 
     try:
@@ -139,12 +139,12 @@ def _start_of(pid: int) -> float:
 def _in_use(path: Path, holder: Holder | None, if_gone: str = "") -> DarkroomError:
     match holder:
         case None:
-            who = "another process"
+            name = "another process"
         case Holder(pid=pid) if pid == os.getpid() and holder.host == platform.node():
-            who = f"another run of this program (process {pid})"
+            name = f"another run of this program (process {pid})"
         case Holder(pid=pid, host=host):
-            who = f"another process (process {pid} on {host})"
+            name = f"another process (process {pid} on {host})"
     return DarkroomError(
-        f"The run's folder {path.parent} is in use by {who}.",
-        advice=f"Wait until that run has ended, or stop it; then resume. {if_gone}".strip(),
+        f"The run's folder {path.parent} is in use by {name}.",
+        advice=f"Wait until that run has ended, or stop it. Then resume. {if_gone}".strip(),
     )

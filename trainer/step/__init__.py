@@ -1,1 +1,1 @@
-"""One optimizer step after the other: the loop, the step, precision, freezing, the watchdog."""
+"""The training steps: loop, stepper, precision, freezing, watchdog."""

@@ -1,4 +1,4 @@
-"""What the loop and the dry run ask of a callback. The callbacks themselves are in `trainer/callbacks`, above."""
+"""The protocol of callbacks, used by the loop and the dry run. The callbacks themselves are in `trainer/callbacks`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainer.step.stepper import StepOutcome, Stepper
 
 @dataclass(frozen=True, eq=False)
 class DryRunCheck:
-    """One branch of a run: what it is, as in "a training step", what to do if memory is short, and how it is tried."""
+    """One branch of a run to try: its name (such as "a training step"), advice if memory runs out, and a function."""
 
     what: str
     if_too_large: str
@@ -22,7 +22,7 @@ class DryRunCheck:
 
 @dataclass(frozen=True, eq=False)
 class DryRunState:
-    """Where a run is, and a few small weights with what moves them: a run in small, to be tried and thrown away."""
+    """The state of a dry run: the run's counters, and a few small weights with their stepper, discarded afterwards."""
 
     counters: Counters
     groups: Sequence[TrainGroup]
@@ -31,7 +31,7 @@ class DryRunState:
 
 @dataclass(frozen=True, slots=True)
 class StepView:
-    """A step that was just finished: the counters before and after it, what it came to, how long it took."""
+    """A step that has just finished: the counters before and after it, its outcome and its duration."""
 
     before: Counters
     now: Counters
@@ -42,12 +42,12 @@ class StepView:
 
 
 class Callback(Protocol):
-    """Something that happens beside the steps. It never changes what the next step does."""
+    """Work done between steps. It never changes what the next step does."""
 
     def after_step(self, view: StepView) -> None:
         """Called after every step, in the order the run lists its callbacks."""
         ...
 
-    def dry_run_checks(self, small: DryRunState) -> Sequence[DryRunCheck]:
-        """Return what of its work, where that is enabled, a run should try once before its first step."""
+    def dry_run_checks(self, state: DryRunState) -> Sequence[DryRunCheck]:
+        """Return the checks of its enabled work that a run should try once before its first step."""
         ...

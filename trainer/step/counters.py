@@ -1,4 +1,4 @@
-"""How far a run is: the counters that, with the run's seed, decide everything that is drawn."""
+"""The progress of a run: the counters that, with the run's seed, determine all random numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SMOOTHING = 0.98
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Full steps done, full epochs done, steps done of the present epoch, and what was counted on the way."""
+    """Full steps done, full epochs done, steps done in the current epoch, and running totals."""
 
     step: int = 0
     epoch: int = 0
@@ -26,13 +26,13 @@ class Counters:
 
     @property
     def moment(self) -> Moment:
-        """The point in the run, for asking whether something is due."""
+        """The current point in the run, to check whether something is due."""
         return Moment(self.step, self.epoch, self.training_seconds)
 
     def after_step(
         self, *, epoch_steps: int, num_images: int, seconds: float, loss: float | None, was_skipped: bool
     ) -> Self:
-        """Return the counters after one more optimizer step; with the last of an epoch the next one begins."""
+        """Return the counters after one more optimizer step; the last step of an epoch starts the next one."""
         ends_epoch = self.epoch_step + 1 >= epoch_steps
         return replace(
             self,
@@ -48,15 +48,15 @@ class Counters:
         )
 
     def after_empty_epoch(self) -> Self:
-        """Return the counters at the next epoch, where this one shows no image (with repeats below one)."""
+        """Return the counters at the next epoch; for an epoch without images (repeats below one)."""
         return replace(self, epoch=self.epoch + 1, epoch_step=0)
 
     def with_epoch_step(self, epoch_step: int) -> Self:
-        """Return the counters at another step of the present epoch."""
+        """Return the counters at another step of the current epoch."""
         return replace(self, epoch_step=epoch_step)
 
     def _smoothed(self, loss: float | None) -> float | None:
-        """Return the running mean of losses; it weighs the first ones alike and then forgets slowly."""
+        """Return the running mean of losses: a plain mean of the first ones, then an exponential moving average."""
         if loss is None:
             return self.smoothed_loss
         if self.smoothed_loss is None:

@@ -1,4 +1,4 @@
-"""Looking at the model as it is, without a trace: averaged weights where they are kept, no dropout, no gradients."""
+"""Evaluating the model without side effects: EMA weights if there are any, no dropout, no gradients."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Evaluation:
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        """Be in evaluation for a while; weights and modes come back as they were, also after an exception."""
+        """Evaluate within this context; weights and modes are restored afterwards, also after an exception."""
         weights = self.ema.swapped_in() if self.ema else optimizer_in_evaluation(self.optimizer, self.groups)
         with weights, torch.no_grad(), evaluation_mode(self.trained_modules):
             yield
 
     @contextlib.contextmanager
     def values(self) -> Iterator[Mapping[str, torch.Tensor]]:
-        """Yield the weights to save, exact, by full parameter name: the averages where they are kept."""
+        """Yield the exact weights to save, by full parameter name: the EMA weights if there are any."""
         if self.ema is not None:
             yield self.ema.averages
             return
@@ -41,7 +41,7 @@ class Evaluation:
 
 @contextlib.contextmanager
 def evaluation_mode(trained_modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Put modules into evaluation mode for a while; each submodule's own mode comes back."""
+    """Put modules into evaluation mode within this context; the mode of each submodule is restored."""
     modes = {m: m.training for trained in trained_modules for m in trained.modules()}
     try:
         for module in trained_modules:
@@ -54,11 +54,11 @@ def evaluation_mode(trained_modules: Sequence[nn.Module]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def optimizer_in_evaluation(optimizer: torch.optim.Optimizer, groups: Sequence[TrainGroup]) -> Iterator[None]:
-    """Put an optimizer that has an evaluation mode into it for a while; others are left alone.
+    """Put an optimizer into evaluation mode within this context, if it has one; others are unchanged.
 
-    Schedule-free optimizers (Defazio et al. 2024, "The Road Less Scheduled", algorithm 1) learn at one point and are
-    judged at another, between which `eval()` and `train()` move the weights. The way back rounds, so each weight is
-    given its own bits again.
+    Schedule-free optimizers (Defazio et al. 2024, "The Road Less Scheduled", algorithm 1) train at one point and are
+    evaluated at another; `eval()` and `train()` move the weights between them. Moving back rounds, so the exact bits of
+    each weight are restored.
     """
     to_evaluation, to_training = getattr(optimizer, "eval", None), getattr(optimizer, "train", None)
     if not callable(to_evaluation) or not callable(to_training):

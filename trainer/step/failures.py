@@ -1,4 +1,4 @@
-"""What went wrong, as a sentence a person understands and an advice that helps."""
+"""Explaining errors to the user: a plain sentence and an advice."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _NOT_DETERMINISTIC = " does not have a deterministic implementation"
 
 
 class BranchError(DarkroomError):
-    """A branch of a run failed when it was tried before the first step. `__cause__` is what went wrong in it."""
+    """A branch of a run failed in the dry run before the first step. `__cause__` is the error in it."""
 
 
-def is_mendable(error: BaseException) -> bool:
-    """Whether the sentence of an error says all there is to know; technical details help with the others."""
+def is_fixable(error: BaseException) -> bool:
+    """Whether the user can fix an error from its message alone; the others need technical details."""
     if isinstance(error, BranchError):
         return isinstance(error.__cause__, DarkroomError)
     return isinstance(error, DarkroomError)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out. On the processor torch says it with a plain RuntimeError."""
+    """Whether an error means that memory ran out. On a CPU torch raises a plain RuntimeError for it."""
     if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):
         return True
     return isinstance(error, torch.OutOfMemoryError | MemoryError)
@@ -50,15 +50,15 @@ def explain(error: BaseException) -> tuple[str, str]:
             return (
                 f"Deterministic mode is on, but torch's {operation} has no deterministic implementation on this "
                 "device.",
-                "Switch deterministic mode off, or remove what uses this operation; the details file shows where.",
+                "Switch off deterministic mode, or the feature that uses this operation; the details file shows where.",
             )
         case OSError() if error.errno == errno.ENOSPC:
-            return "The disk is full.", "Make room, then resume: the newest backup is complete."
+            return "The disk is full.", "Free some space, then resume: the newest backup is complete."
         case OSError():
             return f"A file could not be read or written: {error}.", "Check the path and its permissions."
         case _:
             text = str(error).strip().splitlines()
             return (
-                f"The program made a mistake: {type(error).__name__}: {text[0] if text else 'no message'}.",
-                "The details file shows where; please report it.",
+                f"An unexpected error occurred: {type(error).__name__}: {text[0] if text else 'no message'}.",
+                "This is a bug in the program. Please report it with the details file.",
             )

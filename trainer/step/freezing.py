@@ -1,4 +1,4 @@
-"""Ending the training of a unit in mid-run, when its time has come."""
+"""Ending the training of a unit during a run, once its "stop after" point is reached."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from modules.optim.param_groups import TrainGroup, freeze
 from modules.settings.every import Moment
 
 
-def freeze_what_is_over(
+def freeze_finished_units(
     groups: Sequence[TrainGroup], optimizer: torch.optim.Optimizer, moment: Moment
 ) -> list[TrainGroup]:
-    """Freeze each unit whose span has passed and return those that were frozen now.
+    """Freeze each unit that has reached its stop and return those that were frozen now.
 
-    A function of the moment alone: a resumed run freezes at once what the uninterrupted one had frozen by then.
+    It depends on the moment alone: a resumed run immediately freezes what the uninterrupted run had frozen by then.
     """
     over = [g for g in groups if g.is_training and g.stop_after.is_over(moment)]
     for group in over:
@@ -24,5 +24,5 @@ def freeze_what_is_over(
 
 
 def training_parts(groups: Sequence[TrainGroup]) -> tuple[str, ...]:
-    """Return the names of the units that still train."""
+    """Return the names of the units that are still trained."""
     return tuple(g.name for g in groups if g.is_training)

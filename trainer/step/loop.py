@@ -1,4 +1,4 @@
-"""The training loop. It orders events and does nothing else."""
+"""The training loop. It calls the other components in order and does nothing else."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LoopOutcome = Literal["finished", "nothing_left", "stopped_early"]
 
 @dataclass(eq=False)
 class Training:
-    """What the loop sets going. `counters` is where the run is: always at a full step."""
+    """The components of the loop. `counters` is the progress of the run, always at a full step."""
 
     loader: Loader
     method: TrainingMethod
@@ -49,9 +49,9 @@ class Training:
 
 
 def run_loop(training: Training) -> LoopOutcome:
-    """Train to the last epoch, or until no part is left that learns or what watches the run says it is enough.
+    """Train to the last epoch, or until no part is trained any more or early stopping ends the run.
 
-    Raises StopRequested between micro-batches once the run is to stop; the step under way is then forgotten.
+    Raises StopRequested between micro-batches once the run is to stop; the unfinished step is then discarded.
     """
     while training.counters.epoch < training.epochs:
         if not training_parts(training.groups):
@@ -63,7 +63,7 @@ def run_loop(training: Training) -> LoopOutcome:
 
 
 def train_epoch(training: Training) -> None:
-    """Train the rest of the present epoch."""
+    """Train the rest of the current epoch."""
     epoch, stepper = training.counters.epoch, training.stepper
     epoch_steps = training.loader.plans.num_steps(epoch)
     if epoch_steps == 0:
@@ -92,8 +92,8 @@ def train_epoch(training: Training) -> None:
 def add_micro_batch(
     batch: StepBatch, method: TrainingMethod, stepper: Stepper, context: StepContext, precision: Precision
 ) -> StepLoss:
-    """Add what a method says of a batch to a stepper's gradients, and return the loss."""
-    # Dropout inside the model draws from the global generator: each micro-batch has its own beginning of it.
+    """Add the gradient of a method's loss for a batch to a stepper, and return the loss."""
+    # Dropout inside the model uses the global generator, so it is seeded for each micro-batch.
     seed = derive_seed(context.run_seed, "dropout", batch.step, batch.micro_batch)
     with seeded_global_rng(seed, context.device):
         with precision.autocast():
@@ -104,11 +104,11 @@ def add_micro_batch(
 
 
 def finish_step(training: Training, epoch_steps: int, started: float) -> None:
-    """Move the weights, count the step, freeze what is over, and let the callbacks have their turn."""
+    """Update the weights, count the step, freeze parts that reached their stop, and call the callbacks."""
     before = training.counters
     outcome = training.stepper.finish(before.step)
     seconds = training.clock() - started
-    learned = training_parts(training.groups)
+    trained_parts = training_parts(training.groups)
     training.counters = before.after_step(
         epoch_steps=epoch_steps,
         num_images=outcome.num_images,
@@ -118,11 +118,11 @@ def finish_step(training: Training, epoch_steps: int, started: float) -> None:
     )
     if training.counters.num_skipped_in_a_row > training.max_consecutive_skipped_steps:
         raise DarkroomError(
-            f"{training.counters.num_skipped_in_a_row} steps in a row gave no usable numbers; the run was stopped at "
-            f"step {training.counters.step}.",
-            advice="Lower the learning rate, or choose another precision. The newest backup is from before.",
+            f"The loss or gradient was NaN or infinite in {training.counters.num_skipped_in_a_row} steps in a row. The "
+            f"run was stopped at step {training.counters.step}.",
+            advice="Lower the learning rate, or choose another precision. Skipped steps do not change the weights.",
         )
     training.freeze(training.counters)
-    view = StepView(before, training.counters, outcome, seconds, epoch_steps, learned)
+    view = StepView(before, training.counters, outcome, seconds, epoch_steps, trained_parts)
     for callback in training.callbacks:
         callback.after_step(view)

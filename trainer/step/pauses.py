@@ -1,4 +1,4 @@
-"""Where a step may be interrupted: a stop goes through, a pause is waited out and does not count as training."""
+"""Interruptions within a step: a stop raises, a pause waits and does not count as training time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainer.events import Event, PhaseChanged
 
 
 class Pauses:
-    """Asks the desk between micro-batches, and between the denoising steps of a method that paints."""
+    """Checks the desk between micro-batches, and between the denoising steps of a method that samples images."""
 
     def __init__(self, desk: CommandDesk, emit: Callable[[Event], None], clock: Callable[[], float]) -> None:
         self._desk = desk
@@ -23,10 +23,10 @@ class Pauses:
             self._desk.check()
             return
         start = self._clock()
-        self._desk.check(lambda waits: self._emit(PhaseChanged("paused" if waits else "training")))
+        self._desk.check(lambda is_paused: self._emit(PhaseChanged("paused" if is_paused else "training")))
         self._seconds += self._clock() - start
 
     def take_seconds(self) -> float:
-        """Return the seconds that were spent waiting since the last call."""
+        """Return the seconds spent paused since the last call."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds

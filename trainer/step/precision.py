@@ -1,4 +1,4 @@
-"""The number format of the mathematics: autocast, the loss scaler of float16, TF32."""
+"""The precision of a run: autocast, the gradient scaler of float16, TF32."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from torch.nn.functional import group_norm, layer_norm
 
 from modules.system.devices import Device
 
-# Torch reads it at the first matrix product on a GPU. Without one of these values it refuses them in deterministic mode
-# (NVIDIA's cuBLAS documentation, "Results reproducibility").
+# Torch reads it at the first matrix product on a GPU. In deterministic mode torch raises an error unless it has one of
+# these values (NVIDIA's cuBLAS documentation, "Results reproducibility").
 CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 _REPEATABLE_WORKSPACES = (":4096:8", ":16:8")
 
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """What a config's precision means on a device."""
+    """A config's precision on a device."""
 
     name: str
     device: Device
 
     @property
     def compute_dtype(self) -> torch.dtype:
-        """The dtype matrix products are done in, and in which batches arrive."""
+        """The dtype of matrix products and of batches."""
         match self.name:
             case "bfloat16":
                 return torch.bfloat16
@@ -42,23 +42,23 @@ class Precision:
 
     @property
     def tf32(self) -> Literal["none", "convolutions", "all"]:
-        """What `process_settings` allows to be rounded to TF32 where the device computes in float32."""
+        """Which operations `process_settings` allows to use TF32 when the device computes in float32."""
         if self.name == "tfloat32":
             return "all"
         return "none" if self.name == "float32" or self.device.is_cpu else "convolutions"
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Return the context every forward pass of a run is done in."""
+        """Return the autocast context for every forward pass of a run."""
         if self.compute_dtype == torch.float32:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self.compute_dtype)
 
     def prepare(self, part: nn.Module) -> None:
-        """Have the norms of a part computed in float32 where a CPU would refuse them, in place.
+        """Compute the norms of a part in float32 if a CPU would raise an error for them, in place.
 
-        That is where the weights are in one 16-bit format and the precision is the other. On a GPU autocast computes
-        every norm in float32; on a CPU it leaves them alone, and the kernels take activations in one 16-bit format
-        with weights in the other for an error ("mixed dtype").
+        That is the case if the weights have one 16-bit dtype and the precision is the other. On a GPU autocast computes
+        every norm in float32; on a CPU it does not, and the kernels raise an error for activations in one 16-bit dtype
+        with weights in the other ("mixed dtype").
         """
         if self.device.type != "cpu" or self.compute_dtype == torch.float32:
             return
@@ -67,7 +67,7 @@ class Precision:
                 layer.forward = partial(_norm_in_float32, layer)  # type: ignore[method-assign]
 
     def make_scaler(self) -> torch.amp.GradScaler:
-        """Return the loss scaler: at work for float16, whose gradients would vanish, else passing all through."""
+        """Return the gradient scaler: enabled for float16, whose gradients would underflow, otherwise disabled."""
         return torch.amp.GradScaler(self.device.type, enabled=self.name == "float16")
 
 
@@ -77,7 +77,7 @@ def _is_other_16_bit(layer: nn.LayerNorm | nn.GroupNorm, compute_dtype: torch.dt
 
 
 def _norm_in_float32(layer: nn.LayerNorm | nn.GroupNorm, x: torch.Tensor) -> torch.Tensor:
-    """Return the norm of x in float32; the weights are read at each call, as they may be on their way."""
+    """Return the norm of x in float32; the weights are read at each call, because they may be moved or trained."""
     weight, bias = layer.weight.float(), None if layer.bias is None else layer.bias.float()
     if isinstance(layer, nn.LayerNorm):
         return layer_norm(x.float(), layer.normalized_shape, weight, bias, layer.eps)
@@ -86,12 +86,12 @@ def _norm_in_float32(layer: nn.LayerNorm | nn.GroupNorm, x: torch.Tensor) -> tor
 
 @contextlib.contextmanager
 def process_settings(*, num_threads: int, precision: str, deterministic: bool) -> Iterator[None]:
-    """Set what torch keeps per process, for as long as a run lasts; nothing leaks into the next one.
+    """Set torch's process-wide settings for the duration of a run; they are restored afterwards.
 
-    With the precision "float32" nothing is computed in TF32, to which torch else rounds what convolutions take on a
-    GPU; with "tfloat32" the products of matrices are, too. In a deterministic run an operation without a
-    deterministic implementation raises RuntimeError. With warnings only, attention's backward pass would stay
-    nondeterministic: torch chooses its deterministic form only where it has to.
+    With the precision "float32" nothing is computed in TF32, which torch otherwise uses for convolutions on a GPU; with
+    "tfloat32" matrix products use it, too. In a deterministic run an operation without a deterministic implementation
+    raises RuntimeError. With `warn_only` attention's backward pass would stay nondeterministic: torch chooses the
+    deterministic implementation only if it must.
     """
     threads = torch.get_num_threads()
     matmul, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
@@ -109,7 +109,7 @@ def process_settings(*, num_threads: int, precision: str, deterministic: bool) -
 
 @contextlib.contextmanager
 def _deterministic(is_on: bool) -> Iterator[None]:
-    """Switch torch's deterministic algorithms on or off for a while, with the environment variable they need."""
+    """Switch torch's deterministic algorithms on or off in this context, with the environment variable they need."""
     was_on = torch.are_deterministic_algorithms_enabled()
     only_warned = torch.is_deterministic_algorithms_warn_only_enabled()
     workspace = os.environ.get(CUBLAS_WORKSPACE)

@@ -1,4 +1,4 @@
-"""The state of a model while it samples for a method to learn from."""
+"""The mode of a model while it samples images for a training method."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from trainer.step.precision import Precision
 def rollout_mode(
     trained_modules: Sequence[nn.Module], precision: Precision, *, run_seed: int, step: int
 ) -> Iterator[None]:
-    """Sample with the weights being trained for a while: no gradient, no dropout, the run's precision.
+    """Sample with the weights in training within this context: no gradient, no dropout, the run's precision.
 
-    The global generators begin at a seed of their own, for rewards that draw from them. All comes back as it was.
+    The global generators get their own seed, for rewards that use them. Everything is restored afterwards.
     """
     seed = derive_seed(run_seed, "rollout mode", step)
     rng = seeded_global_rng(seed, precision.device)

@@ -1,4 +1,4 @@
-"""From the loader's batches to those that a method learns from, held to the steps that the run counts."""
+"""A method's training batches, made from the loader's, and checked against the steps that the run counts."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from trainer.methods.protocol import StepBatch, StepContext, TrainingMethod
 def step_batches(
     method: TrainingMethod, loader: Iterable[Batch], context: StepContext, *, first_step: int, end_step: int
 ) -> Iterator[StepBatch]:
-    """Yield a method's batches of the steps from `first_step` to before `end_step`.
+    """Yield a method's batches of the steps from `first_step` up to, but not including, `end_step`.
 
-    A run that is resumed within a rollout begins with its accumulation group: the steps that were done are left out.
-    Raises ValueError where the method makes other steps than its record says, since schedules and epochs count on them.
+    A run that is resumed within a rollout begins with its accumulation group: the finished steps are skipped.
+    Raises ValueError if the steps are not those of the method's record, on which schedules and epochs depend.
     """
     newest = first_step - 1
     for batch in method.batches(loader, context):

@@ -1,4 +1,4 @@
-"""One optimizer step: gradients of its micro-batches added up, checked, clipped, applied."""
+"""One optimizer step: gradients of its micro-batches are accumulated, checked, clipped and applied."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from trainer.step.watchdog import Watchdog
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """What a step came to. A step whose loss or gradient is not finite is skipped: the weights stay.
+    """The result of a step. A step whose loss or gradient is not finite is skipped: the weights do not change.
 
-    `metrics` are what the method told of its micro-batches, each the mean over the images it was told of.
+    `metrics` are the values the method reported for its micro-batches, each the mean over the images it covers.
     """
 
     loss: float | None
@@ -35,7 +35,7 @@ class StepOutcome:
 
 
 class Stepper:
-    """Owns the way from losses to moved weights."""
+    """Turns the losses of micro-batches into weight updates."""
 
     def __init__(
         self,
@@ -49,13 +49,13 @@ class Stepper:
         rounding_generators: Callable[[int, str], torch.Generator | None] = lambda step, name: None,
         is_fused: bool = False,
     ) -> None:
-        """`rate_factor(step)` is the share of the learning rate that a step, counted from 0, uses.
+        """`rate_factor(step)` is the factor on the learning rate of a step, counted from 0.
 
-        `rounding_generators(step, name)` gives what the stochastic rounding of a parameter draws from, where there is
-        any. With `is_fused` weights move inside the backward pass. Raises ValueError for what that cannot do.
+        `rounding_generators(step, name)` returns the generator for the stochastic rounding of a parameter, or None.
+        With `is_fused` weights are updated in the backward pass; raises ValueError for settings it does not support.
         """
         if is_fused and (clip_grad_norm is not None or scaler.is_enabled()):
-            raise ValueError("a fused backward pass knows no clipping by the norm of all gradients and no loss scaler")
+            raise ValueError("a fused backward pass does not support gradient norm clipping or a gradient scaler")
         self.optimizer = optimizer
         self.scaler = scaler
         self.ema = ema
@@ -72,16 +72,16 @@ class Stepper:
         self._num_images = 0
         self._metrics: list[tuple[str, float, int]] = []
         self.is_moving = False
-        """Whether weights are being moved: an error meanwhile leaves a step half done."""
+        """Whether weights are being updated: an error in the meantime leaves a step half done."""
 
     def begin(self, step: int) -> None:
-        """Say which step, counted from 0, the next micro-batch belongs to: a fused backward pass moves weights."""
+        """Set the step, counted from 0, of the next micro-batch: a fused backward pass needs it to update weights."""
         self._step = step
 
     def backward(self, step_loss: StepLoss) -> None:
-        """Add a micro-batch's share of the step's gradient: its mean loss, weighed by its share of the samples.
+        """Add a micro-batch's share of the step's gradient: its mean loss, weighted by its share of the samples.
 
-        A fused backward pass moves the weights by it at once. Raises ValueError where that would be a part of a step.
+        A fused backward pass updates the weights at once. Raises ValueError if the micro-batch is not a whole step.
         """
         loss = step_loss.loss * (step_loss.num_samples / step_loss.group_samples)
         if self._fused is not None:
@@ -94,12 +94,12 @@ class Stepper:
         self._may_be_zero |= step_loss.zero_gradient_is_legal
 
     def finish(self, step: int) -> StepOutcome:
-        """Move the weights, as step number `step` (counted from 0), unless something is not finite.
+        """Update the weights as step number `step` (counted from 0), unless the loss or a gradient is not finite.
 
-        Raises DarkroomError where a unit has learned nothing in the first steps.
+        Raises DarkroomError if a unit was not trained in the first steps (see `Watchdog`).
         """
         learning_rates = self._set_learning_rates(step)
-        is_scaled = self.scaler.is_enabled() and self._has_gradients()  # a scaler has no word for a step without any
+        is_scaled = self.scaler.is_enabled() and self._has_gradients()  # a scaler raises if there are no gradients
         if is_scaled:
             self._unscale()
         if self._fused is not None:
@@ -107,7 +107,7 @@ class Stepper:
         total_loss = torch.stack(self._losses).sum().float()
         norms = list(self.gradient_norms().values())
         norm = norm_of([n.to(total_loss.device) for n in norms]) if norms else torch.zeros_like(total_loss)
-        # One wait for the device per step: loss and norm together.
+        # One synchronization with the device per step: loss and norm together.
         loss, gradient_norm = torch.stack([total_loss, norm]).tolist()
         is_finite = math.isfinite(loss) and math.isfinite(gradient_norm)
         if is_finite:
@@ -133,7 +133,7 @@ class Stepper:
         return outcome
 
     def discard(self) -> None:
-        """Forget the gradients of a step that is not finished. Unless it was fused, no weight has moved by it."""
+        """Discard the gradients of an unfinished step. Unless it was fused, it has not changed any weight."""
         self.optimizer.zero_grad(set_to_none=True)
         for master_weight in self._master_weights():
             master_weight.weight.grad = None
@@ -146,24 +146,24 @@ class Stepper:
         self._may_be_zero = False
 
     def gradient_norms(self) -> dict[str, torch.Tensor]:
-        """Return, by unit, the norm of the gradients that lie there or came and went in a fused pass, shape ()."""
+        """Return, by unit, the norm of the current gradients or of those in a fused backward pass, of shape ()."""
         if self._fused is not None:
             return self._fused.norms()
         norms = {unit: total_norm(group) for unit, group in self._groups.items()}
         return {unit: norm for unit, norm in norms.items() if norm is not None}
 
     def dry_run_step(self, kept: Collection[str]) -> AbstractContextManager[None]:
-        """Return the context of a backward pass of somebody else through these weights, which moves none of them.
+        """Return the context for a dry run's backward pass through these weights, which updates none of them.
 
-        Of the gradients those of `kept` remain; where the step is not fused, all of them do.
+        Only the gradients of `kept` remain; if the step is not fused, all of them do.
         """
         return nullcontext() if self._fused is None else self._fused.looks(kept)
 
     def _move_backward(self, fused: FusedBackward, loss: torch.Tensor, *, is_whole: bool) -> None:
         if not is_whole:
-            raise ValueError("a fused backward pass is a whole step: nothing can be added up over micro-batches")
+            raise ValueError("a fused backward pass is a whole step: gradients cannot be accumulated")
         if not loss.requires_grad or not math.isfinite(loss.item()):
-            return  # `finish` finds that there is nothing, or nothing usable
+            return  # `finish` handles a missing gradient or a loss that is not finite
         self._set_learning_rates(self._step)
         self.is_moving = True
         with fused.moves(self._generators_of(self._step)):
@@ -178,7 +178,7 @@ class Stepper:
             self._sliced_step.move(names, self._generators_of(step), clip)
 
     def _unscale(self) -> None:
-        """Undo the scaling of the loss in all gradients. It is done in float32 for float16, and so all at once."""
+        """Undo the loss scaling in all gradients at once; for float16 gradients this is done in float32."""
         for master_weight in self._master_weights():
             if master_weight.rounding == "master":
                 master_weight.take_gradient()
@@ -203,8 +203,8 @@ class Stepper:
         return rates
 
 
-def _means(told: Sequence[tuple[str, float, int]]) -> dict[str, float]:
-    """Return, by name, the mean of the values weighed by their numbers of images."""
-    names = dict.fromkeys(name for name, _, _ in told)
-    shares = {name: [(value, count) for own, value, count in told if own == name] for name in names}
+def _means(metrics: Sequence[tuple[str, float, int]]) -> dict[str, float]:
+    """Return, by name, the mean of the values weighted by their numbers of images."""
+    names = dict.fromkeys(name for name, _, _ in metrics)
+    shares = {name: [(value, count) for own, value, count in metrics if own == name] for name in names}
     return {name: sum(v * n for v, n in pairs) / sum(n for _, n in pairs) for name, pairs in shares.items()}

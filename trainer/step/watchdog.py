@@ -1,14 +1,14 @@
-"""The watchdog: within its first steps every parameter that is trained must have learned, or the run stops.
+"""The watchdog: every trained parameter must be updated within its first steps, or the run stops.
 
-To learn is to get a gradient that is finite and not zero, and to move by it. A step does not count where there is a
-reason for nothing to happen: a learning rate of zero, a loss of exactly zero (an empty mask, a weight of zero), or a
-method that says so while no gradient comes.
+A parameter is updated if it gets a gradient that is finite and not zero, and its value changes. A step does not count
+if there is a reason for no update: a learning rate of zero, a loss of exactly zero (an empty mask, a weight of zero),
+or a method that declares a zero gradient legal and there is no gradient.
 
-How strict it is depends on what can be right. A parameter at which no gradient ever arrives is cut off from the
-loss, and one is enough: groups hold only what a gradient can reach (`Part.reaches`). A gradient of zero can be right:
-that of a key's bias in attention, of attention over a single place, of a fresh LoRA's down matrix while its up matrix
-is zero or rounded to it. So can an update that is lost: weights of a norm are all about one, and the first steps of a
-long warm-up vanish in their rounding. Where these are more than half of a unit, the run stops.
+Its strictness depends on which cases can be correct. A parameter that never gets a gradient is disconnected from the
+loss, and one is enough to stop: groups contain only parameters that a gradient can reach (`Part.reaches`). A zero
+gradient can be correct: that of a key's bias in attention, of attention over a single position, of a new LoRA's down
+matrix while its up matrix is zero or rounded to zero. So can a lost update: the weights of a norm are all about one,
+and the first steps of a long warm-up vanish in rounding. The run stops if these are more than half of a unit.
 """
 
 from __future__ import annotations
@@ -25,31 +25,32 @@ from modules.system.errors import DarkroomError
 
 FIRST_STEPS = 10
 
-_MOST_NAMED = 3
-_MOST_SAMPLED = 1 << 20  # the sum of a weight's bits takes eight bytes for each value it looks at
+_MAX_NAMED = 3
+_MAX_SAMPLED = 1 << 20  # the sum of a weight's bits needs eight bytes for each value it reads
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(eq=False)
 class _Watched:
-    """What is known of a unit of which some parameters have not been seen to learn.
+    """The state of a unit with parameters that have not been updated yet.
 
-    `unproven` are their names, by the identity of what the optimizer moves. Of these, `arrived` had a gradient at all
-    and `stirred` one that is not zero. `pilot` is a parameter that has learned: it shows whether a step has a gradient.
+    `unproven` are their names, by the id of the tensor that the optimizer updates. Of these, `with_gradient` had a
+    gradient at all and `with_nonzero_gradient` one that is not zero. `pilot` is a parameter that has been updated: it
+    shows whether a step has a gradient.
     """
 
     group: TrainGroup
     unproven: dict[int, str]
-    arrived: set[str] = field(default_factory=set)
-    stirred: set[str] = field(default_factory=set)
+    with_gradient: set[str] = field(default_factory=set)
+    with_nonzero_gradient: set[str] = field(default_factory=set)
     pilot: int | None = None
     has_gradient: bool = False
     num_idle: int = 0
 
 
 @dataclass(frozen=True, eq=False)
-class _Look:
-    """Parameters right before a move: whether each has a gradient to follow, and the sum of its bits; all shape ()."""
+class _Snapshot:
+    """Parameters right before an update: whether each has a usable gradient, and the sum of its bits; all shape ()."""
 
     parameters: Sequence[nn.Parameter]
     has_gradient: Sequence[torch.Tensor]
@@ -57,9 +58,9 @@ class _Look:
 
 
 class Watchdog:
-    """Looks at each parameter until it has been seen to learn; from then on it costs nothing.
+    """Observes each parameter until it has been updated; from then on it costs nothing.
 
-    It keeps no copy of a weight, and waits for the device once for each move of some parameters.
+    It keeps no copy of a weight, and synchronizes with the device once per update of some parameters.
     """
 
     def __init__(self, groups: Sequence[TrainGroup]) -> None:
@@ -67,35 +68,37 @@ class Watchdog:
             g.name: _Watched(g, {id(p): n for n, p in moved_parameters([g]).items() if g.parameters[n].numel()})
             for g in groups
         }
-        self._before: dict[str, _Look] = {}
+        self._before: dict[str, _Snapshot] = {}
 
     def before_move(self, unit: str, parameters: Sequence[nn.Parameter]) -> None:
-        """Before some weights of a unit move, with their gradients in place: look at those that are not proven."""
+        """Called before some weights of a unit are updated, with their gradients set; records the unproven ones."""
         watched = self._watched.get(unit)
         if watched is None:
             return
-        looked = [p for p in parameters if id(p) in watched.unproven or id(p) == watched.pilot]
-        looked = [p for p in looked if p.grad is not None and p.grad.numel()]
-        if looked:
-            self._before[unit] = _Look(looked, [_is_of_use(p.grad) for p in looked], [_sum_of_bits(p) for p in looked])
+        observed = [p for p in parameters if id(p) in watched.unproven or id(p) == watched.pilot]
+        observed = [p for p in observed if p.grad is not None and p.grad.numel()]
+        if observed:
+            self._before[unit] = _Snapshot(
+                observed, [_is_usable(p.grad) for p in observed], [_sum_of_bits(p) for p in observed]
+            )
 
     def after_move(self, unit: str) -> None:
-        """After they moved: let go of those that have learned, and of the unit once all have."""
-        look = self._before.pop(unit, None)
-        if look is None:
+        """Called after the update; stops observing updated parameters, and the unit once all are updated."""
+        snapshot = self._before.pop(unit, None)
+        if snapshot is None:
             return
         watched = self._watched[unit]
-        moved = [before != _sum_of_bits(p) for p, before in zip(look.parameters, look.sums, strict=True)]
-        flags = _read([*look.has_gradient, *moved])
+        moved = [before != _sum_of_bits(p) for p, before in zip(snapshot.parameters, snapshot.sums, strict=True)]
+        flags = _read([*snapshot.has_gradient, *moved])
         pairs = zip(flags[: len(moved)], flags[len(moved) :], strict=True)
-        for parameter, (has_gradient, has_moved) in zip(look.parameters, pairs, strict=True):
+        for parameter, (has_gradient, has_moved) in zip(snapshot.parameters, pairs, strict=True):
             watched.has_gradient |= has_gradient
             name = watched.unproven.get(id(parameter))
             if name is None:
                 continue
-            watched.arrived.add(name)
+            watched.with_gradient.add(name)
             if has_gradient:
-                watched.stirred.add(name)
+                watched.with_nonzero_gradient.add(name)
             if has_gradient and has_moved:
                 watched.pilot = watched.pilot or id(parameter)
                 del watched.unproven[id(parameter)]
@@ -103,9 +106,9 @@ class Watchdog:
             del self._watched[unit]
 
     def check(self, learning_rates: Mapping[str, float], *, may_be_zero: bool) -> None:
-        """After a step: count it for the parts of which some parameters have not learned yet.
+        """Called after a step; counts it for units with parameters that have not been updated yet.
 
-        Raises DarkroomError, naming the unit and what of it learned nothing, where one has had its steps.
+        Raises DarkroomError, naming the unit and its parameters, if they were not updated within the first steps.
         """
         for unit, watched in list(self._watched.items()):
             had_gradient, watched.has_gradient = watched.has_gradient, False
@@ -118,7 +121,7 @@ class Watchdog:
                     del self._watched[unit]
 
 
-def _is_of_use(gradient: torch.Tensor | None) -> torch.Tensor:
+def _is_usable(gradient: torch.Tensor | None) -> torch.Tensor:
     """Return whether a gradient is finite and not zero, of shape (), on its device."""
     assert gradient is not None
     largest: torch.Tensor = torch.linalg.vector_norm(gradient.detach(), math.inf)
@@ -126,16 +129,16 @@ def _is_of_use(gradient: torch.Tensor | None) -> torch.Tensor:
 
 
 def _sum_of_bits(parameter: nn.Parameter) -> torch.Tensor:
-    """Return the sum of a parameter's values read as integers, of shape (); of a large one that of evenly spread ones.
+    """Return the sum of a parameter's values read as integers, of shape (); a large one is sampled evenly.
 
-    The smallest step of a single value changes it. Steps that cancel each other do not, but not ten times in a row.
+    The smallest change of a single value changes it. Changes could cancel each other, but not ten times in a row.
     """
-    values = parameter.detach().reshape(-1)[:: math.ceil(parameter.numel() / _MOST_SAMPLED)]
+    values = parameter.detach().reshape(-1)[:: math.ceil(parameter.numel() / _MAX_SAMPLED)]
     return values.view(_BITS[values.dtype.itemsize]).sum(dtype=torch.int64)
 
 
 def _read(flags: Sequence[torch.Tensor]) -> list[bool]:
-    """Return flags of shape () as plain values, with one wait for each device they are on."""
+    """Return flags of shape () as plain values, with one synchronization per device."""
     values = [False] * len(flags)
     for device in {f.device for f in flags}:
         places = [i for i, f in enumerate(flags) if f.device == device]
@@ -145,45 +148,46 @@ def _read(flags: Sequence[torch.Tensor]) -> list[bool]:
 
 
 def _refuse(watched: _Watched) -> None:
-    """Raise DarkroomError where what has not learned is more than a healthy unit may have."""
+    """Raise DarkroomError if more parameters were not updated than a healthy unit may have."""
     unit, total = watched.group.name.replace("_", " "), len(watched.group.parameters)
     unproven = list(watched.unproven.values())
-    missing = [n for n in unproven if n not in watched.arrived]
-    silent = [n for n in unproven if n not in watched.stirred]
-    unmoved = [n for n in unproven if n in watched.stirred]
-    if len(silent) == total:
+    missing = [n for n in unproven if n not in watched.with_gradient]
+    zero = [n for n in unproven if n not in watched.with_nonzero_gradient]
+    unmoved = [n for n in unproven if n in watched.with_nonzero_gradient]
+    if len(zero) == total:
         raise DarkroomError(
-            f"The {unit} does not learn: in {FIRST_STEPS} steps no gradient arrived at it.",
-            advice="Switch its training off, choose other layers, or look at the weights of the loss.",
+            f"The {unit} is not being trained: it got no gradient in {FIRST_STEPS} steps.",
+            advice="Switch off its training, choose other layers, or check the loss weights.",
         )
     if missing:
         raise DarkroomError(
-            f"Not all of the {unit} learns: in {FIRST_STEPS} steps no gradient arrived at {_share(missing, watched)}.",
-            advice="This is a fault of the program or of this version of torch; please report it. The precision "
-            "float32 may avoid it.",
+            f"Part of the {unit} is not being trained: {_share(missing, watched)} got no gradient in {FIRST_STEPS} "
+            "steps.",
+            advice="This is a bug in the program or in this version of torch. Please report it. The precision float32 "
+            "may avoid it.",
         )
-    if 2 * len(silent) > total:
+    if 2 * len(zero) > total:
         raise DarkroomError(
-            f"Most of the {unit} does not learn: in {FIRST_STEPS} steps the gradient was zero at "
-            f"{_share(silent, watched)}.",
-            advice="Choose another precision (float16 rounds small gradients to zero), or look at the weights of the "
-            "loss.",
+            f"Most of the {unit} is not being trained: the gradient of {_share(zero, watched)} was zero in "
+            f"{FIRST_STEPS} steps.",
+            advice="Choose another precision (float16 rounds small gradients to zero), or check the loss weights.",
         )
     if unmoved and len(unproven) == total:
         raise DarkroomError(
-            f"The {unit} does not learn: in {FIRST_STEPS} steps its weights did not move, though they had gradients.",
-            advice="Raise its learning rate, or keep its weights in float32: steps this small are lost in rounding.",
+            f"The {unit} is not being trained: its weights did not change in {FIRST_STEPS} steps, although they had "
+            "gradients.",
+            advice="Raise its learning rate, or use float32 weights: updates this small are lost in rounding.",
         )
     if 2 * len(unmoved) > total:
         raise DarkroomError(
-            f"Most of the {unit} does not learn: in {FIRST_STEPS} steps {_share(unmoved, watched)} did not move, "
-            f"though they had gradients.",
+            f"Most of the {unit} is not being trained: {_share(unmoved, watched)} did not change in {FIRST_STEPS} "
+            "steps, although they had gradients.",
             advice="Raise its learning rate, or choose another optimizer.",
         )
 
 
 def _share(names: Collection[str], watched: _Watched) -> str:
-    """Return how many of a unit's parameters these are, and the names of some, as the part it lives in names them."""
+    """Return how many of a unit's parameters these are, and the names of some, relative to its part."""
     own = [name.removeprefix(f"{watched.group.part or watched.group.name}.") for name in names]
-    more = f" and {len(own) - _MOST_NAMED} more" if len(own) > _MOST_NAMED else ""
-    return f"{len(own)} of its {len(watched.group.parameters)} parameters ({', '.join(own[:_MOST_NAMED])}{more})"
+    more = f" and {len(own) - _MAX_NAMED} more" if len(own) > _MAX_NAMED else ""
+    return f"{len(own)} of its {len(watched.group.parameters)} parameters ({', '.join(own[:_MAX_NAMED])}{more})"
