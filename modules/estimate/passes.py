@@ -28,12 +28,12 @@ class PartWeights:
 
     def trained(self, plan: PartPlan) -> list[Shape]:
         """Return the shapes of the trained weights."""
-        trained = (shape for name, shape in self.own.items() if plan.learns(name.rpartition(".")[0]))
+        trained = (shape for name, shape in self.own.items() if plan.is_trained(name.rpartition(".")[0]))
         return [*trained, *self.adapter.values()]
 
     def trained_here(self, plan: PartPlan) -> list[Shape]:
         """Return the shapes of the trained weights on the training device."""
-        trained = (shape for name, shape in self.own.items() if plan.learns_here(name.rpartition(".")[0]))
+        trained = (shape for name, shape in self.own.items() if plan.is_trained_here(name.rpartition(".")[0]))
         return [*trained, *self.adapter.values()]
 
     def num_bytes(self, plan: PartPlan) -> int:
@@ -42,12 +42,12 @@ class PartWeights:
         Where they are trained, the gradients of one block are there too, before they are offloaded.
         """
         adapter_bytes = plan.adapter.item_bytes if plan.adapter else 0
-        resident = count(shape for name, shape in self.own.items() if not name.startswith(plan.offloaded_bytes))
-        blocks = self._blocks(plan.offloaded_bytes)
+        resident = count(shape for name, shape in self.own.items() if not name.startswith(plan.offloaded_prefixes))
+        blocks = self._blocks(plan.offloaded_prefixes)
         loaded = sum(sorted(blocks.values())[-2:]) + (max(blocks.values(), default=0) if plan.trains == "full" else 0)
         return (resident + loaded) * plan.weight_bytes + count(self.adapter.values()) * adapter_bytes
 
-    def offloaded_blocks(self, pattern: re.Pattern[str], fraction: float) -> tuple[str, ...]:
+    def offloaded_prefixes(self, pattern: re.Pattern[str], fraction: float) -> tuple[str, ...]:
         """Return the prefixes of the blocks that are offloaded at this fraction; `pattern` matches block prefixes."""
         found = (pattern.match(name) for name in self.own)
         blocks = self._blocks(tuple(dict.fromkeys(match[0] for match in found if match)))
@@ -90,7 +90,9 @@ class Passes:
             return plan
         return replace(
             plan,
-            offloaded_bytes=self.weights(part, plan).offloaded_blocks(self._memory.blocks[part], plan.offload_fraction),
+            offloaded_prefixes=self.weights(part, plan).offloaded_prefixes(
+                self._memory.blocks[part], plan.offload_fraction
+            ),
         )
 
     def inference(self, part: str, plan: PartPlan, *, batch: int, width_px: int, height_px: int) -> int:
@@ -128,7 +130,7 @@ class Passes:
             config = self._configs[self._name_of("vae")]
             assert self._memory.decode is not None, "only a family with a VAE decodes"
             self._memory.decode(walk, config, width_px=width_px, height_px=height_px, needs_grad=True)
-            return max(tape.meter.peak, sum(tape.backward_peak("come")))
+            return max(tape.meter.peak, sum(tape.backward_peak("new")))
 
         peak: int = self._once(("decoding with gradient", plan, width_px, height_px), run)
         return peak
@@ -172,7 +174,7 @@ class Passes:
                 tape.trained_bytes = text_bytes  # the weights of all passes are the same
                 walk = Walk(tape, plans[name], records=True)
                 self._run(walk, name, batch=batch, width_px=width_px, height_px=height_px, text=text)
-            forward = (tape.meter.peak, tape.trained_bytes if gradients == "lie" else 0)
+            forward = (tape.meter.peak, tape.trained_bytes if gradients == "accumulated" else 0)
             tape.end_forward()
             return *max(forward, tape.backward_peak(gradients), key=sum), tape.kept_bytes
 

@@ -186,7 +186,7 @@ class _Run:
     def _training(self, here: frozenset[str]) -> dict[str, int]:
         """Return the peak of a step: the forward and backward pass, the optimizer step, or encoding without a cache."""
         run, (width_px, height_px) = self.run, self.size
-        modes: dict[bool, Gradients] = {True: "lie", False: "come and go" if run.is_fused else "come"}
+        modes: dict[bool, Gradients] = {True: "accumulated", False: "fused" if run.is_fused else "new"}
         accumulated = self._gradient_bytes() if run.accumulates else 0
         decoding = []
         if run.sampled is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from modules.formats.diffusers_folder import telling_bar
+from modules.formats.diffusers_folder import byte_progress_bar
 from modules.rewards.files import Wanted, found_file, wanted_files
 from modules.rewards.protocol import RewardContext
 from modules.rewards.settings import Scorer
@@ -43,7 +43,7 @@ def _fetched(wanted: Wanted, context: RewardContext) -> Path:
                 allow_patterns=list(wanted.published.names),
                 cache_dir=context.hub_cache_dir or None,
                 token=context.hub.token if context.hub is not None else None,
-                tqdm_class=telling_bar(context.on_bytes or (lambda done, total: None)),
+                tqdm_class=byte_progress_bar(context.on_bytes or (lambda done, total: None)),
             )
         )
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:

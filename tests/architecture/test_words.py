@@ -34,6 +34,8 @@ ROOTS: tuple[str, ...] = (
     "start-ui.bat",
 )
 ROOTS = ("ui", "tests/ui")  # remove this line once the other folders are done
+ROOTS += tuple(f"modules/{package}" for package in ("system", "settings", "formats", "data", "diffusion", "memory"))
+ROOTS += ("launcher", "start-ui.sh", "start-ui.bat")
 
 # Whole words in texts: strings with a space or a capital, docstrings, comments, documents.
 WORDS = {

@@ -55,7 +55,7 @@ def test_a_missing_file_is_named(model: Path, file: str, part: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"<!DOCTYPE html>", b"\x08\x00\x00\x00\x00\x00\x00\x00{}      "])
-def test_a_broken_file_is_a_sentence(model: Path, content: bytes) -> None:
+def test_a_damaged_file_is_reported_in_a_sentence(model: Path, content: bytes) -> None:
     (model / "unet" / "diffusion_pytorch_model.safetensors").write_bytes(content)
     with pytest.raises(DarkroomError, match="unet"):
         load(str(model), dtypes={})
@@ -68,7 +68,7 @@ def test_a_broken_file_is_a_sentence(model: Path, content: bytes) -> None:
         ({"rescale_betas_zero_snr": True}, "epsilon with zero terminal SNR"),
     ],
 )
-def test_a_prediction_type_that_cannot_be_trained_is_refused(model: Path, settings: dict[str, Any], said: str) -> None:
+def test_an_untrainable_prediction_type_is_refused(model: Path, settings: dict[str, Any], said: str) -> None:
     file = model / "scheduler" / "scheduler_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | settings))
     with pytest.raises(DarkroomError, match=said):
@@ -190,7 +190,7 @@ def test_a_download_reports_its_progress_and_can_be_stopped(
 
 
 def test_a_tokenizer_that_changed_on_disk_is_read_anew(tmp_path: Path) -> None:
-    """The cache key is the content of the files, not their path."""
+    """Built ones are cached by the content of their files, not by their path."""
     vocabulary = clip_vocabulary()
     folder = tmp_path / "tokenizer"
     folder.mkdir()

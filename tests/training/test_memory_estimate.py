@@ -221,7 +221,7 @@ def test_a_training_pass_needs_the_estimated_memory(case: Case) -> None:
     unet_pass(walk, shipped_configs(case.model)["unet"], batch=case.batch, latents=latents(case), tokens=77, text=None)
     estimated_kept, forward = tape.kept_bytes, tape.meter.peak
     tape.end_forward()
-    estimated = max(forward, sum(tape.backward_peak("come")))
+    estimated = max(forward, sum(tape.backward_peak("new")))
     assert estimated_kept == pytest.approx(kept, rel=0.05, abs=4_000_000)
     assert estimated == pytest.approx(peak, rel=FACTOR)
 
@@ -317,7 +317,7 @@ def test_a_trained_text_encoder_needs_the_estimated_memory(part: str, mode: str)
         has_projection=part == "text_encoder_2",
     )
     assert tape.kept_bytes == pytest.approx(kept, rel=FACTOR)
-    assert max(tape.meter.peak, sum(tape.backward_peak("come"))) == pytest.approx(peak, rel=FACTOR)
+    assert max(tape.meter.peak, sum(tape.backward_peak("new"))) == pytest.approx(peak, rel=FACTOR)
 
 
 # -- passes without gradients
@@ -359,7 +359,7 @@ def test_consecutive_backprop_steps_need_the_estimated_memory(mode: str) -> None
     """Each step's prediction goes into the next; the weights of all are the same."""
     case = Case("sd1", 512, 2, "adapter", BF16, True, mode)
     plans = {"text_encoder": PartPlan(), "vae": PartPlan(), "unet": case.plan}
-    size: dict[str, Any] = {"batch": 2, "width_px": 512, "height_px": 512, "gradients": "come"}
+    size: dict[str, Any] = {"batch": 2, "width_px": 512, "height_px": 512, "gradients": "new"}
     passes = Passes(FAMILIES["sd"], shipped_configs("sd1"))
     for num_passes in (1, 2, 3) if mode == "off" else (3,):
         kept, peak = measured(case, num_passes=num_passes)
@@ -384,7 +384,7 @@ def test_a_frozen_unet_keeps_activations_for_a_trained_text_encoder(mode: str) -
     text = walk.new((1, 77, 768), needs_grad=True)
     unet_pass(walk, shipped_configs("sd1")["unet"], batch=1, latents=(64, 64), tokens=77, text=text)
     assert tape.kept_bytes == pytest.approx(kept, rel=0.05, abs=4_000_000)
-    assert max(tape.meter.peak, sum(tape.backward_peak("come"))) == pytest.approx(peak, rel=FACTOR)
+    assert max(tape.meter.peak, sum(tape.backward_peak("new"))) == pytest.approx(peak, rel=FACTOR)
 
 
 @pytest.mark.parametrize("model", ["sd1", "sdxl"])
@@ -420,7 +420,7 @@ def test_offloaded_activations_are_not_on_the_device() -> None:
     plan = Case("sd1", 512, 1, "adapter", BF16, True, "block").plan
     passes = Passes(FAMILIES["sd"], shipped_configs("sd1"))
     plans = {"unet": plan, "text_encoder": PartPlan(), "vae": PartPlan()}
-    size = {"batch": 1, "width_px": 512, "height_px": 512, "gradients": "come"}
+    size = {"batch": 1, "width_px": 512, "height_px": 512, "gradients": "new"}
     kept_here, _ = passes.training(plans, **size)
     elsewhere, _ = passes.training({**plans, "unet": replace(plan, offloads=True)}, **size)
     assert elsewhere < kept_here
@@ -431,8 +431,8 @@ def test_gradients_of_earlier_batches_are_counted() -> None:
     passes = Passes(FAMILIES["sd"], shipped_configs("sd1"))
     plans = {"unet": plan, "text_encoder": PartPlan(), "vae": PartPlan()}
     size = {"batch": 1, "width_px": 512, "height_px": 512}
-    once = sum(passes.training(plans, **size, gradients="come"))
-    again = sum(passes.training(plans, **size, gradients="lie"))
+    once = sum(passes.training(plans, **size, gradients="new"))
+    again = sum(passes.training(plans, **size, gradients="accumulated"))
     num_weights = count(passes.weights("unet", plan).own.values())
     assert once < again <= once + 4 * num_weights
 

@@ -274,5 +274,5 @@ def test_a_file_that_contains_more_than_weights_is_not_run(tmp_path: Path) -> No
             return (Path.touch, (tmp_path / "was run",))
 
     torch.save({"state_dict": Planted()}, tmp_path / "hps.pt")
-    assert "holds more than weights" in refused(Scorer(kind="hps", file=str(tmp_path / "hps.pt")))
+    assert "contains more than weights" in refused(Scorer(kind="hps", file=str(tmp_path / "hps.pt")))
     assert not (tmp_path / "was run").exists()

@@ -196,10 +196,10 @@ def test_smaller_and_other_things(shapes: Shapes, kind: str, words: str, tmp_pat
         (b"<!DOCTYPE html><html><body>Sign in</body>", "html", "web page"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 9\n", "lfs", "git-lfs pointer"),
         ((5000).to_bytes(8, "little") + b'{"a":', "truncated", "has 13 of at least 5,008 bytes"),
-        (b"\x02\x00\x00\x00\x00\x00\x00\x00[]", "damaged", "no list of tensors"),
-        (b"\xff" * 64, "damaged", "no safetensors file"),
-        (b"PK\x03\x04" + b"\x00" * 40, "damaged", "no complete checkpoint"),
-        (b"\x80\x02}q\x00.", "damaged", "no complete checkpoint"),
+        (b"\x02\x00\x00\x00\x00\x00\x00\x00[]", "damaged", "not a list of tensors"),
+        (b"\xff" * 64, "damaged", "not a safetensors file"),
+        (b"PK\x03\x04" + b"\x00" * 40, "damaged", "not a complete checkpoint"),
+        (b"\x80\x02}q\x00.", "damaged", "not a complete checkpoint"),
     ],
 )
 def test_broken_files_are_described(content: bytes, defect: str, words: str, tmp_path: Path) -> None:
