@@ -366,6 +366,6 @@ def test_a_tool_that_fails_is_no_answer(error: Exception) -> None:
     assert gpu_memory("auto", ask=ask) is None
 
 
-def test_budgets_are_told_without_torch() -> None:
+def test_budgets_need_no_torch() -> None:
     code = "import sys, trainer.preflight.budget; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=PROGRAM_ROOT, check=False).returncode == 0
