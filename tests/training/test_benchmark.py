@@ -91,7 +91,7 @@ def test_a_step_s_time_memory_and_operations_are_told_beside_what_was_predicted(
     assert found.flops_per_second == found.step_flops / found.step_seconds
     assert 0.7 < found.predicted_bytes / found.peak_bytes < 1.3
     row = report._full_size_row("tiny SDXL", found)
-    assert f"{found.predicted_bytes / 2**30:.3f} were predicted" in row.value
+    assert f"estimated {found.predicted_bytes / 2**30:.3f} GiB" in row.value
 
 
 def test_the_weights_of_a_run_that_is_over_do_not_count_in_the_next_ones_peak(

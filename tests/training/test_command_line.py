@@ -61,7 +61,7 @@ def test_ctrl_c_stops_in_order_and_resume_goes_on(config_file: Path, tmp_path: P
         rest = child.stderr.read()
         child.wait(timeout=60)
     assert child.returncode == 130
-    assert "It can be resumed from here." in rest
+    assert "The run can be resumed from here." in rest
     [run_dir] = (tmp_path / "workspace" / "runs").iterdir()
     steps = int(rest.split("Stopped after ")[1].split()[0])
     with process("resume", str(run_dir), "--set", f"training.epochs={steps // 3 + 2}") as child:

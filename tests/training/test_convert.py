@@ -153,15 +153,15 @@ def test_a_lora_changes_its_form_and_keeps_its_effect(model: str, tmp_path: Path
     ("arguments", "sentence"),
     [
         (["nowhere.safetensors", "b.safetensors"], "There is no file"),
-        (["a.safetensors", "a.safetensors"], "is the source itself"),
-        (["a.safetensors", "there.safetensors"], "exists already"),
+        (["a.safetensors", "a.safetensors"], "is the source or inside it"),
+        (["a.safetensors", "there.safetensors"], "already exists"),
         (["a.safetensors", "b.safetensors", "--to", "kohya"], "cannot become a kohya LoRA"),
         (["a.safetensors", "b.ckpt"], "no name for"),
         (["a.safetensors", "b", "--to", "single"], "no name for"),
         (["page.safetensors", "b"], "web page"),
         (["vae.safetensors", "b"], "cannot be converted. A VAE alone"),
         (["loha.safetensors", "b.safetensors"], "no plain LoRA"),
-        (["a.safetensors", "full", "--overwrite"], "folder with other things in it"),
+        (["a.safetensors", "full", "--overwrite"], "folder with other files in it"),
     ],
 )
 def test_what_cannot_be_done_is_a_sentence(

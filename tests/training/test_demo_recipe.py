@@ -166,7 +166,7 @@ def test_replaces_a_former_demo_model_but_nothing_else(tmp_path: Path) -> None:
     assert (folder / "unet").is_dir()
     (folder / "holiday.jpg").write_bytes(b"precious")
     watcher = Watcher()
-    with pytest.raises(DarkroomError, match="is no demo model"):
+    with pytest.raises(DarkroomError, match="is not a demo model"):
         make(folder, watcher=watcher)
     assert watcher.reports == []
     assert (folder / "holiday.jpg").read_bytes() == b"precious"

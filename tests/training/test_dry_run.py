@@ -46,8 +46,8 @@ SAMPLE = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 3, "guid
 TRIED = [
     "a training step",
     "validation",
-    "painting a sample",
-    "saving on the way",
+    "sampling",
+    "saving during training",
     "saving the result",
     "writing a backup",
 ]
@@ -229,7 +229,7 @@ def test_what_is_off_is_not_tried(config: Config) -> None:
     quiet = {"sampling": {"every": never, "at_start": False, "at_end": False}, "validation": {"every": never}}
     ran = run(laid_over(config, quiet))
     tried = [e.detail for e in ran.of(PhaseChanged) if e.phase == "dry_run"]
-    assert tried == [t for t in TRIED if t not in ("validation", "painting a sample")]
+    assert tried == [t for t in TRIED if t not in ("validation", "sampling")]
 
 
 def test_every_part_is_tried_though_it_stops_later(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +269,7 @@ def failure_of(ran: Ran, what: str) -> RunFailed:
     """The sentence of a run that failed in the dry run, before any step and without a result."""
     assert isinstance(ran.ending, RunFailed)
     assert not [e for e in ran.events if isinstance(e, StepFinished | ModelSaved | BackupSaved)]
-    assert ran.ending.message.startswith(f"Before the training everything is tried once, and {what} failed. ")
+    assert ran.ending.message.startswith(f"The dry run before the training failed at {what}. ")
     assert ran.of(PhaseChanged)[-1] == PhaseChanged("dry_run", what)
     assert ran.ending.advice
     return ran.ending
@@ -288,8 +288,8 @@ def raising(error: Exception) -> Callable[..., Any]:
         ("a training step", Denoise, "loss"),
         ("a training step", torch.optim.AdamW, "step"),
         ("validation", ValidationCallback, "_measure"),
-        ("painting a sample", ImageSampler, "_denoise"),
-        ("painting a sample", StableDiffusion, "decode"),
+        ("sampling", ImageSampler, "_denoise"),
+        ("sampling", StableDiffusion, "decode"),
     ],
 )
 def test_a_fault_is_told_with_its_branch_and_details(
@@ -319,7 +319,7 @@ def test_a_validation_image_that_is_gone_is_named(
 
 @pytest.mark.parametrize(
     ("what", "folder"),
-    [("saving on the way", "save"), ("painting a sample", "samples"), ("writing a backup", "backup")],
+    [("saving during training", "save"), ("sampling", "samples"), ("writing a backup", "backup")],
 )
 def test_a_folder_of_the_run_that_cannot_be_written_is_found_before_the_first_step(
     config: Config, what: str, folder: str
@@ -374,7 +374,7 @@ def test_a_stop_takes_effect_between_two_branches(config: Config, what: str) -> 
     [
         ("a training step", StableDiffusion, "predict", "smaller batch or resolution"),
         ("validation", ValidationCallback, "_measure", "switch validation off"),
-        ("painting a sample", ImageSampler, "_denoise", "smaller samples"),
+        ("sampling", ImageSampler, "_denoise", "smaller samples"),
     ],
 )
 @pytest.mark.parametrize(
@@ -401,7 +401,7 @@ def test_a_loss_that_is_no_number_is_refused_at_the_beginning_only(
 
     monkeypatch.setattr(Denoise, "loss", broken)
     other = laid_over(config, {"general": {"workspace_dir": config.general.workspace_dir + "2"}})
-    assert "The loss is not a number." in failure_of(run(other), "a training step").message
+    assert "The loss is NaN or infinite." in failure_of(run(other), "a training step").message
     # A run that has learned goes on as its loop would: such steps are passed over, and counted.
     longer = laid_over(config, {"training": {"epochs": 2}})
     resumed = run(longer, resume_from=Path(finished.backup_path))
@@ -461,7 +461,7 @@ def test_a_resumed_run_that_fails_in_it_keeps_its_backup_as_it_is(
     before = files_of(backups)
     monkeypatch.setattr(ImageSampler, "_denoise", raising(RuntimeError("planted fault")))
     longer = laid_over(config, {"training": {"epochs": 2}})
-    failed = failure_of(run(longer, resume_from=Path(finished.backup_path)), "painting a sample")
+    failed = failure_of(run(longer, resume_from=Path(finished.backup_path)), "sampling")
     assert failed.backup_path == finished.backup_path
     assert files_of(backups) == before
 

@@ -188,7 +188,7 @@ def test_a_folder_that_is_full_from_the_beginning_is_a_sentence(
 ) -> None:
     FullDisk(monkeypatch, tmp_path / "workspace", is_full=True)
     assert run(config).events[-1:] == [
-        RunFailed("The disk is full.", "Make room, then resume: the newest backup is complete.")
+        RunFailed("The disk is full.", "Free some space, then resume: the newest backup is complete.")
     ]
 
 

@@ -213,8 +213,8 @@ def test_a_broken_result_replaces_no_model(sd_config: Config, tmp_path: Path, mo
 
 @pytest.mark.parametrize(
     ("destination", "form", "words"),
-    [("model.safetensors", "diffusers", "names a file"), ("folder", "single_file", "does not end in .safetensors"),
-     ("full", "diffusers", "holds no model")],
+    [("model.safetensors", "diffusers", "is a file, but"), ("folder", "single_file", "does not end in .safetensors"),
+     ("full", "diffusers", "folder without a model")],
 )  # fmt: skip
 def test_a_place_that_does_not_fit_the_form_is_told(
     sd_config: Config, tmp_path: Path, destination: str, form: str, words: str

@@ -177,7 +177,7 @@ def assert_it_ran_to_its_end(case: Case, ran: Ran) -> None:
     """It finished, or ended early because nothing was left, and in both cases left its result."""
     ending = ("finished", LAST_STEP) if case.remaining else ("nothing_left", case.at_stop)
     assert (ran.finished.outcome, ran.finished.step) == ending
-    assert ("Every part has stopped learning" in ran.finished.message) == (not case.remaining)
+    assert ("Training of every part has stopped" in ran.finished.message) == (not case.remaining)
     assert [m.path for m in ran.of(ModelSaved) if m.is_final] == [ran.finished.model_path]
     assert Path(ran.finished.model_path).is_file()
 
@@ -206,11 +206,11 @@ def assert_it_is_told(case: Case, ran: Ran) -> None:
             assert set(event.learning_rates) == set(learns)
     [started] = ran.of(RunStarted)
     assert started.trained_parts == (case.trained if started.first_step < case.at_stop else case.remaining)
-    told = [w.message for w in ran.of(WarningRaised) if "stopped learning" in w.message]
+    told = [w.message for w in ran.of(WarningRaised) if "has stopped as set" in w.message]
     assert len(told) == len(case.trained) - len(case.remaining)
     when = f"at step {case.at_stop}." if started.first_step < case.at_stop else "before this point."
     assert all(message.endswith(when) for message in told)
-    assert sum("stopped learning" in line.text for line in state.log) >= len(told)
+    assert sum("has stopped as set" in line.text for line in state.log) >= len(told)
 
 
 def test_resumed_at_the_stop_ends_bit_equal(straight_runs: StraightRuns, tiny_sd: Path) -> None:

@@ -65,7 +65,7 @@ def test_a_broken_file_is_a_sentence(model: Path, content: bytes) -> None:
     ("settings", "said"),
     [
         ({"prediction_type": "sample"}, "'sample'"),
-        ({"rescale_betas_zero_snr": True}, "epsilon with zero terminal SNR"),
+        ({"rescale_betas_zero_snr": True}, "epsilon prediction and zero terminal SNR"),
     ],
 )
 def test_a_prediction_that_cannot_be_learned_is_refused(model: Path, settings: dict[str, Any], said: str) -> None:

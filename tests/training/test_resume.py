@@ -190,7 +190,7 @@ def test_a_finished_run_says_so_and_goes_on_with_more_epochs(tiny_sd: Path, imag
     finished = run(config).finished
     again = run(config, resume_from=Path(finished.backup_path))
     assert again.finished.outcome == "already_complete"
-    assert "complete already" in again.finished.message
+    assert "already complete" in again.finished.message
     assert not again.of(StepFinished)
     longer = laid_over(config, {"training": {"epochs": 3}})
     resumed = run(longer, resume_from=Path(finished.backup_path))

@@ -104,7 +104,7 @@ def test_other_judges_begin_the_search_for_the_best_anew(tiny_sd: Path, images: 
         },
     )
     second = run(longer, resume_from=Path(first.finished.backup_path))
-    assert any("the search for the best begins again" in w.message for w in second.of(WarningRaised))
+    assert any("The search for the best model starts again" in w.message for w in second.of(WarningRaised))
     assert all(m.best_step is None or m.best_step > first.finished.step for m in second.of(RewardMeasured))
 
 

@@ -408,7 +408,7 @@ def test_layers_that_no_gradient_can_reach_are_refused(config: Config) -> None:
     changed = {"model": {"clip_skip": 3}, "parts": {"unet": {"train": False}}}
     ran = run(laid_over(config, changed))
     assert isinstance(ran.ending, RunFailed)
-    assert "none of its layers can learn" in ran.ending.message
+    assert "none of its layers can be trained" in ran.ending.message
 
 
 def ran_losses(ran: Ran) -> list[float | None]:

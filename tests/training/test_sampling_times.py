@@ -81,7 +81,7 @@ def test_samples_that_fail_do_not_end_the_run(
     ran = sampled(tmp_path, tiny_sd)
     assert ran.finished.step == 4
     told = [w.message for w in ran.of(WarningRaised) if "sampled" in w.message]
-    assert told == [f"The samples could not be painted: {reason}"] * 4
+    assert told == [f"The samples could not be generated: {reason}"] * 4
 
 
 @pytest.mark.parametrize("kind", [DeviceMixError, ParkedPartError])

@@ -119,7 +119,7 @@ def test_no_artefact_of_a_run_holds_a_secret(
     assert {".safetensors", ".jsonl", ".txt", ".json", ".png", ".log"} <= written
     assert list(tmp_path.rglob("events.out.tfevents*"))
     [log] = tmp_path.rglob("log.txt")
-    assert f"asked with {MASK}" in log.read_text()
+    assert f"accessed with {MASK}" in log.read_text()
     assert leaks(tmp_path, TOKEN, PASSWORD) == []
     spoken = capfd.readouterr()
     assert TOKEN not in told(ran) + spoken.out + spoken.err

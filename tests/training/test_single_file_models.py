@@ -91,7 +91,7 @@ def test_what_is_no_model_is_said(config: Config, single_file: Path, content: by
     single_file.write_bytes(content)
     (error,) = check(config).errors
     assert error.path == "model.base_model"
-    with pytest.raises(DarkroomError, match="is no whole model"):
+    with pytest.raises(DarkroomError, match="is not a complete model"):
         load_family(config.model, config.part)
 
 

@@ -372,7 +372,7 @@ def test_losses_on_other_noise_levels_are_not_compared(
     first = run(laid_over(validated(config, held_out), ONE_EPOCH))
     longer = laid_over(validated(config, held_out, num_timesteps=3), {"training": {"epochs": 2}})
     second = run(longer, resume_from=Path(first.finished.backup_path))
-    assert any("the search for the best begins again" in w.message for w in second.of(WarningRaised))
+    assert any("The search for the best model starts again" in w.message for w in second.of(WarningRaised))
     assert second.of(ValidationFinished)[0].is_best
     same = run(laid_over(validated(config, held_out), {"training": {"epochs": 2}}),
                resume_from=Path(first.finished.backup_path))  # fmt: skip

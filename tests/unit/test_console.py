@@ -20,6 +20,6 @@ def test_one_concept_is_not_told_twice_and_an_older_event_has_less() -> None:
 
 def test_a_measurement_of_the_reward_is_a_line() -> None:
     assert words(RewardMeasured(20, 8, 0.5, 0.25, "contrast", best_step=10)) == (
-        "reward 0.50000, held out (contrast) 0.25000 at step 20, best at step 10"
+        "reward 0.50000, held-out reward (contrast) 0.25000 at step 20, best at step 10"
     )
     assert words(RewardMeasured(0, 8, None)) == "reward none at step 0"
