@@ -1,1 +1,1 @@
-"""The config: one declaration per field, frozen trees, total migrations, presets. Torch-free."""
+"""The config: one declaration per field, frozen trees, total migrations, presets. Does not import torch."""

@@ -1,7 +1,7 @@
-"""Configs to and from JSON files. Reading never raises on content: it returns a config and what was found.
+"""Configs to and from JSON files. Reading never raises on content: it returns a config and a list of problems.
 
-A file that is older, of OneTrainer, incomplete, or partly nonsense still loads: the migrations bring it up to date,
-unknown keys are kept in `unknown`, and a bad value gives way to its default. Each of these is a `Problem`.
+Files that are older, written by OneTrainer, incomplete or partly invalid still load: the migrations bring them up to
+date, unknown keys are kept in `unknown`, and an invalid value is replaced by its default. Each of these is a `Problem`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from modules.config.fitting import default_named, sift, validated
-from modules.config.json_faults import advice_for, fault_of
+from modules.config.json_errors import advice_for, describe_error
 from modules.config.list_files import LISTS, ListKind, list_file, loses_entries, read_list
 from modules.config.migrations.chain import is_onetrainer, migrate
-from modules.config.migrations.taking import put
+from modules.config.migrations.tree_moves import put
 from modules.config.schema import VERSION, Config
 from modules.settings.edit import get_path
 from modules.settings.field import records_of
@@ -28,15 +28,15 @@ from modules.system.atomic import atomic_file, write_text
 from modules.system.problem import Problem, cut, shown
 from modules.system.secrets import without_secrets
 
-_DEEPEST = 100
-_DEEPEST_KEPT = 110  # what is kept of a file comes to lie a few levels deeper than it was, and has to load again
+_MAX_DEPTH = 100
+_MAX_DEPTH_KEPT = 110  # unknown settings are stored a few levels deeper than they were, and have to load again
 _KEPT = ("unknown", "remembered")
 _SCHEMA = "$schema"
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A config as it was read, what was found on the way, and whether the file was of an older kind."""
+    """A config that was read, the problems found while reading it, and whether the file had to be migrated."""
 
     config: Config
     problems: list[Problem] = field(default_factory=list)
@@ -46,33 +46,33 @@ class Loaded:
 def load_file(path: Path, *, over: Config | None = None) -> Loaded:
     """Read a config file, and the files that it names for its concepts and samples.
 
-    Where the file is silent the config `over` which it is laid speaks, else the defaults. Content never raises; a file
-    that cannot be read gives the defaults and an error.
+    Settings missing from the file come from `over`, or else from the defaults. Content never raises; a file that cannot
+    be read gives the defaults and an error.
     """
-    doubled: list[str] = []
+    duplicates: list[str] = []
     text = ""
     try:
         text = path.read_text(encoding="utf-8-sig")
         raw = json.loads(
             text,
             parse_int=_whole_number,
-            object_pairs_hook=lambda pairs: _object(pairs, doubled),
+            object_pairs_hook=lambda pairs: _object(pairs, duplicates),
         )
     except OSError as error:
         return Loaded(Config(), [Problem("", f"{path} cannot be read: {error.strerror or error}.", "error")])
     except UnicodeDecodeError:
-        return Loaded(Config(), [Problem("", f"{path} is not a JSON file: it is no text in UTF-8.", "error")])
+        return Loaded(Config(), [Problem("", f"{path} is not a JSON file: it is not valid UTF-8.", "error")])
     except RecursionError:
-        return Loaded(Config(), [Problem("", f"{path} does not hold a config: it is nested too deeply.", "error")])
+        return Loaded(Config(), [Problem("", f"{path} does not contain a config: it is nested too deeply.", "error")])
     except json.JSONDecodeError as error:
-        message = f"{path} is not a JSON file: {fault_of(text, error)}."
+        message = f"{path} is not a JSON file: {describe_error(text, error)}."
         return Loaded(Config(), [Problem("", message, "error", advice_for(text, error))])
-    except ValueError as error:  # a name that no file can have
+    except ValueError as error:  # an impossible file name
         return Loaded(Config(), [Problem("", f"{shown(str(path))} cannot be read: {error}.", "error")])
     loaded = decode(raw, over=over)
-    if doubled:
-        names = ", ".join(shown(name) for name in dict.fromkeys(doubled))
-        note = Problem("", f"These stand twice in one place of the file; the last one counts: {names}.", "warning")
+    if duplicates:
+        names = ", ".join(shown(name) for name in dict.fromkeys(duplicates))
+        note = Problem("", f"These keys occur twice in one object; the last one counts: {names}.", "warning")
         loaded = replace(loaded, problems=[note, *loaded.problems])
     for kind in LISTS if isinstance(raw, dict) else ():
         loaded = _with_list(loaded, kind, raw, path.parent)
@@ -80,10 +80,11 @@ def load_file(path: Path, *, over: Config | None = None) -> Loaded:
 
 
 def save_file(config: Config, path: Path) -> Path | None:
-    """Write a config atomically. A file of another kind or version that it replaces is kept as `.bak`; return where.
+    """Write a config atomically and return the path of the backup copy, or None if none was needed.
 
-    Lists that have files of their own are written there first, in the same way; a list file that would be emptied is
-    kept, too. Raises OSError where a file cannot be written, also for a name that no file can have.
+    A file of another program or version is copied to `.bak` before it is replaced. Lists in separate files are written
+    first, in the same way; a list file that would become empty is copied, too. Raises OSError if a file cannot be
+    written or its name is not possible.
     """
     tree = encode(config)
     apart: dict[Path, tuple[ListKind, list[Any]]] = {}
@@ -91,7 +92,7 @@ def save_file(config: Config, path: Path) -> Path | None:
         if name := str(get_path(config, kind.name_path)).strip():
             place = path.parent.absolute() / name
             if "\0" in name or place in (path.absolute(), *apart):
-                raise OSError(f"{shown(name)} cannot be the file of the {kind.name}.")
+                raise OSError(f"{shown(name)} cannot be used as the file for the {kind.name}.")
             folder, _, key = kind.list_path.rpartition(".")
             apart[place] = kind, (tree[folder] if folder else tree).pop(key)
     for place, (kind, entries) in apart.items():
@@ -104,15 +105,15 @@ def save_file(config: Config, path: Path) -> Path | None:
 
 
 def export_file(config: Config, path: Path) -> Path | None:
-    """Write a config with its concepts and samples inside, whatever files they have: all that is needed in one file.
+    """Write a config with its concepts and samples inside, even if they are in separate files: one complete file.
 
-    What it replaces is kept as `save_file` keeps it; return where.
+    A file that it replaces is copied first, as in `save_file`; returns the path of that copy, or None.
     """
     return save_file(packed(config), path)
 
 
 def packed(config: Config) -> Config:
-    """Return a config whose concepts and samples lie inside it."""
+    """Return the config with its concepts and samples stored inside it instead of in separate files."""
     for kind in LISTS:
         config = _set(config, kind.name_path, "")
     return config
@@ -120,13 +121,13 @@ def packed(config: Config) -> Config:
 
 def _write_json(path: Path, tree: dict[str, Any]) -> None:
     text = json.dumps(tree, indent=2, ensure_ascii=False)
-    # Half a surrogate pair has no UTF-8 form, and JSON allows it: written as an escape it comes back as it was.
+    # JSON allows half a surrogate pair, which UTF-8 cannot encode: written as an escape it survives the round trip.
     text = re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text)
     write_text(path, text + "\n")
 
 
 def _with_list(loaded: Loaded, kind: ListKind, raw: dict[str, Any], folder: Path) -> Loaded:
-    """Read a list that the config only names; one that is in the config already wins, and has no file from then on."""
+    """Read a list from the file that the config names. A list inside the config takes precedence over it."""
     config, is_theirs = loaded.config, is_onetrainer(raw)
     name = str(get_path(config, kind.name_path)).strip()
     if not name:
@@ -144,7 +145,7 @@ def _with_list(loaded: Loaded, kind: ListKind, raw: dict[str, Any], folder: Path
     if found.leftovers:
         theirs = unknown.get("onetrainer")
         names = ", ".join(sorted({key for item in found.leftovers for key in item}))
-        message = f"These settings have no use here and stay in the config as they are: {cut(names, max_chars=200)}."
+        message = f"These settings have no effect here and are kept unchanged: {cut(names, max_chars=200)}."
         notes.append(Problem(kind.list_path, message, "info"))
         kept = {kind.name: _storable(found.leftovers)}
         unknown["onetrainer"] = {**(theirs if isinstance(theirs, dict) else {}), **kept}
@@ -156,7 +157,7 @@ def _with_list(loaded: Loaded, kind: ListKind, raw: dict[str, Any], folder: Path
 
 
 def _set(config: Config, path: str, value: object) -> Config:
-    """Return a config with one valid value in place of another, in it or in one of its sections."""
+    """Return the config with another valid value for one of its fields or a field of one of its sections."""
     folder, _, key = path.rpartition(".")
     if not folder:
         return config.model_copy(update={key: value})
@@ -164,7 +165,7 @@ def _set(config: Config, path: str, value: object) -> Config:
 
 
 def encode(config: Config) -> dict[str, Any]:
-    """Return the config as JSON-safe data, every field written."""
+    """Return the config as JSON-safe data with every field."""
     tree = {name: _storable(value) for name, value in config.model_dump().items()}
     schema = tree["unknown"].pop(_SCHEMA, None)
     beginning = {} if schema is None else {_SCHEMA: schema}
@@ -172,25 +173,25 @@ def encode(config: Config) -> dict[str, Any]:
 
 
 def decode(raw: object, *, over: Config | None = None) -> Loaded:
-    """Return the config that JSON data describes; total: any data gives a valid config.
+    """Return the config that JSON data describe. Total: any data give a valid config.
 
-    Where the data are silent the config `over` which they are laid speaks, else the defaults.
+    Settings missing from the data come from `over`, or else from the defaults.
     """
     if not isinstance(raw, dict):
-        return Loaded(Config(), [Problem("", "The file does not hold a config: no JSON object.", "error")])
+        return Loaded(Config(), [Problem("", "The file does not contain a config: it is not a JSON object.", "error")])
     kept = {key: raw[key] for key in _KEPT if key in raw}
     rest = {key: value for key, value in raw.items() if key not in _KEPT}
-    if _is_deeper(rest, _DEEPEST) or _is_deeper(kept, _DEEPEST_KEPT):
-        return Loaded(Config(), [Problem("", "The file does not hold a config: it is nested too deeply.", "error")])
+    if _is_deeper(rest, _MAX_DEPTH) or _is_deeper(kept, _MAX_DEPTH_KEPT):
+        return Loaded(Config(), [Problem("", "The file does not contain a config: it is nested too deeply.", "error")])
     raw, left_out = without_secrets(raw)
     tree, problems, was_migrated = migrate(raw)
     problems = [*left_out, *problems]
-    schema = tree.pop(_SCHEMA, None)  # for editors; kept where it stands, and no setting
+    schema = tree.pop(_SCHEMA, None)  # for editors; kept in place, not a setting
     if over is not None:
-        tree = _laid_over(encode(over), tree)
+        tree = _merged(encode(over), tree)
     unknown = tree.pop("unknown", {})
     if not isinstance(unknown, dict):
-        problems.append(Problem("unknown", f"{shown(unknown)} is no list of unknown settings; it is left out."))
+        problems.append(Problem("unknown", f"{shown(unknown)} is not an object with unknown settings; it is left out."))
         unknown = {}
     if schema is not None:
         unknown[_SCHEMA] = schema
@@ -202,34 +203,34 @@ def decode(raw: object, *, over: Config | None = None) -> Loaded:
     return Loaded(config, [default_named(p, config) for p in problems], was_migrated)
 
 
-def _laid_over(below: dict[str, Any], above: dict[str, Any], path: str = "") -> dict[str, Any]:
-    """Return one tree laid over another: objects join, lists and values replace, a variant replaces any other."""
+def _merged(below: dict[str, Any], above: dict[str, Any], path: str = "") -> dict[str, Any]:
+    """Return `below` updated by `above`: objects are merged, lists, values and other variants replaced."""
     if path in _variant_paths() and "name" in above and above["name"] != below.get("name"):
         return above
     joined = dict(below)
     for key, value in above.items():
         under, place = below.get(key), f"{path}.{key}" if path else key
-        joined[key] = _laid_over(under, value, place) if isinstance(under, dict) and isinstance(value, dict) else value
+        joined[key] = _merged(under, value, place) if isinstance(under, dict) and isinstance(value, dict) else value
     return joined
 
 
 @cache
 def _variant_paths() -> frozenset[str]:
-    """Return where a `name` chooses a variant; elsewhere it is a field like any other."""
+    """Return the paths at which `name` chooses a variant; elsewhere it is an ordinary field."""
     return frozenset(record.path for record in records_of(Config) if record.kind == "section")
 
 
-def _object(pairs: list[tuple[str, Any]], doubled: list[str]) -> dict[str, Any]:
-    """Return a JSON object; JSON lets a key stand in it twice, which is told."""
+def _object(pairs: list[tuple[str, Any]], duplicates: list[str]) -> dict[str, Any]:
+    """Return a JSON object and add keys that occur more than once, which JSON allows, to `duplicates`."""
     result = dict(pairs)
     if len(result) < len(pairs):
         names = [name for name, _ in pairs]
-        doubled += [name for name in result if names.count(name) > 1]
+        duplicates += [name for name in result if names.count(name) > 1]
     return result
 
 
 def _storable(value: Any) -> Any:
-    """Return a value as JSON holds it; what is infinite, or no number, as the text that OneTrainer writes for it.
+    """Return a value as JSON can store it; NaN and infinity become the text that OneTrainer writes for them.
 
     Pydantic's own JSON mode refuses half surrogate pairs.
     """
@@ -245,7 +246,7 @@ def _storable(value: Any) -> Any:
 
 
 def _whole_number(digits: str) -> int | float:
-    """Return the number; beyond all use it becomes infinity, where Python would refuse the whole file."""
+    """Return the number; with thousands of digits it becomes infinity, as Python would refuse the whole file."""
     return int(digits) if len(digits) < 4000 else float(digits)
 
 
@@ -257,7 +258,7 @@ def _is_deeper(raw: object, num_levels: int) -> bool:
 
 
 def _keep_original(path: Path) -> Path | None:
-    """Copy a file to the first `.bak` name that is free, unless one of them holds the same; return that file."""
+    """Copy a file to the first free `.bak` name, unless one of them has the same content; return that file."""
     content = path.read_bytes()
     for number in ("", *range(2, 1000)):
         kept = path.with_name(f"{path.name}.bak{number}")

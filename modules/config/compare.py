@@ -1,4 +1,4 @@
-"""How two configs differ, and whether a run may go on with the difference."""
+"""How two configs differ, and which differences prevent a run from being resumed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from modules.settings.field import records_of
 
 
 def differing_paths(one: Config, other: Config) -> list[str]:
-    """Return the dotted paths of all values that differ, sorted; a list that differs counts as one value.
+    """Return the sorted dotted paths of all values that differ; a list counts as one value.
 
-    A part of the model that one of them says nothing of has its defaults there.
+    A part of the model that is missing from one config has its defaults there.
     """
     names = {*one.parts, *other.parts}
     one, other = (c.model_copy(update={"parts": {n: c.part(n) for n in names}}) for c in (one, other))
@@ -23,9 +23,9 @@ def differing_paths(one: Config, other: Config) -> list[str]:
 
 
 def fixed_on_resume(one: Config, other: Config) -> list[str]:
-    """Return the paths that differ and that a resumed run may not change.
+    """Return the paths that differ and that may not change when a run is resumed.
 
-    What is unknown, or remembered for a choice that is not made, decides nothing.
+    Unknown settings and settings remembered for choices that are not selected do not count.
     """
     free = {"unknown", "remembered"} | {r.path for r in records_of(Config) if r.setting.changeable_on_resume}
     free |= {

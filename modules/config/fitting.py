@@ -1,4 +1,4 @@
-"""Fitting JSON data into the config: what is not known is set aside, what does not fit gives way to its default."""
+"""Validate JSON data as a config: unknown keys are set aside, invalid values are replaced by their defaults."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from modules.settings.edit import get_path
 from modules.settings.every import Every
 from modules.settings.field import FieldRecord, records_of
 from modules.settings.reasons import reason_of
-from modules.system.problem import DEFAULT_STANDS, Problem, shown
+from modules.system.problem import DEFAULT_USED, Problem, shown
 
 _Place = tuple[Any, ...]  # keys of objects and indices of lists
 
@@ -26,14 +26,14 @@ def sift(
     unknown: dict[str, Any],
     problems: list[Problem],
 ) -> dict[str, Any]:
-    """Return the keys that `section` knows; move the others to `unknown` by their path and report them."""
+    """Return the keys that are fields of `section`; move the others to `unknown` by their path and report them."""
     records = {r.name: r for r in records_of(section) if "." not in r.path}
     known: dict[str, Any] = {}
     for key, value in raw.items():
         path = f"{prefix}{key}"
         if key not in section.model_fields:
             unknown[path] = value
-            problems.append(Problem(path, "This setting is not known here; it is kept in the file.", "info"))
+            problems.append(Problem(path, "This setting is unknown; it is kept in the file.", "info"))
         else:
             known[key] = _sift_value(value, section, key, records.get(key), path, unknown, problems)
     return known
@@ -73,7 +73,7 @@ def _sift_value(
 
 
 def validated(tree: dict[str, Any], problems: list[Problem]) -> Config:
-    """Validate; drop what does not fit, so that the defaults stand, until the rest does."""
+    """Validate the tree; remove invalid values, so that their defaults apply, until the rest is valid."""
     while True:
         try:
             return Config.model_validate(tree)
@@ -83,21 +83,21 @@ def validated(tree: dict[str, Any], problems: list[Problem]) -> Config:
         for finding in findings:
             messages.setdefault(_place_of(tree, finding["loc"]), reason_of(finding))
         outermost = [p for p in messages if not any(p[:n] in messages for n in range(1, len(p)))]
-        gone = _items_gone(outermost)
-        # From the last to the first: what is left out of a list moves what comes after it.
-        dropped = [_drop(tree, place, messages[place], gone) for place in reversed(outermost)]
+        removed = _removed_items(outermost)
+        # From last to first: removing an entry of a list shifts the entries after it.
+        dropped = [_drop(tree, place, messages[place], removed) for place in reversed(outermost)]
         problems += reversed(dropped)
 
 
 def default_named(problem: Problem, config: Config) -> Problem:
-    """Return a problem that says that a default stands with that default, where it is short enough to be read."""
-    if DEFAULT_STANDS not in problem.message:
+    """Return the problem with the value of the default that is used, if its message mentions one."""
+    if DEFAULT_USED not in problem.message:
         return problem
     try:
         words = _in_words(get_path(config, problem.path))
     except KeyError:
         return problem
-    return replace(problem, message=problem.message.replace(DEFAULT_STANDS, f"the default, {words}, stands instead"))
+    return replace(problem, message=problem.message.replace(DEFAULT_USED, f"the default, {words}, is used instead"))
 
 
 def _in_words(default: object) -> str:
@@ -113,7 +113,7 @@ def _in_words(default: object) -> str:
 
 
 def _place_of(tree: dict[str, Any], location: _Place) -> _Place:
-    """Return where in the tree a location of pydantic's is: the value that has to go."""
+    """Return the place in the tree of one of pydantic's locations: the value to remove."""
     node: Any = tree[location[0]]
     place = location[:1]
     for step in location[1:]:
@@ -122,35 +122,35 @@ def _place_of(tree: dict[str, Any], location: _Place) -> _Place:
         if not isinstance(node, dict) and not (isinstance(node, list) and isinstance(step, int)):
             break
         if isinstance(node, dict) and node.keys() <= Every.model_fields.keys():
-            break  # a number and its unit stand or fall together
+            break  # a number and its unit are only valid together
         node = node[step]
         place = (*place, step)
     return place
 
 
-def _items_gone(places: list[_Place]) -> dict[_Place, list[int]]:
-    """Return the numbers of the items that are left out, in order, by the place of their list."""
-    gone: dict[_Place, list[int]] = {}
+def _removed_items(places: list[_Place]) -> dict[_Place, list[int]]:
+    """Return the sorted indices of the removed items, by the place of their list."""
+    removed: dict[_Place, list[int]] = {}
     for *folders, step in places:
         if isinstance(step, int):
-            gone.setdefault(tuple(folders), []).append(step)
-    return {place: sorted(numbers) for place, numbers in gone.items()}
+            removed.setdefault(tuple(folders), []).append(step)
+    return {place: sorted(numbers) for place, numbers in removed.items()}
 
 
-def _drop(tree: dict[str, Any], place: _Place, message: str, gone: Mapping[_Place, list[int]]) -> Problem:
-    """Remove the value at a place, and say so where the rest is once the others are removed, too."""
+def _drop(tree: dict[str, Any], place: _Place, message: str, removed: Mapping[_Place, list[int]]) -> Problem:
+    """Remove the value at a place and return a problem for it, with its path after all removals."""
     holder: Any = tree
     for step in place[:-1]:
         holder = holder[step]
     value = holder.pop(place[-1])
     is_item = isinstance(holder, list)
-    stands = "it is left out" if is_item else DEFAULT_STANDS
+    outcome = "it is left out" if is_item else DEFAULT_USED
     kept = place[:-1] if is_item else place
-    path = ".".join(str(_number_then(kept, n, gone)) for n in range(len(kept)))
-    return Problem(path, f"{shown(value)} does not fit ({message}); {stands}.", "warning")
+    path = ".".join(str(_new_index(kept, n, removed)) for n in range(len(kept)))
+    return Problem(path, f"{shown(value)} does not fit ({message}); {outcome}.", "warning")
 
 
-def _number_then(place: _Place, depth: int, gone: Mapping[_Place, list[int]]) -> Any:
-    """Return a step of a place; of an item of a list the number it has once earlier items are left out."""
+def _new_index(place: _Place, depth: int, removed: Mapping[_Place, list[int]]) -> Any:
+    """Return one step of a place; for an item of a list, its index after earlier items were removed."""
     step = place[depth]
-    return step - bisect_left(gone.get(place[:depth], []), step) if isinstance(step, int) else step
+    return step - bisect_left(removed.get(place[:depth], []), step) if isinstance(step, int) else step

@@ -1,4 +1,4 @@
-"""The config as a JSON Schema, so that any editor completes and checks a config while it is typed."""
+"""The config as a JSON Schema, so that any editor completes and checks a config as it is typed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of a config of today's version: sparse files pass, as they load.
+    """Return the JSON Schema (draft 2020-12) of a config of the newest version. Sparse files are valid, as they load.
 
     Labels and help texts are the titles and descriptions. A file may name the schema under "$schema".
     """
@@ -27,9 +27,9 @@ def json_schema() -> dict[str, Any]:
 
 
 def _loosen(node: Any) -> None:
-    """Let sections with variants be what a file may hold: one without its name, or a bare name.
+    """Allow sections with variants in every form that loads: without their name, or as a bare name.
 
-    pydantic writes them as "one of", and an object without a name is often a valid form of several.
+    pydantic writes them as "oneOf", and an object without a name is often valid for several variants.
     """
     if isinstance(node, dict):
         if "discriminator" in node:

@@ -1,7 +1,7 @@
-"""Concepts and samples in files of their own, which several configs can share: found, read and written.
+"""Concepts and samples in separate files, which several configs can share: find, read and write them.
 
-Ours have a version, that of the config they belong to: {"darkroom_concepts": 2, "concepts": [...]}. OneTrainer's are
-bare lists. Either is read.
+Our list files have the version of the config they belong to: {"darkroom_concepts": 2, "concepts": [...]}. OneTrainer's
+are bare lists. Both are read.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from modules.system.paths import PROGRAM_ROOT
 from modules.system.problem import Problem, shown
 
 LIST_VERSION = 2
-_PARENTS = 3
+_NUM_PARENTS = 3
 Tree = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class ListKind:
-    """A list that may lie in a file of its own: what it is called, and where the list and its file's name are."""
+    """A list that can be in a separate file: its name, and the config paths of the list and of its file name."""
 
     name: str
     list_path: str
@@ -32,11 +32,11 @@ class ListKind:
 
     @property
     def version_key(self) -> str:
-        """The key by which one of our list files is known."""
+        """The key that identifies one of our list files."""
         return f"darkroom_{self.name}"
 
     def is_inside(self, raw: Mapping[str, Any], *, is_onetrainer: bool) -> bool:
-        """Return whether a file holds the list itself; then what it names as the list's file does not count."""
+        """Return whether a config contains the list itself; then the name of the list's file is ignored."""
         folder, _, key = self.list_path.rpartition(".")
         if is_onetrainer:
             return raw.get(self.name) is not None
@@ -52,7 +52,7 @@ LISTS = (
 
 @dataclass(frozen=True, slots=True)
 class FoundList:
-    """A list as it was read: our entries, its file, the version of their names, and what is left of OneTrainer's."""
+    """A list that was read: our entries, its file, the version of the entries, and unused settings of OneTrainer's."""
 
     entries: list[Any]
     path: Path
@@ -63,9 +63,9 @@ class FoundList:
 def read_list(
     kind: ListKind, name: str, folder: Path, notes: list[Problem], *, family: str, is_onetrainer: bool
 ) -> FoundList | None:
-    """Return the list of a file that a config in `folder` names; None where it is missing or none, which is told.
+    """Return the list in a file that a config in `folder` names; None, with a note, if it is missing or not a list.
 
-    The name counts from the config's folder. OneTrainer's count from its own, which lies further up.
+    The name is relative to the config's folder. OneTrainer's names are relative to its own folder, further up.
     """
     path = _find(kind, name, folder, notes, is_onetrainer=is_onetrainer)
     if path is None:
@@ -79,19 +79,19 @@ def read_list(
     is_ours = isinstance(content, dict)
     found = _ours(kind, path, content, notes) if is_ours else _theirs(kind, path, content, family, notes)
     if found is None:
-        notes.append(Problem(kind.list_path, f"The file {path} with the {kind.name} does not hold a list.", "warning"))
+        notes.append(Problem(kind.list_path, f"The file {path} does not contain a list of {kind.name}.", "warning"))
     elif is_onetrainer:
         notes.append(Problem(kind.list_path, f"The {kind.name} were read from {path}.", "info"))
     return found
 
 
 def list_file(kind: ListKind, entries: list[Any]) -> Tree:
-    """Return what one of our list files holds."""
+    """Return the content of one of our list files."""
     return {kind.version_key: LIST_VERSION, kind.name: entries}
 
 
 def loses_entries(kind: ListKind, path: Path, entries: list[Any]) -> bool:
-    """Return whether writing a list would lose what a file holds: another kind of file, or a list that is emptied."""
+    """Return whether writing a list would lose content: a file of another kind, or a list that becomes empty."""
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError):
@@ -106,7 +106,7 @@ def _ours(kind: ListKind, path: Path, content: Tree, notes: list[Problem]) -> Fo
     if version is None or not isinstance(entries, list):
         return None
     if version not in range(1, LIST_VERSION + 1):
-        message = f"{path} was written by another Darkroom (version {shown(version)}); what is known here is loaded."
+        message = f"{path} is from another version of Darkroom ({shown(version)}); only known settings are loaded."
         notes.append(Problem(kind.list_path, message, "warning"))
     is_older = isinstance(version, int) and 0 < version < LIST_VERSION
     return FoundList(entries, path, version if is_older else LIST_VERSION)
@@ -117,22 +117,22 @@ def _theirs(kind: ListKind, path: Path, content: object, family: str, notes: lis
         return None
     is_concepts = kind.name == "concepts"
     entries, leftovers = concepts_from(content, notes) if is_concepts else samples_from(content, notes, family)
-    return FoundList(entries, path, 1, leftovers)  # OneTrainer's come through our version 1
+    return FoundList(entries, path, 1, leftovers)  # OneTrainer's entries are migrated through our version 1
 
 
 def _find(kind: ListKind, name: str, folder: Path, notes: list[Problem], *, is_onetrainer: bool) -> Path | None:
     folder = folder.absolute()
-    places = [folder, *folder.parents[:_PARENTS], PROGRAM_ROOT] if is_onetrainer else [folder]
+    places = [folder, *folder.parents[:_NUM_PARENTS], PROGRAM_ROOT] if is_onetrainer else [folder]
     candidates = list(dict.fromkeys(p / name for p in places))
     path = next((c for c in candidates if _is_file(c)), None)
     if path is None:
-        looked_in = ", ".join(str(c.parent) for c in candidates)
+        searched = ", ".join(str(c.parent) for c in candidates)
         notes.append(
             Problem(
                 kind.list_path,
-                f"The file {shown(name)} with the {kind.name} was not found; it was looked for in {looked_in}.",
+                f"The file {shown(name)} with the {kind.name} was not found. Searched in: {searched}.",
                 "warning",
-                "Copy it there and load the config again, or fill them in by hand.",
+                "Copy it there and load the config again, or enter them by hand.",
             )
         )
     return path
@@ -141,5 +141,5 @@ def _find(kind: ListKind, name: str, folder: Path, notes: list[Problem], *, is_o
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except (OSError, ValueError):  # a name no file can have
+    except (OSError, ValueError):  # an impossible file name
         return False

@@ -1,4 +1,4 @@
-"""The facts of the training method that a config chooses, from the method's record. Torch-free."""
+"""Facts about the training method of a config, from the method's record. Does not import torch."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ def method_of(config: Config) -> MethodSpec:
 
 
 def rollout_of(config: Config) -> RolloutFacts | None:
-    """Return how the method samples while training, or None where it does not."""
+    """Return how the method samples during training, or None if it does not."""
     rollout = method_of(config).rollout
     return None if rollout is None else rollout(config.training.method)
 
 
 def scorers_of(config: Config) -> ScorersInUse | None:
-    """Return the reward models of a run, or None where the method needs none."""
+    """Return the reward models of a run, or None if the method needs none."""
     held_out = method_of(config).held_out_reward
     return None if held_out is None else scorers_in_use(config.reward.models, held_out(config.training.method))
 
 
 def steps_per_group(config: Config) -> int:
-    """Return how many optimizer steps one accumulation group of the loader becomes."""
+    """Return how many optimizer steps are made from one accumulation group of the loader."""
     return method_of(config).steps_per_group(config.training.method)

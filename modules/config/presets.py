@@ -1,8 +1,8 @@
 """Presets: the built-in ones of `training_presets/<family>/#<name>.json`, and the user's own.
 
-A built-in preset states only what differs from the defaults, and says in `general.notes` what it is for. Users'
-presets live in the platform's config folder, so that an update of the program never touches them; they never begin
-with '#', the mark of the built-in ones.
+A built-in preset contains only what differs from the defaults, and describes its purpose in `general.notes`. Users'
+presets are in the platform's config folder, so that an update of the program never touches them; their names never
+begin with '#', which marks the built-in ones.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BUILT_IN_DIR = PROGRAM_ROOT / "training_presets"
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A preset that can be loaded: its name as shown ('#' marks a built-in one), its group and its file."""
+    """A preset: its displayed name ('#' marks a built-in one), its group and its file."""
 
     name: str
     group: str
@@ -32,26 +32,26 @@ class Preset:
 
     @property
     def is_built_in(self) -> bool:
-        """Whether it came with the program and may not be overwritten."""
+        """Whether it belongs to the program and must not be overwritten."""
         return self.name.startswith("#")
 
     def load(self, *, over: Config | None = None) -> Loaded:
-        """Read the preset, over another config if one is given; like every load, this never raises on content."""
+        """Read the preset; missing settings come from `over`. Like every load, this never raises on content."""
         return load_file(self.path, over=over)
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What became of a folder of presets: those that are the user's own now, and what was found about each file."""
+    """The result of an import: the presets that now belong to the user, and the problems found in each file."""
 
     presets: tuple[Preset, ...]
     problems: tuple[Problem, ...]
 
 
 def list_presets(*, user_dir: Path | None = None) -> list[Preset]:
-    """Return all presets, the built-in ones by family first, then the user's, each by name, 8 GB before 12 GB.
+    """Return all presets: the built-in ones by family, then the user's, each in natural order (8 GB before 12 GB).
 
-    What is no file with the ending of a config is passed over, and so is a folder that cannot be read.
+    Files without the suffix of a config are skipped, and so is a folder that cannot be read.
     """
     built_in = [Preset(file.stem, file.parent.name, file) for file in _files(BUILT_IN_DIR, "*/#*.json")]
     own = [Preset(file.stem, "yours", file) for file in _own_files(user_dir or user_presets_dir())]
@@ -59,26 +59,26 @@ def list_presets(*, user_dir: Path | None = None) -> list[Preset]:
 
 
 def save_preset(config: Config, name: str, *, user_dir: Path | None = None) -> Preset:
-    """Save a config as the user's own preset of that name and return it; replaces one of the same name.
+    """Save a config as a preset of the user and return it; replaces one of the same name.
 
-    A preset is one file: concepts and samples that have files of their own are written into it.
+    A preset is one file: concepts and samples in separate files are written into it.
 
-    Raises DarkroomError where nothing is left of the name once '#' and odd characters are taken out.
+    Raises DarkroomError if the name has no letters or digits.
     """
     stem = safe_name(name.lstrip("# "))
     if not any(c.isalnum() for c in name):
-        raise DarkroomError("A preset needs a name.", advice="Type one; '#' at its beginning marks built-in ones.")
+        raise DarkroomError("A preset needs a name.", advice="Type one. A '#' at the beginning marks built-in presets.")
     path = (user_dir or user_presets_dir()) / f"{stem}.json"
     export_file(config, path)
     return Preset(stem, "yours", path)
 
 
 def import_presets(folder: Path, *, user_dir: Path | None = None) -> Imported:
-    """Make every preset of a folder (OneTrainer's `training_presets`, say) one of the user's own, under its name.
+    """Import every preset of a folder, such as OneTrainer's `training_presets`, as a preset of the user.
 
-    Built-in ones ('#') are passed over. A preset that the user has already stays as it is: an equal one is not written
-    again, another one gets a number behind its name. Never raises on content; what went wrong with a file is told, and
-    the others are taken. Raises OSError where the user's folder cannot be written.
+    Built-in ones ('#') are skipped. Presets that the user already has are never changed: an identical one is not
+    written again, a different one gets a number after its name. Never raises on content: files that cannot be imported
+    are reported. Raises OSError if the user's folder cannot be written.
     """
     target = user_dir or user_presets_dir()
     presets: list[Preset] = []
@@ -96,7 +96,7 @@ def import_presets(folder: Path, *, user_dir: Path | None = None) -> Imported:
 
 
 def _keep(config: Config, name: str, target: Path) -> tuple[Preset, str]:
-    """Write a preset unless there is an equal one; return it, and what was done in words."""
+    """Write a preset unless an identical one exists; return it and a description of what was done."""
     wanted = safe_name(name) if any(c.isalnum() for c in name) else "preset"
     for number in count(1):
         stem = wanted if number == 1 else f"{wanted} {number}"
@@ -121,6 +121,6 @@ def _files(folder: Path, pattern: str) -> list[Path]:
 
 
 def _reading_order(file: Path) -> list[tuple[str, float]]:
-    """Return what files are sorted by: their names with the numbers in them by their size, after their folder's."""
+    """Return the sort key of a file: its folder and name, with numbers in them compared by value."""
     pieces = re.findall(r"([^\d]*)(\d*)", f"{file.parent.name}/{file.stem}")
     return [(text, float(digits or -1)) for text, digits in pieces]

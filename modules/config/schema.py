@@ -32,10 +32,10 @@ VERSION = 2
 
 
 class Config(Section):
-    """Everything that decides a run.
+    """All settings of a run.
 
-    `remembered` keeps what was set for variants that are not chosen now: path, name of the variant, its fields.
-    `unknown` keeps what a newer or another program wrote, by its path.
+    `remembered` keeps the settings of variants that are not selected: by path, variant name and field. `unknown` keeps
+    the settings that a newer version or another program wrote, by path.
     """
 
     darkroom_version: Literal[2] = 2
@@ -43,7 +43,7 @@ class Config(Section):
     model: Model = Model()
     parts: Annotated[
         Mapping[str, Part],
-        Setting("Parts of the model", "Whether each part learns, how fast and for how long."),
+        Setting("Parts of the model", "Whether each part is trained, at which learning rate and for how long."),
     ] = {}
     quantization: Quantization = Quantization()
     data: Data = Data()
@@ -52,7 +52,7 @@ class Config(Section):
         str,
         Setting(
             "Concepts in a file",
-            "A file of its own that holds the concepts below, so that several configs can share them. It counts from "
+            "A separate file with the concepts below, so that several configs can share them. Relative to "
             "the config's folder.",
             group="Concepts",
             level="advanced",
@@ -61,14 +61,14 @@ class Config(Section):
             changeable_on_resume=True,
         ),
     ] = ""
-    concepts: Annotated[tuple[Concept, ...], Setting("Concepts", "The folders of images to learn from.")] = ()
+    concepts: Annotated[tuple[Concept, ...], Setting("Concepts", "The folders of images to train on.")] = ()
     training: Training = Training()
     adapter: Annotated[
         AdapterChoice,
         *variants(DEFAULT),
         Setting(
-            "Kind of adapter",
-            "The small layers that are trained beside the model's own. LoRA loads everywhere.",
+            "Adapter type",
+            "The small trainable layers that are added to the model's own. LoRA loads everywhere.",
             group="Adapter",
             applies_when=AN_ADAPTER,
             choice_labels=adapter_labels(),
@@ -86,9 +86,9 @@ class Config(Section):
     unknown: Mapping[str, Any] = {}
 
     def map_keys(self, field_name: str) -> Sequence[MapKey]:
-        """Return the parts of the model's family, each of which has settings, said or not."""
+        """Return the parts of the model's family; each has settings, also where the file contains none."""
         return FAMILIES[self.model.family].parts if field_name == "parts" else ()
 
     def part(self, name: str) -> Part:
-        """Return the settings of one part of the model, the defaults where the file says nothing of it."""
+        """Return the settings of one part of the model; the defaults if the file contains none."""
         return self.parts.get(name) or Part()

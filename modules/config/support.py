@@ -1,4 +1,4 @@
-"""What a config may say and the engine does not do yet: named before a run, never passed over in silence."""
+"""Settings that the engine does not support yet: reported before a run, never silently ignored."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from modules.system.problem import Problem, shown
 
 
 def unsupported(config: Config) -> Iterator[Problem]:
-    """Yield an error for each setting that would change what is learned and cannot be done yet, and a warning for each
-    that merely has no effect.
+    """Yield an error for each unsupported setting that would change the training, and a warning for each that merely
+    has no effect.
     """
     for record in live_records(config):
         value = get_path(config, record.path)
         name = str(getattr(value, "name", value)) if record.kind in ("section", "choice") else ""
         if record.path == "embeddings.words" and config.training.trains == "embedding":
-            continue  # said of what is trained
+            continue  # reported for the training target
         if name in record.setting.not_yet_choices:
             yield _refused_choice(record, name)
         elif record.setting.not_yet and value != record.default:
@@ -49,12 +49,12 @@ def _without_effect(record: FieldRecord, value: object) -> Problem:
         record.path,
         f"{record.label}: {_plain(record, value)} has no effect yet.",
         "warning",
-        f"Nothing is learned differently; set it back to {_plain(record, record.default)} to be rid of this note.",
+        f"The training is the same without it. Set it back to {_plain(record, record.default)} to remove this warning.",
     )
 
 
 def _plain(record: FieldRecord, value: object) -> str:
-    """Return a value as the window would word it."""
+    """Return a value as the window displays it."""
     match value:
         case bool():
             return "on" if value else "off"

@@ -39,7 +39,7 @@ class _Slot:
         # Past `__setattr__`, which takes nothing but parameters.
         self.owner._parameters[self.name] = copy  # type: ignore[assignment]
 
-    def give_back(self) -> None:
+    def put_back(self) -> None:
         """Put the weight itself in its place again."""
         self.owner._parameters[self.name] = self.weight
 
@@ -66,7 +66,7 @@ class OffloadedForward:
             return self.plain(*args, **kwargs)
         finally:  # a recomputation ends with an exception once it has all that is wanted
             for slot in self.slots:
-                slot.give_back()
+                slot.put_back()
 
 
 class LayerOffload:

@@ -26,7 +26,7 @@ class Problem:
         return f"{where}{self.message} {self.advice}".strip()
 
 
-DEFAULT_STANDS = "the default stands instead"  # which one is told once it is known (`modules/config/fitting.py`)
+DEFAULT_USED = "the default is used instead"  # `modules/config/fitting.py` adds which value that is
 _AS_IN_FILES = {None: "null", True: "true", False: "false"}
 
 

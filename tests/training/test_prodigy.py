@@ -172,4 +172,4 @@ def test_parts_with_rates_of_their_own_are_refused_by_name(tiny_sd: Path, images
     parts = {"text_encoder": config.parts["text_encoder"].model_copy(update={"learning_rate": 1.0})}
     (error,) = check(config.model_copy(update={"parts": {**config.parts, **parts}})).errors
     assert error.path == "parts.text_encoder.learning_rate"
-    assert "Prodigy finds one learning rate" in error.message
+    assert "Prodigy estimates a single learning rate" in error.message

@@ -67,7 +67,7 @@ def fail_after_the_dry_run(monkeypatch: pytest.MonkeyPatch, error: Exception) ->
             raise error
         return plain(self, *arguments, most_steps=most_steps, **options)
 
-    monkeypatch.setattr(ImageSampler, "paint", sample)
+    monkeypatch.setattr(ImageSampler, "sample", sample)
 
 
 @pytest.mark.parametrize(
@@ -80,12 +80,12 @@ def test_samples_that_fail_do_not_end_the_run(
     fail_after_the_dry_run(monkeypatch, error)
     ran = sampled(tmp_path, tiny_sd)
     assert ran.finished.step == 4
-    told = [w.message for w in ran.of(WarningRaised) if "sampled" in w.message]
-    assert told == [f"The samples could not be generated: {reason}"] * 4
+    warnings = [w.message for w in ran.of(WarningRaised) if "samples" in w.message]
+    assert warnings == [f"The samples could not be generated: {reason}"] * 4
 
 
 @pytest.mark.parametrize("kind", [DeviceMixError, ParkedPartError])
-def test_a_fault_of_the_program_ends_the_run(
+def test_an_internal_error_ends_the_run(
     tiny_sd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
 ) -> None:
     """The guard's findings are no samples that failed: as warnings they would be overlooked."""

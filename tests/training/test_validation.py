@@ -137,7 +137,7 @@ def test_caches_and_the_order_of_batches_change_no_number(
             else accumulation_groups
         )
 
-    monkeypatch.setattr(EpochPlans, "windows", backwards)
+    monkeypatch.setattr(EpochPlans, "accumulation_groups", backwards)
     turned = run(validated(config, held_out, "w4")).of(ValidationFinished)
     assert [measured(r) for r in cached] == [measured(r) for r in turned]
 

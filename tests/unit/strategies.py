@@ -1,4 +1,4 @@
-"""What hypothesis draws from in the unit tests: JSON of any kind, and valid configs made from the field records."""
+"""Hypothesis strategies of the unit tests: any JSON, and valid configs generated from the field records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from modules.config.schema import Config
 from modules.settings.every import Every
 from modules.settings.field import FieldRecord, records_of
 
-# No clock decides: on a busy machine hypothesis would call the drawing of large configs unhealthily slow.
+# Without time limits: on a busy machine hypothesis would report that generating large configs is too slow.
 steady = settings(derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 few = settings(steady, max_examples=40)
 
@@ -47,13 +47,13 @@ garbage = trees(json_scalars | not_finite)
 
 
 def valid_values(record: FieldRecord) -> st.SearchStrategy[Any]:
-    """Any value that a field takes, as JSON."""
+    """Any valid value of a field, as JSON."""
     values = _by_kind(record)
     return st.none() | values if record.optional else values
 
 
 def valid_trees(section: type[BaseModel], *, name: str = "") -> st.SearchStrategy[dict[str, Any]]:
-    """Any part of a section's fields with values that fit, nested as in a file."""
+    """Any subset of a section's fields with valid values, nested as in a file."""
     flat = {r.path: valid_values(r) for r in records_of(section)}
     fixed = {"name": st.just(name)} if name else {}
     return st.fixed_dictionaries(fixed, optional=flat).map(_nested)

@@ -1,4 +1,4 @@
-"""Configs to and from files: nothing in a file raises, nothing is lost in silence."""
+"""Configs to and from files: no content raises, nothing is lost silently."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ def write(folder: Path, content: bytes) -> Path:
 
 @few
 @given(config=valid_configs())
-def test_what_is_saved_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, config: Config) -> None:
+def test_a_saved_config_loads_unchanged(tmp_path_factory: pytest.TempPathFactory, config: Config) -> None:
     file = tmp_path_factory.mktemp("saved") / "config.json"
     assert decode(encode(config)).config == config
-    config = packed(config)  # where the lists lie is test_list_files's
+    config = packed(config)  # separate list files are tested in test_list_files
     save_file(config, file)
     loaded = load_file(file)
     assert loaded.config == config
@@ -130,7 +130,7 @@ def test_many_wrong_values_at_once(changes: list[tuple[tuple[Any, ...], Any]]) -
 @steady
 @given(gone=st.sets(st.sampled_from([p for p in PLACES if p[-1] != "name" or p[0] == "concepts"]), max_size=30))
 def test_any_missing_keys_are_ordinary(gone: set[tuple[Any, ...]]) -> None:
-    """Any but a variant's name, which says what its siblings mean."""
+    """Any but a variant's name, which decides the meaning of its siblings."""
     tree = full_tree()
     for place in sorted(gone, key=lambda p: (-len(p), [str(k) for k in p])):
         if isinstance(holder_of(tree, place), dict):
@@ -141,7 +141,7 @@ def test_any_missing_keys_are_ordinary(gone: set[tuple[Any, ...]]) -> None:
 
 
 @for_each([p for p in PLACES if isinstance(p[-1], str)], named=lambda p: ".".join(map(str, p)))
-def test_null_is_no_reason_to_fail(place: tuple[Any, ...]) -> None:
+def test_null_is_accepted_everywhere(place: tuple[Any, ...]) -> None:
     tree = full_tree()
     holder_of(tree, place)[place[-1]] = None
     assert_sound(decode(tree))
@@ -157,7 +157,7 @@ def test_odd_numbers_at_every_place(value: Any) -> None:
 
 @pytest.mark.parametrize("depth", [50, 150, 450, 900, 100_000])
 def test_deep_nesting(tmp_path: Path, depth: int) -> None:
-    """Between what the parser takes and what a copy survives there used to be a RecursionError."""
+    """Depths that the parser accepts but a deep copy does not used to raise a RecursionError."""
     for opening, closing in (('{"a":', "}"), ("[", "]")):
         text = f'{{"darkroom_version": 2, "training": {{"epochs": 7}}, "odd": {opening * depth}1{closing * depth}}}'
         loaded = load_file(write(tmp_path, text.encode()))
@@ -174,14 +174,14 @@ def test_any_version_of_ours(version: Any) -> None:
     assert loaded.config.training.epochs == 3
 
 
-def test_a_newer_version_is_said_and_its_settings_are_kept() -> None:
+def test_a_newer_version_is_reported_and_its_settings_are_kept() -> None:
     loaded = decode({"darkroom_version": 7, "training": {"epochs": 3, "telepathy": 0.5}})
     assert "newer Darkroom" in loaded.problems[0].message
     assert loaded.config.training.epochs == 3
     assert loaded.config.unknown == {"training.telepathy": 0.5}
 
 
-# -- files that are none
+# -- files that are not configs
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_a_newer_version_is_said_and_its_settings_are_kept() -> None:
         b"{'darkroom_version': 1}",
     ],
 )
-def test_a_file_that_holds_no_config_gives_the_defaults_and_an_error(tmp_path: Path, content: bytes) -> None:
+def test_a_file_without_a_config_gives_the_defaults_and_an_error(tmp_path: Path, content: bytes) -> None:
     loaded = load_file(write(tmp_path, content))
     assert loaded.config == Config()
     assert [p.severity for p in loaded.problems] == ["error"]
@@ -236,12 +236,12 @@ def test_a_truncated_config_never_raises(tmp_path_factory: pytest.TempPathFactor
     assert [p.severity for p in loaded.problems] == ["error"]
 
 
-def test_a_byte_order_mark_is_no_matter(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     file = write(tmp_path, b'\xef\xbb\xbf{"darkroom_version": 2, "training": {"epochs": 3}}')
     assert load_file(file) == Loaded(Config.model_validate({"training": {"epochs": 3}}))
 
 
-def test_of_a_doubled_key_the_last_one_counts(tmp_path: Path) -> None:
+def test_of_a_duplicate_key_the_last_one_counts(tmp_path: Path) -> None:
     file = write(
         tmp_path, b'{"darkroom_version": 2, "training": {"epochs": 3}, "training": {"epochs": 4, "epochs": 5}}'
     )
@@ -252,7 +252,7 @@ def test_of_a_doubled_key_the_last_one_counts(tmp_path: Path) -> None:
     assert "the last one counts: 'epochs', 'training'" in note.message
 
 
-def test_the_schema_a_file_names_for_editors_stays_where_it_is(tmp_path: Path) -> None:
+def test_the_schema_named_for_editors_stays_in_place(tmp_path: Path) -> None:
     loaded = decode({"$schema": "../docs/config.schema.json", "darkroom_version": 2})
     assert loaded.problems == []
     save_file(loaded.config, tmp_path / "a.json")
@@ -263,7 +263,7 @@ def test_the_schema_a_file_names_for_editors_stays_where_it_is(tmp_path: Path) -
     assert load_file(tmp_path / "a.json") == loaded
 
 
-def test_what_a_file_does_not_say_the_config_below_it_says(tmp_path: Path) -> None:
+def test_missing_settings_come_from_the_config_below(tmp_path: Path) -> None:
     below = decode(
         {
             "darkroom_version": 2,
@@ -280,7 +280,7 @@ def test_what_a_file_does_not_say_the_config_below_it_says(tmp_path: Path) -> No
         "adapter": {"rank": 99},
         "concepts": [{"name": "c"}],
         "parts": {"unet": {"learning_rate": 0.2}},
-        "cloud": {"name": "mine"},  # is no variant, and what lay below it used to be lost; kept as unknown by now
+        "cloud": {"name": "mine"},  # not a variant: settings below used to be lost; kept as unknown now
     }
     file = write(tmp_path, json.dumps(above).encode())
     config = load_file(file, over=below).config
@@ -304,7 +304,7 @@ CLOUD_AS_IT_WAS = {
 
 
 def test_a_saved_cloud_section_that_sets_nothing_leaves_no_trace() -> None:
-    """Every config that was saved while there was one has it, whole."""
+    """Every config saved while the section existed contains all of it."""
     for cloud in (CLOUD_AS_IT_WAS, {}, {"enabled": False}):
         assert decode({"darkroom_version": 2, "cloud": cloud}) == Loaded(Config())
 
@@ -313,7 +313,7 @@ def test_a_saved_cloud_section_that_sets_nothing_leaves_no_trace() -> None:
     ("change", "severity"),
     [({"gpu": "A100"}, "info"), ({"enabled": True}, "warning"), ({"of_a_newer_version": 1}, "info")],
 )
-def test_a_saved_cloud_section_that_sets_something_is_kept_and_said_once(
+def test_a_saved_cloud_section_that_sets_something_is_kept_and_reported_once(
     tmp_path: Path, change: dict[str, Any], severity: str
 ) -> None:
     cloud = CLOUD_AS_IT_WAS | change
@@ -324,7 +324,7 @@ def test_a_saved_cloud_section_that_sets_something_is_kept_and_said_once(
     assert load_file(tmp_path / "again.json") == Loaded(loaded.config)
 
 
-def test_a_cloud_that_is_no_section_is_kept_like_anything_unknown() -> None:
+def test_a_cloud_that_is_not_an_object_is_kept_like_any_unknown_key() -> None:
     assert decode({"darkroom_version": 2, "cloud": 5}).config.unknown == {"cloud": 5}
     assert decode({"darkroom_version": 2, "cloud": {"gpu": "A"}, "unknown": 5}).config.unknown == {
         "cloud": {"gpu": "A"}
@@ -340,13 +340,13 @@ def test_anything_may_be_laid_over_anything(below: Config, raw: Any) -> None:
 
 @few
 @given(below=valid_configs(), above=valid_configs())
-def test_a_whole_config_covers_whatever_lies_below(below: Config, above: Config) -> None:
+def test_a_whole_config_replaces_the_one_below(below: Config, above: Config) -> None:
     merged = decode(encode(above), over=below).config
     for name in set(Config.model_fields) - {"parts", "unknown", "remembered"}:
         assert getattr(merged, name) == getattr(above, name)
 
 
-def test_a_number_of_thousands_of_digits_costs_only_itself(tmp_path: Path) -> None:
+def test_only_a_number_of_thousands_of_digits_is_lost(tmp_path: Path) -> None:
     """Python refuses to read it, and the whole file with it."""
     file = write(tmp_path, b'{"darkroom_version": 2, "training": {"epochs": 7, "batch_size": ' + b"9" * 5000 + b"}}")
     loaded = load_file(file)
@@ -354,10 +354,10 @@ def test_a_number_of_thousands_of_digits_costs_only_itself(tmp_path: Path) -> No
     assert [p.path for p in loaded.problems] == ["training.batch_size"]
 
 
-# -- what is wrong is told, what is not known is kept
+# -- invalid values are reported, unknown keys are kept
 
 
-def test_a_bad_value_gives_way_to_its_default_and_is_told() -> None:
+def test_an_invalid_value_is_replaced_by_its_default_and_reported() -> None:
     loaded = decode({**OURS, "training": {"epochs": -3, "batch_size": 4}, "adapter": {"rank": "big"}})
     assert loaded.config.training.epochs == 10
     assert loaded.config.training.batch_size == 4
@@ -367,33 +367,33 @@ def test_a_bad_value_gives_way_to_its_default_and_is_told() -> None:
         ("adapter.rank", "warning"),
     ]
     assert [p.message for p in loaded.problems] == [
-        "-3 does not fit (it should be at least 1); the default, 10, stands instead.",
-        "'big' does not fit (it should be a whole number); the default, 16, stands instead.",
+        "-3 does not fit (it should be at least 1); the default, 10, is used instead.",
+        "'big' does not fit (it should be a whole number); the default, 16, is used instead.",
     ]
 
 
-def test_every_kind_of_default_that_stands_is_named() -> None:
+def test_the_default_that_is_used_is_named_in_the_message() -> None:
     raw: dict[str, Any] = {
         "training": {"learning_rate": None, "optimizer": {"name": "adamw", "beta1": "x"}, "precision": 5},
         "data": {"resolution_px": [7], "latent_cache": "maybe"},
         "backup": {"every": "often", "save_every": 7},
     }
-    told = {p.path: p.message.partition(";")[2] for p in decode({**OURS, **raw}).problems}
-    assert told["training.learning_rate"] == " the default, 0.0001, stands instead."
-    assert told["training.optimizer.beta1"] == " the default, 0.9, stands instead."
-    assert told["training.precision"] == " the default, 'float32', stands instead."
-    assert told["data.latent_cache"] == " the default, true, stands instead."
-    assert told["backup.every"] == " the default, every 30 minutes, stands instead."
-    assert told["backup.save_every"] == " the default, never, stands instead."
-    assert decode({**OURS, "adapter": 5}).problems[0].message.endswith("the default, 'lora', stands instead.")
+    messages = {p.path: p.message.partition(";")[2] for p in decode({**OURS, **raw}).problems}
+    assert messages["training.learning_rate"] == " the default, 0.0001, is used instead."
+    assert messages["training.optimizer.beta1"] == " the default, 0.9, is used instead."
+    assert messages["training.precision"] == " the default, 'float32', is used instead."
+    assert messages["data.latent_cache"] == " the default, true, is used instead."
+    assert messages["backup.every"] == " the default, every 30 minutes, is used instead."
+    assert messages["backup.save_every"] == " the default, never, is used instead."
+    assert decode({**OURS, "adapter": 5}).problems[0].message.endswith("the default, 'lora', is used instead.")
     assert (
         decode({**OURS, "data": {"resolution_px": []}})
         .problems[0]
-        .message.endswith("the default, 512, stands instead.")
+        .message.endswith("the default, 512, is used instead.")
     )
 
 
-def test_of_a_list_only_the_bad_entries_go() -> None:
+def test_only_the_invalid_entries_of_a_list_are_removed() -> None:
     loaded = decode(
         {
             **OURS,
@@ -409,26 +409,26 @@ def test_of_a_list_only_the_bad_entries_go() -> None:
     ]  # fmt: skip
 
 
-def test_a_list_of_which_nothing_is_left_is_the_default() -> None:
+def test_a_list_without_valid_entries_becomes_the_default() -> None:
     assert decode({**OURS, "data": {"resolution_px": ["x", None]}}).config.data.resolution_px == (512,)
     assert decode({**OURS, "data": {"resolution_px": []}}).config.data.resolution_px == (512,)
 
 
-def test_thousands_of_bad_values_are_told_one_by_one() -> None:
-    """One validation for each of them used to take minutes, and each looking at all others many seconds."""
+def test_thousands_of_invalid_values_are_reported_one_by_one() -> None:
+    """One validation for each of them used to take minutes, and comparing each with all others many seconds."""
     bad = [item for i in range(3000) for item in (5, {"repeats": -1, "kind": 3, "path": str(i)})]
     loaded = decode({**OURS, "concepts": bad})
     assert len(loaded.problems) == 9000
     assert len(loaded.config.concepts) == 3000
-    told = [p.path for p in loaded.problems if p.path != "concepts"]
-    assert told == [f"concepts.{i}.{name}" for i in range(3000) for name in ("kind", "repeats")]
+    paths = [p.path for p in loaded.problems if p.path != "concepts"]
+    assert paths == [f"concepts.{i}.{name}" for i in range(3000) for name in ("kind", "repeats")]
 
 
 @pytest.mark.parametrize(
     "bad", [{"n": 5, "unit": "weeks"}, {"n": -1, "unit": "epoch"}, {"n": None, "unit": 3}, "never", 5]
 )
-def test_a_number_and_its_unit_stand_or_fall_together(bad: Any) -> None:
-    """A backup every 5 "weeks" used to become no backup at all, though "the default stands" was said."""
+def test_a_number_and_its_unit_are_only_valid_together(bad: Any) -> None:
+    """A backup every 5 "weeks" used to become no backup at all, though the message named the default."""
     loaded = decode({**OURS, "backup": {"every": bad, "keep": 9}})
     assert loaded.config.backup.every == Every(n=30, unit="minute")
     assert loaded.config.backup.keep == 9
@@ -436,7 +436,7 @@ def test_a_number_and_its_unit_stand_or_fall_together(bad: Any) -> None:
 
 
 def test_no_field_but_a_period_has_its_keys() -> None:
-    """What the test above rests on."""
+    """The test above depends on this."""
     named = {str(p[-1]) for p in PLACES if isinstance(p[-1], str) and p[-1] in Every.model_fields}
     holders = [holder_of(full_tree(), p) for p in PLACES if p[-1] in named]
     assert all(holder.keys() == Every.model_fields.keys() for holder in holders)
@@ -474,7 +474,7 @@ UNKNOWN_PLACES = [
 
 
 @pytest.mark.parametrize("place", UNKNOWN_PLACES, ids=lambda p: ".".join(map(str, p)) or "top")
-def test_an_unknown_key_is_kept_by_its_path_and_told_once(tmp_path: Path, place: tuple[Any, ...]) -> None:
+def test_an_unknown_key_is_kept_by_its_path_and_reported_once(tmp_path: Path, place: tuple[Any, ...]) -> None:
     tree = full_tree()
     holder_of(tree, (*place, "x"))["telepathy"] = {"range": [1, 2]}
     path = ".".join(map(str, (*place, "telepathy")))
@@ -500,7 +500,7 @@ def test_any_unknown_key_with_any_value(place: tuple[Any, ...], key: str, value:
         assert loaded.config.unknown[".".join(map(str, (*place, key)))] == value
 
 
-def test_unknown_itself_may_be_nonsense() -> None:
+def test_unknown_itself_may_be_invalid() -> None:
     loaded = decode({**OURS, "unknown": [1, 2]})
     assert loaded.config.unknown == {}
     assert [p.path for p in loaded.problems] == ["unknown"]
@@ -530,13 +530,13 @@ def test_a_second_original_does_not_replace_the_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"not JSON", b"[]", b'{"darkroom_version": 3}', b"\xff\xfe"])
-def test_whatever_is_not_of_our_version_is_kept(tmp_path: Path, content: bytes) -> None:
+def test_a_file_of_another_version_is_kept(tmp_path: Path, content: bytes) -> None:
     """The config of a newer Darkroom used to be overwritten without a trace."""
     save_file(Config(), write(tmp_path, content))
     assert (tmp_path / "config.json.bak").read_bytes() == content
     assert load_file(tmp_path / "config.json") == Loaded(Config())
 
 
-def test_saving_into_a_folder_that_is_not_there_makes_it(tmp_path: Path) -> None:
+def test_saving_creates_a_missing_folder(tmp_path: Path) -> None:
     save_file(Config(), tmp_path / "a" / "b" / "config.json")
     assert load_file(tmp_path / "a" / "b" / "config.json").problems == []

@@ -1,4 +1,4 @@
-"""What differs between two configs, and what of it a resumed run may not change."""
+"""The differences between two configs, and which of them prevent a resume."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def changed(config: Config, record: FieldRecord) -> Config:
 
 
 @for_each([r for r in RECORDS if r.setting.changeable_on_resume], named=lambda r: r.path)
-def test_what_may_change_on_resume_is_not_named(record: FieldRecord) -> None:
-    """Setting when a part stops used to name the whole of that part, where the config said nothing of it before."""
+def test_a_setting_that_may_change_on_resume_is_not_named(record: FieldRecord) -> None:
+    """Setting when a part stops used to name the whole part, if the config did not contain it before."""
     edited = changed(Config(), record)
     assert differing_paths(Config(), edited) != []
     assert fixed_on_resume(Config(), edited) == []
@@ -72,7 +72,7 @@ def test_anything_else_is_named(record: FieldRecord) -> None:
         assert all(path == record.path or path.startswith(f"{record.path}.") for path in named)
 
 
-def test_what_decides_nothing_may_differ() -> None:
+def test_unknown_and_remembered_settings_may_differ() -> None:
     """An unknown key of a newer version, or what was set for an optimizer that is not chosen, used to stop a resume."""
     other = Config(unknown={"x": {"y": 1}}, remembered={"training.optimizer": {"adafactor": {"weight_decay": 1.0}}})
     assert differing_paths(Config(), other) != []
@@ -109,7 +109,7 @@ def test_a_list_counts_as_one_value() -> None:
     assert differing_paths(one, other) == ["concepts"]
 
 
-def test_nothing_is_another_value_than_none_at_all() -> None:
+def test_null_differs_from_a_missing_value() -> None:
     assert differing_paths(Config(unknown={"x": 1}), Config(unknown={"x": 1, "y": None})) == ["unknown.y"]
 
 
@@ -129,7 +129,7 @@ def test_differences_are_mutual_and_the_fixed_ones_among_them(one: Config, other
 
 
 def test_unit_strategies_make_more_than_defaults() -> None:
-    """The properties above say nothing if the configs drawn are all alike."""
+    """The properties above prove nothing if all generated configs are the same."""
     drawn = []
 
     @few

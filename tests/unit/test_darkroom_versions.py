@@ -1,4 +1,4 @@
-"""Our own older config versions: only names have changed since version 1, and nothing of a file is lost."""
+"""Our own older config versions: only names changed since version 1, and nothing of a file is lost."""
 
 import json
 from pathlib import Path
@@ -61,7 +61,7 @@ def test_a_whole_file_of_version_1_keeps_every_value() -> None:
 
 
 def test_every_field_of_version_1_has_a_place() -> None:
-    """Nothing but the cloud section, which went, is left over as unknown."""
+    """Only the cloud section, which was removed, is left as unknown."""
     assert set(load_file(VERSION_1).config.unknown) == {"cloud"}
 
 

@@ -29,14 +29,14 @@ def test_each_difference_has_both_values() -> None:
     assert rows["training.optimizer.beta1"][1] == "0.9"
 
 
-def test_a_part_that_one_says_nothing_of_has_its_defaults() -> None:
+def test_a_missing_part_has_its_defaults() -> None:
     """Every field of such a part used to differ, with the same value on both sides."""
     config, _ = set_path(Config(), "parts.unet.train", False)
     assert differences(config, Config()) == [("parts.unet.train", "false", "true")]
     assert differences(Config.model_validate({"parts": {"unet": {}}}), Config()) == []
 
 
-def test_a_folder_is_no_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_is_not_a_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", str(tmp_path)]) == 2
     assert f"{tmp_path} is a folder." in capsys.readouterr().err
 
@@ -55,8 +55,8 @@ def test_the_layers_are_defaults_preset_config_and_changes(tmp_path: Path, capsy
     assert (loaded.config.training.batch_size, loaded.config.general.seed) == (5, 4)
     assert loaded.config.concepts == demo.concepts
     assert main(["diff", str(file), "#demo", "--preset", "demo", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert [row["path"] for row in said] == ["general.seed", "training.batch_size"]
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["path"] for row in rows] == ["general.seed", "training.batch_size"]
 
 
 def test_a_preset_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:

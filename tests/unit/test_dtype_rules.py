@@ -1,4 +1,4 @@
-"""Weight dtypes that do not go with the precision are told, with what to set instead."""
+"""Weight dtypes that do not match the precision are reported, with what to set instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kohya's configs and what its LoRA files tell of their training, as configs of ours, with a report."""
+"""Import kohya's configs, and the training settings in its LoRA files, with a report."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def messages(loaded: Loaded) -> str:
     return " ".join(str(p) for p in loaded.problems)
 
 
-def test_a_config_of_kohya_ss_says_the_same_here() -> None:
+def test_a_config_of_kohya_ss_means_the_same_here() -> None:
     loaded = load_any(FIXTURES / "gui_lora.json")
     config, training = loaded.config, loaded.config.training
     assert loaded.was_migrated
@@ -103,11 +103,11 @@ def test_a_config_of_kohya_ss_says_the_same_here() -> None:
     )
 
 
-def test_what_is_not_understood_is_kept_and_named() -> None:
+def test_unsupported_settings_are_kept_and_named() -> None:
     loaded = load_any(FIXTURES / "gui_lora.json")
     assert loaded.config.unknown["kohya"] == {"color_aug": True, "scale_weight_norms": 1.0}
     assert "color_aug, scale_weight_norms" in messages(loaded)
-    assert "is a config of kohya's" in messages(loaded)
+    assert "is a kohya config" in messages(loaded)
 
 
 def test_a_config_of_sd_scripts_with_sections_and_arguments() -> None:
@@ -119,7 +119,7 @@ def test_a_config_of_sd_scripts_with_sections_and_arguments() -> None:
         "on",
     )
     assert (config.adapter.rank, config.adapter.alpha, config.adapter.layers) == (16, 4, "all")
-    assert "Convolutions had a rank of their own, 8" in messages(loaded)
+    assert "Convolutions had their own rank, 8" in messages(loaded)
     assert config.part("unet").train
     assert not config.part("text_encoder").train
     assert not config.part("text_encoder_2").train
@@ -134,10 +134,10 @@ def test_a_dataset_config_gives_concepts() -> None:
     assert [(c.path, c.repeats) for c in config.concepts] == [("/pictures/hoge", 10), ("/pictures/reg", 1)]
 
 
-def test_whatever_a_dataset_config_holds_is_read() -> None:
+def test_any_content_of_a_dataset_config_is_read() -> None:
     """A number of subsets used to raise, and a set without a folder gave its weight to the one before it."""
-    seen = [{"image_dir": "/a"}, {"is_reg": True, "num_repeats": 2}, {"image_dir": "/b", "is_reg": True}, 7]
-    tree = tree_of_kohya({"prior_loss_weight": 0.5, "datasets": [{"subsets": 5}, {"subsets": seen}, 3]}, [])
+    subsets = [{"image_dir": "/a"}, {"is_reg": True, "num_repeats": 2}, {"image_dir": "/b", "is_reg": True}, 7]
+    tree = tree_of_kohya({"prior_loss_weight": 0.5, "datasets": [{"subsets": 5}, {"subsets": subsets}, 3]}, [])
     assert [(c["path"], c.get("loss_weight")) for c in tree["concepts"]] == [("/a", None), ("/b", 0.5)]
 
 
@@ -166,7 +166,7 @@ def lora_file(folder: Path, metadata: dict[str, str]) -> Path:
     return path
 
 
-def test_a_lora_of_kohyas_tells_how_it_was_trained(tmp_path: Path) -> None:
+def test_a_kohya_lora_contains_its_training_settings(tmp_path: Path) -> None:
     loaded = load_any(lora_file(tmp_path, METADATA))
     config, training = loaded.config, loaded.config.training
     assert config.model.family == "sdxl"
@@ -180,10 +180,10 @@ def test_a_lora_of_kohyas_tells_how_it_was_trained(tmp_path: Path) -> None:
     assert config.part("unet").checkpointing == "block"
     assert [(c.name, c.repeats, c.path) for c in config.concepts] == [("sks dog", 5, "")]
     assert "kohya" not in config.unknown
-    assert "was trained with" in messages(loaded)
+    assert "read from the metadata of" in messages(loaded)
 
 
-def test_our_own_lora_and_onetrainers_carry_a_whole_config(tmp_path: Path) -> None:
+def test_our_own_and_onetrainers_lora_contain_a_whole_config(tmp_path: Path) -> None:
     ours = decode({"darkroom_version": 2, "training": {"epochs": 77}}).config
     loaded = load_any(lora_file(tmp_path, {"darkroom_config": json.dumps(encode(ours))}))
     assert loaded.config == ours
@@ -191,23 +191,23 @@ def test_our_own_lora_and_onetrainers_carry_a_whole_config(tmp_path: Path) -> No
     assert load_any(lora_file(tmp_path, {"ot_config": json.dumps(theirs)})).config.training.epochs == 55
 
 
-def test_a_file_that_tells_nothing_says_so(tmp_path: Path) -> None:
+def test_a_file_without_settings_is_an_error(tmp_path: Path) -> None:
     (error,) = load_any(lora_file(tmp_path, {"format": "pt"})).problems
     assert error.severity == "error"
-    assert "does not tell how it was trained" in error.message
+    assert "contains no training settings" in error.message
 
 
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
         ("a.toml", b"= nothing", "is not a TOML file"),
-        ("a.toml", b"\xff\xfe\x00", "is no text in UTF-8"),
-        ("a.toml", b"title = 'a book'", "no settings"),
+        ("a.toml", b"\xff\xfe\x00", "is not valid UTF-8"),
+        ("a.toml", b"title = 'a book'", "no known kohya settings"),
         ("a.safetensors", b"\x00", "a.safetensors"),
         ("a.json", b"[1, 2", "is not a JSON file"),
     ],
 )
-def test_a_file_of_no_use_gives_the_defaults_and_an_error(
+def test_an_unusable_file_gives_the_defaults_and_an_error(
     tmp_path: Path, name: str, content: bytes, words: str
 ) -> None:
     path = tmp_path / name
@@ -262,8 +262,8 @@ def test_arguments_and_sizes_are_read_in_every_form() -> None:
     ]
 
 
-def test_the_command_line_takes_them_as_configs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_accepts_them_as_configs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(FIXTURES / "gui_lora.json"), "--json"]) == 2
-    said = json.loads(capsys.readouterr().out)
-    assert any("config of kohya's" in p["message"] for p in said["load"])
-    assert any(p["path"].startswith("concepts") for p in said["problems"])
+    report = json.loads(capsys.readouterr().out)
+    assert any("kohya config" in p["message"] for p in report["load"])
+    assert any(p["path"].startswith("concepts") for p in report["problems"])

@@ -1,4 +1,4 @@
-"""Concepts and samples in files of their own: found, read, or missed by name; written back where they were."""
+"""Concepts and samples in separate files: found, read, or reported as missing; written back in place."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.test_migrations import FIXTURES, OLDER
 
 @pytest.fixture(autouse=True)
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A program's root without any files of the user in it."""
+    """A program root without any files of the user."""
     root = tmp_path / "program"
     root.mkdir()
     monkeypatch.setattr(list_files, "PROGRAM_ROOT", root)
@@ -26,7 +26,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def onetrainer(tmp_path: Path) -> Path:
-    """A folder as OneTrainer keeps it: the lists in folders beside the one of the configs."""
+    """A folder with OneTrainer's layout: the lists are in folders beside that of the configs."""
     folder = tmp_path / "OneTrainer"
     (folder / "training_configs" / "SD1.5").mkdir(parents=True)
     for kind in ("concepts", "samples"):
@@ -48,7 +48,7 @@ def test_lists_are_found_from_where_the_config_lies(onetrainer: Path, place: str
     )
     assert packed(loaded.config) == packed(inlined.config)
     named = loaded.config.concepts_file, loaded.config.sampling.prompts_file
-    folder = onetrainer if place else Path()  # from elsewhere than the config's folder the whole path is needed
+    folder = onetrainer if place else Path()  # outside the config's folder the whole path is needed
     assert named == (
         str(folder / "training_concepts" / "concepts.json"),
         str(folder / "training_samples" / "samples.json"),
@@ -68,7 +68,7 @@ def test_the_file_next_to_the_config_comes_first(onetrainer: Path) -> None:
     assert [c.path for c in loaded.config.concepts] == ["nearer"]
 
 
-def test_the_program_s_root_is_looked_at_last(tmp_path: Path, root: Path) -> None:
+def test_the_program_root_is_searched_last(tmp_path: Path, root: Path) -> None:
     (root / "training_concepts").mkdir()
     (root / "training_concepts" / "concepts.json").write_text('[{"path": "root"}]')
     folder = tmp_path / "a" / "b" / "c" / "d" / "e"
@@ -83,7 +83,7 @@ def test_three_folders_up_and_no_further(onetrainer: Path) -> None:
         assert bool(load_file(write(folder / "cat.json")).config.concepts) == is_found
 
 
-def test_a_full_path_is_taken_as_it_is(onetrainer: Path, tmp_path: Path) -> None:
+def test_a_full_path_is_used_as_it_is(onetrainer: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "my concepts.json"
     elsewhere.write_text('[{"path": "mine"}]')
     loaded = load_file(write(onetrainer / "cat.json", concept_file_name=str(elsewhere)))
@@ -96,7 +96,7 @@ def test_lists_in_the_config_win(onetrainer: Path) -> None:
     assert [p.prompt for p in loaded.config.sampling.prompts] == ["inline"]
 
 
-def test_a_missing_file_is_named_with_where_it_was_looked_for(tmp_path: Path, root: Path) -> None:
+def test_a_missing_file_is_reported_with_the_searched_folders(tmp_path: Path, root: Path) -> None:
     folder = tmp_path / "alone" / "configs"
     folder.mkdir(parents=True)
     loaded = load_file(write(folder / "cat.json"))
@@ -110,7 +110,7 @@ def test_a_missing_file_is_named_with_where_it_was_looked_for(tmp_path: Path, ro
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"3", b"[", b"\xff\xfe\x00", b"[[[[" * 50_000])
-def test_a_file_that_holds_no_list_is_named(onetrainer: Path, content: bytes) -> None:
+def test_a_file_without_a_list_is_reported(onetrainer: Path, content: bytes) -> None:
     file = onetrainer / "training_concepts" / "concepts.json"
     file.write_bytes(content)
     loaded = load_file(write(onetrainer / "cat.json"))
@@ -119,14 +119,14 @@ def test_a_file_that_holds_no_list_is_named(onetrainer: Path, content: bytes) ->
     assert len(loaded.config.sampling.prompts) == 2
 
 
-def test_a_list_with_nonsense_in_it(onetrainer: Path) -> None:
+def test_a_list_with_invalid_entries(onetrainer: Path) -> None:
     file = onetrainer / "training_concepts" / "concepts.json"
     file.write_text('[5, {"path": "a", "balancing": "lots"}, null]')
     assert [c.path for c in load_file(write(onetrainer / "cat.json")).config.concepts] == ["a"]
 
 
 @pytest.mark.parametrize("name", [None, "", "  ", 5, ["a"], ".", "x" * 5000, "a\x00b"])
-def test_a_name_that_is_none(onetrainer: Path, name: Any) -> None:
+def test_an_impossible_name(onetrainer: Path, name: Any) -> None:
     loaded = load_file(write(onetrainer / "cat.json", concept_file_name=name))
     assert loaded.config.concepts == ()
     assert len(loaded.config.sampling.prompts) == 2
@@ -192,7 +192,7 @@ def test_a_list_inside_wins_over_the_file_that_is_named(tmp_path: Path) -> None:
     assert config.sampling == apart().sampling
 
 
-def test_a_bare_list_of_onetrainer_s_is_read_by_ours_and_kept_when_ours_is_written(tmp_path: Path) -> None:
+def test_a_bare_onetrainer_list_is_read_and_kept_when_ours_is_written(tmp_path: Path) -> None:
     (tmp_path / "lists").mkdir()
     theirs = tmp_path / "lists" / "cats.json"
     original = '[{"path": "a", "repeats": 3}, {"path": "b", "validation_concept": true}]'
@@ -215,7 +215,7 @@ def test_an_onetrainer_config_reads_a_list_of_ours(onetrainer: Path) -> None:
 
 
 def test_a_list_that_is_emptied_is_kept(tmp_path: Path) -> None:
-    """As after a load while the list's disk was away."""
+    """As after a load while the list's disk was not mounted."""
     save_file(apart(), tmp_path / "c.json")
     before = (tmp_path / "lists" / "cats.json").read_text()
     save_file(apart().model_copy(update={"concepts": ()}), tmp_path / "c.json")
@@ -225,7 +225,7 @@ def test_a_list_that_is_emptied_is_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", ["{}", "[", "3", '{"darkroom_concepts": 2}', '{"darkroom_concepts": 2, "concepts": 5}']
 )
-def test_a_named_file_that_holds_no_list_is_told(tmp_path: Path, content: str) -> None:
+def test_a_named_file_without_a_list_is_reported(tmp_path: Path, content: str) -> None:
     save_file(apart(), tmp_path / "c.json")
     (tmp_path / "lists" / "cats.json").write_text(content)
     loaded = load_file(tmp_path / "c.json")
@@ -233,7 +233,7 @@ def test_a_named_file_that_holds_no_list_is_told(tmp_path: Path, content: str) -
     assert [(p.path, p.severity) for p in loaded.problems] == [("concepts", "warning")]
 
 
-def test_what_is_wrong_or_unknown_in_a_list_file_is_told_by_its_path(tmp_path: Path) -> None:
+def test_problems_in_a_list_file_are_reported_by_path(tmp_path: Path) -> None:
     save_file(apart(), tmp_path / "c.json")
     entries = [{"path": "a", "repeats": -1, "telepathy": 3}]
     (tmp_path / "lists" / "cats.json").write_text(json.dumps({"darkroom_concepts": 3, "concepts": entries}))
@@ -245,6 +245,6 @@ def test_what_is_wrong_or_unknown_in_a_list_file_is_told_by_its_path(tmp_path: P
 @pytest.mark.parametrize("name", ["c.json", "a\x00b", "samples.json"])
 def test_a_name_that_cannot_be_written_to_is_refused(tmp_path: Path, name: str) -> None:
     """The config's own file and that of the other list among them: one would overwrite the other."""
-    with pytest.raises(OSError, match="cannot be the file of the"):
+    with pytest.raises(OSError, match="cannot be used as the file for the"):
         save_file(apart().model_copy(update={"concepts_file": name}), tmp_path / "c.json")
     assert not [p for p in tmp_path.iterdir() if p.is_file()]

@@ -1,4 +1,4 @@
-"""What is told of a file that was loaded: complete, once, and under a path that leads to a field."""
+"""The report of a load: complete, without duplicates, and with paths that lead to a field."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LEADS_TO = [
 
 
 def notes_of(tree: dict[str, Any]) -> list[Problem]:
-    """What is told of single settings."""
+    """The notes about single settings."""
     return [p for p in decode(tree).problems if p.path and "Crop jitter" not in p.message]
 
 
@@ -44,7 +44,7 @@ def test_a_note_leads_to_a_field(tree: dict[str, Any], path: str) -> None:
     get_path(decode(tree).config, path)
 
 
-def test_what_is_kept_of_theirs_is_named() -> None:
+def test_kept_keys_are_named() -> None:
     loaded = decode({"__version": 11, "frames": "25", "vb_loss_strength": 1.0})
     (note,) = loaded.problems
     assert note.message.endswith(": frames, vb_loss_strength.")
@@ -55,7 +55,7 @@ def test_what_is_kept_of_theirs_is_named() -> None:
 
 @pytest.mark.parametrize("beyond", [float("inf"), float("-inf"), float("nan")])
 @pytest.mark.parametrize("place", ["odd", "unknown", "remembered", "onetrainer"])
-def test_what_is_kept_and_no_finite_number_is_saved_as_a_text(tmp_path: Path, place: str, beyond: float) -> None:
+def test_kept_values_that_are_not_finite_are_saved_as_text(tmp_path: Path, place: str, beyond: float) -> None:
     """JSON has no such numbers: they used to become null at the first save."""
     trees: dict[str, dict[str, Any]] = {
         "odd": {"darkroom_version": 2, "odd": [beyond]},
@@ -72,7 +72,7 @@ def test_what_is_kept_and_no_finite_number_is_saved_as_a_text(tmp_path: Path, pl
 
 
 @pytest.mark.parametrize("version", ["darkroom_version", "__version"])
-def test_what_is_kept_of_a_deep_file_loads_again(version: str) -> None:
+def test_kept_values_of_a_deep_file_load_again(version: str) -> None:
     """Kept a few levels deeper, it used to make the saved file one that is refused as a whole."""
     deepest: Any = 1
     for _ in range(97):
@@ -84,29 +84,29 @@ def test_what_is_kept_of_a_deep_file_loads_again(version: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "words"),
     [
-        (b"\xff\xfe{\x00}\x00", "no text in UTF-8"),
+        (b"\xff\xfe{\x00}\x00", "not valid UTF-8"),
         (b"[" * 100_000, "nested too deeply"),
         (b'{"a": ', "not a JSON file"),
     ],
 )
-def test_a_file_that_is_none_is_said_to_be_so_in_plain_words(tmp_path: Path, content: bytes, said: str) -> None:
+def test_an_invalid_file_is_reported_in_plain_words(tmp_path: Path, content: bytes, words: str) -> None:
     file = tmp_path / "config.json"
     file.write_bytes(content)
     (problem,) = load_file(file).problems
-    assert said in problem.message
+    assert words in problem.message
     assert "codec" not in problem.message
     assert "recursion" not in problem.message
 
 
-def test_a_folder_is_said_to_be_none_without_an_error_number(tmp_path: Path) -> None:
+def test_a_folder_is_reported_without_an_error_number(tmp_path: Path) -> None:
     (problem,) = load_file(tmp_path).problems
     assert problem.message == f"{tmp_path} cannot be read: Is a directory."
 
 
 def test_the_successor_of_an_optimizer_is_what_the_file_meant() -> None:
-    """A switch of their raw defaults used to undo what makes it the nearest, where it was only remembered."""
+    """A switch in their raw defaults used to undo the setting that makes it the closest, if it was only remembered."""
     theirs = {"Simplified_AdEMAMix": False, "alpha_grad": 50.0, "stochastic_rounding": True}
     chosen = decode({"__version": 10, "optimizer": {"optimizer": "SIMPLIFIED_AdEMAMix", **theirs}}).config
     assert chosen.training.optimizer.model_dump()["simplified_ademamix"] is True
@@ -114,13 +114,13 @@ def test_the_successor_of_an_optimizer_is_what_the_file_meant() -> None:
     assert other.remembered["training.optimizer"]["adopt_adv"] == {"simplified_ademamix": True, "alpha_grad": 50.0}
 
 
-def test_an_optimizer_that_is_gone_is_told_once() -> None:
+def test_a_removed_optimizer_is_reported_once() -> None:
     notes = notes_of({"__version": 10, "optimizer": {"optimizer": "LION_PRODIGY_ADV"}})
     assert [note.path for note in notes] == ["training.optimizer"]
 
 
-def test_what_is_kept_of_a_list_in_its_own_file_is_told(tmp_path: Path) -> None:
-    """It was kept in silence."""
+def test_kept_keys_of_a_separate_list_file_are_reported(tmp_path: Path) -> None:
+    """They used to be kept silently."""
     (tmp_path / "concepts.json").write_text('[{"path": "a", "telepathy": 1}]')
     (tmp_path / "config.json").write_text('{"__version": 11, "concept_file_name": "concepts.json"}')
     loaded = load_file(tmp_path / "config.json")

@@ -1,4 +1,4 @@
-"""OneTrainer's configs: what they say is what we do, and what we cannot do is said."""
+"""OneTrainer's configs: supported settings are converted, and unsupported ones are reported."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHORT = {k: v for k, v in EVERYTHING.items() if not isinstance(v, dict) or k in 
 
 
 def sparse(**keys: Any) -> dict[str, Any]:
-    """A file that holds little: what it does not say has OneTrainer's defaults."""
+    """A file with few keys: the missing ones have OneTrainer's defaults."""
     return {"training_method": "LORA", "learning_rate_warmup_steps": 0, **keys}
 
 
@@ -51,13 +51,13 @@ def warnings_of(result: Loaded) -> list[str]:
 def test_a_whole_file_gives_the_expected_config(version: int) -> None:
     expected = json.loads((FIXTURES / f"onetrainer_{version}.expected.json").read_text())
     result = load_file(FIXTURES / f"onetrainer_{version}.json") if version == 11 else decode(OLDER)
-    # Written out is what is not our default.
+    # The fixture contains what differs from our defaults.
     assert decode(expected["config"]) == Loaded(result.config.model_copy(update={"unknown": {}}))
     assert [[p.severity, str(p)] for p in result.problems] == expected["problems"]
     assert result.was_migrated
 
 
-# What says nothing to any model of ours: all else has a home, or is without meaning here.
+# Keys without meaning for the models here; all others are converted.
 OTHER_KINDS = {
     "async_offloading", "cloud", "decoder", "decoder_text_encoder", "decoder_vqgan", "dynamic_timestep_shifting",
     "effnet_encoder", "embedding", "frames", "prior", "sample_audio_format", "sample_video_format", "samples",
@@ -67,14 +67,14 @@ OTHER_KINDS = {
 }  # fmt: skip
 
 
-def test_what_says_nothing_to_models_here_is_kept_with_its_value() -> None:
+def test_keys_of_other_models_are_kept_with_their_values() -> None:
     kept = decode(EVERYTHING).config.unknown["onetrainer"]
     assert kept.keys() == OTHER_KINDS
     whole = kept.keys() - {"unet", "text_encoder", "text_encoder_2", "vae", "samples"}
     assert {key: kept[key] for key in whole} == {key: EVERYTHING[key] for key in whole}
 
 
-def test_it_is_kept_inside_of_objects_and_lists_too() -> None:
+def test_unused_keys_inside_objects_and_lists_are_kept_too() -> None:
     """The rest of the parts and the samples used to vanish."""
     kept = decode(EVERYTHING).config.unknown["onetrainer"]
     assert kept["unet"] == {k: EVERYTHING["unet"][k] for k in kept["unet"]}
@@ -94,7 +94,7 @@ def test_secrets_leave_no_trace() -> None:
     assert "secrets import FILE" in message
 
 
-def test_a_migrated_config_is_saved_and_loaded_without_a_word() -> None:
+def test_a_migrated_config_is_saved_and_loaded_without_a_problem() -> None:
     first = decode(EVERYTHING).config
     again = decode(json.loads(json.dumps(encode(first))))
     assert again == Loaded(first)
@@ -154,7 +154,7 @@ def test_one_kind_of_nonsense_everywhere(value: Any) -> None:
     assert_sound(decode({key: copy.deepcopy(value) for key in EVERYTHING}))
 
 
-def test_a_value_of_a_wrong_kind_is_told() -> None:
+def test_a_value_of_a_wrong_type_is_reported() -> None:
     for key, value in {
         "unet": 5,
         "optimizer": 5,
@@ -182,14 +182,14 @@ def test_a_newer_onetrainer(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", ["11", None, -1, True, 3.5, [], {}])
-def test_a_version_that_is_none_is_taken_for_the_newest(version: Any) -> None:
+def test_an_invalid_version_is_read_as_the_newest(version: Any) -> None:
     assert decode({**EVERYTHING, "__version": version}).config == decode(EVERYTHING).config
 
 
 # -- checkpointing and offloading
 
 
-def test_in_11_each_part_speaks_for_itself() -> None:
+def test_in_version_11_each_part_has_its_own_settings() -> None:
     result = loaded(__version=11, unet={"gradient_checkpointing": False, "activation_offloading": True})
     assert result.config.part("unet").checkpointing == "off"
     assert result.config.part("unet").offload_activations
@@ -207,7 +207,7 @@ def test_layers_that_were_offloaded_are_refused_part_by_part() -> None:
 # -- defaults
 
 
-def test_where_the_file_is_silent_their_defaults_stand() -> None:
+def test_missing_keys_have_their_defaults() -> None:
     """A file without a learning rate meant 0.000003; ours is thirty times that."""
     config = decode({"__version": 11}).config
     assert config.training.trains == "full"
@@ -242,7 +242,7 @@ def test_where_the_file_is_silent_their_defaults_stand() -> None:
     ("batches", "accumulation", "steps"),
     [(100, 1, 100), (100, 4, 25), (10, 4, 3), (1, 4, 1), (100, "4", 25), (9, 2.0, 5)],
 )
-def test_their_step_is_a_batch_ours_an_update(batches: int, accumulation: Any, steps: int) -> None:
+def test_their_step_is_a_batch_ours_an_optimizer_step(batches: int, accumulation: Any, steps: int) -> None:
     result = loaded(
         gradient_accumulation_steps=accumulation,
         sample_after=batches,
@@ -306,7 +306,7 @@ def test_a_part_without_an_end_has_none() -> None:
         ("8", 2, 0.0),
     ],
 )
-def test_warm_up_above_one_counts_batches_up_to_one_it_is_a_share(given: Any, steps: int, share: float) -> None:
+def test_warm_up_above_one_is_in_batches_up_to_one_a_fraction(given: Any, steps: int, share: float) -> None:
     result = loaded(gradient_accumulation_steps=4, learning_rate_warmup_steps=given)
     schedule = result.config.training.schedule
     assert (schedule.warmup_steps, schedule.warmup_share) == (steps, share)
@@ -349,7 +349,7 @@ def test_one_fixed_size(given: str) -> None:
 
 
 def test_optimizers_and_schedules() -> None:
-    """Their fields are test_optimizer_sections's; here it is that they arrive."""
+    """Their fields are tested in test_optimizer_sections; this checks that they arrive."""
     result = loaded(
         optimizer={"optimizer": "PRODIGY", "d_coef": 2.0},
         optimizer_defaults={"ADAMW": {"optimizer": "ADAMW", "beta1": 0.5}, "NEW": {"optimizer": "NEW"}},
@@ -366,7 +366,7 @@ def test_optimizers_and_schedules() -> None:
     ("dtype", "asked", "expected"),
     [("BFLOAT_16", True, "stochastic"), ("BFLOAT_16", False, "master"), ("FLOAT_32", True, "master")],
 )
-def test_stochastic_rounding_is_said_of_the_weights(dtype: str, asked: bool, expected: str) -> None:
+def test_stochastic_rounding_is_a_setting_of_the_weights(dtype: str, asked: bool, expected: str) -> None:
     optimizer = {"optimizer": "ADAMW", "stochastic_rounding": asked}
     full = loaded(training_method="FINE_TUNE", unet={"weight_dtype": dtype}, optimizer=optimizer)
     lora = loaded(lora_weight_dtype=dtype, optimizer=optimizer)
@@ -391,7 +391,7 @@ def test_stochastic_rounding_is_said_of_the_weights(dtype: str, asked: bool, exp
         ("training.layer_filter", {"training_method": "FINE_TUNE", "layer_filter_preset": "attn-mlp"}),
     ],
 )
-def test_what_is_not_done_yet_and_would_change_the_training_is_refused(path: str, keys: dict[str, Any]) -> None:
+def test_unsupported_settings_that_would_change_the_training_are_refused(path: str, keys: dict[str, Any]) -> None:
     result = loaded(concepts=[{"path": "x"}], **keys)
     assert warnings_of(result) == []
     assert [p.path for p in problems_of(result.config) if p.severity == "error"] == [path]
@@ -405,7 +405,7 @@ def test_what_is_not_done_yet_and_would_change_the_training_is_refused(path: str
         ("sample_skip_first", "some"), ("additional_embeddings", 5), ("attention_mechanism", "TELEPATHY"),
     ],
 )  # fmt: skip
-def test_a_name_that_is_not_known_here_is_told(key: str, value: Any) -> None:
+def test_an_unknown_name_is_reported(key: str, value: Any) -> None:
     result = loaded(**{key: value})
     assert len(warnings_of(result)) == 1
     assert key in warnings_of(result)[0] or key == "additional_embeddings"
@@ -424,17 +424,17 @@ def test_a_name_that_is_not_known_here_is_told(key: str, value: Any) -> None:
         ("force_epsilon_prediction", True, "model.prediction_type", "epsilon"),
     ],
 )
-def test_what_is_called_otherwise_has_its_nearest_meaning(key: str, value: Any, path: str, ours: str) -> None:
+def test_other_names_get_the_closest_meaning(key: str, value: Any, path: str, ours: str) -> None:
     result = loaded(training_method="FINE_TUNE", **{key: value})
     assert get_path(result.config, path) == ours
 
 
-def test_what_changes_nothing_is_not() -> None:
+def test_settings_without_effect_give_no_warning() -> None:
     kept = decode(EVERYTHING).config.unknown["onetrainer"]
     assert warnings_of(loaded(**{k: v for k, v in EVERYTHING.items() if k in kept and k != "samples"})) == []
 
 
-def test_alignprop_s_keys_mean_something_again() -> None:
+def test_alignprops_keys_are_converted() -> None:
     keys = {"align_prop_steps": 30, "align_prop_weight": 0.02, "align_prop_loss": "HPS"}
     on, off = loaded(align_prop=True, **keys), loaded(align_prop=False, **keys)
     theirs = {"probability": 0.1, "steps": 30, "weight": 0.02, "backprop_steps": 30, "backprop_steps_min": 15}
@@ -448,8 +448,8 @@ def test_alignprop_s_keys_mean_something_again() -> None:
     assert choose_variant(off.config, "training.method", "alignprop")[0].training.method == on.config.training.method
 
 
-def test_alignprop_s_own_defaults_are_written_out() -> None:
-    """They are not ours: a share of 0.5 of 20 steps without gradient, drawn anew, is K from 10 to 20."""
+def test_alignprops_defaults_are_written_out() -> None:
+    """They are not ours: a random fraction of up to 0.5 of 20 steps without gradient is K from 10 to 20."""
     result = loaded(align_prop=True)
     theirs = {
         "probability": 0.1,
@@ -482,7 +482,7 @@ def test_alignprop_that_was_never_used_leaves_nothing() -> None:
     assert "align_prop" not in str(result.config.unknown)
 
 
-def test_what_was_set_for_another_kind_of_adapter_is_remembered() -> None:
+def test_settings_of_other_adapter_types_are_remembered() -> None:
     config = loaded(lora_rank=8, lokr_dim=4, lokr_use_tucker=True, oft_block_size=16).config
     assert config.remembered == {"adapter": {"lokr": {"rank": 4, "use_tucker": True}, "oft": {"block_size": 16}}}
     lokr = loaded(peft_type="LOKR", lora_rank=8, lokr_dim=4, lokr_use_tucker=True).config
@@ -504,14 +504,14 @@ def test_another_model_is_an_error_until_it_is_supported(model_type: str) -> Non
     ("model_type", "family", "bucket_step_px"),
     [("STABLE_DIFFUSION_15", "sd", 8), ("STABLE_DIFFUSION_21", "sd", 8), ("STABLE_DIFFUSION_XL_10_BASE", "sdxl", 64)],
 )
-def test_a_kind_of_model_becomes_its_family(model_type: str, family: str, bucket_step_px: int) -> None:
+def test_a_model_type_becomes_its_family(model_type: str, family: str, bucket_step_px: int) -> None:
     result = loaded(model_type=model_type, concepts=[{"path": "x"}])
     assert (result.config.model.family, result.config.data.bucket_step_px) == (family, bucket_step_px)
     assert warnings_of(result) == []
     assert not [p for p in problems_of(result.config) if p.severity == "error"]
 
 
-def test_both_text_encoders_of_sdxl_are_taken_over() -> None:
+def test_both_text_encoders_of_sdxl_are_converted() -> None:
     result = loaded(
         model_type="STABLE_DIFFUSION_XL_10_BASE",
         text_encoder={"train": False, "dropout_probability": 0.1},
@@ -527,7 +527,7 @@ def test_both_text_encoders_of_sdxl_are_taken_over() -> None:
     assert warnings_of(result) == []
 
 
-def test_what_the_second_text_encoder_has_alone_is_its_own() -> None:
+def test_different_settings_of_the_second_text_encoder_are_kept() -> None:
     result = loaded(
         model_type="STABLE_DIFFUSION_XL_10_BASE",
         text_encoder={"dropout_probability": 0.1},
@@ -544,7 +544,7 @@ def test_what_the_second_text_encoder_has_alone_is_its_own() -> None:
     [("SAFETENSORS", "single_file"), ("LEGACY_SAFETENSORS", "single_file"), ("CKPT", "single_file"),
      ("DIFFUSERS", "diffusers")],
 )  # fmt: skip
-def test_a_fine_tune_keeps_the_form_of_its_file(given: str, expected: str) -> None:
+def test_a_fine_tune_keeps_its_output_format(given: str, expected: str) -> None:
     result = loaded(training_method="FINE_TUNE", output_model_format=given, concepts=[{"path": "x"}])
     assert (result.config.training.trains, result.config.output.model_format) == ("full", expected)
     assert warnings_of(result) == []
@@ -576,10 +576,10 @@ def test_concepts() -> None:
     ]  # fmt: skip
 
 
-def test_crop_jitter_is_told_once_for_all_concepts() -> None:
+def test_crop_jitter_is_reported_once_for_all_concepts() -> None:
     result = loaded(concepts=[{"path": "a"}, {"path": "b", "image": {"enable_crop_jitter": False}}, {"path": "c"}])
     assert [str(p) for p in result.problems if "rop jitter" in p.message] == [
-        "concepts: Crop jitter of 2 concepts is left out: images are cropped in their middle here."
+        "concepts: Crop jitter of 2 concepts is not supported: images are cropped in the center."
     ]
     assert not any(c.image.crop_jitter for c in result.config.concepts)
 
@@ -600,7 +600,7 @@ def test_concepts_of_older_versions() -> None:
     assert result.config.unknown.get("onetrainer", {}).get("concepts") is None
 
 
-def test_what_is_no_concept_is_left_out_and_said() -> None:
+def test_invalid_concepts_are_left_out_and_reported() -> None:
     result = loaded(concepts=[5, {"path": "a", "type": []}, None, {"path": "b", "text": "x", "image": 3}])
     assert [c.path for c in result.config.concepts] == ["a", "b"]
     assert not result.config.concepts[0].enabled
@@ -617,13 +617,13 @@ def test_samples() -> None:
     assert second.sampler == EVERYTHING["samples"][1]["noise_scheduler"].lower()
 
 
-def test_a_sampler_that_is_not_known_is_told() -> None:
+def test_an_unknown_sampler_is_reported() -> None:
     result = loaded(samples=[{"noise_scheduler": "TELEPATHY"}])
     assert result.config.sampling.prompts[0].sampler == "ddim"
     assert [p.path for p in result.problems if p.severity == "warning"] == ["sampling.prompts.0.sampler"]
 
 
-def test_a_silent_sample_has_the_family_s_size() -> None:
+def test_a_sample_without_a_size_has_that_of_the_family() -> None:
     for model_type, side_px in (("STABLE_DIFFUSION_15", 512), ("STABLE_DIFFUSION_XL_10_BASE", 1024)):
         (sample,) = loaded(model_type=model_type, samples=[{}]).config.sampling.prompts
         assert (sample.width_px, sample.height_px, sample.steps, sample.guidance) == (side_px, side_px, 30, 7.5)
@@ -631,7 +631,7 @@ def test_a_silent_sample_has_the_family_s_size() -> None:
 
 
 @pytest.mark.parametrize("given", [{"sample_after_unit": "NEVER"}, {"sample_after": 0, "sample_after_unit": "EPOCH"}])
-def test_who_never_sampled_gets_no_samples_at_the_ends_either(given: dict[str, Any]) -> None:
+def test_sampling_never_also_means_not_at_start_and_end(given: dict[str, Any]) -> None:
     sampling = loaded(**given).config.sampling
     assert (sampling.every.is_never, sampling.at_start, sampling.at_end) == (True, False, False)
     assert loaded().config.sampling.at_start

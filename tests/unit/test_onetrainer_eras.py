@@ -1,4 +1,4 @@
-"""Whose file it is, of which of OneTrainer's versions, and the defaults of its day."""
+"""Which program wrote a file, in which of OneTrainer's versions, and the defaults of that version."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from modules.config.migrations.eras import Era, era_of, first_step_for, is_onetr
 from modules.config.migrations.onetrainer_keys import FIRST_VERSION, KEYS, LAST_VERSION, NEWEST, PARTS, STEP_OF
 from modules.system.problem import Problem
 from tests.builders.for_each import for_each
-from tests.unit.test_onetrainer_steps import CASES, FILES, Tree, brought_up, told
+from tests.unit.test_onetrainer_steps import CASES, FILES, Tree, migrated, notes_of
 
 # -- which version a file is of
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if "amendment" not in name and name != "v02_sparse"])
-def test_the_era_of_a_file_is_proven_by_its_keys(name: str) -> None:
+def test_the_era_of_a_file_is_inferred_from_its_keys(name: str) -> None:
     file = {k: v for k, v in FILES[name].items() if k != "__version"}
     era = era_of(file)
     assert era.first <= int(name[1:3]) <= era.last
@@ -52,7 +52,7 @@ def test_the_era_of_a_file_is_proven_by_its_keys(name: str) -> None:
         ({"unet": {"guidance_scale": 1}}, 5, 11),
         ({"validation": True}, 4, 11),
         ({"optimizer": {"use_focus": True}}, 6, 8),
-        # put together by hand: nothing is proven between the two
+        # edited by hand: any version between the two is possible
         ({"save_after": 3, "layer_filter": "x"}, 5, 8),
     ],
 )
@@ -67,34 +67,34 @@ def test_every_old_key_has_a_step_that_reads_it_or_is_kept() -> None:
     without_a_home = {"sequential_model_setup", "oft_coft", "coft_eps", "loss_function", "extra_model_name"}
     for key in LAST_VERSION.keys() - without_a_home:
         if key.startswith("align_prop"):
-            continue  # means something here again
+            continue  # supported here
         value = {"embeddings": [{}], "embedding_model_names": ["a"], "latent_caching_epochs": 1}.get(key, False)
-        assert key not in brought_up({key: "FLOAT_16" if "dtype" in key else value}), key
+        assert key not in migrated({key: "FLOAT_16" if "dtype" in key else value}), key
     for key in without_a_home:
-        assert brought_up({key: "x"})[key] == "x"
+        assert migrated({key: "x"})[key] == "x"
 
 
 @pytest.mark.parametrize("version", [0, 3, 9, 10, "3", 3.0])
-def test_the_version_that_was_migrated_is_said(version: Any) -> None:
-    notes = told({"__version": version, "epochs": 5})
+def test_the_migrated_version_is_reported(version: Any) -> None:
+    notes = notes_of({"__version": version, "epochs": 5})
     assert [(n.severity, n.message) for n in notes] == [
-        ("info", f"This is a config of OneTrainer's version {int(version)}; it was brought up to date.")
+        ("info", f"This is a OneTrainer config of version {int(version)}; it was migrated.")
     ]
 
 
-def test_nothing_is_said_of_a_file_of_today() -> None:
-    assert told({"__version": 11, "epochs": 5}) == []
-    assert told({"epochs": 5}) == []
-    assert told({"__version": 11, "output_model_format": "SAFETENSORS"}) == [], "the raw default of version 11"
+def test_there_is_no_note_about_a_current_file() -> None:
+    assert notes_of({"__version": 11, "epochs": 5}) == []
+    assert notes_of({"epochs": 5}) == []
+    assert notes_of({"__version": 11, "output_model_format": "SAFETENSORS"}) == [], "the raw default of version 11"
 
 
 @pytest.mark.parametrize("version", ["eleven", "", "-1", -1, 3.5, True, [], {}, float("nan"), float("inf"), "9" * 5000])
-def test_a_version_that_is_none_is_said_and_read_from_the_keys(version: Any) -> None:
+def test_an_invalid_version_is_reported_and_inferred_from_the_keys(version: Any) -> None:
     tree = {"epochs": 5, "optimizer": "LION", "train_unet": False}
     notes: list[Problem] = []
-    assert to_onetrainer_11({**tree, "__version": version}, notes) == brought_up(tree)
+    assert to_onetrainer_11({**tree, "__version": version}, notes) == migrated(tree)
     assert [note.severity for note in notes] == ["warning", "info"]
-    assert "is no version" in notes[0].message
+    assert "is not a valid OneTrainer config version" in notes[0].message
 
 
 @pytest.mark.parametrize("version", [12, 99, 10**400])
@@ -128,32 +128,32 @@ def test_a_newer_version_loads_what_fits(version: int) -> None:
         ({"__version": 3, "model_type": "WUERSTCHEN_2"}, {}),
     ],
 )
-def test_a_proven_age_restores_the_default_of_its_day(tree: Tree, expected: Tree) -> None:
-    assert brought_up(tree).items() >= expected.items()
+def test_a_certain_version_restores_its_default(tree: Tree, expected: Tree) -> None:
+    assert migrated(tree).items() >= expected.items()
     if not expected:
         unchanged = {**tree, "__version": 11}
-        assert brought_up(tree) == unchanged
+        assert migrated(tree) == unchanged
 
 
 @pytest.mark.parametrize(
-    ("tree", "said"),
+    ("tree", "path"),
     [
         ({"huber_strength": 0.5}, "training.loss.huber_delta"),
         ({"cloud": {"enabled": True}}, "onetrainer.cloud.create"),
         ({"huber_strength": 0.0}, ""),
         ({"cloud": {"enabled": False}}, ""),
         ({"unet": {"weight_dtype": "NONE"}}, ""),
-        ({"huber_strength": 0.5, "layer_filter": "", "lokr_dim": 1}, ""),  # proven to be of today
+        ({"huber_strength": 0.5, "layer_filter": "", "lokr_dim": 1}, ""),  # certainly of the current version
     ],
 )
-def test_an_unproven_age_is_said_where_a_default_matters(tree: Tree, said: str) -> None:
-    notes = told(tree)
-    assert brought_up(tree) == {**tree, "__version": 11}
-    assert [note.path for note in notes] == ([said] if said else [])
-    assert all(note.severity == "info" and "today's" in note.message for note in notes)
+def test_an_uncertain_version_is_reported_where_a_default_matters(tree: Tree, path: str) -> None:
+    notes = notes_of(tree)
+    assert migrated(tree) == {**tree, "__version": 11}
+    assert [note.path for note in notes] == ([path] if path else [])
+    assert all(note.severity == "info" and "the current default" in note.message for note in notes)
 
 
-# -- whose file it is
+# -- which program wrote a file
 
 
 @for_each(
@@ -169,7 +169,7 @@ def test_an_unproven_age_is_said_where_a_default_matters(tree: Tree, said: str) 
         *({key: None} for key in sorted(KEYS)),
     ]
 )
-def test_a_sparse_file_of_theirs_is_told_by_its_keys(tree: Tree) -> None:
+def test_a_sparse_onetrainer_file_is_recognized_by_its_keys(tree: Tree) -> None:
     assert is_onetrainer(tree)
 
 
@@ -188,7 +188,7 @@ def test_a_sparse_file_of_theirs_is_told_by_its_keys(tree: Tree) -> None:
         {"ss_learning_rate": "0.0001", "resolution": "512"},
     ],
 )
-def test_what_is_not_theirs_is_not_claimed(tree: Tree) -> None:
+def test_other_files_are_not_taken_for_onetrainer_files(tree: Tree) -> None:
     assert not is_onetrainer(tree)
 
 

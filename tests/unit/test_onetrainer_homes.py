@@ -1,7 +1,7 @@
-"""Every key of OneTrainer's that concerns SD 1.x, 2.x and SDXL has a home: set to another value, it changes a field.
+"""Every OneTrainer key for SD 1.x, 2.x and SDXL is converted: set to another value, it changes a field.
 
-The fixture lists every key with a value other than OneTrainer's default. The few that have no home are listed here,
-each with its reason.
+The fixture lists every key with a value other than OneTrainer's default. The few without a counterpart are
+listed here, each with its reason.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KEYS: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "fixtures"
 CLOUD = KEYS["cloud"]
 ALL = [(place, key) for place, keys in KEYS.items() for key in keys if place != "cloud"]
 
-# What a key needs beside it before it means anything.
+# Other keys that a key needs to have an effect.
 BESIDE: dict[str, dict[str, Any]] = {
     "validate_after": {"validation": True},
     "validate_after_unit": {"validation": True},
@@ -38,15 +38,15 @@ BESIDE: dict[str, dict[str, Any]] = {
     "stop_training_after_unit": {"stop_training_after": 5},
     "resolution_override": {"enable_resolution_override": True},
 }
-# No home, and why.
+# Keys without a counterpart, and why.
 MEANINGLESS = {
     ("top", "clear_cache_before_training"): "the cache is content-addressed: it is never stale",
-    ("top", "continue_last_backup"): "OneTrainer's backups cannot be resumed; said in a note",
-    ("top", "secrets"): "kept in a file of its own; said in a note",
-    ("concept", "concept_stats"): "what was counted last, not what is set",
-    ("concept.image", "enable_crop_jitter"): "off here always; said in a note where it is on",
+    ("top", "continue_last_backup"): "OneTrainer's backups cannot be resumed; reported in a note",
+    ("top", "secrets"): "kept in a file of its own; reported in a note",
+    ("concept", "concept_stats"): "statistics, not settings",
+    ("concept.image", "enable_crop_jitter"): "off here always; reported in a note where it is on",
 }
-# Keys of 1.12 in the facts of OneTrainer: they concern other kinds of model.
+# Keys of 1.12 in the facts of OneTrainer: they belong to other model types.
 OTHER_KINDS = {
     "prior", "transformer", "unconditional_transformer", "text_encoder_3", "text_encoder_3_layer_skip",
     "text_encoder_4", "text_encoder_4_layer_skip", "effnet_encoder", "decoder", "decoder_text_encoder",
@@ -75,7 +75,7 @@ def placed(place: str, keys: dict[str, Any]) -> Loaded:
 
 
 @for_each(ALL, named=".".join)
-def test_a_key_has_a_home(where: tuple[str, str]) -> None:
+def test_a_key_has_a_counterpart(where: tuple[str, str]) -> None:
     place, key = where
     beside = BESIDE.get(key, {})
     if (place, key) == ("top", "model_type"):
@@ -91,7 +91,7 @@ def test_a_key_has_a_home(where: tuple[str, str]) -> None:
 
 @for_each(ALL, named=".".join)
 def test_a_fine_tune_keeps_every_key_too(where: tuple[str, str]) -> None:
-    """Keys count in another method, as well: none of them is lost there or called unknown."""
+    """Keys also apply to other methods: none of them is lost there or reported as unknown."""
     place, key = where
     if place in ("embedding", "concept", "concept.image", "concept.text", "sample"):
         return
@@ -105,7 +105,7 @@ def test_a_fine_tune_keeps_every_key_too(where: tuple[str, str]) -> None:
 
 
 def test_the_list_of_keys_is_complete() -> None:
-    """Against the keys by which files are known: a key that is found there one day is asked for here."""
+    """Against the keys by which files are known: a key that is added there must be listed here."""
     todays = {key for key in FIRST_VERSION if LAST_VERSION.get(key, NEWEST) >= NEWEST}
     nested = KEYS.keys() - {"top", "concept", "concept.image", "concept.text", "sample"}
     listed = KEYS["top"].keys() | nested
@@ -113,7 +113,7 @@ def test_the_list_of_keys_is_complete() -> None:
 
 
 def test_the_cloud_is_kept_as_it_is_and_reported(tmp_path: Path) -> None:
-    """Training in the cloud is not built: nothing of it is set here, and nothing of it is lost."""
+    """Cloud training is not supported: its settings have no effect here, and none is lost."""
     for cloud in (CLOUD, {**CLOUD, "enabled": False}, {"__version": 0, "telepathy": 1}, 5):
         result = placed("top", {"cloud": cloud})
         assert result.config.unknown == {"onetrainer": {"cloud": cloud}}
@@ -121,10 +121,10 @@ def test_the_cloud_is_kept_as_it_is_and_reported(tmp_path: Path) -> None:
         assert any("cloud" in p.message for p in result.problems)
         save_file(result.config, tmp_path / "saved.json")
         again = load_file(tmp_path / "saved.json")
-        assert (again.config, again.problems) == (result.config, []), "said once, and kept"
+        assert (again.config, again.problems) == (result.config, []), "reported once, and kept"
 
 
-def test_a_file_that_wants_to_train_in_the_cloud_is_told_that_it_does_not() -> None:
+def test_cloud_training_that_is_on_gives_a_warning() -> None:
     on, off = (placed("top", {"cloud": {**CLOUD, "enabled": enabled}}).problems for enabled in (True, False))
     assert [(p.path, p.severity) for p in on] == [("onetrainer.cloud", "warning"), ("", "info")]
     assert "trains on this machine" in on[0].message
@@ -132,7 +132,7 @@ def test_a_file_that_wants_to_train_in_the_cloud_is_told_that_it_does_not() -> N
 
 
 @for_each(sorted(OTHER_KINDS))
-def test_what_concerns_other_kinds_of_model_is_kept_and_reported(key: str) -> None:
+def test_keys_of_other_model_types_are_kept_and_reported(key: str) -> None:
     result = placed("top", {key: "some value"})
     assert result.config.unknown == {"onetrainer": {key: "some value"}}
     assert [p.severity for p in result.problems] == ["info"]
@@ -149,7 +149,7 @@ def test_what_concerns_other_kinds_of_model_is_kept_and_reported(key: str) -> No
         ("concept.image", "resolution_override", "640"),  # is not enabled
     ],
 )
-def test_what_has_no_effect_inside_of_objects_is_kept_there(place: str, key: str, value: Any) -> None:
+def test_keys_without_effect_inside_objects_are_kept_there(place: str, key: str, value: Any) -> None:
     result = placed(place, {key: value})
     assert json.dumps(result.config.unknown["onetrainer"]).count(key) == 1
     assert result.config.model_copy(update={"unknown": {}}) == placed(place, {}).config

@@ -33,11 +33,11 @@ VERSIONS = ("00a", "00b", *(f"{n:02}" for n in range(1, 12)), "11_before_amendme
 every_step = pytest.mark.parametrize("step", ONETRAINER_STEPS, ids=lambda step: step.__name__)
 
 
-def brought_up(tree: Tree) -> Tree:
+def migrated(tree: Tree) -> Tree:
     return to_onetrainer_11(tree, [])
 
 
-def told(tree: Tree) -> list[Problem]:
+def notes_of(tree: Tree) -> list[Problem]:
     notes: list[Problem] = []
     to_onetrainer_11(tree, notes)
     return notes
@@ -72,9 +72,9 @@ def test_a_file_becomes_what_version_11_would_hold(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_result_is_of_version_11_and_stays_as_it_is(name: str) -> None:
-    """Also where the file would say no version, as a preset: each step looks at keys alone."""
+    """Also without a version in the file, as in presets: each step checks keys alone."""
     expected = CASES[name]["expected"]
-    assert brought_up(expected) == expected
+    assert migrated(expected) == expected
     result = {k: v for k, v in expected.items() if k != "__version"}
     for step in ONETRAINER_STEPS if "timestep_distribution" in result else ONETRAINER_STEPS[4:]:
         result = after(step, result)
@@ -82,20 +82,20 @@ def test_the_result_is_of_version_11_and_stays_as_it_is(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if "full" in name])
-@pytest.mark.parametrize("says", [True, False], ids=["version", "none"])
-def test_nothing_of_a_whole_file_is_lost(name: str, says: bool) -> None:
-    """Every value of the file is in the result or was said; what a version says does not matter for it."""
+@pytest.mark.parametrize("has_version", [True, False], ids=["version", "none"])
+def test_nothing_of_a_whole_file_is_lost(name: str, has_version: bool) -> None:
+    """Every value of the file is in the result or was reported, whatever version the file states."""
     file = {**FILES[name], "brand_new": {"deep": [1]}}
-    if not says:
+    if not has_version:
         file.pop("__version", None)
-    result = brought_up(file)
+    result = migrated(file)
     assert result["brand_new"] == {"deep": [1]}
     assert file.keys() - result.keys() <= set(STEP_OF) | {key for key in file if key.startswith("optimizer_")}
     assert result == {**CASES[name]["expected"], "brand_new": {"deep": [1]}}
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_file_loads_without_an_error_and_tells_of_another_family(name: str) -> None:
+def test_a_file_loads_without_an_error_and_reports_another_family(name: str) -> None:
     result = decode(FILES[name])
     assert not [p for p in result.problems if p.severity == "error"]
     is_ours = FILES[name].get("model_type", "STABLE_DIFFUSION").startswith("STABLE_DIFFUSION")
@@ -107,20 +107,20 @@ def test_a_file_loads_without_an_error_and_tells_of_another_family(name: str) ->
 
 
 def test_values_of_an_optimizer_without_its_name_are_kept() -> None:
-    """OneTrainer threw them away."""
+    """OneTrainer dropped them."""
     assert after(to_1, {"optimizer_beta1": 0.8, "optimizer_eps": None}) == {"optimizer": {"beta1": 0.8, "eps": None}}
 
 
-def test_a_named_and_a_nested_optimizer_take_the_flat_values() -> None:
+def test_a_named_and_a_nested_optimizer_get_the_flat_values() -> None:
     assert after(to_1, {"optimizer": "LION", "optimizer_beta1": 0.8, "weight_decay": 0.1}) == {
         "optimizer": {"optimizer": "LION", "beta1": 0.8, "weight_decay": 0.1}
     }
     nested = {"optimizer": {"optimizer": "LION", "beta1": 0.7}, "optimizer_beta1": 0.8, "optimizer_defaults": {}}
-    assert after(to_1, nested) == nested, "what is nested is newer, and the other value is kept beside it"
+    assert after(to_1, nested) == nested, "the nested value is newer, and the flat one is kept beside it"
 
 
 @pytest.mark.parametrize("given", [5, [], True])
-def test_an_optimizer_that_is_none_gives_way_to_what_is_known(given: Any) -> None:
+def test_an_invalid_optimizer_is_replaced_by_the_flat_values(given: Any) -> None:
     notes: list[Problem] = []
     assert to_1({"optimizer": given, "optimizer_eps": 1}, notes) == {"optimizer": {"eps": 1}}
     assert [note.severity for note in notes] == ["warning"]
@@ -231,7 +231,7 @@ def test_min_snr_gamma(gamma: Any, expected: Tree) -> None:
          {"embeddings": [{"a": 1}], "additional_embeddings": 5}),
     ],
 )  # fmt: skip
-def test_the_embedding_that_onetrainer_loses(given: Tree, expected: Tree) -> None:
+def test_the_embedding_that_onetrainer_lost(given: Tree, expected: Tree) -> None:
     assert after(to_3, given) == expected
 
 
@@ -267,13 +267,13 @@ def test_switches_of_masks_move_to_the_concepts() -> None:
          {"noising_weight": 1, "timestep_distribution": "BETA"}),
     ],
 )  # fmt: skip
-def test_a_weight_of_noise_meant_a_distribution(given: Tree, expected: Tree) -> None:
+def test_a_noising_weight_meant_a_distribution(given: Tree, expected: Tree) -> None:
     assert after(to_4, given) == expected
 
 
-def test_a_bias_without_effect_is_said_before_it_goes() -> None:
-    assert any("noising_bias = 0.3" in str(note) for note in told({"__version": 3, "noising_bias": 0.3}))
-    assert not any("noising_bias" in str(note) for note in told({"__version": 3, "noising_bias": 0.5}))
+def test_a_bias_without_effect_is_reported_when_it_is_removed() -> None:
+    assert any("noising_bias = 0.3" in str(note) for note in notes_of({"__version": 3, "noising_bias": 0.3}))
+    assert not any("noising_bias" in str(note) for note in notes_of({"__version": 3, "noising_bias": 0.5}))
 
 
 @pytest.mark.parametrize(
@@ -304,11 +304,11 @@ def test_saves_get_their_new_name() -> None:
         ({"attention_mechanism": {}}, {"attention_mechanism": {}}),
     ],
 )
-def test_presets_of_layers_and_ways_of_attention(given: Tree, expected: Tree) -> None:
+def test_layer_presets_and_attention_implementations(given: Tree, expected: Tree) -> None:
     assert after(to_7, given) == expected
 
 
-def test_the_filter_of_layers_gets_its_new_name() -> None:
+def test_the_layer_filter_gets_its_new_name() -> None:
     old = {"lora_layers": "a", "lora_layer_preset": "custom", "lora_layers_regex": True}
     new = {"layer_filter": "a", "layer_filter_preset": "custom", "layer_filter_regex": True}
     assert after(to_8, old) == new
@@ -319,7 +319,7 @@ def test_the_filter_of_layers_gets_its_new_name() -> None:
 
 
 @pytest.mark.parametrize("model_type", ["WUERSTCHEN_2", "STABLE_CASCADE_1"])
-def test_a_prior_is_a_transformer_but_where_it_is_a_prior(model_type: str) -> None:
+def test_a_prior_becomes_a_transformer_except_for_models_with_a_real_prior(model_type: str) -> None:
     prior = {"prior": {"train": False}}
     assert after(to_9, prior) == {**prior, "transformer": {"train": False}}
     assert after(to_9, {"prior": 5}) == {"prior": 5}
@@ -332,12 +332,12 @@ def test_a_prior_is_a_transformer_but_where_it_is_a_prior(model_type: str) -> No
     [("STABLE_DIFFUSION_15", ["unet", "text_encoder"]), ("STABLE_DIFFUSION_21", ["unet", "text_encoder"]),
      ("STABLE_DIFFUSION_XL_10_BASE", ["unet", "text_encoder", "text_encoder_2"])],
 )  # fmt: skip
-def test_the_type_of_the_model_is_that_of_its_silent_parts_but_the_vae(model_type: str, named: list[str]) -> None:
+def test_the_dtype_of_the_model_applies_to_parts_without_one_except_the_vae(model_type: str, named: list[str]) -> None:
     result = after(to_10, {"model_type": model_type, "weight_dtype": "FLOAT_16"})
     assert result == {"model_type": model_type, **{name: {"weight_dtype": "FLOAT_16"} for name in named}}
 
 
-def test_the_type_of_the_model_leaves_what_a_part_says() -> None:
+def test_the_dtype_of_the_model_leaves_a_part_with_its_own() -> None:
     given = {
         "weight_dtype": "FLOAT_16", "unet": {"weight_dtype": "BFLOAT_16"}, "text_encoder": {"weight_dtype": "NONE"},
         "vae": {"weight_dtype": "NONE"}, "prior": {}, "decoder": 5,
@@ -348,7 +348,7 @@ def test_the_type_of_the_model_leaves_what_a_part_says() -> None:
     }  # fmt: skip
 
 
-def test_without_a_type_of_the_model_parts_stay_as_they_are() -> None:
+def test_without_a_dtype_of_the_model_parts_are_unchanged() -> None:
     parts = {"unet": {"weight_dtype": "NONE"}, "vae": {}}
     assert after(to_10, parts) == parts
     notes: list[Problem] = []
@@ -370,7 +370,7 @@ def test_without_a_type_of_the_model_parts_stay_as_they_are() -> None:
         ({"gradient_checkpointing": ["OFF"]}, checkpointing(on=True)),
     ],
 )  # fmt: skip
-def test_one_checkpointing_becomes_that_of_each_part(given: Tree, expected: Tree) -> None:
+def test_one_checkpointing_setting_becomes_one_for_each_part(given: Tree, expected: Tree) -> None:
     result = after(to_11, {**given, "decoder": {}, "text_encoder_2": 5})
     assert result == {
         "__version": 11, "unet": expected, "text_encoder": expected, "vae": expected, "decoder": expected,
@@ -378,12 +378,12 @@ def test_one_checkpointing_becomes_that_of_each_part(given: Tree, expected: Tree
     }  # fmt: skip
 
 
-def test_what_a_part_says_of_checkpointing_stands() -> None:
+def test_a_parts_own_checkpointing_is_kept() -> None:
     result = after(to_11, {"gradient_checkpointing": "OFF", "unet": {"gradient_checkpointing": True}})
     assert [result[name]["gradient_checkpointing"] for name in ("unet", "vae")] == [True, False]
 
 
-def test_another_family_is_told_in_all_its_parts() -> None:
+def test_another_family_gets_checkpointing_in_all_its_parts() -> None:
     result = after(to_11, {"gradient_checkpointing": "OFF", "model_type": "FLUX_DEV_1"})
     assert result["transformer"] == checkpointing(on=False)
     assert "unet" not in result
@@ -404,16 +404,16 @@ def test_another_family_is_told_in_all_its_parts() -> None:
         ("LORA", {}, {}),
     ],
 )
-def test_formats_are_named_by_what_they_hold(method: Any, given: Any, expected: Any) -> None:
+def test_formats_get_specific_names(method: Any, given: Any, expected: Any) -> None:
     for version in (0, 10, 11):
         tree = {"__version": version, "training_method": method, "output_model_format": given}
-        assert brought_up(tree)["output_model_format"] == expected
+        assert migrated(tree)["output_model_format"] == expected
 
 
-def test_a_pickle_gets_the_name_of_what_is_written_instead() -> None:
+def test_a_pickle_destination_gets_the_suffix_of_the_written_format() -> None:
     tree = {"output_model_format": "CKPT", "output_model_destination": "a.ckpt/b.ckpt"}
-    assert brought_up(tree)["output_model_destination"] == "a.ckpt/b.safetensors"
-    assert brought_up({**tree, "output_model_destination": 5})["output_model_destination"] == 5
+    assert migrated(tree)["output_model_destination"] == "a.ckpt/b.safetensors"
+    assert migrated({**tree, "output_model_destination": 5})["output_model_destination"] == 5
 
 
 # -- any JSON, any step
@@ -435,14 +435,14 @@ def damaged(data: st.DataObject, tree: Tree) -> Tree:
 
 
 def assert_same(first: Tree, second: Tree) -> None:
-    """Equality that takes NaN for itself."""
+    """Equality in which NaN equals NaN."""
     assert repr(first) == repr(second)
 
 
 @every_step
 @steady
 @given(data=st.data(), name=st.sampled_from(sorted(FILES)))
-def test_a_step_takes_any_json(step: Step, data: st.DataObject, name: str) -> None:
+def test_a_step_accepts_any_json(step: Step, data: st.DataObject, name: str) -> None:
     tree = damaged(data, FILES[name])
     before = copy.deepcopy(tree)
     once = step(tree, [])
@@ -450,13 +450,13 @@ def test_a_step_takes_any_json(step: Step, data: st.DataObject, name: str) -> No
     assert once is not tree
     kept = copy.deepcopy(once)
     again = step(once, [])
-    assert again == once or repr(again) == repr(once), "what a step has done it does not do again"
+    assert again == once or repr(again) == repr(once), "a second run of the step changes nothing"
     assert_same(once, kept)
 
 
 @steady
 @given(data=st.data(), name=st.sampled_from(sorted(FILES)))
-def test_the_chain_takes_any_json(data: st.DataObject, name: str) -> None:
+def test_the_chain_accepts_any_json(data: st.DataObject, name: str) -> None:
     tree = damaged(data, FILES[name])
     before = copy.deepcopy(tree)
     result = to_onetrainer_11(tree, [])
@@ -467,31 +467,31 @@ def test_the_chain_takes_any_json(data: st.DataObject, name: str) -> None:
         assert repr(result[key]) == repr(before[key]), key
 
 
-# These two steps add what a newer file would say itself, so a proven age is what keeps them from one that does not.
+# Two steps add keys that a newer file would contain, so they are only skipped if the version is certain.
 ADDED_TO = {"noising_weight", "noising_bias", "prior"}
 
 
 @steady
 @given(data=st.data(), name=st.sampled_from(sorted(name for name in FILES if "v11" not in name)))
 def test_where_the_chain_starts_changes_nothing(data: st.DataObject, name: str) -> None:
-    """Steps that a file's age spares it would have found nothing to do."""
+    """Steps that are skipped because of a file's version would have changed nothing."""
     file = FILES[name]
     kept = data.draw(st.sets(st.sampled_from(sorted(file.keys() - {"__version"} - ADDED_TO))))
     tree = {key: file[key] for key in kept}
     whole: Tree = tree
     for step in ONETRAINER_STEPS:
         whole = step(whole, [])
-    assert with_old_defaults(whole, era_of(tree), []) == brought_up(tree)
+    assert with_old_defaults(whole, era_of(tree), []) == migrated(tree)
 
 
 @pytest.mark.parametrize("tree", [{"noising_weight": 2.0, "noising_bias": 0.7}, {"prior": {"train": False}}])
-def test_a_proven_age_keeps_a_step_from_a_newer_file(tree: Tree) -> None:
-    assert brought_up(tree).keys() & {"timestep_distribution", "transformer"}
+def test_a_certain_version_keeps_a_step_from_a_newer_file(tree: Tree) -> None:
+    assert migrated(tree).keys() & {"timestep_distribution", "transformer"}
     newer = {**tree, "lokr_dim": 16}
-    assert brought_up(newer) == {**newer, "__version": 11}
+    assert migrated(newer) == {**newer, "__version": 11}
 
 
-# -- as far as a config
+# -- up to a config
 
 
 @pytest.mark.parametrize(
@@ -499,15 +499,15 @@ def test_a_proven_age_keeps_a_step_from_a_newer_file(tree: Tree) -> None:
     [("ON", "block", False), ("OFF", "off", False), ("CPU_OFFLOADED", "block", True), (True, "block", False),
      (False, "off", False)],
 )  # fmt: skip
-def test_checkpointing_of_10_speaks_for_all_parts(method: Any, checkpointed: str, offloads: bool) -> None:
+def test_checkpointing_of_version_10_applies_to_all_parts(method: Any, checkpointed: str, offloads: bool) -> None:
     for version in ({"__version": 10}, {}, {"__version": 11}):  # written without a bump in July 2026
         config = decode({"gradient_checkpointing": method, "unet": {"train": True}, **version}).config
-        for name in ("unet", "text_encoder"):  # in a sparse file that does not name it, too
+        for name in ("unet", "text_encoder"):  # also in a sparse file without the part
             part = config.part(name)
             assert (part.checkpointing, part.offload_activations) == (checkpointed, offloads), (version, name)
 
 
-def test_a_preset_of_an_older_onetrainer_has_its_format_understood() -> None:
+def test_the_format_of_an_older_onetrainer_preset_is_converted() -> None:
     result = decode({"training_method": "LORA", "output_model_format": "SAFETENSORS"})
     assert result.config.output.format == "kohya"
     assert not [p for p in result.problems if p.severity != "info"]

@@ -1,4 +1,4 @@
-"""OneTrainer's optimizers and schedules have a home here, each with its own fields and defaults, and come over whole.
+"""OneTrainer's optimizers and schedules exist here, each with its own fields and defaults, and are fully converted.
 
 `fixtures/optimizers.json` is OneTrainer's table: the fields of each optimizer with their defaults.
 """
@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from modules.config.codec import decode
 from modules.config.migrations.onetrainer_optimizers import (
+    low_precision_updates_from,
     optimizer_from,
     remembered_optimizers,
-    small_weights_from,
 )
 from modules.config.migrations.onetrainer_schedules import schedule_from
 from modules.config.rules.optimizers import optimizer_fields
@@ -32,11 +32,11 @@ from tests.unit.strategies import few, garbage, steady, valid_trees
 TABLE: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parent / "fixtures" / "optimizers.json").read_text(encoding="utf-8")
 )
-# Their names, where ours are more than theirs in lower case.
+# Names where ours is not simply theirs in lower case.
 OURS = {"decay_rate": "beta2_decay", "MuonWithAuxAdam": "muon_with_aux_adam"}
-# What is one setting for all optimizers here.
+# One setting for all optimizers here.
 ELSEWHERE = {"stochastic_rounding": "training.low_precision_updates"}
-# What ours do and theirs do not.
+# Fields that only ours have.
 OURS_ALONE = {"ADAMW_8BIT": {"fused_back_pass": False}}
 THEIR_KEYS = sorted({key for row in TABLE.values() for key in row})
 OPTIMIZER = "training.optimizer"
@@ -61,8 +61,8 @@ def as_ours(key: str, value: Any) -> Any:
             return value
 
 
-def taken(tree: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], list[Problem]]:
-    """What comes of an optimizer object of theirs: our settings in full, what is left of theirs, the notes."""
+def converted(tree: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], list[Problem]]:
+    """The result for one of their optimizer objects: our complete settings, their unused keys, the notes."""
     notes: list[Problem] = []
     left = json.loads(json.dumps(tree))
     settings = optimizer_from(left, notes)
@@ -84,15 +84,15 @@ def test_an_optimizer_has_their_fields_and_defaults_and_no_others(theirs: str) -
 
 
 @pytest.mark.parametrize("theirs", TABLE)
-def test_what_shows_everything_of_theirs_comes_over_without_a_word(theirs: str) -> None:
+def test_a_complete_optimizer_is_converted_without_notes(theirs: str) -> None:
     row = {key: value for key, value in TABLE[theirs].items() if key not in ELSEWHERE}
-    settings, left, notes = taken({"optimizer": theirs, "__version": 0, **row})
+    settings, left, notes = converted({"optimizer": theirs, "__version": 0, **row})
     assert settings == OPTIMIZERS[theirs.lower()].settings().model_dump()
     assert (left, notes) == ({}, [])
 
 
 def other_value(record: FieldRecord) -> Any:
-    """Another value than the default, within the field's limits, and what theirs calls it."""
+    """A value other than the default, within the field's limits."""
     match record.kind:
         case "bool":
             return not record.default
@@ -107,52 +107,52 @@ def other_value(record: FieldRecord) -> Any:
 
 
 @pytest.mark.parametrize("theirs", TABLE)
-def test_every_field_that_is_set_comes_over(theirs: str) -> None:
+def test_every_field_that_is_set_is_converted(theirs: str) -> None:
     variant = OPTIMIZERS[theirs.lower()].settings
     their_name = {ours(key): key for key in THEIR_KEYS}
     for record in records_of(variant):
         value = other_value(record)
         *folder, name = record.path.split(".")
-        said = int(value) if record.kind == "choice" else value
-        tree: dict[str, Any] = {their_name.get(name, name) if not folder else name: said}
+        given = int(value) if record.kind == "choice" else value
+        tree: dict[str, Any] = {their_name.get(name, name) if not folder else name: given}
         tree = {folder[0]: tree} if folder else tree
-        settings, left, notes = taken({"optimizer": theirs, **tree})
+        settings, left, notes = converted({"optimizer": theirs, **tree})
         for step in record.path.split("."):
             settings = settings[step]
         assert settings == value, record.path
         assert (left, notes) == ({}, []), record.path
 
 
-def test_what_is_empty_means_the_optimizers_own_default() -> None:
+def test_an_empty_value_means_the_optimizers_default() -> None:
     empty = dict.fromkeys(THEIR_KEYS)
     for theirs in TABLE:
-        settings, left, notes = taken({"optimizer": theirs, **empty})
+        settings, left, notes = converted({"optimizer": theirs, **empty})
         assert settings == OPTIMIZERS[theirs.lower()].settings().model_dump()
         assert (left, notes) == ({}, [])
-    assert taken({})[0]["name"] == "adamw"
+    assert converted({})[0]["name"] == "adamw"
 
 
-def test_what_belongs_to_another_optimizer_is_dropped_only_where_it_says_nothing() -> None:
-    resting = {"factored": True, "use_speed": False, "d0": None, "muon_adam_config": {}, "rms_rescaling": True}
-    assert taken({"optimizer": "SGD", **resting})[1] == {}
-    said = {"factored": False, "use_speed": True, "d0": 1e-5, "muon_adam_config": {"beta1": 0.5}, "kind": "mine"}
-    assert taken({"optimizer": "SGD", **said})[1] == said
+def test_fields_of_other_optimizers_are_dropped_only_if_they_have_their_defaults() -> None:
+    defaults = {"factored": True, "use_speed": False, "d0": None, "muon_adam_config": {}, "rms_rescaling": True}
+    assert converted({"optimizer": "SGD", **defaults})[1] == {}
+    changed = {"factored": False, "use_speed": True, "d0": 1e-5, "muon_adam_config": {"beta1": 0.5}, "kind": "mine"}
+    assert converted({"optimizer": "SGD", **changed})[1] == changed
 
 
-def test_numbers_are_cast_as_theirs_are_and_infinity_is_no_limit() -> None:
+def test_numbers_are_cast_like_theirs_and_infinity_means_no_limit() -> None:
     tree = {"optimizer": "PRODIGY", "beta1": "0.8", "slice_p": 5.7, "growth_rate": "inf", "d_coef": 2}
-    settings, left, notes = taken(tree)
+    settings, left, notes = converted(tree)
     assert (settings["beta1"], settings["slice_p"], settings["growth_rate"], settings["d_coef"]) == (0.8, 5, None, 2.0)
     assert (left, notes) == ({}, [])
-    assert taken({"optimizer": "PRODIGY", "growth_rate": 1.02})[0]["growth_rate"] == 1.02
+    assert converted({"optimizer": "PRODIGY", "growth_rate": 1.02})[0]["growth_rate"] == 1.02
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
     [("beta1", 1.5), ("beta1", "inf"), ("beta1", [0.9]), ("fused", "yes"), ("eps", True), ("weight_decay", -1)],
 )
-def test_a_value_that_is_not_allowed_is_told_and_the_default_stands(key: str, value: object) -> None:
-    settings, left, notes = taken({"optimizer": "ADAMW", key: value})
+def test_a_value_that_is_not_allowed_is_reported_and_the_default_used(key: str, value: object) -> None:
+    settings, left, notes = converted({"optimizer": "ADAMW", key: value})
     assert settings == OPTIMIZERS["adamw"].settings().model_dump()
     assert left == {}
     (note,) = notes
@@ -161,8 +161,8 @@ def test_a_value_that_is_not_allowed_is_told_and_the_default_stands(key: str, va
 
 
 @pytest.mark.parametrize("name", ["SEVEN_LEAGUE", "", 7, ["ADAMW"]])
-def test_an_optimizer_nobody_knows_is_kept_and_told(name: object) -> None:
-    settings, left, notes = taken({"optimizer": name, "beta1": 0.5})
+def test_an_unknown_optimizer_is_kept_and_reported(name: object) -> None:
+    settings, left, notes = converted({"optimizer": name, "beta1": 0.5})
     assert settings == OPTIMIZERS["adamw"].settings().model_dump()
     assert left == {"optimizer": name, "beta1": 0.5}
     assert [(n.path, n.severity) for n in notes] == [(OPTIMIZER, "warning")]
@@ -175,18 +175,18 @@ def test_an_optimizer_nobody_knows_is_kept_and_told(name: object) -> None:
         ("SIMPLIFIED_AdEMAMix", {"name": "adopt_adv", "simplified_ademamix": True}),
     ],
 )
-def test_an_optimizer_that_was_taken_out_becomes_the_nearest(theirs: str, expected: dict[str, Any]) -> None:
-    settings, _, notes = taken({"optimizer": theirs, "beta1": 0.8})
+def test_a_removed_optimizer_becomes_the_closest_one(theirs: str, expected: dict[str, Any]) -> None:
+    settings, _, notes = converted({"optimizer": theirs, "beta1": 0.8})
     assert settings == OPTIMIZERS[expected["name"]].settings.model_validate({**expected, "beta1": 0.8}).model_dump()
     assert [theirs in n.message for n in notes] == [True]
 
 
-def test_switches_of_earlier_versions_go_where_they_went() -> None:
+def test_switches_of_earlier_versions_are_renamed() -> None:
     old = {"optimizer": "PRODIGY_PLUS_SCHEDULE_FREE", "cautious_mask": True, "grams_moment": True, "use_focus": False}
-    settings, left, notes = taken(old)
+    settings, left, notes = converted(old)
     assert (settings["use_cautious"], settings["use_grams"], left) == (True, True, {})
     assert [n.severity for n in notes] == ["info", "info"]
-    _, left, notes = taken({"optimizer": "ADAMW", "use_muon_pp": True, "k_warmup_steps": 5})
+    _, left, notes = converted({"optimizer": "ADAMW", "use_muon_pp": True, "k_warmup_steps": 5})
     assert left == {"use_muon_pp": True, "k_warmup_steps": 5}
     assert len(notes) == 2
 
@@ -194,7 +194,7 @@ def test_switches_of_earlier_versions_go_where_they_went() -> None:
 def test_rounding_is_one_setting_for_all_optimizers() -> None:
     def found(value: object, name: str, *, are_bfloat16: bool = True) -> str:
         tree = {"stochastic_rounding": value}
-        result = small_weights_from(tree, name, are_bfloat16=are_bfloat16)
+        result = low_precision_updates_from(tree, name, are_bfloat16=are_bfloat16)
         assert tree == {}
         return result
 
@@ -207,7 +207,7 @@ def test_rounding_is_one_setting_for_all_optimizers() -> None:
     assert found(True, "adamw", are_bfloat16=False) == "master"
 
 
-def test_what_was_set_for_other_optimizers_is_remembered() -> None:
+def test_settings_of_other_optimizers_are_remembered() -> None:
     defaults: dict[str, Any] = {
         "ADAMW": {"optimizer": "ADAMW", "__version": 0, "beta1": 0.5},
         "ADAFACTOR": {"optimizer": "ADAFACTOR", "decay_rate": -0.7, "clip_threshold": 1.0, "stochastic_rounding": True},
@@ -242,7 +242,7 @@ def schedule(tree: dict[str, Any], steps_per_update: int = 1) -> tuple[dict[str,
     return schedule_from(left, notes, steps_per_update), left, notes
 
 
-def test_schedules_come_over_with_what_is_theirs() -> None:
+def test_schedules_are_converted_with_their_fields() -> None:
     falling = {"learning_rate_warmup_steps": 0, "learning_rate_min_factor": 0.1, "learning_rate_cycles": 3.0}
     assert schedule({}) == ({"name": "constant", "warmup_steps": 200}, {}, [])
     assert schedule({"learning_rate_scheduler": "CONSTANT", **falling})[1] == {
@@ -284,7 +284,7 @@ def test_a_custom_schedule_keeps_its_class_and_arguments() -> None:
     assert [n.path for n in notes] == ["training.schedule.arguments"]
 
 
-def test_a_warm_up_is_batches_above_one_and_a_share_below() -> None:
+def test_a_warm_up_is_batches_above_one_and_a_fraction_below() -> None:
     def warmup(value: object) -> dict[str, Any]:
         return schedule({"learning_rate_warmup_steps": value}, 4)[0]
 
@@ -306,7 +306,7 @@ def test_a_warm_up_is_batches_above_one_and_a_share_below() -> None:
         ("learning_rate_cycles", 0, ".cycles"),
     ],
 )
-def test_what_is_wrong_with_a_schedule_is_told(key: str, value: object, path: str) -> None:
+def test_an_invalid_schedule_is_reported(key: str, value: object, path: str) -> None:
     tree = {"learning_rate_scheduler": "COSINE_WITH_RESTARTS", key: value}
     result, left, notes = schedule(tree)
     SCHEDULES[result["name"]].settings.model_validate(result)
@@ -322,9 +322,9 @@ objects = st.fixed_dictionaries(
 
 @few
 @given(objects)
-def test_whatever_an_optimizer_holds_it_becomes_one_that_validates(tree: dict[str, Any]) -> None:
+def test_any_optimizer_becomes_a_valid_one(tree: dict[str, Any]) -> None:
     notes: list[Problem] = []
-    small_weights_from(tree, "adamw", are_bfloat16=True)
+    low_precision_updates_from(tree, "adamw", are_bfloat16=True)
     settings = optimizer_from(tree, notes)
     OPTIMIZERS[settings["name"]].settings.model_validate(settings)
     assert (
@@ -339,7 +339,7 @@ def as_theirs(settings: dict[str, Any]) -> dict[str, Any]:
 
 @few
 @given(st.dictionaries(st.sampled_from(sorted(TABLE)) | st.text(max_size=5), objects | garbage, max_size=4))
-def test_whatever_is_remembered_fits(defaults: dict[str, Any]) -> None:
+def test_remembered_settings_are_valid(defaults: dict[str, Any]) -> None:
     for name, fields in remembered_optimizers(defaults, {"name": "adamw"}, []).items():
         OPTIMIZERS[name].settings.model_validate({"name": name, **fields})
 
@@ -359,7 +359,7 @@ def test_whatever_is_remembered_fits(defaults: dict[str, Any]) -> None:
     ),
     st.integers(1, 64),
 )
-def test_whatever_a_schedule_holds_it_becomes_one_that_validates(tree: dict[str, Any], steps_per_update: int) -> None:
+def test_any_schedule_becomes_a_valid_one(tree: dict[str, Any], steps_per_update: int) -> None:
     settings = schedule_from(tree, [], steps_per_update)
     SCHEDULES[settings["name"]].settings.model_validate(settings)
 

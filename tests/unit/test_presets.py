@@ -27,18 +27,18 @@ BUILT_IN = sorted(BUILT_IN_DIR.glob("*/#*.json"))
 
 
 @pytest.mark.parametrize("file", BUILT_IN, ids=lambda f: f.stem)
-def test_a_built_in_preset_loads_without_a_word_and_is_ready_to_start(file: Path) -> None:
+def test_a_built_in_preset_loads_without_problems_and_is_ready_to_start(file: Path) -> None:
     loaded = Preset(file.stem, file.parent.name, file).load()
     assert loaded.problems == []
     assert not loaded.was_migrated
-    assert loaded.config.general.notes.strip(), "a preset says what it is for"
+    assert loaded.config.general.notes.strip(), "a preset describes its purpose"
     assert loaded.config.model.family == file.parent.name
     errors = {p.path for p in problems_of(loaded.config) if p.severity == "error"}
     assert errors <= {"concepts", "validation.every"}, "all that may be missing are the user's own images"
 
 
 @pytest.mark.parametrize("file", BUILT_IN, ids=lambda f: f.stem)
-def test_a_built_in_preset_does_nothing_that_the_rules_warn_of(file: Path) -> None:
+def test_a_built_in_preset_gives_no_warnings(file: Path) -> None:
     """Three of them kept weights in float16 and computed in bfloat16."""
     config = Preset(file.stem, file.parent.name, file).load().config
     assert [str(p) for p in problems_of(config) if p.severity == "warning"] == []
@@ -49,9 +49,9 @@ def test_a_built_in_preset_is_sparse(file: Path) -> None:
     raw = json.loads(file.read_text(encoding="utf-8"))
     assert raw["darkroom_version"] == 2
     own = {p for p in places(raw) if p[0] != "concepts" and p[:2] != ("sampling", "prompts")}
-    assert len(own) < len(places(encode(Config()))) / 2, "a preset says what it is about, not everything"
+    assert len(own) < len(places(encode(Config()))) / 2, "a preset contains only its own settings"
     assert "unknown" not in raw
-    # Only the demo brings images of its own; everybody else's are the user's.
+    # Only the demo has images of its own; the others use the user's.
     assert ("concepts" in raw) == (file.stem == "#demo")
 
 
@@ -71,7 +71,7 @@ def test_a_built_in_preset_states_only_what_differs_from_the_defaults(file: Path
 def test_a_built_in_preset_passes_the_check_with_images(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The model is not here, which is no error: it is a repository that the start fetches."""
+    """The model is missing, which is not an error: it is a repository that is downloaded at the start."""
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     config = Preset(file.stem, file.parent.name, file).load().config
     tree = encode(config)
@@ -91,7 +91,7 @@ def test_a_built_in_preset_passes_the_check_with_images(
 
 @pytest.mark.parametrize("file", [f for f in BUILT_IN if f.stem != "#demo"], ids=lambda f: f.stem)
 def test_a_preset_fits_the_card_it_names(file: Path) -> None:
-    """With a tenth of the card left for the system, while the preset's own sizes are trained and painted."""
+    """With a tenth of the card left for the system, while the preset's own sizes are trained and sampled."""
     config = Preset(file.stem, file.parent.name, file).load().config
     card_gb = int(re.search(r"GPU with (\d+) GB", config.general.notes)[1])  # type: ignore[index]
     side_px = config.data.resolution_px[0]
@@ -116,7 +116,7 @@ def _states(raw: dict[str, object], path: str) -> bool:
     return True
 
 
-def test_nothing_else_lies_in_the_folder_of_presets() -> None:
+def test_there_are_no_other_files_in_the_folder_of_presets() -> None:
     assert {f for f in BUILT_IN_DIR.rglob("*.json")} == set(BUILT_IN)
 
 
@@ -169,7 +169,7 @@ def test_a_built_in_preset_is_never_overwritten(built_in: Path, name: str) -> No
 
 
 @pytest.mark.parametrize("name", ["", "#", "  ", "# #", "...", "///", "#__", "-"])
-def test_a_name_of_which_nothing_is_left_is_refused(name: str) -> None:
+def test_a_name_without_letters_is_refused(name: str) -> None:
     """Three dots used to make a preset called "unnamed"."""
     with pytest.raises(DarkroomError, match="needs a name"):
         save_preset(Config(), name)
@@ -191,7 +191,7 @@ def test_a_broken_preset_is_listed_and_loads_with_a_problem(tmp_path: Path, cont
     assert preset.load().config == Config()
 
 
-def test_what_is_no_preset_in_the_folder_is_passed_over(built_in: Path, tmp_path: Path) -> None:
+def test_other_files_in_the_folder_are_skipped(built_in: Path, tmp_path: Path) -> None:
     own = tmp_path / "own"
     (own / "a folder.json").mkdir(parents=True)
     (own / "gone.json").symlink_to(own / "nowhere")
@@ -235,11 +235,11 @@ def test_the_presets_of_another_program_become_the_users_own(built_in: Path, tmp
     assert [p for p in list_presets() if not p.is_built_in] == list(imported.presets)
     assert [p.load().config.training.epochs for p in imported.presets] == [7, 9]
     assert all(json.loads(p.path.read_text(encoding="utf-8"))["darkroom_version"] == 2 for p in imported.presets)
-    said = [(p.severity, str(p)) for p in imported.problems]
-    assert ("info", "cat: imported.") in said
-    left_out = [text for severity, text in said if severity == "warning" and "left out" in text]
+    report = [(p.severity, str(p)) for p in imported.problems]
+    assert ("info", "cat: imported.") in report
+    left_out = [text for severity, text in report if severity == "warning" and "left out" in text]
     assert [text.partition(" ")[0] for text in left_out] == ["broken.json", "concepts.json"]
-    assert any(text.startswith("dog v2: ") and "what_is_this" in text for _, text in said)
+    assert any(text.startswith("dog v2: ") and "what_is_this" in text for _, text in report)
 
 
 def test_importing_again_changes_nothing(built_in: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Saving a config when the disk, or the machine, gives up in the middle: at every write the old or the new is there."""
+"""Saving a config when the disk or the machine fails in the middle: the old or the new file is always there."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ def test_a_failure_at_any_write_leaves_the_old_or_the_new(tmp_path: Path, is_dea
                 save_file(config(*NEW, lists), file)
         epochs, names = state(file)
         assert epochs in (OLD[0], NEW[0])
-        assert names in (OLD[1], NEW[1])  # a list in a file of its own is whole, too
+        assert names in (OLD[1], NEW[1])  # a list in a separate file is complete, too
         if epochs == NEW[0]:
-            assert names == NEW[1]  # lists are written first: a config never names what is not there yet
+            assert names == NEW[1]  # lists are written first: a config never names a missing file
         save_file(config(*NEW, lists), file)
         assert state(file) == NEW
         if not calls.has_failed:
             assert fail_at > 3
             return
-    raise AssertionError("it never came through")
+    raise AssertionError("it never succeeded")
 
 
 @pytest.mark.parametrize("is_dead", [False, True])
@@ -78,7 +78,7 @@ def test_the_original_of_another_program_is_never_lost(tmp_path: Path, is_dead: 
         if not calls.has_failed:
             assert fail_at > 3
             return
-    raise AssertionError("it never came through")
+    raise AssertionError("it never succeeded")
 
 
 def forbidden(path: Path) -> None:
@@ -86,13 +86,13 @@ def forbidden(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, Path.touch, forbidden], ids=["folder", "empty", "forbidden"])
-def test_what_cannot_be_read_is_told_and_gives_the_defaults(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_an_unreadable_file_is_reported_and_gives_the_defaults(tmp_path: Path, make: Callable[[Path], None]) -> None:
     file = tmp_path / "config.json"
     if make is forbidden:
         file.write_text(OLD_OF_THEIRS)
     make(file)
     if make is forbidden and os.access(file, os.R_OK):
-        assert load_file(file).config.training.epochs == 7  # who may read everything, as root, reads it
+        assert load_file(file).config.training.epochs == 7  # root may read everything
         return
     loaded = load_file(file)
     assert loaded.config == Config()

@@ -29,7 +29,7 @@ def test_the_schema_is_one() -> None:
 
 @few
 @given(valid_configs())
-def test_whatever_is_saved_fits_the_schema(config: Config) -> None:
+def test_a_saved_config_fits_the_schema(config: Config) -> None:
     saved = json.loads(json.dumps(encode(config)))
     assert [e.message for e in VALIDATOR.iter_errors(saved)] == []
 
@@ -82,8 +82,8 @@ def test_the_document_has_every_setting_with_its_words() -> None:
         assert any(f"{record.name}`" in row and record.setting.help[:40] in row for row in rows), record.path
 
 
-def test_the_document_and_the_schema_in_the_repository_are_of_today() -> None:
-    how = "Write them anew: python -m trainer schema --output docs/config.schema.json, and with --markdown to "
+def test_the_document_and_the_schema_in_the_repository_are_up_to_date() -> None:
+    how = "Generate them again: python -m trainer schema --output docs/config.schema.json, and with --markdown to "
     assert (PROGRAM_ROOT / "docs" / "config.schema.json").read_text("utf-8") == schema_text(), how
     assert (PROGRAM_ROOT / "docs" / "settings.md").read_text("utf-8") == settings_document(), f"{how}docs/settings.md"
 

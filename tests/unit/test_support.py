@@ -1,4 +1,4 @@
-"""What the engine does not do yet is named: refused where it would change what is learned, else a warning."""
+"""Unsupported settings are reported: an error if they would change the training, otherwise a warning."""
 
 from __future__ import annotations
 
@@ -38,31 +38,31 @@ def findings(**values: object) -> list[tuple[str, str, str]]:
     return [(p.path, p.severity, p.message) for p in unsupported(config)]
 
 
-def test_a_config_that_asks_for_nothing_special_has_no_finding() -> None:
+def test_a_config_without_unsupported_settings_has_no_problem() -> None:
     assert findings() == []
     assert list(unsupported(Config())) == []
 
 
-def test_what_changes_the_learning_is_refused_and_what_does_not_is_a_warning() -> None:
+def test_settings_that_change_the_training_are_refused_and_others_give_a_warning() -> None:
     assert findings(draught=2.0, whistle=True) == [
         ("stove.draught", "error", "Draught: 2 is not supported yet."),
         ("stove.whistle", "warning", "Whistle: on has no effect yet."),
     ]
 
 
-def test_a_choice_that_is_not_there_yet_is_refused_by_its_label_with_those_that_are() -> None:
+def test_an_unsupported_choice_is_refused_by_label_with_the_supported_ones() -> None:
     config = Kitchen(stove=Stove(fuel="gas"))
     (problem,) = unsupported(config)
     assert (problem.path, problem.message) == ("stove.fuel", "Fuel: Town gas is not supported yet.")
     assert problem.advice == "Choose wood or coal."
 
 
-def test_a_field_that_does_not_apply_is_not_held_against_anybody() -> None:
+def test_a_field_that_does_not_apply_is_not_reported() -> None:
     assert findings(damper=3) == []
     assert findings(damper=3, is_lit=True) == [("stove.damper", "error", "Damper: 3 is not supported yet.")]
 
 
-def test_a_variant_that_is_not_there_yet_is_refused() -> None:
+def test_an_unsupported_variant_is_refused() -> None:
     config, _ = set_path(Config(), "adapter", "loha")
     assert [(p.path, p.severity) for p in unsupported(config)] == [("adapter", "error")]
     whole, _ = set_path(config, "training.trains", "full")

@@ -1,4 +1,4 @@
-"""What rests on validation is asked for only where it can happen."""
+"""Settings that depend on validation are reported if they cannot take effect."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def one(problems: Any) -> Problem:
     "settings",
     [{}, {"keep_best": True, "result": "best"}, {"early_stopping_patience": 3}, {"every": {"n": 4, "unit": "epoch"}}],
 )
-def test_what_can_happen_is_not_spoken_of(tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_settings_that_take_effect_are_not_reported(tmp_path: Path, settings: dict[str, Any]) -> None:
     assert found(validation(config_with(tmp_path, **settings))) == []
 
 
 @pytest.mark.parametrize("every", [{"unit": "never"}, {"n": 0, "unit": "step"}])
-def test_what_rests_on_validation_needs_it(tmp_path: Path, every: dict[str, Any]) -> None:
+def test_settings_that_depend_on_validation_need_it(tmp_path: Path, every: dict[str, Any]) -> None:
     off = config_with(tmp_path, every=every, keep_best=True, early_stopping_patience=2)
     assert found(validation(off)) == [
         ("validation.keep_best", "error"),
@@ -61,31 +61,31 @@ def test_a_period_near_nothing_breaks_no_rule(tmp_path: Path, unit: str) -> None
     assert found([*validation(config), *problems_of_validation(config, total_steps=40)]) == []
 
 
-@pytest.mark.parametrize(("patience", "speaks"), [(3, False), (4, True), (99, True)])
-def test_a_stop_that_cannot_come_is_told(tmp_path: Path, patience: int, speaks: bool) -> None:
+@pytest.mark.parametrize(("patience", "warns"), [(3, False), (4, True), (99, True)])
+def test_an_early_stop_that_cannot_happen_is_reported(tmp_path: Path, patience: int, warns: bool) -> None:
     """The first of four validations is the best: three worse ones can follow."""
     problems = list(validation(config_with(tmp_path, early_stopping_patience=patience)))
-    assert found(problems) == ([("validation.early_stopping_patience", "warning")] if speaks else [])
+    assert found(problems) == ([("validation.early_stopping_patience", "warning")] if warns else [])
     by_step = config_with(tmp_path, every={"n": 10, "unit": "step"}, early_stopping_patience=patience)
     assert found(validation(by_step)) == []
     assert found(problems_of_validation(by_step, total_steps=49)) == found(problems)
     assert found(problems_of_validation(config_with(tmp_path, early_stopping_patience=patience), total_steps=49)) == []
 
 
-def test_a_run_that_is_over_before_a_validation(tmp_path: Path) -> None:
+def test_a_run_that_ends_before_a_validation(tmp_path: Path) -> None:
     seldom = {"every": {"n": 5, "unit": "epoch"}}
-    told = one(validation(config_with(tmp_path, **seldom)))
-    assert (told.path, told.severity) == ("validation.every", "warning")
-    assert "every 5 epochs" in told.message
+    problem = one(validation(config_with(tmp_path, **seldom)))
+    assert (problem.path, problem.severity) == ("validation.every", "warning")
+    assert "every 5 epochs" in problem.message
     assert one(validation(config_with(tmp_path, **seldom, keep_best=True))).severity == "warning"
     assert one(validation(config_with(tmp_path, **seldom, keep_best=True, result="best"))).severity == "error"
     by_step = config_with(tmp_path, every={"n": 50, "unit": "step"})
     assert one(problems_of_validation(by_step, total_steps=49)).path == "validation.every"
     assert found(problems_of_validation(by_step, total_steps=50)) == []
-    assert found(problems_of_validation(by_step, total_steps=0)) == []  # there are no images, which is told
+    assert found(problems_of_validation(by_step, total_steps=0)) == []  # there are no images, which is reported
 
 
-def test_time_is_known_to_nobody(tmp_path: Path) -> None:
+def test_periods_of_time_are_not_checked(tmp_path: Path) -> None:
     by_time = config_with(tmp_path, every={"n": 9, "unit": "hour"}, early_stopping_patience=50)
     assert found([*validation(by_time), *problems_of_validation(by_time, total_steps=5)]) == []
 

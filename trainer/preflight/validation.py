@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modules.config.rules.validation import too_seldom
+from modules.config.rules.validation import too_few_validations
 from modules.config.schema import Config
 from modules.settings.every import Moment
 from modules.system.problem import Problem
@@ -14,4 +14,4 @@ def problems_of_validation(config: Config, *, total_steps: int) -> Iterator[Prob
     """Yield problems of settings that depend on validation, if the run has too few validations for them."""
     every = config.validation.every
     if total_steps and every.unit == "step" and not every.is_never:
-        yield from too_seldom(config, every.times(Moment(step=total_steps, epoch=0, seconds=0.0)))
+        yield from too_few_validations(config, every.times(Moment(step=total_steps, epoch=0, seconds=0.0)))

@@ -1,1 +1,1 @@
-"""Configs of other programs, and the settings inside files they made, as configs of ours. Torch-free."""
+"""Import configs of other programs, and the settings stored in files they made. Does not import torch."""

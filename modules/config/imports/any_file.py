@@ -1,4 +1,4 @@
-"""One door for every file that settings can be read from: by what it holds, not by what it is called."""
+"""Read settings from any supported file, recognized by its content, not by its name."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ _KOHYA_KEYS = frozenset(_KOHYA_KEYS_NAMES.split())
 def load_any(path: Path, *, over: Config | None = None) -> Loaded:
     """Read settings from a config of ours or of OneTrainer, a JSON or TOML config of kohya, or a LoRA file.
 
-    Where the file is silent the config `over` which it is laid speaks, else the defaults (kohya's files and LoRA
-    files speak for themselves alone). Content never raises; a file that holds no settings gives the defaults and an
-    error without a path.
+    Settings missing from the file come from `over`, or else from the defaults; kohya's files and LoRA files ignore
+    `over`. Content never raises; a file without settings gives the defaults and an error without a path.
     """
     if path.suffix.lower() == ".safetensors":
         return config_of_lora(path)
@@ -37,7 +36,7 @@ def load_any(path: Path, *, over: Config | None = None) -> Loaded:
 
 
 def is_kohya(raw: dict[str, Any]) -> bool:
-    """Return whether a config is kohya's: two of its own keys, and none of the versions that others write."""
+    """Return whether a config is kohya's: it has two of kohya's keys and no version key of another program."""
     return not {"darkroom_version", "__version"} & raw.keys() and len(_KOHYA_KEYS & raw.keys()) >= 2
 
 
@@ -47,17 +46,17 @@ def _load_toml(path: Path) -> Loaded:
     except OSError as error:
         return Loaded(Config(), [Problem("", f"{path} cannot be read: {error.strerror or error}.")])
     except UnicodeDecodeError:
-        return Loaded(Config(), [Problem("", f"{path} is not a TOML file: it is no text in UTF-8.")])
+        return Loaded(Config(), [Problem("", f"{path} is not a TOML file: it is not valid UTF-8.")])
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         return Loaded(Config(), [Problem("", f"{path} is not a TOML file: {error}.")])
     flat = _flattened(raw)
     if "datasets" not in flat and not is_kohya(flat):
-        return Loaded(Config(), [Problem("", f"{path} holds no settings of kohya's that are known here.")])
+        return Loaded(Config(), [Problem("", f"{path} contains no known kohya settings.")])
     return _from_kohya(flat, path)
 
 
 def _flattened(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return a TOML tree with its sections dissolved, which have no meaning in sd-scripts' configs."""
+    """Return a TOML tree without its sections, which have no meaning in sd-scripts' configs."""
     flat: dict[str, Any] = {}
     for key, value in raw.items():
         if isinstance(value, dict) and key != "general":
@@ -71,13 +70,13 @@ def _flattened(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_kohya(raw: dict[str, Any], path: Path) -> Loaded:
-    notes = [Problem("", f"{path.name} is a config of kohya's; it was translated as far as it is understood.", "info")]
+    notes = [Problem("", f"{path.name} is a kohya config; settings with a counterpart here were converted.", "info")]
     loaded = decode(tree_of_kohya(raw, notes))
     return Loaded(loaded.config, [*notes, *loaded.problems], was_migrated=True)
 
 
 def _json_object(path: Path) -> dict[str, Any] | None:
-    """Return the object that a JSON file holds; None for anything else, which `load_file` then tells of."""
+    """Return the object in a JSON file; None for anything else, which `load_file` then reports."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""kohya's folders of images, sizes, captions and caches."""
+"""kohya's image folders, sizes, captions and caches."""
 
 from __future__ import annotations
 
@@ -7,82 +7,82 @@ import re
 from pathlib import Path
 from typing import Any
 
-from modules.config.imports.kohya_values import Args, flag_of, number_of, said, sides_of, taken
-from modules.config.migrations.taking import Notes, Tree, put
+from modules.config.imports.kohya_values import Args, flag_of, is_set, number_of, pop_first, sides_of
+from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.system.problem import Problem, shown
 
 _REPEATED = re.compile(r"(\d+)_(.*)")  # 10_sks dog
 
 
 def images(given: Args, result: Tree, notes: Notes) -> None:
-    """Take the folders, how images are sized, and what is cached."""
+    """Convert the folders, the image sizes and the caches."""
     _sizes(given, result, notes)
-    if said(given.get("cache_latents")) or said(given.get("cache_latents_to_disk")):
+    if is_set(given.get("cache_latents")) or is_set(given.get("cache_latents_to_disk")):
         wanted = [flag_of(given.pop(k, False)) for k in ("cache_latents", "cache_latents_to_disk")]
         put(result, "data.latent_cache", any(wanted))
     texts = [flag_of(given.pop(k, False)) for k in ("cache_text_encoder_outputs", "cache_text_encoder_outputs_to_disk")]
     if any(texts):
         put(result, "data.text_cache", True)
-    if dropout := number_of(taken(given, "caption_dropout_rate")):
+    if dropout := number_of(pop_first(given, "caption_dropout_rate")):
         put(result, "data.caption_dropout", dropout)
-    workers = number_of(taken(given, "max_data_loader_n_workers"))
+    workers = number_of(pop_first(given, "max_data_loader_n_workers"))
     if workers:
         put(result, "data.loader_threads", max(1, int(workers)))
     concepts = [*_from_dataset_config(given, notes), *_from_folders(given, notes), *_from_metadata(given)]
-    shared = _changes(given)
+    shared = _augmentations(given)
     put(result, "concepts", [{**concept, **shared} for concept in concepts])
 
 
 def _sizes(given: Args, result: Tree, notes: Notes) -> None:
-    size = sides_of(taken(given, "max_resolution", "resolution") or 512)
+    size = sides_of(pop_first(given, "max_resolution", "resolution") or 512)
     if size is not None:
         width_px, height_px = size
         side_px = round(math.sqrt(width_px * height_px))
         put(result, "data.resolution_px", [side_px])
         if width_px != height_px:
-            message = f"The size {width_px}x{height_px} became the area of a {side_px} px square."
+            message = f"The size {width_px}x{height_px} was converted to the area of a {side_px} px square."
             notes.append(Problem("data.resolution_px", message, "info"))
     has_buckets = given.pop("enable_bucket", None)
-    put(result, "data.aspect_ratio_bucketing", flag_of(has_buckets) if said(has_buckets) else False)
-    if step_px := number_of(taken(given, "bucket_reso_steps")):
+    put(result, "data.aspect_ratio_bucketing", flag_of(has_buckets) if is_set(has_buckets) else False)
+    if step_px := number_of(pop_first(given, "bucket_reso_steps")):
         put(result, "data.bucket_step_px", int(step_px))
-    taken(given, "min_bucket_reso", "max_bucket_reso", "bucket_info")
+    pop_first(given, "min_bucket_reso", "max_bucket_reso", "bucket_info")
 
 
 def _from_folders(given: Args, notes: Notes) -> list[dict[str, Any]]:
-    """Return a concept for each sub-folder whose name says its repeats, of the training and the other images."""
+    """Return a concept for each sub-folder with repeats in its name, of training and regularization images."""
     concepts = []
     weight = number_of(given.get("prior_loss_weight")) or 1.0
     for key, loss_weight in (("train_data_dir", 1.0), ("reg_data_dir", weight)):
-        folder = taken(given, key)
+        folder = pop_first(given, key)
         if folder is None:
             continue
         found = _repeated_folders(Path(str(folder)))
         if not found:
-            message = f"{shown(folder)} has no sub-folders with repeats (10_name), or is not here; it is taken whole."
+            message = f"{shown(folder)} has no sub-folders with repeats (10_name) or is missing; it became one concept."
             notes.append(Problem("concepts", message, "info"))
             found = [(Path(str(folder)), 1, "")]
         concepts += [
             {"name": name or path.name, "path": str(path), "repeats": repeats, "loss_weight": loss_weight}
             for path, repeats, name in found
         ]
-    extension = taken(given, "caption_extension")
+    extension = pop_first(given, "caption_extension")
     if extension not in (None, ".txt", ".caption"):
-        notes.append(Problem("concepts", f"Captions in files ending in {shown(extension)} are not read.", "warning"))
+        notes.append(Problem("concepts", f"Captions in {shown(extension)} files are not supported.", "warning"))
     elif extension == ".caption":
-        notes.append(Problem("concepts", "Captions are read from .txt files; .caption files are not.", "warning"))
+        notes.append(Problem("concepts", "Captions are read from .txt files, not from .caption files.", "warning"))
     return concepts
 
 
-def _changes(given: Args) -> dict[str, Any]:
-    """Return what is done to the images and captions of every folder alike."""
+def _augmentations(given: Args) -> dict[str, Any]:
+    """Return the image and text augmentations, which apply to every folder."""
     image: dict[str, Any] = {}
     text: dict[str, Any] = {}
     if flag_of(given.pop("flip_aug", False)):
         image["flip"] = "random"
     if flag_of(given.pop("random_crop", False)):
         image["crop_jitter"] = True
-    keep = number_of(taken(given, "keep_tokens"))
+    keep = number_of(pop_first(given, "keep_tokens"))
     if flag_of(given.pop("shuffle_caption", False)):
         text = {"shuffle_tags": True, "keep_tags_count": int(keep or 0)}
     return {key: value for key, value in (("image", image), ("text", text)) if value}
@@ -110,7 +110,7 @@ def _from_dataset_config(given: Args, notes: Notes) -> list[dict[str, Any]]:
         for subset in subsets if isinstance(subsets, list) else []:
             merged = {**defaults, **dataset, **subset} if isinstance(subset, dict) else {}
             folder = merged.get("image_dir")
-            if not said(folder):
+            if not is_set(folder):
                 continue
             repeats = number_of(merged.get("num_repeats"))
             concept = {"name": Path(str(folder)).name, "path": str(folder), "repeats": repeats or 1}
@@ -118,12 +118,12 @@ def _from_dataset_config(given: Args, notes: Notes) -> list[dict[str, Any]]:
                 concept["loss_weight"] = number_of(given.get("prior_loss_weight")) or 1.0
             concepts.append(concept)
     if isinstance(datasets, list) and not concepts:
-        notes.append(Problem("concepts", "The dataset config names no folder of images.", "warning"))
+        notes.append(Problem("concepts", "The dataset config contains no image folder.", "warning"))
     return concepts
 
 
 def _from_metadata(given: Args) -> list[dict[str, Any]]:
-    """Return a concept for each folder that a file's metadata remember: names and repeats, the paths are not there."""
+    """Return a concept for each folder in a file's metadata, which contain names and repeats but no paths."""
     folders = given.pop("dataset_dirs", None)
     concepts = []
     for name, facts in folders.items() if isinstance(folders, dict) else ():

@@ -1,22 +1,22 @@
 """The settings of kohya's programs (kohya_ss, sd-scripts) as a tree of ours.
 
-Facts of the keys: the public documentation of sd-scripts (train_network, config_README). Every key is popped from a
-copy as it is understood; what is left and says something is kept under `unknown["kohya"]` and told. Where the file is
-silent sd-scripts' defaults stand, which are what the run was made with.
+Source for the keys: the public documentation of sd-scripts (train_network, config_README). Every key is popped from a
+copy as it is converted; keys that are left and set are kept under `unknown["kohya"]` and reported. Missing keys have
+the defaults of sd-scripts, with which the run was made.
 """
 
 from __future__ import annotations
 
 from modules.config.imports.kohya_dataset import images
-from modules.config.imports.kohya_sampling import watching
+from modules.config.imports.kohya_sampling import sampling_and_saving
 from modules.config.imports.kohya_training import learning
-from modules.config.imports.kohya_values import Args, arguments_of, flag_of, number_of, said, taken
-from modules.config.migrations.taking import Notes, Tree, put
+from modules.config.imports.kohya_values import Args, arguments_of, flag_of, is_set, number_of, pop_first
+from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.system.problem import Problem
 
 _DTYPES = {"fp16": "float16", "bf16": "bfloat16", "float": "float32", "fp32": "float32"}
 _LYCORIS = {"loha": "loha", "lokr": "lokr", "locon": "lora", "lora": "lora", "diag-oft": "oft", "boft": "oft"}
-# Where things were, how they were shown, which machine did it: nothing a run of ours would do otherwise.
+# Paths, logging and hardware: settings that do not change a run here.
 _NOT_SETTINGS_NAMES = """
     logging_dir log_with log_prefix log_tracker_name log_tracker_config wandb_api_key wandb_run_name xformers
     sdpa mem_eff_attn num_cpu_threads_per_process num_processes num_machines multi_gpu gpu_ids main_process_port
@@ -31,52 +31,52 @@ _NOT_SETTINGS = frozenset(_NOT_SETTINGS_NAMES.split())
 
 
 def tree_of_kohya(args: Args, notes: Notes) -> Tree:
-    """Return our tree for kohya's flat settings; total: whatever does not fit is told and left out."""
+    """Return our tree for kohya's flat settings. Total: values that do not fit are reported and left out."""
     given = {key: value for key, value in args.items() if isinstance(key, str)}
     result: Tree = {"darkroom_version": 2}
-    for take in (_model, _adapter, learning, images, watching):
-        take(given, result, notes)
-    rest = {key: v for key, v in given.items() if key not in _NOT_SETTINGS and said(v) and v not in (False, 0)}
+    for convert in (_model, _adapter, learning, images, sampling_and_saving):
+        convert(given, result, notes)
+    rest = {key: v for key, v in given.items() if key not in _NOT_SETTINGS and is_set(v) and v not in (False, 0)}
     if rest:
         result["unknown"] = {"kohya": rest}
         names = ", ".join(sorted(rest))
-        notes.append(Problem("", f"These settings of kohya have no home here; the file keeps them: {names}.", "info"))
+        notes.append(Problem("", f"These kohya settings are not supported and are kept in the file: {names}.", "info"))
     return result
 
 
 def _model(given: Args, result: Tree, notes: Notes) -> None:
     version = str(given.pop("base_model_version", ""))
-    is_sdxl = flag_of(taken(given, "sdxl", "SDXL")) or version.startswith("sdxl")
+    is_sdxl = flag_of(pop_first(given, "sdxl", "SDXL")) or version.startswith("sdxl")
     is_v2 = flag_of(given.pop("v2", False))
     put(result, "model.family", "sdxl" if is_sdxl else "sd")
-    base = taken(given, "pretrained_model_name_or_path", "sd_model_name")
+    base = pop_first(given, "pretrained_model_name_or_path", "sd_model_name")
     if base is not None:
         put(result, "model.base_model", str(base))
     elif is_v2:
-        notes.append(Problem("model.base_model", "The file does not name its base model, an SD 2.", "warning"))
+        notes.append(Problem("model.base_model", "The file does not name its base model, an SD 2 model.", "warning"))
     if flag_of(given.pop("v_parameterization", False)) or version.endswith("_v"):
         put(result, "model.prediction_type", "v_prediction")
     if flag_of(given.pop("zero_terminal_snr", False)):
         put(result, "model.zero_terminal_snr", "on")
-    if (vae := taken(given, "vae", "vae_name")) is not None:
+    if (vae := pop_first(given, "vae", "vae_name")) is not None:
         put(result, "model.vae_file", str(vae))
     skip = number_of(given.pop("clip_skip", None))
-    if skip is not None:  # theirs counts the layer that is used from the end, ours those that are left out
+    if skip is not None:  # theirs is the layer used, counted from the end; ours is the number of layers skipped
         put(result, "model.clip_skip", max(0, int(skip) - 1))
-    name, folder = taken(given, "output_name"), taken(given, "output_dir")
+    name, folder = pop_first(given, "output_name"), pop_first(given, "output_dir")
     if name is not None or folder is not None:
         put(result, "output.destination", f"{folder or 'models'}/{name or 'last'}.safetensors")
     if (dtype := _DTYPES.get(str(given.pop("save_precision", "")))) is not None:
         put(result, "output.dtype", dtype)
-    if (comment := taken(given, "training_comment")) is not None:
+    if (comment := pop_first(given, "training_comment")) is not None:
         put(result, "general.notes", str(comment))
 
 
 def _adapter(given: Args, result: Tree, notes: Notes) -> None:
-    is_adapter = any(said(given.get(key)) for key in ("LoRA_type", "network_module", "network_dim"))
+    is_adapter = any(is_set(given.get(key)) for key in ("LoRA_type", "network_module", "network_dim"))
     if not is_adapter:
-        is_word = any(said(given.get(key)) for key in ("token_string", "init_word"))
-        put(result, "training.trains", "embedding" if is_word else "full")
+        is_embedding = any(is_set(given.get(key)) for key in ("token_string", "init_word"))
+        put(result, "training.trains", "embedding" if is_embedding else "full")
         put(result, "output.model_format", "single_file")
         return
     put(result, "training.trains", "adapter")
@@ -89,17 +89,17 @@ def _adapter(given: Args, result: Tree, notes: Notes) -> None:
     if name != "oft":
         put(result, "adapter.rank", int(rank or 4))  # sd-scripts' default
         put(result, "adapter.alpha", 1.0 if alpha is None else alpha or float(rank or 4))
-    dropout = number_of(taken(given, "network_dropout") or network.pop("dropout", None))
+    dropout = number_of(pop_first(given, "network_dropout") or network.pop("dropout", None))
     if dropout:
         put(result, "adapter.dropout", dropout)
-    if (weights := taken(given, "network_weights", "lora_network_weights")) is not None:
+    if (weights := pop_first(given, "network_weights", "lora_network_weights")) is not None:
         put(result, "adapter.start_from", str(weights))
-    conv_rank = number_of(taken(given, "conv_dim") or network.pop("conv_dim", None))
-    taken(given, "conv_alpha")
+    conv_rank = number_of(pop_first(given, "conv_dim") or network.pop("conv_dim", None))
+    pop_first(given, "conv_alpha")
     has_convolutions = "locon" in kind or ((conv_rank or 0) > 0 and ("c3lier" in kind or "lycoris" in kind))
     put(result, "adapter.layers", "all" if has_convolutions else "attention_mlp")
     if has_convolutions and conv_rank and rank and conv_rank != rank:
-        message = f"Convolutions had a rank of their own, {conv_rank:g}; here all layers have rank {rank:g}."
+        message = f"Convolutions had their own rank, {conv_rank:g}; here all layers have rank {rank:g}."
         notes.append(Problem("adapter.rank", message, "warning"))
     network.pop("conv_alpha", None)
     given.update({f"network_args.{key}": value for key, value in network.items()})

@@ -1,12 +1,12 @@
-"""kohya's length, rates, optimizer, schedule, precision and loss."""
+"""kohya's run length, learning rates, optimizer, schedule, precision and loss."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-from modules.config.imports.kohya_values import Args, arguments_of, flag_of, number_of, said, taken
-from modules.config.migrations.taking import Notes, Tree, put
+from modules.config.imports.kohya_values import Args, arguments_of, flag_of, is_set, number_of, pop_first
+from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.system.problem import Problem, shown
 
 _PRECISIONS = {"no": "float32", "fp16": "float16", "bf16": "bfloat16"}
@@ -19,7 +19,7 @@ _SCHEDULES = {
     "cosine_with_restarts": "cosine_with_hard_restarts",
     "adafactor": "adafactor",
 }
-# The last word of theirs (a class path in metadata), in small letters without marks, to ours.
+# Their optimizer, without the module path of metadata and in lower case letters and digits, to ours.
 _OPTIMIZERS = {
     "adamw": "adamw",
     "adamw8bit": "adamw_8bit",
@@ -43,11 +43,20 @@ _OPTIMIZERS = {
     "radamschedulefree": "schedule_free_adamw",
     "ademamix8bit": "ademamix_8bit",
 }
-_FOR_EACH_UPDATE = ("weight_decay", "eps", "momentum", "d0", "d_coef", "decouple", "use_bias_correction", "growth_rate")
+_OPTIMIZER_KEYS = (
+    "weight_decay",
+    "eps",
+    "momentum",
+    "d0",
+    "d_coef",
+    "decouple",
+    "use_bias_correction",
+    "growth_rate",
+)
 
 
 def learning(given: Args, result: Tree, notes: Notes) -> None:
-    """Take everything that says how the weights move."""
+    """Convert the settings of the training itself."""
     _length(given, result, notes)
     _rates(given, result)
     _optimizer(given, result, notes)
@@ -57,36 +66,36 @@ def learning(given: Args, result: Tree, notes: Notes) -> None:
 
 
 def _length(given: Args, result: Tree, notes: Notes) -> None:
-    epochs = number_of(taken(given, "max_train_epochs", "num_epochs", "epoch"))
-    steps = number_of(taken(given, "max_train_steps"))
+    epochs = number_of(pop_first(given, "max_train_epochs", "num_epochs", "epoch"))
+    steps = number_of(pop_first(given, "max_train_steps"))
     if epochs:
         put(result, "training.epochs", int(epochs))
     elif steps:
-        message = f"The file counts {steps:g} steps and no epochs; runs are as long as their epochs here."
-        notes.append(Problem("training.epochs", message, "warning", "Look at the steps that the Run page foretells."))
+        message = f"The file sets {steps:g} steps instead of epochs; the length of a run is set in epochs here."
+        notes.append(Problem("training.epochs", message, "warning", "Check the number of steps on the Run page."))
     given.pop("max_train_epochs", None)
-    batch = number_of(taken(given, "train_batch_size", "batch_size_per_device", "total_batch_size"))
+    batch = number_of(pop_first(given, "train_batch_size", "batch_size_per_device", "total_batch_size"))
     if batch:
         put(result, "training.batch_size", int(batch))
-    accumulation = number_of(taken(given, "gradient_accumulation_steps"))
+    accumulation = number_of(pop_first(given, "gradient_accumulation_steps"))
     if accumulation and accumulation > 1:
         put(result, "training.accumulation_steps", int(accumulation))
-    if (seed := number_of(taken(given, "seed"))) is not None and seed >= 0:
+    if (seed := number_of(pop_first(given, "seed"))) is not None and seed >= 0:
         put(result, "general.seed", int(seed))
-    norm = number_of(taken(given, "max_grad_norm"))
+    norm = number_of(pop_first(given, "max_grad_norm"))
     if norm is not None:
         put(result, "training.clip_grad_norm", norm or None)
 
 
 def _rates(given: Args, result: Tree) -> None:
-    rate = number_of(taken(given, "learning_rate"))
+    rate = number_of(pop_first(given, "learning_rate"))
     encoders = ("text_encoder", "text_encoder_2") if result["model"]["family"] == "sdxl" else ("text_encoder",)
     if rate is not None:
         put(result, "training.learning_rate", rate)
-    own = {"unet": number_of(taken(given, "unet_lr"))}
-    text = taken(given, "text_encoder_lr", "learning_rate_te")
+    own = {"unet": number_of(pop_first(given, "unet_lr"))}
+    text = pop_first(given, "text_encoder_lr", "learning_rate_te")
     firsts = [number_of(v) for v in (text if isinstance(text, list) else [text])] or [None]
-    singles = (number_of(taken(given, "learning_rate_te1")), number_of(taken(given, "learning_rate_te2")))
+    singles = (number_of(pop_first(given, "learning_rate_te1")), number_of(pop_first(given, "learning_rate_te2")))
     for index, name in enumerate(encoders):
         shared = firsts[min(index, len(firsts) - 1)]
         own[name] = shared if singles[index] is None else singles[index]
@@ -104,32 +113,32 @@ def _rates(given: Args, result: Tree) -> None:
         if has_checkpointing:
             part["checkpointing"] = "block"
         put(result, f"parts.{name}", part)
-    share = number_of(taken(given, "stop_text_encoder_training", "stop_text_encoder_training_pct"))
+    fraction = number_of(pop_first(given, "stop_text_encoder_training", "stop_text_encoder_training_pct"))
     epochs = result.get("training", {}).get("epochs")
-    if share and share > 0 and epochs:  # a share of the run, in percent
+    if fraction and fraction > 0 and epochs:  # a fraction of the run, in percent
         for name in encoders:
-            put(result, f"parts.{name}.stop_after", {"n": round(epochs * min(share, 100) / 100, 2), "unit": "epoch"})
+            put(result, f"parts.{name}.stop_after", {"n": round(epochs * min(fraction, 100) / 100, 2), "unit": "epoch"})
 
 
 def _optimizer(given: Args, result: Tree, notes: Notes) -> None:
-    theirs = taken(given, "optimizer_type", "optimizer")
-    arguments = arguments_of(taken(given, "optimizer_args"))
+    theirs = pop_first(given, "optimizer_type", "optimizer")
+    arguments = arguments_of(pop_first(given, "optimizer_args"))
     if theirs is None:
         theirs = "AdamW8bit" if flag_of(given.pop("use_8bit_adam", False)) else "AdamW"
     text, _, inside = str(theirs).partition("(")
-    if inside:  # metadata write the arguments behind the class
+    if inside:  # metadata contain the arguments after the class
         arguments |= arguments_of([p.strip() for p in re.split(r",(?![^(\[]*[)\]])", inside.rstrip(")"))])
     word = re.sub(r"[^a-z0-9]", "", text.rpartition(".")[2].lower())
     ours = _OPTIMIZERS.get(word)
     if ours is None:
-        message = f"The optimizer {shown(theirs)} is not known here; AdamW stands instead."
+        message = f"The optimizer {shown(theirs)} is not supported here; AdamW is used instead."
         notes.append(Problem("training.optimizer", message, "warning"))
         ours = "adamw"
     settings: dict[str, Any] = {"name": ours}
     betas = arguments.pop("betas", None)
     if isinstance(betas, tuple | list) and ours != "adafactor":
         settings |= {f"beta{i}": value for i, value in enumerate(betas[:3], start=1)}
-    for key in _FOR_EACH_UPDATE:
+    for key in _OPTIMIZER_KEYS:
         if key in arguments:
             settings[key] = arguments.pop(key)
     for key in ("relative_step", "scale_parameter", "warmup_init"):
@@ -140,18 +149,18 @@ def _optimizer(given: Args, result: Tree, notes: Notes) -> None:
 
 
 def _schedule(given: Args, result: Tree, notes: Notes) -> None:
-    theirs = str(taken(given, "lr_scheduler") or "constant")
+    theirs = str(pop_first(given, "lr_scheduler") or "constant")
     name = _SCHEDULES.get(theirs)
     if name is None or theirs == "polynomial":
-        message = f"The schedule {shown(theirs)} is not known here; {name or 'constant'} stands instead."
+        message = f"The schedule {shown(theirs)} is not supported here; {name or 'constant'} is used instead."
         notes.append(Problem("training.schedule", message, "warning"))
     schedule: dict[str, Any] = {"name": name or "constant"}
-    cycles = number_of(taken(given, "lr_scheduler_num_cycles"))
+    cycles = number_of(pop_first(given, "lr_scheduler_num_cycles"))
     if schedule["name"] == "cosine_with_hard_restarts" and cycles:
         schedule["cycles"] = cycles
-    taken(given, "lr_scheduler_power", "lr_scheduler_type", "lr_scheduler_args")
-    percent = number_of(taken(given, "lr_warmup"))  # kohya_ss: percent of the run
-    steps = number_of(taken(given, "lr_warmup_steps"))  # sd-scripts: steps, or a share below 1
+    pop_first(given, "lr_scheduler_power", "lr_scheduler_type", "lr_scheduler_args")
+    percent = number_of(pop_first(given, "lr_warmup"))  # kohya_ss: percent of the run
+    steps = number_of(pop_first(given, "lr_warmup_steps"))  # sd-scripts: steps, or a fraction below 1
     if steps and steps >= 1:
         schedule["warmup_steps"] = int(steps)
     elif steps or percent:
@@ -160,7 +169,7 @@ def _schedule(given: Args, result: Tree, notes: Notes) -> None:
 
 
 def _precision(given: Args, result: Tree) -> None:
-    precision = str(taken(given, "mixed_precision") or "no")
+    precision = str(pop_first(given, "mixed_precision") or "no")
     put(result, "training.precision", _PRECISIONS.get(precision, "float32"))
     for key, dtype in (("full_bf16", "bfloat16"), ("full_fp16", "float16")):
         if flag_of(given.pop(key, False)):
@@ -169,11 +178,11 @@ def _precision(given: Args, result: Tree) -> None:
 
 
 def _loss(given: Args, result: Tree) -> None:
-    gamma = number_of(taken(given, "min_snr_gamma"))
+    gamma = number_of(pop_first(given, "min_snr_gamma"))
     if gamma:
         put(result, "training.loss.weighting", "min_snr")
         put(result, "training.loss.gamma", gamma)
     elif flag_of(given.pop("debiased_estimation_loss", False)):
         put(result, "training.loss.weighting", "debiased")
-    if (offset := number_of(taken(given, "noise_offset"))) and said(offset):
+    if (offset := number_of(pop_first(given, "noise_offset"))) and is_set(offset):
         put(result, "training.noise.offset_weight", offset)

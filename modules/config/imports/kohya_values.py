@@ -1,4 +1,4 @@
-"""Reading kohya's values: its switches and numbers are often text, and empty, "None" and 0 often mean "not set"."""
+"""Read kohya's values: switches and numbers are often text, and empty, "None" and 0 often mean "not set"."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ import re
 import shlex
 from typing import Any
 
-from modules.config.migrations.taking import number
+from modules.config.migrations.tree_moves import number
 
 Args = dict[str, Any]
 
 
-def said(value: object) -> bool:
-    """Return whether a value says anything: not null, not empty text, not the word None."""
+def is_set(value: object) -> bool:
+    """Return whether a value is set: not null, not empty text, not the word None."""
     return value is not None and not (isinstance(value, str) and value.strip().lower() in ("", "none", "null"))
 
 
-def taken(given: Args, *names: str) -> Any:
-    """Pop all of some names, which mean the same; return the first value that says anything, else None."""
+def pop_first(given: Args, *names: str) -> Any:
+    """Pop all given names, which have the same meaning; return the first value that is set, or None."""
     values = [given.pop(name, None) for name in names]
-    return next((v for v in values if said(v)), None)
+    return next((v for v in values if is_set(v)), None)
 
 
 def number_of(value: object) -> float | None:
-    """Return a number, from text too; None where there is none."""
+    """Return a number, also from text; None for anything else."""
     return number(value.strip() if isinstance(value, str) else value)
 
 
 def flag_of(value: object) -> bool:
-    """Return a switch, from text too."""
+    """Return a switch, also from text."""
     return value.strip().lower() in ("true", "1", "yes") if isinstance(value, str) else bool(value)
 
 
@@ -63,7 +63,7 @@ def _split(text: str) -> list[str]:
 
 
 def _literal(text: str) -> Any:
-    """Return the Python literal that a text is, else the text. `ast.literal_eval` runs nothing."""
+    """Return the value of a Python literal, or the text itself. `ast.literal_eval` executes no code."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):

@@ -1,4 +1,4 @@
-"""The settings that a LoRA file carries: ours, OneTrainer's, or kohya's `ss_*` keys (formats: sd-scripts' metadata)."""
+"""The settings in the metadata of a LoRA file: ours, OneTrainer's, or kohya's `ss_*` keys (source: sd-scripts)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 from modules.config.codec import Loaded, decode
 from modules.config.imports.kohya_settings import tree_of_kohya
-from modules.config.imports.kohya_values import Args, said
+from modules.config.imports.kohya_values import Args, is_set
 from modules.config.schema import Config
 from modules.formats.headers import UnreadableFileError, read_header
 from modules.system.problem import Problem
 
 _PREFIX = "ss_"
-# What training found and not what it was told: hashes, dates, losses, counts.
+# Results of training instead of settings: hashes, dates, losses, counts.
 _RESULTS_NAMES = """
     session_id training_started_at training_finished_at sd_scripts_commit_hash steps epoch num_train_images
     num_reg_images num_batches_per_epoch new_sd_model_hash sd_model_hash new_vae_hash vae_hash tag_frequency
@@ -24,14 +24,14 @@ _RESULTS_NAMES = """
     cache_latents_hash vae_name
 """
 _RESULTS = frozenset(_RESULTS_NAMES.split())
-# Kept of those where they say something that a run would do otherwise.
-_TELLING = ("color_aug", "flip_aug", "random_crop", "shuffle_caption", "keep_tokens")
+# Of these, kept if they are set, since they change the training.
+_SETTINGS_AMONG_RESULTS = ("color_aug", "flip_aug", "random_crop", "shuffle_caption", "keep_tokens")
 
 
 def config_of_lora(path: Path) -> Loaded:
-    """Return a config with the settings that a LoRA file was trained with, as far as it tells them.
+    """Return a config with the settings a LoRA file was trained with, as far as its metadata contain them.
 
-    Only the header is read. Never raises on content; a file that tells nothing gives the defaults and an error.
+    Only the header is read. Never raises on content; a file without settings gives the defaults and an error.
     """
     try:
         metadata = read_header(path).metadata
@@ -40,16 +40,16 @@ def config_of_lora(path: Path) -> Loaded:
     for key, name in (("darkroom_config", "Darkroom"), ("ot_config", "OneTrainer")):
         if key in metadata:
             loaded = decode(_json(metadata[key]))
-            note = Problem("", f"These are the settings that {path.name} carries; {name} wrote them.", "info")
+            note = Problem("", f"These settings were read from the metadata of {path.name}, written by {name}.", "info")
             return Loaded(loaded.config, [note, *loaded.problems], loaded.was_migrated)
     args = kohya_args(metadata)
     if not args:
-        message = f"{path.name} does not tell how it was trained: it carries no settings."
+        message = f"{path.name} contains no training settings in its metadata."
         return Loaded(Config(), [Problem("", message, advice="Load a config, or choose a preset.")])
-    notes = [Problem("", f"These are the settings that {path.name} was trained with, as far as it tells them.", "info")]
+    notes = [Problem("", f"These settings were read from the metadata of {path.name}; others may be missing.", "info")]
     tree = tree_of_kohya(args, notes)
     if not tree.get("concepts"):
-        notes.append(Problem("concepts", "Which images it was trained on is not in the file.", "info"))
+        notes.append(Problem("concepts", "The file does not contain the training images or their folders.", "info"))
     loaded = decode(tree)
     return Loaded(loaded.config, [*notes, *loaded.problems], was_migrated=True)
 
@@ -59,14 +59,14 @@ def kohya_args(metadata: Mapping[str, str]) -> Args:
     args: Args = {}
     for key, text in metadata.items():
         name = key.removeprefix(_PREFIX)
-        if key.startswith(_PREFIX) and said(text) and (name not in _RESULTS or _is_telling(name, text)):
+        if key.startswith(_PREFIX) and is_set(text) and (name not in _RESULTS or _is_set_result(name, text)):
             args[name] = _json(text) if text[:1] in "[{" else text
-    args.pop("datasets", None)  # as `dataset_dirs`, at greater length
+    args.pop("datasets", None)  # the same as `dataset_dirs`, in more detail
     return args
 
 
-def _is_telling(name: str, text: str) -> bool:
-    return name in _TELLING and text not in ("False", "0")
+def _is_set_result(name: str, text: str) -> bool:
+    return name in _SETTINGS_AMONG_RESULTS and text not in ("False", "0")
 
 
 def _json(text: str) -> Any:

@@ -1,10 +1,11 @@
-"""The chain of migrations, from any older file to today's version.
+"""The chain of migrations, from any older file to the newest version.
 
-A file with `darkroom_version` is ours. A file with OneTrainer's `__version` (0 to 11), or without any version but with
-keys of OneTrainer's, is an older ancestor: those steps come first, then the step into our version 1, then ours.
-Each step is a pure function from dict to dict, total: a missing key is ordinary input. A step that has something to
-tell appends to the notes it is given. Each of OneTrainer's steps looks at keys alone and finds nothing to do in a tree
-that is newer; only 3 to 4 and 8 to 9 add what a newer tree may leave unsaid, and a proven age spares it those.
+A file with `darkroom_version` is ours. A file with OneTrainer's `__version` (0 to 11), or without a version but with
+OneTrainer's keys, goes through OneTrainer's steps first, then the step to our version 1, then our own steps.
+
+Each step is a pure function from dict to dict, and total: a missing key is ordinary input. Steps append what they have
+to report to the notes they are given. OneTrainer's steps check keys alone and do nothing to a newer tree; only 3 to 4
+and 8 to 9 add keys that a newer tree may lack, and are skipped if the file is proven to be newer.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from modules.config.migrations.darkroom_1 import to_darkroom_2
-from modules.config.migrations.darkroom_cloud import cloud_kept_aside
+from modules.config.migrations.darkroom_cloud import with_cloud_set_aside
 from modules.config.migrations.eras import Era, era_of, first_step_for, is_onetrainer
 from modules.config.migrations.old_defaults import with_old_defaults
 from modules.config.migrations.onetrainer_00 import to_1
@@ -37,48 +38,48 @@ _DARKROOM_STEPS: dict[int, Step] = {1: to_darkroom_2}
 
 
 def migrate(raw: Tree) -> tuple[Tree, list[Problem], bool]:
-    """Return the tree at our newest version, what was noticed, and whether anything had to be migrated."""
+    """Return the tree at our newest version, the notes, and whether anything had to be migrated."""
     tree, notes = copy.deepcopy(raw), list[Problem]()
     if is_onetrainer(tree):
-        return _brought_up(to_darkroom_1(to_onetrainer_11(tree, notes), notes), 1, notes), notes, True
+        return _upgraded(to_darkroom_1(to_onetrainer_11(tree, notes), notes), 1, notes), notes, True
     version = _version(tree.get("darkroom_version", NEWEST_DARKROOM), NEWEST_DARKROOM)
     if version > NEWEST_DARKROOM:
         notes.append(
             Problem(
                 "darkroom_version",
-                f"The file was written by a newer Darkroom (version {shown(version)}); what is known here is loaded.",
+                f"The file is from a newer Darkroom (version {shown(version)}); only known settings are loaded.",
                 "warning",
             )
         )
-    tree = _brought_up(cloud_kept_aside(tree, notes), version, notes)
+    tree = _upgraded(with_cloud_set_aside(tree, notes), version, notes)
     tree["darkroom_version"] = NEWEST_DARKROOM
     return tree, notes, version < NEWEST_DARKROOM
 
 
-def _brought_up(tree: Tree, version: int, notes: list[Problem]) -> Tree:
-    """Return a tree of ours, of a version, at the newest one."""
+def _upgraded(tree: Tree, version: int, notes: list[Problem]) -> Tree:
+    """Return one of our trees, of the given version, at the newest version."""
     for step in range(max(version, 1), NEWEST_DARKROOM):
         tree = _DARKROOM_STEPS[step](tree, notes)
     return tree
 
 
 def to_onetrainer_11(tree: Tree, notes: list[Problem]) -> Tree:
-    """Return an OneTrainer tree of any version, or of none that it says, as version 11 would hold it.
+    """Return an OneTrainer tree of any version, or without a version, at version 11.
 
-    A version that is said counts for the defaults; a key that is older than it still has its step done.
+    A version in the file decides about the defaults; keys older than that version are still migrated.
     """
-    said = _said_version(tree, notes)
-    era = era_of(tree) if said is None else Era(said, said)
+    stated = _stated_version(tree, notes)
+    era = era_of(tree) if stated is None else Era(stated, stated)
     oldest = first_step_for(tree)
-    _tell_age(said, era, oldest, notes)
+    _report_age(stated, era, oldest, notes)
     # The last step runs on version 11 too: the raw default of its format has the old name.
     for step in ONETRAINER_STEPS[min(era.first, oldest, NEWEST - 1) :]:
         tree = step(tree, notes)
     return with_old_defaults(tree, era, notes)
 
 
-def _said_version(tree: Tree, notes: list[Problem]) -> int | None:
-    """Return the version that a file says; None where it says none, or nonsense. Numbers in quotes are numbers."""
+def _stated_version(tree: Tree, notes: list[Problem]) -> int | None:
+    """Return the version in the file; None if it is missing or invalid. Numbers in quotes are accepted."""
     given: Any = tree.get("__version")
     is_in_quotes = isinstance(given, str) and given.isdecimal() and len(given) < 10
     if is_in_quotes or (isinstance(given, float) and given.is_integer()):
@@ -86,26 +87,26 @@ def _said_version(tree: Tree, notes: list[Problem]) -> int | None:
     if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
         return given
     if given is not None:
-        message = f"{shown(given)} is no version of a config of OneTrainer's; the file's age is read from its settings."
+        message = f"{shown(given)} is not a valid OneTrainer config version; the version is inferred from the settings."
         notes.append(Problem("", message, "warning"))
     return None
 
 
-def _tell_age(said: int | None, era: Era, oldest: int, notes: list[Problem]) -> None:
-    """Tell which version a file is of, and whether it has settings that are older still."""
-    if said is not None and said > NEWEST:
-        message = f"The file is of a newer OneTrainer (version {shown(said)}); what is known is loaded."
+def _report_age(stated: int | None, era: Era, oldest: int, notes: list[Problem]) -> None:
+    """Report the version of a file, and whether it has settings of an older version."""
+    if stated is not None and stated > NEWEST:
+        message = f"The file is from a newer OneTrainer (version {shown(stated)}); only known settings are loaded."
         notes.append(Problem("", message, "warning"))
         return
-    if said is None:
+    if stated is None:
         versions = f"version {era.last}" if era.first == era.last else f"versions {era.first} to {era.last}"
-        message = f"This OneTrainer config says no version; its settings are those of {versions}. It was"
-    elif oldest < said:
-        message = f"This is a config of OneTrainer's version {said} with settings of version {oldest}; it was"
+        message = f"This OneTrainer config has no version; its settings are those of {versions}. It was"
+    elif oldest < stated:
+        message = f"This is a OneTrainer config of version {stated} with settings of version {oldest}; it was"
     else:
-        message = f"This is a config of OneTrainer's version {said}; it was"
+        message = f"This is a OneTrainer config of version {stated}; it was"
     if min(era.last, oldest) < NEWEST:
-        notes.append(Problem("", f"{message} brought up to date.", "info"))
+        notes.append(Problem("", f"{message} migrated.", "info"))
 
 
 def _version(value: object, fallback: int) -> int:

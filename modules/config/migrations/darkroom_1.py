@@ -1,7 +1,7 @@
-"""Our version 1 into version 2: settings by the field's own names.
+"""Our version 1 to version 2: settings get the names that are usual in the field.
 
-Version 1 had names of its own for many settings. Only names changed: every value means what it meant. Entries of the
-load report that name a setting follow it to its new name.
+Only names changed: every value has the same meaning as before. Entries of the load report that point to a renamed
+setting get its new path.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from modules.config.migrations.taking import Notes, Tree
+from modules.config.migrations.tree_moves import Notes, Tree
 from modules.system.problem import Problem
 
 # By section; a star stands for each entry of a list.
@@ -56,7 +56,7 @@ _DROP_MODES: Mapping[object, str] = {"all": "full", "each": "random", "later_rat
 
 
 def to_darkroom_2(tree: Tree, notes: Notes) -> Tree:
-    """Return a tree of our version 1 with the names of version 2; entries of `notes` are renamed in place."""
+    """Return a tree of our version 1 with the names of version 2; paths in `notes` are renamed in place."""
     result = dict(tree)
     for section, names in _RENAMED.items():
         result = _at(result, section.split("."), names)
@@ -64,12 +64,12 @@ def to_darkroom_2(tree: Tree, notes: Notes) -> Tree:
     remembered = result.get("remembered")
     if isinstance(remembered, dict):
         result["remembered"] = {path: _remembered(path, variants) for path, variants in remembered.items()}
-    notes[:] = [_follow(note) for note in notes]
+    notes[:] = [_with_new_path(note) for note in notes]
     return result
 
 
 def _at(node: Any, steps: list[str], names: Mapping[str, str]) -> Any:
-    """Return a node with keys renamed below a path; whatever is not an object or a list there stays as it is."""
+    """Return a node with the keys below a path renamed; anything but objects and lists is left unchanged."""
     if not steps:
         return _renamed(node, names)
     step, *rest = steps
@@ -81,7 +81,7 @@ def _at(node: Any, steps: list[str], names: Mapping[str, str]) -> Any:
 
 
 def _renamed(node: object, names: Mapping[str, str]) -> object:
-    """Return an object with its keys renamed; a key that stands there under its new name already wins."""
+    """Return an object with its keys renamed; a key that already has its new name takes precedence."""
     if not isinstance(node, dict):
         return node
     return {
@@ -107,15 +107,15 @@ def _drop_modes(tree: Tree) -> Tree:
 
 
 def _remembered(path: str, variants: object) -> object:
-    """Return what is remembered of the variants that are not chosen at a path, renamed as they would be there."""
+    """Return the remembered settings of the variants at a path, renamed like those of the selected one."""
     names = _RENAMED.get(path)
     if names is None or not isinstance(variants, dict):
         return variants
     return {variant: _renamed(fields, names) for variant, fields in variants.items()}
 
 
-def _follow(note: Problem) -> Problem:
-    """Return a note with its path in the names of version 2."""
+def _with_new_path(note: Problem) -> Problem:
+    """Return a note with its path in version 2."""
     steps = note.path.split(".")
     for section, names in _RENAMED.items():
         depth = len(section.split("."))

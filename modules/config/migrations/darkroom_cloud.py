@@ -1,13 +1,13 @@
-"""The section `cloud` of early configs of ours: training in the cloud is not built, so it is kept aside unread."""
+"""The `cloud` section of our early configs: cloud training is not supported, so it is set aside unread."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from modules.config.migrations.taking import Notes, Tree
+from modules.config.migrations.tree_moves import Notes, Tree
 from modules.system.problem import Problem
 
-# What such a config says where nobody has set anything.
+# The section with nothing set.
 _DEFAULTS: Mapping[str, object] = {
     "enabled": False,
     "kind": "runpod",
@@ -40,10 +40,10 @@ _DEFAULTS: Mapping[str, object] = {
 }
 
 
-def cloud_kept_aside(tree: Tree, notes: Notes) -> Tree:
-    """Return a config of ours with its section `cloud` under `unknown`; one that sets nothing is left out.
+def with_cloud_set_aside(tree: Tree, notes: Notes) -> Tree:
+    """Return one of our configs with its `cloud` section moved to `unknown`, or removed if it sets nothing.
 
-    What is no object is left where it is, and kept and reported like any other key that is not known.
+    A `cloud` that is not an object stays in place, and is kept and reported like any other unknown key.
     """
     cloud, unknown = tree.get("cloud"), tree.get("unknown", {})
     if not isinstance(cloud, dict) or not isinstance(unknown, dict):
@@ -56,9 +56,9 @@ def cloud_kept_aside(tree: Tree, notes: Notes) -> Tree:
 
 
 def note_of_cloud(path: str, cloud: Mapping[str, object]) -> Problem:
-    """Return the entry of the load report for the cloud settings of a file; a warning where it wants to train there."""
-    kept = "Its cloud settings stay in the file as they are."
+    """Return the load report's entry for the cloud settings of a file; a warning if cloud training is on."""
+    kept = "The cloud settings are kept in the file unchanged."
     if cloud.get("enabled") is True:
-        message = f"The file asks to train in the cloud, which is not supported yet: it trains on this machine. {kept}"
+        message = f"Cloud training is on in the file, but is not supported yet; the run trains on this machine. {kept}"
         return Problem(path, message, "warning")
-    return Problem(path, f"Training in the cloud is not supported yet. {kept}", "info")
+    return Problem(path, f"Cloud training is not supported yet. {kept}", "info")

@@ -1,4 +1,4 @@
-"""Whose file it is, and how old: read from its keys, never from its name."""
+"""Which program wrote a file, and in which version: inferred from its keys, never from its name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from modules.config.schema import Config
 Tree = dict[str, Any]
 
 _OURS = Config.model_fields.keys() - KEYS
-# Settings of kohya's scripts, which share many plain words (resolution, learning_rate) with OneTrainer.
+# Settings of kohya's scripts, which share many plain keys (resolution, learning_rate) with OneTrainer.
 _KOHYA = frozenset({
     "pretrained_model_name_or_path", "train_data_dir", "reg_data_dir", "LoRA_type", "train_batch_size", "network_dim",
     "network_alpha", "network_module", "network_args", "optimizer_type", "lr_scheduler", "max_resolution", "unet_lr",
@@ -23,24 +23,24 @@ _KOHYA = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Era:
-    """The config versions of OneTrainer, first to last, that a file can have been written in."""
+    """The range of OneTrainer config versions, first to last, in which a file can have been written."""
 
     first: int
     last: int
 
     def is_before(self, version: int) -> bool:
-        """Return whether the file is proven older than a version."""
+        """Return whether the file is certainly older than a version."""
         return self.last < version
 
     def may_be_before(self, version: int) -> bool:
-        """Return whether the file can be older than a version."""
+        """Return whether the file may be older than a version."""
         return self.first < version
 
 
 def is_onetrainer(tree: Tree) -> bool:
-    """Return whether a tree without our version is OneTrainer's: by its `__version`, else by any key of its own.
+    """Return whether a tree is OneTrainer's: it has a `__version`, or any of OneTrainer's keys and not our version.
 
-    Files of kohya's scripts share some keys and are told by those they do not share; so are ours.
+    Files of kohya's scripts share some keys; they and ours are recognized by keys that OneTrainer does not have.
     """
     if "darkroom_version" in tree:
         return False
@@ -54,16 +54,16 @@ def is_onetrainer(tree: Tree) -> bool:
 
 
 def era_of(tree: Tree) -> Era:
-    """Return the era that the keys of a tree prove, whatever version it says.
+    """Return the range of versions inferred from the keys of a tree, regardless of the version it states.
 
-    Keys that contradict each other (a file put together by hand) prove nothing between them.
+    If keys contradict each other (a file edited by hand), the range covers all the versions between them.
     """
     first, last = max(_firsts(tree), default=0), _oldest_of(tree, LAST_VERSION)
     return Era(min(first, last), max(first, last))
 
 
 def first_step_for(tree: Tree) -> int:
-    """Return the version from which the first step leads that an old key of a tree asks for."""
+    """Return the version at which the migration has to start because of the oldest key of a tree."""
     return _oldest_of(tree, STEP_OF)
 
 
@@ -95,7 +95,7 @@ def _has_new_format(tree: Tree) -> bool:
 
 
 def _has_old_format(tree: Tree) -> bool:
-    """A version 11 that says so holds SAFETENSORS as its raw default; a sparse file states no defaults."""
+    """A file that states version 11 has SAFETENSORS as its raw default; a sparse file contains no defaults."""
     name = tree.get("output_model_format")
     is_stated = name == "SAFETENSORS" and tree.get("training_method") != "EMBEDDING" and "__version" not in tree
     return name == "CKPT" or is_stated
@@ -110,7 +110,7 @@ def _optimizer_has(tree: Tree, *keys: str) -> bool:
     return isinstance(optimizer, dict) and any(key in optimizer for key in keys)
 
 
-# Proofs that need more than the key: what holds, and the first and the last version in which it can.
+# Evidence beyond single keys: a condition, and the first and the last version in which it can hold.
 _PROOFS: tuple[tuple[Callable[[Tree], bool], int, int], ...] = (
     (lambda t: isinstance(t.get("optimizer"), str), 0, 0),
     (lambda t: isinstance(t.get("gradient_checkpointing"), bool), 0, 4),

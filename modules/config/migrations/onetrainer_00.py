@@ -1,22 +1,21 @@
 """OneTrainer's config version 0 to 1: the optimizer becomes an object, and the keys of 2023 get their later names.
 
-Version 0 was flat. For its last days the optimizer was an object already, still without a version in the file.
+Version 0 was flat. In its last days the optimizer was an object already, still without a version in the file.
 """
 
 from __future__ import annotations
 
-from modules.config.migrations.taking import Notes, Tree, move_into
+from modules.config.migrations.tree_moves import Notes, Tree, move_into
 from modules.system.problem import Problem, shown
 
 _PREFIX = "optimizer_"
 
 
 def to_1(tree: Tree, notes: Notes) -> Tree:
-    """Return the tree as OneTrainer's version 1 would hold it.
+    """Return the tree at OneTrainer's version 1.
 
-    `optimizer` as a name and `optimizer_*` become one object; where there is no `optimizer`, OneTrainer threw the
-    others away, which is not done here. Its copy of the object under `optimizer_defaults` says nothing new and is
-    not made.
+    `optimizer` as a name and `optimizer_*` become one object. Without `optimizer`, OneTrainer dropped the others; they
+    are kept here. OneTrainer also copied the object to `optimizer_defaults`, which adds nothing and is not done here.
     """
     result = dict(tree)
     if isinstance(name := result.get("optimizer"), str):
@@ -32,17 +31,17 @@ def to_1(tree: Tree, notes: Notes) -> Tree:
 
 
 def _loss_function(tree: Tree, notes: Notes) -> None:
-    """The one loss of 2023 is the sum's first term since; another stays, to be reported."""
+    """MSE, the only loss of 2023, is the first term of the later sum; any other value is kept and reported."""
     given = tree.get("loss_function")
     if given == "MSE":
         del tree["loss_function"]
     elif "loss_function" in tree:
-        message = f"loss_function = {shown(given)} of 2023 has no counterpart; the mean squared error stands instead."
+        message = f"loss_function = {shown(given)} is not supported; the mean squared error is used instead."
         notes.append(Problem("training.loss", message, "warning"))
 
 
 def _extra_model(tree: Tree, notes: Notes) -> None:
-    """The second model of 2023 was what the training went on from: a LoRA, or an embedding."""
+    """The extra model of 2023 was the LoRA or the embedding to continue training from."""
     given = tree.get("extra_model_name")
     if "extra_model_name" in tree and given in (None, ""):
         del tree["extra_model_name"]
@@ -53,12 +52,12 @@ def _extra_model(tree: Tree, notes: Notes) -> None:
     del tree["extra_model_name"]
     tree[target] = given if target == "lora_model_name" else [given]
     notes.append(
-        Problem("", f"extra_model_name = {shown(given)} is read as the file that the training goes on from.", "info")
+        Problem("", f"extra_model_name = {shown(given)} is used as the file to continue training from.", "info")
     )
 
 
 def _latent_caching_epochs(tree: Tree, notes: Notes) -> None:
-    """One cached variation is what a concept has unless it says otherwise; more of them are the concepts' own now."""
+    """One cached variation is the default of a concept; more of them are now set for each concept."""
     given = tree.get("latent_caching_epochs")
     if given in (None, 0, 1):
         tree.pop("latent_caching_epochs", None)
@@ -66,9 +65,8 @@ def _latent_caching_epochs(tree: Tree, notes: Notes) -> None:
     notes.append(
         Problem(
             "concepts",
-            f"latent_caching_epochs = {shown(given)}: how many variations of each image are cached is now a setting "
-            "of each concept.",
+            f"latent_caching_epochs = {shown(given)}: the number of cached variations is now set for each concept.",
             "info",
-            "Set it there if the concepts have random augmentations.",
+            "Set Image variations in the concepts if they use random augmentations.",
         )
     )

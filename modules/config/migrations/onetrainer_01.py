@@ -1,13 +1,13 @@
-"""OneTrainer's config version 1 to 2: what is flat for each part of the model becomes one object for each part."""
+"""OneTrainer's config version 1 to 2: the flat keys of each part of the model become one object for each part."""
 
 from __future__ import annotations
 
 from modules.config.migrations.onetrainer_keys import FLAT_EMBEDDING_KEYS, FLAT_PART_KEYS
-from modules.config.migrations.taking import Notes, Tree, move_into
+from modules.config.migrations.tree_moves import Notes, Tree, move_into
 
 
 def to_2(tree: Tree, notes: Notes) -> Tree:
-    """Return the tree as OneTrainer's version 2 would hold it; parts of which nothing is said are not made."""
+    """Return the tree at OneTrainer's version 2; parts without keys are not created."""
     result = dict(tree)
     for flat, (part, key) in FLAT_PART_KEYS.items():
         if move_into(result, flat, part, key, notes) and key == "stop_training_after":
@@ -17,7 +17,7 @@ def to_2(tree: Tree, notes: Notes) -> Tree:
 
 
 def _embeddings(tree: Tree) -> None:
-    """Several files of embeddings become several embeddings; OneTrainer kept the first alone."""
+    """Several embedding files become several embeddings; OneTrainer kept only the first."""
     given = tree.get("embeddings", [])
     if not isinstance(given, list) or not all(isinstance(item, dict) for item in given):
         return

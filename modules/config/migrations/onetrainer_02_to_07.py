@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modules.config.migrations.taking import Notes, Tree, number, own_object, rename
+from modules.config.migrations.tree_moves import Notes, Tree, number, own_object, rename
 from modules.system.problem import Problem, shown
 
 # Switches of the whole config that became switches of each concept's images.
@@ -15,7 +15,7 @@ _MOVED_TO_CONCEPTS = {
 def to_3(tree: Tree, notes: Notes) -> Tree:
     """2 to 3: `min_snr_gamma` becomes a weighting of the loss, `embeddings` the embedding and the additional ones.
 
-    OneTrainer lost what versions 0 to 2 say of the embedding, since two of its steps had one number.
+    OneTrainer lost the embedding of versions 0 to 2, since two of its steps had the same number.
     """
     result = dict(tree)
     gamma = result.get("min_snr_gamma")
@@ -23,7 +23,7 @@ def to_3(tree: Tree, notes: Notes) -> Tree:
         if value := number(gamma):
             result.update(loss_weight_fn="MIN_SNR_GAMMA", loss_weight_strength=value)
         elif value is None and gamma is not None and gamma is not False:
-            message = f"min_snr_gamma = {shown(gamma)} is no number; the loss is not weighted."
+            message = f"min_snr_gamma = {shown(gamma)} is not a number; loss weighting is off."
             notes.append(Problem("training.loss", message, "warning"))
         del result["min_snr_gamma"]
     _embedding(result, notes)
@@ -32,21 +32,21 @@ def to_3(tree: Tree, notes: Notes) -> Tree:
 
 
 def to_4(tree: Tree, notes: Notes) -> Tree:
-    """3 to 4: a `noising_weight` meant a sigmoid distribution of timesteps, its bias counted from 0.5."""
+    """3 to 4: `noising_weight` meant a sigmoid timestep distribution, and `noising_bias` was relative to 0.5."""
     result = dict(tree)
     if "timestep_distribution" in result or not {"noising_weight", "noising_bias"} & result.keys():
         return result
     weight, bias = number(result.get("noising_weight", 0.0)), number(result.get("noising_bias", 0.5))
     if weight is None or bias is None:
         name = "noising_weight" if weight is None else "noising_bias"
-        message = f"{name} = {shown(result[name])} is no number; noise levels are drawn evenly."
+        message = f"{name} = {shown(result[name])} is not a number; the uniform timestep distribution is used."
         result.update(timestep_distribution="UNIFORM", noising_weight=0.0, noising_bias=0.0)
         notes.append(Problem("training.noise.distribution", message, "warning"))
     elif weight:
-        # As in OneTrainer's own step; rounded, for what is left of 0.7 - 0.5 in floats.
+        # As in OneTrainer's own step; rounded, since 0.7 - 0.5 is not exact in floats.
         result.update(timestep_distribution="SIGMOID", noising_weight=weight, noising_bias=round(bias - 0.5, 12))
         message = (
-            f"noising_weight = {shown(weight)} without a timestep_distribution is read as SIGMOID, as it once was."
+            f"noising_weight = {shown(weight)} without a timestep_distribution is read as SIGMOID, its old meaning."
         )
         notes.append(Problem("training.noise.distribution", message, "info"))
     else:
@@ -58,7 +58,7 @@ def to_4(tree: Tree, notes: Notes) -> Tree:
 
 
 def to_5(tree: Tree, notes: Notes) -> Tree:
-    """4 to 5: gradient checkpointing becomes one of several names; a file without it has it on, then as now."""
+    """4 to 5: gradient checkpointing becomes one of several names; it is on if missing, then and now."""
     result = dict(tree)
     if isinstance(given := result.get("gradient_checkpointing"), bool):
         result["gradient_checkpointing"] = "ON" if given else "OFF"
@@ -74,10 +74,10 @@ def to_6(tree: Tree, notes: Notes) -> Tree:
 
 
 def to_7(tree: Tree, notes: Notes) -> Tree:
-    """6 to 7: no preset of layers becomes "full"; two ways to compute attention are no more.
+    """6 to 7: a missing layer preset becomes "full"; two attention implementations were removed.
 
-    The list of layers is what was trained, with or without a preset; where there is one, OneTrainer's step made
-    "full" of it all the same, and here it is "custom".
+    The list of layers was trained with or without a preset. OneTrainer's step set "full" even with such a list; here it
+    becomes "custom".
     """
     result = dict(tree)
     layers = result.get("lora_layers")
@@ -87,13 +87,13 @@ def to_7(tree: Tree, notes: Notes) -> Tree:
     given = result.get("attention_mechanism")
     if given in ("DEFAULT", "XFORMERS"):
         result["attention_mechanism"] = "SDP"
-        message = f"attention_mechanism = {given} is no more; PyTorch's own, which computes the same, is used."
+        message = f"attention_mechanism = {given} was removed; PyTorch's own attention, with the same results, is used."
         notes.append(Problem("training.attention", message, "info"))
     return result
 
 
 def to_8(tree: Tree, notes: Notes) -> Tree:
-    """7 to 8: the filter of layers is no longer that of LoRAs alone."""
+    """7 to 8: the layer filter now applies not only to LoRAs."""
     result = dict(tree)
     rename(result, "lora_layers", "layer_filter")
     rename(result, "lora_layer_preset", "layer_filter_preset")
@@ -122,7 +122,7 @@ def _masks(tree: Tree, notes: Notes) -> None:
             del tree[old]
             tree["concepts"] = [_with_image_switch(c, new) for c in concepts]
         else:
-            message = f"{old} is now a setting of each concept; none is here to take it."
+            message = f"{old} is now set for each concept, but there are no concepts."
             notes.append(Problem("concepts", message, "warning", "Switch it on in the concepts."))
 
 

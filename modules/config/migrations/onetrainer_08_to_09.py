@@ -1,18 +1,18 @@
-"""OneTrainer's config versions 8 to 10: the transformer gets its own part, and each part its own data type."""
+"""OneTrainer's config versions 8 to 10: the transformer gets its own part, and each part its own weight dtype."""
 
 from __future__ import annotations
 
 import copy
 
 from modules.config.migrations.onetrainer_keys import PARTS
-from modules.config.migrations.taking import Notes, Tree, own_object
+from modules.config.migrations.tree_moves import Notes, Tree, own_object
 from modules.system.problem import Problem, shown
 
 _HAVE_A_PRIOR = ("WUERSTCHEN", "STABLE_CASCADE")
 
 
 def to_9(tree: Tree, notes: Notes) -> Tree:
-    """8 to 9: what was said of the prior is said of the transformer too, but for the models that do have a prior."""
+    """8 to 9: the settings of the prior also become those of the transformer, except for models with a real prior."""
     result = dict(tree)
     prior = result.get("prior")
     if isinstance(prior, dict) and "transformer" not in result and not has_prior(result):
@@ -21,18 +21,18 @@ def to_9(tree: Tree, notes: Notes) -> Tree:
 
 
 def to_10(tree: Tree, notes: Notes) -> Tree:
-    """9 to 10: the data type of the whole model moves into the parts that have none of their own.
+    """9 to 10: the weight dtype of the whole model moves to the parts without their own.
 
-    A part that says nothing had NONE by default, which meant the model's. So a sparse file with a model-wide type
-    meant it for the parts it does not name as well; today's default, float32, would be another training. The VAE is
-    the exception: its default was float32 in every version.
+    The default of a part was NONE, which meant the dtype of the model. So a sparse file with a model-wide dtype meant
+    it for unnamed parts too; the current default, float32, would change the training. The VAE is the exception: its
+    default was float32 in every version.
     """
     result = dict(tree)
     dtype = result.get("weight_dtype")
     if not isinstance(dtype, str):
         if "weight_dtype" in result:
             del result["weight_dtype"]
-            message = f"weight_dtype = {shown(dtype)} is no data type; float32 stands instead."
+            message = f"weight_dtype = {shown(dtype)} is not a dtype; float32 is used instead."
             notes.append(Problem("parts", message, "warning"))
         return result
     del result["weight_dtype"]
@@ -49,7 +49,7 @@ def to_10(tree: Tree, notes: Notes) -> Tree:
 
 
 def parts_of(tree: Tree) -> tuple[str, ...]:
-    """Return the parts that a tree's model has; for other families, all that any model has."""
+    """Return the parts of a tree's model; for other families, all parts of any model."""
     model_type = tree.get("model_type", "STABLE_DIFFUSION_15")
     if not isinstance(model_type, str) or model_type.startswith("STABLE_DIFFUSION_XL"):
         return ("unet", "text_encoder", "text_encoder_2", "vae")
@@ -59,6 +59,6 @@ def parts_of(tree: Tree) -> tuple[str, ...]:
 
 
 def has_prior(tree: Tree) -> bool:
-    """Return whether a tree is of a model that has a prior in the sense of the word (Wuerstchen, Cascade)."""
+    """Return whether a tree is for a model with a real prior (Wuerstchen, Stable Cascade)."""
     model_type = tree.get("model_type")
     return isinstance(model_type, str) and model_type.startswith(_HAVE_A_PRIOR)

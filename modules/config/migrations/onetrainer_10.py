@@ -6,7 +6,7 @@ import re
 
 from modules.config.migrations.onetrainer_08_to_09 import parts_of
 from modules.config.migrations.onetrainer_keys import PARTS
-from modules.config.migrations.taking import Notes, Tree, rename
+from modules.config.migrations.tree_moves import Notes, Tree, rename
 from modules.system.problem import Problem, shown
 
 _OLD_KEYS = ("gradient_checkpointing", "enable_activation_offloading", "layer_offload_fraction")
@@ -14,11 +14,11 @@ _METHODS = ("ON", "OFF", "CPU_OFFLOADED")
 
 
 def to_11(tree: Tree, notes: Notes) -> Tree:
-    """Return the tree as OneTrainer's version 11 would hold it.
+    """Return the tree at OneTrainer's version 11.
 
-    In version 10 one `gradient_checkpointing` ("OFF", "ON", "CPU_OFFLOADED"; absent means "ON") spoke for all
-    parts, and the output format SAFETENSORS stood for what is now named by what it holds. For two days in July 2026
-    the old keys were written into version 11: the step holds for those too.
+    In version 10 one `gradient_checkpointing` ("OFF", "ON", "CPU_OFFLOADED"; missing means "ON") applied to all parts,
+    and the output format SAFETENSORS meant several formats that now have their own names. For two days in July 2026 the
+    old keys were written into version 11; this step also applies to those files.
     """
     result = dict(tree)
     _into_parts(result, notes)
@@ -37,7 +37,7 @@ def _into_parts(tree: Tree, notes: Notes) -> None:
     if isinstance(method, bool):
         method = "ON" if method else "OFF"
     if not (isinstance(method, str) and method in _METHODS):
-        message = f"gradient_checkpointing = {shown(method)} is none of {', '.join(_METHODS)}; ON stands instead."
+        message = f"gradient_checkpointing = {shown(method)} is not one of {', '.join(_METHODS)}; ON is used instead."
         notes.append(Problem("parts", message, "warning"))
         method = "ON"
     is_offloaded = method == "CPU_OFFLOADED"
@@ -48,7 +48,7 @@ def _into_parts(tree: Tree, notes: Notes) -> None:
                 "gradient_checkpointing": method != "OFF",
                 "activation_offloading": bool(is_offloaded and offloads_activations),
                 "offload_fraction": fraction if is_offloaded else 0.0,
-                **part,  # what a part says itself is of version 11
+                **part,  # keys of the part itself are of version 11
             }
 
 
@@ -58,7 +58,7 @@ def _format(tree: Tree, notes: Notes) -> None:
         destination = tree.get("output_model_destination")
         if isinstance(destination, str):
             tree["output_model_destination"] = re.sub(r"\.ckpt$", ".safetensors", destination, flags=re.IGNORECASE)
-        message = "The format CKPT can run code when it is loaded and is no longer written; safetensors stands instead."
+        message = "The format CKPT can run code when loaded and is no longer written; safetensors is used instead."
         notes.append(Problem("output.destination", message, "info"))
     if tree.get("output_model_format") == "SAFETENSORS":
         match tree.get("training_method"):

@@ -1,8 +1,7 @@
-"""OneTrainer's top-level keys: what its files are known by, and between which config versions each was written.
+"""OneTrainer's top-level keys, by which its files are recognized, and the config versions in which each was written.
 
-A key that a version brought in proves that a file is not older; a key that a version did away with proves that it is
-not newer. Where only the defaults before and after are known, and not the day, the bound is the wider one, so that
-what is called proven is.
+A key introduced by a version proves that a file is not older; a key removed by a version proves that it is not newer.
+If the exact version of a change is not known, the wider bound is used, so that these proofs always hold.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Mapping
 
 NEWEST = 11
 
-# The nested objects, one for each part of a model, of all families.
+# The nested objects, one for each part of a model, for all families.
 PARTS = (
     "unet", "prior", "transformer", "unconditional_transformer", "text_encoder", "text_encoder_2", "text_encoder_3",
     "text_encoder_4", "vae", "effnet_encoder", "decoder", "decoder_text_encoder", "decoder_vqgan",
@@ -23,7 +22,7 @@ _WITH_DTYPE = (
 )  # fmt: skip
 _WITH_FILE = ("prior", "vae", "effnet_encoder", "decoder")
 
-# Flat keys of versions 0 and 1, the part they became, and the key in it.
+# Flat keys of versions 0 and 1, the part they belong to, and the key in it.
 FLAT_PART_KEYS: Mapping[str, tuple[str, str]] = {
     **{f"train_{part}": (part, "train") for part in _WITH_SWITCH},
     **{f"train_{part}_epochs": (part, "stop_training_after") for part in _WITH_SWITCH},
@@ -99,7 +98,7 @@ _LAST: Mapping[int, str] = {
         coft_eps
         """,
 }  # fmt: skip
-# Old keys that were not there from the start.
+# Old keys that did not exist from the start.
 _LATER_FIRST: Mapping[int, str] = {
     1: "min_snr_gamma embeddings",
     3: "lora_layers lora_layer_preset",
@@ -115,7 +114,7 @@ def _by_key(table: Mapping[int, str]) -> dict[str, int]:
 
 FIRST_VERSION: Mapping[str, int] = {**_by_key(_FIRST), **_by_key(_LATER_FIRST)}
 LAST_VERSION: Mapping[str, int] = _by_key(_LAST)
-# The version from which the step leads that reads an old key: it can be long before the last file that has the key.
+# The version of the step that reads an old key; files can still have the key in much later versions.
 STEP_OF: Mapping[str, int] = {
     **LAST_VERSION,
     **dict.fromkeys((*FLAT_PART_KEYS, *FLAT_EMBEDDING_KEYS, "embedding_model_names"), 1),

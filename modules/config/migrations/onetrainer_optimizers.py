@@ -1,7 +1,7 @@
-"""OneTrainer's nested optimizer object into our variants.
+"""Convert OneTrainer's nested optimizer object to our variants.
 
-Each function pops what it understands from the object it is given; what is left says something that has no home here,
-and is the caller's to keep. An empty value means OneTrainer's own for that optimizer, which our defaults are.
+Each function pops the keys that it converts from the object; keys that are left have no counterpart here and are kept
+by the caller. An empty value means OneTrainer's default for that optimizer, which is also ours.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
-from modules.config.migrations.taking import Notes, Tree, number
+from modules.config.migrations.tree_moves import Notes, Tree, number
 from modules.optim.registry import OPTIMIZERS
 from modules.settings.field import FieldRecord, records_of
 from modules.system.problem import Problem, shown
 
-# Optimizers that OneTrainer took out again, and what comes nearest to them.
+# Optimizers that OneTrainer removed, and the closest ones to them.
 _SUCCESSORS: dict[str, Tree] = {
     "lion_prodigy_adv": {"name": "prodigy_adv"},
     "simplified_ademamix": {"name": "adopt_adv", "simplified_ademamix": True},
 }
-# Theirs, where it is not simply our name.
+# Their names, where they differ from ours.
 _THEIRS = {
     "beta2_decay": "decay_rate",
     "use_ademamix": "use_AdEMAMix",
     "simplified_ademamix": "Simplified_AdEMAMix",
     "muon_with_aux_adam": "MuonWithAuxAdam",
 }
-# Switches of earlier versions, and the one of today that does the same.
+# Switches of earlier versions, and the current ones that do the same.
 _RENAMED = {"cautious_mask": "use_cautious", "grams_moment": "use_grams"}
-_GONE = ("use_muon_pp", "use_focus", "cautious_mask", "grams_moment", "k_warmup_steps")
-# What every optimizer object of theirs holds, whatever the optimizer is; all other switches are off.
+_REMOVED = ("use_muon_pp", "use_focus", "cautious_mask", "grams_moment", "k_warmup_steps")
+# Switches that are on by default in each of their optimizer objects; all others are off.
 _ON_FOR_ALL = {
     *("stochastic_rounding", "weight_decay_by_lr", "split_groups", "split_groups_mean", "factored", "factored_fp32"),
     *("use_stableadamw", "d_limiter", "use_schedulefree", "rms_rescaling"),
@@ -40,39 +40,41 @@ _ROUNDS_BY_DEFAULT = {
     *("adafactor", "prodigy_plus_schedule_free", "adamw_adv", "adopt_adv", "prodigy_adv", "signsgd_adv", "lion_adv"),
     *("muon_adv", "adamuon_adv"),
 }
-_ROUNDS_IF_ASKED = _ROUNDS_BY_DEFAULT | {"adam", "adamw", "came", "came_8bit"}
+_CAN_ROUND = _ROUNDS_BY_DEFAULT | {"adam", "adamw", "came", "came_8bit"}
 
 
 def optimizer_from(given: Tree, notes: Notes, where: str = "training.optimizer") -> Tree:
-    """Return our optimizer for their object, as its name and what the object says; never raises.
+    """Return our optimizer for their object: its name and the settings that are set; never raises.
 
-    An optimizer that is not known stays in `given`, and AdamW stands in its place.
+    An unknown optimizer stays in `given`, and AdamW is used instead.
     """
     theirs = given.pop("optimizer", None)
     result = _named(theirs)
     if result is None:
         given["optimizer"] = theirs
-        message = f"The optimizer {theirs if isinstance(theirs, str) else shown(theirs)} is not known; AdamW stands."
-        notes.append(Problem(where, message, "warning", "Its learning rate may not suit AdamW: check it."))
+        message = (
+            f"The optimizer {theirs if isinstance(theirs, str) else shown(theirs)} is unknown; AdamW is used instead."
+        )
+        notes.append(Problem(where, message, "warning", "Check the learning rate: it may not be suitable for AdamW."))
         return {"name": "adamw"}
     if isinstance(theirs, str) and theirs.lower() in _SUCCESSORS:
-        message = f"OneTrainer took the optimizer {theirs} out; {result['name']} comes nearest and stands instead."
+        message = f"OneTrainer removed the optimizer {theirs}; the closest one, {result['name']}, is used instead."
         notes.append(Problem(where, message, "warning", "Check its settings and the learning rate."))
-        for key in result:  # what makes it the nearest
+        for key in result:  # the settings that make it the closest
             given.pop(_THEIRS.get(key, key), None)
     variant: type[BaseModel] = OPTIMIZERS[result["name"]].settings
-    _follow_renamed(given, variant, notes, where)
+    _rename_switches(given, variant, notes, where)
     for record in records_of(variant):
-        _take_field(given, result, record, notes, where)
-    _drop_what_says_nothing(given)
+        _convert_field(given, result, record, notes, where)
+    _drop_defaults(given)
     return result
 
 
 def remembered_optimizers(defaults: Tree, chosen: Tree, notes: Notes, where: str = "training.optimizer") -> Tree:
-    """Return what `Config.remembered` keeps for "training.optimizer": the name of each optimizer, and what was set.
+    """Return the `Config.remembered` entry for "training.optimizer": for each optimizer, the settings that were set.
 
-    `defaults` is their `optimizer_defaults`, of which only what is not understood stays. The optimizer that is `chosen`
-    is not among the remembered.
+    `defaults` is their `optimizer_defaults`; only keys that are not converted stay in it. The `chosen` optimizer is not
+    remembered.
     """
     remembered: Tree = {}
     for theirs in sorted(defaults):
@@ -82,7 +84,7 @@ def remembered_optimizers(defaults: Tree, chosen: Tree, notes: Notes, where: str
         rounds = left.pop("stochastic_rounding", None)
         settings = optimizer_from(left, notes, where)
         name = settings.pop("name")
-        if name in _ROUNDS_IF_ASKED and rounds not in (None, name in _ROUNDS_BY_DEFAULT):
+        if name in _CAN_ROUND and rounds not in (None, name in _ROUNDS_BY_DEFAULT):
             left["stochastic_rounding"] = rounds  # ours is one setting for all optimizers
         if left:
             defaults[theirs] = left
@@ -93,20 +95,20 @@ def remembered_optimizers(defaults: Tree, chosen: Tree, notes: Notes, where: str
     return remembered
 
 
-def small_weights_from(given: Tree, name: str, *, are_bfloat16: bool) -> Literal["master", "stochastic"]:
-    """Pop `stochastic_rounding` of their optimizer object and return what `training.small_weights` makes of it.
+def low_precision_updates_from(given: Tree, name: str, *, are_bfloat16: bool) -> Literal["master", "stochastic"]:
+    """Pop `stochastic_rounding` from their optimizer object and return the value of `training.small_weights` for it.
 
-    `name` is our name of the optimizer; `are_bfloat16` says whether any trained weight is kept in bfloat16, which alone
-    is ever rounded so.
+    `name` is our name of the optimizer. `are_bfloat16` is whether any trained weight is bfloat16, the only dtype with
+    stochastic rounding.
     """
     asked = given.pop("stochastic_rounding", None)
     name = _SUCCESSORS[name]["name"] if name in _SUCCESSORS else name
-    rounds = name in _ROUNDS_BY_DEFAULT if asked is None else asked is True and name in _ROUNDS_IF_ASKED
+    rounds = name in _ROUNDS_BY_DEFAULT if asked is None else asked is True and name in _CAN_ROUND
     return "stochastic" if rounds and are_bfloat16 else "master"
 
 
 def _named(theirs: object) -> Tree | None:
-    """Return the beginning of our settings for a name of theirs; none for a name that neither knows."""
+    """Return the first of our settings for one of their names; None for an unknown name."""
     if theirs is None:
         return {"name": "adamw"}
     if not isinstance(theirs, str):
@@ -115,21 +117,21 @@ def _named(theirs: object) -> Tree | None:
     return dict(_SUCCESSORS[name]) if name in _SUCCESSORS else {"name": name} if name in OPTIMIZERS else None
 
 
-def _follow_renamed(given: Tree, variant: type[BaseModel], notes: Notes, where: str) -> None:
-    """Carry switches of earlier versions over to those of today; tell of those that nothing corresponds to."""
-    for old in _GONE:
+def _rename_switches(given: Tree, variant: type[BaseModel], notes: Notes, where: str) -> None:
+    """Rename switches of earlier versions; report those without a counterpart."""
+    for old in _REMOVED:
         if not given.get(old):
             given.pop(old, None)
         elif (new := _RENAMED.get(old, "")) in variant.model_fields:
             given[new] = given.pop(old)
-            notes.append(Problem(f"{where}.{new}", f"{old} is called {new} by now.", "info"))
+            notes.append(Problem(f"{where}.{new}", f"{old} was renamed to {new}.", "info"))
         else:
-            message = f"OneTrainer took the setting {old} out, and nothing here corresponds to it; it has no effect."
+            message = f"OneTrainer removed the setting {old}, and it has no counterpart here; it has no effect."
             notes.append(Problem(where, message, "warning"))
 
 
-def _take_field(given: Tree, result: Tree, record: FieldRecord, notes: Notes, where: str) -> None:
-    """Move one field, cast as OneTrainer casts it, if it is said and allowed."""
+def _convert_field(given: Tree, result: Tree, record: FieldRecord, notes: Notes, where: str) -> None:
+    """Move one field, cast as OneTrainer casts it, if it is set and allowed."""
     *folders, name = record.path.split(".")
     source, target = given, result
     for folder in folders:
@@ -143,8 +145,9 @@ def _take_field(given: Tree, result: Tree, record: FieldRecord, notes: Notes, wh
         return
     cast = _cast(value, record)
     if cast is None or not _is_allowed(result["name"], folders, name, cast):
-        default = "nothing" if record.default is None else shown(record.default)
-        message = f"{theirs} = {shown(value)} is not allowed ({record.allowed or record.kind}); {default} stands."
+        default = "none" if record.default is None else shown(record.default)
+        allowed = record.allowed or record.kind
+        message = f"{theirs} = {shown(value)} is not allowed ({allowed}); the default, {default}, is used."
         notes.append(Problem(f"{where}.{record.path}", message, "warning"))
         return
     for folder in folders:
@@ -153,7 +156,7 @@ def _take_field(given: Tree, result: Tree, record: FieldRecord, notes: Notes, wh
 
 
 def _cast(value: object, record: FieldRecord) -> Any:
-    """Return a value of theirs as our field holds it; none where it cannot be read as that."""
+    """Return one of their values with the type of our field; None if it cannot be converted."""
     match record.kind:
         case "bool":
             return value if isinstance(value, bool) else None
@@ -180,11 +183,11 @@ def _is_allowed(name: str, folders: list[str], field: str, value: object) -> boo
     return True
 
 
-def _drop_what_says_nothing(given: Tree) -> None:
-    """Drop what an optimizer object of theirs holds anyway: versions, empty values, switches at their resting place."""
+def _drop_defaults(given: Tree) -> None:
+    """Remove keys without meaning from an optimizer object of theirs: versions, empty values, default switches."""
     for key, value in list(given.items()):
         if isinstance(value, dict):
-            _drop_what_says_nothing(value)
-        rests = value is None or value == {} or (isinstance(value, bool) and value == (key in _ON_FOR_ALL))
-        if rests or str(key).startswith("__"):
+            _drop_defaults(value)
+        is_default = value is None or value == {} or (isinstance(value, bool) and value == (key in _ON_FOR_ALL))
+        if is_default or str(key).startswith("__"):
             del given[key]

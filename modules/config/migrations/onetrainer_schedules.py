@@ -1,17 +1,17 @@
-"""OneTrainer's keys of the learning rate's schedule into our variants."""
+"""Convert OneTrainer's learning rate schedule to our variants."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 
-from modules.config.migrations.taking import Notes, Tree, number
+from modules.config.migrations.tree_moves import Notes, Tree, number
 from modules.optim.schedule_registry import SCHEDULES
 from modules.system.problem import Problem, shown
 
-_LONGEST_WARMUP_STEPS = 1_000_000
-# What a key holds that says nothing to the schedules that have no such field.
-_NOTHING: Mapping[str, tuple[object, ...]] = {
+_MAX_WARMUP_STEPS = 1_000_000
+# Values of a key that mean nothing to schedules without such a field.
+_DEFAULTS: Mapping[str, tuple[object, ...]] = {
     "learning_rate_min_factor": (0, None),
     "learning_rate_cycles": (1, None),
     "custom_learning_rate_scheduler": (None, ""),
@@ -20,9 +20,10 @@ _NOTHING: Mapping[str, tuple[object, ...]] = {
 
 
 def schedule_from(rest: Tree, notes: Notes, steps_per_update: int, where: str = "training.schedule") -> Tree:
-    """Return our schedule for the keys of theirs, which are popped from `rest`; never raises.
+    """Return our schedule for their keys, which are popped from `rest`; never raises.
 
-    Their warm-up counts batches, of which `steps_per_update` make one of our steps; up to 1 it is a share of the run.
+    Their warm-up is counted in batches, of which `steps_per_update` make one of our steps; up to 1 it is a fraction
+    of the run.
     """
     theirs = rest.pop("learning_rate_scheduler", "CONSTANT")
     schedule: Tree = {"name": "constant"}
@@ -30,26 +31,26 @@ def schedule_from(rest: Tree, notes: Notes, steps_per_update: int, where: str = 
         schedule["name"] = theirs.lower()
     else:
         rest.update({} if theirs is None else {"learning_rate_scheduler": theirs})
-        notes.append(Problem(where, f"{shown(theirs)} is no schedule; the rate stays constant.", "warning"))
-    _take_warmup(rest, schedule, notes, max(1, steps_per_update), where)
+        notes.append(Problem(where, f"{shown(theirs)} is not a known schedule; constant is used instead.", "warning"))
+    _convert_warmup(rest, schedule, notes, max(1, steps_per_update), where)
     fields = SCHEDULES[schedule["name"]].settings.model_fields
     if "min_factor" in fields:
-        _take_share(rest, schedule, notes, where)
+        _convert_share(rest, schedule, notes, where)
     if "cycles" in fields:
-        _take_cycles(rest, schedule, notes, where)
+        _convert_cycles(rest, schedule, notes, where)
     if "class_name" in fields:
-        _take_custom(rest, schedule, notes, where)
-    for key, nothing in _NOTHING.items():
-        if key in rest and rest[key] in nothing:
+        _convert_custom(rest, schedule, notes, where)
+    for key, defaults in _DEFAULTS.items():
+        if key in rest and rest[key] in defaults:
             del rest[key]
     return schedule
 
 
-def _take_warmup(rest: Tree, schedule: Tree, notes: Notes, steps_per_update: int, where: str) -> None:
+def _convert_warmup(rest: Tree, schedule: Tree, notes: Notes, steps_per_update: int, where: str) -> None:
     given = rest.pop("learning_rate_warmup_steps", 200.0)
     warmup = number(given)
-    if warmup is None or warmup / steps_per_update > _LONGEST_WARMUP_STEPS:
-        message = f"{shown(given)} is no length of a warm-up; there is none."
+    if warmup is None or warmup / steps_per_update > _MAX_WARMUP_STEPS:
+        message = f"{shown(given)} is not a valid warm-up length; warm-up is off."
         notes.append(Problem(f"{where}.warmup_steps", message, "warning"))
     elif warmup > 1:
         schedule["warmup_steps"] = math.ceil(warmup / steps_per_update)
@@ -57,26 +58,26 @@ def _take_warmup(rest: Tree, schedule: Tree, notes: Notes, steps_per_update: int
         schedule["warmup_share"] = max(0, warmup)
 
 
-def _take_share(rest: Tree, schedule: Tree, notes: Notes, where: str) -> None:
+def _convert_share(rest: Tree, schedule: Tree, notes: Notes, where: str) -> None:
     given = rest.pop("learning_rate_min_factor", 0.0)
     factor = number(given)
     if factor is not None and 0 <= factor <= 1:
         schedule["min_factor"] = factor
     elif given is not None:
-        message = f"{shown(given)} is no share from 0 to 1; the rate falls to nothing."
+        message = f"{shown(given)} is not a number from 0 to 1; the learning rate decays to 0."
         notes.append(Problem(f"{where}.min_factor", message, "warning"))
 
 
-def _take_cycles(rest: Tree, schedule: Tree, notes: Notes, where: str) -> None:
+def _convert_cycles(rest: Tree, schedule: Tree, notes: Notes, where: str) -> None:
     given = rest.pop("learning_rate_cycles", 1.0)
     cycles = number(given)
     if cycles is not None and 0 < cycles <= 10_000:
         schedule["cycles"] = cycles
     elif given is not None:
-        notes.append(Problem(f"{where}.cycles", f"{shown(given)} is no number of cycles; 1 stands.", "warning"))
+        notes.append(Problem(f"{where}.cycles", f"{shown(given)} is not a number of cycles; 1 is used.", "warning"))
 
 
-def _take_custom(rest: Tree, schedule: Tree, notes: Notes, where: str) -> None:
+def _convert_custom(rest: Tree, schedule: Tree, notes: Notes, where: str) -> None:
     name = rest.get("custom_learning_rate_scheduler")
     if isinstance(name, str):
         schedule["class_name"] = rest.pop("custom_learning_rate_scheduler")
@@ -88,12 +89,12 @@ def _take_custom(rest: Tree, schedule: Tree, notes: Notes, where: str) -> None:
         schedule["arguments"] = "\n".join(lines)
         del rest["scheduler_params"]
     else:
-        message = f"{shown(arguments)} holds no names and values; the arguments are left out."
+        message = f"{shown(arguments)} is not a list of names and values; the arguments are left out."
         notes.append(Problem(f"{where}.arguments", message, "warning"))
 
 
 def _is_argument(given: object) -> bool:
-    """Return whether this is a name and a value, each of which fits on a line."""
+    """Return whether this is a name and a value, each on one line."""
     return isinstance(given, dict) and all(
         isinstance(given.get(k), str | int | float) and "\n" not in str(given[k]) for k in ("key", "value")
     )

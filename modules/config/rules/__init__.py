@@ -1,15 +1,15 @@
-"""Rules that span fields. Each takes the config and yields what is wrong; none reads a file.
+"""Rules across several fields. Each takes the config and yields problems; none reads a file.
 
-A rule is a function in the file of its topic and a line in `RULES`.
+A rule is a function in the file of its topic and one line in `RULES`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from modules.config.rules.adapters import custom_layers, file_form
+from modules.config.rules.adapters import custom_layers, file_format
 from modules.config.rules.dtypes import mixed_16_bit
-from modules.config.rules.fused import fused_back_pass
+from modules.config.rules.fused import fused_backward_pass
 from modules.config.rules.images import concepts, samples, sizes
 from modules.config.rules.offload import offloaded_layers
 from modules.config.rules.optimizers import one_learning_rate, optimizer_fields
@@ -27,12 +27,12 @@ RULES: tuple[Rule, ...] = (
     supported,
     something_is_trained,
     custom_layers,
-    file_form,
+    file_format,
     sizes,
     concepts,
     samples,
     optimizer_fields,
-    fused_back_pass,
+    fused_backward_pass,
     plausible_learning_rate,
     one_learning_rate,
     low_precision_updates,
@@ -46,5 +46,5 @@ RULES: tuple[Rule, ...] = (
 
 
 def problems_of(config: Config) -> list[Problem]:
-    """Return everything the rules find, in their order."""
+    """Return all problems that the rules find, in the order of the rules."""
     return [problem for rule in RULES for problem in rule(config)]

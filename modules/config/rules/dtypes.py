@@ -1,4 +1,4 @@
-"""Weight dtypes against the precision: two 16-bit formats that differ cost a conversion of all weights at every use."""
+"""Weight dtypes against the precision: with two different 16-bit dtypes all weights are converted at every use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SIXTEEN_BITS = ("bfloat16", "float16")
 
 
 def mixed_16_bit(config: Config) -> Iterator[Problem]:
-    """Yield a warning for each part whose 16-bit weights are not in the 16-bit format of the precision.
+    """Yield a warning for each part whose 16-bit weight dtype differs from the 16-bit precision.
 
     Without mixed precision a part computes in its own weight dtype and nothing is converted. The VAE always does: it
     runs outside autocast.
@@ -27,7 +27,7 @@ def mixed_16_bit(config: Config) -> Iterator[Problem]:
         yield Problem(
             f"parts.{part.name}.dtype",
             f"The weights of {part.label} are {dtype}, but the precision is {precision}: all of them are converted "
-            "each time they are used, which is slow and loses accuracy.",
+            "each time they are used, which is slow and loses precision.",
             "warning",
             f"Set the weight dtype to {precision}, or the precision to {dtype}.",
         )

@@ -1,4 +1,4 @@
-"""Sizes, concepts and sample prompts, as far as no folder has to be looked into."""
+"""Sizes, concepts and sample prompts, without reading any folder."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from modules.system.problem import Problem
 
 
 def sizes(config: Config) -> Iterator[Problem]:
-    """Sizes are multiples of what the family and the size step want."""
+    """Yield problems with sizes that are not multiples of what the family and the bucket step require."""
     spec = FAMILIES[config.model.family]
     if config.data.bucket_step_px % spec.size_step_px:
         yield Problem(
             "data.bucket_step_px",
-            f"The size step of {config.data.bucket_step_px} px does not fit {spec.label}.",
+            f"The bucket step of {config.data.bucket_step_px} px does not work with {spec.label}.",
             advice=f"Use a multiple of {spec.size_step_px}.",
         )
     fixed = (config.data.fixed_width_px, config.data.fixed_height_px)
@@ -23,7 +23,7 @@ def sizes(config: Config) -> Iterator[Problem]:
         yield Problem(
             f"data.fixed_{'height' if fixed[0] else 'width'}_px",
             "A fixed size needs both a width and a height.",
-            advice="Give both, or set both to 0.",
+            advice="Set both, or set both to 0.",
         )
     for side_px in config.data.resolution_px:
         if side_px % config.data.bucket_step_px:
@@ -31,41 +31,41 @@ def sizes(config: Config) -> Iterator[Problem]:
             rounded_px = max(1, side_px // step_px) * step_px
             yield Problem(
                 "data.resolution_px",
-                f"{side_px} px is no multiple of the size step of {config.data.bucket_step_px} px; "
-                f"squares will have a side of {rounded_px} px.",
+                f"{side_px} px is not a multiple of the bucket step of {config.data.bucket_step_px} px; "
+                f"square images will be {rounded_px} px.",
                 "warning",
                 f"Use {rounded_px} or {rounded_px + step_px}.",
             )
 
 
 def concepts(config: Config) -> Iterator[Problem]:
-    """There is something to learn from, and something to validate on where that is wanted."""
+    """Yield problems if there are no images to train on, or none to validate on while validation is on."""
     active = [c for c in config.concepts if c.enabled]
     if not any(c.kind == "training" for c in active):
         yield Problem(
             "concepts",
-            "There are no images to learn from.",
-            advice="Add a concept on the Concepts page and name its folder.",
+            "There are no images to train on.",
+            advice="Add a concept on the Concepts page and choose its folder.",
         )
     for index, concept in enumerate(config.concepts):
         if concept.enabled and concept.kind == "training" and concept.repeats == 0:
             yield Problem(
                 f"concepts.{index}.repeats",
-                f"The concept {concept.name or f'number {index + 1}'} has 0 repeats: its images are never shown.",
+                f"The concept {concept.name or f'number {index + 1}'} has 0 repeats: its images are never used.",
                 "warning",
                 "Raise the repeats or disable the concept.",
             )
     if not config.validation.every.is_never and not any(c.kind == "validation" for c in active):
         yield Problem(
             "validation.every",
-            "Validation is on, but no concept is used for validation.",
-            advice="Set a concept to be used for validation, or switch validation off.",
+            "Validation is on, but there is no validation concept.",
+            advice="Set the concept type of a concept to Validation, or switch validation off.",
         )
 
 
 def samples(config: Config) -> Iterator[Problem]:
-    """Samples that are wanted have prompts."""
+    """Yield a note if sampling is on without a prompt."""
     sampling = config.sampling
     is_wanted = not sampling.every.is_never or sampling.at_start or sampling.at_end
     if is_wanted and not any(p.enabled for p in sampling.prompts):
-        yield Problem("sampling.prompts", "No sample prompts are given, so no samples will be painted.", "info")
+        yield Problem("sampling.prompts", "There are no sample prompts, so no samples will be generated.", "info")

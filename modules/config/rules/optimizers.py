@@ -1,4 +1,4 @@
-"""What an optimizer asks of its own fields, and of the learning rates beside it."""
+"""What an optimizer requires of its own settings and of the learning rates."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from modules.system.problem import Problem
 
 
 def optimizer_fields(config: Config) -> Iterator[Problem]:
-    """What the optimizer's own record finds wrong among its fields."""
+    """Yield the problems that the optimizer's own record finds in its settings."""
     settings = config.training.optimizer
     for problem in optimizer_spec(settings).problems(settings):
         yield replace(problem, path=f"training.optimizer.{problem.path}")
 
 
 def one_learning_rate(config: Config) -> Iterator[Problem]:
-    """An optimizer that finds one learning rate for all that is trained cannot follow different ones."""
+    """Yield an error if an optimizer that estimates a single learning rate is given different ones."""
     spec = optimizer_spec(config.training.optimizer)
     rates = rates_in_use(config)
     if spec.has_one_rate and len(set(rates.values())) > 1:
@@ -27,7 +27,7 @@ def one_learning_rate(config: Config) -> Iterator[Problem]:
         given = ", ".join(f"{rate:g}" for rate in rates.values())
         yield Problem(
             path,
-            f"{spec.label} finds one learning rate for everything that is trained; the parts have different ones: "
-            f"{given}.",
+            f"{spec.label} estimates a single learning rate for everything that is trained, but the parts have "
+            f"different ones: {given}.",
             advice="Give all parts the same learning rate, or choose another optimizer.",
         )

@@ -1,4 +1,4 @@
-"""Learning rates that the optimizer can use."""
+"""Learning rates against the usual range of the optimizer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from modules.system.problem import Problem
 
 
 def plausible_learning_rate(config: Config) -> Iterator[Problem]:
-    """A rate that the optimizer cannot use: far too high breaks the model, far too low learns nothing."""
+    """Yield a warning for each rate outside the optimizer's range: the run would diverge, or hardly train."""
     spec = optimizer_spec(config.training.optimizer)
     label = spec.label
     is_full = config.training.trains == "full"
@@ -20,7 +20,7 @@ def plausible_learning_rate(config: Config) -> Iterator[Problem]:
         if rate > rates.highest:
             verdict = f"is far above what {label} can use"
         elif 0 < rate < rates.lowest:
-            verdict = f"is so far below what {label} needs that next to nothing is learned"
+            verdict = f"is so far below what {label} needs that hardly anything is learned"
         else:
             continue
         yield Problem(
@@ -32,7 +32,7 @@ def plausible_learning_rate(config: Config) -> Iterator[Problem]:
 
 
 def rates_in_use(config: Config) -> dict[str, float]:
-    """Return the rates that parts learn at, by the field they come from."""
+    """Return the learning rates of the trained parts, by the path of the setting they come from."""
     found: dict[str, float] = {}
     for part in FAMILIES[config.model.family].trainable_parts:
         own = config.part(part.name)

@@ -12,20 +12,20 @@ from modules.system.problem import Problem
 
 
 def method_settings(config: Config) -> Iterator[Problem]:
-    """What the method's own record finds wrong among its settings."""
+    """Yield the problems that the method's own record finds in its settings."""
     yield from method_of(config).problems(config.training.method)
 
 
 def reward_models(config: Config) -> Iterator[Problem]:
-    """There is a reward model to train on, the method can use it, and its settings can be read."""
+    """Yield problems if there is no reward model to train on, the method cannot use it, or its settings are invalid."""
     in_use, method = scorers_of(config), method_of(config)
     if in_use is None:
         return
     if not in_use.trained:
         yield Problem(
             "reward.models",
-            f"{method.label} needs a reward model to train on, and there is none.",
-            advice="Add a reward model, with a weight above 0, that is not the one held out.",
+            f"{method.label} needs a reward model to train on.",
+            advice="Add a reward model with a weight above 0 that is not the held-out reward.",
         )
     scorers, held_out = config.reward.models, in_use.held_out
     for index, scorer in enumerate(scorers):
@@ -33,13 +33,15 @@ def reward_models(config: Config) -> Iterator[Problem]:
             continue
         path, spec = f"reward.models.{index}", REWARDS[scorer.kind]
         if scorer != held_out and method.needs_reward_gradient and not spec.is_differentiable:
-            message = f"No gradient passes through {spec.label}, which {method.label} needs."
-            yield Problem(f"{path}.kind", message, advice="Take another reward model, or hold this one out.")
+            message = f"{method.label} needs gradients, but {spec.label} is not differentiable."
+            yield Problem(f"{path}.kind", message, advice="Choose another reward model, or hold this one out.")
         for name, check in spec.checks.items():
             try:
                 check(getattr(scorer, name))
             except DarkroomError as error:
                 yield Problem(f"{path}.{name}", error.message, advice=error.advice)
     if held_out is not None and REWARDS[held_out.kind].runs_code and held_out not in scorers:
-        message = "Your own function is to be held out, but none is among the reward models."
-        yield Problem("training.method.held_out_reward", message, advice="Add it to the reward models, with its file.")
+        message = "The held-out reward is set to a custom function, but the reward models contain none."
+        yield Problem(
+            "training.method.held_out_reward", message, advice="Add it to the reward models and choose its file."
+        )

@@ -1,4 +1,4 @@
-"""What is trained, how long, and in which numbers."""
+"""What is trained, for how long, and in which dtypes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from modules.system.problem import Problem
 
 
 def something_is_trained(config: Config) -> Iterator[Problem]:
-    """At least one part learns, and none at a rate of 0."""
+    """Yield problems if no part is trained, or a trained part has a learning rate of 0."""
     spec = FAMILIES[config.model.family]
     trained = _trained(config)
     if not trained:
@@ -24,42 +24,42 @@ def something_is_trained(config: Config) -> Iterator[Problem]:
         if config.part(part.name).learning_rate == 0:
             yield Problem(
                 f"parts.{part.name}.learning_rate",
-                f"{part.label} is to be trained, but its learning rate is 0.",
-                advice="Give it a rate, or switch its training off.",
+                f"{part.label} is set to be trained, but its learning rate is 0.",
+                advice="Set its learning rate, or switch its training off.",
             )
     if config.training.learning_rate == 0 and any(config.part(p.name).learning_rate is None for p in trained):
         yield Problem(
             "training.learning_rate",
-            "The learning rate is 0: nothing is learned.",
-            advice="Give a rate, or a part of the model its own.",
+            "The learning rate is 0: nothing is trained.",
+            advice="Set the learning rate, or give each part its own.",
         )
 
 
 def low_precision_updates(config: Config) -> Iterator[Problem]:
-    """Trained weights in float16: nothing is rounded to them at random, and small gradients vanish in them."""
+    """Yield problems with trained float16 weights: no stochastic rounding, and small gradients vanish."""
     if config.training.trains != "full":
         return
     for part in _trained(config):
         if config.part(part.name).dtype != "float16":
             continue
-        if config.training.low_precision_updates == "stochastic":  # that goes to bfloat16, the upper half of float32
+        if config.training.low_precision_updates == "stochastic":  # to bfloat16 only, the upper half of float32
             yield Problem(
                 "training.low_precision_updates",
-                f"{part.label} is kept in float16, to which nothing is rounded stochastically.",
-                advice="Keep it in bfloat16, or let its weights learn through float32 copies.",
+                f"The weights of {part.label} are float16, which stochastic rounding does not support.",
+                advice="Set the weight dtype to bfloat16, or the low-precision weight updates to master weights.",
             )
         elif config.training.precision != "float16":
             yield Problem(
                 f"parts.{part.name}.dtype",
-                f"{part.label} is trained in float16 with the precision {config.training.precision}, which does not "
-                "scale the loss: small gradients vanish.",
+                f"{part.label} is trained with float16 weights and the precision {config.training.precision}, which "
+                "does not scale the loss: small gradients vanish.",
                 "warning",
-                "Keep it in bfloat16 or float32, or choose the precision float16, which scales the loss.",
+                "Set the weight dtype to bfloat16 or float32, or choose the precision float16, which scales the loss.",
             )
 
 
 def stops(config: Config) -> Iterator[Problem]:
-    """Parts that stop at once, after the end, or all before it. Spans counted in steps need the images."""
+    """Yield problems with parts that stop at once, never, or all before the end. Steps are checked with the images."""
     epochs = config.training.epochs
     trained = _trained(config)
     for part in trained:
@@ -67,15 +67,15 @@ def stops(config: Config) -> Iterator[Problem]:
         if after.unit != "never" and after.n <= 0:
             yield Problem(
                 f"parts.{part.name}.stop_after",
-                f"{part.label} is to stop after {after.n:g} {after.unit}s, before it starts; that counts as never, and "
-                "it learns to the end.",
+                f"{part.label} is set to stop training after {after.n:g} {after.unit}s, before it starts; that counts "
+                "as never, and it is trained to the end.",
                 "warning",
-                "Switch the training of this part off, or say after how much of the run it stops.",
+                "Switch off the training of this part, or set when it stops.",
             )
         elif after.unit == "epoch" and after.n >= epochs:
             yield Problem(
                 f"parts.{part.name}.stop_after",
-                f"It would stop after {after.n:g} epochs, which the run of {epochs} does not outlast.",
+                f"{part.label} would stop training after {after.n:g} epochs, but the run has only {epochs}.",
                 "info",
             )
     spans = {p.name: config.part(p.name).stop_after for p in trained}
@@ -83,9 +83,9 @@ def stops(config: Config) -> Iterator[Problem]:
         last = max(spans, key=lambda name: spans[name].n)
         yield Problem(
             f"parts.{last}.stop_after",
-            f"All that is trained stops after {spans[last].n:g} epochs: the run of {epochs} ends there.",
+            f"Training of every part stops after {spans[last].n:g} epochs: the run of {epochs} epochs ends there.",
             "warning",
-            "Let one part learn to the end, or shorten the run.",
+            "Train one part to the end, or shorten the run.",
         )
 
 

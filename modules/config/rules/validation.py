@@ -1,4 +1,4 @@
-"""Validation: what is asked of it can happen."""
+"""Validation: the settings that depend on it can take effect."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from modules.system.problem import Problem
 
 
 def validation(config: Config) -> Iterator[Problem]:
-    """What rests on validation is asked for only where it is on, has images, and comes often enough.
+    """Yield problems with settings that need validation: it must be on, have images, and run often enough.
 
-    How often it comes is known here where it goes by epochs; by steps it needs the images, by time nobody knows.
+    Validations by epoch are counted here; by step that needs the images, and by time it is unknown before the run.
     """
     settings = config.validation
     if settings.every.is_never:
-        yield from _rests_on_nothing(config)
+        yield from _without_validation(config)
         return
-    yield from _measures_nothing(config)
+    yield from _concepts_without_repeats(config)
     if settings.every.unit == "epoch":
         end = Moment(step=0, epoch=config.training.epochs, seconds=0.0)
-        yield from too_seldom(config, settings.every.times(end))
+        yield from too_few_validations(config, settings.every.times(end))
 
 
-def too_seldom(config: Config, num_validations: int) -> Iterator[Problem]:
-    """Yield what so few validations, those before the first step aside, make of what rests on them."""
+def too_few_validations(config: Config, num_validations: int) -> Iterator[Problem]:
+    """Yield problems caused by too few validations, not counting those before the first step."""
     settings = config.validation
     if num_validations == 0:
         yield Problem(
             "validation.every",
-            f"The run is over before a validation comes, {settings.every}: "
-            + ("no model can be kept as the best." if settings.keep_best else "nothing is measured after the start."),
+            f"The run ends before the first validation, {settings.every}: "
+            + ("no best checkpoint can be kept." if settings.keep_best else "nothing is measured after the start."),
             "error" if settings.keep_best and settings.result == "best" else "warning",
             "Validate more often.",
         )
@@ -39,29 +39,28 @@ def too_seldom(config: Config, num_validations: int) -> Iterator[Problem]:
         times = f"{num_validations:,} times" if num_validations > 1 else "once"
         yield Problem(
             "validation.early_stopping_patience",
-            f"The run is to stop early after {settings.early_stopping_patience:,} validations that are not better "
-            f"than one "
-            f"before, and it validates {times}: that never comes.",
+            f"Early stopping needs {settings.early_stopping_patience:,} validations without a new best after the "
+            f"first one, but the run validates only {times}: it never stops early.",
             "warning",
             "Lower it, validate more often, or set it to 0.",
         )
 
 
-def _rests_on_nothing(config: Config) -> Iterator[Problem]:
+def _without_validation(config: Config) -> Iterator[Problem]:
     settings = config.validation
-    for name, is_asked, what in (
-        ("keep_best", settings.keep_best, "The best model is to be kept"),
-        ("early_stopping_patience", settings.early_stopping_patience > 0, "The run is to stop early"),
+    for name, is_on, effect in (
+        ("keep_best", settings.keep_best, "The best checkpoint is kept"),
+        ("early_stopping_patience", settings.early_stopping_patience > 0, "The run stops early"),
     ):
-        if is_asked:
+        if is_on:
             yield Problem(
                 f"validation.{name}",
-                f"{what} by the validation loss, but validation is off.",
-                advice="Say how often to validate, or switch this off.",
+                f"{effect} by the validation loss, but validation is off.",
+                advice="Set how often to validate, or switch this off.",
             )
 
 
-def _measures_nothing(config: Config) -> Iterator[Problem]:
+def _concepts_without_repeats(config: Config) -> Iterator[Problem]:
     concepts = [(i, c) for i, c in enumerate(config.concepts) if c.enabled and c.kind == "validation"]
     for index, concept in concepts:
         if concept.repeats == 0:

@@ -1,4 +1,4 @@
-"""What a run keeps on the way: backups to resume from, saves to use."""
+"""What a run writes while it trains: backups to resume from, and saved models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from modules.settings.field import Section, Setting
 
 
 class Backup(Section):
-    """Backups, from which a run resumes; and saves, which other programs can load."""
+    """Backups, from which a run can be resumed, and saves, which other programs can load."""
 
     every: Annotated[
         Every,
@@ -67,7 +67,7 @@ class Backup(Section):
         str,
         Setting(
             "Save file name prefix",
-            "What the names of saved files begin with.",
+            "The prefix of the names of saved files.",
             group="Saves",
             level="advanced",
             empty_means="the name of the result",

@@ -11,7 +11,7 @@ from modules.settings.field import Section, Setting, When
 
 
 class Data(Section):
-    """Sizes, captions and caches, for all concepts alike."""
+    """Sizes, captions and caches, for all concepts."""
 
     resolution_px: Annotated[
         tuple[Annotated[int, Ge(32), Le(8192)], ...],

@@ -1,4 +1,4 @@
-"""More than one device for one run."""
+"""Several devices for one run."""
 
 from __future__ import annotations
 

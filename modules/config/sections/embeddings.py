@@ -15,7 +15,7 @@ class EmbeddingWord(Section):
 
     placeholder: Annotated[
         str,
-        Setting("Placeholder", "The token to write in captions and prompts. Choose one that is no real word."),
+        Setting("Placeholder", "The token to write in captions and prompts. Choose one that is not a real word."),
     ] = "<embedding>"
     initial_text: Annotated[
         str,
@@ -28,14 +28,14 @@ class EmbeddingWord(Section):
         Setting(
             "Token count",
             "How many vectors the embedding has. More hold more detail and leave less room in the prompt.",
-            empty_means="as many as the initial text has",
+            empty_means="as many as the initial text needs",
         ),
     ] = 1
     file: Annotated[
         str,
         Setting("File", "An embedding to continue from.", path_kind="file", empty_means="a new one"),
     ] = ""
-    train: Annotated[bool, Setting("Train", "Whether the word is learned, or only used.")] = True
+    train: Annotated[bool, Setting("Train", "Whether the embedding is trained, or only used.")] = True
     stop_after: Annotated[
         Every,
         Setting(
@@ -57,9 +57,9 @@ class EmbeddingWord(Section):
         str,
         Setting(
             "UUID",
-            "Names its files in backups. It never changes, so that the placeholder can be renamed.",
+            "Identifies its files in backups. It never changes, so that the placeholder can be renamed.",
             level="advanced",
-            empty_means="made at the start",
+            empty_means="created at the start",
         ),
     ] = ""
 
@@ -69,7 +69,9 @@ class Embeddings(Section):
 
     words: Annotated[
         tuple[EmbeddingWord, ...],
-        Setting("New words", "The words to learn, or to use while learning.", group="Embeddings", not_yet="refused"),
+        Setting(
+            "Embeddings", "The embeddings to train, or to use during training.", group="Embeddings", not_yet="refused"
+        ),
     ] = ()
     learning_rate: Annotated[
         float | None,
@@ -87,8 +89,8 @@ class Embeddings(Section):
         bool,
         Setting(
             "Preserve embedding norm",
-            "Rescales each vector to the vocabulary's typical norm after each step, so that no embedding dominates the "
-            "others out.",
+            "Rescales each vector to the vocabulary's typical norm after each step, so that no embedding "
+            "dominates the others.",
             group="Embeddings",
             level="advanced",
         ),

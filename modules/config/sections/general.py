@@ -1,4 +1,4 @@
-"""Where a run works, on what, and from which seed."""
+"""Folders, devices and the seed of a run."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class General(Section):
         Setting(
             "CPU threads",
             "How many CPU threads PyTorch may use; with 0 a short measurement at the start "
-            "decides. The number is kept with the run, since another one changes the last bits.",
+            "decides. The number is stored with the run, since another one changes the last bits of the result.",
             group="Devices",
             level="advanced",
         ),

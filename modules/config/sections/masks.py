@@ -1,4 +1,4 @@
-"""Masks: which regions of the images count."""
+"""Masks: which regions of the images are trained."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Masks(Section):
         bool,
         Setting(
             "Masked training",
-            "White areas of an image's mask count in full, black areas little. An image without a mask counts "
-            "as a whole.",
+            "White areas of an image's mask have full weight, black areas a small one. An image without a mask "
+            "has full weight everywhere.",
             group="Masks",
             level="advanced",
             not_yet="refused",

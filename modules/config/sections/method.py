@@ -1,4 +1,4 @@
-"""What is learned from: one of the training methods, whose settings are in their records (`modules/objectives/`)."""
+"""The training method: one of the methods in `modules/objectives/`, whose records contain their settings."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from modules.settings.every import Every
 from modules.settings.field import Section, Setting, When, one_of
 
 _PLAIN = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"}
-_QUANTISED = {
+_QUANTIZED = {
     "float8": "float8",
     "int8": "int8",
     "nfloat4": "nfloat4",
@@ -29,7 +29,7 @@ class Model(Section):
     family: Annotated[
         str,
         *one_of(family_labels),
-        Setting("Model family", "Which kind of model the base model is.", group="Base model"),
+        Setting("Model family", "The model family of the base model.", group="Base model"),
     ] = "sd"
     base_model: Annotated[
         str,
@@ -56,8 +56,8 @@ class Model(Section):
         Literal["auto", "epsilon", "v_prediction"],
         Setting(
             "Prediction type",
-            "Automatic reads it from the model. Set it only if the model's files say nothing or the wrong "
-            "thing, or to convert a model to v-prediction by training.",
+            "Automatic reads it from the model. Set it only if the model's files lack it or have it wrong, "
+            "or to convert a model to v-prediction by training.",
             group="Base model",
             level="advanced",
             choice_labels={"auto": "Automatic", "epsilon": "epsilon", "v_prediction": "v-prediction"},
@@ -234,8 +234,8 @@ class Part(Section):
         Setting(
             "Weight dtype",
             "The dtype the weights are kept in. float32 is exact; the others take half the memory or less.",
-            choice_labels={**_PLAIN, **_QUANTISED},
+            choice_labels={**_PLAIN, **_QUANTIZED},
             level="advanced",
-            not_yet_choices=frozenset(_QUANTISED),
+            not_yet_choices=frozenset(_QUANTIZED),
         ),
     ] = "float32"  # fmt: skip

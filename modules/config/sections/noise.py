@@ -1,4 +1,4 @@
-"""The noise that training adds to latents, and how timesteps are drawn."""
+"""The noise that training adds to latents, and how timesteps are sampled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rewards: what scores the images that a reward method samples."""
+"""Rewards: the models that score the images sampled by a reward method."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Reward(Section):
 
     models: Annotated[
         tuple[Scorer, ...],
-        Setting("Reward models", "What scores the images that a reward method samples.", group="Reward"),
+        Setting("Reward models", "The models that score the images sampled by a reward method.", group="Reward"),
     ] = ()
     measure_every: Annotated[
         Every,
         Setting(
             "Measure the reward",
-            "How often the reward models, also the one held out, score images that are sampled for it: always of the "
-            "same prompts and seeds, those of the samples, or else captions of the validation images.",
+            "How often the reward is measured, including the held-out reward. The images are always sampled with the "
+            "same prompts and seeds: those of the samples, or captions of the validation images.",
             group="Reward",
             applies_when=_A_REWARD_METHOD,
             changeable_on_resume=True,
@@ -38,7 +38,7 @@ class Reward(Section):
         Le(1000),
         Setting(
             "Images per measurement",
-            "How many images are sampled for a measurement. More give a steadier number and take longer.",
+            "How many images are sampled for a measurement. More give a more stable score and take longer.",
             unit="images",
             group="Reward",
             level="advanced",
@@ -50,9 +50,9 @@ class Reward(Section):
         Ge(0),
         Le(10_000),
         Setting(
-            "Stop early after",
-            "The run ends, and saves, once this many measurements in a row were not better than the best before them, "
-            "by the held-out reward model, or by those that are followed where none is. 0 never stops early.",
+            "Early stopping patience",
+            "The run saves and ends after this many measurements in a row without a new best, by the held-out reward "
+            "or, without one, by the trained rewards. 0 never stops early.",
             unit="measurements",
             group="Reward",
             applies_when=_A_REWARD_METHOD,

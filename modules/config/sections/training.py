@@ -1,4 +1,4 @@
-"""How the run learns: method, length, rate, precision, loss, average."""
+"""The training itself: method, target, length, learning rate, precision, EMA."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Training(Section):
         *variants("denoise"),
         Setting(
             "Method",
-            f"What is learned from. {' '.join(spec.help for spec in METHODS.values())}",
+            f"The source of the training signal. {' '.join(spec.help for spec in METHODS.values())}",
             group="Method",
             choice_labels=method_labels(),
         ),
@@ -87,7 +87,7 @@ class Training(Section):
         Setting(
             "Training target",
             "A LoRA is a small file on top of the model. A fine-tune changes the model itself. An embedding is a "
-            "new word.",
+            "new token.",
             group="Training target",
             choice_labels={
                 "adapter": "LoRA",

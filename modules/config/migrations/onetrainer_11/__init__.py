@@ -1,8 +1,8 @@
-"""OneTrainer's config version 11 into our version 1: one file for each topic.
+"""OneTrainer's config version 11 to our version 1: one file for each topic.
 
-Every key is popped from a copy of the file as it is understood; what is left at the end is kept under
-`unknown["onetrainer"]` and reported. Where the file is silent, OneTrainer's defaults stand, not ours: that is what the
-file meant. What has a home here and is not done yet is refused before a run, so no note is given of it.
+Every key is popped from a copy of the file as it is converted; keys that are left are kept under
+`unknown["onetrainer"]` and reported. Missing keys have OneTrainer's defaults, not ours, since that is what the file
+meant. Settings that exist here but are not supported yet are refused before a run, so there is no note about them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from modules.config.migrations.onetrainer_11.concepts import concepts_of
 from modules.config.migrations.onetrainer_11.data import data_of
 from modules.config.migrations.onetrainer_11.devices import devices_of
 from modules.config.migrations.onetrainer_11.embeddings import embeddings_of
-from modules.config.migrations.onetrainer_11.evaluation import watching_of
+from modules.config.migrations.onetrainer_11.evaluation import evaluation_of
 from modules.config.migrations.onetrainer_11.model import model_of
 from modules.config.migrations.onetrainer_11.parts import parts_of
 from modules.config.migrations.onetrainer_11.samples import samples_of
-from modules.config.migrations.onetrainer_11.training import learning_of
-from modules.config.migrations.taking import Notes, Tree, number
+from modules.config.migrations.onetrainer_11.training import training_of
+from modules.config.migrations.tree_moves import Notes, Tree, number
 from modules.system.problem import Problem, cut
 
 __all__ = ["to_darkroom_1"]
@@ -41,24 +41,24 @@ _THEIR_DEFAULTS: Mapping[str, object] = {
     "output_model_destination": "models/model.safetensors",
     "include_train_config": "NONE",
 }
-_MOST_NAMED = 8
+_MAX_NAMED = 8
 
 
 def to_darkroom_1(tree: Tree, notes: Notes) -> Tree:
-    """Return our tree for an OneTrainer tree of version 11, whole or sparse; tells what it could not keep."""
+    """Return our tree for an OneTrainer tree of version 11, complete or sparse; unsupported keys are reported."""
     given = {k: v for k, v in copy.deepcopy(tree).items() if not k.startswith("__")}
     rest = {**_THEIR_DEFAULTS, **given}
-    rest.pop("secrets", None)  # told of where they are taken out, before any migration
+    rest.pop("secrets", None)  # reported when they are removed, before any migration
     accumulation = number(rest.get("gradient_accumulation_steps", 1))
     if accumulation is not None:
         rest["gradient_accumulation_steps"] = int(accumulation)
     steps_per_update = max(1, int(accumulation or 1))
     result: Tree = {}
     model_of(rest, result, notes)
-    learning_of(rest, result, notes, steps_per_update)
+    training_of(rest, result, notes, steps_per_update)
     adapter_of(rest, result, notes)
     data_of(rest, result, notes)
-    watching_of(rest, result, notes, steps_per_update)
+    evaluation_of(rest, result, notes, steps_per_update)
     parts_of(rest, result, notes, steps_per_update)
     embeddings_of(rest, result, notes, steps_per_update)
     devices_of(rest, result, notes)
@@ -66,12 +66,12 @@ def to_darkroom_1(tree: Tree, notes: Notes) -> Tree:
     samples_of(rest, result, notes)
     if rest:
         result["unknown"] = {"onetrainer": rest}
-        message = f"These settings have no use here and stay in the file as they are: {_named(sorted(rest))}."
+        message = f"These settings have no effect here and are kept unchanged: {_named(sorted(rest))}."
         notes.append(Problem("", message, "info"))
     return result
 
 
 def _named(keys: list[str]) -> str:
-    """Return names in a row, those beyond the first few counted."""
-    rest = f" and {len(keys) - _MOST_NAMED} more" if len(keys) > _MOST_NAMED else ""
-    return ", ".join(cut(key, max_chars=40) for key in keys[:_MOST_NAMED]) + rest
+    """Return the first few names, and how many more there are."""
+    rest = f" and {len(keys) - _MAX_NAMED} more" if len(keys) > _MAX_NAMED else ""
+    return ", ".join(cut(key, max_chars=40) for key in keys[:_MAX_NAMED]) + rest

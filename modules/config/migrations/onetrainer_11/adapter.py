@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from modules.adapters.registry import ADAPTERS
 from modules.config.migrations.onetrainer_11.tables import DTYPES, choose_layers, move_all, remember
-from modules.config.migrations.taking import Notes, Tree, choose, put
+from modules.config.migrations.tree_moves import Notes, Tree, choose, put
 
 _KINDS = {"LORA": "lora", "LOHA": "loha", "LOKR": "lokr", "OFT_2": "oft"}
-# Keys of one kind alone, and the field of it.
+# Keys of a single adapter type, and its field.
 _OWN: Mapping[str, Mapping[str, str]] = {
     "lora": {
         "lora_decompose": "decompose",
@@ -37,15 +37,15 @@ _OF_ALL = {
 
 
 def adapter_of(rest: Tree, result: Tree, notes: Notes) -> None:
-    """Take what concerns the adapter; what belongs to a kind that is not chosen is remembered for it."""
+    """Convert the adapter settings; those of adapter types that are not selected are remembered."""
     kind: Tree = {"name": "lora"}
     choose(rest, kind, "peft_type", "name", _KINDS, notes, where="adapter")
     name = kind["name"]
     settings: Tree = {"name": name, "layers": "all"}
     own = {other: _own_of(rest, other) for other in _OWN}
-    own["lora" if name != "loha" else "loha"] |= _taken(rest, {"lora_rank": "rank"})
+    own["lora" if name != "loha" else "loha"] |= _pop_all(rest, {"lora_rank": "rank"})
     if name != "oft":
-        settings |= _taken(rest, {"lora_alpha": "alpha"})
+        settings |= _pop_all(rest, {"lora_alpha": "alpha"})
     rest.pop("lora_alpha", None)
     settings |= own.pop(name)
     move_all(rest, settings, _OF_ALL)
@@ -53,15 +53,15 @@ def adapter_of(rest: Tree, result: Tree, notes: Notes) -> None:
     choose_layers(rest, settings, ("layers", "custom_layers", "layers_regex"), notes, where="adapter.layers")
     put(result, "adapter", settings)
     for other, fields in own.items():
-        usual = ADAPTERS[other].settings().model_dump()
-        remember(result, "adapter", other, {key: value for key, value in fields.items() if value != usual[key]})
+        defaults = ADAPTERS[other].settings().model_dump()
+        remember(result, "adapter", other, {key: value for key, value in fields.items() if value != defaults[key]})
 
 
 def _own_of(rest: Tree, kind: str) -> Tree:
-    return _taken(rest, _OWN[kind])
+    return _pop_all(rest, _OWN[kind])
 
 
-def _taken(rest: Tree, places: Mapping[str, str]) -> Tree:
-    taken: Tree = {}
-    move_all(rest, taken, places)
-    return taken
+def _pop_all(rest: Tree, places: Mapping[str, str]) -> Tree:
+    popped: Tree = {}
+    move_all(rest, popped, places)
+    return popped

@@ -1,12 +1,12 @@
-"""AlignProp's seven keys, which OneTrainer took out in March 2025: they mean something here again."""
+"""AlignProp's seven keys, which OneTrainer removed in March 2025 and which are supported here."""
 
 from __future__ import annotations
 
 from modules.config.migrations.onetrainer_11.tables import remember
-from modules.config.migrations.taking import Notes, Tree, choose, number, put
+from modules.config.migrations.tree_moves import Notes, Tree, choose, number, put
 
-# OneTrainer's own defaults, which an old file that leaves a key out means. They are not ours.
-_USUAL = {
+# OneTrainer's defaults, which apply to keys missing from an old file. They differ from ours.
+_THEIR_DEFAULTS = {
     "align_prop_probability": 0.1,
     "align_prop_weight": 0.01,
     "align_prop_steps": 20,
@@ -19,8 +19,8 @@ _PLAIN = {
     "align_prop_steps": "steps",
     "align_prop_cfg_scale": "guidance",
 }
-# The defaults of our version 1: what equals them is not worth remembering. A migration never asks today's schema.
-_OURS: Tree = {
+# The defaults of our version 1, which are not remembered. A migration never reads the current schema.
+_OUR_DEFAULTS: Tree = {
     "probability": 1.0,
     "steps": 20,
     "truncate": "uniform",
@@ -37,11 +37,9 @@ _TARGETS = {"aesthetic": 10.0, "hps": 1.0}
 
 
 def alignprop_of(rest: Tree, result: Tree, notes: Notes) -> None:
-    """Take AlignProp's keys: the method and its reward model where it was on, else what was set for it, to be
-    remembered.
-    """
+    """Convert AlignProp's keys: the method and its reward model if it was on, otherwise remembered settings."""
     is_on = rest.pop("align_prop", False) is True
-    given = {key: rest.pop(key) for key in _USUAL if key in rest}
+    given = {key: rest.pop(key) for key in _THEIR_DEFAULTS if key in rest}
     if is_on:
         rest.setdefault("align_prop_loss", "AESTHETIC")
     elif rest.get("align_prop_loss") == "AESTHETIC":
@@ -53,31 +51,31 @@ def alignprop_of(rest: Tree, result: Tree, notes: Notes) -> None:
         put(result, "reward.scorers", [scorer])
     if is_on:
         put(result, "training.method", {"name": "alignprop", **_fields(given, scorer, strength)})
-    elif any(value != _USUAL[key] for key, value in given.items()) or scorer:
-        kept = {key: value for key, value in _fields(given, scorer, strength).items() if value != _OURS[key]}
+    elif any(value != _THEIR_DEFAULTS[key] for key, value in given.items()) or scorer:
+        kept = {key: value for key, value in _fields(given, scorer, strength).items() if value != _OUR_DEFAULTS[key]}
         remember(result, "training.method", "alignprop", kept)
 
 
 def _fields(given: Tree, scorer: Tree, strength: float | None) -> Tree:
-    """Return our method's fields. A value that fits none of them is left to the reader, who tells it.
+    """Return our method's fields. Invalid values are kept and reported later by the validation.
 
-    Their loss was the distance of the rating from 10 for the aesthetic reward model and from 1 for HPS.
+    Their loss was the distance of the score from 10 for the aesthetic reward model and from 1 for HPS.
     """
-    values = _USUAL | given
+    values = _THEIR_DEFAULTS | given
     fields: Tree = {ours: values[theirs] for theirs, ours in _PLAIN.items()}
-    num_steps, share = (number(values[key]) for key in ("align_prop_steps", "align_prop_truncate_steps"))
-    fields |= _last_steps(num_steps, share, 1.0 if strength is None else strength)
+    num_steps, fraction = (number(values[key]) for key in ("align_prop_steps", "align_prop_truncate_steps"))
+    fields |= _last_steps(num_steps, fraction, 1.0 if strength is None else strength)
     return fields | {"loss": "target", "target": _TARGETS[scorer.get("kind", "aesthetic")]}
 
 
-def _last_steps(num_steps: float | None, share: float | None, strength: float) -> Tree:
-    """Return how many of the last steps learn.
+def _last_steps(num_steps: float | None, fraction: float | None, strength: float) -> Tree:
+    """Return how many of the last denoising steps are backpropagated through.
 
-    OneTrainer drew, for each step of training, from where on the chain of N steps learns: the number of the last steps
-    that do was uniform from `N strength (1 - share)` to `N strength`, strength being the highest share of noise that
-    training saw, 1 as a rule. So the usual share of 0.5 means K from 10 to 20 of 20.
+    For each training step OneTrainer sampled where in the denoising loop of N steps the gradient starts: the number of
+    last steps with gradients was uniform from `N strength (1 - fraction)` to `N strength`, where strength is the max
+    noising strength, usually 1. So the default fraction of 0.5 means K from 10 to 20 of 20.
     """
-    if num_steps is None or share is None or num_steps < 1 or not (0 <= share <= 1 and 0 <= strength <= 1):
+    if num_steps is None or fraction is None or num_steps < 1 or not (0 <= fraction <= 1 and 0 <= strength <= 1):
         return {}
     highest = max(int(num_steps * strength), 1)
-    return {"truncate": "uniform", "last_steps": highest, "last_steps_min": max(int(highest * (1 - share)), 1)}
+    return {"truncate": "uniform", "last_steps": highest, "last_steps_min": max(int(highest * (1 - fraction)), 1)}

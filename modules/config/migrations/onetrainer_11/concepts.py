@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from modules.config.migrations.onetrainer_11.items import converted, is_key, plain
 from modules.config.migrations.onetrainer_11.tables import move_all, resolution_of
-from modules.config.migrations.taking import Notes, Tree, choose, give_back, number, put, taken_part
+from modules.config.migrations.tree_moves import Notes, Tree, choose, number, pop_object, put, put_back
 from modules.system.problem import Problem
 
 _KINDS = {"STANDARD": "training", "VALIDATION": "validation", "PRIOR_PREDICTION": "prior_prediction"}
@@ -18,7 +18,7 @@ _PLAIN = {
     "image_variations": "image_variations",
     "text_variations": "text_variations",
 }
-_CHANGES = ("flip", "rotate", "brightness", "contrast", "saturation", "hue")
+_AUGMENTATIONS = ("flip", "rotate", "brightness", "contrast", "saturation", "hue")
 _IMAGE = {
     "random_rotate_max_angle": "rotate_max_degrees",
     "random_brightness_max_strength": "brightness_max",
@@ -46,7 +46,7 @@ _SPECIAL_TAGS = {"NONE": "none", "BLACKLIST": "blacklist", "WHITELIST": "whiteli
 
 
 def concepts_of(rest: Tree, result: Tree, notes: Notes) -> None:
-    """Take the concepts that stand in the config itself."""
+    """Convert the concepts inside the config itself."""
     if (given := rest.pop("concepts", None)) is None:
         return
     entries, leftovers = concepts_from(given, notes)
@@ -56,16 +56,16 @@ def concepts_of(rest: Tree, result: Tree, notes: Notes) -> None:
 
 
 def concepts_from(given: object, notes: Notes) -> tuple[list[Tree], list[Tree]]:
-    """Return our concepts for a list of theirs, and what is left of each."""
+    """Return our concepts for their list, and the unused keys of each."""
     jittered: list[str] = []
 
     def convert(item: Tree, notes: Notes, where: str) -> Tree:
         return _concept(item, notes, where, jittered)
 
     entries, leftovers = converted(given, "concepts", "concepts", convert, notes)
-    if jittered:  # on by default there: one note for all
-        whose = "one concept" if len(jittered) == 1 else f"{len(jittered)} concepts"
-        message = f"Crop jitter of {whose} is left out: images are cropped in their middle here."
+    if jittered:  # on by default in OneTrainer: one note for all
+        which = "one concept" if len(jittered) == 1 else f"{len(jittered)} concepts"
+        message = f"Crop jitter of {which} is not supported: images are cropped in the center."
         notes.append(Problem("concepts", message, "info"))
     return entries, leftovers
 
@@ -73,10 +73,10 @@ def concepts_from(given: object, notes: Notes) -> tuple[list[Tree], list[Tree]]:
 def _concept(given: Tree, notes: Notes, where: str, jittered: list[str]) -> Tree:
     kind = given.pop("type", "VALIDATION" if given.pop("validation_concept", False) else "STANDARD")
     given.pop("validation_concept", None)
-    given.pop("concept_stats", None)  # what was counted last, not what is set
+    given.pop("concept_stats", None)  # statistics, not settings
     is_known = is_key(kind, _KINDS)
     if not is_known:
-        message = f"A concept of the type {plain(kind)} is not known; it is switched off."
+        message = f"The concept type {plain(kind)} is not supported; the concept is disabled."
         notes.append(Problem(f"{where}.kind", message, "warning"))
     concept: Tree = {
         "enabled": bool(given.pop("enabled", True)) and is_known,
@@ -84,19 +84,19 @@ def _concept(given: Tree, notes: Notes, where: str, jittered: list[str]) -> Tree
     }
     move_all(given, concept, _PLAIN)
     _balancing(given, concept, notes, where)
-    image, text = (taken_part(given, key, notes, where) for key in ("image", "text"))
+    image, text = (pop_object(given, key, notes, where) for key in ("image", "text"))
     _captions(text, concept, notes, where)
     if image.pop("enable_crop_jitter", True) is not False:
         jittered.append(where)
     concept["image"] = _image(image, notes, where)
     concept["text"] = _text(text, notes, where)
-    give_back(given, "image", image)
-    give_back(given, "text", text)
+    put_back(given, "image", image)
+    put_back(given, "text", text)
     return concept
 
 
 def _balancing(given: Tree, concept: Tree, notes: Notes, where: str) -> None:
-    """Their number means repeats of each image, or images an epoch, by the strategy."""
+    """Their number means repeats of each image or samples per epoch, depending on the balancing strategy."""
     repeats = given.pop("repeats", 1.0)
     balancing = given.pop("balancing", repeats)
     choose(
@@ -117,14 +117,14 @@ def _captions(text: Tree, concept: Tree, notes: Notes, where: str) -> None:
 
 def _image(given: Tree, notes: Notes, where: str) -> Tree:
     image: Tree = {}
-    for change in _CHANGES:
-        is_random = given.pop(f"enable_random_{change}", False) is True
-        is_fixed = given.pop(f"enable_fixed_{change}", False) is True
+    for name in _AUGMENTATIONS:
+        is_random = given.pop(f"enable_random_{name}", False) is True
+        is_fixed = given.pop(f"enable_fixed_{name}", False) is True
         if is_random or is_fixed:
-            image[change] = "random" if is_random else "always"
+            image[name] = "random" if is_random else "always"
         if is_random and is_fixed:
-            message = f"Both at random and always is asked for; {change} is done at random."
-            notes.append(Problem(f"{where}.image.{change}", message, "info"))
+            message = f"Both random and fixed {name} are on; random is used."
+            notes.append(Problem(f"{where}.image.{name}", message, "info"))
     move_all(given, image, _IMAGE)
     if given.pop("enable_resolution_override", False) is True:
         sides, _, is_whole = resolution_of(given.get("resolution_override", "512"))
@@ -132,7 +132,8 @@ def _image(given: Tree, notes: Notes, where: str) -> Tree:
             image["resolution_px"] = sides
             given.pop("resolution_override", None)
         else:
-            message = f"{plain(given.get('resolution_override'))} is no list of sizes; the general resolution stands."
+            value = plain(given.get("resolution_override"))
+            message = f"{value} is not a list of resolutions; the general resolution is used."
             notes.append(Problem(f"{where}.image.resolution_px", message, "warning"))
     elif given.get("resolution_override") == "512":
         del given["resolution_override"]

@@ -1,10 +1,10 @@
-"""OneTrainer's sizes, caches and masks."""
+"""OneTrainer's resolution, cache and mask settings."""
 
 from __future__ import annotations
 
 from modules.config.migrations.onetrainer_11.tables import family_of, move_all, resolution_of
-from modules.config.migrations.taking import Notes, Tree, put
-from modules.system.problem import DEFAULT_STANDS, Problem, shown
+from modules.config.migrations.tree_moves import Notes, Tree, put
+from modules.system.problem import DEFAULT_USED, Problem, shown
 
 _SIZE_STEPS_PX = {"sd": 8, "sdxl": 64}
 _PLAIN = {
@@ -21,7 +21,7 @@ _PLAIN = {
 
 
 def data_of(rest: Tree, result: Tree, notes: Notes) -> None:
-    """Take what concerns images as they are learned from."""
+    """Convert the settings of the training images."""
     if "resolution" in rest:
         _resolution(rest.pop("resolution"), result, notes)
     move_all(rest, result, _PLAIN)
@@ -37,8 +37,8 @@ def _resolution(given: object, result: Tree, notes: Notes) -> None:
         put(result, "data.fixed_width_px", fixed[0])
         put(result, "data.fixed_height_px", fixed[1])
     if not is_whole:
-        stands = f"{', '.join(f'{s:g}' for s in sides)} stands" if sides else DEFAULT_STANDS
+        used = f"{', '.join(f'{s:g}' for s in sides)} is used" if sides else DEFAULT_USED
         if fixed and not sides:
-            stands = f"{fixed[0]}x{fixed[1]} stands"
-        message = f"{shown(given)} is no resolution that can be used whole; {stands}."
+            used = f"{fixed[0]}x{fixed[1]} is used"
+        message = f"{shown(given)} is not a valid resolution; {used}."
         notes.append(Problem("data.resolution_px", message, "warning"))

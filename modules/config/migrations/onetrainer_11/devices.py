@@ -1,10 +1,10 @@
-"""OneTrainer's several GPUs. Its cloud is kept as it is: training there is not built."""
+"""OneTrainer's multi-GPU settings. Its cloud settings are kept unchanged: cloud training is not supported."""
 
 from __future__ import annotations
 
 from modules.config.migrations.darkroom_cloud import note_of_cloud
 from modules.config.migrations.onetrainer_11.tables import move_all
-from modules.config.migrations.taking import Notes, Tree, choose
+from modules.config.migrations.tree_moves import Notes, Tree, choose
 
 _MULTI_GPU = {
     "multi_gpu": "multi_gpu.enabled",
@@ -22,9 +22,9 @@ _REDUCE = {
 
 
 def devices_of(rest: Tree, result: Tree, notes: Notes) -> None:
-    """Take what concerns several GPUs; a file that wants to train in the cloud is told that it does not."""
+    """Convert the multi-GPU settings; cloud training that is on is reported as unsupported."""
     move_all(rest, result, _MULTI_GPU)
     choose(rest, result, "gradient_reduce_precision", "multi_gpu.reduce_precision", _REDUCE, notes)
     cloud = rest.get("cloud")
-    if isinstance(cloud, dict) and cloud.get("enabled") is True:  # else it is named with all that is kept
+    if isinstance(cloud, dict) and cloud.get("enabled") is True:  # otherwise it is reported with the other kept keys
         notes.append(note_of_cloud("onetrainer.cloud", cloud))

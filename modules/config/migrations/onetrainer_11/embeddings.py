@@ -1,9 +1,9 @@
-"""OneTrainer's embeddings: the one that is trained alone, and those beside something else."""
+"""OneTrainer's embeddings: the one that is trained alone, and additional ones."""
 
 from __future__ import annotations
 
 from modules.config.migrations.onetrainer_11.tables import DTYPES, every, move_all
-from modules.config.migrations.taking import Notes, Tree, choose, give_back, put, taken_part
+from modules.config.migrations.tree_moves import Notes, Tree, choose, pop_object, put, put_back
 from modules.system.problem import Problem, shown
 
 _PLAIN = {
@@ -18,20 +18,20 @@ _PLAIN = {
 
 
 def embeddings_of(rest: Tree, result: Tree, notes: Notes, steps_per_update: int) -> None:
-    """Take the words that are trained. Their own embedding counts for the method EMBEDDING alone."""
+    """Convert the embeddings. Their single embedding applies only to the method EMBEDDING."""
     words: list[Tree] = []
     if result.get("training", {}).get("trains") == "embedding":
-        given = taken_part(rest, "embedding", notes, "embeddings.words")
+        given = pop_object(rest, "embedding", notes, "embeddings.words")
         words.append(_word(given, notes, "embeddings.words.0", steps_per_update))
-        give_back(rest, "embedding", given)
+        put_back(rest, "embedding", given)
     additional = rest.pop("additional_embeddings", None)
     if additional is not None and not isinstance(additional, list):
-        message = f"{shown(additional)} is no list of embeddings; it is left out."
+        message = f"{shown(additional)} is not a list of embeddings; it is left out."
         notes.append(Problem("embeddings.words", message, "warning"))
     leftovers: list[Tree] = []
     for item in additional if isinstance(additional, list) else []:
         if not isinstance(item, dict):
-            message = f"{shown(item)} is no embedding; it is left out."
+            message = f"{shown(item)} is not an embedding; it is left out."
             notes.append(Problem("embeddings.words", message, "warning"))
             continue
         left = {k: v for k, v in item.items() if not k.startswith("__")}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from modules.config.migrations.onetrainer_11.tables import every, move_all, span
-from modules.config.migrations.taking import Notes, Tree, choose, number, put
+from modules.config.migrations.onetrainer_11.tables import every, move_all, period
+from modules.config.migrations.tree_moves import Notes, Tree, choose, number, put
 from modules.system.problem import Problem, shown
 
-_SPANS = {
+_PERIODS = {
     "sample_after": ("sampling.every", (10, "MINUTE")),
     "backup_after": ("backup.every", (30, "MINUTE")),
     "save_every": ("backup.save_every", (0, "NEVER")),
@@ -26,13 +26,13 @@ _PLAIN = {
 }
 
 
-def watching_of(rest: Tree, result: Tree, notes: Notes, steps_per_update: int) -> None:
-    """Take what concerns how a run is watched and what is kept on the way."""
-    for source, (path, unit_key, default_unit) in _SKIPS.items():  # counted in the unit of what they skip
+def evaluation_of(rest: Tree, result: Tree, notes: Notes, steps_per_update: int) -> None:
+    """Convert the settings of validation, samples, backups and saves."""
+    for source, (path, unit_key, default_unit) in _SKIPS.items():  # in the unit of the period they skip
         _skip(rest, source, path, rest.get(unit_key, default_unit), steps_per_update, result, notes)
-    for source, (path, default) in _SPANS.items():
+    for source, (path, default) in _PERIODS.items():
         put(result, path, every(rest, source, steps_per_update, default, notes, path))
-    if result["sampling"]["every"]["unit"] == "never":  # theirs then paints none at all
+    if result["sampling"]["every"]["unit"] == "never":  # then OneTrainer generates no samples at all
         put(result, "sampling.at_start", False)
         put(result, "sampling.at_end", False)
     if not rest.pop("validation", False):
@@ -50,6 +50,6 @@ def _skip(rest: Tree, source: str, path: str, unit: object, steps_per_update: in
     given = rest.pop(source, 0)
     n = number(given)
     if n is None:
-        notes.append(Problem(path, f"{source} = {shown(given)} is no number; nothing is skipped.", "warning"))
+        notes.append(Problem(path, f"{source} = {shown(given)} is not a number; nothing is skipped.", "warning"))
     elif n > 0 and unit in ("EPOCH", "STEP", "SECOND", "MINUTE", "HOUR"):
-        put(result, path, span(n, str(unit), steps_per_update))
+        put(result, path, period(n, str(unit), steps_per_update))

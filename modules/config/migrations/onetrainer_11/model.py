@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from modules.config.migrations.onetrainer_11.tables import WEIGHT_DTYPES, move_all
-from modules.config.migrations.taking import Notes, Tree, choose, put
+from modules.config.migrations.tree_moves import Notes, Tree, choose, put
 from modules.system.problem import Problem, shown
 
-# Our family of a model, and what it is given. SD 2's own prediction is read from the model, as theirs.
+# Our family and model variant for each model type. SD 2's prediction type is read from the model, as in OneTrainer.
 _MODELS: Mapping[str, tuple[str, str]] = {
     "STABLE_DIFFUSION_15": ("sd", "text_to_image"),
     "STABLE_DIFFUSION_15_INPAINTING": ("sd", "inpainting"),
@@ -27,7 +27,7 @@ _LORA_FORMATS = {
     "SAFETENSORS": "kohya",
     "DIFFUSERS_LORA": "diffusers",
 }
-# A name of today's, or an old one that meant the same.
+# Current names, and old ones with the same meaning.
 _MODEL_FORMATS = {
     "DIFFUSERS": "diffusers",
     "ORIGINAL_SINGLE_FILE": "single_file",
@@ -35,7 +35,7 @@ _MODEL_FORMATS = {
     "SAFETENSORS": "single_file",
     "ORIGINAL_SAFETENSORS": "single_file",
 }
-# Forms that are not written here, and the one that comes nearest.
+# Formats that are not written here, and the closest one.
 _NEAREST = {
     "INTERNAL": "diffusers",
     "ORIGINAL_LORA": "kohya",
@@ -65,16 +65,16 @@ _PLAIN = {
 
 
 def model_of(rest: Tree, result: Tree, notes: Notes) -> None:
-    """Take what concerns the model, what is written of it, and where a run works."""
+    """Convert the settings of the model, the output and the folders."""
     _kind(rest, result, notes)
     if rest.pop("continue_last_backup", False):
-        message = "Backups of OneTrainer cannot be resumed; the LoRA inside one can be used as a file."
+        message = "OneTrainer backups cannot be resumed; the LoRA file inside a backup can be used to start from."
         notes.append(Problem("", message, "info"))
     _prediction(rest, result, notes)
     move_all(rest, result, _PLAIN)
     _second_clip_skip(rest, result)
     choose(rest, result, "output_dtype", "output.dtype", WEIGHT_DTYPES, notes)
-    _form(rest, result, notes)
+    _format(rest, result, notes)
     choose(
         rest, result, "include_train_config", "output.embed_config",
         {"NONE": "none", "SETTINGS": "settings", "ALL": "all"}, notes,
@@ -93,14 +93,14 @@ def _kind(rest: Tree, result: Tree, notes: Notes) -> None:
         rest.pop("model_type", None)
     elif not isinstance(model_type, str) or not model_type:
         rest.pop("model_type")
-        notes.append(Problem("model.family", f"{shown(model_type)} is no kind of model; it is left out.", "warning"))
-    else:  # kept under unknown, where preflight finds it and refuses to start
-        message = f"The file is for a model of the kind {model_type}; what it shares with Stable Diffusion was read."
+        notes.append(Problem("model.family", f"{shown(model_type)} is not a valid model type.", "warning"))
+    else:  # kept under unknown, where preflight finds it and refuses the run
+        message = f"{model_type} models are not supported; only settings shared with Stable Diffusion were read."
         notes.append(Problem("model.family", message, "warning"))
 
 
 def _prediction(rest: Tree, result: Tree, notes: Notes) -> None:
-    """Their rescaling to zero terminal SNR brought v-prediction with it."""
+    """Their rescaling to zero terminal SNR implies v-prediction."""
     is_rescaled = rest.pop("rescale_noise_scheduler_to_zero_terminal_snr", False) is True
     is_v = rest.pop("force_v_prediction", False) is True
     is_epsilon = rest.pop("force_epsilon_prediction", False) is True
@@ -111,12 +111,12 @@ def _prediction(rest: Tree, result: Tree, notes: Notes) -> None:
     elif is_epsilon:
         put(result, "model.prediction", "epsilon")
     if is_epsilon and (is_rescaled or is_v):
-        message = "The file forces both v-prediction and epsilon; v-prediction stands."
+        message = "The file forces both v-prediction and epsilon prediction; v-prediction is used."
         notes.append(Problem("model.prediction", message, "warning"))
 
 
 def _second_clip_skip(rest: Tree, result: Tree) -> None:
-    """Theirs is said for each text encoder, ours for the second only where it differs."""
+    """Theirs is set for each text encoder, ours for the second only if it differs."""
     is_sdxl = result["model"]["family"] == "sdxl"
     first = result["model"].get("clip_skip", 0)
     second = rest.pop("text_encoder_2_layer_skip", None)
@@ -126,8 +126,8 @@ def _second_clip_skip(rest: Tree, result: Tree) -> None:
         put(result, "model.clip_skip_2", second)
 
 
-def _form(rest: Tree, result: Tree, notes: Notes) -> None:
-    """Translate the form of the output; one that is not written here becomes the nearest, and that is told."""
+def _format(rest: Tree, result: Tree, notes: Notes) -> None:
+    """Convert the output format; one that is not written here becomes the closest one, with a note."""
     method, given = rest.get("training_method"), rest.get("output_model_format")
     if method == "EMBEDDING":
         if given == "SAFETENSORS":
@@ -138,7 +138,7 @@ def _form(rest: Tree, result: Tree, notes: Notes) -> None:
     if nearest in names.values():
         put(result, path, nearest)
         del rest["output_model_format"]
-        message = f"output_model_format = {given} is not written here; the form {nearest} comes nearest and stands."
+        message = f"output_model_format = {given} is not supported here; the closest format, {nearest}, is used."
         notes.append(Problem(path, message, "warning"))
         return
     choose(rest, result, "output_model_format", path, names, notes)

@@ -1,4 +1,4 @@
-"""OneTrainer's parts of the model, and how their weights are quantised."""
+"""OneTrainer's parts of the model, and their quantization."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from modules.config.migrations.onetrainer_11.tables import (
     family_of,
     move_all,
 )
-from modules.config.migrations.taking import Notes, Tree, choose, give_back, move, put, taken_part
+from modules.config.migrations.tree_moves import Notes, Tree, choose, move, pop_object, put, put_back
 from modules.families.registry import FAMILIES
 
 _PARTS = ("unet", "text_encoder", "text_encoder_2", "vae")
@@ -17,14 +17,14 @@ _PLAIN = ("train", "learning_rate", "train_embedding", "offload_fraction")
 
 
 def parts_of(rest: Tree, result: Tree, notes: Notes, steps_per_update: int) -> None:
-    """Take what concerns single parts. A part the family has not is taken too, where the file holds it."""
+    """Convert the settings of single parts, also of parts in the file that the family does not have."""
     own = [part.name for part in FAMILIES[family_of(result)].parts]
     for name in _PARTS:
         if name in own or name in rest:
-            given = taken_part(rest, name, notes, f"parts.{name}")
+            given = pop_object(rest, name, notes, f"parts.{name}")
             put(result, f"parts.{name}", _part(name, given, result, notes, steps_per_update))
-            give_back(rest, name, given)
-    _dropout_of_the_second(result)
+            put_back(rest, name, given)
+    _second_caption_dropout(result)
     _quantization(rest, result, notes)
 
 
@@ -46,8 +46,8 @@ def _part(name: str, given: Tree, result: Tree, notes: Notes, steps_per_update: 
     return part
 
 
-def _dropout_of_the_second(result: Tree) -> None:
-    """Theirs is said for each text encoder; ours for the second only where it differs."""
+def _second_caption_dropout(result: Tree) -> None:
+    """Theirs is set for each text encoder; ours for the second only if it differs."""
     data = result["data"]
     first = data.get("caption_dropout", 0.0)
     second = data.pop("caption_dropout_2", 0.0 if family_of(result) == "sdxl" else first)
@@ -56,7 +56,7 @@ def _dropout_of_the_second(result: Tree) -> None:
 
 
 def _quantization(rest: Tree, result: Tree, notes: Notes) -> None:
-    given = taken_part(rest, "quantization", notes, "quantization")
+    given = pop_object(rest, "quantization", notes, "quantization")
     settings: Tree = {}
     choose_layers(given, settings, ("layers", "custom_layers", "layers_regex"), notes, where="quantization.layers")
     svd_dtypes = {**WEIGHT_DTYPES, "NONE": "none"}
@@ -67,4 +67,4 @@ def _quantization(rest: Tree, result: Tree, notes: Notes) -> None:
     move(given, settings, "cache_dir", "cache_dir")
     if settings:
         put(result, "quantization", settings)
-    give_back(rest, "quantization", given)
+    put_back(rest, "quantization", given)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from modules.config.migrations.onetrainer_11.items import converted, is_key, plain
 from modules.config.migrations.onetrainer_11.tables import family_of, move_all
-from modules.config.migrations.taking import Notes, Tree, put
+from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.system.problem import Problem
 
 _SAMPLERS = {
@@ -31,18 +31,18 @@ _PLAIN = {
     "base_image_path": "base_image",
     "mask_image_path": "mask_image",
 }
-# Where an entry is silent. SD 2's own differ; what they are is not told from a list alone.
+# Defaults of missing keys. Those of SD 2 differ, but a list alone does not show which model it is for.
 _SIDES_PX = {"sd": 512, "sdxl": 1024}
 _WITH_DEFAULT: Mapping[str, tuple[str, object]] = {
     "diffusion_steps": ("steps", 30),
     "cfg_scale": ("guidance", 7.5),
 }
-# Overwritten by OneTrainer itself before it paints.
+# Overwritten by OneTrainer itself before it samples.
 _WITHOUT_EFFECT = (*(f"text_encoder_{n}_layer_skip" for n in (1, 2, 3, 4)), "force_last_timestep")
 
 
 def samples_of(rest: Tree, result: Tree, notes: Notes) -> None:
-    """Take the samples that stand in the config itself."""
+    """Convert the samples inside the config itself."""
     if (given := rest.pop("samples", None)) is None:
         return
     entries, leftovers = samples_from(given, notes, family_of(result))
@@ -52,7 +52,7 @@ def samples_of(rest: Tree, result: Tree, notes: Notes) -> None:
 
 
 def samples_from(given: object, notes: Notes, family: str) -> tuple[list[Tree], list[Tree]]:
-    """Return our sample prompts for a list of theirs, and what is left of each; sizes are the family's by default."""
+    """Return our sample prompts for their list, and the unused keys of each; default sizes are the family's."""
 
     def convert(item: Tree, notes: Notes, where: str) -> Tree:
         return _sample(item, notes, where, _SIDES_PX[family])
@@ -63,7 +63,7 @@ def samples_from(given: object, notes: Notes, family: str) -> tuple[list[Tree], 
 def _sample(given: Tree, notes: Notes, where: str, side_px: int) -> Tree:
     sampler = given.pop("noise_scheduler", "EULER_A")
     if not is_key(sampler, _SAMPLERS):
-        message = f"The sampler {plain(sampler)} is not known; DDIM stands instead."
+        message = f"The sampler {plain(sampler)} is unknown; DDIM is used instead."
         notes.append(Problem(f"{where}.sampler", message, "warning"))
     sample: Tree = {"sampler": _SAMPLERS[sampler] if is_key(sampler, _SAMPLERS) else "ddim"}
     move_all(given, sample, _PLAIN)

@@ -1,4 +1,4 @@
-"""What several topics of OneTrainer's config have in common: names of number formats and layers, spans of time."""
+"""Shared by several topics of OneTrainer's config: names of dtypes and layer presets, periods of time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from modules.config.migrations.taking import Notes, Tree, choose, move, number, put
+from modules.config.migrations.tree_moves import Notes, Tree, choose, move, number, put
 from modules.system.problem import Problem, shown
 
 DTYPES: Mapping[str, str] = {
@@ -15,7 +15,7 @@ DTYPES: Mapping[str, str] = {
     "BFLOAT_16": "bfloat16",
     "TFLOAT_32": "tfloat32",
 }
-# TF32 is a way to compute and no way to keep weights. What says COMPRESSED is the same, packed.
+# TF32 is a compute mode, not a weight dtype. The COMPRESSED formats are the same, packed.
 WEIGHT_DTYPES: Mapping[str, str] = {
     **DTYPES,
     "TFLOAT_32": "float32",
@@ -40,17 +40,16 @@ _UNITS = {"EPOCH": "epoch", "STEP": "step", "SECOND": "second", "MINUTE": "minut
 
 
 def move_all(rest: Tree, result: Tree, places: Mapping[str, str]) -> None:
-    """Move values, where there are any, each to its path of the result."""
+    """Move each value that is present to its path of the result."""
     for source, path in places.items():
         move(rest, result, source, path)
 
 
 def choose_layers(rest: Tree, result: Tree, paths: tuple[str, str, str], notes: Notes, *, where: str = "") -> None:
-    """Move a layer filter: the preset, the names, and whether they are patterns, to three paths of the result.
+    """Move a layer filter to three paths of the result: the preset, the layer names, and the regex switch.
 
-    What is told of it is told under `where`, or the first of the paths.
-    Their presets are names for a filter, which stands in the file as well; a preset that is not known is one of a
-    family's own, and its filter says what it means.
+    Notes point to `where`, or to the first of the paths. Their presets are names for a filter that is also in the file;
+    an unknown preset belongs to a single family, and its filter is used as a custom one.
     """
     preset = rest.get("layer_filter_preset")
     names = rest.get("layer_filter")
@@ -61,7 +60,7 @@ def choose_layers(rest: Tree, result: Tree, paths: tuple[str, str, str], notes: 
 
 
 def every(rest: Tree, key: str, steps_per_update: int, default: tuple[float, str], notes: Notes, where: str) -> Tree:
-    """Pop a number and its unit and return our period. Their step was a batch, ours is an optimizer update."""
+    """Pop a number and its unit and return our period. Their step is a batch, ours is an optimizer step."""
     given, unit = rest.pop(key, default[0]), rest.pop(f"{key}_unit", default[1])
     n = number(given)
     if unit == "ALWAYS":
@@ -69,29 +68,29 @@ def every(rest: Tree, key: str, steps_per_update: int, default: tuple[float, str
     if unit == "NEVER" or (given is None and key == "stop_training_after"):
         return {"unit": "never"}
     if n is None or not isinstance(unit, str) or unit not in _UNITS:
-        message = f"{shown(given)} {shown(unit)} is no span of time; {default[0]} {default[1]} stands instead."
+        message = f"{shown(given)} {shown(unit)} is not a valid period; {default[0]} {default[1]} is used instead."
         notes.append(Problem(where, message, "warning"))
         n, unit = default
     if n <= 0 or unit == "NEVER":
         return {"unit": "never"}
-    result = span(n, unit, steps_per_update)
+    result = period(n, unit, steps_per_update)
     if unit == "STEP" and steps_per_update > 1:
-        message = f"{n:g} steps became {result['n']:g}: a step is an update of the weights here, not a batch."
+        message = f"{n:g} steps were converted to {result['n']:g}: a step is an optimizer step here, not a batch."
         notes.append(Problem(where, message, "info"))
     return result
 
 
-def span(n: float, unit: str, steps_per_update: int) -> Tree:
-    """Return our period for a number and a unit of theirs."""
+def period(n: float, unit: str, steps_per_update: int) -> Tree:
+    """Return our period for their number and unit."""
     if unit == "STEP":
         n = math.ceil(n / steps_per_update)
     return {"n": n, "unit": _UNITS[unit]}
 
 
 def resolution_of(given: object) -> tuple[list[float], tuple[int, int] | None, bool]:
-    """Return the sides of a resolution, its fixed width and height, and whether all of it was understood.
+    """Return the sides of a resolution, its fixed width and height, and whether all of it was valid.
 
-    They write "512", "512, 768" or one fixed "1024x768"; a number or a list is taken as well.
+    They write "512", "512, 768" or one fixed "1024x768"; a number or a list is accepted as well.
     """
     values = given.strip(" ,").split(",") if isinstance(given, str) else given if isinstance(given, list) else [given]
     sides: list[float] = []
@@ -110,12 +109,12 @@ def resolution_of(given: object) -> tuple[list[float], tuple[int, int] | None, b
 
 
 def family_of(result: Tree) -> str:
-    """Return our name of the family that the result is for."""
+    """Return our name of the result's family."""
     return str(result["model"]["family"])
 
 
 def remember(result: Tree, path: str, name: str, fields: Tree) -> None:
-    """Keep what was set for a variant that is not chosen."""
+    """Remember the settings of a variant that is not selected."""
     if fields:
         put(result, "remembered", {**result.get("remembered", {})})
         result["remembered"].setdefault(path, {})[name] = fields

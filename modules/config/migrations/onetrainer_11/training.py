@@ -1,4 +1,4 @@
-"""OneTrainer's training settings: method, length, rate, precision, noise, loss, average."""
+"""OneTrainer's training settings: method, length, learning rate, precision, noise, loss, EMA."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from modules.config.migrations.onetrainer_11.alignprop import alignprop_of
 from modules.config.migrations.onetrainer_11.tables import DTYPES, choose_layers, move_all, remember
 from modules.config.migrations.onetrainer_optimizers import (
+    low_precision_updates_from,
     optimizer_from,
     remembered_optimizers,
-    small_weights_from,
 )
 from modules.config.migrations.onetrainer_schedules import schedule_from
-from modules.config.migrations.taking import Notes, Tree, choose, give_back, put, taken_part
+from modules.config.migrations.tree_moves import Notes, Tree, choose, pop_object, put, put_back
 
 _METHODS = {"LORA": "adapter", "FINE_TUNE": "full", "EMBEDDING": "embedding", "FINE_TUNE_VAE": "vae"}
 _PLAIN = {
@@ -70,8 +70,8 @@ _CHOICES: Mapping[str, tuple[str, Mapping[str, str]]] = {
 }
 
 
-def learning_of(rest: Tree, result: Tree, notes: Notes, steps_per_update: int) -> None:
-    """Take what concerns how the run learns, and for how long."""
+def training_of(rest: Tree, result: Tree, notes: Notes, steps_per_update: int) -> None:
+    """Convert the settings of the training itself."""
     if rest.get("training_method") == "FINE_TUNE":
         paths = ("training.trained_layers", "training.trained_layer_names", "training.trained_layers_regex")
         choose_layers(rest, result, paths, notes)
@@ -85,23 +85,23 @@ def learning_of(rest: Tree, result: Tree, notes: Notes, steps_per_update: int) -
 
 
 def _optimizer(rest: Tree, result: Tree, notes: Notes) -> None:
-    given = taken_part(rest, "optimizer", notes, "training.optimizer")
+    given = pop_object(rest, "optimizer", notes, "training.optimizer")
     theirs = given.get("optimizer", "ADAMW")
     name = theirs.lower() if isinstance(theirs, str) else ""
-    small_weights = small_weights_from(given, name, are_bfloat16=_trains_bfloat16(rest))
-    put(result, "training.small_weights", small_weights)
+    updates = low_precision_updates_from(given, name, are_bfloat16=_trains_bfloat16(rest))
+    put(result, "training.small_weights", updates)
     chosen = optimizer_from(given, notes)
     put(result, "training.optimizer", chosen)
-    give_back(rest, "optimizer", given)
+    put_back(rest, "optimizer", given)
     defaults = rest.pop("optimizer_defaults", None)
     if isinstance(defaults, dict):
         for other, fields in remembered_optimizers(defaults, chosen, notes).items():
             remember(result, "training.optimizer", other, fields)
-        give_back(rest, "optimizer_defaults", defaults)
+        put_back(rest, "optimizer_defaults", defaults)
 
 
 def _trains_bfloat16(rest: Tree) -> bool:
-    """Return whether anything that learns is kept in bfloat16."""
+    """Return whether any trained weight is bfloat16."""
     if rest.get("training_method") == "LORA":
         return rest.get("lora_weight_dtype") == "BFLOAT_16"
     parts = [part for name in ("unet", "text_encoder", "text_encoder_2") if isinstance(part := rest.get(name), dict)]

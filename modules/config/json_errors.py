@@ -1,4 +1,4 @@
-"""What is wrong with a text that is no JSON, as a person who edited it by hand would be told."""
+"""Describe JSON syntax errors for people who edit configs by hand."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ _PLAINER = {
     "Expecting ',' delimiter": "a comma is missing",
     "Expecting ':' delimiter": "a colon is missing",
     "Expecting property name enclosed in double quotes": "a name in double quotation marks is missing",
-    "Extra data": "something stands after the end",
+    "Extra data": "there is text after the end",
 }
-_WORDS_OF_PYTHON = re.compile(r"True|False|None")
+_PYTHON_LITERAL = re.compile(r"True|False|None")
 
 
-def fault_of(text: str, error: json.JSONDecodeError) -> str:
-    """Return what is wrong and in which line, as half a sentence. A comma too many is told where it stands."""
+def describe_error(text: str, error: json.JSONDecodeError) -> str:
+    """Return what is wrong and in which line, as half a sentence. An extra comma is reported at its own line."""
     if not text.strip():
         return "it is empty"
     comma = _comma_too_many(text, error)
     if comma is not None:
-        return f"in line {_line(text, comma)} there is a comma too many"
+        return f"line {_line(text, comma)} has an extra comma"
     if error.msg.startswith(_BACKSLASH):
-        return f"in line {error.lineno} a single backslash stands in a text"
+        return f"line {error.lineno} has a single backslash in a string"
     if not text[error.pos :].strip():
-        return f"it ends in line {error.lineno}, before all that was opened is closed"
+        return f"it ends in line {error.lineno} with brackets or braces still open"
     if error.msg.startswith("Unterminated string"):
-        return f"in line {error.lineno} a text has no closing quotation mark"
+        return f"line {error.lineno} has a string without a closing quotation mark"
     if error.msg.startswith("Invalid control"):
-        return f"in line {error.lineno} a text goes on into the next line"
+        return f"line {error.lineno} has a string that continues on the next line"
     plainer = _PLAINER.get(error.msg, error.msg[:1].lower() + error.msg[1:])
     return f"in line {error.lineno}, column {error.colno}, {plainer}"
 
 
 def advice_for(text: str, error: json.JSONDecodeError) -> str:
-    """Return what to do about it; nothing where the fault says that itself."""
+    """Return how to fix it; empty where the description is enough."""
     if error.msg.startswith(_BACKSLASH):
-        return "Write paths with /, or each backslash twice."
+        return "Write paths with /, or double each backslash."
     if text[error.pos : error.pos + 2] in ("//", "/*") or text[error.pos : error.pos + 1] == "#":
-        return "JSON has no comments: take them out."
-    if word := _WORDS_OF_PYTHON.match(text, error.pos):
+        return "JSON does not allow comments: remove them."
+    if word := _PYTHON_LITERAL.match(text, error.pos):
         written = {"True": "true", "False": "false", "None": "null"}[word[0]]
-        return f"Write {written} in place of {word[0]}."
+        return f"Write {written} instead of {word[0]}."
     return ""
 
 
 def _comma_too_many(text: str, error: json.JSONDecodeError) -> int | None:
-    """Return where a comma stands that has nothing after it, or before it, at the fault; None where there is none."""
+    """Return the position of a comma with nothing after or before it at the error; None if there is no such comma."""
     if text[error.pos : error.pos + 1] == ",":
         return error.pos if not error.msg.startswith("Expecting ':'") else None
     before = text[: error.pos].rstrip()
