@@ -114,6 +114,7 @@ ALLOWED = (
     Allowed("", "a picture of a", "captions that the demo model was trained on"),
     Allowed("", "a painting of", "a caption template of textual inversion"),
     Allowed("", "no one", "a count: no one file"),
+    Allowed("trainer/demo/make.py", "demo pictures", "the purpose of a seed, from which the demo model follows"),
 )
 
 _SUFFIXES = {".py", ".md", ".sh", ".bat"}

@@ -123,7 +123,7 @@ def test_a_share_of_none_trains_as_denoising_does(tiny_sd: Path, images: Path, t
     assert_equal_tensors(plain.weights, never.weights)
 
 
-def test_a_concept_s_weight_counts_for_what_is_painted_too(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+def test_a_concept_s_weight_counts_for_sampled_images_too(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     losses = []
     for weight in (1.0, 0.25):
         config = reward_config(tmp_path / str(weight), tiny_sd, images)
@@ -140,7 +140,7 @@ def test_a_concept_s_weight_counts_for_what_is_painted_too(tiny_sd: Path, images
 def test_a_branch_that_the_dice_seldom_choose_is_tried_at_the_start(
     tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """OneTrainer#467, planted: the reward's branch lacks an argument, and is taken in one step of a thousand."""
+    """OneTrainer#467, planted: the reward's branch lacks an argument, and only one step of a thousand uses it."""
 
     def broken(*_arguments: object, **_options: object) -> None:
         raise TypeError("roll_out() missing 1 required keyword-only argument: 'size'")
@@ -261,7 +261,7 @@ def test_ways_to_save_memory_change_no_bit(tiny_sd: Path, images: Path, tmp_path
 @pytest.mark.parametrize(
     ("model", "latent_cache", "text_cache"), matrix(["tiny_sd", "tiny_sdxl"], [True, False], [True, False])
 )
-def test_no_part_is_parked_where_a_step_paints(
+def test_no_part_is_offloaded_while_a_step_samples(
     request: pytest.FixtureRequest, tmp_path: Path, model: str, latent_cache: bool, text_cache: bool
 ) -> None:
     images = draw_folder(tmp_path / "two sizes", sizes=[(64, 64), (96, 64)])

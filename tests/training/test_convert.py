@@ -106,15 +106,15 @@ def some_layers(model: str, count: int = 40) -> list[LoraLayerWeights]:
     places = sorted(set(published(model).lora.known(shipped_configs(model)).values()))
     width = shipped_configs(model)["unet"]["cross_attention_dim"]
     layers = []
-    for part, path in sorted({*places[:: max(len(places) // count, 1)], ("unet", tell_tale(places))}):
+    for part, path in sorted({*places[:: max(len(places) // count, 1)], ("unet", telltale(places))}):
         rank, columns = (3 if "mlp" in path else 2), (width if "attn2.to_k" in path else 5)
         down = torch.randn(rank, columns, generator=generator)
         layers.append(LoraLayerWeights(part, path, down, torch.randn(4, rank, generator=generator), 1.5))
     return layers
 
 
-def tell_tale(places: list[tuple[str, str]]) -> str:
-    """The layer whose width tells the model."""
+def telltale(places: list[tuple[str, str]]) -> str:
+    """The layer whose width identifies the model."""
     return next(path for part, path in places if part == "unet" and path.endswith("attn2.to_k"))
 
 
@@ -142,9 +142,9 @@ def test_a_lora_changes_its_form_and_keeps_its_effect(model: str, tmp_path: Path
     for name in {n.split(".", 1)[0] for n in tensors}:
         assert torch.allclose(effect(tensors, name), effect(again, name), atol=1e-5)
     with safe_open(tmp_path / "again.safetensors", framework="pt") as file:
-        told = file.metadata()
-    assert told.items() >= metadata.items()
-    assert "lora_adapter_metadata" not in told
+        reported = file.metadata()
+    assert reported.items() >= metadata.items()
+    assert "lora_adapter_metadata" not in reported
     assert main(["convert", "k.safetensors", "half.safetensors", "--to", "kohya", "--dtype", "float16"]) == 0
     assert load_file(tmp_path / "half.safetensors").keys() == tensors.keys()
 
@@ -197,15 +197,15 @@ def test_a_conversion_that_fails_leaves_what_was_there(tmp_path: Path, capsys: p
     assert not list(tmp_path.glob(".*"))
 
 
-def test_inspect_says_what_it_is_for_whom_and_what_it_tells(
+def test_inspect_reports_the_kind_the_programs_and_the_metadata(
     tiny_sd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_tiny(tmp_path / "a.safetensors", "sdxl", prediction="v_prediction", zero_snr=True)
     assert main(["inspect", "a.safetensors"]) == 0
-    told = capsys.readouterr().out
-    assert "A Stable Diffusion XL checkpoint that predicts velocity with zero terminal SNR, float32." in told
-    assert "ComfyUI    yes" in told
-    assert "modelspec.architecture: stable-diffusion-xl-v1-base" in told
+    reported = capsys.readouterr().out
+    assert "A Stable Diffusion XL checkpoint that predicts velocity with zero terminal SNR, float32." in reported
+    assert "ComfyUI    yes" in reported
+    assert "modelspec.architecture: stable-diffusion-xl-v1-base" in reported
     assert main(["inspect", "a.safetensors", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert (data["kind"], data["model"], data["zero_snr"]) == ("checkpoint", "sdxl", True)

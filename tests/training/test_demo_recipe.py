@@ -99,7 +99,7 @@ def test_writes_a_pipeline_that_loads(made: tuple[Path, Watcher]) -> None:
     assert {tensor.dtype for tensor in weights_of(folder).values()} <= {torch.float16, torch.int64}
     pipeline = load_demo_pipeline(folder)
     assert [image.shape for image in sample_images(pipeline, ["a red circle"], num_steps=2)] == [(64, 64, 3)]
-    # Without the program's tokenizer the folder says what is missing, rather than loading with garbage ids.
+    # Without the program's tokenizer loading reports what is missing, rather than loading with garbage ids.
     index = json.loads((folder / "model_index.json").read_text())
     assert index["tokenizer"] == ["transformers", "CLIPTokenizer"]
 

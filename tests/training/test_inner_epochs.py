@@ -55,7 +55,7 @@ def config(toy: None, tiny_sd: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="module")
 def straight(config: Config, one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """The run that nobody stopped."""
+    """The uninterrupted run."""
     return run(elsewhere(config, tmp_path_factory.mktemp("straight")))
 
 
@@ -69,8 +69,8 @@ def elsewhere(config: Config, folder: Path) -> Config:
     )
 
 
-def told(ran: Ran) -> list[Any]:
-    """What each step told, apart from how fast it was."""
+def reported(ran: Ran) -> list[Any]:
+    """What each step reported, apart from how fast it was."""
     return [(s.step, s.epoch, s.epoch_step, s.loss, s.gradient_norm, s.learning_rates) for s in ran.of(StepFinished)]
 
 
@@ -125,7 +125,7 @@ def test_a_run_stopped_within_a_rollout_resumes_bit_equal(
     backup = Path(first.finished.backup_path)
     assert (backup / "method.safetensors").exists() == (stop_after % 2 == 1), "only a rollout under way is kept"
     second = run(killed, resume_from=backup)
-    assert told(first) + told(second) == told(straight)
+    assert reported(first) + reported(second) == reported(straight)
     assert_equal_tensors(straight.weights, second.weights)
     for name in ("ema", "optimizer"):
         files = [Path(r.finished.backup_path) / f"{name}.safetensors" for r in (straight, second)]
@@ -155,7 +155,7 @@ def test_a_stop_goes_through_in_the_middle_of_a_rollout(
     monkeypatch.undo()
     assert (first.finished.outcome, first.finished.step) == ("stopped", 4)
     second = run(killed, resume_from=Path(first.finished.backup_path))
-    assert told(first) + told(second) == told(straight)
+    assert reported(first) + reported(second) == reported(straight)
     assert_equal_tensors(straight.weights, second.weights)
 
 
@@ -164,7 +164,7 @@ def test_gradients_arrive_whatever_is_checkpointed(config: Config, straight: Ran
     """The rollout runs the same checkpointed forward without gradient, between the steps that need one."""
     other = run(elsewhere(laid_over(config, {"parts": {"unet": {"checkpointing": mode}}}), tmp_path))
     assert all(s.gradient_norm for s in straight.of(StepFinished))
-    assert told(other) == told(straight)
+    assert reported(other) == reported(straight)
     assert_equal_tensors(other.weights, straight.weights)
 
 

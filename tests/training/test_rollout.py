@@ -1,4 +1,4 @@
-"""The differentiable chain: what it paints, its gradients against a plain full graph, its memory, and how it stops."""
+"""The differentiable denoising loop: its images, gradients compared to a plain full graph, memory, and stopping."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def gradients_of(images: torch.Tensor, parameters: Parameters) -> Gradients:
 
 
 @pytest.mark.parametrize("model", ["tiny_sd", "tiny_sdxl", "tiny_sdxl_v"])
-def test_it_paints_what_diffusers_pipelines_paint(request: pytest.FixtureRequest, model: str) -> None:
+def test_it_samples_the_images_of_diffusers_pipelines(request: pytest.FixtureRequest, model: str) -> None:
     folder = request.getfixturevalue(model)
     prompt = SamplePrompt(
         prompt="a red disc", width_px=64, height_px=48, seed=11, steps=5, guidance=4.0, sampler="ddim"

@@ -62,7 +62,7 @@ def forms_of(value: str) -> set[bytes]:
 
 
 def leaks(folder: Path, *secrets: str) -> list[str]:
-    """The files that hold a secret in their bytes, or in what an image says beside its pixels; the store excepted."""
+    """The files that contain a secret in their bytes or in an image's metadata; except the store."""
     wanted = {form for value in secrets for form in forms_of(value)}
     found = []
     for file in (f for f in folder.rglob("*") if f.is_file() and f != secrets_file()):
@@ -88,7 +88,7 @@ def fails_with(monkeypatch: pytest.MonkeyPatch, text: str, *, at_step: int) -> N
     monkeypatch.setattr(Denoise, "loss", loss)
 
 
-def told(ran: Ran) -> str:
+def reported(ran: Ran) -> str:
     return "\n".join(repr(e) for e in ran.events)
 
 
@@ -122,11 +122,11 @@ def test_no_artefact_of_a_run_holds_a_secret(
     assert f"accessed with {MASK}" in log.read_text()
     assert leaks(tmp_path, TOKEN, PASSWORD) == []
     spoken = capfd.readouterr()
-    assert TOKEN not in told(ran) + spoken.out + spoken.err
+    assert TOKEN not in reported(ran) + spoken.out + spoken.err
     assert load_secrets().secrets == stored
 
 
-def test_a_run_that_fails_with_the_token_in_its_error_does_not_tell_it(
+def test_a_run_that_fails_with_the_token_in_its_error_does_not_report_it(
     config: Config, stored: Secrets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     fails_with(monkeypatch, f"{TOKEN} {PASSWORD}", at_step=4)
@@ -138,7 +138,7 @@ def test_a_run_that_fails_with_the_token_in_its_error_does_not_tell_it(
     assert f"Bearer {MASK} {MASK}" in details
     assert leaks(tmp_path, TOKEN, PASSWORD) == []
     spoken = capfd.readouterr()
-    assert TOKEN not in told(ran) + spoken.out + spoken.err
+    assert TOKEN not in reported(ran) + spoken.out + spoken.err
 
 
 def test_the_search_finds_what_is_not_taken_out(
@@ -191,7 +191,7 @@ def test_the_hub_is_given_the_stored_token_and_the_environments_goes_before_it(
     assert leaks(tmp_path, TOKEN, "hf_fromTheEnvironment") == []
 
 
-def test_what_is_odd_about_the_store_is_told_by_the_run(config: Config) -> None:
+def test_problems_of_the_store_are_reported_by_the_run(config: Config) -> None:
     secrets_file().parent.mkdir(parents=True, exist_ok=True)
     secrets_file().write_text(f'{{"huggingface_token": "{TOKEN}')
     ran = run(laid_over(config, {"training": {"epochs": 1}}))

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the system hold
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def reported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What went wrong with each kind of file, in a process held to a limit; nothing where it is empty."""
     # One arena: each thread's own would count as taken though nothing is in it.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
@@ -30,10 +30,10 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return answers
 
 
-def test_what_is_saved_takes_the_room_of_one_tensor(told: dict[str, str]) -> None:
-    assert told.keys() == {*KINDS, "planted"}
-    assert {kind: told[kind] for kind in KINDS} == dict.fromkeys(KINDS, "")
+def test_what_is_saved_takes_the_room_of_one_tensor(reported: dict[str, str]) -> None:
+    assert reported.keys() == {*KINDS, "planted"}
+    assert {kind: reported[kind] for kind in KINDS} == dict.fromkeys(KINDS, "")
 
 
-def test_a_writer_that_keeps_what_it_writes_is_caught(told: dict[str, str]) -> None:
-    assert "MemoryError" in told["planted"] or "can't allocate memory" in told["planted"]
+def test_a_writer_that_keeps_what_it_writes_is_caught(reported: dict[str, str]) -> None:
+    assert "MemoryError" in reported["planted"] or "can't allocate memory" in reported["planted"]

@@ -172,7 +172,7 @@ def test_what_is_not_supported_has_no_estimate(what: str) -> None:
     assert memory_estimate(config(training={"trains": what}), SIZES) is None
 
 
-def test_a_model_that_does_not_tell_has_no_estimate(tmp_path: Path) -> None:
+def test_a_model_of_unknown_shapes_has_no_estimate(tmp_path: Path) -> None:
     for part in BF16:
         (tmp_path / part).mkdir()
         (tmp_path / part / "config.json").write_text("{}")
@@ -215,7 +215,7 @@ def test_what_other_programs_use_is_said() -> None:
     assert "other programs use 12.0 GB" in found.message
 
 
-def test_the_savings_that_are_told_are_those_of_the_changed_config() -> None:
+def test_the_reported_savings_are_those_of_the_changed_config() -> None:
     (found,) = memory_problems(config(), SIZES, memory_of=card(free=12 * GB))
     saved = total(config()) - total(config(parts=with_part("unet", checkpointing="block")))
     assert f"(parts.unet.checkpointing) saves about {saved / 1e9:.1f} GB" in found.advice
@@ -226,13 +226,13 @@ def test_a_card_that_is_much_too_small_is_not_promised_anything() -> None:
     assert "still too much" in found.advice
 
 
-def test_a_fine_tune_is_told_of_its_optimizer() -> None:
+def test_a_fine_tune_gets_advice_on_its_optimizer() -> None:
     full = config(training={"trains": "full", "precision": "bfloat16", "batch_size": 1})
     (found,) = memory_problems(full, SIZES, memory_of=card(free=24 * GB))
     assert "Adafactor (training.optimizer.name)" in found.advice
 
 
-def test_a_fine_tune_is_told_of_a_fused_back_pass_and_stochastic_rounding() -> None:
+def test_a_fine_tune_gets_advice_on_fusing_and_stochastic_rounding() -> None:
     plain: dict[str, Any] = {"trains": "full", "precision": "bfloat16", "batch_size": 1}
     parts = {n: {**p, "train": n == "unet", "checkpointing": "block"} for n, p in BF16.items()}
     full = config(training=plain, parts=parts)
@@ -366,6 +366,6 @@ def test_a_tool_that_fails_is_no_answer(error: Exception) -> None:
     assert gpu_memory("auto", ask=ask) is None
 
 
-def test_budgets_are_told_without_torch() -> None:
+def test_budgets_are_reported_without_torch() -> None:
     code = "import sys, trainer.preflight.budget; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=PROGRAM_ROOT, check=False).returncode == 0
