@@ -37,7 +37,7 @@ def loss_of(folder: Path, model: Path, images: Path, dtype: str, precision: str)
 
 
 def test_every_weight_dtype_trains_in_every_precision(tiny_sd: Path, tmp_path: Path) -> None:
-    """Two 16-bit formats at once used to end in "The program made a mistake: mixed dtype"."""
+    """Two 16-bit formats at once used to end in an unexpected error ("mixed dtype")."""
     images = draw_folder(tmp_path / "images", sizes=[(64, 64)])
     exact = loss_of(tmp_path / "exact", tiny_sd, images, "float32", "float32")
     for dtype, precision in product(DTYPES, ("float32", "tfloat32", "bfloat16", "float16")):
