@@ -47,7 +47,7 @@ class PartWeights:
         loaded = sum(sorted(blocks.values())[-2:]) + (max(blocks.values(), default=0) if plan.trains == "full" else 0)
         return (resident + loaded) * plan.weight_bytes + count(self.adapter.values()) * adapter_bytes
 
-    def offloaded_prefixes(self, pattern: re.Pattern[str], fraction: float) -> tuple[str, ...]:
+    def offloaded_blocks(self, pattern: re.Pattern[str], fraction: float) -> tuple[str, ...]:
         """Return the prefixes of the blocks that are offloaded at this fraction; `pattern` matches block prefixes."""
         found = (pattern.match(name) for name in self.own)
         blocks = self._blocks(tuple(dict.fromkeys(match[0] for match in found if match)))
@@ -90,7 +90,7 @@ class Passes:
             return plan
         return replace(
             plan,
-            offloaded_prefixes=self.weights(part, plan).offloaded_prefixes(
+            offloaded_prefixes=self.weights(part, plan).offloaded_blocks(
                 self._memory.blocks[part], plan.offload_fraction
             ),
         )

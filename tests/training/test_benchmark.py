@@ -1,4 +1,4 @@
-"""The benchmark measures what it says: the same work in both loops, pair by pair. No time is asserted."""
+"""The benchmark: the same work in both loops, compared pair by pair. No time is asserted."""
 
 from __future__ import annotations
 
@@ -78,9 +78,7 @@ def test_what_saves_memory_is_measured_against_nothing_saved(
     assert f"{savings[waiting].peak_bytes / plain:.2f} of the memory" in row.value
 
 
-def test_a_step_s_time_memory_and_operations_are_told_beside_what_was_predicted(
-    tiny_sdxl: Path, tmp_path: Path
-) -> None:
+def test_a_step_s_time_memory_and_flops_are_reported_beside_the_estimate(tiny_sdxl: Path, tmp_path: Path) -> None:
     base = small_config(tmp_path, model=tiny_sdxl, images=tmp_path, general={"temp_device": "cpu:1"})
     base = demo_config(base, tmp_path, repeats=1, epochs=1000)
     images = full_size.draw_noise(tmp_path / "noise", num_images=2, side_px=64)
@@ -91,7 +89,7 @@ def test_a_step_s_time_memory_and_operations_are_told_beside_what_was_predicted(
     assert found.flops_per_second == found.step_flops / found.step_seconds
     assert 0.7 < found.predicted_bytes / found.peak_bytes < 1.3
     row = report._full_size_row("tiny SDXL", found)
-    assert f"{found.predicted_bytes / 2**30:.3f} were predicted" in row.value
+    assert f"estimated {found.predicted_bytes / 2**30:.3f} GiB" in row.value
 
 
 def test_the_weights_of_a_run_that_is_over_do_not_count_in_the_next_ones_peak(
@@ -149,21 +147,21 @@ def test_a_model_of_random_weights_has_the_published_shapes(
 
 
 def test_the_windows_own_figures_become_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {
+    reported = {
         "start_seconds": [1.0, 1.2, 1.1],
         "start_median_seconds": 1.1,
         "gaps": [
             {"phase": "training", "seconds": 30.0, "num_beats": 3, "p50_ms": 10.0, "p99_ms": 21.4, "max_ms": 40.0}
         ],
     }
-    done = subprocess.CompletedProcess([], 0, json.dumps(told, indent=1), "")
+    done = subprocess.CompletedProcess([], 0, json.dumps(reported, indent=1), "")
     monkeypatch.setattr(report.subprocess, "run", lambda *a, **k: done)
     start, gaps = report._window()
     assert start.value == "1.10 s (1.00 to 1.20)"
     assert (gaps.name, gaps.value) == ("window gaps, training", "p99 21 ms, max 40 ms over 30 s")
 
 
-def test_a_window_that_does_not_open_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_window_that_does_not_open_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     done = subprocess.CompletedProcess([], 1, "", "Traceback\nRuntimeError: there is no display\n")
     monkeypatch.setattr(report.subprocess, "run", lambda *a, **k: done)
     (row,) = report._window()

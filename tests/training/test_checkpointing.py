@@ -289,7 +289,7 @@ def test_without_gradients_nothing_is_computed_twice_or_sent_away(tiny_sd: Path,
 
 
 @pytest.mark.parametrize("mode", ["block", "whole"])
-def test_a_part_frozen_in_mid_run_goes_on(any_model: Path, mode: str) -> None:
+def test_freezing_a_part_during_a_run(any_model: Path, mode: str) -> None:
     """OneTrainer#549: all of the text encoder frozen, its layers still checkpointed."""
     family, [unet, *texts] = with_lora(any_model)
     frozen = {n: p for text in texts for n, p in text.parameters().items()}

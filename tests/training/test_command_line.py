@@ -38,17 +38,17 @@ def process(*arguments: str, cwd: Path = PROGRAM_ROOT) -> subprocess.Popen[str]:
     )
 
 
-def test_train_trains_and_tells_it_in_plain_lines(config_file: Path, tmp_path: Path) -> None:
+def test_train_trains_and_reports_it_in_plain_lines(config_file: Path, tmp_path: Path) -> None:
     with process("train", "config.json", "--set", "training.epochs=1", cwd=tmp_path) as child:
-        _, told = child.communicate(timeout=120)
-    assert child.returncode == 0, told
+        _, reported = child.communicate(timeout=120)
+    assert child.returncode == 0, reported
     assert (tmp_path / "out" / "lora.safetensors").is_file()
-    assert "training 3/3" in told
-    assert "Finished after 3 steps." in told
-    assert "\r" not in told
+    assert "training 3/3" in reported
+    assert "Finished after 3 steps." in reported
+    assert "\r" not in reported
 
 
-def test_ctrl_c_stops_in_order_and_resume_goes_on(config_file: Path, tmp_path: Path) -> None:
+def test_ctrl_c_stops_cleanly_and_resume_continues(config_file: Path, tmp_path: Path) -> None:
     # Without a cache the first line is that of the first step; the next would come ten seconds later.
     with process(
         "train", str(config_file), "--set", "training.epochs=500", "--set", "data.latent_cache=false"
@@ -61,20 +61,20 @@ def test_ctrl_c_stops_in_order_and_resume_goes_on(config_file: Path, tmp_path: P
         rest = child.stderr.read()
         child.wait(timeout=60)
     assert child.returncode == 130
-    assert "It can be resumed from here." in rest
+    assert "The run can be resumed from here." in rest
     [run_dir] = (tmp_path / "workspace" / "runs").iterdir()
     steps = int(rest.split("Stopped after ")[1].split()[0])
     with process("resume", str(run_dir), "--set", f"training.epochs={steps // 3 + 2}") as child:
-        _, told = child.communicate(timeout=120)
-    assert child.returncode == 0, told
-    assert f"Finished after {3 * (steps // 3 + 2)} steps." in told
+        _, reported = child.communicate(timeout=120)
+    assert child.returncode == 0, reported
+    assert f"Finished after {3 * (steps // 3 + 2)} steps." in reported
 
 
-def test_check_says_what_is_wrong_and_what_would_happen(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_the_problems_and_the_preview(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(config_file)]) == 0
-    told = capsys.readouterr().out
-    assert "5 images (3 at 64x64, 2 at 80x48), 0 for validation." in told
-    assert "3 steps in the first epoch, 6 in all." in told
+    reported = capsys.readouterr().out
+    assert "5 images (3 at 64x64, 2 at 80x48), 0 for validation." in reported
+    assert "3 steps in the first epoch, 6 in total." in reported
     assert main(["check", str(config_file), "--set", "model.base_model=nowhere", "--json"]) == 2
     data = json.loads(capsys.readouterr().out)
     assert [p["path"] for p in data["problems"] if p["severity"] == "error"] == ["model.base_model"]
@@ -86,10 +86,10 @@ def test_a_failed_run_has_its_exit_code(config_file: Path, capsys: pytest.Captur
     broken = config_file.parent / "empty" / "model_index.json"
     broken.write_text('{"_class_name": "StableDiffusionPipeline"}')
     with process("train", str(config_file), "--set", f"model.base_model={broken.parent}") as child:
-        _, told = child.communicate(timeout=60)
+        _, reported = child.communicate(timeout=60)
     assert child.returncode == 1
-    assert "unet/config.json is missing" in told
-    assert "Traceback" not in told
+    assert "unet/config.json is missing" in reported
+    assert "Traceback" not in reported
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_paths_are_resolved_against_where_the_user_stood(
     assert main(["check", "config.json"]) == 0
 
 
-def test_sample_paints_with_and_without_a_lora(
+def test_sample_generates_with_and_without_a_lora(
     config_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     prompt = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 3}
@@ -127,11 +127,11 @@ def test_sample_paints_with_and_without_a_lora(
     config = laid_over(load_file(config_file).config, {"training": {"learning_rate": 0.05}})
     lora = str(run(config).finished.model_path)
     with process("sample", str(config_file), "--out", str(tmp_path / "with"), *prompts, "--lora", lora) as child:
-        told, errors = child.communicate(timeout=60)
+        reported, errors = child.communicate(timeout=60)
     assert child.returncode == 0, errors
     capsys.readouterr()
     assert main(["sample", str(config_file), "--out", str(tmp_path / "plain"), *prompts]) == 0
-    images = [Path(path.strip()).read_bytes() for path in (told, capsys.readouterr().out)]
+    images = [Path(path.strip()).read_bytes() for path in (reported, capsys.readouterr().out)]
     assert images[0] != images[1]
 
 
@@ -160,13 +160,13 @@ def test_the_defaults_are_a_config() -> None:
 
 
 def test_a_reader_who_has_seen_enough_is_no_error(tiny_sd: Path) -> None:
-    """As in `inspect FILE | head -1`: the pipe is closed before everything is said."""
+    """As in `inspect FILE | head -1`: the pipe is closed before all lines are written."""
     with process("inspect", str(tiny_sd / "vae" / "diffusion_pytorch_model.safetensors")) as child:
         assert child.stdout is not None
         assert child.stderr is not None
         child.stdout.close()
-        told = child.stderr.read()
+        reported = child.stderr.read()
         child.wait(timeout=60)
     assert child.returncode == 0
-    assert "Traceback" not in told
-    assert "BrokenPipe" not in told
+    assert "Traceback" not in reported
+    assert "BrokenPipe" not in reported

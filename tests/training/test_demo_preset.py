@@ -107,7 +107,7 @@ def shown(ran: Ran, index: int, step: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("noise_seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in (100, 200))])
-def test_stock_diffusers_paints_zogs_and_all_else_as_before(ran: Ran, config: Config, noise_seed: int) -> None:
+def test_stock_diffusers_samples_zogs_and_all_else_as_before(ran: Ran, config: Config, noise_seed: int) -> None:
     torch.set_num_threads(1)
     pipeline = load_demo_pipeline(MODEL)
     prompts = fixed_prompts()[:12]

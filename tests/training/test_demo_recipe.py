@@ -99,7 +99,7 @@ def test_writes_a_pipeline_that_loads(made: tuple[Path, Watcher]) -> None:
     assert {tensor.dtype for tensor in weights_of(folder).values()} <= {torch.float16, torch.int64}
     pipeline = load_demo_pipeline(folder)
     assert [image.shape for image in sample_images(pipeline, ["a red circle"], num_steps=2)] == [(64, 64, 3)]
-    # Without the program's tokenizer the folder says what is missing, rather than loading with garbage ids.
+    # Without the program's tokenizer loading reports what is missing, rather than loading with garbage ids.
     index = json.loads((folder / "model_index.json").read_text())
     assert index["tokenizer"] == ["transformers", "CLIPTokenizer"]
 
@@ -166,7 +166,7 @@ def test_replaces_a_former_demo_model_but_nothing_else(tmp_path: Path) -> None:
     assert (folder / "unet").is_dir()
     (folder / "holiday.jpg").write_bytes(b"precious")
     watcher = Watcher()
-    with pytest.raises(DarkroomError, match="is no demo model"):
+    with pytest.raises(DarkroomError, match="is not a demo model"):
         make(folder, watcher=watcher)
     assert watcher.reports == []
     assert (folder / "holiday.jpg").read_bytes() == b"precious"

@@ -84,7 +84,7 @@ def test_an_operation_that_cannot_be_repeated_ends_the_run_with_a_sentence(
     if isinstance(ran.ending, RunFailed):
         assert not ran.of(StepFinished)
         assert "Deterministic mode is on, but torch's put_ has no deterministic implementation" in ran.ending.message
-        assert "Switch deterministic mode off" in ran.ending.advice
+        assert "Switch off deterministic mode" in ran.ending.advice
 
 
 def test_a_gpu_that_was_used_without_it_requires_a_restart() -> None:

@@ -1,4 +1,4 @@
-"""The dry run: what a run does later is tried before its first step, nothing of it stays, faults are told by name."""
+"""The dry run: every branch is tried before the first step without lasting effects, and errors name the branch."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ SAMPLE = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 3, "guid
 TRIED = [
     "a training step",
     "validation",
-    "painting a sample",
-    "saving on the way",
+    "sampling",
+    "saving during training",
     "saving the result",
     "writing a backup",
 ]
@@ -212,7 +212,7 @@ def test_the_comparison_sees_a_single_bit(config: Config, monkeypatch: pytest.Mo
     assert {d.split("/")[1] for d in found[0]} >= {"weights", "rng", "placement"}
 
 
-def test_everything_is_tried_in_this_order_and_tells_no_result(config: Config) -> None:
+def test_everything_is_tried_in_this_order_and_reports_no_result(config: Config) -> None:
     ran = run(config)
     tried = [e.detail for e in ran.of(PhaseChanged) if e.phase == "dry_run"]
     assert tried == TRIED
@@ -229,7 +229,7 @@ def test_what_is_off_is_not_tried(config: Config) -> None:
     quiet = {"sampling": {"every": never, "at_start": False, "at_end": False}, "validation": {"every": never}}
     ran = run(laid_over(config, quiet))
     tried = [e.detail for e in ran.of(PhaseChanged) if e.phase == "dry_run"]
-    assert tried == [t for t in TRIED if t not in ("validation", "painting a sample")]
+    assert tried == [t for t in TRIED if t not in ("validation", "sampling")]
 
 
 def test_every_part_is_tried_though_it_stops_later(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +269,7 @@ def failure_of(ran: Ran, what: str) -> RunFailed:
     """The sentence of a run that failed in the dry run, before any step and without a result."""
     assert isinstance(ran.ending, RunFailed)
     assert not [e for e in ran.events if isinstance(e, StepFinished | ModelSaved | BackupSaved)]
-    assert ran.ending.message.startswith(f"Before the training everything is tried once, and {what} failed. ")
+    assert ran.ending.message.startswith(f"The dry run before the training failed at {what}. ")
     assert ran.of(PhaseChanged)[-1] == PhaseChanged("dry_run", what)
     assert ran.ending.advice
     return ran.ending
@@ -288,17 +288,17 @@ def raising(error: Exception) -> Callable[..., Any]:
         ("a training step", Denoise, "loss"),
         ("a training step", torch.optim.AdamW, "step"),
         ("validation", ValidationCallback, "_measure"),
-        ("painting a sample", ImageSampler, "_denoise"),
-        ("painting a sample", StableDiffusion, "decode"),
+        ("sampling", ImageSampler, "_denoise"),
+        ("sampling", StableDiffusion, "decode"),
     ],
 )
-def test_a_fault_is_told_with_its_branch_and_details(
+def test_an_error_is_reported_with_its_branch_and_details(
     config: Config, monkeypatch: pytest.MonkeyPatch, what: str, place: type, name: str
 ) -> None:
-    monkeypatch.setattr(place, name, raising(RuntimeError("planted fault")))
+    monkeypatch.setattr(place, name, raising(RuntimeError("planted error")))
     failed = failure_of(run(config), what)
-    assert "planted fault" in failed.message
-    assert "RuntimeError: planted fault" in Path(failed.details_path).read_text()
+    assert "planted error" in failed.message
+    assert "RuntimeError: planted error" in Path(failed.details_path).read_text()
 
 
 def test_a_validation_image_that_is_gone_is_named(
@@ -314,12 +314,12 @@ def test_a_validation_image_that_is_gone_is_named(
 
     failed = failure_of(run(config, on_event=remove_it), "validation")
     assert "can no longer be read" in failed.message
-    assert not failed.details_path  # the sentence says it all
+    assert not failed.details_path  # the message is complete
 
 
 @pytest.mark.parametrize(
     ("what", "folder"),
-    [("saving on the way", "save"), ("painting a sample", "samples"), ("writing a backup", "backup")],
+    [("saving during training", "save"), ("sampling", "samples"), ("writing a backup", "backup")],
 )
 def test_a_folder_of_the_run_that_cannot_be_written_is_found_before_the_first_step(
     config: Config, what: str, folder: str
@@ -350,18 +350,18 @@ def test_a_result_that_cannot_be_written_is_found_and_the_former_one_stands(
     # Where it can be written the try replaces nothing: the run is stopped as soon as it is over.
     assert run(changed).finished.outcome == "finished"
     before = files_of(out)
-    stopped = run(changed, on_event=lambda e, send: send(Stop()) if told(e, "writing a backup") else None)
+    stopped = run(changed, on_event=lambda e, send: send(Stop()) if reported(e, "writing a backup") else None)
     assert stopped.finished.outcome == "stopped"
     assert files_of(out) == before
 
 
-def told(event: object, what: str) -> bool:
+def reported(event: object, what: str) -> bool:
     return isinstance(event, PhaseChanged) and event.detail == what
 
 
 @pytest.mark.parametrize("what", TRIED)
 def test_a_stop_takes_effect_between_two_branches(config: Config, what: str) -> None:
-    ran = run(config, on_event=lambda e, send: send(Stop()) if told(e, what) else None)
+    ran = run(config, on_event=lambda e, send: send(Stop()) if reported(e, what) else None)
     assert (ran.finished.outcome, ran.finished.step) == ("stopped", 0)
     tried = [e.detail for e in ran.of(PhaseChanged) if e.phase == "dry_run"]
     assert tried == TRIED[: TRIED.index(what) + 1]
@@ -374,7 +374,7 @@ def test_a_stop_takes_effect_between_two_branches(config: Config, what: str) -> 
     [
         ("a training step", StableDiffusion, "predict", "smaller batch or resolution"),
         ("validation", ValidationCallback, "_measure", "switch validation off"),
-        ("painting a sample", ImageSampler, "_denoise", "smaller samples"),
+        ("sampling", ImageSampler, "_denoise", "smaller samples"),
     ],
 )
 @pytest.mark.parametrize(
@@ -401,8 +401,8 @@ def test_a_loss_that_is_no_number_is_refused_at_the_beginning_only(
 
     monkeypatch.setattr(Denoise, "loss", broken)
     other = laid_over(config, {"general": {"workspace_dir": config.general.workspace_dir + "2"}})
-    assert "The loss is not a number." in failure_of(run(other), "a training step").message
-    # A run that has learned goes on as its loop would: such steps are passed over, and counted.
+    assert "The loss is NaN or infinite." in failure_of(run(other), "a training step").message
+    # A resumed run continues like its loop: such steps are skipped and counted.
     longer = laid_over(config, {"training": {"epochs": 2}})
     resumed = run(longer, resume_from=Path(finished.backup_path))
     assert resumed.of(StepFinished)[0].num_skipped == 1
@@ -429,7 +429,7 @@ def test_a_part_that_no_gradient_reaches_is_named(config: Config, monkeypatch: p
 
     monkeypatch.setattr(StableDiffusion, "encode_prompts", detached)
     failed = failure_of(run(config), "a training step")
-    assert "ext encoder is to be trained, but no gradient reaches it." in failed.message
+    assert "ext encoder is set to be trained, but no gradient reaches it." in failed.message
     assert not failed.details_path
 
 
@@ -459,9 +459,9 @@ def test_a_resumed_run_that_fails_in_it_keeps_its_backup_as_it_is(
     finished = run(config).finished
     backups = Path(finished.backup_path).parent
     before = files_of(backups)
-    monkeypatch.setattr(ImageSampler, "_denoise", raising(RuntimeError("planted fault")))
+    monkeypatch.setattr(ImageSampler, "_denoise", raising(RuntimeError("planted error")))
     longer = laid_over(config, {"training": {"epochs": 2}})
-    failed = failure_of(run(longer, resume_from=Path(finished.backup_path)), "painting a sample")
+    failed = failure_of(run(longer, resume_from=Path(finished.backup_path)), "sampling")
     assert failed.backup_path == finished.backup_path
     assert files_of(backups) == before
 

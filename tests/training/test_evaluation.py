@@ -21,7 +21,7 @@ class ScheduleFree(torch.optim.SGD):
 
     @torch.no_grad()
     def eval(self) -> None:
-        """Go where the weights are judged."""
+        """Move to the weights for evaluation."""
         assert self.is_training
         self.is_training = False
         for parameter in (p for g in self.param_groups for p in g["params"]):
@@ -78,7 +78,7 @@ def test_modes_and_weights_come_back(dtype: torch.dtype, breaks: bool) -> None:
 
 
 def test_without_the_copies_the_way_back_would_round() -> None:
-    """The fault that the copies are for."""
+    """The error that the copies prevent."""
     module, group = trained()
     optimizer: Any = evaluation_of(module, group).optimizer
     before = bits(module, group)

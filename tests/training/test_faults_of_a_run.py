@@ -171,13 +171,13 @@ def test_a_disk_that_is_full_everywhere_still_ends_the_run_with_a_sentence(
     def broken(self: Denoise, batch: Any, context: StepContext) -> StepLoss:
         if batch.step == 2:
             disk.is_full = True
-            raise ZeroDivisionError("planted fault")
+            raise ZeroDivisionError("planted error")
         return plain(self, batch, context)
 
     monkeypatch.setattr(Denoise, "loss", broken)
     ran = run(config)
     assert isinstance(ran.ending, RunFailed)
-    assert "planted fault" in ran.ending.message
+    assert "planted error" in ran.ending.message
     assert (ran.ending.details_path, ran.ending.backup_path) == ("", "")
     assert not (run_dir_of(ran) / "error.txt").exists()
     assert not (run_dir_of(ran) / LOCK_FILE).exists()
@@ -188,11 +188,11 @@ def test_a_folder_that_is_full_from_the_beginning_is_a_sentence(
 ) -> None:
     FullDisk(monkeypatch, tmp_path / "workspace", is_full=True)
     assert run(config).events[-1:] == [
-        RunFailed("The disk is full.", "Make room, then resume: the newest backup is complete.")
+        RunFailed("The disk is full.", "Free some space, then resume: the newest backup is complete.")
     ]
 
 
-def test_a_failure_that_cannot_be_described_is_still_told(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_that_cannot_be_described_is_still_reported(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     class StrangeError(Exception):
         def __str__(self) -> str:
             raise ValueError("no text")
@@ -251,7 +251,7 @@ def test_a_run_that_another_process_has_is_refused_and_left_alone(config: Config
     save_file(config, tmp_path / "long.json")
     command_line = [sys.executable, "-m", "trainer", "train", str(tmp_path / "long.json"), "--json-lines"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    told: list[Event] = []
+    reported: list[Event] = []
     backup, refused = "", Ran()
     with subprocess.Popen(
         command_line, cwd=PROGRAM_ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -261,7 +261,7 @@ def test_a_run_that_another_process_has_is_refused_and_left_alone(config: Config
         for line in process.stdout:
             event = from_line(line)
             assert event is not None
-            told.append(event)
+            reported.append(event)
             commands: tuple[Command, ...] = ()
             if isinstance(event, StepFinished) and event.step == 1:
                 commands = (BackupNow(),)
@@ -276,9 +276,9 @@ def test_a_run_that_another_process_has_is_refused_and_left_alone(config: Config
     [failed] = refused.events
     assert isinstance(failed, RunFailed)
     assert f"in use by another process (process {process.pid} " in failed.message
-    finished = told[-1]
+    finished = reported[-1]
     assert isinstance(finished, RunFinished)
     run_dir = Path(finished.backup_path).parent.parent
     assert not {LOCK_FILE, "error.txt"} & {p.name for p in run_dir.iterdir()}
-    kept = [e for e in told if not isinstance(e, CacheProgress | SampleProgress | DownloadProgress)]
+    kept = [e for e in reported if not isinstance(e, CacheProgress | SampleProgress | DownloadProgress)]
     assert [from_line(line) for line in (run_dir / EVENTS_FILE).read_text().splitlines()] == kept

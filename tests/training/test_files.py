@@ -149,7 +149,7 @@ def jobs_in(folder: Path) -> list[ImageJob]:
     ]
 
 
-def test_a_build_can_stop_anywhere_and_goes_on(tmp_path: Path) -> None:
+def test_a_build_can_stop_anywhere_and_continue(tmp_path: Path) -> None:
     jobs = jobs_in(draw_folder(tmp_path / "images", sizes=[(64, 64)] * 7))
     store, encoded = CacheStore(tmp_path / "cache"), []
 

@@ -60,7 +60,7 @@ NOW = datetime(2026, 1, 1)
 
 
 @pytest.mark.parametrize("form", ["single_file", "diffusers"])
-def test_stock_diffusers_paints_the_trainers_sample(config: Config, tmp_path: Path, form: str) -> None:
+def test_stock_diffusers_generates_the_trainers_sample(config: Config, tmp_path: Path, form: str) -> None:
     destination = tmp_path / ("tuned.safetensors" if form == "single_file" else "tuned")
     changes = {
         "output": {"model_format": form, "destination": str(destination)},
@@ -213,10 +213,10 @@ def test_a_broken_result_replaces_no_model(sd_config: Config, tmp_path: Path, mo
 
 @pytest.mark.parametrize(
     ("destination", "form", "words"),
-    [("model.safetensors", "diffusers", "names a file"), ("folder", "single_file", "does not end in .safetensors"),
-     ("full", "diffusers", "holds no model")],
+    [("model.safetensors", "diffusers", "is a file, but"), ("folder", "single_file", "does not end in .safetensors"),
+     ("full", "diffusers", "folder without a model")],
 )  # fmt: skip
-def test_a_place_that_does_not_fit_the_form_is_told(
+def test_a_destination_that_does_not_fit_the_format_is_reported(
     sd_config: Config, tmp_path: Path, destination: str, form: str, words: str
 ) -> None:
     (tmp_path / "full").mkdir()
@@ -235,7 +235,7 @@ def test_float16_is_not_rounded_stochastically(sd_config: Config) -> None:
 
 
 @pytest.mark.parametrize("trains", ["adapter", "full"])
-def test_trigger_words_and_an_image_stand_in_the_file(sd_config: Config, tmp_path: Path, trains: str) -> None:
+def test_trigger_words_and_an_image_are_in_the_file(sd_config: Config, tmp_path: Path, trains: str) -> None:
     changed = laid_over(
         sd_config,
         {

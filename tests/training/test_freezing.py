@@ -1,4 +1,4 @@
-"""Parts that stop learning in mid-run: no crash, frozen weights stay, the others go on, nothing left ends in order."""
+"""Parts whose training stops during a run: their weights stay, the others continue, and without any the run ends."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def parts_of(names: Any) -> set[str]:
         possible=lambda model, *row: row[2] in (*TRAINED[model], "everything"),
     ),
 )  # fmt: skip
-def test_parts_stop_and_the_others_go_on(
+def test_parts_stop_and_the_others_continue(
     request: pytest.FixtureRequest,
     straight_runs: StraightRuns,
     model: str,
@@ -158,14 +158,14 @@ def test_parts_stop_and_the_others_go_on(
     straight = straight_runs.of(case, request.getfixturevalue(model))
     assert_it_ran_to_its_end(case, straight.ran)
     assert_what_is_frozen_stays(case, straight.ran)
-    assert_it_is_told(case, straight.ran)
+    assert_it_is_reported(case, straight.ran)
     if start == "fresh":
         return
-    # The run of nothing has no step after its stop: there the last backup is gone on from.
+    # The run without trained parts has no step after its stop: it resumes from its last backup.
     step = 1 if start == "before" else case.at_stop + (1 if case.remaining else 0)
     resumed = ticking_run(straight.config, backup_of(straight.ran, step))
     assert_it_ran_to_its_end(case, resumed)
-    assert_it_is_told(case, resumed)
+    assert_it_is_reported(case, resumed)
     for kind in ("weights", "ema", "optimizer"):
         assert_equal_tensors(
             load_file(Path(straight.ran.finished.backup_path) / f"{kind}.safetensors"),
@@ -177,7 +177,7 @@ def assert_it_ran_to_its_end(case: Case, ran: Ran) -> None:
     """It finished, or ended early because nothing was left, and in both cases left its result."""
     ending = ("finished", LAST_STEP) if case.remaining else ("nothing_left", case.at_stop)
     assert (ran.finished.outcome, ran.finished.step) == ending
-    assert ("Every part has stopped learning" in ran.finished.message) == (not case.remaining)
+    assert ("Training of every part has stopped" in ran.finished.message) == (not case.remaining)
     assert [m.path for m in ran.of(ModelSaved) if m.is_final] == [ran.finished.model_path]
     assert Path(ran.finished.model_path).is_file()
 
@@ -195,8 +195,8 @@ def assert_what_is_frozen_stays(case: Case, ran: Ran) -> None:
     assert parts_of(tensors_of(ran, case.at_stop, "optimizer")) == set(case.remaining)
 
 
-def assert_it_is_told(case: Case, ran: Ran) -> None:
-    """Every step and the window say what learns, and the log says once of each part that it stopped."""
+def assert_it_is_reported(case: Case, ran: Ran) -> None:
+    """Every step and the window show the trained parts, and the log reports the stop of each part once."""
     state = RunState()
     for event in ran.events:
         state = fold(state, event, 0.0)
@@ -206,11 +206,11 @@ def assert_it_is_told(case: Case, ran: Ran) -> None:
             assert set(event.learning_rates) == set(learns)
     [started] = ran.of(RunStarted)
     assert started.trained_parts == (case.trained if started.first_step < case.at_stop else case.remaining)
-    told = [w.message for w in ran.of(WarningRaised) if "stopped learning" in w.message]
-    assert len(told) == len(case.trained) - len(case.remaining)
+    reported = [w.message for w in ran.of(WarningRaised) if "has stopped as set" in w.message]
+    assert len(reported) == len(case.trained) - len(case.remaining)
     when = f"at step {case.at_stop}." if started.first_step < case.at_stop else "before this point."
-    assert all(message.endswith(when) for message in told)
-    assert sum("stopped learning" in line.text for line in state.log) >= len(told)
+    assert all(message.endswith(when) for message in reported)
+    assert sum("has stopped as set" in line.text for line in state.log) >= len(reported)
 
 
 def test_resumed_at_the_stop_ends_bit_equal(straight_runs: StraightRuns, tiny_sd: Path) -> None:
@@ -268,13 +268,13 @@ def test_a_run_with_nothing_left_has_the_exit_code_of_one_that_went_well(
     parts = {"unet": stop, "text_encoder": stop}
     save_file(small_config(tmp_path, model=tiny_sd, images=images, parts=parts), tmp_path / "config.json")
     assert main(["train", str(tmp_path / "config.json")]) == 0
-    assert "Every part has stopped learning; ended after 1 steps." in capsys.readouterr().err
+    assert "Training of every part has stopped; the run ended after 1 steps." in capsys.readouterr().err
 
 
 def test_a_part_that_is_forgotten_to_be_frozen_is_caught(
     tiny_sd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Planted: the group counts as frozen, but its parameters go on learning."""
+    """Planted: the group counts as frozen, but its parameters are still trained."""
     monkeypatch.setattr(freezing, "freeze", lambda group, optimizer: setattr(group, "is_training", False))
     case = Case("tiny_sd", "adapter", "off", "text_encoder", "step")
     ran = ticking_run(case.config(tiny_sd, draw_folder(tmp_path / "images", sizes=SIZES), tmp_path))

@@ -68,7 +68,7 @@ def test_a_damaged_file_is_reported_in_a_sentence(model: Path, content: bytes) -
         ({"rescale_betas_zero_snr": True}, "epsilon with zero terminal SNR"),
     ],
 )
-def test_an_untrainable_prediction_type_is_refused(model: Path, settings: dict[str, Any], said: str) -> None:
+def test_a_prediction_type_that_cannot_be_trained_is_refused(model: Path, settings: dict[str, Any], said: str) -> None:
     file = model / "scheduler" / "scheduler_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | settings))
     with pytest.raises(DarkroomError, match=said):
@@ -77,7 +77,7 @@ def test_an_untrainable_prediction_type_is_refused(model: Path, settings: dict[s
 
 def test_an_inpainting_model_is_refused(model: Path) -> None:
     tiny_unet(in_channels=9).save_pretrained(model / "unet", safe_serialization=True)
-    with pytest.raises(DarkroomError, match="9 channels"):
+    with pytest.raises(DarkroomError, match="9 input channels"):
         load(str(model), dtypes={})
 
 
@@ -190,7 +190,7 @@ def test_a_download_reports_its_progress_and_can_be_stopped(
 
 
 def test_a_tokenizer_that_changed_on_disk_is_read_anew(tmp_path: Path) -> None:
-    """Built ones are cached by the content of their files, not by their path."""
+    """The cache key is the content of the files, not their path."""
     vocabulary = clip_vocabulary()
     folder = tmp_path / "tokenizer"
     folder.mkdir()

@@ -31,4 +31,4 @@ def test_a_file_that_appears_on_the_way(tiny_sd: Path, images: Path, tmp_path: P
     assert ran.finished.model_path == str(kept if never else destination)
     assert Path(ran.finished.model_path).stat().st_size > 1000
     assert (destination.read_bytes() == b"precious") is never
-    assert any("no file may be replaced" in w.message for w in ran.of(WarningRaised)) is never
+    assert any("must not be replaced" in w.message for w in ran.of(WarningRaised)) is never

@@ -39,7 +39,7 @@ OWNERS = (StableDiffusion, StableDiffusionXL, Placement, Stepper, Training, Ema,
 # Which event a stop follows; the others end by themselves.
 STOPS: dict[str, Callable[[Event], bool]] = {
     "stopped in mid-epoch": lambda e: isinstance(e, StepFinished) and e.step == 1,
-    "stopped while painting": lambda e: isinstance(e, SampleProgress) and e.done == 1,
+    "stopped while sampling": lambda e: isinstance(e, SampleProgress) and e.done == 1,
     "stopped while caching": lambda e: isinstance(e, CacheProgress) and e.done == 2,
 }
 ENDINGS = [*STOPS, "failed", "failed while it began", "finished"]
@@ -73,7 +73,7 @@ def run_to(ending: str, config: Config, monkeypatch: pytest.MonkeyPatch) -> Ran:
     def broken(self: Denoise, batch: Any, context: StepContext) -> StepLoss:
         step_loss = plain(self, batch, context)
         if ending == "failed while it began" or batch.step == 1:
-            raise ZeroDivisionError("planted fault")
+            raise ZeroDivisionError("planted error")
         return step_loss
 
     with monkeypatch.context() as patched:
@@ -141,7 +141,7 @@ def tensors_alive() -> Iterator[torch.Tensor]:
 
 def files_held(*folders: Path) -> set[str]:
     """Return the files under these folders that this process has open or mapped."""
-    process = psutil.Process()  # macOS tells no maps
+    process = psutil.Process()  # macOS has no memory maps
     held = [f.path for f in process.open_files()] + [m.path for m in getattr(process, "memory_maps", list)()]
     return {path for path in held if any(Path(path).is_relative_to(folder) for folder in folders)}
 
@@ -180,7 +180,7 @@ def test_nothing_of_a_run_is_left(
 def test_what_is_kept_would_be_found(
     tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Planted: somebody keeps the training of a run."""
+    """Planted: a reference keeps the training of a run."""
     kept: list[Prepared] = []
     plain = training_run.dry_run
     monkeypatch.setattr(training_run, "dry_run", lambda prepared: (kept.append(prepared), plain(prepared)))

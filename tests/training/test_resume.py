@@ -70,7 +70,7 @@ def hard_config(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
 
 def process(*arguments: str, kill_after_step: int | None = None) -> tuple[int, list[dict[str, Any]]]:
-    """Run the command line; kill it with SIGKILL as soon as it tells of a step. Returns exit code and events."""
+    """Run the command line; kill it with SIGKILL as soon as it reports a step. Returns exit code and events."""
     command = [sys.executable, "-m", "trainer", *arguments, "--json-lines"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     events = []
@@ -94,10 +94,10 @@ def run_dir_of(config: Config) -> Path:
 
 
 def steps_of(events: list[dict[str, Any]]) -> dict[int, tuple[object, ...]]:
-    """What each step told, apart from how fast it was."""
-    told = ("epoch", "epoch_step", "epoch_steps", "loss", "smoothed_loss", "gradient_norm", "num_skipped")
+    """What each step reported, apart from how fast it was."""
+    reported = ("epoch", "epoch_step", "epoch_steps", "loss", "smoothed_loss", "gradient_norm", "num_skipped")
     return {
-        e["step"]: (*(e[name] for name in told), tuple(e["learning_rates"].items()))
+        e["step"]: (*(e[name] for name in reported), tuple(e["learning_rates"].items()))
         for e in events
         if e["event"] == "StepFinished"
     }
@@ -185,12 +185,12 @@ def test_stopped_in_mid_window_and_resumed_ends_bit_equal(
     assert_equal_tensors(straight.weights, resumed.weights)
 
 
-def test_a_finished_run_says_so_and_goes_on_with_more_epochs(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+def test_a_finished_run_reports_it_and_resumes_with_more_epochs(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     config = small_config(tmp_path, model=tiny_sd, images=images)
     finished = run(config).finished
     again = run(config, resume_from=Path(finished.backup_path))
     assert again.finished.outcome == "already_complete"
-    assert "complete already" in again.finished.message
+    assert "already complete" in again.finished.message
     assert not again.of(StepFinished)
     longer = laid_over(config, {"training": {"epochs": 3}})
     resumed = run(longer, resume_from=Path(finished.backup_path))
@@ -220,7 +220,7 @@ def test_a_damaged_backup_is_refused(tiny_sd: Path, images: Path, tmp_path: Path
     assert "weights.safetensors" in ending.message
 
 
-def test_images_that_changed_since_the_backup_are_told(tiny_sd: Path, tmp_path: Path) -> None:
+def test_images_that_changed_since_the_backup_are_reported(tiny_sd: Path, tmp_path: Path) -> None:
     folder = draw_folder(tmp_path / "images", sizes=[(64, 64)] * 4)
     config = small_config(tmp_path, model=tiny_sd, images=folder)
     finished = run(config).finished

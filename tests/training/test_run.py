@@ -140,14 +140,14 @@ def test_a_stop_while_caching_leaves_a_usable_cache(config: Config, tmp_path: Pa
     assert {e: e.stat().st_mtime_ns for e in entries} == stamps
 
 
-def test_a_stop_while_painting_takes_effect_before_the_next_denoising_step(config: Config, images: Path) -> None:
+def test_a_stop_while_sampling_takes_effect_before_the_next_denoising_step(config: Config, images: Path) -> None:
     first = run(watched(config, images), on_event=stop_at(lambda e: isinstance(e, SampleProgress) and e.done == 1))
     assert first.finished.outcome == "stopped"
     assert [e.done for e in first.of(SampleProgress)] == [0, 1]
     assert not first.of(SampleReady)
 
 
-def test_a_stop_while_painting_after_a_step_keeps_that_step(config: Config, images: Path) -> None:
+def test_a_stop_while_sampling_after_a_step_keeps_that_step(config: Config, images: Path) -> None:
     changed = laid_over(watched(config, images), {"sampling": {"at_start": False}})
     ran = run(changed, on_event=stop_at(lambda e: isinstance(e, SampleProgress)))
     assert ran.finished.outcome == "stopped"
@@ -188,7 +188,7 @@ def test_a_last_step_that_is_due_is_backed_up_once(config: Config) -> None:
     assert ran.finished.backup_path == saved[-1].path
 
 
-def test_a_pause_waits_and_goes_on(config: Config) -> None:
+def test_a_pause_waits_and_continues(config: Config) -> None:
     resumed = threading.Event()
 
     def pause(event: Event, send: Send) -> None:
@@ -196,11 +196,11 @@ def test_a_pause_waits_and_goes_on(config: Config) -> None:
             send(Pause())
         if isinstance(event, PhaseChanged) and event.phase == "paused":
 
-            def go_on() -> None:
+            def unpause() -> None:
                 resumed.set()
                 send(Resume())
 
-            threading.Thread(target=go_on).start()
+            threading.Thread(target=unpause).start()
 
     ran = run(config, on_event=pause)
     assert resumed.is_set()
@@ -285,14 +285,14 @@ def test_a_fault_ends_as_a_sentence_with_details_in_the_runs_folder(
 
     def broken(self: Denoise, batch: Any, context: StepContext) -> StepLoss:
         if batch.step == 2:
-            raise ZeroDivisionError("planted fault")
+            raise ZeroDivisionError("planted error")
         return plain(self, batch, context)
 
     monkeypatch.setattr(Denoise, "loss", broken)
     ending = run(config).ending
     assert isinstance(ending, RunFailed)
-    assert "planted fault" in ending.message
-    assert "ZeroDivisionError: planted fault" in Path(ending.details_path).read_text()
+    assert "planted error" in ending.message
+    assert "ZeroDivisionError: planted error" in Path(ending.details_path).read_text()
     # The two full steps before it are not lost.
     monkeypatch.undo()
     resumed = run(config, resume_from=Path(ending.backup_path))
@@ -408,7 +408,7 @@ def test_layers_that_no_gradient_can_reach_are_refused(config: Config) -> None:
     changed = {"model": {"clip_skip": 3}, "parts": {"unet": {"train": False}}}
     ran = run(laid_over(config, changed))
     assert isinstance(ran.ending, RunFailed)
-    assert "none of its layers can learn" in ran.ending.message
+    assert "none of its layers can be trained" in ran.ending.message
 
 
 def ran_losses(ran: Ran) -> list[float | None]:

@@ -1,4 +1,4 @@
-"""When samples are painted, and where they are shown."""
+"""When samples are generated, and where they are shown."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_samples_may_stay_out_of_tensorboard(
 
 
 def fail_after_the_dry_run(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    """Plant a failure into the painting of samples, but not of the one that is tried before the training."""
+    """Make sampling fail, except for the sample of the dry run."""
     plain = ImageSampler.sample
 
     def sample(self: ImageSampler, *arguments: Any, most_steps: int | None = None, **options: Any) -> Any:

@@ -33,7 +33,7 @@ def test_sizes_go_with_their_prompts_and_not_into_the_cache() -> None:
 
 # An image scaled to 128x64 px of which 64 in the middle are kept, one scaled to 64x96, one that fits.
 SIZES = [(256, 128), (100, 150), (64, 64)]
-SIZES = [[128, 256, 0, 32, 64, 64], [150, 100, 16, 0, 64, 64], [64, 64, 0, 0, 64, 64]]
+EXPECTED = [[128, 256, 0, 32, 64, 64], [150, 100, 16, 0, 64, 64], [64, 64, 0, 0, 64, 64]]
 
 
 @pytest.fixture
@@ -77,9 +77,9 @@ def test_sizes_and_crops_are_those_of_the_images(
     )
     assert run(config).finished.outcome == "finished"
     trained = [row for with_gradients, rows in sizes if with_gradients for row in rows]
-    assert sorted(trained) == sorted(SIZES)
+    assert sorted(trained) == sorted(EXPECTED)
     looked_at = [rows for with_gradients, rows in sizes if not with_gradients]
     validated = [rows for rows in looked_at if len(rows) == 3]
     assert validated
-    assert all(sorted(rows) == sorted(SIZES) for rows in validated)
+    assert all(sorted(rows) == sorted(EXPECTED) for rows in validated)
     assert [rows for rows in looked_at if len(rows) == 2] == [[[64, 96, 0, 0, 64, 96]] * 2]

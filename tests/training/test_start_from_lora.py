@@ -39,7 +39,7 @@ LOKR = {"name": "lokr", "rank": 1, "use_tucker": True}
 
 
 @pytest.mark.parametrize(("form", "adapter"), [("kohya", {}), ("diffusers", {}), ("kohya", LOKR)])
-def test_it_goes_on_where_the_file_ended(config: Config, tmp_path: Path, form: str, adapter: dict[str, Any]) -> None:
+def test_it_continues_where_the_file_ended(config: Config, tmp_path: Path, form: str, adapter: dict[str, Any]) -> None:
     if adapter:
         config, _ = set_path(config, "adapter", {"alpha": 2.0, "layers": "all", **adapter})
     file, first = trained_file(config, tmp_path / "first.safetensors", format=form)
@@ -75,7 +75,7 @@ def test_what_does_not_fit_is_said(tiny_sd: Path, images: Path, tmp_path: Path) 
     assert "which this run leaves out" in fewer
 
 
-def test_a_file_that_is_no_lora_is_told_before_the_run(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_lora_is_reported_before_the_run(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     config = small_config(tmp_path, model=tiny_sd, images=images)
     wrong = laid_over(config, {"adapter": {"start_from": str(tiny_sd / "vae" / "diffusion_pytorch_model.safetensors")}})
     assert [e.path for e in check(wrong).errors] == ["adapter.start_from"]

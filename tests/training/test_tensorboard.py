@@ -39,7 +39,7 @@ def read(ran: Ran) -> EventAccumulator:
 def test_numbers_and_samples_are_there(config: Config) -> None:
     ran = run(config)
     log, steps = read(ran), ran.of(StepFinished)
-    for tag, told in (
+    for tag, reported in (
         ("loss/train_step", [s.loss for s in steps]),
         ("smooth_loss/train_step", [s.smoothed_loss for s in steps]),
         ("gradient_norm", [s.gradient_norm for s in steps]),
@@ -47,7 +47,7 @@ def test_numbers_and_samples_are_there(config: Config) -> None:
     ):
         kept = log.Scalars(tag)
         assert [k.step for k in kept] == [s.step for s in steps]
-        np.testing.assert_allclose([k.value for k in kept], told, rtol=1e-6)
+        np.testing.assert_allclose([k.value for k in kept], reported, rtol=1e-6)
     validations = ran.of(ValidationFinished)
     assert len(validations) > 0
     np.testing.assert_allclose([k.value for k in log.Scalars("loss/validation")], [v.loss for v in validations], 1e-6)
@@ -57,8 +57,8 @@ def test_numbers_and_samples_are_there(config: Config) -> None:
         "loss/validation_at_timestep/250": [v.by_timestep["250"] for v in validations],
         "loss/validation_at_timestep/750": [v.by_timestep["750"] for v in validations],
     }
-    for tag, told in tags.items():
-        np.testing.assert_allclose([k.value for k in log.Scalars(tag)], told, 1e-6)
+    for tag, reported in tags.items():
+        np.testing.assert_allclose([k.value for k in log.Scalars(tag)], reported, 1e-6)
     sampled = ran.of(SampleReady)
     (tag,) = log.Tags()["images"]
     assert tag == f"samples/{Path(sampled[0].path).parent.name}"
@@ -68,12 +68,12 @@ def test_numbers_and_samples_are_there(config: Config) -> None:
             np.testing.assert_array_equal(np.asarray(seen), np.asarray(file))
 
 
-def test_a_resumed_run_goes_on_in_the_same_charts(config: Config) -> None:
+def test_a_resumed_run_continues_in_the_same_charts(config: Config) -> None:
     first = run(config)
     longer = laid_over(config, {"training": {"epochs": 2}})
     second = run(longer, resume_from=Path(first.finished.backup_path))
-    told = [s.step for s in (*first.of(StepFinished), *second.of(StepFinished))]
-    assert [k.step for k in read(second).Scalars("loss/train_step")] == told == list(range(1, len(told) + 1))
+    reported = [s.step for s in (*first.of(StepFinished), *second.of(StepFinished))]
+    assert [k.step for k in read(second).Scalars("loss/train_step")] == reported == list(range(1, len(reported) + 1))
 
 
 def test_the_reward_is_there_as_followed_and_as_measured(config: Config) -> None:
@@ -90,11 +90,11 @@ def test_the_reward_is_there_as_followed_and_as_measured(config: Config) -> None
     )
     log, steps, measured = read(ran), ran.of(StepFinished), ran.of(RewardMeasured)
     assert len(measured) == 2
-    for tag, told in (
+    for tag, reported in (
         ("reward/train_step", [s.metrics["reward"] for s in steps]),
         ("reward/brightness/train_step", [s.metrics["reward/brightness"] for s in steps]),
         ("reward/measured/followed", [m.followed for m in measured]),
         ("reward/measured/held_out", [m.held_out for m in measured]),
         ("reward/measured/contrast", [m.by_reward_model["contrast"] for m in measured]),
     ):
-        assert [s.value for s in log.Scalars(tag)] == pytest.approx(told), tag
+        assert [s.value for s in log.Scalars(tag)] == pytest.approx(reported), tag

@@ -150,7 +150,7 @@ def test_preflight_has_an_estimate_without_a_vae(config: Config) -> None:
     uncached = laid_over(config, {"data": {"latent_cache": False}})
     assert memory_estimate(uncached, sizes) is not None
     [problem] = memory_problems(uncached, sizes, memory_of=lambda device: GpuMemory(10**5, 10**5))
-    assert "more than there is room for" in problem.message
+    assert "does not fit in the GPU's memory" in problem.message
 
 
 def test_phases_forms_and_rules_know_its_parts_alone(config: Config) -> None:

@@ -87,19 +87,19 @@ def play(monkeypatch: pytest.MonkeyPatch, losses: dict[int, float], otherwise: f
     monkeypatch.setattr(ValidationCallback, "_measured", measured)
 
 
-def told(ran: Ran) -> list[Event]:
-    """What a run tells of its training."""
+def reported(ran: Ran) -> list[Event]:
+    """The events of a run about its training."""
     numbers = ("epoch", "epoch_step", "step", "loss", "smoothed_loss", "gradient_norm", "learning_rates")
     return [tuple(getattr(e, n) for n in numbers) for e in ran.of(StepFinished)]  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("any_model", ["tiny_sd", "tiny_sdxl"], indirect=True)
 def test_training_with_validation_ends_bit_equal(any_model: Path, images: Path, held_out: Path, tmp_path: Path) -> None:
-    """Weights, averages, optimizer and what every step told; dropout, averages and checkpointing on."""
+    """Weights, EMA, optimizer and the metrics of every step; with dropout, EMA and checkpointing."""
     config = laid_over(small_config(tmp_path, model=any_model, images=images), HARD)
     without, beside = run(config), run(validated(config, held_out, keep_best=True))
     assert len(beside.of(ValidationFinished)) == 1 + len(beside.of(StepFinished))
-    assert told(without) == told(beside)
+    assert reported(without) == reported(beside)
     ours, theirs = (Path(r.finished.backup_path) for r in (without, beside))
     for name in ("weights", "ema", "optimizer"):
         assert_equal_tensors(load_file(ours / f"{name}.safetensors"), load_file(theirs / f"{name}.safetensors"))
@@ -145,17 +145,17 @@ def test_caches_and_the_order_of_batches_change_no_number(
 def test_two_validations_of_the_same_weights_give_the_same_numbers(config: Config, held_out: Path) -> None:
     """One after the other, and once more in a run that is resumed."""
     twice: list[ValidationFinished] = []
-    plain = ValidationCallback._tell
+    plain = ValidationCallback._report
     hard = laid_over(validated(laid_over(config, HARD), held_out), ONE_EPOCH)
 
-    def tell(self: ValidationCallback, result: ValidationFinished) -> None:
+    def report_again(self: ValidationCallback, result: ValidationFinished) -> None:
         plain(self, result)
         again = validation.summarise(self._measured(), result.step, self.search.best, counts=True)
         assert measured(again) == measured(result)
         twice.append(again)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ValidationCallback, "_tell", tell)
+        patch.setattr(ValidationCallback, "_report", report_again)
         first = run(hard)
     assert len(twice) == len(first.of(ValidationFinished)) > 2
 
@@ -294,13 +294,12 @@ def test_the_run_stops_early_and_saves(config: Config, held_out: Path, monkeypat
     ran = run(validated(longer, held_out, early_stopping_patience=2))
     assert (ran.finished.outcome, ran.finished.step) == ("stopped_early", 5)
     assert (
-        ran.finished.message
-        == "Stopped early after 5 steps: 2 validations in a row were not better than that of step 3."
+        ran.finished.message == "Stopped early after 5 steps: 2 validations in a row did not improve on that of step 3."
     )
     assert ran.of(ModelSaved)[-1].is_final
     assert Path(ran.finished.model_path).is_file()
     assert Path(ran.finished.backup_path).is_dir()
-    # Resumed as it is it ends again; with more patience it goes on.
+    # Resumed with the same settings it ends again; with more patience it continues.
     again = run(validated(longer, held_out, early_stopping_patience=2), resume_from=Path(ran.finished.backup_path))
     assert (again.finished.outcome, again.finished.step) == ("stopped_early", 5)
     patient = run(validated(longer, held_out, early_stopping_patience=3), resume_from=Path(ran.finished.backup_path))
@@ -355,8 +354,8 @@ def test_a_resumed_run_knows_the_best_and_how_long_ago(
     second = run(halves, resume_from=Path(first.finished.backup_path))
     assert (second.finished.outcome, second.finished.step) == ("stopped_early", 5)
     assert second.finished.message == straight.finished.message
-    told_twice = [*first.of(ValidationFinished), *second.of(ValidationFinished)]
-    assert told_twice == straight.of(ValidationFinished)
+    reported_twice = [*first.of(ValidationFinished), *second.of(ValidationFinished)]
+    assert reported_twice == straight.of(ValidationFinished)
     states = [json.loads((Path(r.finished.backup_path) / "state.json").read_text()) for r in (straight, second)]
     assert states[0]["validation"] == states[1]["validation"]
     assert kept(first) == [1, 2]
@@ -372,7 +371,7 @@ def test_losses_on_other_noise_levels_are_not_compared(
     first = run(laid_over(validated(config, held_out), ONE_EPOCH))
     longer = laid_over(validated(config, held_out, num_timesteps=3), {"training": {"epochs": 2}})
     second = run(longer, resume_from=Path(first.finished.backup_path))
-    assert any("the search for the best begins again" in w.message for w in second.of(WarningRaised))
+    assert any("The search for the best model starts again" in w.message for w in second.of(WarningRaised))
     assert second.of(ValidationFinished)[0].is_best
     same = run(laid_over(validated(config, held_out), {"training": {"epochs": 2}}),
                resume_from=Path(first.finished.backup_path))  # fmt: skip
@@ -392,7 +391,7 @@ def test_a_backup_from_before_there_was_a_best_is_resumed(config: Config, held_o
 def test_a_best_that_could_not_be_written_is_tried_again(
     config: Config, held_out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run breaks off; resumed, it measures that step anew and keeps it."""
+    """The run fails; resumed, it repeats that validation and keeps the best."""
     from trainer.callbacks.saving import SavingCallback
 
     play(monkeypatch, {1: 0.5}, otherwise=0.7)

@@ -1,4 +1,4 @@
-"""Backups on disk: whole or not at all, found by any path that means one, damage told."""
+"""Backups on disk: whole or not at all, found by any path that means one, damage reported."""
 
 from __future__ import annotations
 

@@ -100,10 +100,10 @@ def test_a_pause_taken_back_at_once_is_none() -> None:
 
 
 class Waiter:
-    """A thread that is waiting at the desk, told by events and not by the clock."""
+    """A thread that waits at the desk, synchronized by events and not by the clock."""
 
     def __init__(self, desk: CommandDesk) -> None:
-        self.told: list[bool] = []
+        self.reported: list[bool] = []
         self.outcome: object = None
         self._waits = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(desk,), daemon=True)
@@ -112,14 +112,14 @@ class Waiter:
 
     def _run(self, desk: CommandDesk) -> None:
         try:
-            desk.check(self._tell)
+            desk.check(self._report)
         except StopRequested:
             self.outcome = "stopped"
         else:
-            self.outcome = "went on"
+            self.outcome = "continued"
 
-    def _tell(self, waits: bool) -> None:
-        self.told.append(waits)
+    def _report(self, waits: bool) -> None:
+        self.reported.append(waits)
         self._waits.set()
 
     def join(self) -> object:
@@ -132,7 +132,7 @@ class Waiter:
         return self._thread.is_alive()
 
 
-@pytest.mark.parametrize(("command", "outcome"), [(Resume(), "went on"), (Stop(), "stopped")])
+@pytest.mark.parametrize(("command", "outcome"), [(Resume(), "continued"), (Stop(), "stopped")])
 def test_a_paused_run_is_woken(command: Resume | Stop, outcome: str) -> None:
     desk = CommandDesk()
     desk.put(Pause())
@@ -142,7 +142,7 @@ def test_a_paused_run_is_woken(command: Resume | Stop, outcome: str) -> None:
         assert waiter.is_offloaded
     desk.put(command)
     assert waiter.join() == outcome
-    assert waiter.told == [True, False]
+    assert waiter.reported == [True, False]
     assert desk.take(SampleNow), "what was asked for in the pause is done after it"
 
 

@@ -6,7 +6,7 @@ from trainer.cli.console import words
 from trainer.events import RewardMeasured, ValidationFinished
 
 
-def test_a_validation_tells_all_its_numbers() -> None:
+def test_a_validation_reports_all_its_losses() -> None:
     by_timestep, by_concept = {"250": 0.25, "750": 0.75}, {"cats": 0.625, "dogs": 0.375}
     assert words(ValidationFinished(8, 0.5, by_timestep, by_concept, 0.125, 0.5, 8)) == (
         "validation loss 0.50000 (weighted 0.12500) at step 8, best 0.50000 at step 8; cats 0.62500, dogs 0.37500, "
@@ -14,12 +14,12 @@ def test_a_validation_tells_all_its_numbers() -> None:
     )
 
 
-def test_one_concept_is_not_told_twice_and_an_older_event_has_less() -> None:
+def test_one_concept_is_not_reported_twice_and_an_older_event_has_less() -> None:
     assert words(ValidationFinished(8, 0.5, {}, {"cats": 0.5})) == "validation loss 0.50000 at step 8"
 
 
 def test_a_measurement_of_the_reward_is_a_line() -> None:
     assert words(RewardMeasured(20, 8, 0.5, 0.25, "contrast", best_step=10)) == (
-        "reward 0.50000, held out (contrast) 0.25000 at step 20, best at step 10"
+        "reward 0.50000, held-out reward (contrast) 0.25000 at step 20, best at step 10"
     )
     assert words(RewardMeasured(0, 8, None)) == "reward none at step 0"

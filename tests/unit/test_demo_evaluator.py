@@ -60,7 +60,7 @@ def test_turns_down_each_wrong_answer_alone() -> None:
             assert evaluate(image, Scene("star", "red", colour)) == Verdict(True, False, True)
 
 
-def test_every_shape_is_told_from_every_other() -> None:
+def test_every_shape_is_distinguished_from_every_other() -> None:
     for asked, shown in product(KNOWN_SHAPES, KNOWN_SHAPES):
         image = drawn(Scene(shown, "yellow", "blue"))
         assert evaluate(image, Scene(asked, "yellow", "blue")).shape_right == (asked == shown)

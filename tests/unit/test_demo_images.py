@@ -121,7 +121,7 @@ def test_captions_name_what_is_drawn_in_varied_places() -> None:
     assert 0.1 < open_share < 0.2
 
 
-def test_articles_are_mended() -> None:
+def test_articles_are_fixed() -> None:
     assert write_caption(Scene("circle", "red", "orange"), "a {ground} ground with a {colour} {shape}") == (
         "an orange ground with a red circle"
     )

@@ -18,14 +18,14 @@ NOW = datetime(2026, 3, 4, 5, 6, 7)
 
 
 def new_log() -> tuple[EventLog, list[Event]]:
-    heard: list[Event] = []
-    return EventLog(heard.append, lambda: NOW), heard
+    received: list[Event] = []
+    return EventLog(received.append, lambda: NOW), received
 
 
 def test_a_full_disk_keeps_no_event_from_the_listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The write used to raise, in the loop and again at the outer edge: the run ended without a word."""
+    """The write used to raise, in the loop and again at the outer edge: the run ended without an event."""
     disk = FullDisk(monkeypatch, tmp_path)
-    log, heard = new_log()
+    log, received = new_log()
     log.open(tmp_path)
     first, second, failed = WarningRaised("first"), WarningRaised("second"), RunFailed("The disk is full.")
     log.emit(first)
@@ -34,10 +34,10 @@ def test_a_full_disk_keeps_no_event_from_the_listener(tmp_path: Path, monkeypatc
         log.emit(event)
     logging.getLogger("darkroom.test").warning("to log.txt")
     log.close()
-    assert [heard[0], heard[1], heard[3]] == [first, second, failed]
-    assert isinstance(heard[2], WarningRaised)
-    assert EVENTS_FILE in heard[2].message
-    assert len(heard) == 4, "it is said once"
+    assert [received[0], received[1], received[3]] == [first, second, failed]
+    assert isinstance(received[2], WarningRaised)
+    assert EVENTS_FILE in received[2].message
+    assert len(received) == 4, "it is reported once"
     assert list(read_events(tmp_path)) == [first]
     assert not (tmp_path / LOCK_FILE).exists()
 
@@ -46,41 +46,41 @@ def test_the_ending_stays_the_last_event(tmp_path: Path, monkeypatch: pytest.Mon
     for ending in (RunFailed("The disk is full."), RunFinished("stopped", 1, "Stopped.")):
         with pytest.MonkeyPatch.context() as patch:
             disk = FullDisk(patch, tmp_path)
-            log, heard = new_log()
+            log, received = new_log()
             log.open(tmp_path)
             disk.is_full = True
             log.emit(ending)
             log.close()
-        assert heard == [ending]
+        assert received == [ending]
 
 
 def test_what_found_no_room_is_written_when_there_is_some(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = FullDisk(monkeypatch, tmp_path)
-    log, heard = new_log()
+    log, received = new_log()
     log.open(tmp_path)
     for n in range(4):
         disk.is_full = n in (1, 2)
         log.emit(WarningRaised(f"number {n}"))
     log.close()
-    assert len(heard) == 5
+    assert len(received) == 5
     assert {e.message for e in read_events(tmp_path) if isinstance(e, WarningRaised)} >= {
         f"number {n}" for n in range(4)
     }
-    assert set(read_events(tmp_path)) == set(heard)
+    assert set(read_events(tmp_path)) == set(received)
 
 
 def test_a_line_torn_by_a_kill_does_not_spoil_the_next(tmp_path: Path) -> None:
     (tmp_path / EVENTS_FILE).write_text('{"event": "WarningRai')
-    log, heard = new_log()
+    log, received = new_log()
     log.emit(WarningRaised("before the folder was there"))
     log.open(tmp_path)
     log.close()
-    assert list(read_events(tmp_path)) == heard
+    assert list(read_events(tmp_path)) == received
 
 
 def test_the_file_is_opened_under_the_lock_alone(tmp_path: Path) -> None:
     first, _ = new_log()
-    second, heard = new_log()
+    second, received = new_log()
     first.open(tmp_path)
     second.emit(WarningRaised("of the second run"))
     with pytest.raises(DarkroomError, match="in use"):
@@ -92,7 +92,7 @@ def test_the_file_is_opened_under_the_lock_alone(tmp_path: Path) -> None:
     first.emit(WarningRaised("of the first run"))
     first.close()
     assert list(read_events(tmp_path)) == [WarningRaised("of the first run")]
-    assert len(heard) == 2
+    assert len(received) == 2
     third, _ = new_log()
     third.open(tmp_path)
     third.close()

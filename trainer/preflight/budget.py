@@ -69,7 +69,7 @@ def memory_estimate(config: Config, sizes: Counts) -> MemoryEstimate | None:
 
 
 def describe_memory(config: Config, sizes: Counts) -> str:
-    """Return the estimate as a line for the preview; empty if there is none."""
+    """Return the estimate as a line for the preview; empty without an estimate."""
     found = memory_estimate(config, sizes)
     if found is None:
         return ""

@@ -125,7 +125,7 @@ def make_newest(backup: BackupInfo, *, now: datetime) -> BackupInfo:
 
 
 def newest_resumable(workspace: Path) -> BackupInfo | None:
-    """Return the newest backup of the newest run in a workspace that has a backup; None if there is none."""
+    """Return the newest backup of the newest run in a workspace that has a backup; None without a backup."""
     try:
         runs = sorted((workspace / "runs").iterdir(), key=lambda run: _age(run.name), reverse=True)
     except (OSError, ValueError):
@@ -136,7 +136,7 @@ def newest_resumable(workspace: Path) -> BackupInfo | None:
 def find_backup(path: Path) -> BackupInfo:
     """Return the backup a path refers to: a backup, a run (its newest backup), or a workspace (of its newest run).
 
-    Raises DarkroomError if there is none.
+    Raises DarkroomError if there is no complete backup.
     """
     if (backup := _backup_at(path)) is not None:
         return backup

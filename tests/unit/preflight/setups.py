@@ -1,4 +1,4 @@
-"""What the tests of the check share: a model as far as it is looked at, edits, and which fields are named."""
+"""Helpers of the preflight tests: model files as the check reads them, edits of a config, and the reported fields."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EMPTY_WEIGHTS = (2).to_bytes(8, "little") + b"{}"  # a header without a tensor
 
 
 def write_model(folder: Path, **index: Any) -> Path:
-    """Write what the check looks at of a model in diffusers layout."""
+    """Write the files of a diffusers model that the check reads."""
     folder.mkdir(parents=True)
     (folder / "model_index.json").write_text(json.dumps({"_class_name": "StableDiffusionPipeline", **index}))
     for part in ("unet", "vae", "text_encoder"):
@@ -33,7 +33,7 @@ def write_part(folder: Path) -> None:
 
 
 def write_sdxl(folder: Path, **scheduler: Any) -> Path:
-    """Write what the check looks at of an SDXL."""
+    """Write the files of an SDXL model that the check reads."""
     write_model(folder, _class_name="StableDiffusionXLPipeline")
     write_part(folder / "text_encoder_2")
     (folder / "scheduler").mkdir()
@@ -50,22 +50,22 @@ def changed(config: Config, **changes: Any) -> Config:
 
 
 def errors(report: Report) -> list[str]:
-    """Return the fields that are named by errors."""
+    """Return the fields of the errors."""
     return [p.path for p in report.errors]
 
 
-def told(report: Report) -> list[tuple[str, str]]:
-    """Return the fields that are named, with how bad it is."""
+def reported(report: Report) -> list[tuple[str, str]]:
+    """Return the fields of all problems, with their severity."""
     return [(p.path, p.severity) for p in report.problems]
 
 
 def at_output(name: str) -> Break:
-    """Put the result into the test's folder under a name."""
+    """Set the result to a name in the test's folder."""
     return lambda config, tmp: changed(config, output__destination=str(tmp / name))
 
 
 def base_model(name: str) -> Break:
-    """Name another base model; TMP is the test's folder."""
+    """Set another base model; TMP is the test's folder."""
     return lambda config, tmp: changed(config, model__base_model=name.replace("TMP", str(tmp)))
 
 

@@ -1,4 +1,4 @@
-"""How long captions are in tokens."""
+"""The length of captions in tokens."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ def cat(num_tokens: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("lengths", "severity", "said"),
+    ("lengths", "severity", "expected"),
     [
         ((75, 10), None, ""),
         ((76, 10), "info", "1 of 2 captions is longer than the 75 tokens"),
-        ((76, 100), "info", "the longest, of 100 tokens, in 2"),
-        ((225, 225), "info", "the longest, of 225 tokens, in 3"),
+        ((76, 100), "info", "(the longest, 100 tokens, in 2)"),
+        ((225, 225), "info", "(the longest, 225 tokens, in 3)"),
         ((226, 3), "warning", "1 has more than 225"),
     ],
 )
 def test_long_captions_are_counted(
-    config: Config, tmp_path: Path, lengths: tuple[int, ...], severity: str | None, said: str
+    config: Config, tmp_path: Path, lengths: tuple[int, ...], severity: str | None, expected: str
 ) -> None:
     report = check(with_captions(config, tmp_path / "long", *map(cat, lengths)))
     assert [(p.path, p.severity) for p in report.problems] == ([("concepts", severity)] if severity else [])
-    assert all(said in p.message and "Nothing is cut off" in p.message for p in report.problems)
+    assert all(expected in p.message and "Nothing is truncated" in p.message for p in report.problems)
 
 
 def test_the_lines_of_a_caption_file_count_one_by_one(config: Config, tmp_path: Path) -> None:
@@ -56,18 +56,18 @@ def test_the_vocabulary_of_a_local_model_is_used(config: Config, tmp_path: Path)
     assert captions.tokenizer_folder(config) == folder
     eighty = with_captions(config, tmp_path / "eighty", " ".join(["acegikmoqs"] * 8), "x")
     [problem] = check(eighty).problems
-    assert "of 80 tokens" in problem.message
+    assert "80 tokens" in problem.message
 
 
 @pytest.mark.parametrize("vocabulary", ["{}", "[]", '{"a": 1}', '{"<|startoftext|>": 0, "<|endoftext|>": "x"}'])
-def test_a_vocabulary_that_is_broken_is_told(config: Config, tmp_path: Path, vocabulary: str) -> None:
+def test_a_broken_vocabulary_is_reported(config: Config, tmp_path: Path, vocabulary: str) -> None:
     folder = tmp_path / "model" / "tokenizer"
     folder.mkdir()
     (folder / "vocab.json").write_text(vocabulary)
     (folder / "merges.txt").write_text("#version: 0.2\na b\n")
     report = check(config)
-    if vocabulary not in ("{}", "[]"):  # that counts as none, and the shipped one stands in
+    if vocabulary not in ("{}", "[]"):  # these count as missing, and the shipped vocabulary is used
         assert errors(report) == ["model.base_model"]
-        assert "vocabulary of the base model" in report.errors[0].message
+        assert "tokenizer of the base model" in report.errors[0].message
     else:
         assert [p.path for p in report.errors] in ([], ["model.base_model"])

@@ -1,4 +1,4 @@
-"""`check`: the same findings as the window's, as text and as data."""
+"""`check`: the same problems as in the window, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_it_finds_what_the_window_finds(config: Config, file: Path, capsys: pyte
     assert {p["path"] for p in data["problems"]} >= {"data.bucket_step_px", "concepts.0.path", "general.train_device"}
 
 
-def test_what_became_of_the_values_of_a_file_is_data(
+def test_what_happened_to_the_values_of_a_file_is_in_the_json(
     config: Config, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree = encode(config)
@@ -55,7 +55,7 @@ def test_what_became_of_the_values_of_a_file_is_data(
     assert "migrated" in {p["kind"] for p in data["load"]}
 
 
-def test_whether_a_run_can_go_on(
+def test_whether_a_run_can_be_resumed(
     config: Config, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_backup(

@@ -1,4 +1,4 @@
-"""Masks beside the images, and new words in the captions."""
+"""Masks beside the images, and embedding placeholders in the captions."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from trainer.data.datasets import datasets_of
 from trainer.preflight.companions import problems_of_companions
 
 
-def told(config: Config) -> list[tuple[str, str]]:
-    """What is told of companions alone: both are also refused as a whole, until they can be done."""
+def reported(config: Config) -> list[tuple[str, str]]:
+    """Return the problems of companions alone; masked training and embeddings are also not supported yet."""
     training = datasets_of(config).training
     found = list(problems_of_companions(config, training))
     assert all(p.advice or p.severity == "info" for p in found)
@@ -25,12 +25,12 @@ def told(config: Config) -> list[tuple[str, str]]:
 def test_masked_training_wants_masks(config: Config, tmp_path: Path) -> None:
     folder = draw_folder(tmp_path / "masked", sizes=[(64, 64)] * 2)
     masked = changed(config, concepts__0__path=str(folder), masks__enabled=True)
-    assert told(masked) == [("masks.enabled", "error")]
+    assert reported(masked) == [("masks.enabled", "error")]
     draw_image(64, 64, 0).convert("L").save(folder / "000-masklabel.png")
-    assert told(masked) == [("masks.enabled", "info")]
+    assert reported(masked) == [("masks.enabled", "info")]
     draw_image(64, 64, 0).convert("L").save(folder / "001-masklabel.png")
-    assert told(masked) == []
-    assert told(changed(config, concepts__0__path=str(tmp_path / "masked"))) == []
+    assert reported(masked) == []
+    assert reported(changed(config, concepts__0__path=str(tmp_path / "masked"))) == []
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_masked_training_wants_masks(config: Config, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_the_placeholders_of_new_words(
+def test_the_placeholders_of_embeddings(
     config: Config, words: list[dict[str, Any]], expected: list[tuple[str, str]]
 ) -> None:
-    assert told(changed(config, embeddings__words=words)) == expected
+    assert reported(changed(config, embeddings__words=words)) == expected

@@ -1,4 +1,4 @@
-"""Devices that are none or not there, and what old ones cannot do."""
+"""Invalid and missing devices, and dtypes that old GPUs do not support."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from modules.config.schema import Config
 from modules.system import hardware
 from modules.system.hardware import Hardware
-from tests.unit.preflight.setups import changed, errors, told
+from tests.unit.preflight.setups import changed, errors, reported
 from trainer.preflight import check
 
 
@@ -22,29 +22,29 @@ def machine(
 
 
 @pytest.mark.parametrize("name", ["auto", "", " AUTO ", "cpu", "cpu:1", "CPU"])
-def test_names_that_are_always_there(config: Config, name: str) -> None:
-    assert told(check(changed(config, general__train_device=name, general__temp_device=name))) == []
+def test_names_that_are_always_available(config: Config, name: str) -> None:
+    assert reported(check(changed(config, general__train_device=name, general__temp_device=name))) == []
 
 
 @pytest.mark.parametrize(
     "name", ["gpu", "cuda1", "cuda:", "cuda:x", "auto:1", "xpu", "cuda:0:1", "cpu cuda", "cuda:-1"]
 )
-def test_names_that_are_no_device(config: Config, name: str) -> None:
+def test_names_that_are_not_devices(config: Config, name: str) -> None:
     report = check(changed(config, general__train_device=name, general__temp_device=name))
     assert errors(report) == ["general.train_device", "general.temp_device"]
-    assert all("is no device" in p.message and p.advice for p in report.errors)
+    assert all("is not a valid device" in p.message and p.advice for p in report.errors)
 
 
 def test_a_gpu_needs_a_build_that_uses_it(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = changed(config, general__train_device="cuda")
     [problem] = check(asked).errors
-    assert "the build for processors alone" in problem.message
+    assert "the CPU-only build" in problem.message
     machine(monkeypatch, build="", is_mac=True, asked=False)
     [problem] = check(asked).errors
-    assert "a Mac has none" in problem.message
+    assert "a Mac has no NVIDIA GPU" in problem.message
     machine(monkeypatch, build="rocm6.4", asked=False)
     assert check(asked).errors == []
-    machine(monkeypatch, build="cu128", asked=False)  # nobody knows: the run will tell
+    machine(monkeypatch, build="cu128", asked=False)  # not known before the run
     assert check(asked).errors == []
 
 
@@ -52,10 +52,10 @@ def test_gpus_are_counted(config: Config, monkeypatch: pytest.MonkeyPatch) -> No
     machine(monkeypatch, 8.9)
     assert check(changed(config, general__train_device="cuda:0")).errors == []
     [problem] = check(changed(config, general__train_device="cuda:1")).errors
-    assert problem.message == "cuda:1 is not there: this machine has 1 NVIDIA GPU, counted from cuda:0."
+    assert problem.message == "cuda:1 does not exist: this machine has 1 NVIDIA GPU, starting at cuda:0."
     machine(monkeypatch)
     [problem] = check(changed(config, general__temp_device="cuda")).errors
-    assert problem.message == "cuda is not there: this machine has 0 NVIDIA GPUs."
+    assert problem.message == "cuda does not exist: this machine has 0 NVIDIA GPUs."
 
 
 def test_the_gpu_of_a_mac_is_on_a_mac(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,16 +76,16 @@ def test_the_gpu_of_a_mac_is_on_a_mac(config: Config, monkeypatch: pytest.Monkey
         (8.0, {"parts__vae__dtype": "bfloat16"}, []),
     ],
 )
-def test_what_an_old_gpu_cannot_do(
+def test_what_an_old_gpu_does_not_support(
     config: Config, monkeypatch: pytest.MonkeyPatch, capability: float, changes: dict[str, Any], expected: list[Any]
 ) -> None:
     machine(monkeypatch, capability, 9.0)
     for name in ("cuda", "auto", "cuda:0"):
-        assert told(check(changed(config, general__train_device=name, **changes))) == expected
-    assert told(check(changed(config, general__train_device="cuda:1", **changes))) == []
+        assert reported(check(changed(config, general__train_device=name, **changes))) == expected
+    assert reported(check(changed(config, general__train_device="cuda:1", **changes))) == []
 
 
-def test_the_driver_is_asked_once_and_may_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_driver_is_queried_once_and_may_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     answers: list[Any] = [
         subprocess.CompletedProcess([], 0, "8.9\n7.5\n"),
         subprocess.CompletedProcess([], 0, "[N/A]\n"),

@@ -1,4 +1,4 @@
-"""What does not fit the card or the disk is told with the rest."""
+"""A run that does not fit the GPU or the disk is reported with the other problems."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def published(config: Config) -> Config:
     )
 
 
-def test_a_card_that_is_too_small(published: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_is_too_small(published: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "here", lambda: Hardware("cu128", is_mac=False, capabilities=(8.9,)))
     on_gpu = changed(published, general__train_device="cuda")
-    for free_mib, is_told in ((4_000, True), (80_000, False)):
+    for free_mib, is_reported in ((4_000, True), (80_000, False)):
         answer = f"0, GPU-1, 81920, {free_mib}\n"
         monkeypatch.setattr(gpu_memory, "_run", lambda command, answer=answer: answer)
-        problems = [p for p in check(on_gpu).problems if "more than there is room for" in p.message]
-        assert [p.severity for p in problems] == (["warning"] if is_told else [])
+        problems = [p for p in check(on_gpu).problems if "does not fit in the GPU's memory" in p.message]
+        assert [p.severity for p in problems] == (["warning"] if is_reported else [])
 
 
 def test_a_disk_that_is_too_small(published: Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +46,7 @@ def test_a_disk_that_is_too_small(published: Config, monkeypatch: pytest.MonkeyP
     assert errors(check(published)) == ["output.destination", "general.workspace_dir"]
 
 
-def test_the_estimate_stands_in_the_preview(published: Config, config: Config) -> None:
+def test_the_estimate_is_in_the_preview(published: Config, config: Config) -> None:
     preview = check(published).preview
     assert preview is not None
     assert "GB" in preview.memory
@@ -64,13 +64,11 @@ def test_the_window_shows_the_estimate(published: Config) -> None:
     ]
 
 
-def test_a_processor_has_no_runtime_of_its_own(published: Config) -> None:
+def test_a_cpu_has_no_cuda_runtime(published: Config) -> None:
     sizes = {Size(512, 512): 4}
-    on_gpu, on_processor = (
-        memory_estimate(changed(published, general__train_device=d), sizes) for d in ("cuda", "auto")
-    )
+    on_gpu, on_cpu = (memory_estimate(changed(published, general__train_device=d), sizes) for d in ("cuda", "auto"))
     assert on_gpu is not None
-    assert on_processor is not None
-    assert on_gpu.peak.total_bytes - on_processor.peak.total_bytes == RUNTIME_BYTES
+    assert on_cpu is not None
+    assert on_gpu.peak.total_bytes - on_cpu.peak.total_bytes == RUNTIME_BYTES
     assert "runtime" in str(on_gpu)
-    assert "runtime" not in str(on_processor)
+    assert "runtime" not in str(on_cpu)

@@ -1,4 +1,4 @@
-"""What is no fault passes, and the numbers shown are those that happen."""
+"""A healthy run passes, and the numbers of the preview are those of the run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainer.data.datasets import datasets_of
 from trainer.preflight import check
 
 
-def test_a_run_that_can_start_has_no_finding_at_all(config: Config) -> None:
+def test_a_healthy_run_has_no_problems(config: Config) -> None:
     report = check(config)
     assert report.problems == ()
     assert report.preview is not None
@@ -39,12 +39,12 @@ def own_rates(config: Config, tmp: Path) -> Config:
 
 
 FINE: dict[str, Break] = {
-    "as it is": nothing,
+    "unchanged": nothing,
     "a disabled concept with a bad path": disabled_with_a_bad_path,
     "a frozen part with a rate of 0": frozen_with_a_rate_of_0,
     "rates of the parts' own": own_rates,
     "a model of a repository": base_model("stable-diffusion-v1-5/stable-diffusion-v1-5"),
-    "folders that are not there yet": at_output("a/b/c/lora.safetensors"),
+    "folders that do not exist yet": at_output("a/b/c/lora.safetensors"),
     "validation with a concept": lambda c, tmp: changed(
         c, concepts=[*(k.model_dump() for k in c.concepts), {"path": c.concepts[0].path, "kind": "validation"}],
         validation__every={"n": 1, "unit": "epoch"}),
@@ -55,7 +55,7 @@ FINE: dict[str, Break] = {
 
 
 @pytest.mark.parametrize("name", FINE)
-def test_what_is_no_fault_passes(config: Config, tmp_path: Path, name: str) -> None:
+def test_a_healthy_run_passes(config: Config, tmp_path: Path, name: str) -> None:
     report = check(FINE[name](config, tmp_path))
     assert report.errors == []
     assert report.preview is not None
@@ -79,7 +79,7 @@ def test_the_check_leaves_nothing_behind(config: Config, tmp_path: Path) -> None
     ],
     ids=str,
 )
-def test_the_numbers_shown_are_those_that_happen(config: Config, changes: dict[str, Any]) -> None:
+def test_the_numbers_of_the_preview_are_those_of_the_run(config: Config, changes: dict[str, Any]) -> None:
     config = changed(config, **changes)
     preview = check(config).preview
     assert preview is not None

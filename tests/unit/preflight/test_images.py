@@ -13,11 +13,11 @@ from PIL import Image
 from modules.config.schema import Config
 from modules.data import datasets
 from tests.builders.images import draw_folder
-from tests.unit.preflight.setups import changed, errors, told
+from tests.unit.preflight.setups import changed, errors, reported
 from trainer.preflight import check
 
 
-def test_a_concept_that_may_not_be_read(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_concept_that_is_not_readable(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(os, "access", lambda path, mode: False)
         assert errors(check(config)) == ["concepts.0.path"]
@@ -32,13 +32,13 @@ def test_a_concept_that_may_not_be_read(config: Config, monkeypatch: pytest.Monk
     assert report.preview is None
 
 
-def test_a_concept_that_is_never_shown_is_a_warning_beside_others(config: Config, tmp_path: Path) -> None:
+def test_an_unused_concept_is_a_warning_beside_others(config: Config, tmp_path: Path) -> None:
     other = str(draw_folder(tmp_path / "other", sizes=[(64, 64)]))
     both = changed(config, concepts=[config.concepts[0].model_dump(), {"path": other, "repeats": 0}])
-    assert told(check(both)) == [("concepts.1.repeats", "warning")]
+    assert reported(check(both)) == [("concepts.1.repeats", "warning")]
 
 
-def test_images_without_captions_and_files_passed_over_are_counted(config: Config, tmp_path: Path) -> None:
+def test_images_without_captions_and_skipped_files_are_counted(config: Config, tmp_path: Path) -> None:
     folder = draw_folder(tmp_path / "more", sizes=[(64, 64)] * 3)
     (folder / "001.txt").unlink()
     (folder / "empty.png").write_bytes(b"")
@@ -46,8 +46,8 @@ def test_images_without_captions_and_files_passed_over_are_counted(config: Confi
     report = check(changed(config, concepts__0__path=str(folder)))
     messages = [p.message for p in report.problems if p.severity == "warning"]
     assert messages == [
-        "2 files are passed over; the first is ._002.png: a hidden file.",
-        "1 image has no caption and is learned without one.",
+        "2 files are skipped; the first is ._002.png: a hidden file.",
+        "1 image has no caption and is trained without one.",
     ]
     assert report.preview is not None
     assert report.preview.num_without_caption == 1
@@ -57,11 +57,11 @@ def test_images_without_captions_and_files_passed_over_are_counted(config: Confi
     }
 
 
-def test_what_is_wrong_with_files_is_told_where_all_are_passed_over(config: Config, tmp_path: Path) -> None:
+def test_the_reason_is_reported_if_all_files_are_skipped(config: Config, tmp_path: Path) -> None:
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "a.png").write_bytes(b"")
     [problem] = check(changed(config, concepts__0__path=str(tmp_path / "broken"))).errors
-    assert "1 file is passed over; the first is" in problem.message
+    assert "1 file is skipped; the first is" in problem.message
     assert problem.message.endswith(": an empty file.")
 
 
@@ -74,34 +74,34 @@ def two(config: Config, first: Path, second: Path, **changes: Any) -> Config:
 
 def test_two_concepts_of_one_folder(config: Config, tmp_path: Path) -> None:
     folder = draw_folder(tmp_path / "one", sizes=[(64, 64)] * 2)
-    assert told(check(two(config, folder, folder))) == [("concepts.1.path", "warning")]
+    assert reported(check(two(config, folder, folder))) == [("concepts.1.path", "warning")]
     (tmp_path / "link").symlink_to(folder)
     for spelled in (folder / ".." / "one", tmp_path / "link"):
         [problem] = check(two(config, folder, spelled)).problems
-        assert "taken twice" in problem.message
-    assert told(check(two(config, folder, folder, enabled=False))) == []
+        assert "used twice" in problem.message
+    assert reported(check(two(config, folder, folder, enabled=False))) == []
 
 
-def test_images_that_are_learned_and_measured(config: Config, tmp_path: Path) -> None:
+def test_images_for_both_training_and_validation(config: Config, tmp_path: Path) -> None:
     """By their content: a copy under another name is the same image."""
-    learned = draw_folder(tmp_path / "learned", sizes=[(64, 64)] * 3)
-    measured = draw_folder(tmp_path / "measured", sizes=[(96, 64)] * 2)
-    assert told(check(two(config, learned, measured, kind="validation"))) == []
-    (measured / "copy.png").write_bytes((learned / "001.png").read_bytes())
-    (measured / "copy.txt").write_text("a copy")
-    [problem] = check(two(config, learned, measured, kind="validation")).problems
+    training = draw_folder(tmp_path / "training", sizes=[(64, 64)] * 3)
+    validation = draw_folder(tmp_path / "validation", sizes=[(96, 64)] * 2)
+    assert reported(check(two(config, training, validation, kind="validation"))) == []
+    (validation / "copy.png").write_bytes((training / "001.png").read_bytes())
+    (validation / "copy.txt").write_text("a copy")
+    [problem] = check(two(config, training, validation, kind="validation")).problems
     assert (problem.path, problem.severity) == ("concepts.1.path", "warning")
-    assert problem.message.startswith("1 image is both learned from and validated on, the first copy.png")
-    [problem] = check(two(config, learned, learned, kind="validation")).problems
-    assert problem.message.startswith("3 images are both")
+    assert problem.message.startswith("1 image is used for both training and validation, the first is copy.png")
+    [problem] = check(two(config, training, training, kind="validation")).problems
+    assert problem.message.startswith("3 images are used for both")
 
 
 def test_files_of_one_size_that_differ_are_not_the_same_image(config: Config, tmp_path: Path) -> None:
-    learned, measured = tmp_path / "learned", tmp_path / "measured"
-    for folder, colour in ((learned, 10), (measured, 200)):
+    training, validation = tmp_path / "training", tmp_path / "validation"
+    for folder, colour in ((training, 10), (validation, 200)):
         folder.mkdir()
         Image.new("RGB", (64, 64), (colour,) * 3).save(folder / "a.bmp")
         (folder / "a.txt").write_text("grey")
     config = changed(config, training__batch_size=1)
-    assert (learned / "a.bmp").stat().st_size == (measured / "a.bmp").stat().st_size
-    assert told(check(two(config, learned, measured, kind="validation"))) == []
+    assert (training / "a.bmp").stat().st_size == (validation / "a.bmp").stat().st_size
+    assert reported(check(two(config, training, validation, kind="validation"))) == []

@@ -1,4 +1,4 @@
-"""What does not fit into the length of the run: batches, warm-ups, parts that stop."""
+"""Settings that do not fit the length of the run: batches, warm-up, parts that stop."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 from modules.config.schema import Config
 from modules.rewards.user_code_file import hash_of
 from tests.builders.images import draw_folder
-from tests.unit.preflight.setups import changed, told
+from tests.unit.preflight.setups import changed, reported
 from trainer.preflight import check
 
-# The five images of the fixture, three of one size and two of another, give 3 steps an epoch and 6 in all.
+# The five images of the fixture, three of one size and two of another, give 3 steps per epoch and 6 in total.
 
 STEP = {"n": 1, "unit": "step"}
 
@@ -29,7 +29,7 @@ STEP = {"n": 1, "unit": "step"}
     ],
 )
 def test_what_does_not_fit(config: Config, changes: dict[str, Any], path: str, severity: str) -> None:
-    assert told(check(changed(config, **changes))) == [(path, severity)]
+    assert reported(check(changed(config, **changes))) == [(path, severity)]
 
 
 @pytest.mark.parametrize(
@@ -47,10 +47,10 @@ def test_what_does_not_fit(config: Config, changes: dict[str, Any], path: str, s
     ids=str,
 )  # fmt: skip
 def test_what_fits(config: Config, changes: dict[str, Any]) -> None:
-    assert told(check(changed(config, **changes))) == []
+    assert reported(check(changed(config, **changes))) == []
 
 
-def test_that_no_image_is_dropped_is_said(config: Config) -> None:
+def test_the_warning_states_that_no_image_is_dropped(config: Config) -> None:
     [problem] = check(changed(config, training__batch_size=64)).problems
     assert problem.message.startswith("Every size of image has fewer images in an epoch than the batch of 64.")
     assert "No image is dropped" in problem.message
@@ -76,7 +76,7 @@ def test_all_parts_stop_before_the_run_ends(
     both = changed(config, parts__unet__stop_after=unet, parts__text_encoder__stop_after=text_encoder)
     [problem] = check(both).problems
     assert (problem.path, problem.severity) == (named, "warning")
-    assert " stops after " in problem.message
+    assert problem.message.startswith("Training of every part stops after")
     one = changed(both, parts__text_encoder__train=False)
     assert [p.path for p in check(one).problems] == ["parts.unet.stop_after"]
 
@@ -90,7 +90,7 @@ def test_sizes_are_counted_over_concepts_and_resolutions(config: Config, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("every", "is_told"),
+    ("every", "is_reported"),
     [
         ({"n": 7, "unit": "step"}, True),
         ({"n": 6, "unit": "step"}, False),
@@ -101,26 +101,26 @@ def test_sizes_are_counted_over_concepts_and_resolutions(config: Config, tmp_pat
     ],
 )
 def test_a_run_that_ends_before_its_reward_is_measured_again(
-    config: Config, every: dict[str, Any], is_told: bool
+    config: Config, every: dict[str, Any], is_reported: bool
 ) -> None:
-    """Whether the reward rose was then said nowhere, and nobody had been told."""
+    """The change of the reward would not be visible, which used to go unreported."""
     followed = changed(config, training__method="alignprop", reward__models=[{"kind": "brightness"}])
-    named = told(check(changed(followed, reward__measure_every=every)))
-    assert (("reward.measure_every", "warning") in named) == is_told
+    named = reported(check(changed(followed, reward__measure_every=every)))
+    assert (("reward.measure_every", "warning") in named) == is_reported
 
 
-def test_a_function_that_is_none_is_told_once(config: Config) -> None:
+def test_an_invalid_function_is_reported_once(config: Config) -> None:
     scored = changed(config, training__method="alignprop", reward__models=[{"kind": "user_code", "file": "mine.py"}])
-    assert [path for path, _ in told(check(scored))].count("reward.models.0.file") == 1
+    assert [path for path, _ in reported(check(scored))].count("reward.models.0.file") == 1
 
 
-def test_a_function_that_may_run_is_told_once_before_the_start(config: Config, tmp_path: Path) -> None:
-    """The window shows the warnings, and below them the preview, which said it again."""
+def test_an_approved_function_is_reported_once_before_the_start(config: Config, tmp_path: Path) -> None:
+    """The window shows the warnings, and below them the preview, which used to repeat it."""
     file = tmp_path / "mine.py"
     file.write_text("def score(images, prompts): ...")
     scorers = [{"kind": "user_code", "file": f"{file}:score"}]
     scored = changed(config, training__method="alignprop", reward__models=scorers)
     report = check(scored, approved_code={hash_of(file)})
-    assert ("reward.models.0.file", "warning") in told(report)
+    assert ("reward.models.0.file", "warning") in reported(report)
     assert report.preview is not None
     assert report.preview.reward_models == ()

@@ -18,32 +18,32 @@ from trainer.preflight.prediction import problems_of_prediction
 
 
 def sdxl(config: Config, tmp: Path, **scheduler: Any) -> Config:
-    """The run with an SDXL as its base model."""
+    """Return the run with an SDXL base model."""
     model = write_sdxl(tmp / "sdxl", **scheduler)
     return changed(config, model__family="sdxl", model__base_model=str(model))
 
 
-def test_each_family_wants_its_own_models(config: Config, tmp_path: Path) -> None:
+def test_each_family_needs_its_own_models(config: Config, tmp_path: Path) -> None:
     fitting = sdxl(config, tmp_path)
     assert check(fitting).errors == []
     [problem] = check(changed(fitting, model__family="sd")).errors
     assert (problem.path, problem.advice) == ("model.base_model", "Set the model family to Stable Diffusion XL.")
     [problem] = check(changed(config, model__family="sdxl")).errors
-    assert "not Stable Diffusion XL" in problem.message
+    assert "not a Stable Diffusion XL model" in problem.message
 
 
-def test_all_parts_of_the_family_are_wanted(config: Config, tmp_path: Path) -> None:
+def test_all_parts_of_the_family_are_required(config: Config, tmp_path: Path) -> None:
     broken = sdxl(config, tmp_path)
     (tmp_path / "sdxl" / "text_encoder_2" / "config.json").unlink()
     assert ["text_encoder_2" in p.message for p in check(broken).errors] == [True]
 
 
-def test_epsilon_with_zero_snr_is_refused_beforehand(config: Config, tmp_path: Path) -> None:
+def test_epsilon_with_zero_snr_is_an_error(config: Config, tmp_path: Path) -> None:
     [problem] = check(sdxl(config, tmp_path, rescale_betas_zero_snr=True)).errors
     assert "zero terminal SNR" in problem.message
 
 
-def test_a_vae_that_overflows_is_told(config: Config, tmp_path: Path) -> None:
+def test_a_vae_that_overflows_is_reported(config: Config, tmp_path: Path) -> None:
     report = check(changed(sdxl(config, tmp_path), parts={"vae": {"dtype": "float16"}}))
     assert [(p.path, p.severity) for p in report.problems if p.path == "parts.vae.dtype"] == [
         ("parts.vae.dtype", "info")
@@ -54,7 +54,7 @@ def test_a_vae_that_overflows_is_told(config: Config, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "expected"),
     [
         (None, "the weights of unet are missing"),
         (b"", "is empty"),
@@ -63,15 +63,17 @@ def test_a_vae_that_overflows_is_told(config: Config, tmp_path: Path) -> None:
         ((10_000).to_bytes(8, "little") + b'{"a":1}', "incomplete"),
     ],
 )
-def test_weights_that_are_missing_or_broken(config: Config, tmp_path: Path, content: bytes | None, said: str) -> None:
-    """Such a folder used to fail once the model was loaded."""
+def test_weights_that_are_missing_or_broken(
+    config: Config, tmp_path: Path, content: bytes | None, expected: str
+) -> None:
+    """Such a folder used to fail only when the model was loaded."""
     weights = tmp_path / "model" / "unet" / "diffusion_pytorch_model.safetensors"
     weights.unlink()
     if content is not None:
         weights.write_bytes(content)
     [problem] = check(config).errors
     assert problem.path == "model.base_model"
-    assert said in problem.message
+    assert expected in problem.message
 
 
 def test_weights_in_several_files(config: Config, tmp_path: Path) -> None:
@@ -88,14 +90,14 @@ def test_weights_in_several_files(config: Config, tmp_path: Path) -> None:
     for broken in ("{", "[]", "{}", '{"weight_map": []}'):
         index.write_text(broken)
         [problem] = check(config).errors
-        assert "the list of the files that hold unet" in problem.message
+        assert "the index of the weight files of unet" in problem.message
 
 
-# -- what it predicts
+# -- prediction type
 
 
 def of(config: Config, *, prediction: str = "epsilon", zero_snr: bool = False, **changes: Any) -> list[tuple[str, str]]:
-    """What is told of the kind of prediction, with a base model that says this of itself."""
+    """Return the problems of the prediction type, with a base model of these facts."""
     found = FileKind("diffusers_folder", "A model.", "sd", prediction=prediction, zero_snr=zero_snr, is_whole=True)  # type: ignore[arg-type]
     return [(p.path, p.severity) for p in problems_of_prediction(changed(config, **changes), found)]
 
@@ -122,13 +124,13 @@ ZERO = [("model.zero_terminal_snr", "error")]
         ("edm", False, {}, [("model.base_model", "error")]),
     ],
 )
-def test_what_goes_with_a_kind_of_prediction(
+def test_settings_that_fit_a_prediction_type(
     config: Config, own: str, zero_snr: bool, changes: dict[str, Any], expected: list[tuple[str, str]]
 ) -> None:
     assert of(config, prediction=own, zero_snr=zero_snr, **changes) == expected
 
 
-def test_the_kind_of_prediction_is_read_from_the_model(config: Config, tmp_path: Path) -> None:
+def test_the_prediction_type_is_read_from_the_model(config: Config, tmp_path: Path) -> None:
     model = sdxl(config, tmp_path, prediction_type="v_prediction", rescale_betas_zero_snr=True)
     assert check(model).errors == []
     report = check(changed(model, model__prediction_type="epsilon"))
@@ -138,8 +140,8 @@ def test_the_kind_of_prediction_is_read_from_the_model(config: Config, tmp_path:
     ]
 
 
-def test_a_sampler_that_cannot_do_the_kind_of_prediction(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """None of today's samplers is such; the next one may be."""
+def test_a_sampler_that_does_not_support_the_prediction_type(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All current samplers support both types; a future one may not."""
     limited = {**SAMPLERS, "euler": replace(SAMPLERS["euler"], predictions=("epsilon",))}
     monkeypatch.setattr(prediction, "SAMPLERS", limited)
     samples = [{"sampler": "ddim"}, {"sampler": "euler"}, {"sampler": "euler", "enabled": False}]
@@ -152,7 +154,7 @@ def test_a_sampler_that_cannot_do_the_kind_of_prediction(config: Config, monkeyp
 
 
 def downloaded(config: Config, cache: Path, class_name: str) -> Config:
-    """The run with a repository as its base model of which the small files were downloaded before."""
+    """Return the run with a repository as its base model, whose small files were downloaded before."""
     repository = cache / "models--owner--model"
     write_model(repository / "snapshots" / "abc", _class_name=class_name)
     (repository / "refs").mkdir()
@@ -160,17 +162,17 @@ def downloaded(config: Config, cache: Path, class_name: str) -> Config:
     return changed(config, model__base_model="owner/model", model__hub_cache_dir=str(cache))
 
 
-def test_a_repository_that_is_here_is_looked_at(config: Config, tmp_path: Path) -> None:
+def test_a_downloaded_repository_is_checked(config: Config, tmp_path: Path) -> None:
     here = downloaded(config, tmp_path / "hub", "StableDiffusionPipeline")
     report = check(here)
     assert report.problems == ()
     assert report.preview is not None
     assert report.preview.model.startswith("A Stable Diffusion 1.x")
     [problem] = check(changed(here, model__family="sdxl")).errors
-    assert "not Stable Diffusion XL" in problem.message
+    assert "not a Stable Diffusion XL model" in problem.message
 
 
-def test_what_is_missing_of_a_repository_can_be_downloaded(config: Config, tmp_path: Path) -> None:
+def test_missing_files_of_a_repository_can_be_downloaded(config: Config, tmp_path: Path) -> None:
     here = downloaded(config, tmp_path / "hub", "StableDiffusionPipeline")
     (tmp_path / "hub" / "models--owner--model/snapshots/abc/unet/diffusion_pytorch_model.safetensors").unlink()
     assert check(here).errors == []
@@ -178,14 +180,14 @@ def test_what_is_missing_of_a_repository_can_be_downloaded(config: Config, tmp_p
     assert "the weights of unet are missing" in problem.message
 
 
-def test_offline_a_repository_must_be_here(config: Config, tmp_path: Path) -> None:
+def test_offline_a_repository_must_be_downloaded(config: Config, tmp_path: Path) -> None:
     config = changed(config, model__base_model="owner/model", model__hub_cache_dir=str(tmp_path / "hub"))
     assert check(config).errors == []
     [problem] = check(changed(config, model__offline=True)).errors
-    assert problem.message == "The repository owner/model was not downloaded yet, and the network may not be used."
+    assert problem.message == "The repository owner/model has not been downloaded, and offline mode is on."
 
 
-def test_a_repository_that_moved_is_told_unless_it_is_here(config: Config, tmp_path: Path) -> None:
+def test_a_moved_repository_is_reported_unless_it_is_downloaded(config: Config, tmp_path: Path) -> None:
     moved = changed(config, model__base_model="runwayml/stable-diffusion-v1-5", model__hub_cache_dir=str(tmp_path))
     [problem] = [p for p in check(moved).problems if p.path == "model.base_model"]
     assert problem.severity == "warning"

@@ -11,7 +11,7 @@ import pytest
 
 from modules.config.schema import Config
 from tests.builders.images import draw_folder
-from tests.unit.preflight.setups import changed, errors, told
+from tests.unit.preflight.setups import changed, errors, reported
 from trainer.preflight import check, places
 
 
@@ -24,8 +24,8 @@ def test_a_file_that_will_be_replaced_is_mentioned(config: Config) -> None:
     assert destination.read_bytes() == b"precious"
 
 
-def test_folders_that_may_not_be_written_or_looked_at(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulated: who runs the tests may be root, who may everything."""
+def test_folders_that_are_not_writable_or_not_readable(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulated, because the tests may run as root, who has all permissions."""
     real_write = Path.write_bytes
 
     def refuse(self: Path, content: bytes) -> int:
@@ -52,8 +52,8 @@ def test_folders_that_may_not_be_written_or_looked_at(config: Config, monkeypatc
     assert errors(report) == ["general.workspace_dir", "output.destination"]
 
 
-def test_a_file_that_may_not_be_replaced_is_none_where_there_is_none(config: Config) -> None:
-    assert told(check(changed(config, output__never_replace=True))) == []
+def test_never_replace_is_no_problem_without_a_file(config: Config) -> None:
+    assert reported(check(changed(config, output__never_replace=True))) == []
 
 
 def test_a_full_disk(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,11 +61,11 @@ def test_a_full_disk(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(places.shutil, "disk_usage", lambda path: nearly)
     report = check(config)
     assert errors(report) == ["general.workspace_dir", "general.cache_dir", "output.destination"]
-    assert all("the disk is full, with 1.0 MiB free" in p.message for p in report.errors)
+    assert all("the disk is full (1.0 MiB free)" in p.message for p in report.errors)
 
 
 def test_a_disk_that_is_full_to_the_last_byte(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty file can still be made there: the probe has content, and none of it is left behind."""
+    """An empty file can still be created there: the probe has content, and it is removed again."""
     real_write = Path.write_bytes
 
     def cut_short(self: Path, content: bytes) -> int:
@@ -80,11 +80,11 @@ def test_a_disk_that_is_full_to_the_last_byte(config: Config, tmp_path: Path, mo
     assert sorted(tmp_path.rglob("*")) == before
 
 
-# -- one in the other
+# -- nested folders
 
 
 @pytest.mark.parametrize(
-    ("workspace", "cache", "is_told"),
+    ("workspace", "cache", "is_reported"),
     [
         ("a", "a", True),
         ("a", "a/cache", True),
@@ -94,11 +94,13 @@ def test_a_disk_that_is_full_to_the_last_byte(config: Config, tmp_path: Path, mo
         ("a/run", "a/cache", False),
     ],
 )
-def test_the_cache_and_the_workspace(config: Config, tmp_path: Path, workspace: str, cache: str, is_told: bool) -> None:
+def test_the_cache_and_the_workspace(
+    config: Config, tmp_path: Path, workspace: str, cache: str, is_reported: bool
+) -> None:
     changed_config = changed(
         config, general__workspace_dir=str(tmp_path / workspace), general__cache_dir=str(tmp_path / cache)
     )
-    assert told(check(changed_config)) == ([("general.cache_dir", "warning")] if is_told else [])
+    assert reported(check(changed_config)) == ([("general.cache_dir", "warning")] if is_reported else [])
 
 
 @pytest.mark.parametrize(
@@ -113,6 +115,6 @@ def test_the_cache_and_the_workspace(config: Config, tmp_path: Path, workspace: 
 def test_nothing_is_written_among_the_images(config: Config, tmp_path: Path, path: str, below: str) -> None:
     folder = draw_folder(tmp_path / "mine", sizes=[(64, 64)] * 2)
     inside = changed(config, concepts__0__path=str(folder), **{path.replace(".", "__"): str(folder / below)})
-    assert told(check(inside)) == [(path, "warning")]
+    assert reported(check(inside)) == [(path, "warning")]
     switched_off = [{"path": str(folder), "enabled": False}, config.concepts[0].model_dump()]
-    assert told(check(changed(inside, concepts=switched_off))) == []
+    assert reported(check(changed(inside, concepts=switched_off))) == []

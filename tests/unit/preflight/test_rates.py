@@ -16,8 +16,8 @@ from tests.unit.preflight.setups import changed
 USUAL = {"adapter": 1e-4, "full": 1e-5}
 
 
-def told(optimizer: str, rate: float, *, trains: str = "adapter") -> list[tuple[str, str]]:
-    """What the rule says of an optimizer's name and a rate, whether this optimizer is there already or not."""
+def reported(optimizer: str, rate: float, *, trains: str = "adapter") -> list[tuple[str, str]]:
+    """Return the rule's problems for an optimizer's name and a rate, even if the optimizer is not supported yet."""
     config: Any = Config().model_copy(
         update={"training": Config().training.model_copy(
             update={"optimizer": SimpleNamespace(name=optimizer), "learning_rate": rate, "trains": trains})}
@@ -45,8 +45,8 @@ def told(optimizer: str, rate: float, *, trains: str = "adapter") -> list[tuple[
         ("muon", 2.0, "adapter"),
     ],
 )
-def test_a_rate_that_cannot_be(optimizer: str, rate: float, trains: str) -> None:
-    [(path, advice)] = told(optimizer, rate, trains=trains)
+def test_an_implausible_rate(optimizer: str, rate: float, trains: str) -> None:
+    [(path, advice)] = reported(optimizer, rate, trains=trains)
     assert path == "training.learning_rate"
     assert f"With {OPTIMIZERS[optimizer].label}, usual values for" in advice
 
@@ -66,18 +66,18 @@ def test_a_rate_that_cannot_be(optimizer: str, rate: float, trains: str) -> None
         ("adamw", 0.0, "adapter"),  # an error of its own
     ],
 )
-def test_a_rate_that_can(optimizer: str, rate: float, trains: str) -> None:
-    assert told(optimizer, rate, trains=trains) == []
+def test_a_plausible_rate(optimizer: str, rate: float, trains: str) -> None:
+    assert reported(optimizer, rate, trains=trains) == []
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_has_rates_that_pass_and_rates_that_do_not(name: str) -> None:
     is_its_own = name.startswith(("prodigy", "dadapt"))
-    assert told(name, 1.0 if is_its_own else 2e-4) == []
-    assert told(name, 1e-4 if is_its_own else 200.0)
+    assert reported(name, 1.0 if is_its_own else 2e-4) == []
+    assert reported(name, 1e-4 if is_its_own else 200.0)
 
 
-def test_an_optimizer_that_finds_one_rate_is_refused_different_ones() -> None:
+def test_an_optimizer_that_estimates_one_rate_rejects_different_ones() -> None:
     config = changed(Config(), parts__unet__learning_rate=1.0, training__learning_rate=0.5)
     assert not list(one_learning_rate(config))
     config = changed(config, training__optimizer="prodigy")

@@ -1,4 +1,4 @@
-"""What is odd but can run."""
+"""Unusual settings that can run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from modules.config.schema import Config
-from tests.unit.preflight.setups import changed, told
+from tests.unit.preflight.setups import changed, reported
 from trainer.preflight import check
 
 
@@ -25,9 +25,9 @@ from trainer.preflight import check
         ({"training__precision": "tfloat32"}, "training.precision", "info"),
     ],
 )
-def test_what_is_odd_but_can_run(config: Config, changes: dict[str, Any], path: str, severity: str) -> None:
+def test_unusual_settings_that_can_run(config: Config, changes: dict[str, Any], path: str, severity: str) -> None:
     report = check(changed(config, **changes))
-    assert told(report) == [(path, severity)]
+    assert reported(report) == [(path, severity)]
 
 
 FULL = {"training__trains": "full", "training__learning_rate": 1e-4, "parts__unet__dtype": "float16"}
@@ -45,10 +45,10 @@ FULL = {"training__trains": "full", "training__learning_rate": 1e-4, "parts__une
         ({**FULL, "parts__unet__train": False}, []),
         ({**FULL, "parts__unet__dtype": "bfloat16"}, []),
         ({**FULL, "training__trains": "adapter"}, []),
-        ({**FULL, "training__precision": "float16"}, [("training.precision", "warning")]),  # slow on the processor
+        ({**FULL, "training__precision": "float16"}, [("training.precision", "warning")]),  # slow on a CPU
     ],
 )
 def test_weights_that_are_trained_in_float16(
     config: Config, changes: dict[str, Any], expected: list[tuple[str, str]]
 ) -> None:
-    assert told(check(changed(config, **changes))) == expected
+    assert reported(check(changed(config, **changes))) == expected

@@ -1,4 +1,4 @@
-"""What is wrong with a run is told before it starts: each fault by its field, all faults at once."""
+"""Errors of a run are reported before it starts: each with its field, all at once."""
 
 from __future__ import annotations
 
@@ -107,13 +107,13 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "cache behind a file": (cache_behind_a_file, "general.cache_dir"),
     "cache without a name": (lambda c, tmp: changed(c, general__cache_dir="  "), "general.cache_dir"),
     "no base model": (base_model(""), "model.base_model"),
-    "base model not there": (base_model("TMP/nowhere"), "model.base_model"),
+    "base model missing": (base_model("TMP/nowhere"), "model.base_model"),
     "base model of a name alone": (base_model("sd15"), "model.base_model"),
     "base model of a Windows path": (base_model("C:\\models\\sd15"), "model.base_model"),
     "base model of a drive": (base_model("C:/sd15"), "model.base_model"),
     "base model of a sentence": (base_model("a photo of / a cat"), "model.base_model"),
     "base model of a long text": (base_model("x" * 5000), "model.base_model"),
-    "base model of nobody's home": (base_model("~no such user/model"), "model.base_model"),
+    "base model of an unknown user's home": (base_model("~no such user/model"), "model.base_model"),
     "base model is a file": (model_is_a_file, "model.base_model"),
     "no model_index.json": (with_model(lambda m: (m / "model_index.json").unlink()), "model.base_model"),
     "broken model_index.json": (with_model(lambda m: (m / "model_index.json").write_text("{")), "model.base_model"),
@@ -127,14 +127,14 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "no weights of the VAE": (
         with_model(lambda m: (m / "vae" / "diffusion_pytorch_model.safetensors").unlink()), "model.base_model"),
     "concept without a folder": (concept(path=" "), "concepts.0.path"),
-    "concept not there": (concept(path="TMP/nowhere"), "concepts.0.path"),
+    "concept missing": (concept(path="TMP/nowhere"), "concepts.0.path"),
     "concept is a file": (concept_is_a_file, "concepts.0.path"),
-    "concept of nobody's home": (concept(path="~no such user/x"), "concepts.0.path"),
+    "concept of an unknown user's home": (concept(path="~no such user/x"), "concepts.0.path"),
     "concept of a long text": (concept(path="x" * 5000), "concepts.0.path"),
     "concept with a NUL": (concept(path="a\x00b"), "concepts.0.path"),
     "concept is empty": (empty_concept, "concepts.0.path"),
     "concept of broken files": (concept_of_broken_files, "concepts.0.path"),
-    "images only in sub-folders": (images_only_below, "concepts.0.path"),
+    "images only in subfolders": (images_only_below, "concepts.0.path"),
     "no concept": (lambda c, tmp: changed(c, concepts=[]), "concepts"),
     "all concepts disabled": (concept(enabled=False), "concepts"),
     "only a validation concept": (concept(kind="validation"), "concepts"),
@@ -150,11 +150,11 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "only commas named": (
         lambda c, tmp: changed(c, adapter__layers="custom", adapter__custom_layers=" , ,"), "adapter.custom_layers"),
     "half a fixed size": (lambda c, tmp: changed(c, data__fixed_width_px=512), "data.fixed_height_px"),
-    "size step of no use": (lambda c, tmp: changed(c, data__bucket_step_px=12), "data.bucket_step_px"),
+    "bucket step that is not a multiple": (lambda c, tmp: changed(c, data__bucket_step_px=12), "data.bucket_step_px"),
     "a file that may not be replaced": (may_not_replace, "output.destination"),
-    "no device": (lambda c, tmp: changed(c, general__train_device="gpu"), "general.train_device"),
-    "a GPU where there is none": (lambda c, tmp: changed(c, general__train_device="cuda:1"), "general.train_device"),
-    "a offload device that is none": (lambda c, tmp: changed(c, general__temp_device="disk"), "general.temp_device"),
+    "not a device": (lambda c, tmp: changed(c, general__train_device="gpu"), "general.train_device"),
+    "a missing GPU": (lambda c, tmp: changed(c, general__train_device="cuda:1"), "general.train_device"),
+    "not an offload device": (lambda c, tmp: changed(c, general__temp_device="disk"), "general.temp_device"),
     "an average that is never updated": (
         lambda c, tmp: changed(c, training__ema__mode="train_device", training__ema__update_every_steps=900),
         "training.ema.update_every_steps"),
@@ -166,7 +166,7 @@ BROKEN: dict[str, tuple[Break, str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_each_fault_is_told_by_its_field_with_what_to_do(config: Config, tmp_path: Path, name: str) -> None:
+def test_each_error_is_reported_with_its_field_and_advice(config: Config, tmp_path: Path, name: str) -> None:
     apply, path = BROKEN[name]
     broken = apply(config, tmp_path)
     report = check(broken)
@@ -180,7 +180,7 @@ def test_each_fault_is_told_by_its_field_with_what_to_do(config: Config, tmp_pat
             get_path(broken, problem.path)
 
 
-def test_all_faults_are_told_at_once(config: Config, tmp_path: Path) -> None:
+def test_all_errors_are_reported_at_once(config: Config, tmp_path: Path) -> None:
     """A concept whose folder is missing used to hide those that are empty."""
     (tmp_path / "empty").mkdir()
     draw_image(64, 64, 0).save(tmp_path / "empty" / "._x.png")
@@ -211,7 +211,7 @@ def test_all_faults_are_told_at_once(config: Config, tmp_path: Path) -> None:
         "parts.text_encoder.learning_rate", "training.trains", "validation.every",
     ]  # fmt: skip
     assert report.preview is None
-    assert any("._x.png" in p.message for p in report.problems), "what was passed over is told, too"
+    assert any("._x.png" in p.message for p in report.problems), "skipped files are reported too"
 
 
 @few
@@ -219,7 +219,7 @@ def test_all_faults_are_told_at_once(config: Config, tmp_path: Path) -> None:
 def test_any_text_in_any_path_can_be_checked(
     tmp_path_factory: pytest.TempPathFactory, images: Path, data: st.DataObject
 ) -> None:
-    """A name too long for the system used to raise in the midst of the check."""
+    """A name too long for the system used to raise during the check."""
     folder = tmp_path_factory.mktemp("any")
     config = small_config(folder, model=write_model(folder / "model"), images=images)
     texts = st.text(max_size=12).map(lambda t: str(folder / t.replace("..", "").strip("/"))) | odd_texts.filter(
@@ -231,5 +231,5 @@ def test_any_text_in_any_path_can_be_checked(
     assert isinstance(check(config), Report)
 
 
-def test_the_rules_alone_look_at_no_file() -> None:
+def test_the_rules_alone_read_no_file() -> None:
     assert {p.path for p in problems_of(Config())} == {"concepts", "sampling.prompts"}
