@@ -75,10 +75,10 @@ def test_the_run_ends_once_the_held_out_reward_no_longer_rises(
 ) -> None:
     scores = {0: 9.0, 1: 0.3, 2: 0.5, 3: 0.4, 4: 0.5}
 
-    def rated(_callback: RewardCallback, step: int) -> RewardMeasured:
+    def scored(_callback: RewardCallback, step: int) -> RewardMeasured:
         return RewardMeasured(step, 2, followed=float(step), held_out=scores[step], held_out_by="contrast")
 
-    monkeypatch.setattr(RewardCallback, "_rated", rated)
+    monkeypatch.setattr(RewardCallback, "_scored", scored)
     config = laid_over(
         reward_config(tmp_path, tiny_sd, images, {"kind": "brightness"}, held_out_reward="contrast"),
         {"training": {"epochs": 9, "batch_size": 1}, "reward": {"early_stopping_patience": 2}},
@@ -102,7 +102,7 @@ def test_other_reward_models_restart_the_search_for_the_best(tiny_sd: Path, imag
         },
     )
     second = run(longer, resume_from=Path(first.finished.backup_path))
-    assert any("the search for the best begins again" in w.message for w in second.of(WarningRaised))
+    assert any("The search for the best model starts again" in w.message for w in second.of(WarningRaised))
     assert all(m.best_step is None or m.best_step > first.finished.step for m in second.of(RewardMeasured))
 
 
@@ -185,7 +185,7 @@ def test_the_decoder_is_on_the_device_where_a_step_samples(tiny_sd: Path, images
         assert ("vae" in needed) == is_needed
 
 
-# ---- code of one's own
+# ---- user code
 
 GREEN = "def green(images, prompts):\n    return images[:, 1].mean(dim=(1, 2))\n"
 BLIND = "import numpy\n\n\ndef blind(images, prompts):\n    return images.detach().mean(dim=(1, 2, 3))\n"
@@ -205,7 +205,7 @@ def test_code_runs_only_where_it_was_approved(tiny_sd: Path, images: Path, tmp_p
     ran = run(config)
     assert all("reward/user_code" in s.metrics for s in ran.of(StepFinished)), ran.ending
     assert ran.of(StepFinished)
-    assert any("run as a program" in w.message for w in ran.of(WarningRaised))
+    assert any("runs as a program" in w.message for w in ran.of(WarningRaised))
     file.write_text(GREEN + "\n")  # another file now
     assert isinstance(run(config).ending, RunFailed)
 
