@@ -70,15 +70,15 @@ def test_measuring_changes_nothing(tiny_sd: Path, images: Path, tmp_path: Path) 
     assert_equal_tensors(run(config).weights, quiet.weights)
 
 
-def test_the_run_ends_once_the_held_out_rating_no_longer_rises(
+def test_the_run_ends_once_the_held_out_reward_no_longer_rises(
     tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ratings = {0: 9.0, 1: 0.3, 2: 0.5, 3: 0.4, 4: 0.5}
+    rewards = {0: 9.0, 1: 0.3, 2: 0.5, 3: 0.4, 4: 0.5}
 
-    def rated(_callback: RewardCallback, step: int) -> RewardMeasured:
-        return RewardMeasured(step, 2, followed=float(step), held_out=ratings[step], held_out_by="contrast")
+    def scored(_callback: RewardCallback, step: int) -> RewardMeasured:
+        return RewardMeasured(step, 2, followed=float(step), held_out=rewards[step], held_out_by="contrast")
 
-    monkeypatch.setattr(RewardCallback, "_rated", rated)
+    monkeypatch.setattr(RewardCallback, "_scored", scored)
     config = laid_over(
         reward_config(tmp_path, tiny_sd, images, {"kind": "brightness"}, held_out_reward="contrast"),
         {"training": {"epochs": 9, "batch_size": 1}, "reward": {"early_stopping_patience": 2}},
