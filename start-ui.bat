@@ -1,5 +1,5 @@
 @echo off
-rem Finds a Python that can run launcher\, which does the rest (launcher\README.md tells the order).
+rem Finds a Python that can run launcher\, which does the rest (launcher\README.md describes the order).
 rem   start-ui.bat            opens the window
 rem   start-ui.bat test ...   runs the tests
 rem   start-ui.bat VERB ...   python -m trainer VERB ...
@@ -20,7 +20,7 @@ call :try py -3.13 && goto found
 call :try py -3.12 && goto found
 call :try py -3.11 && goto found
 call :try python && goto found
-echo Darkroom needs Python 3.11 to 3.14, and none was found; get it with: winget install Python.Python.3.12
+echo Darkroom needs Python 3.11 to 3.14, but none was found; install it with: winget install Python.Python.3.12
 if "%~1"=="" pause
 exit /b 1
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Finds a Python that can run launcher/, which does the rest (launcher/README.md tells the order).
+# Finds a Python that can run launcher/, which does the rest (launcher/README.md describes the order).
 #   ./start-ui.sh              opens the window
 #   ./start-ui.sh test ...     runs the tests
 #   ./start-ui.sh VERB ...     python -m trainer VERB ...
@@ -28,14 +28,14 @@ for python in "${VIRTUAL_ENV:+$VIRTUAL_ENV/bin/python}" "${CONDA_PREFIX:+$CONDA_
     version=$("$python" --version 2>&1) && [ -z "$found" ] && found="$version ($python)"
 done
 
-# No Python here can run the launcher: one sentence, with the command for this machine.
+# No Python on this machine can run the launcher: print one message, with the command that installs it.
 sudo=
 [ "$(id -u)" = 0 ] || sudo="sudo "
 if command -v conda >/dev/null 2>&1; then
     command="conda create -n darkroom python=3.12 tk && conda activate darkroom"
 elif command -v apt-get >/dev/null 2>&1; then
     command="${sudo}apt-get install python3 python3-venv python3-tk"
-    for minor in 11 14 13 12; do # the last one that apt knows is named; without one, python3 has to do
+    for minor in 11 14 13 12; do # the last one that apt offers is used; without one, the default python3
         [ -n "$found" ] && apt-cache show "python3.$minor-venv" >/dev/null 2>&1 &&
             command="${sudo}apt-get install python3.$minor-venv python3.$minor-tk"
     done
@@ -50,5 +50,5 @@ elif command -v brew >/dev/null 2>&1; then
 else
     command="(get Python 3.12 from https://www.python.org/downloads/ and start again)"
 fi
-echo "Darkroom needs Python 3.11 to 3.14, and this machine has ${found:-none}; get it with: $command" >&2
+echo "Darkroom needs Python 3.11 to 3.14, but this machine has ${found:-none}; install it with: $command" >&2
 exit 1

@@ -1,1 +1,1 @@
-"""The launcher: from any Python 3.11 to 3.14 to a running program. Standard library only."""
+"""The launcher: starts the program with any Python 3.11 to 3.14. Standard library only."""

@@ -1,4 +1,4 @@
-"""Orders the steps from a bare Python to a running program; each step is a file beside this one."""
+"""Runs the steps from a bare Python to the running program in order; each step is a file in this folder."""
 
 import io
 import os
@@ -10,7 +10,7 @@ from typing import NamedTuple, NoReturn
 
 from launcher import checks, display, environment, install, interpreter, marker, requirements
 from launcher.environment import Environment
-from launcher.mending import START, Machine
+from launcher.fix_commands import START, Machine
 from launcher.messages import Failure, Sentence
 from launcher.progress import Progress
 
@@ -22,15 +22,15 @@ DEBUG = "DARKROOM_DEBUG"
 _ENTERED = "DARKROOM_LAUNCHER_ENTERED"
 
 
-# Neighbours start in one process and share what they build; who is done takes over from the others. More processes than
-# these wait for each other's memory.
+# Neighbouring tests start in one process, which shares their fixtures; idle processes take over tests from the others.
+# More than four processes run short of memory.
 ALL_TESTS = ["-n", "logical", "--maxprocesses", "4", "--dist", "worksteal"]
 FULL = "--full"
 EVERY_ROW = ["-m", "full or not full"]
 
 
 class Task(NamedTuple):
-    """What was asked for: the module to hand over to, and what it needs."""
+    """The requested task: the module to run, and its requirements."""
 
     module: str
     arguments: list[str]
@@ -39,12 +39,12 @@ class Task(NamedTuple):
 
     @property
     def is_test(self) -> bool:
-        """Whether the windows are opened by tests, which bring their own display where there is Xvfb."""
+        """Whether tests open the windows; tests start their own display if Xvfb is installed."""
         return self.module == "pytest"
 
 
 def task(arguments: Sequence[str]) -> Task:
-    """No word: the window. `test`: pytest. Any other word: a verb of the trainer."""
+    """Without arguments: the window. `test`: pytest. Any other word: a verb of the trainer."""
     if not arguments or arguments[0].startswith("-"):
         return Task("ui", list(arguments), ("ui",), True)
     if arguments[0] == "test":
@@ -53,8 +53,8 @@ def task(arguments: Sequence[str]) -> Task:
 
 
 def pytest_arguments(given: Sequence[str]) -> list[str]:
-    """Nothing: the daily tests, on several processors. `--full`: as many, but every row of the large matrices, of what
-    else is named or of everything. Otherwise what pytest is to run.
+    """Return pytest's arguments. Nothing given: the daily tests, in several processes. `--full`: every row of the large
+    matrices, of the tests also given or of all. Otherwise the given arguments.
     """
     if FULL in given:
         return [*ALL_TESTS, *EVERY_ROW, *(argument for argument in given if argument != FULL)]
@@ -62,7 +62,7 @@ def pytest_arguments(given: Sequence[str]) -> list[str]:
 
 
 def start(arguments: Sequence[str], environ: Mapping[str, str], root: Path) -> NoReturn:
-    """Do everything and hand over; comes back only by `Failure` or `SystemExit`."""
+    """Prepare everything and start the program; only returns by raising `Failure` or `SystemExit`."""
     wanted, machine = task(arguments), Machine.here()
     if wanted.is_test:
         display.refuse_untestable(environ, machine)
@@ -82,7 +82,7 @@ def start(arguments: Sequence[str], environ: Mapping[str, str], root: Path) -> N
 
 
 def main() -> int:
-    """Run the launcher; every failure ends as one sentence on stderr."""
+    """Run the launcher; every failure ends with one sentence on stderr."""
     root = Path(__file__).resolve().parent.parent
     if sys.argv[1:2] in (["-h"], ["--help"]):
         print(USAGE, end="")
@@ -93,38 +93,38 @@ def main() -> int:
     try:
         start(sys.argv[1:], os.environ, root)
     except Failure as failure:
-        return _tell(failure)
+        return _report(failure)
     except KeyboardInterrupt:
-        return _tell(Failure(Sentence.INTERRUPTED, exit_code=130, command=START))
-    except Exception as error:  # the outer edge: a person gets a sentence
+        return _report(Failure(Sentence.INTERRUPTED, exit_code=130, command=START))
+    except Exception as error:  # the outermost handler: the user gets a sentence
         if os.environ.get(DEBUG):
             raise
         reason = f"{type(error).__name__}: {error}"
-        return _tell(Failure(Sentence.UNEXPECTED, reason=reason, command=f"{DEBUG}=1 {START}"))
+        return _report(Failure(Sentence.UNEXPECTED, reason=reason, command=f"{DEBUG}=1 {START}"))
 
 
 def _make_usable(env: Environment, wanted: Task, machine: Machine) -> None:
-    """Make the project's environment where there is none, or none that works."""
+    """Create the project's environment if it does not exist or does not work."""
     if environment.why_unusable(env) is None:
         return
     progress = Progress()
     needs_tkinter = wanted.opens_windows
     base = interpreter.find(interpreter.candidates(), needs_tkinter=needs_tkinter, machine=machine)
     with (
-        environment.write_errors_told(env),
-        marker.locked(env.prefix, install.WAIT_SECONDS, lambda: progress.show("Another start is at work")),
+        environment.write_errors_as_failures(env),
+        marker.locked(env.prefix, install.WAIT_SECONDS, lambda: progress.show("Waiting for another start of Darkroom")),
     ):
         progress.close()
         reason = environment.why_unusable(env)
         if reason is None:
             return
-        anew = f" anew, since {reason}" if reason else ""
-        progress.say(f"Making the environment {env.prefix}{anew}, with Python {base.dotted} ({base.python})")
+        again = f" again because {reason}" if reason else ""
+        progress.print_line(f"Creating the environment {env.prefix}{again}, with Python {base.dotted} ({base.python})")
         environment.create(env, base)
 
 
 def _enter(env: Environment, arguments: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Go on in the environment's own Python, when this is another one."""
+    """Continue in the environment's own Python, if this is another one."""
     if Path(sys.prefix).resolve() == env.prefix.resolve():
         return
     if environ.get(_ENTERED) == str(env.prefix):
@@ -142,7 +142,7 @@ def _enter(env: Environment, arguments: Sequence[str], environ: Mapping[str, str
 
 
 def _program_environ(env: Environment, environ: Mapping[str, str]) -> dict[str, str]:
-    """The program's environment: what an activated one would look like, without the user's own packages."""
+    """The program's environment variables: those of an activated environment, without the user's site-packages."""
     given = {name: value for name, value in environ.items() if name != _ENTERED}
     given["PYTHONNOUSERSITE"] = "1"
     if env.kind == "project":
@@ -152,7 +152,7 @@ def _program_environ(env: Environment, environ: Mapping[str, str]) -> dict[str, 
 
 
 def _execute(command: list[str], environ: Mapping[str, str]) -> NoReturn:
-    """Become another program; on Windows, which cannot, wait for it and end as it does."""
+    """Replace this process with another program; on Windows, wait for it and exit with its code."""
     sys.stdout.flush()
     sys.stderr.flush()
     if sys.platform == "win32":
@@ -160,7 +160,7 @@ def _execute(command: list[str], environ: Mapping[str, str]) -> NoReturn:
     os.execve(command[0], command, dict(environ))
 
 
-def _tell(failure: Failure) -> int:
+def _report(failure: Failure) -> int:
     print(failure, file=sys.stderr)
     return failure.exit_code
 

@@ -1,4 +1,4 @@
-"""Whether the libraries that break most often can be imported; each is tried in a process of its own."""
+"""Checks whether the libraries that break most often can be imported, each in a process of its own."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from launcher.environment import Environment
-from launcher.mending import quote
+from launcher.fix_commands import quote
 from launcher.messages import Failure, Sentence
 from launcher.progress import Progress
 from launcher.requirements import Installed, Package
@@ -15,8 +15,8 @@ TORCHVISION_WORKS = ".darkroom-torchvision"
 
 
 def refuse_broken_torch(env: Environment, version: str, progress: Progress) -> None:
-    """A torch that is there and new enough stays, but only when it works."""
-    progress.show(f"Trying the torch {version} that is here")
+    """Raise `Failure` if the installed torch, which is new enough to stay, does not work."""
+    progress.show(f"Checking the installed torch {version}")
     reason = import_error("torch")
     progress.close()
     if reason is not None:
@@ -25,9 +25,9 @@ def refuse_broken_torch(env: Environment, version: str, progress: Progress) -> N
 
 
 def refuse_broken_torchvision(env: Environment, present: Mapping[Package, Installed]) -> None:
-    """We never install torchvision; one that is there must work, or diffusers and peft do not.
+    """Raise `Failure` if torchvision is installed but does not work: diffusers and peft fail with it.
 
-    The import takes seconds, so one that works is noted beside the versions it was tried with.
+    Darkroom never installs torchvision. The import takes seconds, so a success is recorded with the tested versions.
     """
     if "torchvision" not in present:
         return
@@ -36,21 +36,21 @@ def refuse_broken_torchvision(env: Environment, present: Mapping[Package, Instal
     if note.is_file() and note.read_text(encoding="utf-8", errors="replace") == tried:
         return
     progress = Progress()
-    progress.show("Trying the torchvision that is here")
+    progress.show("Checking the installed torchvision")
     broken = import_error("torchvision") is not None
     progress.close()
     if broken:
         command = f"{quote(sys.executable)} -m pip uninstall -y torchvision"
         raise Failure(Sentence.TORCHVISION_BROKEN, prefix=env.prefix, command=command)
-    with suppress(OSError):  # an environment we may not write to is tried again at the next start
+    with suppress(OSError):  # in a read-only environment it is checked again at the next start
         note.write_text(tried, encoding="utf-8")
 
 
 def import_error(module: str) -> str | None:
-    """Why a module cannot be imported in a fresh process: the last line of its error, None when it can."""
+    """Return why a module cannot be imported in a new process: the last line of its error, or None if it can."""
     command = [sys.executable, "-s", "-c", f"import {module}"]
     tried = subprocess.run(command, capture_output=True, text=True, errors="replace")
     if tried.returncode == 0:
         return None
-    said = tried.stderr.strip().splitlines()
-    return said[-1] if said else f"exit code {tried.returncode}"
+    lines = tried.stderr.strip().splitlines()
+    return lines[-1] if lines else f"exit code {tried.returncode}"

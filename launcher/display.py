@@ -1,4 +1,4 @@
-"""Whether a window can be opened: tkinter, and a display to draw on."""
+"""Checks whether a window can be opened: tkinter, and a display."""
 
 import importlib
 import shutil
@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from launcher.environment import Environment
-from launcher.mending import START, Machine, tkinter_command, xvfb_command
+from launcher.fix_commands import START, Machine, tkinter_command, xvfb_command
 from launcher.messages import Failure, Sentence
 
 HEADLESS = f"{START} train CONFIG.json"
 
 
 def refuse_without_display(environ: Mapping[str, str]) -> None:
-    """Raise `Failure` where it is plain that no window can open; costs nothing."""
+    """Raise `Failure` where certainly no window can open; takes no time."""
     if _draws_with_x11() and not environ.get("DISPLAY"):
         raise Failure(Sentence.NO_DISPLAY, reason="DISPLAY is not set", command=HEADLESS)
 
@@ -25,7 +25,7 @@ def refuse_untestable(
     which: Callable[[str], str | None] = shutil.which,
     open_window: Callable[[], str | None] | None = None,
 ) -> None:
-    """Raise `Failure` where the tests of the window could not run: neither Xvfb nor a display that works."""
+    """Raise `Failure` where the window's tests cannot run: neither Xvfb nor a working display."""
     if not _draws_with_x11() or which("Xvfb"):
         return
     if not environ.get("DISPLAY") or (open_window or window_error)() is not None:
@@ -33,7 +33,7 @@ def refuse_untestable(
 
 
 def refuse_without_window(env: Environment, machine: Machine) -> None:
-    """Raise `Failure` unless a window can really be opened, by opening one that is never seen."""
+    """Raise `Failure` unless a window can be opened, by opening a hidden one."""
     refuse_without_tkinter(env, machine)
     reason = window_error() if _draws_with_x11() else None
     if reason is None:
@@ -52,7 +52,7 @@ def refuse_without_tkinter(env: Environment, machine: Machine) -> None:
 
 
 def window_error() -> str | None:
-    """Why a window cannot be opened; None when it can."""
+    """Return why a window cannot be opened; None if it can."""
     tkinter = importlib.import_module("tkinter")
     try:
         tkinter.Tk().destroy()

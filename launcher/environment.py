@@ -1,4 +1,4 @@
-"""Which environment the program runs in: the active one, else `.venv` in the project's folder."""
+"""Chooses the program's environment: the active one, otherwise `.venv` in the project's folder."""
 
 import errno
 import os
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from launcher import marker
+from launcher.fix_commands import START, quote
 from launcher.interpreter import NEWEST, OLDEST, Interpreter, ask
-from launcher.mending import START, quote
 from launcher.messages import Failure, Sentence
 
 FOLDER = ".venv"
@@ -24,14 +24,14 @@ Kind = Literal["venv", "conda", "project"]
 
 
 class Environment(NamedTuple):
-    """A place packages are installed into."""
+    """An environment that packages are installed into."""
 
     kind: Kind
     prefix: Path
 
     @property
     def python(self) -> Path:
-        """Its interpreter, whether or not it is there."""
+        """The path of its interpreter, whether or not it exists."""
         if sys.platform == "win32":
             folder = self.prefix if self.kind == "conda" else self.prefix / "Scripts"
             return folder / "python.exe"
@@ -39,12 +39,12 @@ class Environment(NamedTuple):
 
     @property
     def leave_command(self) -> str:
-        """How a person gets out of it and lets Darkroom make its own."""
+        """The command to leave it, so that Darkroom creates its own."""
         return f"{'conda deactivate' if self.kind == 'conda' else 'deactivate'} && {START}"
 
 
 def choose(root: Path, environ: Mapping[str, str]) -> Environment:
-    """The active environment (the first on PATH when both kinds are active), else the project's own."""
+    """The active environment (the first on PATH if both kinds are active), otherwise the project's own."""
     active: list[Environment] = []
     if environ.get("VIRTUAL_ENV"):
         active.append(Environment("venv", Path(environ["VIRTUAL_ENV"])))
@@ -60,7 +60,7 @@ def choose(root: Path, environ: Mapping[str, str]) -> Environment:
 
 
 def check_active(env: Environment, found: Interpreter | None) -> None:
-    """Raise `Failure` when the active environment has no Python, or one that Darkroom does not run on."""
+    """Raise `Failure` if the active environment has no Python, or a version that Darkroom does not support."""
     if found is None:
         conda = f"conda install -p {quote(env.prefix)} python=3.12 tk"
         command = conda if env.kind == "conda" else env.leave_command
@@ -76,15 +76,15 @@ def check_active(env: Environment, found: Interpreter | None) -> None:
 
 
 def why_unusable(env: Environment) -> str | None:
-    """What is wrong with the project's own environment; None when it can be used.
+    """Return what is wrong with the project's own environment; None if it can be used.
 
-    "" when there is none yet.
+    "" if it does not exist yet.
     """
     config = env.prefix / "pyvenv.cfg"
     if not env.prefix.exists() or not any(child.name != marker.LOCK for child in env.prefix.iterdir()):
         return ""
     if marker.stage(env.prefix) == "creating":
-        return "it was left unfinished"
+        return "it was not completed"
     if not config.is_file():
         raise Failure(
             Sentence.FOLDER_NOT_OURS,
@@ -94,17 +94,17 @@ def why_unusable(env: Environment) -> str | None:
     runs_itself = Path(sys.prefix) == env.prefix
     version = sys.version_info[:2] if runs_itself else _version(env)
     if version is None:
-        return "its Python is gone"
+        return "its Python no longer exists"
     if not OLDEST <= version <= NEWEST:
         return f"it runs Python {version[0]}.{version[1]}"
     made_for = _made_for(config)
     if made_for is not None and made_for != version:
-        return f"it was made for Python {made_for[0]}.{made_for[1]}, and Python is {version[0]}.{version[1]} now"
+        return f"it was created for Python {made_for[0]}.{made_for[1]}, and Python is {version[0]}.{version[1]} now"
     return None
 
 
 def create(env: Environment, base: Interpreter) -> None:
-    """Make the project's environment anew; everything but the lock in an older one is removed."""
+    """Create the project's environment again; everything in an older one except the lock is removed."""
     if shutil.disk_usage(env.prefix).free < _VENV_BYTES:
         raise disk_full(env.prefix)
     marker.write(env.prefix, "creating")
@@ -114,26 +114,26 @@ def create(env: Environment, base: Interpreter) -> None:
     command = [*base.command, "-I", "-m", "venv", str(env.prefix)]
     made = subprocess.run(command, capture_output=True, text=True, errors="replace", close_fds=False)
     if made.returncode != 0:
-        said = (made.stdout + made.stderr).strip()
+        output = (made.stdout + made.stderr).strip()
         by_hand = " ".join(map(quote, command))
-        reason = said.splitlines()[-1] if said else f"exit code {made.returncode}"
+        reason = output.splitlines()[-1] if output else f"exit code {made.returncode}"
         raise Failure(Sentence.VENV_FAILED, prefix=env.prefix, reason=reason, command=by_hand)
     marker.write(env.prefix, "installing")
 
 
 def disk_full(path: Path) -> Failure:
-    """The sentence for a full disk."""
+    """The failure for a full disk."""
     temporary = tempfile.gettempdir()
     return Failure(Sentence.DISK_FULL, path=path, temporary=temporary, command=purge_command())
 
 
 def purge_command() -> str:
-    """Empties pip's cache of downloads."""
+    """The command that empties pip's download cache."""
     return f"{quote(sys.executable)} -m pip cache purge"
 
 
 def read_only(env: Environment) -> Failure:
-    """The sentence for an environment that may not be written to."""
+    """The failure for an environment that is not writable."""
     if env.kind != "project":
         command = env.leave_command
         return Failure(Sentence.ACTIVE_READ_ONLY, kind=env.kind, prefix=env.prefix, command=command)
@@ -143,8 +143,8 @@ def read_only(env: Environment) -> Failure:
 
 
 @contextmanager
-def write_errors_told(env: Environment) -> Iterator[None]:
-    """Turn what the system says when it will not write into the sentence for it."""
+def write_errors_as_failures(env: Environment) -> Iterator[None]:
+    """Turn the system's write errors into the failures for them."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Brings an environment to what the project asks for, and touches nothing in it that is good enough."""
+"""Installs the project's requirements into an environment, and changes nothing that already meets them."""
 
 import os
 import shutil
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from launcher import checks, marker, requirements, torch_build
-from launcher.environment import CONDA_NEW, Environment, disk_full, purge_command, read_only, write_errors_told
-from launcher.mending import START, quote
+from launcher.environment import CONDA_NEW, Environment, disk_full, purge_command, read_only, write_errors_as_failures
+from launcher.fix_commands import START, quote
 from launcher.messages import Failure, Sentence
 from launcher.pip_run import PipError, installed_count, run_pip
 from launcher.progress import Progress
@@ -23,7 +23,7 @@ WAIT_SECONDS = 60.0
 
 
 class Job(NamedTuple):
-    """What is to be installed where."""
+    """An installation: its environment and its requirements."""
 
     root: Path
     env: Environment
@@ -33,17 +33,17 @@ class Job(NamedTuple):
 
     @property
     def log(self) -> Path:
-        """Where pip's output goes."""
+        """The log file of pip's output."""
         return self.env.prefix / LOG
 
     @property
     def constraints(self) -> Path:
-        """The versions pip is held to."""
+        """The constraints file passed to pip."""
         return self.env.prefix / CONSTRAINTS
 
 
 def ensure(job: Job) -> dict[Package, Installed]:
-    """Install what is missing and return all that is installed. Runs inside the environment's own Python."""
+    """Install everything that is missing and return all installed packages. Runs in the environment's own Python."""
     prefix = job.env.prefix
     present = requirements.installed()
     if marker.stage(prefix) is None and not requirements.unmet(job.wanted, present):
@@ -52,8 +52,8 @@ def ensure(job: Job) -> dict[Package, Installed]:
         raise read_only(job.env)
     progress = Progress()
     with (
-        write_errors_told(job.env),
-        marker.locked(prefix, WAIT_SECONDS, lambda: progress.show("Another start is installing; waiting")),
+        write_errors_as_failures(job.env),
+        marker.locked(prefix, WAIT_SECONDS, lambda: progress.show("Waiting for another start that is installing")),
     ):
         progress.close()
         if marker.stage(prefix) is not None:
@@ -67,7 +67,7 @@ def ensure(job: Job) -> dict[Package, Installed]:
 
 
 def _repair(job: Job, progress: Progress) -> None:
-    """Forget the packages an interrupted installation left in pieces, so that pip installs them again."""
+    """Remove the metadata of packages that an interrupted installation left incomplete, so that pip reinstalls them."""
     prefix = job.env.prefix
     present = requirements.installed()
     before = marker.before(prefix)
@@ -80,7 +80,7 @@ def _repair(job: Job, progress: Progress) -> None:
         for left_over in Path(sysconfig.get_path("purelib")).glob("~*"):
             shutil.rmtree(left_over, ignore_errors=True)
     if pieces:
-        progress.say(f"The last installation was interrupted; installing again: {', '.join(sorted(pieces))}")
+        progress.print_line(f"The last installation was interrupted; installing again: {', '.join(sorted(pieces))}")
 
 
 def _install(job: Job, missing: list[Unmet], present: dict[Package, Installed], progress: Progress) -> None:
@@ -91,7 +91,7 @@ def _install(job: Job, missing: list[Unmet], present: dict[Package, Installed], 
     if marker.stage(prefix) is None:
         marker.write(prefix, "installing", before=present)
     with job.log.open("w", encoding="utf-8") as log:
-        progress.say(f"Installing what is missing into {prefix} (log: {job.log})")
+        progress.print_line(f"Installing missing packages into {prefix} (log: {job.log})")
         _ensure_pip(job, present, log)
         num_packages = _install_packages(job, present, changeable, log, progress)
     after = requirements.installed()
@@ -100,7 +100,7 @@ def _install(job: Job, missing: list[Unmet], present: dict[Package, Installed], 
         names = ", ".join(sorted(entry.requirement for entry in still))
         raise Failure(Sentence.STILL_MISSING, names=names, log=job.log, command=START)
     marker.add_ours(prefix, set(after) - set(present))
-    progress.say(f"Installed {num_packages} packages in {progress.elapsed()}.")
+    progress.print_line(f"Installed {num_packages} packages in {progress.elapsed()}.")
 
 
 def _install_packages(
@@ -132,7 +132,7 @@ def _install_torch(
     log: IO[str],
     progress: Progress,
 ) -> int:
-    progress.show("Looking for the build of torch that suits this machine")
+    progress.show("Choosing the torch build for this machine")
     build, gpu = torch_build.detect()
     needed_gb = torch_build.disk_gb(build)
     free_gb = shutil.disk_usage(job.env.prefix).free / 1e9
@@ -140,9 +140,9 @@ def _install_torch(
         path, command = job.env.prefix, purge_command()
         raise Failure(Sentence.DISK_TOO_SMALL, path=path, free_gb=free_gb, needed_gb=needed_gb, command=command)
     source = job.source(build, gpu, tested["torch"], job.environ)
-    index = source.index_url or "pip's usual index"
+    index = source.index_url or "pip's default index"
     remark = f" ({source.remark})" if source.remark else ""
-    progress.say(f"torch {tested['torch']}, for {build} hardware, from {index}{remark}")
+    progress.print_line(f"torch {tested['torch']}, for {build} hardware, from {index}{remark}")
     pins = requirements.pins({**tested, "torch": source.requirement.partition("==")[2]}, present, kept)
     extra = ["--extra-index-url", source.index_url] if source.index_url else []
     return _pip(job, [*extra, source.requirement], pins, log, progress)
@@ -151,9 +151,9 @@ def _install_torch(
 def _pip(job: Job, arguments: list[str], pins: list[str], log: IO[str], progress: Progress) -> int:
     job.constraints.write_text("\n".join(pins) + "\n", encoding="utf-8")
     pip = requirements.installed().get("pip")
-    can_tell_bytes = pip is not None and tuple(map(int, pip.version.split(".")[:2])) >= (24, 1)
+    shows_bytes = pip is not None and tuple(map(int, pip.version.split(".")[:2])) >= (24, 1)
     command = [sys.executable, "-s", "-m", "pip", "install", "--no-input", "--no-color", "--prefer-binary"]
-    command += ["--disable-pip-version-check", "--progress-bar", "raw" if can_tell_bytes else "off"]
+    command += ["--disable-pip-version-check", "--progress-bar", "raw" if shows_bytes else "off"]
     command += ["--constraint", str(job.constraints), *arguments]
     folder = Path(sysconfig.get_path("purelib"))
     try:
@@ -165,11 +165,11 @@ def _pip(job: Job, arguments: list[str], pins: list[str], log: IO[str], progress
             environ=job.environ,
         )
     except PipError as error:
-        raise _told(job, error) from error
+        raise _failure_of(job, error) from error
 
 
-def _told(job: Job, error: PipError) -> Failure:
-    """The sentence for a failed run of pip."""
+def _failure_of(job: Job, error: PipError) -> Failure:
+    """The failure for a failed run of pip."""
     env = job.env
     if error.cause == "disk":
         return disk_full(env.prefix)
@@ -189,7 +189,7 @@ def _told(job: Job, error: PipError) -> Failure:
 
 
 def _refuse_conflicts(job: Job, missing: list[Unmet], changeable: frozenset[Package]) -> None:
-    """What somebody else put into the active environment is not changed behind their back."""
+    """Raise `Failure` rather than change packages that were not installed by Darkroom in the active environment."""
     in_the_way = [entry for entry in missing if entry.held is not None and entry.package not in changeable]
     if in_the_way:
         env = job.env
@@ -207,7 +207,8 @@ def _refuse_conflicts(job: Job, missing: list[Unmet], changeable: frozenset[Pack
 
 
 def _refuse_locked(job: Job) -> None:
-    # pip's own rule: the mark counts outside virtual environments alone, whose standard library is the system's.
+    # pip's own rule: the EXTERNALLY-MANAGED file only counts outside virtual environments, in the system's standard
+    # library.
     is_virtual = sys.prefix != sys.base_prefix
     if not is_virtual and (Path(sysconfig.get_path("stdlib")) / "EXTERNALLY-MANAGED").exists():
         raise Failure(Sentence.ACTIVE_MANAGED, kind="conda", prefix=job.env.prefix, command=CONDA_NEW)

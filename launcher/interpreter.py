@@ -1,4 +1,4 @@
-"""Which Python the project's own environment is made from."""
+"""Chooses the Python from which the project's own environment is created."""
 
 import json
 import subprocess
@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.mending import Machine, tkinter_command, venv_command
+from launcher.fix_commands import Machine, tkinter_command, venv_command
 from launcher.messages import Failure, Sentence
 
 OLDEST = (3, 11)
 NEWEST = (3, 14)
 
-# Runs in whatever Python is found, so it is written for all of them.
+# Runs in any Python that is found, so it must be valid in all versions.
 _PROBE = """
 import json, sys
 def has(name):
@@ -30,7 +30,7 @@ print(json.dumps([
 
 
 class Interpreter(NamedTuple):
-    """A Python that was asked what it has."""
+    """A Python with its version and its relevant modules."""
 
     command: tuple[str, ...]
     python: Path
@@ -40,17 +40,17 @@ class Interpreter(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        """Whether Darkroom runs on this version."""
+        """Whether Darkroom supports this version."""
         return OLDEST <= self.version[:2] <= NEWEST
 
     @property
     def dotted(self) -> str:
-        """The version as people write it."""
+        """The version as text, as in 3.12.1."""
         return ".".join(map(str, self.version))
 
 
 def ask(command: Sequence[str]) -> Interpreter | None:
-    """What the Python behind this command has, None when there is none."""
+    """Return the properties of the Python behind this command, None if it does not run."""
     try:
         answer = subprocess.run([*command, "-c", _PROBE], capture_output=True, text=True, timeout=60)
         executable, version, has_tkinter, has_venv = json.loads(answer.stdout)
@@ -60,7 +60,7 @@ def ask(command: Sequence[str]) -> Interpreter | None:
 
 
 def candidates() -> list[list[str]]:
-    """The commands to try, in order; the Python this runs in is the last resort."""
+    """The commands to try, in order; the current Python is the last resort."""
     minors = range(NEWEST[1], OLDEST[1] - 1, -1)
     own = getattr(sys, "_base_executable", None) or sys.executable
     if sys.platform == "win32":
@@ -75,9 +75,9 @@ def find(
     machine: Machine,
     ask: Callable[[Sequence[str]], Interpreter | None] = ask,
 ) -> Interpreter:
-    """The first Python that has all that is needed, preferring one with tkinter even where it is not.
+    """The first Python that has everything needed, preferring one with tkinter even if it is not needed.
 
-    Raises `Failure` naming what the first Python of a right version lacks.
+    Raises `Failure` with what the first Python of a supported version lacks.
     """
     fitting: list[Interpreter] = []
     for command in commands:

@@ -1,4 +1,4 @@
-"""What the launcher leaves in an environment: a lock, a note of unfinished work, a list of what it installed."""
+"""The launcher's files in an environment: a lock, a record of unfinished work, a list of packages it installed."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, get_args
 
-from launcher.mending import START
+from launcher.fix_commands import START
 from launcher.messages import Failure, Sentence
 
 MARKER = ".darkroom-unfinished"
@@ -20,28 +20,28 @@ Stage = Literal["creating", "installing"]
 
 
 def stage(prefix: Path) -> Stage | None:
-    """The work that was under way here and has not ended; None when there is none."""
+    """The unfinished work in this environment; or None."""
     if not (prefix / MARKER).exists():
         return None
     known: Stage
     for known in get_args(Stage):
         if _read(prefix / MARKER).get("stage") == known:
             return known
-    return "creating"  # the note itself was cut off: the earliest stage is the safe one
+    return "creating"  # the record itself is truncated: the earliest stage is the safe one
 
 
 def before(prefix: Path) -> frozenset[str]:
-    """The packages that were there before the unfinished installation."""
+    """The packages that were installed before the unfinished installation."""
     return _names(_read(prefix / MARKER).get("before"))
 
 
 def write(prefix: Path, stage: Stage, before: Iterable[str] = ()) -> None:
-    """Note that work is under way."""
+    """Record that work has started."""
     _write(prefix / MARKER, {"stage": stage, "before": sorted(before)})
 
 
 def clear(prefix: Path) -> None:
-    """The work has ended."""
+    """Record that the work has finished."""
     (prefix / MARKER).unlink(missing_ok=True)
 
 
@@ -51,16 +51,16 @@ def ours(prefix: Path) -> frozenset[str]:
 
 
 def add_ours(prefix: Path, names: Iterable[str]) -> None:
-    """Remember further packages as installed by the launcher."""
+    """Add packages to those installed by the launcher."""
     _write(prefix / RECORD, {"packages": sorted(ours(prefix) | set(names))})
 
 
 @contextmanager
 def locked(prefix: Path, wait_seconds: float, waiting: Callable[[], None]) -> Iterator[None]:
-    """Hold the environment alone; the system frees the lock when we and the children we started are gone.
+    """Lock the environment; the system releases the lock when this process and its children have ended.
 
-    The children inherit it (those started with `close_fds=False`), so that a pip that outlives a killed
-    launcher is waited for.
+    The children inherit it (those started with `close_fds=False`), so that the next start waits for a pip that outlives
+    a killed launcher.
     """
     prefix.mkdir(exist_ok=True)
     with (prefix / LOCK).open("w") as file:

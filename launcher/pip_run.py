@@ -1,4 +1,4 @@
-"""Runs pip: its noise goes into a log, a line of progress onto the terminal, and its errors become sentences."""
+"""Runs pip: its output goes into a log, its progress onto one line of the terminal, and its errors become messages."""
 
 import os
 import queue
@@ -14,7 +14,7 @@ from launcher.requirements import Package, normalised
 
 _TICK_SECONDS = 0.3
 
-# What a failed run says somewhere in its output, the most telling first.
+# Patterns in the output of a failed run, the most specific cause first.
 _CAUSES = {
     "disk": r"No space left on device|\[Errno 28\]|not enough space on the disk",
     "read-only": r"\[Errno 13\]|\[Errno 30\]|Permission denied|Read-only file system",
@@ -27,7 +27,7 @@ _CAUSES = {
 
 
 class PipError(Exception):
-    """pip failed; `cause` is a key of the known causes or "" and `reason` its last line of error."""
+    """pip failed; `cause` is a key of the known causes or "", and `reason` its last error line."""
 
     def __init__(self, cause: str, reason: str) -> None:
         super().__init__(reason)
@@ -36,7 +36,7 @@ class PipError(Exception):
 
 
 class Reading:
-    """Turns pip's lines into one sentence about where it is."""
+    """Summarizes pip's output lines as one sentence of progress."""
 
     def __init__(self) -> None:
         self._collected: set[Package] = set()
@@ -45,7 +45,7 @@ class Reading:
         self._to_install: list[Package] = []
 
     def take(self, line: str) -> bool:
-        """Read one line; False when it is not worth a place in the log."""
+        """Read one line; False if it is not worth logging."""
         raw = re.match(r"Progress (\d+) of (\d+)", line)
         if raw:
             self._amount = f"{_megabytes(raw[1])} of {_megabytes(raw[2])}"
@@ -62,22 +62,22 @@ class Reading:
         elif installing:
             self._to_install = [normalised(name) for name in installing[1].strip().split(", ")]
         elif "Retrying (" in line:
-            self._amount = "the network does not answer, trying again"
+            self._amount = "the network does not respond, retrying"
         return True
 
     def state(self, num_installed: int) -> str:
-        """Where pip is, given how many packages have appeared since it began."""
+        """pip's progress, given the number of packages installed since it started."""
         if self._to_install:
             done = min(num_installed, len(self._to_install) - 1)
             return f"Installing package {done + 1} of {len(self._to_install)}: {self._to_install[done]}"
         if not self._now:
-            return "Looking for packages"
+            return "Resolving packages"
         amount = f" ({self._amount})" if self._amount else ""
-        return f"Fetching package {max(len(self._collected), 1)}: {self._now}{amount}"
+        return f"Downloading package {max(len(self._collected), 1)}: {self._now}{amount}"
 
     @property
     def num_to_install(self) -> int:
-        """How many packages pip set out to install."""
+        """The number of packages that pip is going to install."""
         return len(self._to_install)
 
 
@@ -101,7 +101,7 @@ def run_pip(
         env=_environment(environ),
         encoding="utf-8",
         errors="replace",
-        close_fds=False,  # it holds the environment's lock with us
+        close_fds=False,  # it inherits the environment's lock
     ) as process:
         assert process.stdout is not None
         lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -124,7 +124,7 @@ def run_pip(
 
 
 def installed_count(folder: Path) -> int:
-    """How many packages lie in a site-packages folder."""
+    """The number of packages in a site-packages folder."""
     try:
         with os.scandir(folder) as entries:
             return sum(entry.name.endswith(".dist-info") for entry in entries)
@@ -133,7 +133,7 @@ def installed_count(folder: Path) -> int:
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """pip's environment: the user's own settings, but for those that would install somewhere else."""
+    """pip's environment variables: the user's own, except those that would install somewhere else."""
     elsewhere = {"PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE_VIRTUALENV", "PIP_LOG"}
     kept = {name: value for name, value in environ.items() if name not in elsewhere}
     retries = {} if "PIP_RETRIES" in environ else {"PIP_RETRIES": "2"}
@@ -147,7 +147,7 @@ def _pass_on(stream: IO[str], lines: "queue.SimpleQueue[str | None]") -> None:
 
 
 def _with_ticks(lines: "queue.SimpleQueue[str | None]") -> Iterable[str | None]:
-    """The lines as they come, and None whenever nothing came for a moment."""
+    """The lines as they come, and None whenever there was none for a moment."""
     while True:
         try:
             line = lines.get(timeout=_TICK_SECONDS)
@@ -160,8 +160,8 @@ def _with_ticks(lines: "queue.SimpleQueue[str | None]") -> Iterable[str | None]:
 
 
 def _error(errors: list[str], exit_code: int) -> PipError:
-    said = "\n".join(errors)
-    cause = next((cause for cause, pattern in _CAUSES.items() if re.search(pattern, said)), "")
+    output = "\n".join(errors)
+    cause = next((cause for cause, pattern in _CAUSES.items() if re.search(pattern, output)), "")
     own = [line for line in errors if line.startswith(("ERROR", "error", "OSError"))]
     return PipError(cause, own[-1] if own else f"exit code {exit_code}")
 

@@ -1,4 +1,4 @@
-"""One line on the terminal that tells what goes on and for how long; plain lines where there is none."""
+"""A status line on the terminal with the elapsed time; plain lines if the output is not a terminal."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ _PLAIN_INTERVAL_SECONDS = 10.0
 
 
 class Progress:
-    """Shows the latest state of one job; `show` may be called as often as one likes."""
+    """Shows the latest status of one job; `show` may be called as often as needed."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -19,12 +19,12 @@ class Progress:
         self._open_line = ""
 
     def elapsed(self) -> str:
-        """Minutes and seconds since the job began, as in 3:07."""
+        """Minutes and seconds since the start, as in 3:07."""
         minutes, seconds = divmod(int(time.monotonic() - self._started), 60)
         return f"{minutes}:{seconds:02}"
 
     def show(self, text: str) -> None:
-        """Replace the line on a terminal; elsewhere print one, at most every ten seconds."""
+        """Replace the line on a terminal; otherwise print a line, at most every ten seconds."""
         if self._is_terminal:
             line = _cut(f"{text} · {self.elapsed()}")
             if line != self._open_line:
@@ -33,15 +33,15 @@ class Progress:
                 self._open_line = line
         elif time.monotonic() - self._plain_shown >= _PLAIN_INTERVAL_SECONDS:
             self._plain_shown = time.monotonic()
-            self.say(f"{text} · {self.elapsed()}")
+            self.print_line(f"{text} · {self.elapsed()}")
 
-    def say(self, text: str) -> None:
-        """Print a line that stays."""
+    def print_line(self, text: str) -> None:
+        """Print a permanent line."""
         self.close()
         print(text, file=self._stream, flush=True)
 
     def close(self) -> None:
-        """Clear the changing line."""
+        """Clear the status line."""
         if self._open_line:
             self._stream.write("\r\033[K")
             self._stream.flush()

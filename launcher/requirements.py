@@ -1,4 +1,4 @@
-"""What pyproject.toml asks for, what is installed, and what is therefore missing.
+"""The requirements in pyproject.toml, the installed packages, and the difference.
 
 Reads the installed metadata itself: importlib.metadata takes five times as long for the hundred packages of
 a full environment, and this runs at every start.
@@ -23,7 +23,7 @@ Package = str
 
 
 class Installed(NamedTuple):
-    """One installed package, as its metadata tell."""
+    """One installed package, from its metadata."""
 
     version: str
     requires: tuple[str, ...]
@@ -31,7 +31,7 @@ class Installed(NamedTuple):
 
 
 class Unmet(NamedTuple):
-    """A requirement that the environment does not meet; `held` is the version that is there instead."""
+    """A requirement that the environment does not meet; `held` is the installed version, if any."""
 
     requirement: str
     package: Package
@@ -39,17 +39,17 @@ class Unmet(NamedTuple):
 
 
 def normalised(name: str) -> Package:
-    """The one spelling of a package's name."""
+    """The normalised spelling of a package's name."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def name_of(requirement: str) -> Package:
-    """The package a requirement's line is about."""
+    """The package that a requirement line names."""
     return normalised(re.split(r"[^\w.-]", requirement.strip(), maxsplit=1)[0])
 
 
 def wanted(root: Path, extras: Iterable[str]) -> list[str]:
-    """The dependencies in the project's file, with those of some extras."""
+    """The project's dependencies, with those of some extras."""
     path = root / "pyproject.toml"
     try:
         project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
@@ -71,7 +71,7 @@ def tested_versions(root: Path) -> dict[Package, str]:
 
 
 def installed(paths: Sequence[str] | None = None) -> dict[Package, Installed]:
-    """Every package on these import paths (this process' own by default)."""
+    """Every package on these import paths (by default this process' own)."""
     packages: dict[Package, Installed] = {}
     for folder in sys.path if paths is None else paths:
         for entry in _metadata_folders(folder):
@@ -83,9 +83,9 @@ def installed(paths: Sequence[str] | None = None) -> dict[Package, Installed]:
 
 
 def unmet(requirements: Iterable[str], present: Mapping[Package, Installed]) -> list[Unmet]:
-    """Every requirement that is not met, followed through the metadata of what is installed."""
+    """Every requirement that is not met, following the requirements of the installed packages."""
     parse = _parser()
-    if parse is None:  # no pip in this environment yet, so nothing can be told: ask for everything
+    if parse is None:  # no pip in this environment yet, so nothing can be checked: everything counts as missing
         return [Unmet(line, name_of(line), None) for line in requirements]
     missing: dict[str, Unmet] = {}
     followed: set[tuple[Package, str]] = set()
@@ -94,13 +94,13 @@ def unmet(requirements: Iterable[str], present: Mapping[Package, Installed]) -> 
     while to_do:
         line, extra = to_do.pop()
         if not extra and re.search(r"\bextra\s*==", line):
-            continue  # most of them; the marker would say so too, a hundred times slower
+            continue  # most of them; evaluating the marker gives the same result, a hundred times slower
         try:
             requirement = parse(line)
         except ValueError:
             if line in own:
                 raise
-            continue  # old packages hold lines that nobody can read any more; pip ignores them too
+            continue  # old packages contain invalid lines; pip ignores them too
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
             continue
         package = normalised(requirement.name)
@@ -116,12 +116,12 @@ def unmet(requirements: Iterable[str], present: Mapping[Package, Installed]) -> 
 
 
 def damaged(present: Mapping[Package, Installed]) -> list[Package]:
-    """The packages whose files are not all there, as an installation killed half-way leaves them."""
+    """The packages with missing files, as left by an installation that was killed."""
     return [name for name, package in present.items() if not _is_whole(package.folder)]
 
 
 def pins(tested: Mapping[Package, str], present: Mapping[Package, Installed], kept: Iterable[Package]) -> list[str]:
-    """The lines of a constraints file: tested versions, but for packages that stay what they are."""
+    """The lines of a constraints file: tested versions, except for packages that keep their version."""
     stay = {name: present[name].version for name in kept if name in present}
     versions = dict(tested) | {name: version for name, version in stay.items() if _VERSION.fullmatch(version)}
     return [f"{name}=={version}" for name, version in sorted(versions.items())]
@@ -146,7 +146,7 @@ def _metadata_folders(folder: str) -> list[Path]:
 
 
 def _head(folder: Path) -> dict[str, list[str]] | None:
-    """The header lines of a package's metadata: up to the empty line before its description."""
+    """The header of a package's metadata: the lines before the first empty line."""
     path = folder / ("METADATA" if folder.suffix == ".dist-info" else "PKG-INFO")
     fields: dict[str, list[str]] = {}
     try:
@@ -164,7 +164,7 @@ def _head(folder: Path) -> dict[str, list[str]] | None:
 def _is_whole(folder: Path) -> bool:
     if folder.suffix != ".dist-info":
         return True
-    if not (folder / "INSTALLER").is_file():  # the last but one that pip writes
+    if not (folder / "INSTALLER").is_file():  # the last file but one that pip writes
         return False
     try:
         with (folder / "RECORD").open(encoding="utf-8", newline="") as rows:

@@ -1,4 +1,4 @@
-"""Which build of torch suits this machine, and which index holds it."""
+"""Chooses the torch build for this machine, and the index that provides it."""
 
 import re
 import shutil
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from launcher.mending import START
+from launcher.fix_commands import START
 from launcher.messages import Failure, Sentence
 
 OVERRIDE = "DARKROOM_TORCH_INDEX"
@@ -20,14 +20,14 @@ Build = Literal["cpu", "nvidia", "rocm"]
 
 
 class Gpu(NamedTuple):
-    """An NVIDIA driver and the weakest GPU it drives; None where it does not tell."""
+    """An NVIDIA driver's version and the lowest compute capability of its GPUs; None where unknown."""
 
     driver: float | None = None
     compute: float | None = None
 
 
 class Source(NamedTuple):
-    """What to ask pip for: a requirement, and an index beside pip's own (None: pip's own alone)."""
+    """pip's arguments: a requirement, and an index in addition to pip's default (None: only pip's default)."""
 
     requirement: str
     index_url: str | None
@@ -35,7 +35,7 @@ class Source(NamedTuple):
 
 
 def detect(system: Path = Path("/"), run: Callable[[list[str]], str | None] | None = None) -> tuple[Build, Gpu]:
-    """The build for the hardware of this machine; `system` is the root of its file tree."""
+    """The build for this machine's hardware; `system` is the root of its file system."""
     run = run or _output
     listed = run(["nvidia-smi", "--query-gpu=driver_version,compute_cap", "--format=csv,noheader"])
     if listed:
@@ -51,7 +51,7 @@ def detect(system: Path = Path("/"), run: Callable[[list[str]], str | None] | No
 
 
 def disk_gb(build: Build) -> int:
-    """How much room the whole environment takes with this build, with some to spare."""
+    """The disk space needed for the whole environment with this build, with a margin."""
     return int(_table()[build]["disk_gb"])
 
 
@@ -62,7 +62,7 @@ def source(
     environ: Mapping[str, str],
     page: Callable[[str], str | None] | None = None,
 ) -> Source:
-    """Where to get this version from; `page` fetches an index's page for torch (None: cannot be reached)."""
+    """The source of this version; `page` downloads an index's page for torch (None: cannot be reached)."""
     page = page or fetch
     default = Source(f"torch=={version}", None)
     override = environ.get(OVERRIDE, "")
@@ -78,7 +78,7 @@ def source(
     remark = None
     urls = _suitable(override or build, gpu)
     if not urls:
-        remark = f"this NVIDIA driver or GPU is too old for torch {version}, so it is the build for the CPU"
+        remark = f"this NVIDIA driver or GPU is too old for torch {version}, so the CPU build is used"
         urls = _suitable("cpu", Gpu())
     for url in urls:
         text = page(f"{url}/torch/")
@@ -87,11 +87,11 @@ def source(
         listed = _listed(text, version)
         if listed is not None:
             return Source(f"torch=={listed}", url, remark)
-    return default._replace(remark=f"PyTorch's own index has no {override or build} build that suits")
+    return default._replace(remark=f"PyTorch's own index has no suitable {override or build} build")
 
 
 def fetch(url: str) -> str | None:
-    """The text of a page, None when it cannot be had within a few seconds; "" when it does not exist."""
+    """The text of a page, None if it cannot be downloaded within a few seconds; "" if it does not exist."""
     import urllib.error
     import urllib.request
 
@@ -120,7 +120,7 @@ def _suitable(build: str, gpu: Gpu) -> list[str]:
 
 
 def _listed(page: str | None, version: str) -> str | None:
-    """The full version, with its build's suffix, of a wheel on this page that fits this Python and machine."""
+    """The full version, with its build suffix, of a wheel on this page that matches this Python and machine."""
     tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
     system, _, machine = sysconfig.get_platform().rpartition("-")
     platform = rf"{'win' if system == 'win' else 'linux'}[\w.]*_{re.escape(machine)}"
@@ -135,7 +135,7 @@ def _number(cell: str) -> float | None:
 
 
 def _output(command: list[str]) -> str | None:
-    """What a program prints, None when it is not there or fails."""
+    """A program's output, None if it does not exist or fails."""
     if shutil.which(command[0]) is None:
         return None
     try:

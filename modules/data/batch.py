@@ -1,4 +1,4 @@
-"""A batch: what a method learns from in one forward pass. Everything in it is on the training device already."""
+"""A batch: the input of one training forward pass. Everything in it is already on the training device."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from modules.data.conditioning import Conditioning, DeliveredConditioning, PromptEncoder, complete_conditioning
 
-if TYPE_CHECKING:  # the window's side of the program knows the type and not torch
+if TYPE_CHECKING:  # the window's process imports the type but never torch
     import torch
 
     from modules.data.order import SampleIndex
@@ -17,12 +17,12 @@ if TYPE_CHECKING:  # the window's side of the program knows the type and not tor
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """A micro-batch of one size. B images; shapes: latents (B, C, H, W), loss weights (B,).
+    """A micro-batch of images of one size. B images; shapes: latents (B, C, H, W), loss weights (B,).
 
-    `conditioning` lacks the captions that are encoded in the step, because what encodes them is trained: some, or all
-    (None). `size_conditionings` say how each image was fitted into its size. `group_samples` is the number of images in
-    the whole accumulation group, by which the step's gradient is divided; `is_last_micro_batch` marks its last
-    micro-batch. `step`, the group's first, and `micro_batch` count from 0 and name the random draws.
+    `conditioning` lacks the captions that are encoded during the step because their text encoder is trained: some of
+    them, or all (None). `size_conditionings` describe how each image was resized and cropped. `group_samples` is the
+    number of images in the whole accumulation group, by which the step's gradient is divided; `is_last_micro_batch`
+    marks its last micro-batch. `step`, the group's first, and `micro_batch` count from 0 and select the random seeds.
     """
 
     latents_BCHW: torch.Tensor
@@ -39,7 +39,7 @@ class Batch:
 
     @property
     def num_samples(self) -> int:
-        """How many images are in it."""
+        """The number of images in it."""
         return len(self.captions)
 
     def conditioning_for(self, encoder: PromptEncoder) -> Conditioning:

@@ -1,4 +1,4 @@
-"""Aspect buckets: the sizes images are trained at, and how an image is fitted into one."""
+"""Aspect ratio buckets: the sizes images are trained at, and how an image is resized and cropped to one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class ResizeCrop:
-    """How an image becomes one of a bucket's size: scaled to cover it, then cut in the middle."""
+    """How an image is brought to its bucket's size: scaled to cover it, then center-cropped."""
 
     bucket: Size
     scaled: Size
@@ -38,10 +38,10 @@ class ResizeCrop:
 
 
 def bucket_sizes(resolution_px: int, *, step_px: int, max_aspect_ratio: float, is_bucketing: bool) -> tuple[Size, ...]:
-    """Return the sizes on offer at one resolution, sorted.
+    """Return the bucket sizes at one resolution, sorted.
 
-    All are multiples of `step_px` with an area of at most `resolution_px` squared, the widest `max_aspect_ratio` times
-    as wide as high. The square is always among them. Without bucketing it is the only one.
+    All are multiples of `step_px` with an area of at most `resolution_px` squared and an aspect ratio of at most
+    `max_aspect_ratio`. The square is always among them. Without bucketing it is the only one.
     """
     side_px = max(step_px, resolution_px // step_px * step_px)
     sizes = {Size(side_px, side_px)}
@@ -54,8 +54,8 @@ def bucket_sizes(resolution_px: int, *, step_px: int, max_aspect_ratio: float, i
     return tuple(sorted(sizes))
 
 
-def place(width_px: int, height_px: int, sizes: tuple[Size, ...]) -> ResizeCrop:
-    """Return how an image is fitted: into the size of the nearest shape, the larger one where two are as near."""
+def resize_crop_for(width_px: int, height_px: int, sizes: tuple[Size, ...]) -> ResizeCrop:
+    """Return how an image is resized and cropped: to the size of the nearest aspect ratio, the larger one on a tie."""
     aspect = width_px / height_px
     bucket = min(sizes, key=lambda s: (abs(math.log(s.aspect / aspect)), -s.width_px * s.height_px))
     scale = max(bucket.width_px / width_px, bucket.height_px / height_px)

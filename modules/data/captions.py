@@ -1,4 +1,4 @@
-"""Captions: where they come from, and which one an image gets this time."""
+"""Captions: reading them, and choosing one for each use of an image."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ CaptionSource = Literal["text_file", "file_name", "one_file"]
 
 
 def read_captions(image: Path, source: CaptionSource, captions_file: Path | None = None) -> tuple[str, ...]:
-    """Return the captions of an image, one or more where there are any, else an empty tuple.
+    """Return the captions of an image; an empty tuple where there are none.
 
     With the source "one_file" they are those of `captions_file`, the same for every image. A text file holds one
-    caption per line; blank lines do not count. Text that is not UTF-8 is read as UTF-16 where it says so by its first
-    bytes, else as Windows-1252, which decodes what older tag editors wrote.
+    caption per line; blank lines do not count. Text that is not UTF-8 is read as UTF-16 if it starts with a byte order
+    mark, else as Windows-1252, the encoding of older tag editors.
     """
     if source == "file_name":
         name = _decode(os.fsencode(image.stem)).replace("_", " ").strip()
@@ -26,7 +26,7 @@ def read_captions(image: Path, source: CaptionSource, captions_file: Path | None
     file = captions_file if source == "one_file" and captions_file else image.with_suffix(".txt")
     try:
         content = file.read_bytes()
-    except (OSError, ValueError):  # also a name no file can have
+    except (OSError, ValueError):  # also a name that is not a valid file name
         return ()
     return tuple(line.strip() for line in _decode(content).splitlines() if line.strip())
 
@@ -34,7 +34,9 @@ def read_captions(image: Path, source: CaptionSource, captions_file: Path | None
 def choose_caption(
     captions: tuple[str, ...], *, dropout: float, run_seed: int, epoch: int, example: int, repeat: int
 ) -> str:
-    """Return the caption of one showing of an image: one of its own by lot, or the empty one by `dropout`."""
+    """Return the caption for one use of an image: one of its own at random, or the empty one with probability
+    `dropout`.
+    """
     draw = random.Random(derive_seed(run_seed, "caption", epoch, example, repeat))
     if dropout > 0 and draw.random() < dropout:
         return ""
@@ -44,9 +46,9 @@ def choose_caption(
 def caption_is_cacheable(
     caption: str, *, text_encoder_trains: bool, trained_tokens: Collection[str] = frozenset()
 ) -> bool:
-    """Return whether a caption is encoded the same way throughout a run, so that its text states may be cached.
+    """Return whether a caption is encoded identically throughout a run, so that its text embeddings may be cached.
 
-    It is not where a text encoder is trained, nor where the caption holds a trained token (an embedding).
+    Not where a text encoder is trained, nor where the caption contains a trained token (an embedding).
     """
     return not text_encoder_trains and not any(token in caption for token in trained_tokens)
 

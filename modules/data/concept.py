@@ -19,13 +19,13 @@ class Concept(Section):
         Setting("Name", "What this concept is called in lists and charts.", empty_means="the folder's name"),
     ] = ""
     path: Annotated[str, Setting("Folder", "The folder that holds the images.", path_kind="folder")] = ""
-    enabled: Annotated[bool, Setting("Enabled", "Whether the concept takes part at all.")] = True
+    enabled: Annotated[bool, Setting("Enabled", "Whether the concept is used at all.")] = True
     kind: Annotated[
         Literal["training", "validation", "prior_prediction"],
         Setting(
             "Concept type",
-            "Training concepts are trained on. Validation concepts are only evaluated, so that the "
-            "validation loss shows how well the model does on unseen images. Prior prediction concepts keep the "
+            "Training concepts are trained on. Validation concepts are only evaluated: the validation loss "
+            "measures how well the model does on unseen images. Prior prediction concepts keep the "
             "model at its original predictions.",
             choice_labels={"training": "Training", "validation": "Validation", "prior_prediction": "Prior prediction"},
             not_yet_choices=frozenset({"prior_prediction"}),
@@ -49,7 +49,7 @@ class Concept(Section):
         str,
         Setting(
             "Captions file",
-            "A text file with the captions for all images of the concept, one a line.",
+            "A text file with the captions for all images of the concept, one per line.",
             path_kind="file",
             applies_when=When("caption_source", ("one_file",)),
         ),
@@ -70,8 +70,7 @@ class Concept(Section):
         Le(10000),
         Setting(
             "Repeats",
-            "How often each image is used in an epoch. 2 uses all twice; 0.5 uses half of them, another "
-            "half each epoch.",
+            "How often each image is used per epoch. 2 uses all twice; 0.5 uses half of them, another half each epoch.",
             unit="times",
             applies_when=When("balancing", ("repeats",)),
         ),
@@ -82,7 +81,7 @@ class Concept(Section):
         Le(100_000_000),
         Setting(
             "Samples per epoch",
-            "How many samples of the concept an epoch has, however many images it holds.",
+            "How many samples of the concept an epoch has, regardless of its number of images.",
             unit="images",
             applies_when=When("balancing", ("samples",)),
         ),

@@ -1,4 +1,4 @@
-"""Captions as a model reads them: the conditioning a family makes of them, complete or in part from a cache."""
+"""The conditioning that a family computes from captions, complete or partly from a cache."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self
 
-if TYPE_CHECKING:  # the window's side of the program knows the type and not torch
+if TYPE_CHECKING:  # the window's process imports the type but never torch
     import torch
 
     from modules.data.size_conditioning import SizeConditioning
@@ -14,10 +14,10 @@ if TYPE_CHECKING:  # the window's side of the program knows the type and not tor
 
 
 class Conditioning(Protocol):
-    """What a family made of prompts; opaque to everyone else."""
+    """The conditioning of prompts; opaque outside of its family."""
 
     def __len__(self) -> int:
-        """How many prompts it stands for."""
+        """The number of prompts."""
         ...
 
     def to(self, device: Device, dtype: torch.dtype | None = None) -> Self:
@@ -34,30 +34,30 @@ class Conditioning(Protocol):
 
 
 class PromptEncoder(Protocol):
-    """What of a model family makes conditioning: see `ModelFamily`, which is one."""
+    """The part of a model family that computes conditioning: see `ModelFamily`, which implements it."""
 
     def encode_prompts(self, prompts: Sequence[str]) -> Conditioning:
-        """Return the conditioning of prompts, as long as the longest of them needs."""
+        """Return the conditioning of prompts, padded to the longest of them."""
         ...
 
     def with_size_conditioning(
         self, conditioning: Conditioning, size_conditionings: Sequence[SizeConditioning]
     ) -> Conditioning:
-        """Return the conditioning with the sizes and crops of its images, where the model takes them."""
+        """Return the conditioning with the size conditioning of its images, where the model supports it."""
         ...
 
     def join(self, conditionings: Sequence[Conditioning], empty: Conditioning) -> Conditioning:
-        """Return one conditioning of several, the shorter ones padded with the empty prompt's."""
+        """Return several conditionings as one, the shorter ones padded with the empty prompt's."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class PartialConditioning:
-    """The conditioning of a batch of which some captions are encoded while training.
+    """The conditioning of a batch in which some captions are encoded during the step.
 
-    `entries` holds one conditioning for each caption, and None for those that are encoded in the step itself, because
-    what encodes them is trained. `empty` is the empty prompt's, with which shorter captions are padded. All of it is on
-    the training device, in the training dtype.
+    `entries` holds one conditioning for each caption, and None for those that are encoded during the step because their
+    text encoder is trained. `empty` is the empty prompt's, with which shorter captions are padded. All of it is on the
+    training device, in the training dtype.
     """
 
     entries: Sequence[Conditioning | None]
@@ -73,13 +73,13 @@ class PartialConditioning:
 
 
 DeliveredConditioning = Conditioning | PartialConditioning | None
-"""The conditioning of a batch as it is delivered: complete, in part, or none of it where all is encoded in the step."""
+"""The conditioning of a batch as the loader provides it: complete, partial, or None if all is encoded in the step."""
 
 
 def complete_conditioning(
     delivered: DeliveredConditioning, captions: Sequence[str], encoder: PromptEncoder
 ) -> Conditioning:
-    """Return the conditioning of captions from what was delivered of it; what is missing is encoded now."""
+    """Return the complete conditioning of captions; the missing ones are encoded now."""
     match delivered:
         case None:
             return encoder.encode_prompts(captions)

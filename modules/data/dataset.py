@@ -1,4 +1,4 @@
-"""The data set of a run: the images of all concepts that take part, their sizes, and the plan of every epoch."""
+"""The dataset of a run: the images of all enabled concepts, their sizes, and the plan of every epoch."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from modules.data.buckets import ResizeCrop, Size, bucket_sizes, place
+from modules.data.buckets import ResizeCrop, Size, bucket_sizes, resize_crop_for
 from modules.data.concept import Concept
 from modules.data.order import (
     AccumulationGroup,
-    Copies,
+    ConceptRepeats,
     SampleIndex,
     groups_of_epoch,
     period_of_epochs,
@@ -27,20 +27,20 @@ from modules.system.paths import from_root
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A picture of a concept, with its placement at each resolution."""
+    """An image of a concept, with its resize and crop at each resolution."""
 
     image: SourceImage
     concept: int
     resize_crops: tuple[ResizeCrop, ...]
 
     def size_conditioning(self, resolution: int) -> SizeConditioning:
-        """Return how the image is fitted at one of the resolutions."""
+        """Return the size conditioning of the image at one of the resolutions."""
         return SizeConditioning.of(Size(self.image.width_px, self.image.height_px), self.resize_crops[resolution])
 
 
 @dataclass(frozen=True, slots=True)
 class ConceptFacts:
-    """What of a concept matters once its images are known."""
+    """The values of a concept that matter once its images are scanned."""
 
     name: str
     repeats: float
@@ -51,7 +51,7 @@ class ConceptFacts:
 
 @dataclass(frozen=True, slots=True)
 class BucketRules:
-    """How sizes are made. A fixed size is the only one, rounded down to whole steps."""
+    """How bucket sizes are chosen. A fixed size is the only one, rounded down to a multiple of the bucket step."""
 
     resolutions_px: tuple[int, ...]
     step_px: int
@@ -60,7 +60,7 @@ class BucketRules:
     fixed: Size | None = None
 
     def sizes(self) -> tuple[tuple[Size, ...], ...]:
-        """Return the sizes on offer at each resolution."""
+        """Return the bucket sizes at each resolution."""
         if self.fixed is not None:
             sides_px = (self.fixed.width_px, self.fixed.height_px)
             return ((Size(*(max(self.step_px, side // self.step_px * self.step_px) for side in sides_px)),),)
@@ -74,7 +74,7 @@ class BucketRules:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """All examples of one kind of concept. Examples of a concept stand next to each other."""
+    """All examples of one concept type. The examples of a concept are contiguous."""
 
     examples: tuple[Example, ...]
     concepts: tuple[ConceptFacts, ...]
@@ -84,12 +84,12 @@ class Dataset:
 
     @property
     def bucket_counts(self) -> dict[Size, int]:
-        """How many examples fall into each size, over all resolutions, the fullest first."""
+        """How many examples fall into each size, over all resolutions, the most frequent first."""
         counts = Counter(p.bucket for e in self.examples for p in e.resize_crops)
         return dict(counts.most_common())
 
     def without(self, broken: frozenset[int]) -> Dataset:
-        """Return the data set without the examples of these numbers, renumbered."""
+        """Return the dataset without the examples at these indices, renumbered."""
         kept = [e for i, e in enumerate(self.examples) if i not in broken]
         return _assemble(kept, self.concepts, self.num_resolutions, self.skipped)
 
@@ -97,7 +97,7 @@ class Dataset:
 def build_dataset(
     concepts: Sequence[tuple[Concept, Path]], kind: Literal["training", "validation"], rules: BucketRules
 ) -> Dataset:
-    """Scan the enabled concepts of one kind (each with its absolute folder) and place every image.
+    """Scan the enabled concepts of one type (each with its absolute folder) and assign every image to a bucket.
 
     Raises OSError where a folder cannot be listed.
     """
@@ -116,7 +116,7 @@ def build_dataset(
         )
         skipped += scan.skipped
         for image in scan.images:
-            resize_crops = tuple(place(image.width_px, image.height_px, s) for s in sizes)
+            resize_crops = tuple(resize_crop_for(image.width_px, image.height_px, s) for s in sizes)
             examples.append(Example(image, len(facts), resize_crops))
         facts.append(ConceptFacts(concept.name or folder.name, concept.repeats, concept.loss_weight, 0, 0))
     return _assemble(examples, facts, len(sizes), tuple(skipped))
@@ -135,7 +135,7 @@ def _assemble(
 
 
 class EpochPlans:
-    """The optimizer steps of every epoch of a run, worked out when asked for.
+    """The optimizer steps of every epoch of a run, computed on demand.
 
     Each accumulation group becomes `steps_per_group` steps: one, unless the method runs inner epochs over it.
     """
@@ -168,9 +168,9 @@ class EpochPlans:
         return self._newest[1]
 
     def num_steps(self, epoch: int) -> int:
-        """Return how many optimizer steps an epoch has, without working out its order."""
+        """Return how many optimizer steps an epoch has, without computing its order."""
         counts = sizes_of_epoch(
-            self._copies(), self._dataset.buckets, num_resolutions=self._dataset.num_resolutions, epoch=epoch
+            self._concept_repeats(), self._dataset.buckets, num_resolutions=self._dataset.num_resolutions, epoch=epoch
         )
         num_batches = sum(math.ceil(n / self._batch_size) for n in counts.values())
         return math.ceil(num_batches / self._accumulation_steps) * self.steps_per_group
@@ -182,16 +182,18 @@ class EpochPlans:
         return rounds * sum(steps) + sum(steps[:rest])
 
     def has_empty_epoch(self, epochs: int) -> bool:
-        """Return whether one of that many epochs shows no image: a few images, each seldom shown."""
+        """Return whether one of the first `epochs` epochs has no samples: few images with repeats far below 1."""
         return 0 in self._steps_until_they_recur(epochs)
 
     def _steps_until_they_recur(self, epochs: int) -> list[int]:
-        period = min(epochs, period_of_epochs(self._copies(), num_resolutions=self._dataset.num_resolutions))
+        period = min(epochs, period_of_epochs(self._concept_repeats(), num_resolutions=self._dataset.num_resolutions))
         self._known_steps += [self.num_steps(e) for e in range(len(self._known_steps), period)]
         return self._known_steps[:period]
 
     def _sample_indices(self, epoch: int) -> list[SampleIndex]:
-        return sample_indices_of_epoch(self._copies(), num_resolutions=self._dataset.num_resolutions, epoch=epoch)
+        return sample_indices_of_epoch(
+            self._concept_repeats(), num_resolutions=self._dataset.num_resolutions, epoch=epoch
+        )
 
-    def _copies(self) -> list[Copies]:
-        return [Copies(c.first_example, c.num_examples, c.repeats) for c in self._dataset.concepts]
+    def _concept_repeats(self) -> list[ConceptRepeats]:
+        return [ConceptRepeats(c.first_example, c.num_examples, c.repeats) for c in self._dataset.concepts]

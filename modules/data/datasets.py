@@ -1,4 +1,4 @@
-"""The images of a run: scanned once, for the check before it and for the run itself."""
+"""The datasets of a run: scanned once, for the preflight check and for the run itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from modules.system.paths import from_root
 
 @dataclass(frozen=True, slots=True)
 class DatasetSettings:
-    """What decides which images a run has, at which sizes and in which steps: its enabled concepts, and numbers."""
+    """The settings that determine a run's images, their sizes and its steps: its enabled concepts, and numbers."""
 
     concepts: tuple[Concept, ...]
     rules: BucketRules
@@ -24,7 +24,7 @@ class DatasetSettings:
     steps_per_group: int = 1
 
     def plans_of(self, dataset: Dataset) -> EpochPlans:
-        """Return the plan of every epoch over the images of a data set."""
+        """Return the plan of every epoch over a dataset."""
         return EpochPlans(
             dataset,
             batch_size=self.batch_size,
@@ -36,7 +36,7 @@ class DatasetSettings:
 
 @dataclass(frozen=True, eq=False)
 class Datasets:
-    """The training and the validation images of a run, the plan of its epochs, and the files as they were found."""
+    """A run's training and validation datasets, the plan of its epochs, and a fingerprint of the scanned files."""
 
     settings: DatasetSettings
     fingerprint: tuple[str, ...]
@@ -45,7 +45,7 @@ class Datasets:
     plans: EpochPlans
 
     def is_current(self) -> bool:
-        """Return whether the files are as they were: no file is opened, only names, sizes and dates are compared."""
+        """Return whether the files are unchanged: no file is opened, only names, sizes and dates are compared."""
         try:
             return tuple(_fingerprints(self.settings.concepts)) == self.fingerprint
         except OSError:
@@ -53,8 +53,8 @@ class Datasets:
 
 
 def build_datasets(settings: DatasetSettings) -> Datasets:
-    """Scan the folders of the concepts, each once, and fit every image. Raises OSError where one cannot be listed."""
-    fingerprint = tuple(_fingerprints(settings.concepts))  # first: what changes during the scan counts as changed
+    """Scan each concept's folder once, and assign every image to a bucket. Raises OSError for an unreadable folder."""
+    fingerprint = tuple(_fingerprints(settings.concepts))  # first: a change during the scan counts as a change
     located = [(concept, from_root(concept.path)) for concept in settings.concepts]
     training = build_dataset(located, "training", settings.rules)
     validation = build_dataset(located, "validation", settings.rules)

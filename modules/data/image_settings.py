@@ -46,7 +46,7 @@ class ImageChanges(Section):
         Way,
         Setting(
             "Flip",
-            "Flips horizontally. Not for faces, text, or anything asymmetric.",
+            "Flips horizontally. Not suited for faces, text, or anything asymmetric.",
             group=_IMAGES,
             level="advanced",
             choice_labels=_WAYS,

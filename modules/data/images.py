@@ -1,6 +1,6 @@
-"""Opening images: turned as they are meant to be seen, and with one error for whatever a damaged file does.
+"""Opening images in their EXIF orientation, with one error type for every kind of damaged file.
 
-Pillow raises many kinds of errors for damaged files, and not all of them are OSError or ValueError.
+Pillow raises many exception types for damaged files, and not all of them are OSError or ValueError.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PNG_TEXT = (b"eXIf", b"iTXt", b"tEXt", b"zTXt")
 
 
 class BrokenImageError(OSError):
-    """A file that is no image, or a damaged one; `reason` says it without the file's name."""
+    """A file that is not an image, or a damaged one; `reason` explains it without the file's name."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path.name}: {reason}")
@@ -51,30 +51,30 @@ class BrokenImageError(OSError):
 
 @contextmanager
 def opened(path: Path) -> Iterator[ImageFile.ImageFile]:
-    """Open an image; whatever goes wrong with it inside of the block becomes a BrokenImageError."""
+    """Open an image; any exception about it inside the block becomes a BrokenImageError."""
     try:
         with Image.open(path) as image:
             yield image
     except UnidentifiedImageError as error:
-        raise BrokenImageError(path, "no image that can be read") from error
+        raise BrokenImageError(path, "not a readable image") from error
     except _UNREADABLE as error:
         raise BrokenImageError(path, f"cannot be read ({error})") from error
 
 
 def seen_size(image: ImageFile.ImageFile) -> tuple[int, int]:
-    """Return the width and the height of an opened image as it is seen, without decoding it.
+    """Return the width and the height of an opened image in its EXIF orientation, without decoding it.
 
-    A PNG that ends in the midst of its pixels is told by an OSError.
+    Raises OSError for a PNG that ends in the middle of its pixel data.
     """
     if image.format == "PNG" and image.fp is not None and _has_late_text(image.fp):
         image.load()
     width_px, height_px = image.size
-    is_sideways = image.format != "TIFF" and _orientation(image) in _SIDEWAYS  # Pillow turns TIFFs of itself
+    is_sideways = image.format != "TIFF" and _orientation(image) in _SIDEWAYS  # Pillow itself rotates TIFFs
     return (height_px, width_px) if is_sideways else (width_px, height_px)
 
 
 def upright(image: Image.Image) -> Image.Image:
-    """Return an opened image turned as its EXIF data, or XMP data, says."""
+    """Return an opened image rotated to the orientation in its EXIF or XMP data."""
     image.load()
     method = _METHODS.get(_orientation(image))
     return image if method is None else image.transpose(method)
@@ -82,16 +82,16 @@ def upright(image: Image.Image) -> Image.Image:
 
 def _orientation(image: Image.Image) -> int:
     try:
-        # The base's, for that of a PNG decodes the whole image to look behind its pixels.
+        # The base class's: PNG's own decodes the whole image to read the chunks after its pixels.
         orientation = Image.Image.getexif(image).get(_ORIENTATION, 1)
     except _UNREADABLE:
-        return 1  # damaged EXIF data do no harm to the pixels
+        return 1  # damaged EXIF data does not affect the pixels
     return orientation if orientation in _METHODS else 1
 
 
 def _has_late_text(file: IO[bytes]) -> bool:
-    """Walk over a PNG's chunks, by their headers, and return whether text, which may turn it, follows the pixels."""
-    here = file.tell()
+    """Walk over a PNG's chunk headers and return whether text, which may set the orientation, follows the pixels."""
+    here = file.seek(0, 1)
     size = file.seek(0, 2)
     position, is_late, found = 8, False, False
     while position + 8 <= size:
@@ -99,7 +99,7 @@ def _has_late_text(file: IO[bytes]) -> bool:
         length, kind = struct.unpack(">I4s", file.read(8))
         position += 12 + length
         if kind == b"IDAT" and position > size:
-            raise OSError("the file ends in the midst of the image")
+            raise OSError("the file ends in the middle of the image")
         is_late |= kind == b"IDAT"
         found |= is_late and kind in _PNG_TEXT
         if kind == b"IEND":

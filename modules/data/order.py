@@ -1,4 +1,4 @@
-"""The order of an epoch: which images are seen together and when, a function of the seed and the epoch alone."""
+"""The order of an epoch: the grouping of images into batches and steps, a function of the seed and the epoch only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from modules.system.seeds import derive_seed
 
 @dataclass(frozen=True, slots=True, order=True)
 class SampleIndex:
-    """One image shown once: the example's number, which of its repeats, and at which resolution."""
+    """One use of an image in an epoch: the example's index, the number of its repeat, and the resolution's index."""
 
     example: int
     repeat: int
@@ -27,8 +27,8 @@ AccumulationGroup = tuple[MicroBatch, ...]  # the micro-batches of one optimizer
 
 
 @dataclass(frozen=True, slots=True)
-class Copies:
-    """The examples of one concept, which stand next to each other, and how often an epoch shows each."""
+class ConceptRepeats:
+    """The examples of one concept, which are contiguous, and how often an epoch repeats each."""
 
     first_example: int
     num_examples: int
@@ -36,16 +36,18 @@ class Copies:
 
     @property
     def exact_repeats(self) -> Fraction:
-        """The repeats as they were meant: 0.1 is a tenth, not the binary number next to it."""
+        """The repeats as entered: 0.1 is exactly a tenth, not the nearest binary number."""
         return Fraction(self.repeats).limit_denominator(10_000)
 
 
-def sample_indices_of_epoch(concepts: Sequence[Copies], *, num_resolutions: int, epoch: int) -> list[SampleIndex]:
-    """Return every showing of an epoch, in a fixed order.
+def sample_indices_of_epoch(
+    concepts: Sequence[ConceptRepeats], *, num_resolutions: int, epoch: int
+) -> list[SampleIndex]:
+    """Return every sample index of an epoch, in a fixed order.
 
-    The broken part of the repeats goes round: each epoch adds its share of extra showings, and the next one goes on
-    where it stopped, so that all examples come equally often, however few they are. An example's resolutions take
-    turns from one of its showings to the next.
+    The fractional part of the repeats rotates: each epoch adds its share of extra repeats, and the next epoch continues
+    where it stopped, so that all examples are used equally often, however few they are. An example's resolutions
+    alternate from one use to the next.
     """
     return [
         SampleIndex(example, repeat, (example + shown_before + repeat) % num_resolutions)
@@ -55,12 +57,11 @@ def sample_indices_of_epoch(concepts: Sequence[Copies], *, num_resolutions: int,
 
 
 def sizes_of_epoch(
-    concepts: Sequence[Copies], buckets: Sequence[Sequence[Size]], *, num_resolutions: int, epoch: int
+    concepts: Sequence[ConceptRepeats], buckets: Sequence[Sequence[Size]], *, num_resolutions: int, epoch: int
 ) -> Counter[Size]:
-    """Return how many showings of each size an epoch has: those of `sample_indices_of_epoch`, counted without making
-    them.
+    """Return how many samples of each size an epoch has: those of `sample_indices_of_epoch`, without creating them.
 
-    `buckets[example][resolution]` is the size of a showing.
+    `buckets[example][resolution]` is the size of a sample.
     """
     counts: Counter[Size] = Counter()
     for example, shown_before, count in _turns(concepts, epoch):
@@ -71,8 +72,8 @@ def sizes_of_epoch(
     return counts
 
 
-def _turns(concepts: Sequence[Copies], epoch: int) -> Iterator[tuple[int, int, int]]:
-    """Yield each example with how often it was shown before an epoch, and how often it is in it."""
+def _turns(concepts: Sequence[ConceptRepeats], epoch: int) -> Iterator[tuple[int, int, int]]:
+    """Yield each example with how often it was used before an epoch, and how often it is used in it."""
     for concept in concepts:
         count = concept.num_examples
         whole, broken = divmod(concept.exact_repeats, 1)
@@ -83,8 +84,8 @@ def _turns(concepts: Sequence[Copies], epoch: int) -> Iterator[tuple[int, int, i
             yield concept.first_example + index, whole * epoch + extra_before, whole + extra
 
 
-def period_of_epochs(concepts: Sequence[Copies], *, num_resolutions: int) -> int:
-    """Return after how many epochs the same numbers of showings of the same sizes come again."""
+def period_of_epochs(concepts: Sequence[ConceptRepeats], *, num_resolutions: int) -> int:
+    """Return the number of epochs after which the numbers of samples per size repeat."""
     return num_resolutions * math.lcm(*(c.exact_repeats.denominator for c in concepts))
 
 
@@ -97,10 +98,10 @@ def groups_of_epoch(
     run_seed: int,
     epoch: int,
 ) -> tuple[AccumulationGroup, ...]:
-    """Return the optimizer steps of an epoch. `buckets[example][resolution]` is the size of a showing.
+    """Return the optimizer steps of an epoch. `buckets[example][resolution]` is the size of a sample.
 
-    A micro-batch holds showings of one size. No showing is dropped: a bucket's last micro-batch may be smaller, and
-    so may the epoch's last window; a window never reaches into the next epoch.
+    A micro-batch contains samples of one size. No sample is dropped: a bucket's last micro-batch may be smaller, and so
+    may the epoch's last accumulation group; a group never extends into the next epoch.
     """
     draw = random.Random(derive_seed(run_seed, "order", epoch))
     by_size: dict[Size, list[SampleIndex]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Scanning a folder: which images are there, how large, with which captions, and what is passed over and why."""
+"""Scanning a folder: its images, their sizes and captions, and the skipped files with the reasons."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from modules.data.captions import CaptionSource, read_captions
 from modules.data.images import BrokenImageError, opened, seen_size
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".jfif", ".webp", ".avif", ".bmp", ".gif", ".tif", ".tiff"})
-# Files of other trainers' masks and conditioning images: never images to learn.
+# Masks and conditioning images of other trainers: never training images.
 _COMPANIONS = ("-masklabel", "-condlabel")
 _LONGEST = 64  # scaled to cover a bucket, a longer strip would take gigabytes
 
 
 @dataclass(frozen=True, slots=True)
 class SourceImage:
-    """An image as it lies on disk; its size is the one it is seen at, after its EXIF orientation."""
+    """An image file on disk; its size is after applying the EXIF orientation."""
 
     path: Path
     width_px: int
@@ -31,7 +31,7 @@ class SourceImage:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A file that looks like an image and is none that can be used, with the reason in words."""
+    """A file that looks like an image but cannot be used, with the reason."""
 
     path: Path
     reason: str
@@ -39,21 +39,21 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What a folder holds, sorted by path."""
+    """The contents of a folder, sorted by path."""
 
     images: tuple[SourceImage, ...]
     skipped: tuple[Skipped, ...]
 
     @property
     def num_without_caption(self) -> int:
-        """How many images have no caption at all; they are learned with the empty one."""
+        """How many images have no caption; they are trained with the empty one."""
         return sum(not p.captions for p in self.images)
 
 
 def scan_folder(
     folder: Path, *, include_subfolders: bool, caption_source: CaptionSource, captions_file: Path | None = None
 ) -> Scan:
-    """Return what `folder` holds. Only headers are read. A folder that cannot be listed raises OSError."""
+    """Return the contents of `folder`. Only headers are read. Raises OSError for an unreadable folder."""
     images: list[SourceImage] = []
     skipped: list[Skipped] = []
     for path in sorted(_files(folder, include_subfolders, skipped)):
@@ -68,9 +68,9 @@ def scan_folder(
 
 
 def fingerprint_of_folder(folder: Path, *, include_subfolders: bool, captions_file: Path | None = None) -> str:
-    """Return what changes with the files that `scan_folder` reads: a hash of their paths, sizes and dates.
+    """Return a hash of the paths, sizes and dates of the files that `scan_folder` reads.
 
-    No file is opened, so it takes a small part of a scan's time. A folder that cannot be listed raises OSError.
+    No file is opened, so it takes a small fraction of a scan's time. Raises OSError for an unreadable folder.
     """
     read = [p for p in _files(folder, include_subfolders, []) if p.suffix.lower() in (*SUFFIXES, ".txt")]
     if captions_file is not None:
@@ -84,13 +84,13 @@ def fingerprint_of_folder(folder: Path, *, include_subfolders: bool, captions_fi
 def _size_and_date(path: Path) -> tuple[int, int]:
     try:
         status = path.stat()
-    except (OSError, ValueError):  # gone, or a name no file can have
+    except (OSError, ValueError):  # deleted, or a name that is not a valid file name
         return -1, -1
     return status.st_size, status.st_mtime_ns
 
 
 def _files(folder: Path, include_subfolders: bool, skipped: list[Skipped]) -> Iterator[Path]:
-    """Yield the files of a folder. A folder that is reached again, through a link, is not entered again."""
+    """Yield the files of a folder. A folder that is reached twice, through a link, is read once."""
     entered: set[str] = set()
     waiting = [folder]
     while waiting:
@@ -117,7 +117,7 @@ def _files(folder: Path, include_subfolders: bool, skipped: list[Skipped]) -> It
 def _holds(test: Callable[[], bool]) -> bool:
     try:
         return test()
-    except OSError:  # a link that leads to itself
+    except OSError:  # a link to itself
         return False
 
 

@@ -1,4 +1,4 @@
-"""How an image came to be what is trained on: what it was, what was cut off, what it is now. Torch-free."""
+"""The size conditioning of an image: its original size, its crop and its target size. Torch-free."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from modules.data.buckets import ResizeCrop, Size
 
 @dataclass(frozen=True, slots=True)
 class SizeConditioning:
-    """The size an image had, where its crop begins once it is scaled, and the size that is left.
+    """An image's original size, the position of its crop after scaling, and the size after cropping.
 
-    What SDXL calls original size, crop coordinates and target size (Podell et al. 2023, sections 2.2 and 2.3).
+    SDXL's original size, crop coordinates and target size (Podell et al. 2023, sections 2.2 and 2.3).
     """
 
     original: Size
@@ -22,10 +22,10 @@ class SizeConditioning:
 
     @classmethod
     def of(cls, original: Size, resize_crop: ResizeCrop) -> Self:
-        """Return the frame of a picture of that size, placed in its bucket."""
+        """Return the size conditioning of an image of that size, resized and cropped to its bucket."""
         return cls(original, resize_crop.crop_left_px, resize_crop.crop_top_px, resize_crop.bucket)
 
     @classmethod
     def whole(cls, size: Size) -> Self:
-        """Return the frame of an image that was always of this size and lost nothing: what a sample is to be."""
+        """Return the size conditioning of an uncropped image of this size, as used for samples."""
         return cls(size, 0, 0, size)

@@ -1,1 +1,1 @@
-"""Noise schedules, forward processes and loss weights."""
+"""Noise schedules, forward processes and loss weightings."""

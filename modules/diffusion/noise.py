@@ -1,6 +1,6 @@
-"""Noise and timesteps from seeds: each draw takes a generator of its own, on the processor, then goes to the device.
+"""Noise and timesteps from seeds: each use has a generator of its own, on the CPU; the result is moved to the device.
 
-Processor draws make the same numbers on every device, at a cost that does not show beside a training step.
+The CPU generates the same numbers for every device, at a cost that is negligible beside a training step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from modules.system.seeds import derive_seed
 
 
 def generator_for(run_seed: int, purpose: str, *counters: int) -> torch.Generator:
-    """Return a generator whose numbers are a function of the arguments alone (see `derive_seed`)."""
+    """Return a generator whose random numbers are a function of the arguments only (see `derive_seed`)."""
     return torch.Generator("cpu").manual_seed(derive_seed(run_seed, purpose, *counters))
 
 
@@ -26,10 +26,10 @@ def gaussian_like(tensor_BCHW: torch.Tensor, generator: torch.Generator, device:
 def uniform_timesteps(
     batch_size: int, *, num_timesteps: int, generator: torch.Generator, device: Device
 ) -> torch.Tensor:
-    """Return timesteps drawn uniformly from 0 .. num_timesteps - 1, int64 of shape (B,)."""
+    """Return timesteps sampled uniformly from 0 .. num_timesteps - 1, int64 of shape (B,)."""
     return move(torch.randint(0, num_timesteps, (batch_size,), generator=generator), device)
 
 
 def fixed_timesteps(num_levels: int, *, num_timesteps: int) -> Sequence[int]:
-    """Return timesteps in the middles of `num_levels` equal shares of the schedule, for a loss that repeats."""
+    """Return timesteps at the midpoints of `num_levels` equal intervals of the schedule, for a reproducible loss."""
     return [int((i + 0.5) * num_timesteps / num_levels) for i in range(num_levels)]

@@ -1,8 +1,8 @@
-"""The forward process of DDPM and the ways back: noise in, target, clean estimate, signal-to-noise ratio.
+"""The forward process of DDPM and its inverses: adding noise, training target, predicted x_0, signal-to-noise ratio.
 
-Shapes: B batch, C channels, H W height and width of the latents, T number of timesteps. All mathematics is
-done in float32, whatever the dtype of the inputs: in bfloat16 the noisy latents alone would carry an error
-of 0.4 %, the size of what is learned late in training.
+Shapes: B batch, C channels, H W height and width of the latents, T number of timesteps. All computation is
+in float32, whatever the dtype of the inputs: in bfloat16 the noisy latents alone would have an error
+of 0.4 %, comparable to what the model learns late in training.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PredictionType = Literal["epsilon", "v_prediction"]
 
 
 class NoiseProcess(Protocol):
-    """What training needs of a forward process; DDPM for SD and SDXL, flow matching for later families."""
+    """The forward process as training uses it; DDPM for SD and SDXL, flow matching for later families."""
 
     @property
     def num_timesteps(self) -> int: ...
@@ -44,7 +44,7 @@ class DDPMProcess:
 
     @property
     def num_timesteps(self) -> int:
-        """How many timesteps the model was trained on; valid timesteps are 0 .. num_timesteps - 1."""
+        """The number of timesteps the model was trained on; valid timesteps are 0 .. num_timesteps - 1."""
         return int(self.alphas_cumprod_T.shape[0])
 
     def add_noise(self, clean_BCHW: torch.Tensor, noise_BCHW: torch.Tensor, timesteps_B: torch.Tensor) -> torch.Tensor:
@@ -53,14 +53,14 @@ class DDPMProcess:
         return signal_B111 * clean_BCHW.float() + sigma_B111 * noise_BCHW.float()
 
     def target(self, clean_BCHW: torch.Tensor, noise_BCHW: torch.Tensor, timesteps_B: torch.Tensor) -> torch.Tensor:
-        """Return what the model is to predict, float32: eps, or `v = sqrt(abar) eps - sqrt(1 - abar) x_0`."""
+        """Return the training target, float32: eps, or `v = sqrt(abar) eps - sqrt(1 - abar) x_0`."""
         if self.prediction_type == "epsilon":
             return noise_BCHW.float()
         signal_B111, sigma_B111 = self._coefficients(timesteps_B)
         return signal_B111 * noise_BCHW.float() - sigma_B111 * clean_BCHW.float()
 
     def to_x0(self, noisy_BCHW: torch.Tensor, output_BCHW: torch.Tensor, timesteps_B: torch.Tensor) -> torch.Tensor:
-        """Return the clean latents that a model output implies, float32.
+        """Return the clean latents x_0 that a model output predicts, float32.
 
         Epsilon: `(x_t - sqrt(1 - abar) eps) / sqrt(abar)`, undefined where abar is 0 (zero terminal SNR).
         V-prediction: `sqrt(abar) x_t - sqrt(1 - abar) v`, finite everywhere.

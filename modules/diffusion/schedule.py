@@ -32,13 +32,13 @@ def cumulative_alphas(
             betas_T = torch.linspace(beta_start**0.5, beta_end**0.5, num_timesteps, dtype=torch.float32) ** 2
         case _:
             raise ValueError(
-                f"The scheduler's beta_schedule is {beta_schedule!r}; only 'linear' and 'scaled_linear' are known."
+                f"The scheduler's beta_schedule is {beta_schedule!r}; only 'linear' and 'scaled_linear' are supported."
             )
     return torch.cumprod(1.0 - betas_T, dim=0)
 
 
 def rescaled_to_zero_snr(abar_T: torch.Tensor) -> torch.Tensor:
-    """Return cumulative alphas stretched so that the last timestep holds no signal and the first stays as it is.
+    """Return cumulative alphas rescaled so that the last timestep contains no signal and the first is unchanged.
 
     Lin et al. 2023, "Common Diffusion Noise Schedules and Sample Steps are Flawed", algorithm 1: `sqrt(abar)` is
     shifted and scaled.

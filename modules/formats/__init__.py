@@ -1,1 +1,1 @@
-"""Files that others read and write: safetensors, kohya and diffusers forms, metadata."""
+"""File formats shared with other programs: safetensors, kohya and diffusers layouts, metadata."""

@@ -1,6 +1,6 @@
-"""The outline of a model file: names, shapes and dtypes of its tensors and its metadata, whatever its format.
+"""The header of a model file: names, shapes and dtypes of its tensors and its metadata, in any format.
 
-Torch-free, and quick: no tensor is read but the few whose values tell two models apart.
+Torch-free and quick: no tensor data is read, except a few small tensors that distinguish two models.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HARMLESS = ("torch.", "collections.OrderedDict", "numpy.", "pytorch_lightning."
 
 @dataclass(frozen=True, slots=True)
 class CheckpointHeader:
-    """What is known of a file without its weights."""
+    """Everything known about a file without its weights."""
 
     path: Path
     container: Container
@@ -40,28 +40,28 @@ class CheckpointHeader:
     dtypes: Mapping[str, str]
     metadata: Mapping[str, str]
     values: Mapping[str, object] = field(default_factory=dict)
-    """Plain numbers and texts a pickle holds beside its tensors, as `global_step`."""
+    """Plain numbers and strings that a pickle contains beside its tensors, such as `global_step`."""
     code: tuple[str, ...] = ()
-    """What a pickle names that could run code; such a file is never loaded."""
+    """Names in a pickle that could run code; such a file is never loaded."""
 
     def has(self, *prefixes: str) -> bool:
-        """Whether a tensor's name begins so."""
+        """Whether a tensor's name starts with one of these prefixes."""
         return any(name.startswith(prefixes) for name in self.shapes)
 
     @property
     def main_dtype(self) -> str:
-        """The dtype most tensors have, by its plain name; nothing where none has a known one."""
+        """The most common dtype of the tensors, by its plain name; empty where none is known."""
         counts = Counter(d for d in self.dtypes.values() if d in _DTYPE_LABELS)
         return _DTYPE_LABELS[counts.most_common(1)[0][0]] if counts else ""
 
     def second_axis(self, ending: str, *, prefix: str = "") -> int:
-        """Return the length of the second axis of the first tensor named so; 0 where there is none."""
+        """Return the size of the second axis of the first tensor with this ending, or 0."""
         shapes = (s for name, s in self.shapes.items() if name.startswith(prefix) and name.endswith(ending))
         return next((s[1] if len(s) > 1 else 0 for s in shapes), 0)
 
 
 def read_checkpoint_header(path: Path) -> CheckpointHeader:
-    """Return a model file's outline. Raises UnreadableFileError with a sentence for what is none."""
+    """Return a model file's header. Raises UnreadableFileError for a file that is not a model."""
     try:
         header = read_header(path)
     except UnreadableFileError as error:
@@ -78,7 +78,7 @@ def read_checkpoint_header(path: Path) -> CheckpointHeader:
 
 
 def read_values(path: Path, name: str) -> np.ndarray | None:
-    """Return one small tensor's values as float32, or None where it cannot be had without torch."""
+    """Return one small tensor's values as float32, or None where they cannot be read without torch."""
     try:
         entry = read_header(path).tensors.get(name)
         if entry is not None:

@@ -1,4 +1,4 @@
-"""Models in diffusers' folder layout: where they are, and reading their parts."""
+"""Models in diffusers' folder layout: locating or downloading them, and reading their parts."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ def locate(
 ) -> Path:
     """Return the folder of a base model: the folder itself, or the local copy of a Hugging Face repository.
 
-    A repository is downloaded when it is not there yet, the weights of `parts` alone; `on_bytes(done, total)` is then
-    called now and then, from several threads, and may raise to end it. What was downloaded by then is used the next
-    time. `hub` holds the token to ask with. Raises DarkroomError where there is neither folder nor repository, or the
-    token does not open it.
+    A missing repository is downloaded, only the weights of `parts`. `on_bytes(done, total)` is called now and then,
+    from several threads, and may raise to cancel. A later download resumes from the files that are already there. `hub`
+    holds the access token. Raises DarkroomError where there is neither a folder nor a repository, or where the token
+    gives no access to it.
     """
     folder = from_root(name)
     if folder.is_dir():
         return folder
-    # Imported here: it takes a third of a second that a run from a folder need not spend.
+    # Imported here: the import takes a third of a second, which a run from a local folder does not need.
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
@@ -60,7 +60,7 @@ def locate(
                 local_files_only=offline,
                 cache_dir=cache_dir or None,
                 token=hub.token,
-                tqdm_class=telling_bar(on_bytes or (lambda done, total: None)),
+                tqdm_class=byte_progress_bar(on_bytes or (lambda done, total: None)),
             )
         )
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
@@ -74,9 +74,9 @@ def locate(
 
 
 def _refusal(name: str, error: Exception, hub: HubAccess) -> DarkroomError | None:
-    """Return the sentence for a repository that Hugging Face does not hand out, where that is what the error says.
+    """Return the error for a repository that Hugging Face refuses to serve, if `error` is such a refusal.
 
-    It answers 401 or 404 alike for what is private and what is not there, lest the names of private ones be found out.
+    Hugging Face answers 401 or 404 both for private and for missing repositories, to keep private names secret.
     """
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -86,33 +86,33 @@ def _refusal(name: str, error: Exception, hub: HubAccess) -> DarkroomError | Non
     )
 
     if isinstance(error, LocalEntryNotFoundError) and isinstance(error.__cause__, HfHubHTTPError):
-        error = error.__cause__  # it looked for a local copy, which is not what went wrong
+        error = error.__cause__  # raised while looking for a local copy; the cause is the actual error
     code = error.response.status_code if isinstance(error, HfHubHTTPError) and error.response is not None else 0
-    tried = f"Asked with {hub.words}."
+    tried = f"The request used {hub.words}."
     if isinstance(error, GatedRepoError):
         return DarkroomError(
-            f"{name} is given only to those who accepted its terms at Hugging Face, and needs a token. {tried}",
-            advice=f"Accept them at huggingface.co/{name}, make a token there and enter it: {WHERE_TO_ENTER}.",
+            f"{name} is a gated model: you must accept its terms at Hugging Face and use a token. {tried}",
+            advice=f"Accept them at huggingface.co/{name}, create a token there and enter it: {WHERE_TO_ENTER}.",
         )
     if isinstance(error, RepositoryNotFoundError):
         return DarkroomError(
-            f"There is no folder {name!r} here, and no repository of that name at Hugging Face that may be read: it "
-            f"is not there, or it is private and needs a token. {tried}",
-            advice=f"Correct the name of the base model, or enter a token that may read it: {WHERE_TO_ENTER}.",
+            f"There is no folder {name!r}, and no repository of that name at Hugging Face that you can access: either "
+            f"it does not exist, or it is private and needs a token. {tried}",
+            advice=f"Correct the name of the base model, or enter a token that can access it: {WHERE_TO_ENTER}.",
         )
     if code in (401, 403):
         return DarkroomError(
             f"Hugging Face did not accept the token for {name} ({code}). {tried}",
-            advice=f"Make a token that may read it, at huggingface.co, and enter it: {WHERE_TO_ENTER}.",
+            advice=f"Create a token with access to it at huggingface.co and enter it: {WHERE_TO_ENTER}.",
         )
     return None
 
 
-def telling_bar(on_bytes: OnBytes) -> type[Any]:
-    """Return a progress bar class that draws nothing and tells the bytes of the whole download."""
+def byte_progress_bar(on_bytes: OnBytes) -> type[Any]:
+    """Return a progress bar class that displays nothing and reports the bytes of the whole download."""
     from tqdm import tqdm
 
-    class TellingBar(tqdm):  # type: ignore[misc]  # untyped library
+    class ByteProgressBar(tqdm):  # type: ignore[misc]  # untyped library
         def __init__(self, *arguments: Any, **options: Any) -> None:
             options.pop("name", None)
             super().__init__(*arguments, **{**options, "disable": False, "file": io.StringIO()})
@@ -123,11 +123,11 @@ def telling_bar(on_bytes: OnBytes) -> type[Any]:
                 on_bytes(float(self.n), float(self.total))
             return result
 
-    return TellingBar
+    return ByteProgressBar
 
 
 def read_json(folder: Path, *names: str) -> dict[str, Any]:
-    """Return a JSON file of a model's folder. Raises DarkroomError where it is missing or broken."""
+    """Return a JSON file of a model's folder. Raises DarkroomError where it is missing or damaged."""
     file = folder.joinpath(*names)
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
@@ -137,17 +137,17 @@ def read_json(folder: Path, *names: str) -> dict[str, Any]:
             advice="Download it again.",
         ) from error
     if not isinstance(data, dict):
-        raise DarkroomError(f"The model in {folder} is broken: {'/'.join(names)} holds no settings.")
+        raise DarkroomError(f"The model in {folder} is damaged: {'/'.join(names)} contains no settings.")
     return data
 
 
 def read_part(folder: Path, name: str, kind: Any, dtype: torch.dtype) -> Any:
-    """Return one part of a model, on the processor, in eval mode, frozen.
+    """Return one part of a model, on the CPU, in eval mode, frozen.
 
-    `kind` is the diffusers or transformers class. Only weights are read, never code. Raises DarkroomError where the
-    folder does not hold it.
+    `kind` is the diffusers or transformers class. Only weights are loaded, never code. Raises DarkroomError where the
+    folder does not contain the part.
     """
-    disable_progress_bar()  # one bar per part would run through every log
+    disable_progress_bar()  # one bar per part would clutter every log
     is_diffusers = kind.__module__.startswith("diffusers")
     options = {"torch_dtype": dtype} if is_diffusers else {"dtype": dtype}
     try:
@@ -157,10 +157,10 @@ def read_part(folder: Path, name: str, kind: Any, dtype: torch.dtype) -> Any:
     except (OSError, ValueError, RuntimeError) as error:
         raise DarkroomError(
             f"The {name} of the model in {folder} cannot be read: {str(error).splitlines()[0]}",
-            advice="The folder must hold it as .safetensors in diffusers layout; download it again if it is damaged.",
+            advice="The folder must hold it as .safetensors in diffusers layout. If it is damaged, download it again.",
         ) from error
     missing = [*loading["missing_keys"], *loading["mismatched_keys"]]
-    if missing:  # the libraries would draw them at random and go on
+    if missing:  # the libraries would initialize them randomly and continue
         raise DarkroomError(
             f"The {name} of the model in {folder} lacks {len(missing)} of its weights; the first is {missing[0]}.",
             advice="The download is damaged or belongs to another model; download it again.",

@@ -1,7 +1,7 @@
-"""What a safetensors file says of itself, read without torch and without its tensors.
+"""Reading a safetensors file's header, without torch and without loading its tensors.
 
 The format (github.com/huggingface/safetensors): eight bytes with the header's length, the header as JSON, then the
-tensors' bytes. What people have under that name is sometimes something else; each such thing gets its own sentence.
+tensors' bytes. Some files only carry the .safetensors suffix; each known kind of wrong file gets its own message.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _AGAIN = "Download it again."
 
 
 class UnreadableFileError(DarkroomError):
-    """A file that is not the safetensors file its name promises; `defect` says what it is instead."""
+    """A file that is not a valid safetensors file; `defect` names what is wrong with it."""
 
     def __init__(self, defect: Defect, message: str, *, advice: str = "") -> None:
         super().__init__(message, advice=advice)
@@ -34,7 +34,7 @@ class UnreadableFileError(DarkroomError):
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """A tensor's dtype code, its shape, and where in the file its bytes begin and end."""
+    """A tensor's dtype code, its shape, and the byte range of its data in the file."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -51,14 +51,14 @@ class Header:
 
 
 def read_header(path: Path) -> Header:
-    """Return a safetensors file's header. Raises UnreadableFileError with a sentence for whatever is not one."""
+    """Return a safetensors file's header. Raises UnreadableFileError for any other file."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
             return _read(path, file, size)
     except FileNotFoundError as error:
         raise UnreadableFileError("missing", f"There is no file {path}.") from error
-    except (OSError, ValueError) as error:  # a name with a zero in it is a ValueError
+    except (OSError, ValueError) as error:  # a null character in the name is a ValueError
         reason = getattr(error, "strerror", None) or error
         raise UnreadableFileError("missing", f"{path} cannot be read: {reason}.") from error
 
@@ -68,8 +68,8 @@ def _read(path: Path, file: BinaryIO, size: int) -> Header:
     _refuse_strangers(path, beginning, size)
     length = int.from_bytes(beginning[:8], "little")
     if size < 8 or length > _MAX_HEADER_BYTES:
-        advice = "Choose another file; if it was one, download it again."
-        raise UnreadableFileError("damaged", f"{path.name} is no safetensors file.", advice=advice)
+        advice = "Choose another file; if it was a safetensors file, download it again."
+        raise UnreadableFileError("damaged", f"{path.name} is not a safetensors file.", advice=advice)
     if 8 + length > size:
         raise _truncated(path, size, 8 + length)
     file.seek(8)
@@ -77,10 +77,12 @@ def _read(path: Path, file: BinaryIO, size: int) -> Header:
         data = json.loads(file.read(length))
     except (ValueError, RecursionError) as error:
         raise UnreadableFileError(
-            "damaged", f"{path.name} is no safetensors file: its header cannot be read.", advice=_AGAIN
+            "damaged", f"{path.name} is not a safetensors file: its header cannot be read.", advice=_AGAIN
         ) from error
     if not isinstance(data, dict):
-        raise UnreadableFileError("damaged", f"{path.name} is no safetensors file: its header is no list of tensors.")
+        raise UnreadableFileError(
+            "damaged", f"{path.name} is not a safetensors file: its header is not a list of tensors."
+        )
     tensors = {name: _entry(path, name, value, 8 + length) for name, value in data.items() if name != "__metadata__"}
     needed = max((t.end for t in tensors.values()), default=8 + length)
     if needed > size:
@@ -96,7 +98,7 @@ def _refuse_strangers(path: Path, beginning: bytes, size: int) -> None:
         raise UnreadableFileError(
             "html",
             f"{path.name} is a web page, not a model: the download saved the page instead of the file.",
-            advice="Open the page in a browser, log in where it asks for it, and download the file itself.",
+            advice="Open the page in a browser, log in if required, and download the file itself.",
         )
     if beginning.startswith(b"version https://git-lfs"):
         raise UnreadableFileError(
@@ -104,15 +106,15 @@ def _refuse_strangers(path: Path, beginning: bytes, size: int) -> None:
             f"{path.name} is a git-lfs pointer, not the model itself.",
             advice="Run `git lfs pull` in its repository, or download the file itself.",
         )
-    # A header whose length happens to spell a pickle's beginning is still one: it opens with a brace.
+    # A safetensors length can coincide with the first bytes of a pickle; then the header still starts with a brace.
     if beginning[8:9] != b"{" and beginning.startswith((b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04")):
-        raise UnreadableFileError("pickled", f"{path.name} is a pickled checkpoint under a safetensors name.")
+        raise UnreadableFileError("pickled", f"{path.name} is a pickled checkpoint with a .safetensors suffix.")
 
 
 def _truncated(path: Path, size: int, needed: int) -> UnreadableFileError:
     return UnreadableFileError(
         "truncated",
-        f"{path.name} is incomplete: it has {size:,} of at least {needed:,} bytes, as a download that broke off.",
+        f"{path.name} is incomplete: it has {size:,} of at least {needed:,} bytes, like an interrupted download.",
         advice=_AGAIN,
     )
 
@@ -133,12 +135,12 @@ def _entry(path: Path, name: str, value: Any, data_start: int) -> TensorEntry:
 
 def _wrong_entry(path: Path, name: str) -> UnreadableFileError:
     return UnreadableFileError(
-        "damaged", f"{path.name} is damaged: its header describes {name[:80]!r} wrongly.", advice=_AGAIN
+        "damaged", f"{path.name} is damaged: its header describes {name[:80]!r} incorrectly.", advice=_AGAIN
     )
 
 
 def _metadata(value: Any) -> dict[str, str]:
-    """Return the metadata as texts; halves of characters, which JSON can hold and no file of text, are replaced."""
+    """Return the metadata as texts; lone surrogates, valid in JSON but not in UTF-8, are replaced."""
     if not isinstance(value, dict):
         return {}
     return {_whole(str(k)): _whole(str(v)) for k, v in value.items()}

@@ -1,8 +1,8 @@
-"""LoRA weights in the two forms that other programs read, and back.
+"""Reading and writing LoRA weights in the two layouts that other programs read.
 
-kohya form: `<layer>.lora_down.weight`, `<layer>.lora_up.weight` and a scalar `<layer>.alpha`, layers named with
-underscores. diffusers/PEFT form: `<part>.<layer>.lora_A.weight`, `.lora_B.weight`, no alpha: it is folded into B, and
-rank and alpha stand in the metadata under `lora_adapter_metadata`.
+kohya layout: `<layer>.lora_down.weight`, `<layer>.lora_up.weight` and a scalar `<layer>.alpha`, layers named with
+underscores. diffusers/PEFT layout: `<part>.<layer>.lora_A.weight`, `.lora_B.weight`, no alpha: it is folded into B,
+and rank and alpha are in the metadata under `lora_adapter_metadata`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class LoraLayerWeights:
 
 
 def to_kohya(layers: Iterable[LoraLayerWeights], name_of: NameOf) -> dict[str, torch.Tensor]:
-    """Return the tensors of the kohya form; `name_of(part, path)` is the family's."""
+    """Return the tensors in the kohya layout; `name_of(part, path)` is the family's."""
     tensors: dict[str, torch.Tensor] = {}
     for layer in layers:
         name = name_of(layer.part, layer.path)
@@ -49,14 +49,14 @@ def to_kohya(layers: Iterable[LoraLayerWeights], name_of: NameOf) -> dict[str, t
 
 
 def to_peft(layers: Iterable[LoraLayerWeights], name_of: NameOf) -> tuple[dict[str, LazyTensor], dict[str, str]]:
-    """Return the tensors of the PEFT form, alpha folded into B when one is asked for, and their metadata."""
+    """Return the tensors in the PEFT layout, alpha folded into B as each is created, and their metadata."""
     tensors: dict[str, LazyTensor] = {}
     ranks: dict[str, dict[str, int]] = {}
     for layer in layers:
         name = name_of(layer.part, layer.path)
         tensors[f"{name}.lora_A.weight"] = lazy(layer.down)
         tensors[f"{name}.lora_B.weight"] = _scaled(layer.up, layer.alpha / layer.rank)
-        # peft matches ends of names: without "text_model." a target fits the layouts before and after transformers 5.6.
+        # peft matches suffixes: without "text_model." a target matches the layouts before and after transformers 5.6.
         target = name.removeprefix(f"{layer.part}.").removeprefix("text_model.")
         ranks.setdefault(layer.part, {})[target] = layer.rank
     settings: dict[str, object] = {}
@@ -82,8 +82,8 @@ def _scaled(tensor: torch.Tensor, scale: float) -> LazyTensor:
 def from_kohya(tensors: Mapping[str, torch.Tensor], names: Mapping[str, tuple[str, str]]) -> list[LoraLayerWeights]:
     """Return the layers of a kohya file. `names` maps kohya names to (part, path).
 
-    A missing alpha means a scale of 1. Raises DarkroomError naming layers that the model does not have, or what is no
-    plain LoRA.
+    A missing alpha means a scale of 1. Raises DarkroomError for layers that the model does not have, and for a file
+    that is not a plain LoRA.
     """
     _require_plain(tensors, _KOHYA_ENDS)
     stems = sorted({key.split(".", 1)[0] for key in tensors})
@@ -102,9 +102,9 @@ def from_kohya(tensors: Mapping[str, torch.Tensor], names: Mapping[str, tuple[st
 
 
 def from_peft(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> list[LoraLayerWeights]:
-    """Return the layers of a file in diffusers' form, with PEFT's names or those of diffusers before 0.22.
+    """Return the layers of a file in diffusers' layout, with PEFT's names or those of diffusers before 0.22.
 
-    Alpha is the rank where the metadata does not tell another. Raises DarkroomError for what is no plain LoRA.
+    Alpha is the rank where the metadata has no other. Raises DarkroomError for a file that is not a plain LoRA.
     """
     renamed = {_modern(name): tensor for name, tensor in tensors.items()}
     _require_plain(renamed, _PEFT_ENDS)
@@ -135,8 +135,8 @@ def _require_plain(tensors: Iterable[str], ends: tuple[str, ...]) -> None:
     strange = sorted(n for n in tensors if not n.endswith(ends))
     if strange:
         raise DarkroomError(
-            f"The file is no plain LoRA: {len(strange)} of its tensors are of another kind, as {strange[0]}.",
-            advice="DoRA, LoHa, LoKr, OFT, Tucker factors and bundled embeddings are not read here.",
+            f"The file is not a plain LoRA: {len(strange)} of its tensors are of another kind, such as {strange[0]}.",
+            advice="DoRA, LoHa, LoKr, OFT, Tucker factors and bundled embeddings are not supported here.",
         )
 
 
@@ -146,7 +146,7 @@ def _pair(tensors: Mapping[str, torch.Tensor], down: str, up: str) -> tuple[torc
         raise DarkroomError(f"The LoRA is incomplete: {lacking} is missing.", advice="Download it again.")
     a, b = tensors[down], tensors[up]
     if a.ndim < 2 or b.ndim < 2 or b.shape[1] != a.shape[0]:
-        raise DarkroomError(f"The LoRA is damaged: {down} {tuple(a.shape)} and {up} {tuple(b.shape)} do not fit.")
+        raise DarkroomError(f"The LoRA is damaged: {down} {tuple(a.shape)} and {up} {tuple(b.shape)} do not match.")
     return a, b
 
 

@@ -1,8 +1,7 @@
-"""The metadata of LoRA files and checkpoints that A1111, Forge, ComfyUI and ModelSpec readers look at.
+"""The metadata of LoRA files and checkpoints, as A1111, Forge, ComfyUI and ModelSpec readers expect it.
 
-All values are texts.
-`ss_*` keys are kohya's (sd-scripts) and name what users see on the model's card; `modelspec.*` is Stability's
-ModelSpec 1.0.1.
+All values are strings.
+`ss_*` keys are kohya's (sd-scripts) and are shown on the model's card; `modelspec.*` is Stability's ModelSpec 1.0.1.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class LoraFacts:
-    """What is told of a LoRA."""
+    """The facts that a LoRA file's metadata describes."""
 
     title: str
     base_model: str
@@ -38,15 +37,15 @@ class LoraFacts:
     trigger_phrase: str = ""
     is_v2: bool = False
     thumbnail: str = ""
-    """A picture of up to 256x256 as a data URL."""
+    """An image of up to 256x256 as a data URL."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFacts:
-    """What is told of a checkpoint.
+    """The facts that a checkpoint's metadata describes.
 
     `architecture` is ModelSpec's id, `implementation` the code base whose layout the file has, `dtype` the plain name
-    of its numbers' format.
+    of its dtype.
     """
 
     title: str
@@ -61,7 +60,7 @@ class CheckpointFacts:
 def checkpoint_metadata(facts: CheckpointFacts, *, payload_sha256: str) -> dict[str, str]:
     """Return the metadata of a single-file checkpoint (ModelSpec 1.0.1).
 
-    The prediction stands under the spec's key and under the one ComfyUI writes, which differ.
+    The prediction type is stored under the spec's key and under ComfyUI's, which differs.
     """
     prediction = "v" if facts.prediction == "v_prediction" else "epsilon"
     return {
@@ -110,16 +109,16 @@ def lora_metadata(facts: LoraFacts, *, payload_sha256: str) -> dict[str, str]:
         "modelspec.hash_sha256": f"0x{payload_sha256}",
         "software": "Darkroom",
     }
-    told = {
+    optional = {
         "darkroom_config": facts.config_json,
         "modelspec.trigger_phrase": facts.trigger_phrase,
         "modelspec.thumbnail": facts.thumbnail,
     }
-    return metadata | {name: text for name, text in told.items() if text}
+    return metadata | {name: text for name, text in optional.items() if text}
 
 
 def tag_frequency(captions_by_folder: Mapping[str, list[str]]) -> dict[str, dict[str, int]]:
-    """Return how often each comma-separated tag stands in a folder's captions, the most frequent first."""
+    """Return how often each comma-separated tag occurs in a folder's captions, the most frequent first."""
     counts: dict[str, dict[str, int]] = {}
     for folder, captions in captions_by_folder.items():
         tags: dict[str, int] = {}

@@ -1,7 +1,7 @@
-"""What a pickled checkpoint (.ckpt, .pt) holds, read without running any of it.
+"""Reads the contents of a pickled checkpoint (.ckpt, .pt) without running any of its code.
 
-A pickle is a program for a stack machine (docs.python.org, pickletools). This walks through its instructions and
-keeps account of what would be built, tensors as names, shapes and dtypes; nothing named in the file is imported or
+A pickle is a program for a stack machine (docs.python.org, pickletools). This module interprets its instructions and
+tracks the objects they would build, tensors as names, shapes and dtypes; nothing named in the file is imported or
 called. Torch-free; the weights themselves are read elsewhere, by torch with weights_only.
 """
 
@@ -21,7 +21,7 @@ from modules.formats.headers import UnreadableFileError
 _MAX_PICKLE_BYTES = 200_000_000
 _MAX_DEPTH = 6
 _MARK = object()
-# What damaged and hostile files bring the readers of zip archives and pickles to raise.
+# The exceptions that the zip and pickle readers raise for damaged and hostile files.
 _DAMAGE = (
     *(OSError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError),
     *(RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error),
@@ -33,7 +33,7 @@ _OLD_FORMAT = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # torch before 1.6 be
 
 @dataclass(frozen=True, slots=True)
 class PickledTensor:
-    """A tensor as a pickle announces it; `place` is its storage's name and the first element in it."""
+    """A tensor as described in a pickle; `place` is its storage's name and the index of its first element there."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -62,7 +62,7 @@ class _Machine:
 
 
 def read_pickle_header(path: Path) -> PickleHeader:
-    """Return what a pickled checkpoint holds. Raises UnreadableFileError where it cannot be followed."""
+    """Return the contents of a pickled checkpoint. Raises UnreadableFileError where it cannot be interpreted."""
     machine = _Machine()
     try:
         if zipfile.is_zipfile(path):
@@ -73,7 +73,7 @@ def read_pickle_header(path: Path) -> PickleHeader:
                 root = _run_old(file, machine)
     except _DAMAGE as error:
         raise UnreadableFileError(
-            "damaged", f"{path.name} is no complete checkpoint.", advice="Download it again."
+            "damaged", f"{path.name} is not a complete checkpoint.", advice="Download it again."
         ) from error
     tensors: dict[str, PickledTensor] = {}
     values: dict[str, object] = {}
@@ -88,14 +88,14 @@ def read_pickle_header(path: Path) -> PickleHeader:
 def _pickle_of(archive: zipfile.ZipFile) -> bytes:
     entry = next((e for e in archive.infolist() if e.filename.endswith("data.pkl")), None)
     if entry is None or entry.file_size > _MAX_PICKLE_BYTES:
-        raise ValueError("no data.pkl of a sensible size")
+        raise ValueError("no data.pkl of a plausible size")
     return archive.read(entry)
 
 
 def _run_old(file: IO[bytes], machine: _Machine) -> Any:
-    """Run the fourth pickle of the old format: a number, the version and the machine come before it."""
+    """Interpret the fourth pickle of the old format: a magic number, the version and the system info precede it."""
     if file.read(len(_OLD_FORMAT)) != _OLD_FORMAT:
-        raise ValueError("no checkpoint")
+        raise ValueError("not a checkpoint")
     for _ in range(2):
         _run(file, _Machine())
     return _run(file, machine)
@@ -196,7 +196,7 @@ def _call_with_names(machine: _Machine) -> None:
 
 
 def _result(function: Any, arguments: Any) -> Any:
-    """Return what a call would have given, as far as it matters here: tensors, parameters and dictionaries."""
+    """Return the result of a call, as far as it matters here: tensors, parameters and dictionaries."""
     name = function.name if isinstance(function, _Named) else ""
     if name == "collections.OrderedDict":
         return {}
@@ -241,12 +241,12 @@ _CALL: dict[str, Callable[[_Machine], object]] = {
     "NEWOBJ_EX": _call_with_names,
     "OBJ": lambda m: m.stack.append(_result(None, _since_mark(m.stack))),
     "BUILD": _build,
-    "BINPERSID": lambda m: None,  # the tuple that names a storage stays as it is
+    "BINPERSID": lambda m: None,  # the tuple that names a storage stays on the stack unchanged
 }
 
 
 def _flattened(value: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
-    """Yield the leaves of nested dictionaries with their dotted names; what lies under "state_dict" without it."""
+    """Yield the leaves of nested dictionaries with their dotted names, without a "state_dict" prefix."""
     if isinstance(value, dict) and depth < _MAX_DEPTH:
         for key, inner in value.items():
             prefix = name if key == "state_dict" else f"{name}.{key}" if name else key

@@ -1,9 +1,9 @@
-"""Writing safetensors files: streamed, deterministic, atomic, and never with a number that is none.
+"""Writing safetensors files: streamed, deterministic, atomic, and with finite values only.
 
 The format (github.com/huggingface/safetensors): eight bytes with the header's length, the header as JSON (for each
-tensor dtype, shape and place; texts under "__metadata__"), then the tensors' bytes one after the other. The library's
-own writer wants all tensors in memory at once and orders the metadata differently each time; this one writes tensor by
-tensor, and equal content gives an equal file. Tensors may be lazy: each is then made when its turn comes, and let go.
+tensor dtype, shape and offsets; strings under "__metadata__"), then the tensors' bytes one after the other. The
+library's own writer needs all tensors in memory at once and orders the metadata differently each time; this one writes
+tensor by tensor, and equal content gives an equal file. Lazy tensors are created one at a time and freed once written.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DTYPE_CODES = {
 
 
 PAYLOAD_SHA256 = "payload-sha256".center(64, "#")
-"""Put into a metadata value, this becomes the hash of the payload: known last, and of the same length."""
+"""As a metadata value, this is replaced by the payload's hash, which is known last and has the same length."""
 
 _PART_ITEMS = 1 << 22
 
@@ -54,10 +54,11 @@ def write_safetensors(
     dtype: torch.dtype | None = None,
     on_written: OnWritten | None = None,
 ) -> None:
-    """Write tensors atomically, floating ones cast to `dtype` where one is given, in the order of their names.
+    """Write tensors atomically in the order of their names, floating-point ones cast to `dtype` if one is given.
 
-    Only one tensor at a time is made or copied from its device. `on_written(done, total)` counts bytes and may raise to
-    end it. Raises DarkroomError, and leaves what was there, where a tensor holds a value that is not a finite number.
+    Only one tensor at a time is created or copied from its device. `on_written(done, total)` counts bytes and may raise
+    to cancel. Raises DarkroomError, and leaves an existing file unchanged, where a tensor has a value that is not
+    finite.
     """
     digest = hashlib.sha256()
     with atomic_file(path) as temporary:
@@ -75,7 +76,7 @@ def write_safetensors(
                 file.seek(0)
                 file.write(header.replace(PAYLOAD_SHA256.encode(), digest.hexdigest().encode()))
         if done != total or temporary.stat().st_size != len(header) + total:
-            raise DarkroomError(f"{path.name} could not be written whole; what was there before still stands.")
+            raise DarkroomError(f"{path.name} could not be written completely; the previous file is unchanged.")
 
 
 def payload_sha256(tensors: Mapping[str, Writable], *, dtype: torch.dtype | None = None) -> str:
@@ -88,12 +89,12 @@ def payload_sha256(tensors: Mapping[str, Writable], *, dtype: torch.dtype | None
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Return a file's tensors, memory-mapped, and its metadata. Raises DarkroomError where it is no such file."""
+    """Return a file's tensors, memory-mapped, and its metadata. Raises DarkroomError for an invalid file."""
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
-        raise DarkroomError(f"{path} is no complete safetensors file: {error}.") from error
+        raise DarkroomError(f"{path} is not a complete safetensors file: {error}.") from error
 
 
 def _header(tensors: Mapping[str, Writable], metadata: Mapping[str, str], dtype: torch.dtype | None) -> bytes:
@@ -110,12 +111,12 @@ def _header(tensors: Mapping[str, Writable], metadata: Mapping[str, str], dtype:
         }
         offset += size
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight
+    text += b" " * (-len(text) % 8)  # the tensors start at a multiple of eight
     return len(text).to_bytes(8, "little") + text
 
 
 def _order(tensors: Mapping[str, Writable], dtype: torch.dtype | None) -> Iterator[str]:
-    """Yield the names, wider dtypes first, so that every tensor lies at a multiple of its item size."""
+    """Yield the names, wider dtypes first, so that every tensor is aligned to its item size."""
     yield from sorted(tensors, key=lambda n: (-_written_dtype(tensors[n], dtype).itemsize, n))
 
 
@@ -128,19 +129,21 @@ def _written_bytes(tensor: Writable, dtype: torch.dtype | None) -> int:
 
 
 def _parts_of(name: str, tensor: Writable, dtype: torch.dtype | None) -> Iterator[memoryview]:
-    """Yield a tensor's bytes, cast and checked a part at a time, so that no second copy of a large one is needed."""
+    """Yield a tensor's bytes, cast and checked in chunks, so that a large tensor needs no second copy."""
     made = tensor.make() if isinstance(tensor, LazyTensor) else tensor
     if made.shape != tensor.shape or made.dtype != tensor.dtype:
-        raise DarkroomError(f"{name} turned out to be {made.dtype} {tuple(made.shape)}; nothing was saved.")
+        raise DarkroomError(
+            f"{name} is {made.dtype} {tuple(made.shape)} instead of its declared type; nothing was saved."
+        )
     written = _written_dtype(tensor, dtype)
     flat = made.detach().reshape(-1)
     for start in range(0, flat.numel(), _PART_ITEMS):
         part = flat[start : start + _PART_ITEMS].to("cpu", written).contiguous()
-        # Numbers of eight bits cannot be asked; what is none of them stays none when it is widened.
+        # isfinite does not support 8-bit floats; a NaN or infinite value stays one when it is widened.
         asked = part if written.itemsize > 1 or not written.is_floating_point else part.float()
         if written.is_floating_point and not bool(asked.isfinite().all()):
             raise DarkroomError(
-                f"{name} holds values that are not numbers, or too large for {written}; nothing was saved.",
-                advice="The training broke down: use a lower learning rate or another precision.",
+                f"{name} contains NaN or infinite values, or values too large for {written}; nothing was saved.",
+                advice="The training has diverged: use a lower learning rate or another precision.",
             )
         yield part.view(torch.uint8).numpy().data

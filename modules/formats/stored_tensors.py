@@ -1,7 +1,7 @@
-"""The tensors of files on disk, as tensors to be: read one by one, so that memory holds one at a time.
+"""The tensors of files on disk as lazy tensors: read one by one, so that memory holds one at a time.
 
-safetensors are read plainly, not memory-mapped: what is converted is freed when it is written. Pickled checkpoints
-are read by torch with `weights_only`, which runs no code, memory-mapped.
+safetensors files are read with plain reads, not memory-mapped, so that a converted tensor is freed once it is written.
+Pickled checkpoints are memory-mapped by torch with `weights_only`, which runs no code.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ DTYPE_CODES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-# What published checkpoints of SD 1 name beside tensors: their trainer's leftovers, made into nothing.
+# Classes that published SD 1 checkpoints reference beside tensors: leftovers of their trainer, replaced by empty
+# objects.
 _LEFTOVERS = (
     "pytorch_lightning.callbacks.model_checkpoint.ModelCheckpoint",
     "lightning.pytorch.callbacks.model_checkpoint.ModelCheckpoint",
@@ -46,9 +47,9 @@ _MAX_DEPTH = 4
 
 
 def read_stored(path: Path) -> tuple[dict[str, LazyTensor], dict[str, str]]:
-    """Return the tensors of a model file, pickled or not whatever its name says, and its metadata.
+    """Return the tensors of a model file, pickled or not regardless of its suffix, and its metadata.
 
-    Raises DarkroomError where it is no complete file of either format.
+    Raises DarkroomError where it is not a complete file of either format.
     """
     try:
         return stored_tensors(path)
@@ -59,25 +60,25 @@ def read_stored(path: Path) -> tuple[dict[str, LazyTensor], dict[str, str]]:
 
 
 def stored_tensors(path: Path) -> tuple[dict[str, LazyTensor], dict[str, str]]:
-    """Return the tensors of a safetensors file, to be read when asked for, and its metadata.
+    """Return the tensors of a safetensors file, to be read on demand, and its metadata.
 
-    Raises DarkroomError where it is no complete safetensors file.
+    Raises DarkroomError where it is not a complete safetensors file.
     """
     header = read_header(path)
     unknown = {t.dtype for t in header.tensors.values()} - DTYPE_CODES.keys()
     if unknown:
-        raise DarkroomError(f"{path.name} holds numbers of kinds that cannot be read here: {', '.join(unknown)}.")
+        raise DarkroomError(f"{path.name} contains dtypes that are not supported: {', '.join(unknown)}.")
     return {name: _stored(path, entry) for name, entry in header.tensors.items()}, dict(header.metadata)
 
 
 def pickled_tensors(path: Path) -> dict[str, LazyTensor]:
-    """Return the tensors of a .ckpt or .pt file by dotted name, without the "state_dict" around them.
+    """Return the tensors of a .ckpt or .pt file by dotted name, without a "state_dict" prefix.
 
-    Raises DarkroomError where it is damaged, of the format before PyTorch 1.6, or holds more than weights.
+    Raises DarkroomError where it is damaged, in the format before PyTorch 1.6, or contains more than weights.
     """
     if not is_zipfile(path):
         raise DarkroomError(
-            f"{path.name} is damaged, or in the format of PyTorch before 1.6, which is not read here.",
+            f"{path.name} is damaged, or in the format of PyTorch before 1.6, which is not supported.",
             advice="Convert it to .safetensors with another program, or download it again.",
         )
     try:
@@ -87,8 +88,8 @@ def pickled_tensors(path: Path) -> dict[str, LazyTensor]:
         raise DarkroomError(f"{path.name} cannot be read: {str(error).partition(chr(10))[0]}") from error
     except UnpicklingError as error:
         raise DarkroomError(
-            f"{path.name} holds more than weights, and running what a file brings along is not safe.",
-            advice="Get it as .safetensors, or convert it with the program it came from.",
+            f"{path.name} contains more than weights, and loading it could run code from the file.",
+            advice="Get it as .safetensors, or convert it with the program that made it.",
         ) from error
     return {name: lazy(tensor) for name, tensor in _flattened(data, "", 0)}
 
@@ -103,7 +104,7 @@ def _stored(path: Path, entry: TensorEntry) -> LazyTensor:
         with path.open("rb") as file:
             file.seek(entry.start)
             if file.readinto(buffer) != len(buffer):
-                raise DarkroomError(f"{path.name} became shorter while it was read.")
+                raise DarkroomError(f"{path.name} was truncated while it was read.")
         return torch.frombuffer(buffer, dtype=dtype).reshape(entry.shape)
 
     return LazyTensor(entry.shape, dtype, read)
@@ -120,7 +121,7 @@ def _flattened(value: Any, name: str, depth: int) -> Iterator[tuple[str, torch.T
 
 
 class _Nothing:
-    """What a leftover of a trainer becomes: it takes anything and keeps none of it."""
+    """Replaces an object that a trainer left in the file: accepts any arguments and stores nothing."""
 
     def __init__(self, *arguments: object) -> None:
         pass

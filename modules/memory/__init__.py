@@ -1,1 +1,1 @@
-"""Checkpointing, offloading, placement of parts on devices, and the guard that watches both."""
+"""Checkpointing, offloading, placement of model parts on devices, and the guard that checks both."""

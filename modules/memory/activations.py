@@ -1,8 +1,9 @@
-"""What autograd keeps between the forward and the backward pass waits on the offload device.
+"""Activation offloading: tensors that autograd saves for the backward pass are stored on the offload device.
 
-Whole storages travel, each once: several kept tensors may be views of one, and a view comes back with the strides it
-had, on which the last bits of a kernel can depend. On a GPU the copies run beside the computing, both ways: a storage
-sets out as it is kept, and while the backward pass uses one, the one that it will want next comes back already.
+Whole storages are moved, each once: several saved tensors may be views of one, and a view is restored with its original
+strides, on which the last bits of a kernel's result can depend. On a GPU the copies overlap with computation in both
+directions: a storage is sent as soon as it is saved, and while the backward pass uses one, the next one it will need is
+already being fetched.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from modules.memory.transfers import Arriving, Sent, Transfers
 
 
 class _Kept:
-    """A storage that was sent away, as a flat tensor. A backward pass wants them from the last one to the first."""
+    """An offloaded storage, as a flat tensor. A backward pass needs them from the last one to the first."""
 
     def __init__(self, sent: Sent, source: StorageWeakRef, former: _Kept | None) -> None:
         self.source = source
@@ -31,26 +32,26 @@ class _Kept:
         self._num_taken = 0
 
     def bring(self, transfers: Transfers) -> Arriving:
-        """Begin to bring it back."""
+        """Start fetching it."""
         if self._arriving is None:
             self._arriving = transfers.bring([self._sent.tensor], after=self._sent.done)
         return self._arriving
 
     def take(self, transfers: Transfers) -> torch.Tensor:
-        """Return it on the training device for one of its views, and have the next one come."""
+        """Return it on the training device for one of its views, and start fetching the next one."""
         [flat] = self.bring(transfers).take()
         self._num_taken += 1
-        if self._num_taken % self.num_views == 0:  # every view has it; of a second backward pass, every one again
+        if self._num_taken % self.num_views == 0:  # all views have it; a second backward pass counts from 0 again
             self._arriving = None
         former = self._former() if self._former is not None else None
-        if former is not None:  # else the graph has let go of it
+        if former is not None:  # otherwise the graph has already freed it
             former.bring(transfers)
         return flat
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _View:
-    """A tensor that was kept, as a view of its storage."""
+    """A saved tensor, as a view of its storage."""
 
     kept: _Kept
     size: torch.Size
@@ -63,7 +64,7 @@ class _View:
 
 
 class _Keeping:
-    """What one forward pass sends away."""
+    """The storages that one forward pass offloads."""
 
     def __init__(self, module: nn.Module, transfers: Transfers) -> None:
         self._transfers = transfers
@@ -72,7 +73,7 @@ class _Keeping:
         self._newest: weakref.ref[_Kept] | None = None
 
     def pack(self, tensor: torch.Tensor) -> torch.Tensor | _View:
-        """Return what autograd keeps in a tensor's place: itself, where it is a weight or nothing to speak of."""
+        """Return the object autograd saves instead of a tensor: the tensor itself if it is a weight or very small."""
         is_elsewhere = tensor.device.type != self._transfers.train_device.type
         if tensor.dim() == 0 or is_elsewhere or tensor.untyped_storage().data_ptr() in self._weights:
             return tensor
@@ -81,7 +82,7 @@ class _Keeping:
         return _View(kept, tensor.size(), tensor.stride(), int(tensor.storage_offset()))
 
     def unpack(self, packed: torch.Tensor | _View) -> torch.Tensor:
-        """Return the tensor that was kept."""
+        """Return the saved tensor."""
         return packed if isinstance(packed, torch.Tensor) else packed.take(self._transfers)
 
     def _kept(self, tensor: torch.Tensor) -> _Kept:
@@ -100,7 +101,7 @@ class _Keeping:
 
 @contextmanager
 def offloaded_activations(module: nn.Module, transfers: Transfers) -> Iterator[None]:
-    """Keep what autograd saves meanwhile on the offload device. Weights and views of them stay: they are no copies."""
+    """Offload the tensors that autograd saves inside the block. Weights and their views stay: they are not copies."""
     keeping = _Keeping(module, transfers)
     with torch.autograd.graph.saved_tensors_hooks(keeping.pack, keeping.unpack):
         try:

@@ -1,9 +1,9 @@
-"""Gradient checkpointing: the one way any part of any model is run with less memory.
+"""Gradient checkpointing: the only implementation, for every part of every model.
 
-Always non-reentrant. The reentrant kind loses gradients where no input requires one (a LoRA on a frozen base), dies
+Always non-reentrant. The reentrant kind loses gradients where no input requires one (a LoRA on a frozen base), fails
 where nothing inside requires one (a part that was frozen in mid-run: "none of output has requires_grad=True"), and
-cannot be nested in a truncated denoising chain. The non-reentrant kind is exact in all of these (Chen et al. 2016 for
-the idea; torch.utils.checkpoint for the machinery).
+cannot be nested in a truncated denoising loop. The non-reentrant kind is exact in all of these cases (Chen et al. 2016
+for the idea; torch.utils.checkpoint for the implementation).
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ def create_checkpointed_forward(
     resident: Collection[nn.Parameter] = (),
     entry: str = "forward",
 ) -> Forward:
-    """Make a module compute its forward pass with checkpointing, and return the callable that runs it.
+    """Make a module's forward pass use checkpointing, and return the callable that runs it.
 
-    `mode` is "off", "whole" (only the inputs of the module are kept), or "block" (the inputs of every sub-module of
-    one of `block_types`). With `offload_activations` what is kept between forward and backward waits on
-    `temp_device` and comes back to `train_device` when the backward pass wants it. `offload_fraction` of the weights
-    of the blocks, but none that are `resident`, wait on `temp_device` and are copied to `train_device` while their
-    block is computed (`modules/memory/offload.py`). `entry` is the method that runs the module, where that is not its
-    forward pass, as the `decode` of a VAE. Calling it again on the same module replaces what was set up
-    before; a placement made afterwards brings the weights where they belong. Without gradients (`no_grad`) nothing is
+    `mode` is "off", "whole" (only the inputs of the module are saved), or "block" (the inputs of every sub-module of
+    one of `block_types`). With `offload_activations` the tensors saved between forward and backward are on
+    `temp_device` and are fetched to `train_device` when the backward pass needs them. `offload_fraction` of the weights
+    of the blocks, except the `resident` ones, stay on `temp_device` and are copied to `train_device` while their
+    block is computed (`modules/memory/offload.py`). `entry` is the method that runs the module, if that is not its
+    forward pass, such as the `decode` of a VAE. Calling this again on the same module replaces the previous
+    setup; a `Placement` made afterwards moves the weights to their devices. Without gradients (`no_grad`) nothing is
     computed twice.
 
-    The gradients are those of the plain forward, bit for bit; offloaded ones too, as a copy loses nothing.
+    The gradients are bit-identical to the plain forward's; offloaded ones too, as copying is lossless.
     """
     for wrapped, name in _wrapped_in(module, entry):
         delattr(wrapped, name)
@@ -73,13 +73,13 @@ def create_checkpointed_forward(
 
 
 def offloaded_weights(module: nn.Module) -> list[nn.Parameter]:
-    """Return the weights of a module that wait on the offload device also while the module is to be run."""
+    """Return the weights of a module that stay on the offload device even while the module runs."""
     forwards = (_offloaded(m.__dict__.get("forward")) for m in module.modules())
     return [weight for forward in forwards if forward is not None for weight in forward.weights]
 
 
 class _CheckpointedForward:
-    """A forward pass that is computed again in the backward pass instead of being kept."""
+    """A forward pass that is recomputed in the backward pass instead of being saved."""
 
     def __init__(self, plain: Forward) -> None:
         self.plain = plain
@@ -89,8 +89,8 @@ class _CheckpointedForward:
             return self.plain(*args, **kwargs)
         if any(isinstance(value, torch.Tensor) for value in args):
             return checkpoint(self.plain, *args, use_reentrant=False, **kwargs)
-        # Torch looks for the devices whose random state a recomputation needs among the positional arguments alone: an
-        # encoder that is given all by name would draw another dropout on a GPU.
+        # Torch finds the devices whose random state it must restore from the positional arguments only: an encoder
+        # called with keyword arguments alone would get a different dropout mask on a GPU.
         return checkpoint(self._named, kwargs, *args, use_reentrant=False)
 
     def _named(self, kwargs: dict[str, Any], *args: Any) -> Any:

@@ -1,9 +1,9 @@
-"""The device guard: catches on a processor what otherwise only a GPU would.
+"""The device guard: detects on a CPU the device errors that otherwise only occur on a GPU.
 
-Every storage carries a tag, the logical device it was moved to. Under the guard each operation is looked at as it is
-dispatched: inputs with different tags are an error, as they would be on real devices, and outputs inherit the tag.
-Tensors nobody ever moved (constants, freshly drawn noise) have no tag and may meet anything, and so may tensors
-without dimensions, as torch allows. Slow: for tests and the debug switch.
+Every storage has a tag, the logical device it was moved to. Under the guard each operation is checked when it is
+dispatched: inputs with different tags are an error, as on real devices, and outputs inherit the tag.
+Tensors that were never moved (constants, fresh noise) have no tag and are compatible with anything, and so are tensors
+without dimensions, as in torch. Slow: for tests and the debug switch.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from modules.system.devices import Device, pop_retag, push_retag
 
-# Operations whose purpose is to go from one device to another.
+# Operations that copy from one device to another.
 _CROSSING = frozenset({torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default})
-# Operations on lists of tensors. Torch splits such lists by device, and so they may hold tensors of several.
+# Operations on lists of tensors. Torch splits such lists by device, so they may contain tensors of several devices.
 _LIST_WISE = ("aten::_foreach_", "aten::_fused_")
 _FIRST_SWEEP = 64  # tags
 
 
-class PlacementFault(RuntimeError):  # noqa: N818 - what its kinds have in common; each of them is named an error
-    """Something was not where it must be: a fault of the program, which no setting mends and nothing may hide."""
+class PlacementError(RuntimeError):
+    """Something is on the wrong device: a bug in the program, which no setting fixes and which must not be hidden."""
 
 
-class DeviceMixError(PlacementFault):
-    """An operation met tensors of different devices."""
+class DeviceMixError(PlacementError):
+    """The inputs of an operation are on different devices."""
 
 
 class DeviceGuard(TorchDispatchMode):
-    """Tags storages with logical devices and refuses operations that mix them."""
+    """Tags storages with logical devices and rejects operations that mix them."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -55,7 +55,7 @@ class DeviceGuard(TorchDispatchMode):
         pop_retag()
 
     def retag(self, tensor: torch.Tensor, device: Device) -> torch.Tensor:
-        """Return the tensor with the tag of a device: itself where it has it, else a copy, as on real devices."""
+        """Return the tensor with the tag of a device: itself if it already has it, else a copy, as on real devices."""
         if self.tag_of(tensor) == device.name:
             return tensor
         with torch.utils._python_dispatch._disable_current_modes():
@@ -64,11 +64,11 @@ class DeviceGuard(TorchDispatchMode):
         return copy
 
     def retag_module(self, module: torch.nn.Module, device: Device) -> None:
-        """Give every parameter and buffer of a module the tag of a device, where they lie."""
+        """Set the tag of every parameter and buffer of a module, in place."""
         self.retag_in_place((*module.parameters(), *module.buffers()), device)
 
     def retag_in_place(self, tensors: Iterable[torch.Tensor], device: Device) -> None:
-        """Give tensors the tag of a device, where they lie."""
+        """Set the tag of tensors, in place."""
         for tensor in tensors:
             self._set(tensor, device.name)
 
@@ -86,10 +86,10 @@ class DeviceGuard(TorchDispatchMode):
                 self._forget_the_dead()
 
     def _forget_the_dead(self) -> None:
-        """Drop the tags of storages that are gone, each time there are twice as many tags as were alive.
+        """Drop the tags of freed storages, each time there are twice as many tags as live storages.
 
-        A weak reference keeps the small head of a storage alive. Those heads lie between the blocks that large tensors
-        leave behind, which then cannot be used again: the process grew by 47 MB a step on the demo model.
+        A weak reference keeps a storage's small header alive. Those headers fragment the memory that large tensors
+        leave behind, so that it cannot be reused: the process grew by 47 MB per step on the demo model.
         """
         self._tags = {key: entry for key, entry in self._tags.items() if not entry[0].expired()}
         self._sweep_at = max(_FIRST_SWEEP, 2 * len(self._tags))
@@ -107,7 +107,7 @@ class DeviceGuard(TorchDispatchMode):
         return result
 
     def _list_wise(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Look at an operation on lists of tensors, which does the same for the firsts, the seconds and so on."""
+        """Check an operation on lists of tensors, which treats the first items, the second items and so on alike."""
         lists = [a for a in args if isinstance(a, list | tuple)]
         tags = [self._common_tag(func, _tensors_in(one)) for one in zip(*lists, strict=False)]
         result = func(*args, **kwargs)
@@ -118,14 +118,14 @@ class DeviceGuard(TorchDispatchMode):
         return result
 
     def _common_tag(self, func: Any, tensors: Iterable[torch.Tensor]) -> str | None:
-        """Return the tag of some tensors. Raises DeviceMixError where they have several."""
+        """Return the tag that some tensors share. Raises DeviceMixError where they have several."""
         tags: dict[str, torch.Tensor] = {}
         for tensor in tensors:
             if tensor.dim() > 0 and (tag := self.tag_of(tensor)) is not None:
                 tags[tag] = tensor
         if len(tags) > 1 and func not in _CROSSING:
             shapes = ", ".join(f"{tag}: {tuple(t.shape)}" for tag, t in sorted(tags.items()))
-            raise DeviceMixError(f"{func} met tensors of different devices ({shapes}).")
+            raise DeviceMixError(f"{func} got tensors on different devices ({shapes}).")
         return next(iter(tags)) if len(tags) == 1 else None
 
     def _inherit(self, tensors: Iterable[torch.Tensor], tag: str) -> None:
@@ -135,7 +135,7 @@ class DeviceGuard(TorchDispatchMode):
 
 
 def _tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
-    """Yield the tensors among an operation's values and in their lists; several times faster than torch's own walk."""
+    """Yield the tensors in an operation's values and their lists; several times faster than torch's own tree walk."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value

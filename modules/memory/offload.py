@@ -1,15 +1,15 @@
-"""Layers that wait on the offload device, and are on the training device only while they are computed.
+"""Layer offloading: weights stay on the offload device and are copied to the training device while they are used.
 
-The weights of a waiting layer never leave the offload device: there they are saved, averaged and moved by the
-optimizer, whose state and gradients are there, too. Before its forward pass a layer is lent copies on the training
-device, the next layer's copies set out meanwhile, and after the pass they are dropped. So a frozen weight travels one
-way only. Of a learning weight the gradient comes back, and the step is made where it rests: to bring weight, gradient
-and optimizer state in for it would be four times the traffic, for a calculation that memory bounds anyway (Ren et al.
-2021, "ZeRO-Offload", section 4). An adapter's weights are few and stay.
+The weights of an offloaded layer never leave the offload device: they are saved, averaged and updated by the optimizer
+there, and its state and their gradients are there, too. Before its forward pass a layer gets copies on the training
+device; the next layer's copies are fetched meanwhile, and after the pass they are dropped. So a frozen weight is copied
+in one direction only. The gradient of a trained weight is copied back, and the optimizer step runs on the offload
+device: fetching weight, gradient and optimizer state for it would be four times the traffic, for a computation that is
+memory-bound anyway (Ren et al. 2021, "ZeRO-Offload", section 4). An adapter's weights are few and stay.
 
-The backward pass needs the copies as well. Where each block is checkpointed, its recomputation lends them anew and
-they live exactly until the block's gradients are there. Without that, autograd holds the copies of every layer until
-the backward pass is over: right, but nothing is saved, and `modules/config/rules/offload.py` refuses it.
+The backward pass needs the copies as well. Where each block is checkpointed, its recomputation fetches them again and
+they live until the block's gradients are computed. Without that, autograd holds the copies of every layer until the
+end of the backward pass: correct, but nothing is saved, so `modules/config/rules/offload.py` rejects it.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from modules.memory.transfers import Arriving, Transfers
 
 @dataclass(frozen=True, eq=False)
 class _Slot:
-    """The place of a weight in the module that computes with it."""
+    """A weight's attribute in the module that uses it."""
 
     owner: nn.Module
     name: str
     weight: nn.Parameter
 
-    def lend(self, copy: torch.Tensor) -> None:
-        """Put a copy in the weight's place for a while."""
-        # Past `__setattr__`, which takes nothing but parameters.
+    def set_copy(self, copy: torch.Tensor) -> None:
+        """Temporarily replace the weight with a copy."""
+        # Bypasses `__setattr__`, which only accepts parameters.
         self.owner._parameters[self.name] = copy  # type: ignore[assignment]
 
-    def put_back(self) -> None:
-        """Put the weight itself in its place again."""
+    def restore(self) -> None:
+        """Restore the weight itself."""
         self.owner._parameters[self.name] = self.weight
 
 
 class OffloadedForward:
-    """The forward pass of a layer that waits."""
+    """The forward pass of an offloaded layer."""
 
     def __init__(self, plain: Callable[..., Any], slots: Sequence[_Slot], part: LayerOffload) -> None:
         self.plain = plain
@@ -54,25 +54,25 @@ class OffloadedForward:
 
     @property
     def weights(self) -> list[nn.Parameter]:
-        """What waits."""
+        """The offloaded weights."""
         return [slot.weight for slot in self.slots]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        copies = self._part.lend(self)
+        copies = self._part.fetch(self)
         try:
             for slot, copy in zip(self.slots, copies, strict=True):
-                slot.lend(copy)
+                slot.set_copy(copy)
             del copies
             return self.plain(*args, **kwargs)
-        finally:  # a recomputation ends with an exception once it has all that is wanted
+        finally:  # a recomputation ends with an exception once all needed tensors exist
             for slot in self.slots:
-                slot.put_back()
+                slot.restore()
 
 
 class LayerOffload:
-    """The waiting layers of one part. While one is computed, the one that comes next is fetched.
+    """The offloaded layers of one part. While one is computed, the next one is fetched.
 
-    Their order is learned from the first pass; in a backward pass it runs the other way.
+    Their order is recorded in the first pass; a backward pass runs in reverse.
     """
 
     def __init__(self, transfers: Transfers) -> None:
@@ -82,14 +82,14 @@ class LayerOffload:
         self._ahead: tuple[OffloadedForward, Arriving] | None = None
 
     def begin(self) -> None:
-        """Begin a forward pass: what was fetched ahead and never used may be out of date by now."""
+        """Start a forward pass: copies that were prefetched and never used may be out of date."""
         self._former = self._ahead = None
 
-    def lend(self, layer: OffloadedForward) -> list[torch.Tensor]:
-        """Return copies of a layer's weights on the training device, through which gradients find their way back."""
+    def fetch(self, layer: OffloadedForward) -> list[torch.Tensor]:
+        """Return copies of a layer's weights on the training device; gradients flow through them to the weights."""
         ahead, self._ahead = self._ahead, None
         arriving = ahead[1] if ahead is not None and ahead[0] is layer else None
-        del ahead  # another layer's: gone before this one's needs the room
+        del ahead  # another layer's: freed before this one needs the memory
         copies = (arriving or self._transfers.bring(layer.weights)).take()
         following = self._following(layer)
         if following is not None:
@@ -97,17 +97,17 @@ class LayerOffload:
         return self._linked(layer.weights, copies)
 
     def _linked(self, weights: list[nn.Parameter], copies: list[torch.Tensor]) -> list[torch.Tensor]:
-        learning = [i for i, weight in enumerate(weights) if weight.requires_grad]
-        if not learning or not torch.is_grad_enabled():
+        trained = [i for i, weight in enumerate(weights) if weight.requires_grad]
+        if not trained or not torch.is_grad_enabled():
             return copies
-        lent = [copies[i] for i in learning]
-        linked = _Lent.apply(self._transfers, lent, *(weights[i] for i in learning))  # type: ignore[no-untyped-call]
-        for i, copy in zip(learning, linked, strict=True):
+        fetched = [copies[i] for i in trained]
+        linked = _FetchWeights.apply(self._transfers, fetched, *(weights[i] for i in trained))  # type: ignore[no-untyped-call]
+        for i, copy in zip(trained, linked, strict=True):
             copies[i] = copy
         return copies
 
     def _following(self, layer: OffloadedForward) -> OffloadedForward | None:
-        """Return the layer that is computed after one, as far as that is known."""
+        """Return the layer that is computed after this one, if known."""
         if layer not in self._order:
             self._order.append(layer)
         here, former, last = self._order.index(layer), self._former, len(self._order) - 1
@@ -117,14 +117,14 @@ class LayerOffload:
         return self._order[following] if 0 <= following <= last else None
 
 
-class _Lent(torch.autograd.Function):
-    """Stands between the weights of a layer, at rest, and their copies on the training device."""
+class _FetchWeights(torch.autograd.Function):
+    """Connects a layer's weights on the offload device with their copies on the training device."""
 
     @staticmethod
     def forward(
         ctx: Any, transfers: Transfers, copies: list[torch.Tensor], *weights: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        """Return the copies as if they were made of the weights here."""
+        """Return the copies as if they were computed from the weights here."""
         ctx.transfers = transfers
         ctx.set_materialize_grads(False)
         return tuple(copies)
@@ -132,7 +132,7 @@ class _Lent(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        """Return the gradients of the copies, on the device where the weights wait."""
+        """Return the gradients of the copies, on the offload device."""
         moved = iter(ctx.transfers.send_and_wait([g for g in gradients if g is not None]))
         return (None, None, *(None if g is None else next(moved) for g in gradients))
 
@@ -140,10 +140,10 @@ class _Lent(torch.autograd.Function):
 def offload_layers(
     blocks: Sequence[nn.Module], *, fraction: float, resident: Collection[nn.Parameter], transfers: Transfers
 ) -> LayerOffload | None:
-    """Have a share of the blocks of a part wait on the offload device; None where that is none of them.
+    """Offload a share of a part's blocks; return None where that is no block.
 
-    `fraction` is that of the blocks' weights; `resident` ones stay where the part is. The weights are not moved
-    here: a placement does that.
+    `fraction` is relative to the blocks' weights; `resident` ones stay with the part. The weights are not moved here: a
+    `Placement` does that.
     """
     stays = {id(weight) for weight in resident}
     slots = [_slots_of(block, stays) for block in blocks]

@@ -1,18 +1,18 @@
-"""Which layers of a part wait on the offload device. Torch-free: the memory estimate asks the same."""
+"""Which layers of a part are offloaded. Torch-free: the memory estimate uses the same function."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-_ROUNDING = 1e-9  # a share such as 0.3 is not exact: three equal layers of ten are meant, not two
+_ROUNDING = 1e-9  # a fraction such as 0.3 is not exact: of ten equal layers it means three, not two
 
 
 def choose_offloaded(sizes: Sequence[int], fraction: float) -> list[bool]:
-    """Return which of the layers, given by their sizes in the order of the part, wait; at most `fraction` of the sum.
+    """Return which layers, given by their sizes in the order of the part, are offloaded; at most `fraction` of the sum.
 
-    Evenly spread, counted from the end. Spread, because a layer is fetched while the one before it that waits, and
-    all that stay in between, are computed: side by side, waiting layers would have only each other's time. From the
-    end, because the last layer is wanted twice in a row, forward and backward, with nothing to compute in between.
+    Evenly spaced, counted from the end. Spaced, because a layer is fetched while the previous offloaded one and all
+    layers in between are computed: adjacent offloaded layers would only have each other's time. From the end, because
+    the last layer is needed twice in a row, forward and backward, with nothing to compute in between.
     """
     offloaded = [False] * len(sizes)
     seen = offloaded_bytes = 0

@@ -1,9 +1,9 @@
-"""Which part of the model is where. Code asks for a phase; nobody else moves a part.
+"""The placement of model parts on devices. Code requests a phase; nothing else moves a part.
 
-A part on the training device has those of its layers there that do not wait for their turn (`offload.py`); these stay
-on the offload device throughout. The table of phases belongs to the trainer (`trainer/phases.py`); here is the moving,
-and the check that a part which is parked does not run. That check is a hook on each part and always on: it costs
-nothing beside a forward pass.
+A part on the training device has its layers there except the offloaded ones (`offload.py`), which stay on the offload
+device throughout. The table of phases belongs to the trainer (`trainer/phases.py`); this module moves the parts and
+checks that no parked part runs. That check is a forward pre-hook on each part and always on: its cost is negligible
+beside a forward pass.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import torch
 from torch import nn
 
 from modules.memory.checkpointing import offloaded_weights
-from modules.memory.guard import DeviceGuard, PlacementFault
-from modules.memory.transfers import at_rest
+from modules.memory.guard import DeviceGuard, PlacementError
+from modules.memory.transfers import on_temp_device
 from modules.system.devices import Device
 
 
-class ParkedPartError(PlacementFault):
+class ParkedPartError(PlacementError):
     """A part was run while it was parked on the offload device."""
 
 
 class Placement:
-    """Moves parts between the training and the offload device as phases come and go."""
+    """Moves parts between the training and the offload device when the phase changes."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Placement:
         needed_in: Callable[[str], frozenset[str]],
         guard: DeviceGuard | None = None,
     ) -> None:
-        """`needed_in(phase)` names the parts that must be on the training device; the others rest."""
+        """`needed_in(phase)` names the parts that must be on the training device; the others are offloaded."""
         self.train_device = train_device
         self.temp_device = temp_device
         self._modules = dict(modules)
@@ -44,7 +44,7 @@ class Placement:
         self._guard = guard
         self._phase = ""
         self._devices = dict.fromkeys(self._modules, Device(""))
-        # The children too: a VAE is entered by its encoder or its decoder, not by its own forward.
+        # The children too: a VAE is called through its encoder or its decoder, not its own forward.
         self._hooks = [
             entry.register_forward_pre_hook(self._refuse_parked(name))
             for name, module in self._modules.items()
@@ -59,11 +59,11 @@ class Placement:
         return self._phase
 
     def device_of(self, part: str) -> Device:
-        """Return where a part is."""
+        """Return the device of a part."""
         return self._devices[part]
 
     def enter(self, phase: str) -> None:
-        """Bring every part to where the phase wants it: first away what only takes room, then in what is needed."""
+        """Move every part to its device in this phase: first offload the others, then move in those it needs."""
         needed = self._needed_in(phase)
         for name in self._modules:
             if name not in needed:
@@ -74,7 +74,7 @@ class Placement:
 
     @contextmanager
     def phase(self, phase: str) -> Iterator[None]:
-        """Be in a phase for a while, then in the former one again, also after an exception."""
+        """Enter a phase temporarily, then the previous one again, also after an exception."""
         former = self._phase
         self.enter(phase)
         try:
@@ -84,7 +84,7 @@ class Placement:
                 self.enter(former)
 
     def close(self) -> None:
-        """Take the hooks off and forget the parts."""
+        """Remove the hooks and release the parts."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -94,31 +94,30 @@ class Placement:
         if self._devices[name] == device:
             return
         module = self._modules[name]
-        offloaded_bytes = offloaded_weights(module)
+        offloaded_parameters = offloaded_weights(module)
         if not device.is_cpu or any(t.device.type != "cpu" for t in module.parameters()):
-            gradients = [w.grad for w in offloaded_bytes if w.grad is not None]  # of a step's earlier micro-batches
-            offloaded = {id(t) for t in (*offloaded_bytes, *gradients)}
-            module._apply(lambda t: self._at_rest(t) if id(t) in offloaded else t.to(device.torch))
+            gradients = [w.grad for w in offloaded_parameters if w.grad is not None]  # of earlier micro-batches
+            offloaded = {id(t) for t in (*offloaded_parameters, *gradients)}
+            module._apply(lambda t: self._offloaded(t) if id(t) in offloaded else t.to(device.torch))
         if self._guard is not None:
             self._guard.retag_module(module, device)
-            self._guard.retag_in_place(offloaded_bytes, self.temp_device)
+            self._guard.retag_in_place(offloaded_parameters, self.temp_device)
         self._devices[name] = device
 
-    def _at_rest(self, weight: torch.Tensor) -> torch.Tensor:
-        return at_rest(weight, train_device=self.train_device, temp_device=self.temp_device)
+    def _offloaded(self, weight: torch.Tensor) -> torch.Tensor:
+        return on_temp_device(weight, train_device=self.train_device, temp_device=self.temp_device)
 
     def _refuse_parked(self, name: str) -> Callable[[nn.Module, object], None]:
         def check(_module: nn.Module, _inputs: object) -> None:
             if self._devices[name] != self.train_device:
                 raise ParkedPartError(
-                    f"The part {name} was run in the phase {self._phase or 'none'!r} while parked on "
-                    f"{self._devices[name]}."
+                    f"The part {name} ran in the phase {self._phase or 'none'!r} while parked on {self._devices[name]}."
                 )
 
         return check
 
 
 def free_cached_memory(device: Device) -> None:
-    """Give unused memory of a GPU back to the system, between phases."""
+    """Return unused cached GPU memory to the system, between phases."""
     if device.type == "cuda":
         torch.cuda.empty_cache()

@@ -1,8 +1,8 @@
-"""A forward pass of numbers without tensors: what torch would hold at each moment, counted the way torch frees.
+"""A simulated forward pass without tensor data: counts the bytes torch would hold at each moment.
 
-An `Array` is a shape and an item size; its bytes count as long as somebody refers to it, as those of a tensor do.
-What autograd keeps for the backward pass is referred to by the tape. Where torch's operations and autocast keep more
-than one would think (a copy per cast, the input of every convolution, frozen or not), this keeps the same.
+An `Array` is a shape and an item size; like a tensor's, its bytes count as long as it is referenced. Arrays that
+autograd saves for the backward pass are referenced by the tape. Where torch's operations and autocast save more than
+one would expect (a copy per cast, the input of every convolution, frozen or not), this saves the same.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any, Literal
 
 CheckpointMode = Literal["off", "block", "whole"]
 Trains = Literal["nothing", "full", "adapter"]
-# Weights' gradients on the way back: they come one by one and stay; those of an earlier micro-batch lie there already;
-# or they go as they come, as a fused backward pass lets them.
-Gradients = Literal["come", "lie", "come and go"]
+# Weight gradients in the backward pass. "new": allocated one by one and kept; "accumulated": already allocated by an
+# earlier micro-batch; "fused": freed as soon as they are used, as in a fused backward pass.
+Gradients = Literal["new", "accumulated", "fused"]
 Shape = tuple[int, ...]
 
 FLOAT32_BYTES = 4
 
 
 class Meter:
-    """The bytes that are in use, and the most that ever were."""
+    """The bytes in use, and their peak."""
 
     __slots__ = ("live", "peak")
 
@@ -39,7 +39,7 @@ class Meter:
 
 
 class Storage:
-    """Some bytes, in use until nobody refers to them."""
+    """Some bytes, in use until they are no longer referenced."""
 
     __slots__ = ("meter", "num_bytes")
 
@@ -54,7 +54,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Array:
-    """A tensor without its numbers; views share a storage."""
+    """A tensor without its data; views share a storage."""
 
     shape: Shape
     item_bytes: int
@@ -63,11 +63,11 @@ class Array:
 
     @property
     def num_bytes(self) -> int:
-        """What the numbers of this shape take."""
+        """The size of an array of this shape."""
         return math.prod(self.shape) * self.item_bytes
 
     def view(self, *shape: int) -> Array:
-        """Return the same bytes under another shape, or a part of them."""
+        """Return the same storage with another shape, or a part of it."""
         return Array(shape, self.item_bytes, self.needs_grad, self.storage)
 
 
@@ -85,19 +85,18 @@ class AdapterPlan:
     has_dropout: bool = False
 
     def takes(self, path: str) -> bool:
-        """Whether a layer gets it."""
+        """Whether a layer gets the adapter."""
         return any(entry in path for entry in self.entries)
 
 
 @dataclass(frozen=True, slots=True)
 class PartPlan:
-    """How a part is kept and run.
+    """The dtypes, training and memory settings of a part.
 
-    `weight_bytes` and `compute_bytes` are item sizes, the latter of autocast, 0 without; `trains` says what of it
-    learns, `adapter` how, where it is an adapter. What begins with one of `unreached` never learns: no gradient gets
-    there.
-    `offloads` moves what autograd keeps to the offload device. `offload_fraction` of the weights of its blocks wait
-    there; which these are is known with the sizes: what begins with one of `offloaded_bytes`.
+    `weight_bytes` and `compute_bytes` are item sizes, the latter of autocast, 0 without; `trains` selects what is
+    trained, and `adapter` is the adapter, if it is one. Layers with a prefix in `unreached` are never trained: they get
+    no gradient. `offloads` moves activations to the offload device. `offload_fraction` of the weights of its blocks
+    stay there; the selection depends on the sizes: the layers with a prefix in `offloaded_prefixes`.
     """
 
     weight_bytes: int = FLOAT32_BYTES
@@ -108,15 +107,15 @@ class PartPlan:
     checkpointing: CheckpointMode = "off"
     offloads: bool = False
     offload_fraction: float = 0.0
-    offloaded_bytes: tuple[str, ...] = ()
+    offloaded_prefixes: tuple[str, ...] = ()
 
-    def learns(self, path: str) -> bool:
-        """Whether a layer's own weights learn."""
+    def is_trained(self, path: str) -> bool:
+        """Whether a layer's own weights are trained."""
         return self.trains == "full" and not path.startswith(self.unreached)
 
-    def learns_here(self, path: str) -> bool:
-        """Whether a layer's own weights learn on the training device."""
-        return self.learns(path) and not path.startswith(self.offloaded_bytes)
+    def is_trained_here(self, path: str) -> bool:
+        """Whether a layer's own weights are trained on the training device."""
+        return self.is_trained(path) and not path.startswith(self.offloaded_prefixes)
 
     def adapter_on(self, path: str) -> AdapterPlan | None:
         """Return the adapter that a layer has, or None."""
@@ -127,9 +126,9 @@ class PartPlan:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A moment of the backward pass: bytes in use beside weights and their gradients, and the gradients still to come.
+    """A moment of the backward pass: bytes in use beside weights and their gradients, and the gradients still missing.
 
-    `later` counts the trained weights' bytes of the layers before this one, whose gradients are not there yet.
+    `later` counts the trained weights' bytes of the layers before this one, whose gradients are not computed yet.
     """
 
     in_use: int
@@ -138,7 +137,7 @@ class Moment:
 
 @dataclass(slots=True)
 class Tape:
-    """One pass through one or more parts: what is in use on the way, and what will be on the way back."""
+    """One pass through one or more parts: the bytes in use during the forward pass and the later backward pass."""
 
     meter: Meter = field(default_factory=Meter)
     kept: dict[int, Storage] = field(default_factory=dict)
@@ -148,34 +147,34 @@ class Tape:
     trained_bytes: int = 0
 
     def keep(self, array: Array) -> None:
-        """Refer to an array until the backward pass. What belongs to another tape is counted there."""
+        """Reference an array until the backward pass. The arrays of another tape are counted there."""
         storage = array.storage
         if id(storage) not in self.kept:
             self.kept[id(storage)] = storage
             self.kept_bytes += storage.num_bytes if storage.meter is self.meter else 0
 
     def mark(self, more_bytes: int) -> None:
-        """Note that the backward pass will be here once, with what is kept by now and that many bytes more."""
+        """Record a moment of the backward pass, with everything kept so far and `more_bytes` in use."""
         self.moments.append(Moment(self.kept_bytes + more_bytes, self.trained_bytes))
 
     def take_over(self, inner: Tape, *, gradient_bytes: int) -> None:
-        """Note that a checkpointed block, whose tape is `inner`, runs once more on the way back.
+        """Record that a checkpointed block, whose tape is `inner`, is recomputed in the backward pass.
 
-        `gradient_bytes` is what the gradient of its result takes, which waits meanwhile.
+        `gradient_bytes` is the size of its output's gradient, which is held meanwhile.
         """
-        offloaded_bytes = self.kept_bytes + gradient_bytes
+        held_bytes = self.kept_bytes + gradient_bytes
         for moment in (Moment(inner.meter.peak, inner.trained_bytes), *inner.moments):
-            self.moments.append(Moment(offloaded_bytes + moment.in_use, self.trained_bytes + moment.later))
+            self.moments.append(Moment(held_bytes + moment.in_use, self.trained_bytes + moment.later))
         self.trained_bytes += inner.trained_bytes
 
     def end_forward(self) -> None:
-        """Let go of the copies of trained weights that autocast remembers until the forward pass is over."""
+        """Free the casts of trained weights that autocast caches until the end of the forward pass."""
         self.casts.clear()
 
     def backward_peak(self, gradients: Gradients) -> tuple[int, int]:
-        """Return the bytes in use and those of weights' gradients at the moment on the way back that takes most."""
+        """Return the bytes in use and the bytes of weight gradients at the peak moment of the backward pass."""
         everything = self.trained_bytes
-        coming = 1 if gradients == "come" else 0
-        there = 0 if gradients == "come and go" else everything
+        coming = 1 if gradients == "new" else 0
+        there = 0 if gradients == "fused" else everything
         moments = ((m.in_use, there - coming * m.later) for m in self.moments)
         return max(moments, key=sum, default=(0, there))

@@ -1,11 +1,11 @@
-"""Copies between the training and the offload device; between a GPU and the processor's memory beside the computing.
+"""Copies between the training and the offload device; between a GPU and CPU memory they overlap with computation.
 
 A GPU's copies run on two streams of their own, one per direction, from and to pinned memory (the CUDA programming
-guide, "asynchronous concurrent execution"). What arrives is allocated by the computing stream, and its copy waits for
-what that was doing by then: so memory is handed on in the computing stream's own order, at most as much as is asked
-for is on its way, and nothing needs `record_stream`, under which a processor that runs far ahead of the GPU allocates
-ever more. What leaves is held until the computing stream was told to wait for its copy. Between other devices, and
-where all is the processor's, the same calls copy at once.
+guide, "asynchronous concurrent execution"). The destination on the GPU is allocated by the compute stream, and the copy
+waits for that stream's earlier work: so memory is reused in the compute stream's own order, only the requested tensors
+are in flight, and `record_stream` is not needed, under which a CPU that runs far ahead of the GPU allocates more and
+more memory. A tensor that is sent is held until the compute stream has been made to wait for its copy. Between other
+devices, and where both are the CPU, the same calls copy synchronously.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _MOST_LEAVING = 4  # tensors; each is held on the GPU for as long as its copy ta
 
 
 class Arriving:
-    """Tensors on their way to the training device."""
+    """Tensors being copied to the training device."""
 
     def __init__(self, tensors: list[torch.Tensor], done: torch.cuda.Event | None = None) -> None:
         self._tensors = tensors
         self._done = done
 
     def take(self) -> list[torch.Tensor]:
-        """Return the tensors; what is computed from now on waits for them."""
+        """Return the tensors; the computation that follows waits for them."""
         self._wait()
         return self._tensors
 
     def __del__(self) -> None:
-        self._wait()  # unwanted after all: nobody may be given this memory while it is still written to
+        self._wait()  # not needed after all: this memory must not be reused while it is still written to
 
     def _wait(self) -> None:
         if self._done is not None:
@@ -45,7 +45,7 @@ class Arriving:
 
 @dataclass(frozen=True, eq=False)
 class Sent:
-    """A tensor on the offload device, or on its way there."""
+    """A tensor on the offload device, or being copied there."""
 
     tensor: torch.Tensor
     done: torch.cuda.Event | None = None
@@ -66,7 +66,7 @@ class Transfers:
 
     @torch.no_grad()
     def bring(self, tensors: Sequence[torch.Tensor], *, after: torch.cuda.Event | None = None) -> Arriving:
-        """Begin to copy tensors to the training device, once `after` has come to pass."""
+        """Start copying tensors to the training device, after the event `after`."""
         if self._inward is None or not tensors:
             return Arriving([move(t.detach(), self.train_device) for t in tensors])
         with _disable_current_modes():
@@ -81,7 +81,7 @@ class Transfers:
 
     @torch.no_grad()
     def send(self, tensor: torch.Tensor) -> Sent:
-        """Begin to copy a tensor to the offload device; the processor may not read it there before `done`."""
+        """Start copying a tensor to the offload device; the CPU must not read it there before `done`."""
         if self._outward is None:
             return Sent(move(tensor.detach(), self.temp_device))
         computing = torch.cuda.current_stream(self.train_device.torch)
@@ -97,7 +97,7 @@ class Transfers:
         return Sent(there, done)
 
     def send_and_wait(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Copy tensors to the offload device and return them once the processor may read them there."""
+        """Copy tensors to the offload device and return them once the CPU may read them there."""
         sent = [self.send(t) for t in tensors]
         if self._outward is not None:
             self._outward.synchronize()
@@ -105,14 +105,14 @@ class Transfers:
         return [s.tensor for s in sent]
 
     def let_go(self) -> None:
-        """Hold on to nothing that was sent: the computing stream waits for what is still on its way."""
+        """Release the tensors that were sent: the compute stream waits for the copies still in flight."""
         while self._leaving:
             torch.cuda.current_stream(self.train_device.torch).wait_event(self._leaving.popleft()[1])
 
 
-def at_rest(tensor: torch.Tensor, *, train_device: Device, temp_device: Device) -> torch.Tensor:
-    """Return a tensor where it waits to be brought: on the offload device, pinned where a GPU will fetch it."""
-    resting = tensor.to(temp_device.torch)
-    if train_device.type == "cuda" and temp_device.is_cpu and not resting.is_pinned():
-        return resting.pin_memory()
-    return resting
+def on_temp_device(tensor: torch.Tensor, *, train_device: Device, temp_device: Device) -> torch.Tensor:
+    """Return a tensor on the offload device, pinned if a GPU will fetch it."""
+    offloaded = tensor.to(temp_device.torch)
+    if train_device.type == "cuda" and temp_device.is_cpu and not offloaded.is_pinned():
+        return offloaded.pin_memory()
+    return offloaded

@@ -1,9 +1,10 @@
-"""The operations of a forward pass on a tape: each makes, casts and keeps what torch's own does.
+"""The operations of a forward pass on a tape: each allocates, casts and saves the same as torch's own.
 
-Autocast is CUDA's: matrix products and convolutions in 16 bits, norms in float32, the rest as it comes (PyTorch's
-"Autocast Op Reference"). A trained weight's cast is kept once per pass, a frozen one's is made each time. What the
-backward pass keeps follows derivatives.yaml of PyTorch: a linear layer its input where the weight learns and its weight
-where the input does; a convolution both; a norm its input; attention query, key, value and its result.
+Autocast is CUDA's: matrix products and convolutions in 16 bits, norms in float32, others in the dtype of their inputs
+(PyTorch's "Autocast Op Reference"). A trained weight's cast is cached once per pass, a frozen one's is made each time.
+The arrays saved for the backward pass follow derivatives.yaml of PyTorch: a linear layer saves its input if the weight
+is trained and its weight if the input needs a gradient; a convolution both; a norm its input; attention query, key,
+value and its output.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from modules.memory.tape import FLOAT32_BYTES, Array, PartPlan, Shape, Storage, 
 
 
 class Walk:
-    """Runs a part of a model on a tape, and learns the shapes of its weights on the way."""
+    """Runs a part of a model on a tape, and records the shapes of its weights."""
 
     def __init__(self, tape: Tape, plan: PartPlan, *, records: bool) -> None:
-        """`records`: gradients are wanted, as in training; else it is a pass under no_grad."""
+        """`records`: gradients are needed, as in training; otherwise it is a pass under no_grad."""
         self.tape = tape
         self.plan = plan
         self.weights: dict[str, Shape] = {}
@@ -30,12 +31,12 @@ class Walk:
     # -- arrays
 
     def new(self, shape: Shape, *, item_bytes: int = 0, needs_grad: bool = False) -> Array:
-        """Return a fresh array; where no item size is given, in that of the weights."""
+        """Return a new array; the item size defaults to that of the weights."""
         size = item_bytes or self.plan.weight_bytes
         return Array(shape, size, needs_grad, Storage(self.tape.meter, math.prod(shape) * size))
 
     def to(self, x: Array, item_bytes: int) -> Array:
-        """Return x in another item size: itself where it has it."""
+        """Return x in another item size; unchanged if it already has it."""
         return x if x.item_bytes == item_bytes else self.new(x.shape, item_bytes=item_bytes, needs_grad=x.needs_grad)
 
     def _like(self, x: Array, shape: Shape | None = None) -> Array:
@@ -53,9 +54,9 @@ class Walk:
     # -- layers with weights
 
     def linear(self, path: str, x: Array, width: int, *, bias: bool = True) -> Array:
-        """A linear layer on the last axis, with its adapter where it has one."""
+        """A linear layer on the last axis, with its adapter if it has one."""
         self._weigh(path, (width, x.shape[-1]), bias)
-        trained = self._records and self.plan.learns(path)
+        trained = self._records and self.plan.is_trained(path)
         out = self._product(path, x, (*x.shape[:-1], width), width * x.shape[-1], trained=trained, keeps_input=trained)
         return self._with_adapter(path, x, out, 1, width)
 
@@ -64,7 +65,7 @@ class Walk:
         batch, channels, height, rows = x.shape
         self._weigh(path, (width, channels, kernel, kernel), True)
         shape = (batch, width, height // stride, rows // stride)
-        trained = self._records and self.plan.learns(path)
+        trained = self._records and self.plan.is_trained(path)
         out = self._product(path, x, shape, width * channels * kernel**2, trained=trained, keeps_input=True)
         return self._with_adapter(path, x, out, kernel, width)
 
@@ -77,9 +78,9 @@ class Walk:
         return self._norm(path, x, x.shape[-1])
 
     def embedding(self, path: str, shape: Shape, batch: int, tokens: int) -> Array:
-        """The rows of a table for each token."""
+        """An embedding lookup: one row of a table for each token."""
         self.weights[f"{path}.weight"] = shape
-        trained = self._records and self.plan.learns(path)
+        trained = self._records and self.plan.is_trained(path)
         self.tape.trained_bytes += math.prod(shape) * self.plan.weight_bytes if trained else 0
         return self.new((batch, tokens, shape[1]), needs_grad=trained)
 
@@ -87,16 +88,16 @@ class Walk:
         self.weights[f"{path}.weight"] = shape
         if bias:
             self.weights[f"{path}.bias"] = (shape[0],)
-        if self._records and self.plan.learns_here(path):
+        if self._records and self.plan.is_trained_here(path):
             self.tape.trained_bytes += (math.prod(shape) + (shape[0] if bias else 0)) * self.plan.weight_bytes
 
     def _product(
         self, path: str, x: Array, shape: Shape, num_weights: int, *, trained: bool, keeps_input: bool
     ) -> Array:
-        """Return a matrix product with a layer's weight; the input is kept if `keeps_input` and anything learns."""
+        """Return a matrix product with a layer's weight; saves the input if `keeps_input` and anything is trained."""
         taken = self._computed(x)
-        learns = self.plan.learns(path)
-        weight = self._cast_weight(path, num_weights, self.plan.weight_bytes, learns=learns)
+        is_trained = self.plan.is_trained(path)  # also without gradients, when `trained` is False
+        weight = self._cast_weight(path, num_weights, self.plan.weight_bytes, trained=is_trained)
         needs_grad = self._records and (x.needs_grad or trained)
         out = self.new(shape, item_bytes=taken.item_bytes, needs_grad=needs_grad)
         if needs_grad:
@@ -107,19 +108,19 @@ class Walk:
             self.tape.mark(out.num_bytes + taken.num_bytes + (num_weights * self.plan.weight_bytes if trained else 0))
         return out
 
-    def _cast_weight(self, path: str, num_weights: int, item_bytes: int, *, learns: bool) -> Array | None:
-        """Return the 16-bit copy that autocast makes of a weight, or None where it takes the weight itself."""
+    def _cast_weight(self, path: str, num_weights: int, item_bytes: int, *, trained: bool) -> Array | None:
+        """Return the 16-bit copy that autocast makes of a weight, or None where it uses the weight itself."""
         if not self.plan.compute_bytes or item_bytes == self.plan.compute_bytes:
             return None
         if path in self.tape.casts:
             return self.tape.casts[path]
         copy = self.new((num_weights,), item_bytes=self.plan.compute_bytes)
-        if learns:
+        if trained:
             self.tape.casts[path] = copy
         return copy
 
     def _with_adapter(self, path: str, x: Array, out: Array, kernel: int, width: int) -> Array:
-        """Return a layer's result with its adapter's (as peft's `Linear.forward` and `_ConvNd.forward` add it)."""
+        """Return a layer's output plus its adapter's, if any (as in peft's `Linear.forward` and `_ConvNd.forward`)."""
         adapter = self.plan.adapter_on(path)
         if adapter is None:
             return out
@@ -145,10 +146,10 @@ class Walk:
     def adapter_product(
         self, path: str, x: Array, trained: Mapping[str, Shape], *, channels: int, out: Array, composed: int = 0
     ) -> Array:
-        """A product that an adapter computes, with `channels` and else the shape of the layer's result `out`.
+        """A matrix product of an adapter, with `channels` and otherwise the shape of the layer's output `out`.
 
-        `trained` are the shapes of what the adapter learns for it, by name below `path`: the weight itself, or the
-        factors of a weight of `composed` numbers that each pass computes from them.
+        `trained` are the shapes of the adapter's trained weights for it, by name below `path`: the weight itself, or
+        the factors of a weight with `composed` elements that each pass computes from them.
         """
         assert self.plan.adapter is not None
         item_bytes = self.plan.adapter.item_bytes
@@ -159,7 +160,7 @@ class Walk:
         if composed:
             weight: Array | None = self.new((composed,), item_bytes=self.plan.compute_bytes or item_bytes)
         else:
-            weight = self._cast_weight(path, num_trained, item_bytes, learns=True)
+            weight = self._cast_weight(path, num_trained, item_bytes, trained=True)
         shape = (out.shape[0], channels, *out.shape[2:]) if len(out.shape) == 4 else (*out.shape[:-1], channels)
         result = self.new(shape, item_bytes=taken.item_bytes, needs_grad=self._records)
         if self._records:
@@ -170,17 +171,17 @@ class Walk:
     def _norm(self, path: str, x: Array, width: int) -> Array:
         self._weigh(path, (width,), True)
         taken = self.to(x, FLOAT32_BYTES) if self.plan.compute_bytes else x
-        needs_grad = self._records and (x.needs_grad or self.plan.learns(path))
+        needs_grad = self._records and (x.needs_grad or self.plan.is_trained(path))
         out = self.new(x.shape, item_bytes=taken.item_bytes, needs_grad=needs_grad)
         if needs_grad:
             self._keep(taken)
             self.tape.mark(2 * out.num_bytes)
         return out
 
-    # -- what has none
+    # -- operations without weights
 
     def activation(self, x: Array) -> Array:
-        """An activation that keeps its input, as SiLU and GELU do."""
+        """An activation function that saves its input, such as SiLU and GELU."""
         out = self._like(x)
         if x.needs_grad:
             self._keep(x)
@@ -188,7 +189,7 @@ class Walk:
         return out
 
     def product(self, x: Array, y: Array) -> Array:
-        """A product of two arrays, which keeps both."""
+        """A product of two arrays, which saves both."""
         out = self.new(x.shape, item_bytes=max(x.item_bytes, y.item_bytes), needs_grad=x.needs_grad or y.needs_grad)
         if out.needs_grad:
             self._keep(x, y)
@@ -196,25 +197,25 @@ class Walk:
         return out
 
     def add(self, x: Array, y: Array) -> Array:
-        """A sum of two arrays, which keeps neither; y may be smaller and is then spread."""
+        """A sum of two arrays, which saves neither; y may be smaller and is then broadcast."""
         return self.new(x.shape, item_bytes=max(x.item_bytes, y.item_bytes), needs_grad=x.needs_grad or y.needs_grad)
 
     def copy(self, x: Array) -> Array:
-        """Something that gives as much as it takes and keeps nothing, as a division by a number."""
+        """An operation with an output of the same size that saves nothing, such as a division by a number."""
         return self._like(x)
 
     def cat(self, x: Array, y: Array) -> Array:
-        """Two arrays (B, C, H, W) put together along their channels."""
+        """Two arrays (B, C, H, W) concatenated along their channels."""
         shape = (x.shape[0], x.shape[1] + y.shape[1], *x.shape[2:])
         needs_grad = x.needs_grad or y.needs_grad
         return self.new(shape, item_bytes=max(x.item_bytes, y.item_bytes), needs_grad=needs_grad)
 
     def upsampled(self, x: Array) -> Array:
-        """Twice as wide and high."""
+        """Upsampling to twice the width and height."""
         return self._like(x, (*x.shape[:2], 2 * x.shape[2], 2 * x.shape[3]))
 
     def attention(self, query: Array, key: Array, value: Array, *, heads: int) -> Array:
-        """Scaled dot-product attention by a fused kernel: no matrix of tokens by tokens is ever made."""
+        """Scaled dot-product attention by a fused kernel: the tokens-by-tokens matrix is never materialized."""
         query, key, value = self._computed(query), self._computed(key), self._computed(value)
         needs_grad = self._records and (query.needs_grad or key.needs_grad or value.needs_grad)
         out = self.new(query.shape, item_bytes=query.item_bytes, needs_grad=needs_grad)
@@ -227,7 +228,7 @@ class Walk:
     # -- checkpointing
 
     def block(self, run: Callable[..., Array], *inputs: Array) -> Array:
-        """Run a block of those that "block" checkpoints."""
+        """Run one of the blocks that "block" checkpointing applies to."""
         return self._checkpointed(run, *inputs) if self.plan.checkpointing == "block" else run(*inputs)
 
     def whole(self, run: Callable[..., Array], *inputs: Array) -> Array:
@@ -235,14 +236,14 @@ class Walk:
         return self._checkpointed(run, *inputs) if self.plan.checkpointing == "whole" else run(*inputs)
 
     def _checkpointed(self, run: Callable[..., Array], *inputs: Array) -> Array:
-        """Keep the inputs alone, and note what the block will take when it is computed again on the way back."""
+        """Save only the inputs, and record the memory for recomputing the block in the backward pass."""
         if not self._records:
             return run(*inputs)
         self._keep(*inputs)
         self._records = False
         result = run(*inputs)
         self._records = True
-        # The second time, in the backward pass: on a tape of its own, beside what is kept by now.
+        # The recomputation in the backward pass: on a tape of its own, beside everything saved so far.
         outer, was_inside = self.tape, self._is_inside
         self.tape, self._is_inside = Tape(), True
         again = run(*inputs)

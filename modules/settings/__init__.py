@@ -1,1 +1,1 @@
-"""What a setting is: its record, its values and what does not fit. Torch-free."""
+"""The settings system: records, values and validation messages. Torch-free."""

@@ -1,4 +1,4 @@
-"""Reading and editing a tree of sections by dotted path. A tree is frozen: an edit returns another one."""
+"""Reading and editing a tree of sections by dotted path. A tree is frozen: an edit returns a new one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Tree = TypeVar("Tree", bound=Section)
 def get_path(tree: Section, path: str) -> Any:
     """Return the value at a dotted path ("training.optimizer.beta1", "concepts.0.path", "parts.unet.train").
 
-    An entry that a map of sections lacks has its defaults (`Section.map_keys`). Raises KeyError for a path that does
+    An entry missing from a map of sections has its defaults (`Section.map_keys`). Raises KeyError for a path that does
     not exist.
     """
     node: Any = tree
@@ -32,8 +32,8 @@ def get_path(tree: Section, path: str) -> Any:
 def set_path(tree: Tree, path: str, value: Any) -> tuple[Tree, list[Problem]]:
     """Return the tree with one value changed, and the problems found; with a problem it is unchanged.
 
-    The value may be a plain JSON value or a section; the name of a variant chooses it, with what it held when it was
-    last chosen. Raises KeyError for a path that does not exist.
+    The value may be a plain JSON value or a section. The name of a variant selects it, with its values from when it was
+    last selected. Raises KeyError for a path that does not exist.
     """
     present = get_path(tree, path)
     if isinstance(value, str) and isinstance(present, Section):
@@ -54,11 +54,10 @@ def set_path(tree: Tree, path: str, value: Any) -> tuple[Tree, list[Problem]]:
 
 
 def choose_variant(tree: Tree, path: str, name: str) -> tuple[Tree, list[Problem]]:
-    """Return the tree with a section of variants (an optimizer, say) switched to another of them.
+    """Return the tree with a section of variants (an optimizer, say) switched to another variant.
 
-    A tree with a field `remembered` keeps there what was set for the variant that goes, and takes up again what it
-    remembers of the one that comes; where that no longer fits, its defaults stand. Raises KeyError for a path that does
-    not exist.
+    A tree with a field `remembered` stores the values of the previous variant there, and restores the remembered values
+    of the new one; values that are no longer valid get their defaults. Raises KeyError for a path that does not exist.
     """
     present = get_path(tree, path)
     if present.name == name:
@@ -79,13 +78,13 @@ def choose_variant(tree: Tree, path: str, name: str) -> tuple[Tree, list[Problem
 
 
 def describe(error: ValidationError) -> str:
-    """Return the first finding of a validation as a sentence with what was given."""
+    """Return the first error of a validation as a sentence with the given value."""
     finding = error.errors(include_url=False)[0]
     return f"{shown(finding.get('input'))} does not fit: {reason_of(finding)}."
 
 
 def _default_entries(node: Any, name: str) -> dict[str, type[BaseModel]]:
-    """Return the keys of a section's map that count, with the section that each has where the map lacks it."""
+    """Return the known keys of a section's map, with the section class of each that the map lacks."""
     if not isinstance(node, Section) or not (keys := node.map_keys(name)):
         return {}
     entry = get_args(type(node).model_fields[name].annotation)[1]
@@ -101,7 +100,7 @@ def _child(node: Any, name: str, path: str) -> Any:
         case tuple() if name in map(str, range(len(node))):
             return node[int(name)]
         case _:
-            raise KeyError(f"There is no setting {path!r} ({name!r} is not known there).")
+            raise KeyError(f"There is no setting {path!r} ({name!r} is unknown there).")
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`Every`: how often something happens, a number with its unit. The one place that knows when a thing is due."""
+"""`Every`: how often something happens, a number with its unit. The only code that decides when something is due."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ class Every(BaseModel):
 
     @property
     def is_never(self) -> bool:
-        """Whether it never happens: the unit says so, or the number is zero."""
+        """Whether it never happens: the unit is "never", or the number is zero."""
         return self.unit == "never" or self.n <= 0
 
     def is_due(self, before: Moment, now: Moment) -> bool:
-        """Return whether a multiple of the period lies in (before, now]: a function of both ends alone.
+        """Return whether a multiple of the period lies in (before, now]; depends on these two moments only.
 
-        Due-ness has no memory, so a resumed run does at step 40 what the uninterrupted one did.
+        Nothing is remembered between calls, so a resumed run does at step 40 the same as an uninterrupted one.
         """
         return self.times(now) > self.times(before)
 
     def times(self, moment: Moment) -> int:
-        """Return how many of its multiples have come by a moment, after the beginning; none where it is never."""
+        """Return how many multiples of the period have passed by a moment, the start not counted; 0 for never."""
         if self.is_never:
             return 0
         return int(min(self._position(moment) / self.n + 1e-9, 1e300))  # a period near zero gives infinity
 
     def is_over(self, now: Moment) -> bool:
-        """Return whether a span that began with the run has passed (for "stop training after")."""
+        """Return whether a duration since the start of the run has passed (for "stop training after")."""
         return not self.is_never and self._position(now) >= self.n
 
     def _position(self, moment: Moment) -> float:

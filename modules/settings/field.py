@@ -1,4 +1,4 @@
-"""One declaration per config field, and the flat records that forms, flags and documents are drawn from.
+"""One declaration per config field, and the flat records from which forms, flags and documents are generated.
 
 A field is declared once, in `modules/config/sections/`, as an annotated attribute of a section:
 
@@ -30,7 +30,7 @@ NotYet = Literal["", "refused", "ignored"]
 
 
 class MapKey(Protocol):
-    """A key of a field that maps names to sections: the name, and whether what it stands for is ever trained."""
+    """A key of a field that maps names to sections: its name, and whether the model part behind it can be trained."""
 
     @property
     def name(self) -> str: ...
@@ -40,24 +40,24 @@ class MapKey(Protocol):
 
 
 class Section(BaseModel):
-    """A frozen group of fields. Unknown keys never reach it: the codec sets them aside first."""
+    """A frozen group of fields. Unknown keys never reach it: the codec removes them first."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=False)
 
     def map_keys(self, field_name: str) -> Sequence[MapKey]:
-        """Return the keys that count in one of its maps from names to sections, also those that the map lacks.
+        """Return the valid keys of one of its maps from names to sections, including those missing from the map.
 
-        A section that has such a map says so; what the map lacks has its defaults.
+        A section with such a map overrides this; a key missing from the map has its defaults.
         """
         return ()
 
 
 class Variant(Protocol):
-    """A section that is one of several, told apart by its name. What else it holds is known to its own record."""
+    """One of several sections, distinguished by name. Its other fields are known to its own record."""
 
     @property
     def name(self) -> str:
-        """Which of them it is."""
+        """The variant's name."""
         ...
 
 
@@ -69,18 +69,18 @@ class When:
     is_any_of: tuple[object, ...]
 
     def holds(self, value: object) -> bool:
-        """Return whether the other field's value, or the name of the variant chosen there, makes this field matter."""
+        """Return whether the other field's value, or the variant selected there, makes this field relevant."""
         return getattr(value, "name", value) in self.is_any_of
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a person needs to know of a field, attached to its annotation.
+    """A field's label, help and display, attached to its annotation.
 
-    `only_if_trainable` marks a field of a model's part that says nothing for a part its family never trains.
-    `not_yet` marks a field that files may hold and the engine does nothing with: at another value than the default the
-    start is refused where it would change what is learned, and only a warning is given where it would not.
-    `not_yet_choices` are the choices, or the variants, that are refused in the same way.
+    `only_if_trainable` marks a field of a model part that has no effect on parts the family never trains.
+    `not_yet` marks a field that files may contain but the engine does not support yet: with a value other than the
+    default, the start is refused if the setting would change training, and a warning is given if it would not.
+    `not_yet_choices` are the choices, or the variants, that are handled in the same way.
     """
 
     label: str
@@ -107,12 +107,12 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """The names a registry knows, as the choices of a text field: `Annotated[str, *one_of(names)]`."""
+    """The names in a registry, as the choices of a text field: `Annotated[str, *one_of(names)]`."""
 
     names: Callable[[], Mapping[str, str]]
 
     def __get_pydantic_json_schema__(self, core_schema: Any, handler: Callable[[Any], dict[str, Any]]) -> Any:
-        """Return the JSON Schema of the field with the names it takes."""
+        """Return the JSON Schema of the field with its allowed names."""
         return {**handler(core_schema), "enum": list(self.names())}
 
 
@@ -122,16 +122,16 @@ def one_of(names: Callable[[], Mapping[str, str]]) -> tuple[OneOf, AfterValidato
     def check(value: str) -> str:
         allowed = names()
         if value not in allowed:
-            raise ValueError(f"{shown(value)} is none of {', '.join(allowed)}")
+            raise ValueError(f"{shown(value)} is not one of {', '.join(allowed)}")
         return value
 
     return OneOf(names), AfterValidator(check)
 
 
 def variants(default: str) -> tuple[Any, BeforeValidator]:
-    """Return the annotations of a field that is one of several sections, told apart by their `name`.
+    """Return the annotations of a field that is one of several sections, distinguished by their `name`.
 
-    A bare name stands for that section with its defaults, and an object without a name for the one named `default`.
+    A bare name means that section with its defaults; an object without a name means the one named `default`.
     """
 
     def named(value: Any) -> Any:
@@ -144,9 +144,9 @@ def variants(default: str) -> tuple[Any, BeforeValidator]:
 
 @dataclass(frozen=True, slots=True)
 class FieldRecord:
-    """Everything known of one field, flat: the form, the tooltip, the CLI flag and the docs read this.
+    """Everything about one field, flat: the form, the tooltip, the CLI flag and the docs read this.
 
-    The limits of a list of numbers are those of each number in it.
+    For a list of numbers, the limits apply to each number.
     """
 
     path: str
@@ -166,12 +166,12 @@ class FieldRecord:
 
     @property
     def label(self) -> str:
-        """The words beside the widget."""
+        """The label beside the widget."""
         return self.setting.label
 
     @property
     def allowed(self) -> str:
-        """The range or the choices, as a phrase for tooltips and messages; empty where anything goes."""
+        """The range or the choices, as a phrase for tooltips and messages; empty where any value is allowed."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
         lower = "" if self.lo is None else f"{'above' if self.lo_is_open else 'from'} {_plain(self.lo)}"
@@ -194,7 +194,7 @@ def records_of(section: type[BaseModel], prefix: str = "") -> tuple[FieldRecord,
     """Return the records of the fields of `section` that carry a `Setting`, nested sections flattened.
 
     Paths are dotted and begin with `prefix`. A section with variants (a discriminated union) and a list of
-    sections give one record each; the form asks for the records of the variant or item it shows.
+    sections give one record each; the form requests the records of the variant or item it shows.
     """
     return tuple(_walk(section, prefix))
 
@@ -228,7 +228,7 @@ def _record(path: str, name: str, annotation: Any, optional: bool, info: FieldIn
         hi=_bound(upper),
         lo_is_open=isinstance(lower, Gt),
         hi_is_open=isinstance(upper, Lt),
-        step=multiple,  # type: ignore[arg-type]  # annotated_types speaks of a protocol
+        step=multiple,  # type: ignore[arg-type]  # annotated_types declares a protocol here
         choices=choices,
         item=item,
         variants=variants,
@@ -236,7 +236,7 @@ def _record(path: str, name: str, annotation: Any, optional: bool, info: FieldIn
 
 
 def _metadata_of_items(annotation: Any) -> tuple[Any, ...]:
-    """Return what is attached to the items of a tuple, as in `tuple[Annotated[int, Ge(32)], ...]`."""
+    """Return the metadata attached to the items of a tuple, as in `tuple[Annotated[int, Ge(32)], ...]`."""
     items = get_args(annotation)[:1] if get_origin(annotation) is tuple else ()
     return tuple(m for item in items if get_origin(item) is Annotated for m in get_args(item)[1:])
 
@@ -273,11 +273,11 @@ def _classify(
         return "section", {t: setting.choice_labels.get(t, t) for t in variants}, None, variants
     if annotation in _SCALARS:
         return _SCALARS[annotation], {}, None, {}
-    raise TypeError(f"Field {info!r} has a type no form can show: {annotation!r}")
+    raise TypeError(f"Field {info!r} has a type that no form supports: {annotation!r}")
 
 
 def _tag(variant: type[BaseModel]) -> str:
-    """Return the value of a variant's `name` field, which tells it from its siblings."""
+    """Return the value of a variant's `name` field, which distinguishes it from the others."""
     return str(variant.model_fields["name"].default)
 
 

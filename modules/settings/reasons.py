@@ -1,4 +1,4 @@
-"""Why a value was not taken, in words for a person: what validation found, said without the validator's own terms."""
+"""Explains why a value is not valid: pydantic's findings in plain words, without its own terms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _KINDS: Mapping[str, str] = {
     "int_type": "it should be a whole number",
     "int_parsing": "it should be a whole number",
     "int_from_float": "it should be a whole number",
-    "int_parsing_size": "it should be a whole number of a usual size",
+    "int_parsing_size": "it has too many digits for a whole number",
     "float_type": "it should be a number",
     "float_parsing": "it should be a number",
     "finite_number": "it should be a finite number",
@@ -25,11 +25,11 @@ _KINDS: Mapping[str, str] = {
 
 
 def reason_of(finding: Mapping[str, Any]) -> str:
-    """Return one finding of pydantic's as half a sentence, without a full stop: what the value should be."""
+    """Return one pydantic finding as half a sentence, without a full stop: what the value should be."""
     if finding["type"] in _KINDS:
         return _KINDS[finding["type"]]
     if finding["type"] == "union_tag_invalid":
-        return f"there is no such choice; there are {_named(finding['ctx']['expected_tags'].split(', '))}"
+        return f"there is no such choice; the choices are {_named(finding['ctx']['expected_tags'].split(', '))}"
     message = str(finding["msg"]).removeprefix("Value error, ").replace("Input should be", "it should be")
     message = message.replace("greater than or equal to", "at least").replace("less than or equal to", "at most")
     message = message.replace("greater than", "above").replace("less than", "below")
@@ -37,6 +37,6 @@ def reason_of(finding: Mapping[str, Any]) -> str:
 
 
 def _named(choices: list[str]) -> str:
-    """Return choices in a row, those beyond the first few counted."""
+    """Return choices as a list, only counting those beyond the first few."""
     rest = f" and {len(choices) - _MOST_NAMED} more" if len(choices) > _MOST_NAMED else ""
     return ", ".join(choices[:_MOST_NAMED]) + rest

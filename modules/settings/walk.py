@@ -1,4 +1,4 @@
-"""Walking the fields of a tree of sections that count as it stands: inside the chosen variants, maps and lists."""
+"""Walking the active fields of a tree of sections: inside the selected variants, maps and lists."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from modules.settings.field import FieldRecord, Section, When, records_of
 
 
 def condition_path(record: FieldRecord, condition: When) -> str:
-    """Return the full path of the field a condition looks at: a sibling's name, or with a dot a path of the tree."""
+    """Return the full path of the field a condition refers to: a sibling's name, or with a dot a path of the tree."""
     if "." in condition.path:
         return condition.path
     holder = record.path.rpartition(".")[0]
@@ -19,7 +19,7 @@ def condition_path(record: FieldRecord, condition: When) -> str:
 
 
 def is_relevant(tree: Section, record: FieldRecord) -> bool:
-    """Return whether the field's condition holds; without one it always matters."""
+    """Return whether the field's condition holds; a field without one is always relevant."""
     condition = record.setting.applies_when
     if condition is None:
         return True
@@ -30,10 +30,10 @@ def is_relevant(tree: Section, record: FieldRecord) -> bool:
 
 
 def live_records(tree: Section) -> Iterator[FieldRecord]:
-    """Yield the record of every field that counts now, under its full path.
+    """Yield the record of every active field, under its full path.
 
-    A field whose condition does not hold, a variant that is not chosen, what concerns only what can be trained in an
-    entry of a map that never is, and what lies in a switched-off entry of a list: none of these counts.
+    Not active: a field whose condition does not hold, a variant that is not selected, a training-only field of a part
+    that is never trained, and the fields of a disabled entry of a list.
     """
     yield from _counting(tree, records_of(type(tree)))
 

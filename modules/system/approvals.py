@@ -1,6 +1,7 @@
-"""Which files of a user's own code may be run: their hashes, in the platform's config folder, outside of any config.
+"""The approved files of the user's own code: their hashes, in the platform's config folder, outside of any config.
 
-A config can come from anywhere; what it names runs only where the user said so on this machine, of this very file.
+A config can come from anywhere. Code that it refers to runs only where the user approved that very file on this
+machine.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from modules.system.paths import approvals_file
 
 
 def approved_hashes(file: Path | None = None) -> frozenset[str]:
-    """Return the SHA-256 sums of the files that were approved. Never raises: what cannot be read approves nothing."""
+    """Return the SHA-256 sums of the approved files. Never raises: an unreadable list approves nothing."""
     return frozenset(_read(file or approvals_file()))
 
 
 def approve(digest: str, path: Path, file: Path | None = None) -> None:
-    """Keep the approval of a file by its SHA-256; `path` is only there for people. Raises OSError."""
+    """Store the approval of a file by its SHA-256; `path` is only there for people. Raises OSError."""
     file = file or approvals_file()
     content = json.dumps({**_read(file), digest: str(path)}, indent=2) + "\n"
     with atomic_file(file) as temporary:

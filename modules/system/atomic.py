@@ -1,4 +1,4 @@
-"""Writes that leave the old or the new, never neither and never half of one.
+"""Atomic writes: after a crash there is the old file or the new one, never a partial one.
 
 Everything is written beside its destination under a temporary name, flushed to the disk, and renamed. A rename
 within one folder is atomic on every file system we run on.
@@ -22,7 +22,7 @@ TEMPORARY_MARK = ".writing-"
 def atomic_file(destination: Path) -> Iterator[Path]:
     """Yield a temporary path beside `destination`; on success it replaces the destination, on error it is removed.
 
-    Creates missing parent folders. Raises OSError as the file system does.
+    Creates missing parent folders. Raises OSError.
     """
     destination.parent.mkdir(parents=True, exist_ok=True)
     temporary = destination.with_name(f".{destination.name}{TEMPORARY_MARK}{uuid4().hex[:8]}")
@@ -39,8 +39,8 @@ def atomic_file(destination: Path) -> Iterator[Path]:
 def atomic_folder(destination: Path) -> Iterator[Path]:
     """Yield a temporary folder beside `destination`; on success it takes its place, on error it is removed.
 
-    No system replaces a folder that holds something in one go: an existing destination is moved aside first, and put
-    back if the rename fails. Where the program dies between the two, the next call for this destination puts it back.
+    No operating system replaces a non-empty folder atomically: an existing destination is moved aside first, and moved
+    back if the rename fails. If the program dies between the two, the next call for this destination moves it back.
     """
     destination.parent.mkdir(parents=True, exist_ok=True)
     _put_back(destination)
@@ -87,7 +87,7 @@ def _swap_folder(temporary: Path, destination: Path) -> None:
 
 
 def _put_back(destination: Path) -> None:
-    """Undo the half of a swap; what a whole one left aside is removed."""
+    """Undo an interrupted swap, and remove the old folder that a completed one left behind."""
     mark = _aside_mark(destination)
     for aside in sorted(p for p in destination.parent.iterdir() if p.name.startswith(mark)):
         if destination.exists():
@@ -106,7 +106,7 @@ def _flush_file(file: Path) -> None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Flush a folder's entries to the disk, where the system can (Windows and some network drives cannot)."""
+    """Flush a folder's entries to the disk, where the system supports it (Windows and some network drives do not)."""
     if sys.platform == "win32":
         return
     try:

@@ -1,7 +1,7 @@
-"""Devices by name, and the one way tensors move between them.
+"""Devices by name, and the one function that moves tensors between them.
 
-A device here is logical. "cuda:1" is itself; "cpu:1" is a second device whose memory is the processor's, so that a
-machine without a GPU can act out every move between a training and a offload device. The device guard
+A device here is logical. "cuda:1" is itself; "cpu:1" is a second device in the CPU's memory, so that a machine
+without a GPU can test every move between a training and an offload device. The device guard
 (`modules/memory/guard.py`) tags storages with logical devices, and `move` is where a tensor changes its tag.
 """
 
@@ -26,17 +26,17 @@ class Device:
 
     @property
     def torch(self) -> torch.device:
-        """The device torch knows; every "cpu:n" is the processor."""
+        """The torch device; every "cpu:n" is the CPU."""
         return torch.device("cpu") if self.is_cpu else torch.device(self.name)
 
     @property
     def is_cpu(self) -> bool:
-        """Whether the memory is the processor's."""
+        """Whether the device's memory is the CPU's."""
         return self.name.split(":")[0] == "cpu"
 
     @property
     def type(self) -> str:
-        """The kind of device, as in "cuda"."""
+        """The device type, as in "cuda"."""
         return self.torch.type
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ CPU = Device("cpu")
 
 
 def resolve_device(name: str) -> Device:
-    """Return the device of a config's name; "auto" is the first GPU, else the processor.
+    """Return the device of a config's name; "auto" is the first GPU, else the CPU.
 
     Raises DarkroomError for a device this machine does not have.
     """
@@ -58,7 +58,7 @@ def resolve_device(name: str) -> Device:
         device = Device(name)
         kind = device.type
     except RuntimeError as error:
-        raise DarkroomError(f"{name!r} is no device.", advice="Use auto, cpu, cuda, cuda:1 or mps.") from error
+        raise DarkroomError(f"{name!r} is not a valid device.", advice="Use auto, cpu, cuda, cuda:1 or mps.") from error
     if not _is_there(device, kind):
         raise DarkroomError(
             f"This machine has no device {name!r} that torch can use.",
@@ -68,16 +68,16 @@ def resolve_device(name: str) -> Device:
 
 
 def move(tensor: torch.Tensor, device: Device, *, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Return the tensor on a device, in another dtype where one is given; the same one where nothing changes.
+    """Return the tensor on a device, in another dtype where one is given; the same tensor where nothing changes.
 
-    A pinned tensor travels to a GPU without waiting.
+    A pinned tensor is copied to a GPU without blocking.
     """
     moved = tensor.to(device.torch, dtype=dtype or tensor.dtype, non_blocking=tensor.is_pinned())
     return _retag[-1](moved, device) if _retag else moved
 
 
 def push_retag(retag: Retag) -> None:
-    """Let a guard see every move; it is undone with `pop_retag`."""
+    """Call `retag` on every move, for a device guard; undone with `pop_retag`."""
     _retag.append(retag)
 
 

@@ -1,4 +1,4 @@
-"""Number formats by the names that configs use."""
+"""Dtypes by the names that configs use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DTYPES: dict[str, torch.dtype] = {
 
 
 def dtype_of(name: str) -> torch.dtype:
-    """Return the torch dtype of a config's name. Raises KeyError for a name that is none."""
+    """Return the torch dtype of a config's name. Raises KeyError for an unknown name."""
     return DTYPES[name]
 
 

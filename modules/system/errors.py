@@ -1,10 +1,10 @@
-"""The one error a person is meant to read; everything else is a fault of the program."""
+"""The error type for problems that the user can fix; every other exception is a bug in the program."""
 
 from __future__ import annotations
 
 
 class DarkroomError(Exception):
-    """Something the user can mend: a sentence that says what and where, and an advice that says what to do."""
+    """A problem that the user can fix: a message (what is wrong and where) and advice (what to do)."""
 
     def __init__(self, message: str, *, advice: str = "") -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""The global generator, for what draws from it inside others' modules (dropout): seeded for a while, then as before."""
+"""Seeding the global generator temporarily, for libraries that use it internally (dropout)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from modules.system.devices import Device
 
 @contextlib.contextmanager
 def seeded_global_rng(seed: int, device: Device) -> Iterator[None]:
-    """Let the global generators of the processor and of `device` begin at `seed`; their former state comes back."""
+    """Seed the global generators of the CPU and of `device`; their previous state is restored on exit."""
     on_gpu = device.type == "cuda"
     with torch.random.fork_rng(devices=[device.torch] if on_gpu else [], device_type="cuda"):
         torch.default_generator.manual_seed(seed)

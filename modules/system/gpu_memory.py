@@ -1,7 +1,7 @@
-"""What a GPU has and what of it is free, asked of the driver's own tool. Torch-free, and never an error.
+"""Total and free GPU memory, read from the driver's own tool. Torch-free; never raises.
 
-nvidia-smi counts cards by their place on the bus, CUDA by speed unless told otherwise: where the cards are alike, or
-there is one, both mean the same.
+nvidia-smi numbers GPUs by PCI bus, CUDA by speed unless CUDA_DEVICE_ORDER is set. With identical GPUs, or only one,
+both orders agree.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Ask = Callable[[Sequence[str]], str]
 
 @dataclass(frozen=True, slots=True)
 class GpuMemory:
-    """The bytes of a GPU: all, and those that nobody uses."""
+    """A GPU's total and free memory, in bytes."""
 
     total_bytes: int
     free_bytes: int
@@ -31,8 +31,8 @@ class GpuMemory:
 def gpu_memory(device: str, *, ask: Ask | None = None) -> GpuMemory | None:
     """Return the memory of the GPU that a config's device names: "auto", "cuda", "cuda:1".
 
-    None for any other device, and where there is no GPU or nothing tells of it. `ask(command)` runs a tool and returns
-    what it writes; OSError, ValueError and `subprocess.SubprocessError` count as no answer.
+    None for any other device, where there is no GPU, and where no tool reports it. `ask(command)` runs a tool and
+    returns its output; OSError, ValueError and `subprocess.SubprocessError` count as no answer.
     """
     name = device.strip().lower() or "auto"
     if name != "auto" and name.split(":")[0] != "cuda":
@@ -63,7 +63,7 @@ def _amd(ask: Ask, number: int) -> GpuMemory | None:
 
 
 def _visible(number: int, cards: list[tuple[str, str]]) -> str:
-    """Return the driver's number of the card that CUDA calls `number`; CUDA_VISIBLE_DEVICES may leave some out."""
+    """Return the driver's index of the GPU that CUDA calls `number`; CUDA_VISIBLE_DEVICES may hide some."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return str(number)

@@ -1,4 +1,4 @@
-"""What computes on this machine, found without torch, and so only what is certain."""
+"""The compute devices of this machine, detected without torch: only certain facts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _QUERY_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What is known of this machine. `capabilities` are the compute capabilities of its NVIDIA GPUs, in their order;
+    """The known hardware of this machine. `capabilities` are the compute capabilities of its NVIDIA GPUs, in order;
     None where the driver's tool is missing or does not answer, which proves nothing.
     """
 
@@ -29,9 +29,9 @@ class Hardware:
         return self.is_mac or self.torch_build == "cpu"
 
     def kind_of(self, device: str) -> str:
-        """Return the kind of device that a config's name means here ("cpu", "cuda", "mps"), "auto" resolved.
+        """Return the type of device that a config's name means here ("cpu", "cuda", "mps"), "auto" resolved.
 
-        Nothing where that is not certain.
+        Empty where that is not certain.
         """
         named = device.strip().lower().partition(":")[0]
         if named not in ("", "auto"):
@@ -43,7 +43,7 @@ class Hardware:
         return "cuda" if self.capabilities else ""
 
     def capability_of(self, device: str) -> float:
-        """Return the compute capability of a GPU, 0 where it is not known."""
+        """Return the compute capability of a GPU, 0 where it is unknown."""
         capabilities = self.capabilities or ()
         index = int(device.partition(":")[2] or 0)
         return capabilities[index] if index < len(capabilities) else 0.0
@@ -51,7 +51,7 @@ class Hardware:
 
 @functools.cache
 def here() -> Hardware:
-    """Return what is known of this machine; asked once per process."""
+    """Return the hardware of this machine; detected once per process."""
     build = _torch_build()
     is_mac = sys.platform == "darwin"
     can_have_nvidia = not is_mac and build != "cpu" and not build.startswith("rocm")
@@ -59,7 +59,7 @@ def here() -> Hardware:
 
 
 def _torch_build() -> str:
-    """Return what torch was built for where its version says so, as in "cpu" or "cu128"."""
+    """Return the platform torch was built for, if its version contains it, as in "cpu" or "cu128"."""
     try:
         return importlib.metadata.version("torch").partition("+")[2]
     except importlib.metadata.PackageNotFoundError:
@@ -67,7 +67,7 @@ def _torch_build() -> str:
 
 
 def _capabilities() -> tuple[float, ...] | None:
-    """Return the capabilities of the GPUs as CUDA counts them, 0 for each where the order is not certain."""
+    """Return the capabilities of the GPUs in CUDA's order, 0 for each where the order is not certain."""
     try:
         done = subprocess.run(_QUERY, capture_output=True, text=True, timeout=_QUERY_SECONDS, check=True)
         found = tuple(float(line) for line in done.stdout.split())
@@ -76,5 +76,5 @@ def _capabilities() -> tuple[float, ...] | None:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     count = len(found) if visible is None else min(len(found), len([v for v in visible.split(",") if v.strip()]))
     if len(set(found)) > 1 and (visible is not None or os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"):
-        return (0.0,) * count  # CUDA puts the fastest first, the driver's tool goes by the place on the bus
+        return (0.0,) * count  # CUDA orders by speed, the driver's tool by PCI bus
     return found[:count]

@@ -1,4 +1,4 @@
-"""Where the program and its user's own files are."""
+"""The folders of the program and of the user's own files."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _WINDOWS_DEVICES = {"CON", "PRN", "AUX", "NUL", *(f"{kind}{n}" for kind in ("COM
 
 
 def from_root(path: str | Path) -> Path:
-    """Return a config's path as an absolute one: relative paths count from the program's root."""
+    """Return a config's path as an absolute one: relative paths are relative to the program's root."""
     return (PROGRAM_ROOT / _expanded(path)).absolute()
 
 
 def from_caller(path: str | Path) -> Path:
-    """Return a command line's path as an absolute one: relative paths count from where the user stood.
+    """Return a command line's path as an absolute one: relative paths are relative to the caller's folder.
 
     The launcher changes into the program's root and leaves the caller's folder in DARKROOM_CALLER_DIR.
     """
@@ -32,17 +32,17 @@ def user_presets_dir() -> Path:
 
 
 def secrets_file() -> Path:
-    """Return the file of tokens and passwords, in the platform's config folder; configs never hold any."""
+    """Return the file of tokens and passwords, in the platform's config folder; configs never contain any."""
     return platformdirs.user_config_path(_APP, appauthor=False) / "secrets.json"
 
 
 def approvals_file() -> Path:
-    """Return the file in which approvals of a user's own code are kept, in the platform's config folder."""
+    """Return the file that stores approvals of the user's own code, in the platform's config folder."""
     return platformdirs.user_config_path(_APP, appauthor=False) / "approved_code.json"
 
 
 def session_file() -> Path:
-    """Return the file in which the window keeps the last session."""
+    """Return the file that stores the window's last session."""
     return platformdirs.user_state_path(_APP, appauthor=False) / "session.json"
 
 
@@ -54,12 +54,12 @@ def log_dir() -> Path:
 def _expanded(path: str | Path) -> Path:
     try:
         return Path(path).expanduser()
-    except RuntimeError:  # nobody of that name has a home here: then "~name" is a name like any other
+    except RuntimeError:  # no user of that name has a home here: then "~name" is an ordinary name
         return Path(path)
 
 
 def safe_name(text: str, *, max_chars: int = 60) -> str:
-    """Return text as a file name that every system takes: letters, digits, space, `._-`, no dot at either end."""
+    """Return text as a file name valid on every system: letters, digits, space, `._-`, no dot at either end."""
     cleaned = re.sub(r"[^\w .-]+", "_", text, flags=re.UNICODE).strip(" .")
     if cleaned.partition(".")[0].strip().upper() in _WINDOWS_DEVICES:
         cleaned = f"_{cleaned}"

@@ -1,4 +1,4 @@
-"""What is wrong, odd or changed about a config: a value for lists in the window, the CLI and JSON."""
+"""A problem found in a config: one value for the lists in the window, the CLI and JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Severity = Literal["info", "warning", "error"]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One finding: the field's dotted path (empty for the file as a whole), a sentence, and what to do."""
+    """One problem: the field's dotted path (empty for the whole file), a sentence, and what to do."""
 
     path: str
     message: str
@@ -26,31 +26,31 @@ class Problem:
         return f"{where}{self.message} {self.advice}".strip()
 
 
-DEFAULT_USED = "the default is used instead"  # `modules/config/fitting.py` adds which value that is
+DEFAULT_USED = "the default is used instead"  # the default's value is added later (`modules/config/fitting.py`)
 _AS_IN_FILES = {None: "null", True: "true", False: "false"}
 
 
 def shown(value: object, *, max_chars: int = 60) -> str:
-    """Return a value as messages quote it: as Python writes it, null, true and false as files do; cut short."""
+    """Return a value as messages quote it: Python's repr, but null, true and false as in JSON; truncated."""
     if value is None or isinstance(value, bool):
         return _AS_IN_FILES[value]
     try:
         text = repr(value)
-    except ValueError:  # Python does not write out an integer of thousands of digits
+    except ValueError:  # Python refuses to print an integer of thousands of digits
         text = "a number of thousands of digits"
     return cut(text, max_chars=max_chars)
 
 
 def count(number: int, thing: str) -> str:
-    """Return a number with its noun: 1 step, 1,200 steps."""
+    """Return a number with its unit: 1 step, 1,200 steps."""
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
 def cut(text: str, *, max_chars: int) -> str:
-    """Return a text, the end left out where it is too long for a message."""
+    """Return a text, truncated where it is too long for a message."""
     return text if len(text) <= max_chars else text[: max_chars - 3] + "..."
 
 
 def errors_in(problems: list[Problem]) -> list[Problem]:
-    """Return the problems that forbid a start."""
+    """Return the problems that prevent a start."""
     return [p for p in problems if p.severity == "error"]

@@ -1,6 +1,6 @@
-"""Secrets are taken out of what is told and written: events, logs, files of details. This is the one place for it.
+"""Removes secrets from everything that is printed or written: events, logs, detail files. The only place that does.
 
-Whatever reads a secret says so here first (`keep_secret`); nothing that was never read can be told. Torch-free.
+Code that reads a secret registers it here first (`keep_secret`). Torch-free.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from urllib.parse import quote, quote_plus
 
 MASK = "[secret]"
-_MIN_CHARS = 8  # a shorter one is like any word, and to take that out would spoil the text
+_MIN_CHARS = 8  # a shorter one may be an ordinary word; redacting it would garble the text
 
 _lock = threading.Lock()
 _known: set[str] = set()
@@ -21,22 +21,22 @@ _pattern: re.Pattern[str] | None = None
 
 
 def keep_secret(*values: str) -> None:
-    """Let values of at least eight characters be taken out of all texts from now on, until the process ends."""
+    """Redact values of at least eight characters in all texts from now on, until the process ends."""
     global _pattern
     with _lock:
         _known.update(form for value in values for form in _forms(value) if len(form) >= _MIN_CHARS)
         if _known:
-            # The longest first: one secret may be the beginning of another.
+            # The longest first: one secret may be a prefix of another.
             _pattern = re.compile("|".join(re.escape(form) for form in sorted(_known, key=len, reverse=True)))
 
 
 def redacted(text: str) -> str:
-    """Return a text with "[secret]" in the place of every known secret."""
+    """Return a text with "[secret]" in place of every known secret."""
     return text if _pattern is None else _pattern.sub(MASK, text)
 
 
 class RedactingFormatter(logging.Formatter):
-    """A formatter whose lines, tracebacks included, hold no known secret."""
+    """A formatter whose lines, tracebacks included, contain no known secret."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as text."""
@@ -44,7 +44,7 @@ class RedactingFormatter(logging.Formatter):
 
 
 def _forms(value: str) -> Iterator[str]:
-    """Yield a secret as texts may hold it: as it is, and escaped as in Python, JSON and addresses."""
+    """Yield the forms in which a text may contain a secret: as it is, and escaped as in Python, JSON and URLs."""
     value = value.strip()
     yield value
     yield repr(value)[1:-1]

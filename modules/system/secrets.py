@@ -1,6 +1,6 @@
-"""Tokens and passwords: their own file, readable by its owner alone, and never a part of any config.
+"""Tokens and passwords: their own file, readable by its owner alone, and never part of a config.
 
-The file has the shape of OneTrainer's `secrets.json`, so that either reads the other's. Torch-free.
+The file has the format of OneTrainer's `secrets.json`, so that both programs can read it. Torch-free.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from modules.system.redaction import keep_secret
 
 
 class _Unshown:
-    """What shows of itself only which values are set, wherever it is printed."""
+    """A dataclass whose repr shows only which values are set, never the values."""
 
     __slots__ = ()
 
@@ -28,7 +28,7 @@ class _Unshown:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CloudSecrets(_Unshown):
-    """How to reach a rented or own machine. An empty text is a value that is not set."""
+    """How to reach a rented or own machine. An empty text means that the value is not set."""
 
     api_key: str = ""
     id: str = ""
@@ -41,7 +41,7 @@ class CloudSecrets(_Unshown):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Secrets(_Unshown):
-    """All that is secret. `others` are entries of the file that are not known here; they stay in it."""
+    """All secrets. `others` are unknown entries of the file, kept as they are."""
 
     huggingface_token: str = ""
     cloud: CloudSecrets = CloudSecrets()
@@ -50,10 +50,10 @@ class Secrets(_Unshown):
 
 @dataclass(frozen=True, slots=True)
 class SecretField:
-    """One value by its name in the file, what people call it, and whether it opens a door by itself.
+    """One value: its name in the file, its label, and whether it grants access by itself.
 
-    What does not (a host, a user) is kept with the rest, but is shown in its entry and stays readable in logs: taken
-    out of them, a user's name would take every path of their home with it.
+    A value that does not (a host, a user) is stored with the rest, but is shown in its entry and stays readable in
+    logs: redacting a user name would garble every path of their home folder.
     """
 
     name: str
@@ -72,7 +72,7 @@ SECRET_FIELDS: tuple[SecretField, ...] = (
     SecretField("cloud.password", "Cloud password", is_key=True),
 )
 SECRET_NAMES = tuple(f.name for f in SECRET_FIELDS)
-WHERE_TO_ENTER = "Tokens… in the menu of presets, or python -m trainer secrets set NAME"
+WHERE_TO_ENTER = "Tokens… in the presets menu, or python -m trainer secrets set NAME"
 WHERE_TO_IMPORT = "Tokens…, Import… in the window, or python -m trainer secrets import FILE"
 
 
@@ -84,31 +84,32 @@ def secret(secrets: Secrets, name: str) -> str:
 
 
 def with_secret(secrets: Secrets, name: str, value: str) -> Secrets:
-    """Return the secrets with another value, without the blanks around it; an empty one is a removed one."""
+    """Return the secrets with one value changed, surrounding whitespace removed; an empty value removes it."""
     section, _, key = name.rpartition(".")
     change: dict[str, Any] = {key: value.strip()}
     return replace(secrets, cloud=replace(secrets.cloud, **change)) if section else replace(secrets, **change)
 
 
-def fault_of(name: str, value: str) -> str:
-    """Return what is wrong with a value, in a sentence that does not show it; nothing where it will do."""
+def secret_error(name: str, value: str) -> str:
+    """Return an error message for a value, without quoting it; empty if the value is valid."""
     value = value.strip()
     if name == "huggingface_token" and not all("!" <= c <= "~" for c in value):
-        return "A Hugging Face token is one word of plain letters, digits and signs. Copy it again."
+        return "A Hugging Face token contains only letters, digits and punctuation, no spaces. Copy it again."
     if name == "cloud.port" and value and not (value.isascii() and value.isdigit() and 0 < int(value[:6]) <= 65535):
         return "A port is a number from 1 to 65535."
     return ""
 
 
 def guard(secrets: Secrets, environment: Mapping[str, str] = os.environ) -> None:
-    """Have the values that open doors taken out of all logs and events, the environment's token included."""
+    """Redact the values that grant access from all logs and events, the environment's token included."""
     keep_secret(*(secret(secrets, f.name) for f in SECRET_FIELDS if f.is_key))
     keep_secret(*(environment.get(name, "") for name in _ENVIRONMENT_TOKENS))
 
 
 def without_secrets(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """Return the data of a config without anything whose key says that it is secret, wherever it is, and a note for
-    each: unknown settings are kept, and so would a token be.
+    """Return a config's data without any key that names a secret, at any depth, and a note for each removed one.
+
+    Unknown settings are kept, so an unremoved token would be kept too.
     """
     notes: list[Problem] = []
     return _sifted(tree, "", notes), notes
@@ -124,13 +125,13 @@ def _sifted(node: Any, path: str, notes: list[Problem]) -> Any:
         if not _is_secret(path, str(key)):
             kept[key] = _sifted(value, f"{path}{key}.", notes)
         elif value:
-            message = "Passwords and tokens are not taken over into configs."
-            notes.append(Problem(f"{path}{key}", message, "info", f"Take them over by {WHERE_TO_IMPORT}."))
+            message = "Passwords and tokens are not imported into configs."
+            notes.append(Problem(f"{path}{key}", message, "info", f"Import them with {WHERE_TO_IMPORT}."))
     return kept
 
 
 def _is_secret(path: str, key: str) -> bool:
-    """Return whether a key says that its value is secret; of cloud settings also what says how to reach a machine."""
+    """Return whether a key names a secret; among cloud settings also one that names how to reach a machine."""
     if any(_SECRET_KEY.fullmatch(part) for part in key.split(".")):
         return True
     *above, name = f"{path}{key}".split(".")
@@ -140,18 +141,19 @@ def _is_secret(path: str, key: str) -> bool:
 _SECRET_KEY = re.compile(
     r"secrets?|(\w+_)?(password|api_?key)|(huggingface|hugging_face|hf|hub|access|auth)_token", re.IGNORECASE
 )
-# Cloud settings are kept unread, those of newer versions too: there no key of such a name is a setting.
+# Cloud settings, also those of newer versions, are kept uninterpreted: none of their keys with such a name is a
+# setting.
 _CLOUD_KEY = re.compile(r"(\w+_)?(token|secret|passwd|passphrase|key)", re.IGNORECASE)
 
 
 def from_json(data: Mapping[str, Any]) -> tuple[Secrets, list[str]]:
-    """Return the secrets of a file's data, and the names of those that hold no text; these are left out."""
+    """Return the secrets in a file's data, and the names of those with an invalid value; these are left out."""
     secrets, odd = Secrets(), []
     for name in SECRET_NAMES:
         match _at(data, name):
             case None | "" | 0 | False:
                 continue
-            case str() | int() as value if not fault_of(name, str(value)):
+            case str() | int() as value if not secret_error(name, str(value)):
                 secrets = with_secret(secrets, name, str(value))
             case _:
                 odd.append(name)
@@ -159,7 +161,7 @@ def from_json(data: Mapping[str, Any]) -> tuple[Secrets, list[str]]:
 
 
 def to_json(secrets: Secrets) -> dict[str, Any]:
-    """Return the secrets as the file holds them: only what is set, and what is not known here as it was."""
+    """Return the secrets as the file stores them: only those that are set, and unknown entries unchanged."""
     tree: dict[str, Any] = {k: dict(v) if k == "cloud" else v for k, v in secrets.others.items()}
     for name in SECRET_NAMES:
         if value := secret(secrets, name):
@@ -175,7 +177,7 @@ def _at(data: Mapping[str, Any], name: str) -> Any:
 
 
 def _others(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is not known here, a whole "cloud" that is no object left out."""
+    """Return the unknown entries, without a "cloud" that is not an object."""
     others = {k: v for k, v in data.items() if k not in (*SECRET_NAMES, "cloud")}
     cloud = data.get("cloud")
     if isinstance(cloud, Mapping) and (rest := {k: v for k, v in cloud.items() if f"cloud.{k}" not in SECRET_NAMES}):
@@ -183,7 +185,7 @@ def _others(data: Mapping[str, Any]) -> dict[str, Any]:
     return others
 
 
-# -- the token that huggingface_hub is given
+# -- the token passed to huggingface_hub
 
 HubSource = Literal["environment", "store", "login"]
 _ENVIRONMENT_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")  # in the order of huggingface_hub's get_token
@@ -192,25 +194,25 @@ _ENVIRONMENT_WAYS = ("HF_OIDC_RESOURCE", *_ENVIRONMENT_TOKENS)
 
 @dataclass(frozen=True, slots=True)
 class HubAccess:
-    """The token to hand to huggingface_hub; None where it finds one by itself, in the environment or in its login."""
+    """The token to pass to huggingface_hub; None where it finds one itself, in the environment or in its login."""
 
     token: str | None = field(default=None, repr=False)
     source: HubSource = "login"
 
     @property
     def words(self) -> str:
-        """Where the token comes from, as part of a sentence."""
+        """The token's source, as part of a sentence."""
         words: Mapping[HubSource, str] = {
             "environment": "the token in the environment (HF_TOKEN)",
-            "store": "the token that is stored here",
-            "login": "the login of huggingface_hub on this machine, if there is one",
+            "store": "the token stored in Darkroom",
+            "login": "this machine's huggingface_hub login, if there is one",
         }
         return words[self.source]
 
 
 def hub_access(secrets: Secrets, environment: Mapping[str, str] = os.environ) -> HubAccess:
-    """Return which token Hugging Face is asked with: the environment's first, as huggingface_hub itself has it, then
-    the stored one, then what `hf auth login` left.
+    """Return the token for Hugging Face: the environment's first, as in huggingface_hub itself, then the stored one,
+    then the login of `hf auth login`.
     """
     if any(environment.get(name, "").strip() for name in _ENVIRONMENT_WAYS):
         return HubAccess(None, "environment")

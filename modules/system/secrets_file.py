@@ -1,4 +1,4 @@
-"""The file of the secrets: written so that nobody else can ever read it, read so that nothing it holds can raise."""
+"""Reading and writing the secrets file: private to its owner from the first byte, and reading never raises."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 @dataclass(frozen=True, slots=True)
 class LoadedSecrets:
-    """The secrets as they were read, and what was odd about their file; no message holds a value."""
+    """The secrets as they were read, and any problems with their file; no message contains a value."""
 
     secrets: Secrets
     problems: tuple[Problem, ...] = ()
 
 
 def load_secrets(file: Path | None = None) -> LoadedSecrets:
-    """Read the secrets and have them kept out of logs and events from now on. Never raises.
+    """Read the secrets and redact them from logs and events from now on. Never raises.
 
-    A file that is no JSON object is set aside as `.bad`, which is said; a missing one is no secrets.
+    A file that is not a JSON object is renamed to `.bad` and reported; a missing file means no secrets.
     """
     file = file or secrets_file()
     loaded = _read(file)
@@ -50,7 +50,7 @@ def load_secrets(file: Path | None = None) -> LoadedSecrets:
 
 
 def save_secrets(secrets: Secrets, file: Path | None = None) -> None:
-    """Write the secrets atomically, with mode 0600 from the first byte on. Raises OSError as the system does."""
+    """Write the secrets atomically, with mode 0600 from the first byte on. Raises OSError."""
     file = file or secrets_file()
     guard(secrets)
     content = (json.dumps(to_json(secrets), indent=2) + "\n").encode("ascii")
@@ -58,13 +58,13 @@ def save_secrets(secrets: Secrets, file: Path | None = None) -> None:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
         with os.fdopen(handle, "wb") as stream:
             stream.write(content)
-    for rest in file.parent.glob(f".{file.name}{TEMPORARY_MARK}*"):  # of a program that died while it wrote
+    for rest in file.parent.glob(f".{file.name}{TEMPORARY_MARK}*"):  # left by a program that died while writing
         rest.unlink(missing_ok=True)
 
 
 def import_secrets(file: Path, into: Secrets) -> tuple[Secrets, tuple[str, ...]]:
-    """Return `into` with what an OneTrainer `secrets.json`, or the `secrets` of an old OneTrainer config, has set, and
-    the names of what was taken. Raises DarkroomError where the file cannot be read or holds none.
+    """Return `into` with the values set in an OneTrainer `secrets.json`, or in the `secrets` of an old OneTrainer
+    config, and the names of the imported values. Raises DarkroomError where the file cannot be read or contains none.
     """
     try:
         data = json.loads(file.read_text(encoding="utf-8-sig"))
@@ -76,11 +76,11 @@ def import_secrets(file: Path, into: Secrets) -> tuple[Secrets, tuple[str, ...]]
         data = data["secrets"]
     found, _ = from_json(data) if isinstance(data, dict) else (Secrets(), [])
     guard(found)
-    # OneTrainer writes the user "root" whether or not anybody set it.
+    # OneTrainer always writes the user "root", even if it was never set.
     names = tuple(n for n in set_names(found) if not (n == "cloud.user" and found.cloud.user == "root"))
     if not names:
-        advice = "Choose OneTrainer's secrets.json, or an old config with a 'secrets' object in it."
-        raise DarkroomError(f"{file} holds no tokens or passwords.", advice=advice)
+        advice = "Choose OneTrainer's secrets.json, or an old config that contains a 'secrets' object."
+        raise DarkroomError(f"{file} contains no tokens or passwords.", advice=advice)
     for name in (*names, "cloud.user") if found.cloud.user else names:
         into = with_secret(into, name, secret(found, name))
     return into, names
@@ -93,7 +93,9 @@ def _read(file: Path) -> LoadedSecrets:
         return LoadedSecrets(Secrets())
     except OSError as error:
         message = f"The file of tokens and passwords, {file}, cannot be read ({error.strerror})."
-        return LoadedSecrets(Secrets(), (Problem("", message, "warning", "Until then none of them is used."),))
+        return LoadedSecrets(
+            Secrets(), (Problem("", message, "warning", "Make it readable; until then none are used."),)
+        )
     except (ValueError, RecursionError):
         data = None
     if not isinstance(data, dict):
@@ -101,31 +103,31 @@ def _read(file: Path) -> LoadedSecrets:
     secrets, odd = from_json(data)
     if not odd:
         return LoadedSecrets(secrets)
-    message = f"In {file} some entries do not fit and are not used: {', '.join(odd)}."
+    message = f"Some entries in {file} are not valid and are not used: {', '.join(odd)}."
     return LoadedSecrets(secrets, (Problem("", message, "warning", "Enter them again."),))
 
 
 def _set_aside(file: Path) -> Problem:
-    """Rename a file that makes no sense to the first free `.bad` name, closed to others as it may hold a token."""
+    """Rename an unreadable file to the first free `.bad` name, with mode 0600 as it may contain a token."""
     names = (file.with_name(f"{file.name}.bad{number}") for number in ("", *range(2, 1000)))
     aside = next(name for name in names if not name.exists())
     try:
         file.chmod(_OWNER_ONLY)
         file.rename(aside)
-        kept = f"It was kept as {aside}."
+        kept = f"It was renamed to {aside}."
     except OSError:
-        kept = "It could not be set aside."
-    message = f"The file of tokens and passwords, {file}, is no JSON object and was not used. {kept}"
-    return Problem("", message, "warning", "Enter them again, or mend the file and give it its name back.")
+        kept = "It could not be renamed."
+    message = f"The file of tokens and passwords, {file}, is not a JSON object and was not used. {kept}"
+    return Problem("", message, "warning", "Enter them again, or fix the file and restore its name.")
 
 
 def _open_to_others(file: Path) -> tuple[Problem, ...]:
-    """Return a warning where others on this machine may read the file. Windows keeps the whole folder to its user."""
+    """Return a warning where other users of this machine can read the file. On Windows the folder is private."""
     if sys.platform == "win32":
         return ()
     with suppress(OSError):
         mode = stat.S_IMODE(file.stat().st_mode)
         if mode & _OTHERS:
-            message = f"Others on this machine can read your tokens and passwords: {file} has the mode {mode:03o}."
+            message = f"Other users of this machine can read your tokens and passwords: {file} has mode {mode:03o}."
             return (Problem("", message, "warning", f"Run chmod 600 on it, or save them again ({WHERE_TO_ENTER})."),)
     return ()

@@ -1,7 +1,7 @@
-"""Randomness by name: every draw takes a seed derived from the run's seed, a purpose and counters.
+"""Counter-based randomness: every random operation uses a seed derived from the run's seed, a purpose and counters.
 
-Nothing depends on how many numbers were drawn before, so a resumed run draws what the uninterrupted one drew
-(the idea of Karras et al. 2024, EDM2, who reseed every iteration from the number of images seen).
+No seed depends on how many random numbers were generated before, so a resumed run uses the same numbers as an
+uninterrupted one (the idea of Karras et al. 2024, EDM2, who reseed every iteration from the number of images seen).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ FAILURES = {
     "disk": "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device",
     "read-only": "ERROR: Could not install packages due to an OSError: [Errno 13] Permission denied: 'x'",
     "conflict": "ERROR: ResolutionImpossible: for help visit the documentation",
-    "other": "ERROR: something nobody has foreseen",
+    "other": "ERROR: something that is not known",
 }
 
 

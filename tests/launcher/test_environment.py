@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher import environment, interpreter, mending
+from launcher import environment, fix_commands, interpreter
+from launcher.fix_commands import Machine
 from launcher.interpreter import Interpreter
-from launcher.mending import Machine
 from launcher.messages import Failure, Sentence
 from launcher.pip_run import Reading
 from launcher.progress import Progress
@@ -85,32 +85,32 @@ def test_asking_a_python_that_is_none() -> None:
 )
 def test_command_for_tkinter(machine: Machine, python: str, conda: str | None, command: str) -> None:
     prefix = Path(conda) if conda else None
-    assert mending.tkinter_command(machine, Path(python), (3, 12), prefix).startswith(command)
+    assert fix_commands.tkinter_command(machine, Path(python), (3, 12), prefix).startswith(command)
 
 
 def test_commands_for_the_systems_own_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mending, "_is_default", lambda python, version: True)
+    monkeypatch.setattr(fix_commands, "_is_default", lambda python, version: True)
     python = Path("/usr/bin/python3")
-    assert mending.tkinter_command(APT, python, (3, 11), None) == "sudo apt-get install python3-tk"
-    assert mending.venv_command(APT, python, (3, 11)) == "sudo apt-get install python3-venv"
-    assert mending.tkinter_command(Machine("dnf", True), python, (3, 13), None) == "dnf install python3-tkinter"
-    assert mending.xvfb_command(APT) == "sudo apt-get install xvfb"
+    assert fix_commands.tkinter_command(APT, python, (3, 11), None) == "sudo apt-get install python3-tk"
+    assert fix_commands.venv_command(APT, python, (3, 11)) == "sudo apt-get install python3-venv"
+    assert fix_commands.tkinter_command(Machine("dnf", True), python, (3, 13), None) == "dnf install python3-tkinter"
+    assert fix_commands.xvfb_command(APT) == "sudo apt-get install xvfb"
 
 
-def test_reading_what_pip_says() -> None:
+def test_reading_the_output_of_pip() -> None:
     reading = Reading()
-    assert reading.state(0) == "Looking for packages"
+    assert reading.state(0) == "Resolving packages"
     lines = [
         "Collecting torch==2.13.0",
         "  Downloading torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl.metadata (30 kB)",
         "  Downloading torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl (820.1 MB)",
     ]
     assert all(reading.take(line) for line in lines)
-    assert reading.state(0) == "Fetching package 1: torch (820.1 MB)"
+    assert reading.state(0) == "Downloading package 1: torch (820.1 MB)"
     assert not reading.take("Progress 190000000 of 820000000")
-    assert reading.state(0) == "Fetching package 1: torch (190 MB of 820 MB)"
+    assert reading.state(0) == "Downloading package 1: torch (190 MB of 820 MB)"
     reading.take("WARNING: Retrying (Retry(total=1)) after connection broken")
-    assert "trying again" in reading.state(0)
+    assert "retrying" in reading.state(0)
     reading.take("Installing collected packages: Alpha_X, beta, torch")
     assert reading.state(0) == "Installing package 1 of 3: alpha-x"
     assert reading.state(2) == "Installing package 3 of 3: torch"
@@ -126,7 +126,7 @@ def test_progress_on_a_terminal_is_one_line(
     progress = Progress(sys.stderr)
     progress.show("one")
     progress.show("two " * 100)
-    progress.say("done")
+    progress.print_line("done")
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "one · 0:0" in said

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="start-ui.sh is 
 
 
 def only_sentence(project: Project, *arguments: str) -> str:
-    """What a start says that finds no Python."""
+    """The output of a start that finds no Python."""
     started = project.start(*arguments)
     assert started.exit_code == 1
     assert started.report is None
@@ -28,9 +28,9 @@ def bare(tmp_path: Path) -> Project:
 
 
 def test_no_python(bare: Project) -> None:
-    said = only_sentence(bare)
-    assert said.startswith("Darkroom needs Python 3.11 to 3.14, and this machine has none; get it with: ")
-    assert "python.org" in said
+    output = only_sentence(bare)
+    assert output.startswith("Darkroom needs Python 3.11 to 3.14, but this machine has none; install it with: ")
+    assert "python.org" in output
 
 
 @pytest.mark.parametrize("version", ["2.7.18", "3.10.13", "3.15.0"])
@@ -64,7 +64,7 @@ def test_command_for_the_machine(bare: Project, manager: str, command: str, user
     bare.tools.joinpath("id").unlink()
     bare.tool("id", f"echo {user}")
     sudo = "sudo " if user and manager not in ("brew", "conda") else ""
-    assert only_sentence(bare).endswith(f"get it with: {sudo}{command}")
+    assert only_sentence(bare).endswith(f"install it with: {sudo}{command}")
 
 
 def test_apt_names_a_version_that_fits_beside_an_old_python(bare: Project) -> None:

@@ -25,7 +25,7 @@ def site_packages(prefix: Path) -> Path:
 def test_first_start_makes_the_environment_and_second_installs_nothing(project: Project) -> None:
     first = project.start("train", "a b", "--set", "x=ü")
     assert first.exit_code == 0, first.said
-    assert "Making the environment" in first.said
+    assert "Creating the environment" in first.said
     assert "Installed 2 packages" in first.said
     assert first.report["arguments"] == ["train", "a b", "--set", "x=ü"]
     assert first.report["module"] == "trainer"
@@ -79,7 +79,7 @@ def test_test_verb_installs_what_tests_need_and_runs_pytest(project: Project) ->
     assert {"gamma>=1", "delta>=1"} <= set(project.pip_calls[0]["arguments"])
 
 
-def test_all_tests_run_on_several_processors(project: Project) -> None:
+def test_all_tests_run_in_several_processes(project: Project) -> None:
     project.tool("Xvfb", "exit 1")
     arguments = project.start("test").report["arguments"]
     assert arguments == ["-n", "logical", "--maxprocesses", "4", "--dist", "worksteal"]
@@ -108,7 +108,7 @@ def test_help_needs_nothing(project: Project) -> None:
     assert not (project.root / ".venv").exists()
 
 
-def test_what_is_missing_is_told_from_metadata(project: Project) -> None:
+def test_missing_packages_are_found_from_metadata(project: Project) -> None:
     env = project.make_environment()
     for name, version in (("alpha", "1.1"), ("beta", "1.0")):
         fake_pip.install(name, version, folder=site_packages(env.prefix))
@@ -178,7 +178,7 @@ def test_a_killed_installation_is_repaired(project: Project) -> None:
         env=project.variables(None, {}),
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-        # A suite that runs in the background was told to ignore it, and children inherit that.
+        # A suite that runs in the background ignores it, and children inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     wait_for(project.pip / "hanging")
@@ -192,7 +192,7 @@ def test_a_killed_installation_is_repaired(project: Project) -> None:
     assert project.start("check").said == ""
 
 
-def test_an_interrupted_installation_says_so(project: Project) -> None:
+def test_an_interrupted_installation_is_reported(project: Project) -> None:
     project.pip_behaves("hang")
     running = subprocess.Popen(
         [project.root / "start-ui.sh", "check"],
@@ -200,7 +200,7 @@ def test_an_interrupted_installation_says_so(project: Project) -> None:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        # A suite that runs in the background was told to ignore it, and children inherit that.
+        # A suite that runs in the background ignores it, and children inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     wait_for(project.pip / "hanging")
@@ -213,7 +213,7 @@ def test_an_interrupted_installation_says_so(project: Project) -> None:
 def test_an_unfinished_environment_is_made_anew(project: Project) -> None:
     project.write(".venv/.darkroom-unfinished", '{"stage": "creating"}')
     started = project.start("check")
-    assert "anew, since it was left unfinished" in started.said
+    assert "again because it was not completed" in started.said
     assert started.exit_code == 0
 
 
@@ -222,13 +222,13 @@ def test_an_old_environment_is_made_anew(project: Project) -> None:
     env.python.unlink()
     env.python.symlink_to("/nowhere/python3.11")
     started = project.start("check")
-    assert "anew, since its Python is gone" in started.said
+    assert "again because its Python no longer exists" in started.said
     assert started.exit_code == 0
 
     config = env.prefix / "pyvenv.cfg"
     config.write_text(config.read_text().replace("version = 3.", "version = 2."))
     started = project.start("check")
-    assert "anew, since it was made for Python 2." in started.said
+    assert "again because it was created for Python 2." in started.said
     assert started.exit_code == 0
 
 

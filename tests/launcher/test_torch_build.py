@@ -99,7 +99,7 @@ def test_default_index_where_pytorchs_cannot_be_reached(monkeypatch: pytest.Monk
 def test_default_index_where_pytorchs_has_nothing_that_fits() -> None:
     found = source("rocm", Gpu(), VERSION, {}, pages(**{"rocm7.2": page("rocm7.2", version="2.9.0")}))
     assert (found.requirement, found.index_url) == (f"torch=={VERSION}", None)
-    assert "no rocm build" in str(found.remark)
+    assert "no suitable rocm build" in str(found.remark)
 
 
 def test_override() -> None:

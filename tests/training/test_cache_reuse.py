@@ -166,7 +166,7 @@ def test_content_changed_behind_the_same_date_is_found_by_verify(config: Config,
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert built(config) == NONE
     changed = built(laid_over(config, {"data": {"verify_cache": True}}))
-    assert changed["images"] <= 1  # PNG's own checksum may show it to be broken; either way it is looked at
+    assert changed["images"] <= 1  # PNG's own checksum may show that it is damaged; either way it is read
 
 
 def test_trained_encoders_are_never_cached(config: Config) -> None:

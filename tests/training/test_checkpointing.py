@@ -108,7 +108,7 @@ def predicted(family: ModelFamily, *, dtype: torch.dtype | None = None) -> torch
 
 
 def chained(family: ModelFamily) -> torch.Tensor:
-    """A denoising chain of which the last two of three steps learn, as reward-gradient methods have it."""
+    """A denoising loop with gradients in the last two of three steps, as in reward-gradient methods."""
     latents = torch.randn(1, 4, 8, 8, generator=torch.Generator().manual_seed(8))
     conditioning = conditioning_of(family, ["a cat"])
     for step, timestep in enumerate((900, 500, 100)):
@@ -196,7 +196,7 @@ SAVES = ["nothing more", "activations", "layers"]
 def test_gradients_equal_the_plain_ones_bit_for_bit(
     request: pytest.FixtureRequest, model: str, kind: str, mode: str, saves: str
 ) -> None:
-    """Every parameter that the family declares reachable; offload is no exception: a copy loses nothing."""
+    """Every parameter that the family declares reachable; offloading too, as a copy is lossless."""
     folder = request.getfixturevalue(model)
     family, parameters = trained(folder, kind)
     resident = frozenset(n.partition(".")[2] for n in parameters) if kind.startswith("lo") else frozenset()
@@ -251,7 +251,7 @@ def test_where_nothing_inside_learns_the_input_may(tiny_sd: Path, mode: str, sav
 
 @pytest.mark.parametrize(("mode", "saves"), matrix(MODES, SAVES))
 def test_a_gradient_through_the_decoder_is_the_plain_one(tiny_sd: Path, mode: str, saves: str) -> None:
-    """As a reward on images has it; the VAE is entered by its decoder and learns nothing."""
+    """As for a reward on images; the VAE is called through its decoder and is not trained."""
     family: ModelFamily = load_tiny(tiny_sd)
     family.parts["vae"].module.requires_grad_(False)
     runs: list[str] = []
@@ -356,7 +356,7 @@ def test_the_temp_device_may_not_be_left_out(tiny_sd: Path) -> None:
 def test_tensors_given_by_name_are_seen_where_torch_looks_for_the_devices_of_random_states(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whose states a recomputation needs to draw its dropout again; a text encoder is given all by name."""
+    """A recomputation needs the random state for the same dropout; a text encoder gets keyword arguments only."""
     seen: list[torch.Tensor] = []
     plain = checkpointing.checkpoint
 

@@ -1,4 +1,4 @@
-"""Parts and tensors are where they must be, in every phase. "cpu:1" is a second device that the guard can tell."""
+"""Parts and tensors are on the right device in every phase. The guard treats "cpu:1" as a second device."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def two_sizes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return draw_folder(tmp_path_factory.mktemp("two-sizes"), sizes=[(64, 64), (64, 64), (96, 64)])
 
 
-def watched_config(model: Path, images: Path, folder: Path, *, form: str, text_learns: bool) -> Config:
+def watched_config(model: Path, images: Path, folder: Path, *, form: str, text_is_trained: bool) -> Config:
     """A run in which everything happens, and whose result has one of the forms."""
     # A fine-tune's weights in 16 bits, so that their float32 master weights are looked at, too.
     is_whole = FORMS[form]["training"]["trains"] == "full"
@@ -67,7 +67,7 @@ def watched_config(model: Path, images: Path, folder: Path, *, form: str, text_l
         images=images,
         concepts=[{"path": str(images)}, {"path": str(images), "kind": "validation"}],
         parts={
-            **{key: {"train": text_learns, **learning[key]} for key in ENCODERS},
+            **{key: {"train": text_is_trained, **learning[key]} for key in ENCODERS},
             "unet": {"checkpointing": "block", "offload_activations": True, **learning["unet"]},
         },
     )
@@ -87,7 +87,7 @@ def assert_all_went_well(ran: Ran) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "latent_cache", "text_cache", "text_learns", "temp_device", "form", "waiting_layers"),
+    ("model", "latent_cache", "text_cache", "text_is_trained", "temp_device", "form", "offloaded_layers"),
     matrix(
         ["tiny_sd", "tiny_sdxl"], [True, False], [True, False], [True, False], ["cpu:1", "cpu"], list(FORMS), [0.0, 0.5]
     ),
@@ -99,13 +99,13 @@ def test_no_phase_uses_a_parked_part_or_mixes_devices(
     model: str,
     latent_cache: bool,
     text_cache: bool,
-    text_learns: bool,
+    text_is_trained: bool,
     temp_device: str,
     form: str,
-    waiting_layers: float,
+    offloaded_layers: float,
 ) -> None:
     config = watched_config(
-        request.getfixturevalue(model), two_sizes, tmp_path, form=form, text_learns=text_learns
+        request.getfixturevalue(model), two_sizes, tmp_path, form=form, text_is_trained=text_is_trained
     )  # fmt: skip
     ran = run(
         laid_over(
@@ -113,7 +113,7 @@ def test_no_phase_uses_a_parked_part_or_mixes_devices(
             {
                 "general": {"temp_device": temp_device},
                 "data": {"latent_cache": latent_cache, "text_cache": text_cache},
-                "parts": {p: {"checkpointing": "block", "offload_fraction": waiting_layers} for p in TRAINED_PARTS},
+                "parts": {p: {"checkpointing": "block", "offload_fraction": offloaded_layers} for p in TRAINED_PARTS},
             },
         )
     )
@@ -125,7 +125,7 @@ def test_no_phase_uses_a_parked_part_or_mixes_devices(
 @pytest.mark.parametrize("is_cached", [True, False])
 @pytest.mark.parametrize("form", list(FORMS))
 def test_on_a_gpu_all_the_same(any_model: Path, two_sizes: Path, tmp_path: Path, form: str, is_cached: bool) -> None:
-    config = watched_config(any_model, two_sizes, tmp_path, form=form, text_learns=not is_cached)
+    config = watched_config(any_model, two_sizes, tmp_path, form=form, text_is_trained=not is_cached)
     cuda = {"train_device": "cuda", "temp_device": "cpu"}
     caches = {"latent_cache": is_cached, "text_cache": is_cached}
     assert_all_went_well(run(laid_over(config, {"general": cuda, "data": caches})))
@@ -182,7 +182,7 @@ class Delivered:
 
 
 def watch_batches(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Delivered]]:
-    """Return the list that the tensors of every batch that is learned from will be put into."""
+    """Return the list that the tensors of every training batch are added to."""
     batches: list[dict[str, Delivered]] = []
     guards: list[DeviceGuard] = []
     plain_enter, plain_loss = DeviceGuard.__enter__, Denoise.loss
@@ -238,7 +238,7 @@ def test_a_cached_tensor_on_the_wrong_device_is_caught(
     assert DeviceMixError.__name__ in ending.message
 
 
-def test_the_guard_tells_devices_apart_and_lets_constants_through() -> None:
+def test_the_guard_distinguishes_devices_and_allows_constants() -> None:
     with DeviceGuard() as guard:
         here, there = move(torch.ones(2), CPU), move(torch.ones(2), Device("cpu:1"))
         assert guard.tag_of(here * 2 + torch.ones(2)) == "cpu"
@@ -266,7 +266,7 @@ def test_placement_restores_the_former_phase_after_an_exception() -> None:
         temp_device=Device("cpu:1"),
         needed_in=lambda phase: frozenset({"part"} if phase == "work" else ()),
     )
-    with pytest.raises(ParkedPartError, match="part was run"):
+    with pytest.raises(ParkedPartError, match="part ran"):
         module(torch.ones(2))
     placement.enter("rest")
 
@@ -323,12 +323,12 @@ def caller_outside_of_libraries(size_conditioning: FrameType | None) -> str:
 
 
 @pytest.mark.parametrize("checkpointing", ["block", "whole"])
-def test_nobody_but_the_family_runs_a_part(
+def test_only_the_family_runs_a_part(
     any_model: Path, two_sizes: Path, tmp_path: Path, checkpointing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In training, recomputation, validation, samples and caches; checkpointing is what the family runs them by."""
     callers = watch_callers(monkeypatch)
-    config = watched_config(any_model, two_sizes, tmp_path, form="kohya", text_learns=True)
+    config = watched_config(any_model, two_sizes, tmp_path, form="kohya", text_is_trained=True)
     parts = {part: {"checkpointing": checkpointing} for part in TRAINED_PARTS}
     assert_all_went_well(run(laid_over(config, {"parts": parts, "general": {"debug_checks": False}})))
     families = {f"modules/families/{name}" for name in ("sd", "sdxl", "parts")} | {"modules/memory", "recomputation"}

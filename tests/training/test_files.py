@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from modules.data.buckets import Size, place
+from modules.data.buckets import Size, resize_crop_for
 from modules.data.cache.build import ImageJob, build_captions, build_images, missing_images, to_tensor
 from modules.data.cache.store import BrokenEntryError, CacheStore, weights_fingerprint
 from modules.formats.safetensors_io import payload_sha256, read_safetensors, write_safetensors
@@ -66,18 +66,18 @@ def test_floats_are_cast_and_others_are_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e6])
-def test_what_is_no_number_in_the_wanted_dtype_is_not_written(tmp_path: Path, value: float) -> None:
+def test_a_value_not_finite_in_the_target_dtype_is_not_written(tmp_path: Path, value: float) -> None:
     path = tmp_path / "file.safetensors"
     write_safetensors(path, {"w": torch.ones(3)}, {})
-    with pytest.raises(DarkroomError, match="not numbers"):
+    with pytest.raises(DarkroomError, match="NaN or infinite"):
         write_safetensors(path, {"w": torch.tensor([1.0, value])}, {}, dtype=torch.float16)
     assert load_file(path)["w"].tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize("content", [b"", b"<!DOCTYPE html><html>", b"\x10\x00\x00\x00\x00\x00\x00\x00{}"])
-def test_what_is_no_safetensors_file_gets_a_sentence(tmp_path: Path, content: bytes) -> None:
+def test_an_invalid_safetensors_file_is_reported(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "file").write_bytes(content)
-    with pytest.raises(DarkroomError, match="no complete safetensors file"):
+    with pytest.raises(DarkroomError, match="not a complete safetensors file"):
         read_safetensors(tmp_path / "file")
 
 
@@ -144,7 +144,9 @@ def test_the_fingerprint_is_of_weights_names_and_dtypes() -> None:
 
 def jobs_in(folder: Path) -> list[ImageJob]:
     sizes = (Size(64, 64),)
-    return [ImageJob(f"{i:02d}aa", p, place(64, 64, sizes)) for i, p in enumerate(sorted(folder.glob("*.png")))]
+    return [
+        ImageJob(f"{i:02d}aa", p, resize_crop_for(64, 64, sizes)) for i, p in enumerate(sorted(folder.glob("*.png")))
+    ]
 
 
 def test_a_build_can_stop_anywhere_and_continue(tmp_path: Path) -> None:
@@ -167,7 +169,7 @@ def test_a_build_can_stop_anywhere_and_continue(tmp_path: Path) -> None:
     assert not missing_images(jobs, store)
 
 
-def test_equal_keys_are_built_once_and_broken_images_are_reported(tmp_path: Path) -> None:
+def test_equal_keys_are_built_once_and_damaged_images_are_reported(tmp_path: Path) -> None:
     folder = draw_folder(tmp_path / "images", sizes=[(64, 64)] * 3)
     (folder / "001.png").write_bytes(b"no image")
     jobs = jobs_in(folder)
@@ -184,7 +186,7 @@ def test_latents_that_are_no_numbers_are_reported_and_not_kept(tmp_path: Path) -
     [job] = jobs_in(draw_folder(tmp_path / "images", sizes=[(64, 64)]))
     store = CacheStore(tmp_path / "cache")
     [built] = build_images([job], store, lambda p: p * float("nan"), threads=1)
-    assert "not numbers" in built.problem
+    assert "NaN or infinite" in built.problem
     assert not store.has(job.key)
 
 

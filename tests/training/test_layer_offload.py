@@ -1,4 +1,4 @@
-"""Layers that wait on the offload device: what travels when, what stays, and that a run does not notice."""
+"""Layer offloading: which weights are copied and when, which stay, and that a run is bit-equal to one without."""
 
 from __future__ import annotations
 
@@ -92,19 +92,19 @@ def learning_whole(model: Path, part: str) -> ModelFamily:
     return family
 
 
-# -- which layers wait
+# -- which layers are offloaded
 
 
 @given(st.lists(st.integers(0, 1000), max_size=40), st.floats(0, 1))
 def test_at_most_the_share_waits_and_less_by_no_more_than_a_layer(sizes: list[int], fraction: float) -> None:
     waits = choose_offloaded(sizes, fraction)
-    waiting = sum(s for s, w in zip(sizes, waits, strict=True) if w)
-    assert waiting <= fraction * sum(sizes) + 1e-3
-    assert waiting > fraction * sum(sizes) - 2 * max(sizes, default=0) - 1e-3
+    offloaded = sum(s for s, w in zip(sizes, waits, strict=True) if w)
+    assert offloaded <= fraction * sum(sizes) + 1e-3
+    assert offloaded > fraction * sum(sizes) - 2 * max(sizes, default=0) - 1e-3
     assert not any(w for s, w in zip(sizes, waits, strict=True) if s == 0)
 
 
-def test_waiting_layers_are_spread_and_the_last_stays() -> None:
+def test_offloaded_layers_are_spread_and_the_last_stays() -> None:
     assert choose_offloaded([5] * 6, 0.5) == [True, False, True, False, True, False]
     assert choose_offloaded([5] * 10, 0.3).count(True) == 3
     assert choose_offloaded([5] * 3, 1.0) == [True] * 3
@@ -119,10 +119,10 @@ def test_frozen_weights_travel_one_way_only(any_model: Path, part: str) -> None:
     family, adapters = with_lora(any_model)
     resident = frozenset(n.removeprefix(f"{part}.") for a in adapters for n in a.parameters())
     guard = passed(family, part, PartMemory("block", offload_fraction=0.5, resident=resident))
-    waiting = num_bytes(offloaded_weights(family.parts[part].module))
-    assert waiting > 0
+    offloaded = num_bytes(offloaded_weights(family.parts[part].module))
+    assert offloaded > 0
     # Once for the forward pass and once for the backward pass; nothing of the model ever goes back.
-    assert guard.moved == {("cpu:1", "cpu"): 2 * waiting, (None, "cpu"): guard.moved[None, "cpu"]}
+    assert guard.moved == {("cpu:1", "cpu"): 2 * offloaded, (None, "cpu"): guard.moved[None, "cpu"]}
     assert guard.here == 0
     for adapter in adapters:
         assert all(p.grad is not None and guard.tag_of(p) == "cpu" for p in adapter.parameters().values())
@@ -144,14 +144,14 @@ def test_of_weights_that_learn_the_gradient_goes_to_where_they_rest(any_model: P
 
 @pytest.mark.parametrize("fraction", [0.5, 1.0])
 def test_the_training_device_holds_less_by_what_waits(tiny_sdxl: Path, fraction: float) -> None:
-    """Of what waits, it holds a layer and the one that comes next."""
+    """Of the offloaded layers, the device holds the current one and the next."""
     family = learning_whole(tiny_sdxl, "unet")
     guard = passed(family, "unet", PartMemory("block", offload_fraction=fraction))
     unet = family.parts["unet"].module
     blocks = [num_bytes(w) for m in unet.modules() if (w := offloaded_weights_of_one(m))]
-    waiting, everything = sum(blocks), num_bytes(unet.parameters())
-    assert waiting == num_bytes(offloaded_weights(unet))
-    assert waiting > (fraction - 0.1) * 0.8 * everything  # nearly all weights are in such blocks
+    offloaded, everything = sum(blocks), num_bytes(unet.parameters())
+    assert offloaded == num_bytes(offloaded_weights(unet))
+    assert offloaded > (fraction - 0.1) * 0.8 * everything  # nearly all weights are in such blocks
     assert 0 < guard.most_here <= sum(sorted(blocks)[-2:])
     assert guard.here == 0
 
@@ -198,59 +198,59 @@ def test_a_part_frozen_in_mid_run_sends_nothing_back_any_more(tiny_sd: Path) -> 
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is fetched and computed, by the width of the layer."""
-    story: list[str] = []
+    log: list[str] = []
     plain = Transfers.bring
 
     def bring(self: Transfers, tensors: Any, **options: Any) -> Arriving:
-        story.append(f"fetch {tensors[0].shape[0]}")
+        log.append(f"fetch {tensors[0].shape[0]}")
         return plain(self, tensors, **options)
 
     monkeypatch.setattr(Transfers, "bring", bring)
-    return story
+    return log
 
 
-class Told(nn.Linear):
-    story: list[str]
+class Recorder(nn.Linear):
+    log: list[str]
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        self.story.append(f"compute {self.out_features}")
+        self.log.append(f"compute {self.out_features}")
         return super().forward(input)
 
 
-def test_the_next_layer_is_fetched_before_one_is_computed(told: list[str]) -> None:
-    model = nn.Sequential(Told(4, 1), Told(1, 2), Told(2, 3))
-    Told.story = told
+def test_the_next_layer_is_fetched_before_one_is_computed(log: list[str]) -> None:
+    model = nn.Sequential(Recorder(4, 1), Recorder(1, 2), Recorder(2, 3))
+    Recorder.log = log
     forward = create_checkpointed_forward(
-        model, train_device=CPU, temp_device=TEMP, mode="block", block_types=(Told,), offload_fraction=1.0
+        model, train_device=CPU, temp_device=TEMP, mode="block", block_types=(Recorder,), offload_fraction=1.0
     )
     expected = {
-        "learned": "fetch 1, compute 1, fetch 2, compute 2, fetch 3, compute 3",
+        "recorded": "fetch 1, compute 1, fetch 2, compute 2, fetch 3, compute 3",
         "known": "fetch 1, fetch 2, compute 1, fetch 3, compute 2, compute 3",
         "back": "fetch 3, fetch 2, compute 3, fetch 1, compute 2, compute 1",
     }
     x = torch.ones(1, 4)
     output = forward(x)
-    assert ", ".join(told) == expected["learned"]
+    assert ", ".join(log) == expected["recorded"]
     for _ in range(2):
-        told.clear()
+        log.clear()
         output.sum().backward()
-        assert ", ".join(told) == expected["back"]
-        told.clear()
+        assert ", ".join(log) == expected["back"]
+        log.clear()
         output = forward(x)
-        assert ", ".join(told) == expected["known"]
-    told.clear()
+        assert ", ".join(log) == expected["known"]
+    log.clear()
     with torch.no_grad():
         forward(x)
-    assert ", ".join(told) == expected["known"]
+    assert ", ".join(log) == expected["known"]
 
 
-def test_after_a_failure_no_weight_is_out_of_place_or_out_of_date(told: list[str]) -> None:
-    model = nn.Sequential(Told(4, 1), Told(1, 2))
-    Told.story = told
+def test_after_a_failure_no_weight_is_out_of_place_or_out_of_date(log: list[str]) -> None:
+    model = nn.Sequential(Recorder(4, 1), Recorder(1, 2))
+    Recorder.log = log
     forward = create_checkpointed_forward(
-        model, train_device=CPU, temp_device=TEMP, block_types=(Told,), mode="off", offload_fraction=1.0
+        model, train_device=CPU, temp_device=TEMP, block_types=(Recorder,), mode="off", offload_fraction=1.0
     )
     with DeviceGuard(), torch.no_grad():
         before = forward(torch.ones(1, 4))
@@ -273,17 +273,17 @@ def test_a_placed_part_has_only_its_staying_layers_on_the_training_device(tiny_s
     family: ModelFamily = load_tiny(tiny_sd)
     family.set_memory({"unet": PartMemory("block", offload_fraction=0.5)}, train_device=CPU, temp_device=TEMP)
     unet, guard = family.parts["unet"].module, DeviceGuard()
-    waiting = {id(w) for w in offloaded_weights(unet)}
+    offloaded = {id(w) for w in offloaded_weights(unet)}
     placement = placed(family, guard)
-    assert {guard.tag_of(p) for p in unet.parameters() if id(p) in waiting} == {"cpu:1"}
-    assert {guard.tag_of(p) for p in unet.parameters() if id(p) not in waiting} == {"cpu"}
+    assert {guard.tag_of(p) for p in unet.parameters() if id(p) in offloaded} == {"cpu:1"}
+    assert {guard.tag_of(p) for p in unet.parameters() if id(p) not in offloaded} == {"cpu"}
     placement.enter("rest")
     assert {guard.tag_of(p) for p in unet.parameters()} == {"cpu:1"}
     placement.close()
 
 
 def test_a_gradient_stays_with_its_weight_where_a_part_comes_back_between_two_micro_batches() -> None:
-    """As where a damaged entry of the image cache is encoded again. "meta" is a device that torch itself tells."""
+    """As when a damaged image cache entry is encoded again. "meta" is a device that torch itself distinguishes."""
     model, elsewhere = nn.Sequential(*(nn.Linear(3, 3) for _ in range(4))), Device("meta")
     create_checkpointed_forward(
         model,
@@ -334,10 +334,10 @@ CASES: dict[str, tuple[float, dict[str, Any]]] = {
 @pytest.mark.parametrize(
     ("model", "trains", "case"), matrix(["tiny_sd", "tiny_sdxl"], ["adapter", "full"], list(CASES))
 )
-def test_a_run_with_waiting_layers_ends_bit_equal(
+def test_a_run_with_offloaded_layers_ends_bit_equal(
     request: pytest.FixtureRequest, images: Path, tmp_path: Path, model: str, trains: str, case: str
 ) -> None:
-    """Tried out, trained, averaged, validated, painted, backed up and saved."""
+    """Dry run, training, EMA, validation, sampling, backup and saving."""
     folder, (fraction, parts) = request.getfixturevalue(model), CASES[case]
     plain, ran = [
         run(
@@ -355,7 +355,7 @@ def test_a_run_with_waiting_layers_ends_bit_equal(
 
 
 @pytest.mark.parametrize("fused", [True, pytest.param(False, marks=pytest.mark.full)])
-def test_resumed_with_waiting_layers_ends_bit_equal(tiny_sd: Path, images: Path, tmp_path: Path, fused: bool) -> None:
+def test_resumed_with_offloaded_layers_ends_bit_equal(tiny_sd: Path, images: Path, tmp_path: Path, fused: bool) -> None:
     optimizer = {"fused_back_pass": fused}
     config = config_of(
         tmp_path,
@@ -372,11 +372,11 @@ def test_resumed_with_waiting_layers_ends_bit_equal(tiny_sd: Path, images: Path,
     assert_equal_tensors(straight.weights, resumed.weights)
 
 
-def test_a_weight_computed_with_where_it_rests_is_caught(
+def test_a_weight_computed_with_on_the_offload_device_is_caught(
     tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Planted: a layer that is not lent its copies."""
-    monkeypatch.setattr("modules.memory.offload._Slot.lend", lambda self, copy: None)
+    monkeypatch.setattr("modules.memory.offload._Slot.set_copy", lambda self, copy: None)
     config = config_of(tmp_path, tiny_sd, images, fraction=0.5)
     assert "DeviceMixError" in getattr(run(config).ending, "message", "")
 
@@ -386,9 +386,9 @@ def test_the_runs_own_parts_wait_and_its_adapters_stay(tiny_sdxl: Path, images: 
     model = load_model(config, machine_of(config.general, config.training.precision))
     learning = {id(p) for group in model.groups for p in group.parameters.values()}
     for name in PARTS:
-        waiting = offloaded_weights(model.family.parts[name].module)
-        assert waiting, name
-        assert not any(id(w) in learning for w in waiting)
+        offloaded = offloaded_weights(model.family.parts[name].module)
+        assert offloaded, name
+        assert not any(id(w) in learning for w in offloaded)
     model.placement.close()
 
 
@@ -405,14 +405,14 @@ def test_what_gradients_pass_must_be_checkpointed_per_block(tmp_path: Path) -> N
     for mode, expected in {"off": "error", "whole": "error", "block": None}.items():
         part = {"offload_fraction": 0.5, "checkpointing": mode}
         assert problems(tmp_path, parts={"unet": part}).get("parts.unet.checkpointing") == expected
-        # The text encoder may learn through it even where it does not learn itself.
+        # The text encoder may get gradients through it even where it is not trained itself.
         frozen = problems(tmp_path, parts={"unet": part | {"train": False}})
         assert frozen.get("parts.unet.checkpointing") == expected
         assert problems(tmp_path, parts={"text_encoder": part}).get("parts.text_encoder.checkpointing") == expected
         assert not problems(tmp_path, parts={"text_encoder": part | {"train": False}})
 
 
-def test_an_optimizer_that_needs_a_gpu_is_refused_where_weights_learn_on_the_processor(tmp_path: Path) -> None:
+def test_an_optimizer_that_needs_a_gpu_is_refused_where_weights_are_trained_on_the_cpu(tmp_path: Path) -> None:
     parts = {"unet": {"offload_fraction": 0.5, "checkpointing": "block"}}
     training = {"optimizer": {"name": "adamw_8bit"}, "trains": "full"}
     there = {"general": {"train_device": "cuda", "temp_device": "cpu"}}
@@ -422,7 +422,7 @@ def test_an_optimizer_that_needs_a_gpu_is_refused_where_weights_learn_on_the_pro
     assert path not in problems(tmp_path, parts=parts, training={"trains": "full"}, **there)
 
 
-def test_waiting_where_the_training_is_does_nothing_and_is_told(tmp_path: Path) -> None:
+def test_offloading_to_the_training_device_does_nothing_and_is_reported(tmp_path: Path) -> None:
     parts = {"unet": {"offload_fraction": 0.5, "checkpointing": "block"}}
     same = {"general": {"train_device": "cpu", "temp_device": "cpu"}}
     assert problems(tmp_path, parts=parts, **same) == {"parts.unet.offload_fraction": "warning"}

@@ -1,4 +1,4 @@
-"""What waits beside a real GPU: pinned copies on streams of their own, the same gradients, less memory."""
+"""Offloading with a real GPU: pinned copies on streams of their own, the same gradients, less memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def passed(family: ModelFamily, memory: PartMemory, *, batch: int) -> int:
     placement.enter("train")
     noisy = torch.randn(batch, 4, 32, 32, generator=torch.Generator().manual_seed(7)).cuda()
     timesteps = torch.full((batch,), 400, device="cuda")
-    for _ in range(2):  # the first one learns the order of the layers
+    for _ in range(2):  # the first one records the order of the layers
         for name in trained_parts(family):
             family.parts[name].module.zero_grad(set_to_none=True)
         torch.cuda.synchronize()
@@ -84,7 +84,7 @@ def test_gradients_are_the_plain_ones(any_model: Path, memory: PartMemory) -> No
         torch.testing.assert_close(saved[name], plain[name], **CLOSE, msg=name)
 
 
-def test_waiting_weights_rest_pinned_and_their_gradients_with_them(tiny_sdxl: Path) -> None:
+def test_offloaded_weights_and_their_gradients_are_pinned(tiny_sdxl: Path) -> None:
     family = learning(tiny_sdxl)
     passed(family, PartMemory("block", offload_fraction=0.5), batch=1)
     unet = family.parts["unet"].module

@@ -1,4 +1,4 @@
-"""A start scans each folder of images only once, and notices changes before the first step."""
+"""A start scans each folder of images once, for the check and the run, and notices changes before the first step."""
 
 from __future__ import annotations
 

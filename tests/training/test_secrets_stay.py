@@ -62,7 +62,7 @@ def forms_of(value: str) -> set[bytes]:
 
 
 def leaks(folder: Path, *secrets: str) -> list[str]:
-    """The files that contain a secret in their bytes or in an image's metadata; except the store."""
+    """The files that hold a secret in their bytes, or in an image's metadata; the secrets file excepted."""
     wanted = {form for value in secrets for form in forms_of(value)}
     found = []
     for file in (f for f in folder.rglob("*") if f.is_file() and f != secrets_file()):
@@ -88,7 +88,7 @@ def fails_with(monkeypatch: pytest.MonkeyPatch, text: str, *, at_step: int) -> N
     monkeypatch.setattr(Denoise, "loss", loss)
 
 
-def reported(ran: Ran) -> str:
+def output_of(ran: Ran) -> str:
     return "\n".join(repr(e) for e in ran.events)
 
 
@@ -119,14 +119,14 @@ def test_no_artefact_of_a_run_holds_a_secret(
     assert {".safetensors", ".jsonl", ".txt", ".json", ".png", ".log"} <= written
     assert list(tmp_path.rglob("events.out.tfevents*"))
     [log] = tmp_path.rglob("log.txt")
-    assert f"accessed with {MASK}" in log.read_text()
+    assert f"asked with {MASK}" in log.read_text()
     assert leaks(tmp_path, TOKEN, PASSWORD) == []
     spoken = capfd.readouterr()
-    assert TOKEN not in reported(ran) + spoken.out + spoken.err
+    assert TOKEN not in output_of(ran) + spoken.out + spoken.err
     assert load_secrets().secrets == stored
 
 
-def test_a_run_that_fails_with_the_token_in_its_error_does_not_report_it(
+def test_a_run_that_fails_with_the_token_in_its_error_does_not_tell_it(
     config: Config, stored: Secrets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     fails_with(monkeypatch, f"{TOKEN} {PASSWORD}", at_step=4)
@@ -138,13 +138,13 @@ def test_a_run_that_fails_with_the_token_in_its_error_does_not_report_it(
     assert f"Bearer {MASK} {MASK}" in details
     assert leaks(tmp_path, TOKEN, PASSWORD) == []
     spoken = capfd.readouterr()
-    assert TOKEN not in reported(ran) + spoken.out + spoken.err
+    assert TOKEN not in output_of(ran) + spoken.out + spoken.err
 
 
 def test_the_search_finds_what_is_not_taken_out(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the guard the same run does leak, so the search is no formality."""
+    """Without the guard the same run does leak, so the search does find leaks."""
     unguarded = "hf_unguardedToken9876543210"
     monkeypatch.setattr("modules.system.secrets.keep_secret", lambda *_: None)
     save_secrets(Secrets(unguarded))
@@ -191,7 +191,7 @@ def test_the_hub_is_given_the_stored_token_and_the_environments_goes_before_it(
     assert leaks(tmp_path, TOKEN, "hf_fromTheEnvironment") == []
 
 
-def test_problems_of_the_store_are_reported_by_the_run(config: Config) -> None:
+def test_problems_with_the_secrets_file_are_reported_by_the_run(config: Config) -> None:
     secrets_file().parent.mkdir(parents=True, exist_ok=True)
     secrets_file().write_text(f'{{"huggingface_token": "{TOKEN}')
     ran = run(laid_over(config, {"training": {"epochs": 1}}))

@@ -1,4 +1,4 @@
-"""SDXL is told of each image what the pipeline really did with it."""
+"""SDXL's size conditioning is the real resize and crop of each image."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TOLD = [[128, 256, 0, 32, 64, 64], [150, 100, 16, 0, 64, 64], [64, 64, 0, 0, 64,
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, list[list[int]]]]:
-    """What each prediction was told of its images, and whether gradients were wanted of it."""
+    """The size conditioning of each prediction, and whether it needed gradients."""
     seen: list[tuple[bool, list[list[int]]]] = []
     plain = StableDiffusionXL.predict
 
@@ -51,12 +51,12 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, list[list[int]]]]:
     return seen
 
 
-@pytest.mark.parametrize("text_learns", [False, True])
+@pytest.mark.parametrize("text_is_trained", [False, True])
 def test_sizes_and_crops_are_those_of_the_images(
     tiny_sdxl: Path,
     tmp_path: Path,
-    told: list[tuple[bool, list[list[int]]]],
-    text_learns: bool,
+    sizes: list[tuple[bool, list[list[int]]]],
+    text_is_trained: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("trainer.run.training_run.dry_run", lambda _run: None)  # shows some of the images once more
@@ -66,9 +66,9 @@ def test_sizes_and_crops_are_those_of_the_images(
         model=tiny_sdxl,
         images=images,
         concepts=[{"path": str(images)}, {"path": str(images), "kind": "validation"}],
-        data={"aspect_ratio_bucketing": False, "latent_cache": text_learns},
+        data={"aspect_ratio_bucketing": False, "latent_cache": text_is_trained},
         training={"epochs": 1, "batch_size": 3},
-        parts={key: {"train": text_learns} for key in ("text_encoder", "text_encoder_2")},
+        parts={key: {"train": text_is_trained} for key in ("text_encoder", "text_encoder_2")},
         validation={"every": {"n": 1, "unit": "epoch"}, "num_timesteps": 1},
         sampling={
             "at_end": True,
@@ -76,9 +76,9 @@ def test_sizes_and_crops_are_those_of_the_images(
         },
     )
     assert run(config).finished.outcome == "finished"
-    trained = [row for with_gradients, rows in told if with_gradients for row in rows]
+    trained = [row for with_gradients, rows in sizes if with_gradients for row in rows]
     assert sorted(trained) == sorted(TOLD)
-    looked_at = [rows for with_gradients, rows in told if not with_gradients]
+    looked_at = [rows for with_gradients, rows in sizes if not with_gradients]
     validated = [rows for rows in looked_at if len(rows) == 3]
     assert validated
     assert all(sorted(rows) == sorted(TOLD) for rows in validated)

@@ -50,7 +50,7 @@ def losses(ran: Ran) -> list[float | None]:
     return [s.loss for s in ran.of(StepFinished)]
 
 
-def test_a_batch_of_both_kinds_learns_what_an_uncached_run_learns(
+def test_a_batch_of_both_kinds_trains_like_an_uncached_run(
     config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     uncached = losses(run(laid_over(config, {"data": {"text_cache": False}})))

@@ -119,7 +119,7 @@ def test_the_editor_shows_fields_images_and_what_is_skipped(window: Window, conc
     assert editor.winfo_viewable()
     assert editor.summary.cget("text") == "3 images, 2 without a caption"
     assert [t.caption for t in editor.grid_view.tiles] == ["a cat that sits", "(no caption)", "(no caption)"]
-    assert "broken.png: no image that can be read" in editor.skipped.cget("text")
+    assert "broken.png: not a readable image" in editor.skipped.cget("text")
     assert "empty.jpg: an empty file" in editor.skipped.cget("text")
     grid = editor.grid_view
     window.wait_until(lambda: all((t.path, grid._tile_px) in grid._photos for t in grid.tiles), "thumbnails")

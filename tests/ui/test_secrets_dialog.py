@@ -68,7 +68,7 @@ def test_a_token_is_typed_masked_and_saved(window: Window) -> None:
     def act(dialog: SecretsDialog) -> None:
         assert str(secrets_file()) in texts(dialog)
         assert "Never written to configs" in texts(dialog)
-        assert "login of huggingface_hub" in texts(dialog)
+        assert "huggingface_hub login" in texts(dialog)
         masked = {name: entry.tk_entry.cget("show") for name, entry in dialog.entries.items()}
         assert masked == {f.name: "•" if f.is_key else "" for f in SECRET_FIELDS}
         type_into(dialog.entries["huggingface_token"], TOKEN)
@@ -106,7 +106,7 @@ def test_stored_tokens_are_shown_and_an_emptied_entry_removes_one(window: Window
 
     def act(dialog: SecretsDialog) -> None:
         assert dialog.entries["huggingface_token"].tk_entry.get() == TOKEN
-        assert "the token that is stored here" in texts(dialog)
+        assert "the token stored in Darkroom" in texts(dialog)
         type_into(dialog.entries["huggingface_token"], "")
         click(dialog.buttons["save"])
 
@@ -121,7 +121,7 @@ def test_an_invalid_token_is_marked_and_not_saved(window: Window) -> None:
         dialog.update()
         assert dialog.winfo_exists()
         assert dialog.entries["huggingface_token"]._is_invalid
-        assert "one word" in dialog.message.cget("text")
+        assert "no spaces" in dialog.message.cget("text")
         assert "two words" not in texts(dialog)
 
     with_dialog(window, act)
@@ -147,7 +147,7 @@ def test_onetrainers_are_imported_once_saved(window: Window, tmp_path: Path) -> 
 
     def refused(dialog: SecretsDialog) -> None:
         click(dialog.buttons["import"])
-        assert "holds no tokens" in dialog.message.cget("text")
+        assert "contains no tokens" in dialog.message.cget("text")
 
     with_dialog(window, refused)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules.data.buckets import Size, bucket_sizes, place
+from modules.data.buckets import Size, bucket_sizes, resize_crop_for
 from tests.unit.strategies import steady
 
 steps = st.sampled_from([8, 16, 32, 64])
@@ -61,9 +61,9 @@ def test_the_sizes_of_512() -> None:
 
 @steady
 @given(width=st.integers(1, 10_000), height=st.integers(1, 10_000), resolution=resolutions, step=steps)
-def test_a_placement_covers_its_bucket(width: int, height: int, resolution: int, step: int) -> None:
+def test_a_resize_crop_covers_its_bucket(width: int, height: int, resolution: int, step: int) -> None:
     sizes = bucket_sizes(resolution, step_px=step, max_aspect_ratio=2.0, is_bucketing=True)
-    placed = place(width, height, sizes)
+    placed = resize_crop_for(width, height, sizes)
     bucket, scaled = placed.bucket, placed.scaled
     assert bucket in sizes
     assert scaled.width_px >= bucket.width_px
@@ -84,7 +84,7 @@ def test_a_placement_covers_its_bucket(width: int, height: int, resolution: int,
 @given(width=st.integers(1, 5000), height=st.integers(1, 5000), resolution=resolutions)
 def test_the_nearest_shape_is_taken(width: int, height: int, resolution: int) -> None:
     sizes = bucket_sizes(resolution, step_px=64, max_aspect_ratio=2.0, is_bucketing=True)
-    chosen = place(width, height, sizes).bucket
+    chosen = resize_crop_for(width, height, sizes).bucket
 
     def distance(size: Size) -> float:
         return abs(math.log(size.aspect * height / width))
@@ -97,7 +97,7 @@ def test_the_nearest_shape_is_taken(width: int, height: int, resolution: int) ->
 def test_an_image_of_a_bucket_s_size_is_placed_in_it_exactly(resolution: int, step: int) -> None:
     sizes = bucket_sizes(resolution, step_px=step, max_aspect_ratio=2.0, is_bucketing=True)
     for size in sizes:
-        placed = place(size.width_px, size.height_px, sizes)
+        placed = resize_crop_for(size.width_px, size.height_px, sizes)
         assert placed.is_exact
         assert placed.bucket == size
 
@@ -106,7 +106,7 @@ def test_an_image_of_a_bucket_s_size_is_placed_in_it_exactly(resolution: int, st
 @given(width=st.integers(1, 3000), height=st.integers(1, 3000))
 def test_an_image_on_its_side_is_placed_on_its_side(width: int, height: int) -> None:
     sizes = bucket_sizes(512, step_px=64, max_aspect_ratio=2.0, is_bucketing=True)
-    one, other = place(width, height, sizes), place(height, width, sizes)
+    one, other = resize_crop_for(width, height, sizes), resize_crop_for(height, width, sizes)
     if width != height:
         assert (one.scaled.width_px, one.scaled.height_px) == (other.scaled.height_px, other.scaled.width_px)
 
@@ -121,7 +121,7 @@ def test_an_image_on_its_side_is_placed_on_its_side(width: int, height: int) -> 
         (100, 90, "512x512", "569x512", (28, 0)),
     ],
 )
-def test_placements(width: int, height: int, bucket: str, scaled: str, crop: tuple[int, int]) -> None:
-    placed = place(width, height, bucket_sizes(512, step_px=64, max_aspect_ratio=2.0, is_bucketing=True))
+def test_resize_crops(width: int, height: int, bucket: str, scaled: str, crop: tuple[int, int]) -> None:
+    placed = resize_crop_for(width, height, bucket_sizes(512, step_px=64, max_aspect_ratio=2.0, is_bucketing=True))
     assert (str(placed.bucket), str(placed.scaled)) == (bucket, scaled)
     assert (placed.crop_left_px, placed.crop_top_px) == crop

@@ -159,7 +159,7 @@ def test_what_is_not_saved_is_forgotten(image: Path, cache_dir: Path) -> None:
         DigestIndex(cache_dir).digest(image, **facts)
 
 
-def test_two_indexes_on_one_folder_keep_what_either_learned(image: Path, cache_dir: Path, tmp_path: Path) -> None:
+def test_two_indexes_on_one_folder_keep_the_digests_of_both(image: Path, cache_dir: Path, tmp_path: Path) -> None:
     other = tmp_path / "b.png"
     other.write_bytes(b"two")
     one, two = DigestIndex(cache_dir), DigestIndex(cache_dir)
@@ -203,7 +203,7 @@ def test_threads_may_share_an_index(cache_dir: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"not a database, but long enough" * 9, b"SQLite format 3\x00" + b"\xff" * 500])
 def test_a_damaged_index_begins_anew(image: Path, cache_dir: Path, content: bytes) -> None:
-    """It used to end every run until somebody deleted it by hand."""
+    """It used to end every run until it was deleted by hand."""
     cache_dir.mkdir()
     (cache_dir / "digests.sqlite").write_bytes(content)
     facts = stat_of(image)
@@ -227,12 +227,12 @@ def test_an_index_that_cannot_be_used_only_costs_time(
     monkeypatch.setattr(module.sqlite3, "connect", locked)
     index.save()
     assert DigestIndex(cache_dir).digest(image, **stat_of(image)) == digest
-    assert (cache_dir / "digests.sqlite").read_bytes() == content, "a locked index belongs to somebody"
+    assert (cache_dir / "digests.sqlite").read_bytes() == content, "a locked index is in use"
     assert len(caplog.records) == 2
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere file names are text")
-def test_a_file_name_that_is_no_text(cache_dir: Path, tmp_path: Path) -> None:
+def test_a_file_name_that_is_not_valid_text(cache_dir: Path, tmp_path: Path) -> None:
     """It used to end the run when the index was written."""
     path = tmp_path / os.fsdecode(b"\xe9t\xe9.png")
     path.write_bytes(b"one")

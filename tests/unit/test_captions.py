@@ -1,4 +1,4 @@
-"""Captions: every text that lies beside an image is read, and the lot is drawn by the seed alone."""
+"""Captions: every text beside an image is read, and the choice depends on the seed alone."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_file_names(name: str, captions: tuple[str, ...]) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="file names are text there")
-def test_a_file_name_that_is_no_utf_8_is_read_like_a_text_file() -> None:
+def test_a_file_name_that_is_not_utf_8_is_read_like_a_text_file() -> None:
     """Half a character in a caption ends the run in the tokenizer."""
     assert read_captions(Path(os.fsdecode("été.png".encode("cp1252"))), "file_name") == ("été",)
 

@@ -1,4 +1,4 @@
-"""The data set of a run: concepts in, examples with placements out, and a plan whose numbers hold."""
+"""The dataset of a run: concepts in, examples with their resize and crop out, and a plan with correct numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules.data.buckets import Size, bucket_sizes, place
+from modules.data.buckets import Size, bucket_sizes, resize_crop_for
 from modules.data.concept import Concept
 from modules.data.dataset import BucketRules, ConceptFacts, Dataset, EpochPlans, Example, build_dataset
 from modules.data.scan import SourceImage
@@ -28,13 +28,13 @@ def build(concepts: list[tuple[Concept, Path]], kind: Kind = "training", rules: 
 # -- from folders
 
 
-def test_a_concept_s_images_with_their_placements(images: Path) -> None:
+def test_a_concept_s_images_with_their_resize_crops(images: Path) -> None:
     dataset = build([(Concept(name="cat", repeats=2.0, loss_weight=0.5), images)])
     assert [e.image.path.name for e in dataset.examples] == [f"{i:03d}.png" for i in range(5)]
     assert dataset.concepts == (ConceptFacts("cat", 2.0, 0.5, 0, 5),)
     sizes = bucket_sizes(64, step_px=16, max_aspect_ratio=2.0, is_bucketing=True)
     assert [e.resize_crops for e in dataset.examples] == [
-        (place(e.image.width_px, e.image.height_px, sizes),) for e in dataset.examples
+        (resize_crop_for(e.image.width_px, e.image.height_px, sizes),) for e in dataset.examples
     ]
     assert dataset.buckets == tuple((e.resize_crops[0].bucket,) for e in dataset.examples)
     assert dataset.num_resolutions == 1
@@ -91,7 +91,7 @@ def test_each_concept_has_its_own_captions_and_sub_folders(tmp_path: Path) -> No
     assert dataset.examples[0].image.captions == ("picture number 0",)
 
 
-def test_what_was_passed_over_is_told(tmp_path: Path, images: Path) -> None:
+def test_skipped_files_are_reported(tmp_path: Path, images: Path) -> None:
     folder = draw_folder(tmp_path / "a", sizes=[(64, 64)])
     (folder / "empty.png").write_bytes(b"")
     dataset = build([(Concept(), folder), (Concept(), images)])
@@ -117,7 +117,7 @@ def test_the_fullest_buckets_first(images: Path) -> None:
     assert list(build([(Concept(), images)]).bucket_counts.values()) == [3, 2]
 
 
-def test_without_broken_ones_the_others_are_renumbered(images: Path, tmp_path: Path) -> None:
+def test_without_damaged_ones_the_others_are_renumbered(images: Path, tmp_path: Path) -> None:
     more = draw_folder(tmp_path / "more", sizes=[(64, 64)] * 3)
     dataset = build([(Concept(name="a", repeats=2.0), images), (Concept(name="b"), more)])
     rest = dataset.without(frozenset({0, 2, 7}))
@@ -160,7 +160,7 @@ def datasets(draw: st.DrawFn) -> Dataset:
         )
         for width, height in shapes:
             image = SourceImage(Path(f"{len(examples)}.png"), width, height, 1, 1, ())
-            examples.append(Example(image, concept, tuple(place(width, height, s) for s in sizes)))
+            examples.append(Example(image, concept, tuple(resize_crop_for(width, height, s) for s in sizes)))
     buckets = tuple(tuple(p.bucket for p in e.resize_crops) for e in examples)
     return Dataset(tuple(examples), tuple(facts), len(resolutions), (), buckets)
 
@@ -207,7 +207,7 @@ def test_an_epoch_is_planned_alike_whenever_it_is_asked_for(dataset: Dataset, ep
 
 
 def test_a_million_epochs_are_counted_without_planning_them(images: Path) -> None:
-    """A broken repeat used to make the check of a long run plan every epoch of it."""
+    """Fractional repeats used to make the check of a long run plan every epoch of it."""
     dataset = build([(Concept(repeats=1.5), images)], rules=BucketRules((64, 96), 32, 2.0, True))
     plan = plans(dataset, batch_size=1, accumulation_steps=1)
     assert plan.total_steps(1_000_000) == 7_500_000

@@ -86,9 +86,9 @@ def test_any_value_is_set_or_is_a_problem_and_then_nothing_changes(path: str, va
         ("training.epochs", 0, "it should be at least 1."),
         ("training.epochs", "many", "'many' does not fit: it should be a whole number."),
         ("training.learning_rate", float("nan"), "nan does not fit"),
-        ("model.family", "flux", "is none of sd"),
+        ("model.family", "flux", "is not one of sd"),
         ("adapter.layers", "some", "'some' does not fit"),
-        ("training.optimizer", {"name": "seven_league"}, "there is no such choice; there are 'adamw', "),
+        ("training.optimizer", {"name": "seven_league"}, "there is no such choice; the choices are 'adamw', "),
         ("data.resolution_px", [], "it should have at least one entry."),
         ("data.resolution_px", [16], "at least 32"),
         ("sampling.every", {"n": 1, "unit": "week"}, "does not fit"),
@@ -96,7 +96,7 @@ def test_any_value_is_set_or_is_a_problem_and_then_nothing_changes(path: str, va
         ("darkroom_version", 1, "does not fit"),
     ],
 )
-def test_what_does_not_fit_is_told_in_a_sentence(path: str, value: Any, words: str) -> None:
+def test_an_invalid_value_is_reported_in_a_sentence(path: str, value: Any, words: str) -> None:
     config, problems = set_path(FULL, path, value)
     assert config is FULL
     assert words in problems[0].message
@@ -130,7 +130,7 @@ def test_a_path_that_is_not_there_is_an_error(path: str) -> None:
         set_path(FULL, path, 1)
 
 
-def test_a_part_the_config_says_nothing_of_has_its_defaults_and_can_be_set() -> None:
+def test_a_part_missing_from_the_config_has_its_defaults_and_can_be_set() -> None:
     assert get_path(Config(), "parts.vae.dtype") == "float32"
     config, problems = set_path(Config(), "parts.vae.dtype", "float16")
     assert problems == []

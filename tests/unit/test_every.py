@@ -31,7 +31,7 @@ def test_due_steps_are_the_multiples(n: int, steps: int) -> None:
 
 @steady
 @given(n=st.fractions(min_value=Fraction(1, 100), max_value=20, max_denominator=100), steps=st.integers(1, 100))
-def test_broken_periods_count_their_multiples(n: Fraction, steps: int) -> None:
+def test_fractional_periods_count_their_multiples(n: Fraction, steps: int) -> None:
     every = Every(n=float(n), unit="epoch")
     for epoch in range(1, steps + 1):
         has_multiple = math.floor(epoch / n) > math.floor((epoch - 1) / n)
@@ -106,6 +106,6 @@ def test_words() -> None:
 @pytest.mark.parametrize(
     "values", [{"n": -1}, {"n": float("nan")}, {"n": float("inf")}, {"unit": "week"}, {"n": 1, "unit": "step", "x": 1}]
 )
-def test_what_is_no_period_is_refused(values: dict[str, object]) -> None:
+def test_an_invalid_period_is_refused(values: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         Every.model_validate(values)

@@ -1,4 +1,4 @@
-"""The records that forms, flags and documents are drawn from."""
+"""The records from which forms, flags and documents are generated."""
 
 from __future__ import annotations
 
@@ -38,7 +38,12 @@ def by_path(path: str) -> FieldRecord:
 
 def test_no_field_of_the_tree_is_without_a_setting() -> None:
     sections: list[type[BaseModel]] = [Config]
-    bare = {"darkroom_version", "remembered", "unknown", "name"}  # the version, the attics, what tells variants apart
+    bare = {
+        "darkroom_version",
+        "remembered",
+        "unknown",
+        "name",
+    }  # the version, the stores of unused values, the name of a variant
     while sections:
         section = sections.pop()
         named = {r.name for r in records_of(section) if "." not in r.path}
@@ -46,13 +51,13 @@ def test_no_field_of_the_tree_is_without_a_setting() -> None:
             if isinstance(info.annotation, type) and issubclass(info.annotation, Section):
                 sections.append(info.annotation)
             else:
-                assert name in named | bare, f"{section.__name__}.{name} says nothing of itself"
+                assert name in named | bare, f"{section.__name__}.{name} has no Setting"
         for record in records_of(section):
             sections += [*record.variants.values(), *([record.item] if record.item else [])]
 
 
 @for_each(ALL, named=lambda r: r.path)
-def test_a_field_says_what_it_is(record: FieldRecord) -> None:
+def test_a_field_describes_itself(record: FieldRecord) -> None:
     assert record.label.strip()
     assert record.label[0].isupper()
     assert record.setting.help.strip().endswith(".")
@@ -61,7 +66,7 @@ def test_a_field_says_what_it_is(record: FieldRecord) -> None:
         assert len(set(record.choices.values())) == len(record.choices), "two choices look alike"
         assert record.default in record.choices
     if record.optional:
-        assert record.setting.empty_means, "an empty entry must say what it means"
+        assert record.setting.empty_means, "an empty entry needs a meaning"
 
 
 @for_each([r for r in ALL if r.kind in ("int", "float")], named=lambda r: r.path)
@@ -170,7 +175,7 @@ def test_choices_have_the_labels_people_see() -> None:
 
 
 def test_a_name_the_registry_does_not_know_is_refused_in_few_words() -> None:
-    with pytest.raises(ValidationError, match="is none of a, b"):
+    with pytest.raises(ValidationError, match="is not one of a, b"):
         Basket(kind="c")
     with pytest.raises(ValidationError) as caught:
         Basket(kind="c" * 100_000)
@@ -181,7 +186,7 @@ def test_a_type_that_no_form_can_show_is_refused() -> None:
     class Odd(Section):
         thing: Annotated[complex, Setting("Thing", "Odd.")] = 1j
 
-    with pytest.raises(TypeError, match="no form can show"):
+    with pytest.raises(TypeError, match="no form supports"):
         records_of(Odd)
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from modules.data.buckets import ResizeCrop, Size, bucket_sizes, place
+from modules.data.buckets import ResizeCrop, Size, bucket_sizes, resize_crop_for
 from modules.data.images import BrokenImageError
 from modules.data.transforms.fit import load_pixels
 from tests.builders.images import draw_image
@@ -34,7 +34,7 @@ def fitted(file: Path, image: Image.Image, resize_crop: ResizeCrop | None = None
     return pixels
 
 
-# -- a picture of the bucket's size
+# -- an image of the bucket's size
 
 
 @pytest.mark.parametrize("kind", ["png", "bmp", "tiff"])
@@ -55,7 +55,7 @@ def test_whatever_size_a_bucket_has(tmp_path_factory: pytest.TempPathFactory, wi
     pixels = np.random.default_rng(width * 31 + height).integers(0, 256, (height, width, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(file)
     sizes = (Size(width, height), Size(height + 1, width + 1))
-    resize_crop = place(width, height, (sizes[0],))
+    resize_crop = resize_crop_for(width, height, (sizes[0],))
     assert resize_crop.is_exact
     assert np.array_equal(load_pixels(file, resize_crop), pixels)
 
@@ -72,21 +72,21 @@ def test_the_middle_is_cut_out(tmp_path: Path) -> None:
 
 def test_scaling_is_pillow_s_lanczos_with_a_gap_of_three(tmp_path: Path) -> None:
     image = draw_image(640, 480, 0)
-    resize_crop = place(640, 480, (Size(64, 48),))
+    resize_crop = resize_crop_for(640, 480, (Size(64, 48),))
     expected = np.asarray(image.resize((64, 48), Image.Resampling.LANCZOS, reducing_gap=3.0))
     assert np.array_equal(fitted(tmp_path / "a.png", image, resize_crop), expected)
 
 
 @pytest.mark.parametrize(("width", "height"), [(8, 8), (20, 10), (3, 50), (1, 1)])
 def test_a_small_image_is_scaled_up_to_cover_its_bucket(tmp_path: Path, width: int, height: int) -> None:
-    resize_crop = place(width, height, (Size(64, 32), Size(32, 64), Size(48, 48)))
+    resize_crop = resize_crop_for(width, height, (Size(64, 32), Size(32, 64), Size(48, 48)))
     pixels = fitted(tmp_path / "small.png", draw_image(width, height, 0), resize_crop)
     assert pixels.shape == (resize_crop.bucket.height_px, resize_crop.bucket.width_px, 3)
 
 
 def test_one_colour_stays_one_colour(tmp_path: Path) -> None:
     """No edge of the scaled image shows."""
-    resize_crop = place(37, 91, (Size(64, 64),))
+    resize_crop = resize_crop_for(37, 91, (Size(64, 64),))
     pixels = fitted(tmp_path / "flat.png", Image.new("RGB", (37, 91), (10, 200, 30)), resize_crop)
     assert np.array_equal(pixels, np.broadcast_to(np.array([10, 200, 30], np.uint8), (64, 64, 3)))
 
@@ -99,7 +99,7 @@ def test_any_image_fills_its_bucket(
     file = tmp_path_factory.getbasetemp() / "any.bmp"
     Image.new("RGB", (width, height), (1, 2, 3)).save(file)
     sizes = bucket_sizes(64, step_px=step, max_aspect_ratio=2.0, is_bucketing=True)
-    resize_crop = place(width, height, sizes)
+    resize_crop = resize_crop_for(width, height, sizes)
     pixels = load_pixels(file, resize_crop)
     assert pixels.shape == (resize_crop.bucket.height_px, resize_crop.bucket.width_px, 3)
     assert (pixels == (1, 2, 3)).all()
@@ -249,7 +249,7 @@ def test_an_animation_is_its_first_image(tmp_path: Path) -> None:
     assert (fitted(tmp_path / "a.png", frames[0], save_all=True, append_images=frames[1:]) == (250, 0, 0)).all()
 
 
-# -- broken
+# -- damaged
 
 
 @pytest.mark.parametrize("kind", ["png", "jpg", "webp", "gif", "tiff"])
@@ -277,4 +277,4 @@ def test_too_little_memory_costs_only_that_image(tmp_path: Path, monkeypatch: py
     draw_image(64, 64, 0).save(tmp_path / "huge.png")
     monkeypatch.setattr(Image.Image, "resize", fail)
     with pytest.raises(BrokenImageError, match=r"huge\.png"):
-        load_pixels(tmp_path / "huge.png", place(64, 64, (Size(32, 32),)))
+        load_pixels(tmp_path / "huge.png", resize_crop_for(64, 64, (Size(32, 32),)))

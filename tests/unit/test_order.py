@@ -1,4 +1,4 @@
-"""The order of an epoch: every showing that was promised, none twice, none dropped, by seed and epoch alone."""
+"""The order of an epoch: every expected sample, none twice, none dropped, determined by seed and epoch alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from modules.data.buckets import Size
 from modules.data.order import (
     AccumulationGroup,
-    Copies,
+    ConceptRepeats,
     SampleIndex,
     groups_of_epoch,
     period_of_epochs,
@@ -25,7 +25,7 @@ SIZES = [Size(64, 64), Size(96, 64), Size(64, 96)]
 repeats_of = st.integers(0, 4).map(float) | st.sampled_from([0.1, 0.25, 0.3, 0.5, 0.7, 1.5, 2.2, 0.333, 1e-300, 0.0001])
 
 
-def shown(copies: list[Copies], epochs: int, *, num_resolutions: int = 1) -> list[SampleIndex]:
+def shown(copies: list[ConceptRepeats], epochs: int, *, num_resolutions: int = 1) -> list[SampleIndex]:
     return [s for e in range(epochs) for s in sample_indices_of_epoch(copies, num_resolutions=num_resolutions, epoch=e)]
 
 
@@ -55,7 +55,7 @@ def accumulation_groups(
 @given(count=st.integers(1, 12), repeats=repeats_of, epochs=st.integers(1, 40))
 def test_every_image_comes_as_often_as_promised(count: int, repeats: float, epochs: int) -> None:
     """Half a repeat of one image used to be none for ever: a half was rounded down each epoch anew."""
-    times = Counter(s.example for s in shown([Copies(0, count, repeats)], epochs))
+    times = Counter(s.example for s in shown([ConceptRepeats(0, count, repeats)], epochs))
     promised = Fraction(repeats).limit_denominator(10_000) * epochs
     for example in range(count):
         assert abs(times[example] - promised) < 1
@@ -66,7 +66,7 @@ def test_every_image_comes_as_often_as_promised(count: int, repeats: float, epoc
 @given(count=st.integers(1, 12), repeats=repeats_of, epoch=st.integers(0, 1000))
 def test_no_epoch_has_an_image_more_often_than_another_but_once(count: int, repeats: float, epoch: int) -> None:
     times = Counter(
-        s.example for s in sample_indices_of_epoch([Copies(0, count, repeats)], num_resolutions=1, epoch=epoch)
+        s.example for s in sample_indices_of_epoch([ConceptRepeats(0, count, repeats)], num_resolutions=1, epoch=epoch)
     )
     counts = [times[i] for i in range(count)]
     assert max(counts) - min(counts) <= 1
@@ -74,7 +74,7 @@ def test_no_epoch_has_an_image_more_often_than_another_but_once(count: int, repe
 
 
 def test_half_of_them_then_the_other_half() -> None:
-    half = [Copies(0, 6, 0.5)]
+    half = [ConceptRepeats(0, 6, 0.5)]
     epochs = [sample_indices_of_epoch(half, num_resolutions=1, epoch=epoch) for epoch in range(3)]
     first, second, third = ([s.example for s in epoch] for epoch in epochs)
     assert first == [0, 1, 2]
@@ -85,24 +85,26 @@ def test_half_of_them_then_the_other_half() -> None:
 def test_a_tenth_is_a_tenth() -> None:
     """As a binary number 0.1 is a little more, and 0.7 a little less."""
     for repeats in (0.1, 0.7, 0.3, 2.9):
-        counts = Counter(s.example for s in shown([Copies(0, 7, repeats)], 1000))
+        counts = Counter(s.example for s in shown([ConceptRepeats(0, 7, repeats)], 1000))
         assert set(counts.values()) == {round(repeats * 1000)}
 
 
-def test_no_repeats_no_showings() -> None:
-    assert shown([Copies(0, 5, 0.0), Copies(5, 0, 3.0)], 5) == []
+def test_no_repeats_no_samples() -> None:
+    assert shown([ConceptRepeats(0, 5, 0.0), ConceptRepeats(5, 0, 3.0)], 5) == []
 
 
 def test_concepts_do_not_disturb_each_other() -> None:
-    alone = [s for s in shown([Copies(3, 4, 1.3)], 9, num_resolutions=2)]
-    together = shown([Copies(0, 3, 2.0), Copies(3, 4, 1.3), Copies(7, 2, 0.5)], 9, num_resolutions=2)
+    alone = [s for s in shown([ConceptRepeats(3, 4, 1.3)], 9, num_resolutions=2)]
+    together = shown(
+        [ConceptRepeats(0, 3, 2.0), ConceptRepeats(3, 4, 1.3), ConceptRepeats(7, 2, 0.5)], 9, num_resolutions=2
+    )
     assert [s for s in together if 3 <= s.example < 7] == alone
 
 
 @steady
 @given(count=st.integers(1, 6), repeats=st.integers(0, 5))
-def test_showings_of_an_epoch_are_all_different(count: int, repeats: int) -> None:
-    sample_indices = sample_indices_of_epoch([Copies(0, count, float(repeats))], num_resolutions=1, epoch=3)
+def test_sample_indices_of_an_epoch_are_all_different(count: int, repeats: int) -> None:
+    sample_indices = sample_indices_of_epoch([ConceptRepeats(0, count, float(repeats))], num_resolutions=1, epoch=3)
     assert len(set(sample_indices)) == len(sample_indices) == count * repeats
     assert {s.repeat for s in sample_indices} == set(range(repeats))
 
@@ -110,9 +112,10 @@ def test_showings_of_an_epoch_are_all_different(count: int, repeats: int) -> Non
 @steady
 @given(count=st.integers(1, 6), repeats=repeats_of, num_resolutions=st.integers(1, 4), epochs=st.integers(1, 30))
 def test_an_image_s_resolutions_take_turns(count: int, repeats: float, num_resolutions: int, epochs: int) -> None:
-    """With half a repeat at two sizes, half of the images used to be learned at one size only, for ever."""
+    """With half a repeat at two sizes, half of the images used to be trained at one size only."""
     times = Counter(
-        (s.example, s.resolution) for s in shown([Copies(0, count, repeats)], epochs, num_resolutions=num_resolutions)
+        (s.example, s.resolution)
+        for s in shown([ConceptRepeats(0, count, repeats)], epochs, num_resolutions=num_resolutions)
     )
     for example in range(count):
         counts = [times[example, r] for r in range(num_resolutions)]
@@ -133,7 +136,7 @@ def test_an_image_s_resolutions_take_turns(count: int, repeats: float, num_resol
 def test_epochs_recur_after_their_period(copies: list[tuple[int, float]], num_resolutions: int, epoch: int) -> None:
     concepts, first = [], 0
     for count, repeats in copies:
-        concepts.append(Copies(first, count, repeats))
+        concepts.append(ConceptRepeats(first, count, repeats))
         first += count
     period = period_of_epochs(concepts, num_resolutions=num_resolutions)
     now, later = (Counter((s.example, s.resolution) for s in sample_indices_of_epoch(concepts, num_resolutions=num_resolutions, epoch=e))  # noqa: E501
@@ -147,12 +150,12 @@ def test_epochs_recur_after_their_period(copies: list[tuple[int, float]], num_re
     num_resolutions=st.integers(1, 3),
     epoch=st.integers(0, 100),
 )
-def test_sizes_are_counted_without_making_the_showings(
+def test_sizes_are_counted_without_creating_the_sample_indices(
     copies: list[tuple[int, float]], num_resolutions: int, epoch: int
 ) -> None:
     concepts, first = [], 0
     for count, repeats in copies:
-        concepts.append(Copies(first, count, repeats))
+        concepts.append(ConceptRepeats(first, count, repeats))
         first += count
     buckets = [[Size(8 * (1 + (e + r) % 3), 8) for r in range(num_resolutions)] for e in range(first)]
     made = Counter(
@@ -173,7 +176,7 @@ def test_sizes_are_counted_without_making_the_showings(
 def test_none_is_dropped_and_batches_are_of_one_size(
     count: int, repeats: int, batch_size: int, accumulation: int, seed: int, epoch: int
 ) -> None:
-    sample_indices = sample_indices_of_epoch([Copies(0, count, float(repeats))], num_resolutions=2, epoch=epoch)
+    sample_indices = sample_indices_of_epoch([ConceptRepeats(0, count, float(repeats))], num_resolutions=2, epoch=epoch)
     plan = accumulation_groups(
         sample_indices, batch_size=batch_size, accumulation_steps=accumulation, run_seed=seed, epoch=epoch
     )
@@ -189,7 +192,7 @@ def test_none_is_dropped_and_batches_are_of_one_size(
 
 
 def test_the_order_is_a_function_of_seed_and_epoch() -> None:
-    sample_indices = sample_indices_of_epoch([Copies(0, 30, 1.0)], num_resolutions=1, epoch=0)
+    sample_indices = sample_indices_of_epoch([ConceptRepeats(0, 30, 1.0)], num_resolutions=1, epoch=0)
     again = accumulation_groups(sample_indices, run_seed=5, epoch=3)
     assert accumulation_groups(sample_indices, run_seed=5, epoch=3) == again
     assert accumulation_groups(sample_indices, run_seed=6, epoch=3) != again
@@ -198,7 +201,7 @@ def test_the_order_is_a_function_of_seed_and_epoch() -> None:
 
 def test_images_meet_others_from_epoch_to_epoch() -> None:
     """Not only the batches are shuffled, but also who is in them."""
-    sample_indices = sample_indices_of_epoch([Copies(0, 30, 1.0)], num_resolutions=1, epoch=0)
+    sample_indices = sample_indices_of_epoch([ConceptRepeats(0, 30, 1.0)], num_resolutions=1, epoch=0)
     partners = {
         frozenset(s.example for s in batch)
         for epoch in range(10)
@@ -210,7 +213,7 @@ def test_images_meet_others_from_epoch_to_epoch() -> None:
 
 def test_the_order_stays_what_it_is() -> None:
     """A run is resumed by a later version of the program, too."""
-    sample_indices = sample_indices_of_epoch([Copies(0, 8, 1.0)], num_resolutions=1, epoch=2)
+    sample_indices = sample_indices_of_epoch([ConceptRepeats(0, 8, 1.0)], num_resolutions=1, epoch=2)
     plan = accumulation_groups(sample_indices, run_seed=42, epoch=2)
     order = [[[s.example for s in batch] for batch in group] for group in plan]
     assert order == [
@@ -221,5 +224,5 @@ def test_the_order_stays_what_it_is() -> None:
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 10**6])
-def test_an_epoch_without_showings_has_no_windows(epoch: int) -> None:
+def test_an_epoch_without_samples_has_no_accumulation_groups(epoch: int) -> None:
     assert accumulation_groups([], epoch=epoch) == ()

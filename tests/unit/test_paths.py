@@ -40,7 +40,7 @@ def test_the_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     assert from_caller("~/images") == tmp_path / "images"
 
 
-def test_the_home_of_nobody_is_a_name_like_any_other() -> None:
+def test_the_home_of_an_unknown_user_is_an_ordinary_name() -> None:
     """It used to raise RuntimeError in the middle of a check."""
     assert from_root("~no such user/x") == PROGRAM_ROOT / "~no such user" / "x"
     assert from_caller("~no such user/x") == Path.cwd() / "~no such user" / "x"

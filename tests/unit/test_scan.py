@@ -88,7 +88,7 @@ def test_every_suffix_in_any_case(tmp_path: Path, suffix: str) -> None:
     assert result.skipped == ()
 
 
-def test_a_wrong_suffix_is_no_matter(tmp_path: Path) -> None:
+def test_a_wrong_suffix_does_not_matter(tmp_path: Path) -> None:
     draw_image(24, 16, 0).save(tmp_path / "really a png.jpg", format="PNG")
     assert names(scan(tmp_path)) == ["really a png.jpg"]
 
@@ -124,9 +124,9 @@ def test_what_is_passed_over_is_named_with_a_reason(tmp_path: Path) -> None:
         "._1.jpg": "a hidden file",
         ".hidden.png": "a hidden file",
         "empty.png": "an empty file",
-        "page.jpg": "no image that can be read",
-        "text.png": "no image that can be read",
-        "truncated.png": "cannot be read (the file ends in the midst of the image)",
+        "page.jpg": "not a readable image",
+        "text.png": "not a readable image",
+        "truncated.png": "cannot be read (the file ends in the middle of the image)",
     }
 
 
@@ -191,7 +191,7 @@ def test_a_damaged_file_is_scanned_without_harm(
     file = folder / f"damaged.{kind}"
     file.write_bytes(content[: data.draw(st.integers(1, len(content)))])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Image, "MAX_IMAGE_PIXELS", 100_000)  # a damaged header may ask for all the memory there is
+        patch.setattr(Image, "MAX_IMAGE_PIXELS", 100_000)  # a damaged header may request all memory
         result = scan(folder)
         assert len(result.images) + len(result.skipped) == 1
         try:
@@ -212,7 +212,7 @@ def test_a_damaged_file_is_scanned_without_harm(
 def test_whatever_pillow_raises_costs_only_that_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """A broken AVIF raises RuntimeError, and a broken JPEG now and then struct.error: either ended the whole scan."""
+    """A damaged AVIF raises RuntimeError, and a damaged JPEG sometimes struct.error: either ended the whole scan."""
     for name in ("a.png", "b.png"):
         draw_image(8, 8, 0).save(tmp_path / name)
     real_open = Image.open

@@ -26,11 +26,11 @@ from modules.system.secrets import (
     CloudSecrets,
     HubAccess,
     Secrets,
-    fault_of,
     from_json,
     guard,
     hub_access,
     secret,
+    secret_error,
     set_names,
     to_json,
     with_secret,
@@ -100,7 +100,7 @@ def test_what_is_written_is_read(values: dict[str, str]) -> None:
 )
 def test_any_data_is_read_and_what_is_not_known_is_kept(data: dict[str, Any]) -> None:
     secrets, odd = from_json(data)
-    assert all(fault_of(name, secret(secrets, name)) == "" for name in SECRET_NAMES)
+    assert all(secret_error(name, secret(secrets, name)) == "" for name in SECRET_NAMES)
     assert not set(odd) & set(set_names(secrets))
     written = to_json(secrets)
     assert from_json(written) == (secrets, [])
@@ -123,8 +123,8 @@ def test_any_data_is_read_and_what_is_not_known_is_kept(data: dict[str, Any]) ->
         ("cloud.password", "any thing", True),
     ],
 )
-def test_what_can_be_no_token_is_told_without_showing_it(name: str, value: str, is_fine: bool) -> None:
-    fault = fault_of(name, value)
+def test_an_invalid_token_is_reported_without_showing_it(name: str, value: str, is_fine: bool) -> None:
+    fault = secret_error(name, value)
     assert (fault == "") == is_fine
     assert value not in fault
 
@@ -164,7 +164,7 @@ def test_the_file_is_the_owners_alone_from_its_first_byte(monkeypatch: pytest.Mo
 
 
 @posix
-def test_a_file_open_to_others_is_told_and_mended_by_the_next_save() -> None:
+def test_a_file_readable_by_others_is_reported_and_fixed_by_the_next_save() -> None:
     save_secrets(FULL)
     secrets_file().chmod(0o644)
     loaded = load_secrets()
@@ -244,7 +244,7 @@ def test_a_value_of_another_kind_is_left_out_and_said() -> None:
     assert "hf_inalist" not in str(problem)
 
 
-def test_a_missing_file_is_no_secrets() -> None:
+def test_a_missing_file_means_no_secrets() -> None:
     loaded = load_secrets()
     assert (loaded.secrets, loaded.problems) == (Secrets(), ())
     assert not secrets_file().parent.exists()
@@ -267,7 +267,7 @@ def test_onetrainers_file_and_old_config_are_taken_over(tmp_path: Path) -> None:
 )
 def test_a_file_without_any_is_a_sentence(tmp_path: Path, content: str) -> None:
     (tmp_path / "file.json").write_text(content)
-    with pytest.raises(DarkroomError, match="holds no tokens"):
+    with pytest.raises(DarkroomError, match="contains no tokens"):
         import_secrets(tmp_path / "file.json", FULL)
     with pytest.raises(DarkroomError, match="cannot be read"):
         import_secrets(tmp_path / "nowhere.json", FULL)
@@ -290,12 +290,12 @@ def test_a_file_without_any_is_a_sentence(tmp_path: Path, content: str) -> None:
     ],
     ids=str,
 )
-def test_a_config_takes_none_over_and_says_where_they_can_be_taken(tree: dict[str, Any]) -> None:
+def test_a_config_imports_none_and_names_the_command_that_does(tree: dict[str, Any]) -> None:
     """What is not known is kept in the config, and so was a token."""
     loaded = decode(tree)
     assert "hf_planted01" not in json.dumps(encode(loaded.config))
     assert not [p for p in loaded.problems if "hf_planted01" in str(p)]
-    [note, *_] = [p for p in loaded.problems if "not taken over into configs" in p.message]
+    [note, *_] = [p for p in loaded.problems if "not imported into configs" in p.message]
     assert note.severity == "info"
     assert "secrets import FILE" in note.advice
 
@@ -320,7 +320,7 @@ def test_what_opens_a_cloud_machine_is_not_kept_with_its_settings(kept_under: st
     text = json.dumps(encode(loaded.config))
     assert "A100" in text
     assert "planted01" not in text
-    said = [p for p in loaded.problems if "not taken over into configs" in p.message]
+    said = [p for p in loaded.problems if "not imported into configs" in p.message]
     assert len(said) >= len(planted) + 1
     assert not [p for p in said if "planted01" in str(p)]
 
@@ -331,7 +331,7 @@ def test_no_setting_of_ours_has_the_name_of_a_secret() -> None:
 
 
 @given(st.recursive(st.none() | st.text(max_size=9), lambda v: st.lists(v) | st.dictionaries(st.text(), v)))
-def test_what_is_no_secret_stays(value: Any) -> None:
+def test_values_that_are_not_secret_stay(value: Any) -> None:
     tree = {"outer": value}
     kept, notes = without_secrets(tree)
     assert kept == tree or notes or "secret" in str(tree).lower()
@@ -418,10 +418,10 @@ def test_log_lines_and_tracebacks_hold_none() -> None:
         raise ValueError("with hf_inTheLog0123 in it")
     except ValueError:
         logger.exception("asked with %s", "hf_inTheLog0123")
-    told = stream.getvalue()
-    assert "hf_inTheLog0123" not in told
-    assert told.count(MASK) == 3  # the message, the line of code, the error
-    assert "Traceback" in told
+    output = stream.getvalue()
+    assert "hf_inTheLog0123" not in output
+    assert output.count(MASK) == 3  # the message, the line of code, the error
+    assert "Traceback" in output
 
 
 # -- the hub
@@ -453,7 +453,7 @@ def hub_error(kind: str, code: int) -> Exception:
 @pytest.mark.parametrize(
     ("kind", "code", "said"),
     [
-        ("GatedRepoError", 403, "accepted its terms"),
+        ("GatedRepoError", 403, "accept its terms"),
         ("RepositoryNotFoundError", 401, "is private and needs a token"),
         ("HfHubHTTPError", 401, "did not accept the token"),
         ("HfHubHTTPError", 403, "did not accept the token"),
@@ -461,7 +461,7 @@ def hub_error(kind: str, code: int) -> Exception:
     ],
 )
 @pytest.mark.parametrize("is_wrapped", [False, True])
-def test_a_repository_that_needs_a_token_says_where_to_enter_it(
+def test_a_repository_that_needs_a_token_names_where_to_enter_it(
     monkeypatch: pytest.MonkeyPatch, kind: str, code: int, said: str, is_wrapped: bool
 ) -> None:
     from huggingface_hub.errors import LocalEntryNotFoundError
@@ -481,8 +481,8 @@ def test_a_repository_that_needs_a_token_says_where_to_enter_it(
     assert hub.tokens == ["hf_secretvalue"]
     assert "hf_secretvalue" not in str(caught.value)
     if code != 500:
-        assert "the token that is stored here" in caught.value.message
-        assert "Tokens… in the menu of presets" in caught.value.advice
+        assert "the token stored in Darkroom" in caught.value.message
+        assert "Tokens… in the presets menu" in caught.value.advice
 
 
 # -- the command line
@@ -500,24 +500,24 @@ def test_secrets_are_set_listed_removed_and_imported(
     listed = capsys.readouterr().out
     assert "hf_fromStdin01" not in listed
     assert [line.split()[1] for line in listed.splitlines() if line.startswith(SECRET_NAMES)] == ["set", *"-------"]
-    assert "the token that is stored here" in listed
+    assert "the token stored in Darkroom" in listed
     (tmp_path / "theirs.json").write_text('{"secrets": {"huggingface_token": "hf_theirs0001", "cloud": {"id": "pod"}}}')
     assert main(["secrets", "import", str(tmp_path / "theirs.json")]) == 0
     assert load_secrets().secrets == Secrets("hf_theirs0001", CloudSecrets(id="pod"))
     assert main(["secrets", "remove", "huggingface_token"]) == 0
     assert load_secrets().secrets == Secrets(cloud=CloudSecrets(id="pod"))
     assert main(["secrets", "remove", "huggingface_token"]) == 0
-    told = capsys.readouterr()
-    assert "was not set" in told.out
-    assert "hf_" not in told.out + told.err
+    output = capsys.readouterr()
+    assert "was not set" in output.out
+    assert "hf_" not in output.out + output.err
 
 
 @pytest.mark.parametrize(
     ("arguments", "typed", "said"),
     [
         (["set", "huggingface_token", "hf_onTheLine01"], "", "stays in the shell's history"),
-        (["set", "huggingface_token"], "\n", "No value was entered"),
-        (["set", "huggingface_token"], "two words\n", "one word"),
+        (["set", "huggingface_token"], "\n", "Nothing was given"),
+        (["set", "huggingface_token"], "two words\n", "no spaces"),
         (["set", "cloud.port"], "many\n", "from 1 to 65535"),
         (["import", "nowhere.json"], "", "cannot be read"),
     ],
@@ -531,9 +531,9 @@ def test_a_wrong_command_is_a_sentence(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(typed))
     assert main(["secrets", *arguments]) == 2
-    told = capsys.readouterr()
-    assert said in told.err
-    assert "hf_onTheLine01" not in told.err + told.out
+    output = capsys.readouterr()
+    assert said in output.err
+    assert "hf_onTheLine01" not in output.err + output.out
     assert not secrets_file().exists()
 
 

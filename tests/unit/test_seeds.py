@@ -45,7 +45,7 @@ def test_neighbours_are_far_apart() -> None:
     ],
 )
 def test_the_seeds_stay_what_they_are(arguments: tuple[int, str, int], seed: int) -> None:
-    """Else a run resumed after an update would draw other noise."""
+    """Otherwise a run resumed after an update would get other noise."""
     assert derive_seed(*arguments) == seed
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from PIL import Image
 
 from modules.config.sections.evaluation import SamplePrompt, Sampling
-from modules.memory.guard import PlacementFault
+from modules.memory.guard import PlacementError
 from modules.system.atomic import atomic_file
 from modules.system.paths import safe_name
 from trainer.callbacks.dry_run import DryRunComplete, discarded_write
@@ -73,7 +73,7 @@ class SamplingCallback:
         try:
             with self._evaluation.active():
                 images = self._image_sampler.sample([p for _, p in prompts], on_step=progress.next)
-        except PlacementFault:
+        except PlacementError:
             raise
         except (RuntimeError, ValueError) as error:
             reason = next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_caller, secrets_file
-from modules.system.secrets import SECRET_FIELDS, SECRET_NAMES, Secrets, fault_of, hub_access, secret, with_secret
+from modules.system.secrets import SECRET_FIELDS, SECRET_NAMES, Secrets, hub_access, secret, secret_error, with_secret
 from modules.system.secrets_file import import_secrets, load_secrets, save_secrets
 from trainer.cli import Verb
 from trainer.cli.options import describe
@@ -36,7 +36,7 @@ def _set(options: argparse.Namespace) -> int:
     value = getpass.getpass(f"{options.name}: ") if sys.stdin.isatty() else sys.stdin.readline()
     if not value.strip():
         raise DarkroomError("No value was entered.", advice=f"To remove it: secrets remove {options.name}.")
-    if error := fault_of(options.name, value):
+    if error := secret_error(options.name, value):
         raise DarkroomError(error)
     _save(with_secret(_stored(), options.name, value))
     sys.stdout.write(f"{options.name} is set.\n")

@@ -45,7 +45,7 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         batch_size=config.training.batch_size,
         accumulates=config.training.accumulation_steps > 1,
         optimizer=config.training.optimizer,
-        keeps_copies=config.training.low_precision_updates == "master",
+        has_master_weights=config.training.low_precision_updates == "master",
         average=_AVERAGES[config.training.ema.mode],
         encodes_in_training=not config.data.latent_cache,
         samples=samples,
@@ -132,7 +132,7 @@ def _on_device(config: Config, *, has_samples: bool) -> dict[Phase, frozenset[st
         "encoding captions": (phases.CACHE_CAPTIONS, facts.has_text_cache),
         "training": (phases.TRAIN, True),
         "validating": (phases.VALIDATE, not config.validation.every.is_never),
-        "painting samples": (phases.SAMPLE_DENOISE, has_samples),
+        "sampling": (phases.SAMPLE_DENOISE, has_samples),
         "decoding samples": (phases.SAMPLE_DECODE, has_samples),
     }
     everything = frozenset(p.name for p in spec.parts)

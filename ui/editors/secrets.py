@@ -10,9 +10,9 @@ from modules.system.secrets import (
     SECRET_FIELDS,
     SecretField,
     Secrets,
-    fault_of,
     hub_access,
     secret,
+    secret_error,
     with_secret,
 )
 from modules.system.secrets_file import import_secrets, load_secrets, save_secrets
@@ -80,7 +80,7 @@ class SecretsDialog(Dialog):
             variable.set(secret(secrets, name))
 
     def _save(self) -> bool:
-        errors = {name: fault_of(name, variable.get()) for name, variable in self._variables.items()}
+        errors = {name: secret_error(name, variable.get()) for name, variable in self._variables.items()}
         for name, error_text in errors.items():
             self.entries[name].mark_invalid(bool(error_text))
         if any(errors.values()):

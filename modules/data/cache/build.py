@@ -1,6 +1,6 @@
-"""Building the caches: generators that encode one entry at a time, so that whoever drives them can stop anywhere.
+"""Building the caches: generators that encode one entry at a time, so that the caller can stop anywhere.
 
-What is there already is not built again; a build that was stopped goes on where it was.
+Existing entries are not rebuilt; an interrupted build resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from modules.data.transforms.fit import Pixels, load_pixels
 
 @dataclass(frozen=True, slots=True)
 class ImageJob:
-    """An image to encode, under the key its latents will have."""
+    """An image to encode, and the key of its latents."""
 
     key: str
     path: Path
@@ -29,14 +29,14 @@ class ImageJob:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """One entry is done. `problem` says why it could not be; then there is no entry."""
+    """One entry is done. `problem` explains why it could not be built; then there is no entry."""
 
     key: str
     problem: str = ""
 
 
 def missing_images(jobs: Iterable[ImageJob], store: CacheStore) -> list[ImageJob]:
-    """Return the jobs without an entry, each key once, in their order."""
+    """Return the jobs without an entry, each key once, in order."""
     return list({j.key: j for j in jobs if not store.has(j.key)}.values())
 
 
@@ -60,7 +60,7 @@ def build_images(
                 yield Built(job.key, f"{job.path} cannot be decoded ({error})")
                 continue
             if not bool(latents_1CHW.isfinite().all()):
-                yield Built(job.key, f"{job.path} gives latents that are not numbers")
+                yield Built(job.key, f"{job.path} gives NaN or infinite latents")
                 continue
             store.write(job.key, {"latents": latents_1CHW[0]})
             yield Built(job.key)
@@ -84,7 +84,7 @@ def to_tensor(pixels_PP3: Pixels) -> torch.Tensor:
 def _ahead(
     jobs: Sequence[ImageJob], submit: Callable[[ImageJob], Future[Pixels]], count: int
 ) -> Iterator[tuple[ImageJob, Future[Pixels]]]:
-    """Yield each job with its result under way, `count` of them submitted ahead."""
+    """Yield each job with its pending result, `count` of them submitted ahead."""
     source = iter(jobs)
     waiting = [(j, submit(j)) for j in islice(source, count)]
     try:

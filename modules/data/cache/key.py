@@ -1,6 +1,6 @@
-"""Cache keys: a hash over everything that decides an entry's content, and nothing else. Torch-free.
+"""Cache keys: a hash over everything that determines an entry's content, and nothing else. Torch-free.
 
-Change one ingredient and exactly the entries that hang on it have another key; change anything else and none has.
+Changing one ingredient changes the keys of exactly the entries that depend on it; any other change affects none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = logging.getLogger("darkroom.cache")
 
 
 def image_key(*, digest: str, width_px: int, height_px: int, resize_crop: ResizeCrop, encoder: str) -> str:
-    """Return the key of an image's latents. `encoder` stands for the VAE's weights, dtype and TF32."""
+    """Return the key of an image's latents. `encoder` identifies the VAE's weights, dtype and TF32."""
     return _hash(
         "latents",
         {
@@ -39,7 +39,7 @@ def image_key(*, digest: str, width_px: int, height_px: int, resize_crop: Resize
 
 
 def caption_key(*, caption: str, encoder: str) -> str:
-    """Return the key of a caption's text states. `encoder` stands for weights, dtypes, tokenizer and clip skip."""
+    """Return the key of a caption's text embeddings. `encoder` identifies weights, dtypes, tokenizer and clip skip."""
     return _hash("text", {"caption": caption, "encoder": encoder})
 
 
@@ -49,10 +49,10 @@ def _hash(kind: str, ingredients: dict[str, object]) -> str:
 
 
 class DigestIndex:
-    """The digests of image files, remembered by path, size and modification time, so that none is read twice.
+    """The digests of image files, stored by path, size and modification time, so that no file is read twice.
 
-    Lives in one SQLite file of the cache folder; runs side by side may share it. It only saves time: where it cannot
-    be read it begins anew, and where it cannot be written the run goes on without.
+    Stored in one SQLite file in the cache folder; concurrent runs may share it. It only saves time: an unreadable index
+    is started anew, and where it cannot be written the run continues without it.
     """
 
     def __init__(self, cache_dir: Path) -> None:
@@ -67,7 +67,7 @@ class DigestIndex:
 
         Raises OSError where it cannot be read.
         """
-        name = os.fsencode(path).decode("utf-8", errors="backslashreplace")  # SQLite takes nothing but UTF-8
+        name = os.fsencode(path).decode("utf-8", errors="backslashreplace")  # SQLite only accepts UTF-8
         known = self._known.get(name)
         if known is not None and not verify and known[:2] == (size_bytes, mtime_ns):
             return known[2]
@@ -78,7 +78,7 @@ class DigestIndex:
         return digest
 
     def save(self) -> None:
-        """Write what was learned since the last save."""
+        """Write the digests added since the last save."""
         with self._lock:
             rows, self._fresh = [(name, *facts) for name, facts in self._fresh.items()], {}
         if not rows:
@@ -87,16 +87,16 @@ class DigestIndex:
             with closing(self._connect()) as database, database:
                 database.executemany("INSERT OR REPLACE INTO digests VALUES (?, ?, ?, ?)", rows)
         except sqlite3.Error as error:
-            logger.warning("The digests of images cannot be kept in %s: %s", self._file, error)
+            logger.warning("The image digests cannot be saved in %s: %s", self._file, error)
 
     def _read(self) -> dict[str, tuple[int, int, str]]:
         try:
             return self._rows()
-        except sqlite3.OperationalError as error:  # locked for long, or not to be written
-            logger.warning("The digests of images in %s cannot be used: %s", self._file, error)
+        except sqlite3.OperationalError as error:  # locked for too long, or not writable
+            logger.warning("The image digests in %s cannot be used: %s", self._file, error)
             return {}
-        except sqlite3.DatabaseError as error:  # no database, or a damaged one
-            logger.warning("%s is damaged and begins anew: %s", self._file, error)
+        except sqlite3.DatabaseError as error:  # not a database, or a damaged one
+            logger.warning("%s is damaged and is started anew: %s", self._file, error)
             self._file.unlink()
             return self._rows()
 

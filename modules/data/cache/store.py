@@ -1,4 +1,4 @@
-"""Cache entries on disk: safetensors files in fan-out folders, each with a checksum, written whole or not at all."""
+"""Cache entries on disk: safetensors files in fan-out folders, each with a checksum, written atomically."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 
 class BrokenEntryError(Exception):
-    """A cache entry is not what was written: truncated, altered, or of another format."""
+    """A cache entry is not as it was written: truncated, altered, or of another format."""
 
 
 class CacheStore:
@@ -23,15 +23,15 @@ class CacheStore:
         self.folder = folder
 
     def path(self, key: str) -> Path:
-        """Return where an entry of that key lies or would lie."""
+        """Return the path of the entry with that key, whether or not it exists."""
         return self.folder / key[:2] / f"{key}.safetensors"
 
     def has(self, key: str) -> bool:
-        """Return whether there is an entry; its content is looked at only when it is read."""
+        """Return whether there is an entry; its content is only checked when it is read."""
         return self.path(key).is_file()
 
     def write(self, key: str, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Write an entry under a temporary name and rename it, so that no half entry can ever be read."""
+        """Write an entry under a temporary name and rename it, so that a partial entry is never read."""
         path = self.path(key)
         path.parent.mkdir(parents=True, exist_ok=True)
         plain = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
@@ -46,7 +46,7 @@ class CacheStore:
         """Return an entry's tensors, memory-mapped. Raises BrokenEntryError where it is missing or damaged."""
         try:
             with safe_open(self.path(key), framework="pt") as file:
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
                 checksum = (file.metadata() or {}).get("checksum")
         except (OSError, SafetensorError) as error:
             raise BrokenEntryError(f"{self.path(key)}: {error}") from error
@@ -68,7 +68,7 @@ def _checksum(tensors: Mapping[str, torch.Tensor]) -> str:
 
 
 def weights_fingerprint(module: torch.nn.Module) -> str:
-    """Return a hash of all of a module's weights, their names, shapes and dtypes; the module is on the processor."""
+    """Return a hash of all of a module's weights, their names, shapes and dtypes; the module must be on the CPU."""
     digest = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(module.state_dict().items()):
         digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())

@@ -1,1 +1,1 @@
-"""From a file to pixels of the size that is trained at."""
+"""From an image file to pixels of the training size."""

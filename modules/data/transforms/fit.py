@@ -1,4 +1,4 @@
-"""Decoding an image and fitting it into its bucket. Torch-free."""
+"""Decoding an image and resizing and cropping it to its bucket. Torch-free."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from PIL import Image
 from modules.data.buckets import ResizeCrop
 from modules.data.images import opened, upright
 
-# Part of every cache key: raise it when the pixels of the same image would come out differently.
+# Part of every cache key: increase it when the pixels of the same image would change.
 RESAMPLER = "pillow-lanczos-reducing-2"
 
 Pixels = NDArray[np.uint8]
 
 
 def load_pixels(path: Path, resize_crop: ResizeCrop) -> Pixels:
-    """Return the image as its bucket shows it: uint8, (height, width, 3).
+    """Return the image at its bucket's size: uint8, (height, width, 3).
 
-    Turned as its EXIF data says, transparent places white, scaled with Lanczos, cut in the middle. A picture of the
-    bucket's own size is passed through untouched. Raises BrokenImageError, an OSError, where it cannot be decoded.
+    Rotated to its EXIF orientation, transparency on white, resized with Lanczos, center-cropped. An image that already
+    has the bucket's size is not resampled. Raises BrokenImageError, an OSError, where it cannot be decoded.
     """
     wanted = (resize_crop.scaled.width_px, resize_crop.scaled.height_px)
     left, top = resize_crop.crop_left_px, resize_crop.crop_top_px
@@ -35,7 +35,7 @@ def load_pixels(path: Path, resize_crop: ResizeCrop) -> Pixels:
 
 
 def flattened(image: Image.Image) -> Image.Image:
-    """Return a picture of any mode as RGB, transparent places white."""
+    """Return an image of any mode as RGB, transparency on white."""
     if image.mode.startswith("I;16") or image.mode in ("I", "F"):
         image = _eight_bits(image)
     if image.has_transparency_data:
@@ -46,7 +46,7 @@ def flattened(image: Image.Image) -> Image.Image:
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """Return a grey image of more than 8 bits as one of 8. Numbers of 32 bits carry no range: it is guessed."""
+    """Return a grayscale image of more than 8 bits as 8-bit. 32-bit values have no fixed range: it is guessed."""
     values = np.nan_to_num(np.asarray(image, dtype=np.float32))
     most = float(values.max())
     if image.mode.startswith("I;16") or most > 255:

@@ -1,1 +1,1 @@
-"""The loss weightings, one record each, with their formulas. Torch-free: tensors bring their own methods."""
+"""The loss weightings, one record each, with their formulas. Torch-free: they only call methods of their tensors."""

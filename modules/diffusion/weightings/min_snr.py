@@ -1,4 +1,4 @@
-"""Min-SNR-gamma: nearly clean timesteps count less (Hang et al. 2023)."""
+"""Min-SNR-gamma: reduces the weight of nearly clean timesteps (Hang et al. 2023)."""
 
 from __future__ import annotations
 

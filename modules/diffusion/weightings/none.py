@@ -1,4 +1,4 @@
-"""No weighting: the losses of all timesteps count alike."""
+"""No weighting: all timesteps have the same weight."""
 
 from __future__ import annotations
 

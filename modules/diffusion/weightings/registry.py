@@ -20,5 +20,5 @@ WEIGHTINGS: Mapping[str, WeightingSpec] = {
 
 
 def weighting_labels() -> Mapping[str, str]:
-    """Return the weightings' names with the labels people know them by."""
+    """Return the weightings' names with their labels."""
     return {name: spec.label for name, spec in WEIGHTINGS.items()}

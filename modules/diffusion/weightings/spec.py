@@ -1,4 +1,4 @@
-"""What a loss weighting's record holds. Torch-free."""
+"""The record of a loss weighting. Torch-free."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WeightingSpec:
-    """A loss weighting. `help` is a sentence for its list, empty where there is nothing to explain.
+    """A loss weighting. `help` is a sentence for its list, empty where none is needed.
 
-    `weights(process, timesteps, gamma)` returns the factors of the losses at these timesteps, shape (B,), or None where
-    all count alike; a weighting without the function is in old configs and not supported yet. `uses_gamma` says that
-    the setting of that name matters to it.
+    `weights(process, timesteps, gamma)` returns the loss weights of these timesteps, shape (B,), or None where all are
+    equal; a weighting without the function occurs in old configs and is not supported yet. `uses_gamma` marks a
+    weighting that depends on the gamma setting.
     """
 
     name: str

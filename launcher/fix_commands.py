@@ -1,4 +1,4 @@
-"""The commands that mend a machine, by its package manager."""
+"""The commands that fix a problem on this machine, for its package manager."""
 
 import os
 import shlex
@@ -44,7 +44,7 @@ _XVFB = {
 
 
 class Machine(NamedTuple):
-    """What decides how a command reads: the package manager and whether we are root."""
+    """The package manager and whether we are root: these determine the command."""
 
     manager: str | None
     is_root: bool
@@ -66,7 +66,7 @@ class Machine(NamedTuple):
 
 
 def quote(path: Path | str) -> str:
-    """The path as one word of a command line."""
+    """The path quoted for a command line."""
     text = str(path)
     if sys.platform == "win32":
         return f'"{text}"' if " " in text else text
@@ -74,7 +74,7 @@ def quote(path: Path | str) -> str:
 
 
 def tkinter_command(machine: Machine, python: Path, version: tuple[int, int], conda: Path | None) -> str:
-    """How to give this Python its tkinter; `conda` is the prefix of a conda environment."""
+    """The command that adds tkinter to this Python; `conda` is the prefix of a conda environment."""
     if conda is not None:
         return f"conda install -p {quote(conda)} tk"
     if ".pyenv" in python.parts:
@@ -86,18 +86,18 @@ def tkinter_command(machine: Machine, python: Path, version: tuple[int, int], co
 
 
 def venv_command(machine: Machine, python: Path, version: tuple[int, int]) -> str:
-    """How to give this Python its venv and ensurepip."""
+    """The command that adds venv and ensurepip to this Python."""
     command = machine.install(_VENV, None if _is_default(python, version) else version)
     return command or f"(get Python 3.{version[1]} from {DOWNLOADS})"
 
 
 def xvfb_command(machine: Machine) -> str:
-    """How to get a virtual display."""
+    """The command that installs a virtual display."""
     return machine.install(_XVFB) or "(install Xvfb from your system's packages)"
 
 
 def _is_default(python: Path, version: tuple[int, int]) -> bool:
-    """Whether this is the distribution's own python3, whose add-ons carry no version in their names."""
+    """Whether this is the distribution's default python3, whose packages have no version in their names."""
     system = Path("/usr/bin/python3")
     return python in (system, Path(f"/usr/bin/python3.{version[1]}")) and system.resolve().name in (
         "python3",

@@ -1,4 +1,4 @@
-"""Every way to fail is provoked, and ends as its one sentence with the command that mends it."""
+"""Every failure is provoked, and ends with its one message and the command that fixes it."""
 
 import errno
 import os
@@ -10,9 +10,9 @@ from typing import NamedTuple
 import pytest
 
 from launcher import display, install, marker
-from launcher.environment import Environment, create, write_errors_told
+from launcher.environment import Environment, create, write_errors_as_failures
+from launcher.fix_commands import Machine
 from launcher.interpreter import Interpreter
-from launcher.mending import Machine
 from launcher.messages import Failure, Sentence
 from launcher.progress import Progress
 from tests.launcher import fake_pip
@@ -90,7 +90,7 @@ def test_active_environment_whose_packages_do_not_go_together(project: Project) 
 def test_active_environment_that_is_locked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "EXTERNALLY-MANAGED").touch()
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
-    monkeypatch.setattr("sys.base_prefix", sys.prefix)  # a conda environment is none of Python's virtual ones
+    monkeypatch.setattr("sys.base_prefix", sys.prefix)  # a conda environment is not a virtual environment
     with pytest.raises(Failure, match="conda create -n darkroom") as failure:
         install.ensure(job(tmp_path, Environment("conda", tmp_path)))
     assert failure.value.sentence is Sentence.ACTIVE_MANAGED
@@ -183,7 +183,7 @@ def test_pip_may_not_write(project: Project) -> None:
     assert project.start("check", active=env).failed_with(Sentence.ACTIVE_READ_ONLY, str(env.prefix), "deactivate")
 
 
-class SystemError_(NamedTuple):  # noqa: N801 - what the system says, and what a person reads
+class SystemError_(NamedTuple):  # noqa: N801 - the system's error, and the message for it
     code: int
     sentence: Sentence
 
@@ -198,7 +198,7 @@ class SystemError_(NamedTuple):  # noqa: N801 - what the system says, and what a
 )
 def test_system_that_will_not_write(case: SystemError_, tmp_path: Path) -> None:
     """Simulated, since root may write everywhere."""
-    with pytest.raises(Failure) as failure, write_errors_told(Environment("project", tmp_path / ".venv")):
+    with pytest.raises(Failure) as failure, write_errors_as_failures(Environment("project", tmp_path / ".venv")):
         raise OSError(case.code, os.strerror(case.code))
     assert failure.value.sentence is case.sentence
 
@@ -253,7 +253,7 @@ def test_environment_that_cannot_be_made(project: Project) -> None:
 
 def test_pip_that_fails_for_another_reason(project: Project) -> None:
     project.pip_behaves("other")
-    assert project.start("check").failed_with(Sentence.PIP_FAILED, "nobody has foreseen", "darkroom-install.log")
+    assert project.start("check").failed_with(Sentence.PIP_FAILED, "that is not known", "darkroom-install.log")
 
 
 def test_pip_that_does_nothing(project: Project) -> None:
@@ -281,7 +281,7 @@ def test_damaged_program(project: Project) -> None:
     assert project.start("check").failed_with(Sentence.INCOMPLETE, "pyproject.toml")
 
 
-def test_what_nobody_has_foreseen(project: Project) -> None:
+def test_an_unexpected_error(project: Project) -> None:
     project.make_environment()
     project.write("pyproject.toml", '[project]\ndependencies = ["no requirement at all"]\n')
     assert project.start("check").failed_with(
@@ -290,6 +290,6 @@ def test_what_nobody_has_foreseen(project: Project) -> None:
 
 
 def job(root: Path, env: Environment) -> install.Job:
-    """A job in a project that asks for something that is nowhere."""
+    """A job in a project that requires a package that does not exist."""
     (root / "pyproject.toml").touch()
     return install.Job(root, env, ["nowhere-to-be-found>=1"], {})
