@@ -77,7 +77,7 @@ def test_a_prediction_type_that_cannot_be_trained_is_refused(model: Path, settin
 
 def test_an_inpainting_model_is_refused(model: Path) -> None:
     tiny_unet(in_channels=9).save_pretrained(model / "unet", safe_serialization=True)
-    with pytest.raises(DarkroomError, match="9 channels"):
+    with pytest.raises(DarkroomError, match="9 input channels"):
         load(str(model), dtypes={})
 
 
