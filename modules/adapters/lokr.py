@@ -50,7 +50,7 @@ class Lokr(Section):
         Le(1024),
         Setting(
             "Factor",
-            "The size of the first, small matrix: the smaller it is, the larger is the file. -1 makes both matrices as "
+            "The size of the first, small matrix: the smaller it is, the larger the file. -1 makes both matrices as "
             "alike in size as the layer allows, which gives the smallest file.",
             group="Adapter",
             applies_when=AN_ADAPTER,
@@ -60,7 +60,7 @@ class Lokr(Section):
         bool,
         Setting(
             "Decompose both",
-            "Makes the first matrix a low-rank product, too, where the rank is small enough.",
+            "Also factorizes the first matrix into a low-rank product if the rank is small enough.",
             group="Adapter",
             level="advanced",
             applies_when=AN_ADAPTER,
@@ -69,8 +69,8 @@ class Lokr(Section):
     use_tucker: Annotated[
         bool,
         Setting(
-            "Tucker form",
-            "Decomposes the kernels of convolutions as well, where they are larger than 1x1.",
+            "Tucker decomposition",
+            "Also decomposes convolution kernels larger than 1x1.",
             group="Adapter",
             level="advanced",
             applies_when=AN_ADAPTER,
@@ -80,7 +80,7 @@ class Lokr(Section):
         bool,
         Setting(
             "Full matrix",
-            "Trains both matrices in full, whatever the rank is. Alpha then has no effect.",
+            "Trains both matrices in full, whatever the rank. Alpha then has no effect.",
             group="Adapter",
             level="advanced",
             applies_when=AN_ADAPTER,
@@ -90,7 +90,7 @@ class Lokr(Section):
         bool,
         Setting(
             "DoRA",
-            "Learns length and direction of the weights apart (Liu et al. 2024).",
+            "Trains magnitude and direction of the weights separately (Liu et al. 2024).",
             group="Adapter",
             level="advanced",
             applies_when=AN_ADAPTER,
@@ -100,8 +100,8 @@ class Lokr(Section):
     decompose_output_axis: Annotated[
         bool,
         Setting(
-            "DoRA: along the outputs",
-            "Takes the length along the outputs of a layer and not along its inputs.",
+            "DoRA on output axis",
+            "Computes the magnitude along a layer's outputs instead of its inputs.",
             group="Adapter",
             level="advanced",
             applies_when=When("decompose", (True,)),
@@ -173,7 +173,7 @@ def walk(settings: Lokr, walk: Walk, path: str, weight: Shape, x: Array, out: Ar
 
 
 def network(settings: Lokr) -> NetworkFacts:
-    """Return what kohya's metadata say of a LoKr."""
+    """Return kohya's metadata of a LoKr."""
     args = {
         "algo": "lokr",
         "factor": str(settings.factor),

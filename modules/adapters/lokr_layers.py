@@ -140,13 +140,13 @@ class LokrAdapter:
                 if delta is None:
                     raise DarkroomError(
                         f"{where} has a LoKr on {self.part}.{layer.path}, which this run leaves out.",
-                        advice="Choose all layers, on the Training page.",
+                        advice="Choose all layers, on the LoRA / Adapter page.",
                     )
                 own = dict(delta.named_parameters())
                 if _shapes(own) != _shapes(layer.factors):
                     raise DarkroomError(
                         f"{where} has other factors at {self.part}.{layer.path} than this run's LoKr: "
-                        f"{_told(layer.factors)} instead of {_told(own)}.",
+                        f"{_described(layer.factors)} instead of {_described(own)}.",
                         advice="Set rank, factor and the forms of the matrices to those the file was trained with.",
                     )
                 ratio = _scale(layer.factors, layer.alpha) / delta.scale
@@ -206,7 +206,7 @@ class LokrKind:
             alpha = _rank(factors) or 1.0 if stored.alpha is None else stored.alpha
             delta = KroneckerDelta(layer.weight.shape[2:], factors, alpha=alpha, dropout=0.0, vec_trick=True)
             if not _fits(delta, layer):
-                raise DarkroomError(f"{where} does not fit this model: {_told(factors)} at {part}.{stored.path}.")
+                raise DarkroomError(f"{where} does not fit this model: {_described(factors)} at {part}.{stored.path}.")
             deltas[stored.path] = delta
         return _attached(part, module, deltas)
 
@@ -279,5 +279,5 @@ def _shapes(factors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(factor.shape) for name, factor in factors.items()}
 
 
-def _told(factors: Mapping[str, torch.Tensor]) -> str:
+def _described(factors: Mapping[str, torch.Tensor]) -> str:
     return ", ".join(f"{name} {tuple(factor.shape)}" for name, factor in sorted(factors.items()))

@@ -41,7 +41,7 @@ class Lora(Section):
         bool,
         Setting(
             "DoRA",
-            "Learns length and direction of the weights apart (Liu et al. 2024).",
+            "Trains magnitude and direction of the weights separately (Liu et al. 2024).",
             group="Adapter",
             level="advanced",
             applies_when=AN_ADAPTER,
@@ -51,8 +51,8 @@ class Lora(Section):
     decompose_norm_eps: Annotated[
         bool,
         Setting(
-            "DoRA: guard the norm",
-            "Adds the smallest number to the norm, so that nothing is divided by zero.",
+            "DoRA norm epsilon",
+            "Adds a tiny number to the norm to avoid division by zero.",
             group="Adapter",
             level="advanced",
             applies_when=When("decompose", (True,)),
@@ -62,8 +62,8 @@ class Lora(Section):
     decompose_output_axis: Annotated[
         bool,
         Setting(
-            "DoRA: along the outputs",
-            "Takes the length along the outputs of a layer and not along its inputs.",
+            "DoRA on output axis",
+            "Computes the magnitude along a layer's outputs instead of its inputs.",
             group="Adapter",
             level="advanced",
             applies_when=When("decompose", (True,)),
@@ -82,7 +82,7 @@ def walk(settings: Lora, walk: Walk, path: str, weight: Shape, x: Array, out: Ar
 
 
 def network(settings: Lora) -> NetworkFacts:
-    """Return what kohya's metadata say of a LoRA."""
+    """Return kohya's metadata of a LoRA."""
     return NetworkFacts("networks.lora", settings.rank, settings.alpha)
 
 

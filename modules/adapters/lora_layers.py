@@ -76,7 +76,7 @@ class LoraAdapter:
                 if names[0] not in parameters:
                     raise DarkroomError(
                         f"{where} has a LoRA on {self.part}.{layer.path}, which this run leaves out.",
-                        advice="Choose all layers, on the Training page.",
+                        advice="Choose all layers, on the LoRA / Adapter page.",
                     )
                 down, up = (parameters[n] for n in names)
                 if down.shape != layer.down.shape or up.shape != layer.up.shape:

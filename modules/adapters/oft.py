@@ -12,7 +12,7 @@ from modules.settings.field import Section, Setting
 
 
 class Oft(Section):
-    """OFT (Qiu et al. 2023): turns the outputs of each layer in blocks and keeps their lengths."""
+    """OFT (Qiu et al. 2023): rotates the outputs of each layer in blocks and keeps their norms."""
 
     name: Literal["oft"] = "oft"
     dropout: Dropout = 0.0
@@ -23,13 +23,13 @@ class Oft(Section):
     dtype: WeightType = "float32"
     bundle_embeddings: Bundle = True
     block_size: Annotated[
-        int, Ge(1), Le(4096), Setting("Block size", "How many outputs turn together.", group="Adapter")
+        int, Ge(1), Le(4096), Setting("Block size", "How many outputs are rotated together.", group="Adapter")
     ] = 32
     block_share: Annotated[
-        bool, Setting("Share blocks", "All blocks of a layer turn alike.", group="Adapter", level="advanced")
+        bool, Setting("Share blocks", "All blocks of a layer share one rotation.", group="Adapter", level="advanced")
     ] = False
     scaled: Annotated[
-        bool, Setting("Scaled", "Learns a length for each output, too.", group="Adapter", level="advanced")
+        bool, Setting("Scaled", "Also trains a scale for each output.", group="Adapter", level="advanced")
     ] = False
 
 

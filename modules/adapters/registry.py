@@ -43,5 +43,5 @@ def adapters_not_yet() -> frozenset[str]:
 
 
 def spec_labelled(label: str) -> AdapterSpec | None:
-    """Return the supported adapter that people call so, as `identify` does of files; None where there is none."""
+    """Return the supported adapter with a label, which `identify` also uses for files; None for any other label."""
     return next((spec for spec in ADAPTERS.values() if spec.label == label and spec.is_supported), None)

@@ -39,7 +39,7 @@ Dropout = Annotated[
     Lt(1),
     Setting(
         "Dropout",
-        "The share of the LoRA's inputs that are left out at random.",
+        "The probability of dropping each of the adapter's inputs.",
         group="Adapter",
         applies_when=AN_ADAPTER,
         level="advanced",
@@ -49,8 +49,8 @@ Layers = Annotated[
     Literal["attention_mlp", "attention", "all", "custom"],
     Setting(
         "Layers",
-        "Which layers of the image model get a LoRA: those of the attention blocks, only the attention "
-        "itself, every linear and convolution layer, or those you name. The text encoder always gets all.",
+        "Which layers of the UNet get an adapter: those of the attention blocks, only the attention "
+        "itself, every linear and convolution layer, or those you name. Text encoders always get all.",
         group="Adapter",
         applies_when=AN_ADAPTER,
         level="advanced",
@@ -66,7 +66,7 @@ LayerNames = Annotated[
     str,
     Setting(
         "Layer names",
-        "Parts of layer names, separated by commas: a layer is taken if its name contains one of them.",
+        "Parts of layer names, separated by commas: a layer gets an adapter if its name contains one of them.",
         group="Adapter",
         level="advanced",
         applies_when=When("layers", ("custom",)),
@@ -75,8 +75,8 @@ LayerNames = Annotated[
 LayerPatterns = Annotated[
     bool,
     Setting(
-        "Names are patterns",
-        "Reads the layer names as regular expressions.",
+        "Use regular expressions",
+        "Treats the layer names as regular expressions.",
         group="Adapter",
         level="advanced",
         applies_when=When("layers", ("custom",)),
@@ -87,19 +87,19 @@ StartFrom = Annotated[
     str,
     Setting(
         "Start from",
-        "A LoRA file to learn on from, in kohya or diffusers form. Its rank and its layers must be those set here.",
+        "An adapter file to continue training from. Its rank and layers must match the settings here.",
         group="Adapter",
         level="advanced",
         applies_when=AN_ADAPTER,
         path_kind="file",
-        empty_means="a fresh LoRA",
+        empty_means="a new adapter",
     ),
 ]
 WeightType = Annotated[
     Literal["float32", "bfloat16", "float16"],
     Setting(
-        "Weight type",
-        "The number format of the LoRA's own weights while training.",
+        "Weight dtype",
+        "The dtype of the adapter's weights while training.",
         group="Adapter",
         applies_when=AN_ADAPTER,
         level="advanced",
@@ -110,8 +110,8 @@ WeightType = Annotated[
 Bundle = Annotated[
     bool,
     Setting(
-        "Embeddings in the same file",
-        "Writes the embeddings that are trained beside the adapter into its file.",
+        "Bundle embeddings",
+        "Writes the embeddings that are trained with the adapter into its file.",
         group="Adapter",
         level="advanced",
         applies_when=AN_ADAPTER,

@@ -22,7 +22,7 @@ _Layer = TypeVar("_Layer", bound=StoredLayer)
 
 
 def kind_of_file(path: Path) -> AdapterKind:
-    """Return the kind of adapter that a file holds; LoRA, whose reader says what is wrong, where it is none of ours."""
+    """Return the kind of adapter in a file; for an unsupported file LoRA, whose reader reports what is wrong."""
     return kind_of(spec_labelled(identify(path).facts.get("adapter", "")) or ADAPTERS[DEFAULT])
 
 
@@ -36,8 +36,8 @@ def read_layers(
     found = identify(path)
     if not serves_as(found, "start of an adapter"):
         is_missing = found.facts.get("defect") == "missing"
-        message = found.sentence if is_missing else f"{path.name} is no LoRA. {found.sentence}"
-        raise DarkroomError(message, advice="Choose a LoRA file.")
+        message = found.sentence if is_missing else f"{path.name} is not a supported adapter file. {found.sentence}"
+        raise DarkroomError(message, advice="Choose a LoRA or LoKr file.")
     stored, metadata = read_stored(path)
     layers = kind.read({name: tensor.make() for name, tensor in stored.items()}, metadata, naming)
     by_part: dict[str, list[StoredLayer]] = {}
@@ -51,7 +51,7 @@ def _placed(layer: _Layer, modules: Mapping[str, nn.Module], file: Path) -> _Lay
     module = modules.get(layer.part)
     for path in (layer.path, layer.path.removeprefix(_TEXT_MODEL)):
         if module is not None and _has(module, path):
-            placed: Any = replace(layer, path=path)  # type: ignore[type-var]  # a dataclass, as StoredLayer says
+            placed: Any = replace(layer, path=path)  # type: ignore[type-var]  # a dataclass, as StoredLayer requires
             return placed  # type: ignore[no-any-return]
     raise DarkroomError(f"{file.name} has a layer that this model lacks: {layer.part}.{layer.path}.")
 

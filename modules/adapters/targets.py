@@ -28,7 +28,7 @@ def target_layers(
     for entry in entries:
         if not any(entry in name for name in candidates):
             raise DarkroomError(
-                f"No layer's name contains {entry!r}, which the LoRA's layer names ask for.",
-                advice="Correct it on the Training page, as in attn1, attn2, ff.",
+                f"No layer's name contains {entry!r}, which is one of the adapter's layer names.",
+                advice="Correct it on the LoRA / Adapter page, as in attn1, attn2, ff.",
             )
     return [name for name in candidates if any(entry in name for entry in entries)]

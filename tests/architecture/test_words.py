@@ -33,7 +33,6 @@ ROOTS: tuple[str, ...] = (
     "start-ui.sh",
     "start-ui.bat",
 )
-ROOTS = ("ui", "tests/ui")  # remove this line once the other folders are done
 ROOTS += tuple(f"modules/{package}" for package in ("system", "settings", "formats", "data", "diffusion", "memory"))
 ROOTS += ("launcher", "start-ui.sh", "start-ui.bat")
 
@@ -62,7 +61,7 @@ WORDS = {
     r"what (a|the) start will do": "preview",
     r"passed over": "skipped",
     r"knows no|no text in utf-8": "does not support; not valid UTF-8",
-    r"(that are|is) (?-i:none)": "NaN or infinite values",
+    r"(numbers?|values?) (that are|is) (?-i:none)": "NaN or infinite values",
     r"of no use": "not needed",
     r"(?<!there )(is|are) no (device|text|number|config|image|lora|adapter|model|file|folder|error)s?": "is not a",
     r"nobody|no one|somebody": "the active voice",
@@ -114,6 +113,7 @@ class Allowed:
 
 ALLOWED = (
     Allowed("", "a picture of a", "captions that the demo model was trained on"),
+    Allowed("trainer/demo/make.py", "demo pictures", "the seed's name: another one would draw other images"),
     Allowed("", "a painting of", "a caption template of textual inversion"),
     Allowed("", "no one", "a count: no one file"),
 )

@@ -110,7 +110,7 @@ def draw_noise(folder: Path, *, num_images: int, side_px: int) -> Path:
     for index in range(num_images):
         pixels = generator.integers(0, 256, (side_px, side_px, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(folder / f"{index}.png")
-        (folder / f"{index}.txt").write_text("a picture of noise", encoding="utf-8")
+        (folder / f"{index}.txt").write_text("an image of noise", encoding="utf-8")
     return folder
 
 

@@ -132,7 +132,7 @@ def _on_device(config: Config, *, has_samples: bool) -> dict[Phase, frozenset[st
         "encoding captions": (phases.CACHE_CAPTIONS, facts.has_text_cache),
         "training": (phases.TRAIN, True),
         "validating": (phases.VALIDATE, not config.validation.every.is_never),
-        "painting samples": (phases.SAMPLE_DENOISE, has_samples),
+        "sampling": (phases.SAMPLE_DENOISE, has_samples),
         "decoding samples": (phases.SAMPLE_DECODE, has_samples),
     }
     everything = frozenset(p.name for p in spec.parts)
