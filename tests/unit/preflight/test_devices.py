@@ -29,22 +29,22 @@ def test_names_that_are_always_there(config: Config, name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["gpu", "cuda1", "cuda:", "cuda:x", "auto:1", "xpu", "cuda:0:1", "cpu cuda", "cuda:-1"]
 )
-def test_names_that_are_no_device(config: Config, name: str) -> None:
+def test_invalid_device_names(config: Config, name: str) -> None:
     report = check(changed(config, general__train_device=name, general__temp_device=name))
     assert errors(report) == ["general.train_device", "general.temp_device"]
-    assert all("is no device" in p.message and p.advice for p in report.errors)
+    assert all("is not a valid device" in p.message and p.advice for p in report.errors)
 
 
 def test_a_gpu_needs_a_build_that_uses_it(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = changed(config, general__train_device="cuda")
     [problem] = check(asked).errors
-    assert "the build for processors alone" in problem.message
+    assert "the CPU-only build" in problem.message
     machine(monkeypatch, build="", is_mac=True, asked=False)
     [problem] = check(asked).errors
-    assert "a Mac has none" in problem.message
+    assert "a Mac has no NVIDIA GPU" in problem.message
     machine(monkeypatch, build="rocm6.4", asked=False)
     assert check(asked).errors == []
-    machine(monkeypatch, build="cu128", asked=False)  # nobody knows: the run will tell
+    machine(monkeypatch, build="cu128", asked=False)  # unknown here: the run checks it
     assert check(asked).errors == []
 
 
@@ -52,10 +52,10 @@ def test_gpus_are_counted(config: Config, monkeypatch: pytest.MonkeyPatch) -> No
     machine(monkeypatch, 8.9)
     assert check(changed(config, general__train_device="cuda:0")).errors == []
     [problem] = check(changed(config, general__train_device="cuda:1")).errors
-    assert problem.message == "cuda:1 is not there: this machine has 1 NVIDIA GPU, counted from cuda:0."
+    assert problem.message == "cuda:1 does not exist: this machine has 1 NVIDIA GPU, starting at cuda:0."
     machine(monkeypatch)
     [problem] = check(changed(config, general__temp_device="cuda")).errors
-    assert problem.message == "cuda is not there: this machine has 0 NVIDIA GPUs."
+    assert problem.message == "cuda does not exist: this machine has 0 NVIDIA GPUs."
 
 
 def test_the_gpu_of_a_mac_is_on_a_mac(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
