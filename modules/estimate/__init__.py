@@ -1,1 +1,1 @@
-"""What a run will take on its device, worked out from shapes alone: nothing is loaded, and no torch is needed."""
+"""Estimates of a run's memory and disk space, from shapes alone: no weights are loaded. Torch-free."""

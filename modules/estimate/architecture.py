@@ -1,4 +1,4 @@
-"""What a model is made of, without loading it: the configs of its parts, from its files or as published. Torch-free."""
+"""The configs of a model's parts, from its files or of the published model, without loading it. Torch-free."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from modules.system.paths import from_root
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Architecture:
-    """The configs of a model's parts by name. `is_published`: those of the published model, for want of files."""
+    """The configs of a model's parts by name. `is_published`: the model has no files here, so the published configs."""
 
     configs: Mapping[str, Mapping[str, Any]]
     is_published: bool = False
 
 
 def architecture_of(base_model: str, family: str) -> Architecture | None:
-    """Return the architecture of a base model: a file, a folder, or a repository that may not be here yet.
+    """Return the architecture of a base model: a file, a folder, or a repository that may not be downloaded yet.
 
-    A repository counts as the published model of its family. None where files are there that do not tell, or the family
-    ships no configs.
+    A repository counts as the published model of its family. None where the files do not contain the configs, or the
+    family ships none.
     """
     path = from_root(base_model)
     try:

@@ -1,4 +1,4 @@
-"""What a run writes to disk, and what is free there. Torch-free: sizes follow from shapes."""
+"""The disk space a run needs and the free space. Torch-free: sizes follow from shapes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from modules.memory.tape import FLOAT32_BYTES
 from modules.optim.spec import OptimizerSettings
 
 _ENTRY_BYTES = 1024
-"""What an entry of the cache takes beside its numbers: a header, a checksum, and half a block of the file system."""
+"""The overhead of a cache entry: a header, a checksum, and half a block of the file system."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiskNeed:
-    """The bytes of what a run writes: one backup, one saved file or result, both caches."""
+    """The bytes that a run writes: one backup, one saved model, both caches."""
 
     backup_bytes: int
     result_bytes: int
@@ -29,12 +29,12 @@ class DiskNeed:
 
     @property
     def cache_bytes(self) -> int:
-        """Both caches together."""
+        """The size of both caches."""
         return self.latents_bytes + self.text_bytes
 
 
 def latents_bytes(counts: Mapping[tuple[int, int], int], *, factor: int, channels: int, item_bytes: int) -> int:
-    """Return what the latents of images take, by size in pixels (width, height) and how many have it."""
+    """Return the size of cached latents; `counts` is the number of images by size in pixels (width, height)."""
     return sum(
         number * (channels * (width // factor) * (height // factor) * item_bytes + _ENTRY_BYTES)
         for (width, height), number in counts.items()
@@ -42,7 +42,7 @@ def latents_bytes(counts: Mapping[tuple[int, int], int], *, factor: int, channel
 
 
 def text_bytes(num_captions: int, *, size: TextSize, item_bytes: int) -> int:
-    """Return what the text states of captions take, each of one chunk, and those of the empty one."""
+    """Return the size of cached text embeddings, one chunk per caption, with those of the empty caption."""
     return (num_captions + 1) * ((size.tokens * size.width + size.pooled_width) * item_bytes + _ENTRY_BYTES)
 
 
@@ -51,10 +51,10 @@ def backup_bytes(
     plans: Plans,
     *,
     optimizer: OptimizerSettings,
-    keeps_copies: bool,
+    has_master_weights: bool,
     has_average: bool,
 ) -> int:
-    """Return what one backup takes: the trained weights as they are kept, the optimizer's state, the average."""
+    """Return the size of one backup: the trained weights or their master weights, the optimizer's state, and EMA."""
     total = 0
     for name, part in weights.items():
         plan = plans[name]
@@ -62,13 +62,13 @@ def backup_bytes(
             continue
         shapes = part.trained(plan)
         item = plan.adapter.item_bytes if plan.adapter else plan.weight_bytes
-        kept = FLOAT32_BYTES if keeps_copies else item
+        kept = FLOAT32_BYTES if has_master_weights else item
         total += count(shapes) * (kept + (FLOAT32_BYTES if has_average else 0)) + optimizer_bytes(optimizer, shapes)
     return total
 
 
 def result_bytes(weights: Mapping[str, PartWeights], plans: Plans, *, is_whole_model: bool, item_bytes: int) -> int:
-    """Return what the result takes: a whole model, or the adapters alone."""
+    """Return the size of the saved model: a whole model, or only the adapters."""
     parts = weights.values()
     if is_whole_model:
         return item_bytes * sum(count(p.own.values()) for p in parts)
@@ -76,7 +76,7 @@ def result_bytes(weights: Mapping[str, PartWeights], plans: Plans, *, is_whole_m
 
 
 def free_bytes(path: Path) -> int | None:
-    """Return what is free on the file system where a path lies or would lie; None where it cannot be asked."""
+    """Return the free space of the file system that contains a path or its future place; None where unknown."""
     for folder in (path, *path.parents):
         try:
             return shutil.disk_usage(folder).free
@@ -88,7 +88,7 @@ def free_bytes(path: Path) -> int | None:
 
 
 def file_system_of(path: Path) -> int | None:
-    """Return the number of the file system where a path lies or would lie; None where it cannot be asked."""
+    """Return the id of the file system that contains a path or its future place; None where unknown."""
     for folder in (path, *path.parents):
         try:
             return folder.stat().st_dev
@@ -100,6 +100,6 @@ def file_system_of(path: Path) -> int | None:
 
 
 def num_backups(keep: int, expected: float) -> int:
-    """Return how many backups lie there at most: those that are kept, and the one that is being written."""
+    """Return the largest number of backups at a time: those that are kept, and the one being written."""
     most = max(1, math.ceil(expected))
     return min(most, keep + 1) if keep else most

@@ -1,4 +1,4 @@
-"""The passes of a model's parts and what each takes, remembered: several phases and settings ask for the same."""
+"""The memory of the passes through a model's parts, cached: several phases and settings need the same ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from modules.memory.offloaded_layers import choose_offloaded
 from modules.memory.tape import Array, Gradients, PartPlan, Shape, Tape
 from modules.memory.walk import Walk
 
-_SMALL_PX = 64  # the weights of a part do not hang on the size of images
+_SMALL_PX = 64  # the weights of a part do not depend on the image size
 
 Plans = Mapping[str, PartPlan]
 
@@ -27,50 +27,50 @@ class PartWeights:
     adapter: Mapping[str, Shape]
 
     def trained(self, plan: PartPlan) -> list[Shape]:
-        """Return the shapes of what learns."""
-        learning = (shape for name, shape in self.own.items() if plan.is_trained(name.rpartition(".")[0]))
-        return [*learning, *self.adapter.values()]
+        """Return the shapes of the trained weights."""
+        trained = (shape for name, shape in self.own.items() if plan.is_trained(name.rpartition(".")[0]))
+        return [*trained, *self.adapter.values()]
 
     def trained_here(self, plan: PartPlan) -> list[Shape]:
-        """Return the shapes of what learns on the training device."""
-        learning = (shape for name, shape in self.own.items() if plan.is_trained_here(name.rpartition(".")[0]))
-        return [*learning, *self.adapter.values()]
+        """Return the shapes of the trained weights on the training device."""
+        trained = (shape for name, shape in self.own.items() if plan.is_trained_here(name.rpartition(".")[0]))
+        return [*trained, *self.adapter.values()]
 
     def num_bytes(self, plan: PartPlan) -> int:
-        """Return what the weights take where the part is; of those that wait, a block's and the next one's.
+        """Return the bytes of the weights on the part's device; of offloaded blocks, two at a time are there.
 
-        Where they learn, a block's gradients are there, too, before they leave.
+        Where they are trained, the gradients of one block are there too, before they are offloaded.
         """
         adapter_bytes = plan.adapter.item_bytes if plan.adapter else 0
-        staying = count(shape for name, shape in self.own.items() if not name.startswith(plan.offloaded_prefixes))
+        resident = count(shape for name, shape in self.own.items() if not name.startswith(plan.offloaded_prefixes))
         blocks = self._blocks(plan.offloaded_prefixes)
-        guests = sum(sorted(blocks.values())[-2:]) + (max(blocks.values(), default=0) if plan.trains == "full" else 0)
-        return (staying + guests) * plan.weight_bytes + count(self.adapter.values()) * adapter_bytes
+        loaded = sum(sorted(blocks.values())[-2:]) + (max(blocks.values(), default=0) if plan.trains == "full" else 0)
+        return (resident + loaded) * plan.weight_bytes + count(self.adapter.values()) * adapter_bytes
 
-    def offloaded_prefixes(self, pattern: re.Pattern[str], fraction: float) -> tuple[str, ...]:
-        """Return the blocks that wait where this share of them does; their weights' names begin like `pattern`."""
+    def offloaded_blocks(self, pattern: re.Pattern[str], fraction: float) -> tuple[str, ...]:
+        """Return the prefixes of the blocks that are offloaded at this fraction; `pattern` matches block prefixes."""
         found = (pattern.match(name) for name in self.own)
         blocks = self._blocks(tuple(dict.fromkeys(match[0] for match in found if match)))
         offloaded = choose_offloaded(list(blocks.values()), fraction)
         return tuple(name for name, is_offloaded in zip(blocks, offloaded, strict=True) if is_offloaded)
 
     def _blocks(self, names: tuple[str, ...]) -> dict[str, int]:
-        """Return how many numbers blocks hold, by what their weights' names begin with."""
+        """Return the number of weights of each block, by the prefix of its weights' names."""
         return {name: count(shape for n, shape in self.own.items() if n.startswith(name)) for name in names}
 
 
 class Passes:
-    """Runs the parts of one model, each pass once."""
+    """Walks through the parts of one model, each pass once."""
 
     def __init__(self, spec: FamilySpec, configs: Mapping[str, Mapping[str, Any]]) -> None:
-        """`configs` by part. A config that is none shows itself as KeyError, TypeError, ValueError or IndexError."""
+        """`configs` by part. An invalid config raises KeyError, TypeError, ValueError or IndexError in a pass."""
         self._spec = spec
         self._memory = memory_of(spec.name)
         self._configs = configs
         self._known: dict[Hashable, Any] = {}
 
     def role_of(self, part: str) -> Role:
-        """Return what a part does."""
+        """Return the role of a part."""
         return next(p.role for p in self._spec.parts if p.name == part)
 
     def weights(self, part: str, plan: PartPlan) -> PartWeights:
@@ -85,77 +85,80 @@ class Passes:
         return found
 
     def with_offloaded(self, part: str, plan: PartPlan) -> PartPlan:
-        """Return a plan that knows which of the part's blocks wait."""
+        """Return a plan with the names of the part's offloaded blocks."""
         if not plan.offload_fraction:
             return plan
         return replace(
             plan,
-            offloaded_prefixes=self.weights(part, plan).offloaded_prefixes(
+            offloaded_prefixes=self.weights(part, plan).offloaded_blocks(
                 self._memory.blocks[part], plan.offload_fraction
             ),
         )
 
-    def looking(self, part: str, plan: PartPlan, *, batch: int, width_px: int, height_px: int) -> int:
-        """Return the most bytes of a pass without gradients, weights left out; of a VAE the larger of its two ways."""
+    def inference(self, part: str, plan: PartPlan, *, batch: int, width_px: int, height_px: int) -> int:
+        """Return the peak bytes of a pass without gradients, not counting weights; for a VAE, the larger of encoding
+        and decoding.
+        """
 
         def run() -> int:
             walk = Walk(Tape(), plan, records=False)
             self._run(walk, part, batch=batch, width_px=width_px, height_px=height_px)
             return walk.tape.meter.peak
 
-        peak: int = self._once(("looking", part, plan, batch, width_px, height_px), run)
+        peak: int = self._once(("inference", part, plan, batch, width_px, height_px), run)
         return peak
 
-    def one_way(self, plan: PartPlan, *, encodes: bool, width_px: int, height_px: int) -> int:
-        """Return the most bytes of the VAE's way to latents or back, for one image, weights left out."""
+    def vae_half(self, plan: PartPlan, *, encodes: bool, width_px: int, height_px: int) -> int:
+        """Return the peak bytes of encoding or decoding one image with the VAE, not counting weights."""
 
         def run() -> int:
             walk = Walk(Tape(), plan, records=False)
-            way = self._memory.encode if encodes else self._memory.decode
-            assert way is not None, "only a family with a VAE is asked for its ways"
-            way(walk, self._configs[self._name_of("vae")], width_px=width_px, height_px=height_px)
+            run_vae = self._memory.encode if encodes else self._memory.decode
+            assert run_vae is not None, "only a family with a VAE encodes or decodes"
+            run_vae(walk, self._configs[self._name_of("vae")], width_px=width_px, height_px=height_px)
             return walk.tape.meter.peak
 
         peak: int = self._once(("vae", plan, encodes, width_px, height_px), run)
         return peak
 
-    def decoding_to_learn(self, plan: PartPlan, *, width_px: int, height_px: int) -> int:
-        """Return the most bytes of decoding one image and taking a gradient back to its latents, weights left out."""
+    def decoding_with_gradient(self, plan: PartPlan, *, width_px: int, height_px: int) -> int:
+        """Return the peak bytes of decoding one image with a backward pass to its latents, not counting weights."""
 
         def run() -> int:
             tape = Tape()
             walk = Walk(tape, plan, records=True)
             config = self._configs[self._name_of("vae")]
-            assert self._memory.decode is not None, "only a family with a VAE is asked for its ways"
+            assert self._memory.decode is not None, "only a family with a VAE decodes"
             self._memory.decode(walk, config, width_px=width_px, height_px=height_px, needs_grad=True)
             return max(tape.meter.peak, sum(tape.backward_peak("new")))
 
-        peak: int = self._once(("decoding to learn", plan, width_px, height_px), run)
+        peak: int = self._once(("decoding with gradient", plan, width_px, height_px), run)
         return peak
 
-    def learning(
+    def training(
         self, plans: Plans, *, batch: int, width_px: int, height_px: int, gradients: Gradients
     ) -> tuple[int, int]:
-        """Return what the forward and backward pass of a batch take at most: bytes in use, and gradients then.
+        """Return the peak of a batch's forward and backward pass: the bytes in use, and the gradients at that moment.
 
-        Text encoders that learn run before the denoiser.
+        Trained text encoders run before the denoiser.
         """
-        return self._learned(plans, batch, width_px, height_px, gradients, 1)[:2]
+        return self._training_passes(plans, batch, width_px, height_px, gradients, 1)[:2]
 
-    def chain(
+    def consecutive(
         self, plans: Plans, *, batch: int, width_px: int, height_px: int, gradients: Gradients, num_passes: int
     ) -> tuple[int, int, int]:
-        """Return the same of several passes of the denoiser one after the other, and what they all keep till the end.
+        """Return the same for consecutive passes of the denoiser, and the bytes they keep until the backward pass.
 
-        Each keeps as much as the one before it, and the last is the first to go back: two tell of any number.
+        Each pass keeps as much as the one before it, and the last one is backpropagated first, so any number follows
+        from two passes.
         """
-        one, two = (self._learned(plans, batch, width_px, height_px, gradients, n) for n in (1, 2))
+        one, two = (self._training_passes(plans, batch, width_px, height_px, gradients, n) for n in (1, 2))
         kept = two[2] - one[2]
         more = (num_passes - 2) * kept if num_passes > 1 else 0
         activations, gradient_bytes, all_kept = two if num_passes > 1 else one
         return activations + more, gradient_bytes, all_kept + more
 
-    def _learned(
+    def _training_passes(
         self, plans: Plans, batch: int, width_px: int, height_px: int, gradients: Gradients, num_passes: int
     ) -> tuple[int, int, int]:
         def run() -> tuple[int, int, int]:
@@ -175,7 +178,7 @@ class Passes:
             tape.end_forward()
             return *max(forward, tape.backward_peak(gradients), key=sum), tape.kept_bytes
 
-        key = ("learning", tuple(plans.items()), batch, width_px, height_px, gradients, num_passes)
+        key = ("training", tuple(plans.items()), batch, width_px, height_px, gradients, num_passes)
         found: tuple[int, int, int] = self._once(key, run)
         return found
 
@@ -204,5 +207,5 @@ class Passes:
 
 
 def count(shapes: Any) -> int:
-    """Return how many numbers tensors of these shapes hold."""
+    """Return the number of elements of tensors of these shapes."""
     return sum(math.prod(shape) for shape in shapes)

@@ -1,1 +1,1 @@
-"""The model families. One folder each, of same-named files: spec, load, text, forward, keys."""
+"""The model families. One folder each, with the same file names: spec, load, forward, files, memory."""

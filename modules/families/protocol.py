@@ -1,7 +1,7 @@
-"""What every model family offers to training, validation, sampling and every method alike.
+"""The protocol of a model family, used by training, validation, sampling and every method.
 
-Nobody but a family calls the forward pass of a part. `predict` is the one forward pass of the image model: it takes
-no device, for everything it is given is on the training device already.
+Only a family calls the forward pass of a part. `predict` is the only forward pass of the denoiser: it needs no device
+argument, since all its inputs are on the training device already.
 
 Shapes: B batch, C H W of latents, P H W of images in pixels.
 """
@@ -25,19 +25,19 @@ from modules.system.devices import Device
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a loaded model, with what a denoising loss can reach in it."""
+    """One part of a loaded model, and which of its layers the denoising loss can reach."""
 
     spec: PartSpec
     module: nn.Module
     reaches: Callable[[str], bool]
-    """Whether a gradient can arrive at the module of this dotted name inside the part."""
+    """Whether a gradient can reach the module of this dotted name inside the part."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartMemory:
     """How a part's forward pass saves memory; see `create_checkpointed_forward`.
 
-    `resident` names the parameters, as the part names them, that stay with the part whatever waits.
+    `resident` names the parameters, as the part names them, that are never offloaded.
     """
 
     mode: CheckpointMode = "off"
@@ -74,25 +74,25 @@ class ModelFamily(Protocol):
         ...
 
     def encode_prompts(self, prompts: Sequence[str]) -> Conditioning:
-        """Return the conditioning of prompts, as long as the longest of them needs."""
+        """Return the conditioning of prompts, padded to the longest of them."""
         ...
 
     def with_size_conditioning(
         self, conditioning: Conditioning, size_conditionings: Sequence[SizeConditioning]
     ) -> Conditioning:
-        """Return the conditioning with the sizes and crops of its images, one frame each, where the model asks."""
+        """Return the conditioning with the sizes and crops of its images, where the model has size conditioning."""
         ...
 
     def conditioning_from(self, tensors: Mapping[str, torch.Tensor]) -> Conditioning:
-        """Return the conditioning that `Conditioning.tensors` gave."""
+        """Return the conditioning from the tensors of `Conditioning.tensors`."""
         ...
 
     def join(self, conditionings: Sequence[Conditioning], empty: Conditioning) -> Conditioning:
-        """Return one conditioning of several, the shorter ones filled up with the empty prompt's."""
+        """Join several conditionings into one; shorter ones are padded with that of the empty prompt."""
         ...
 
     def predict(self, noisy_BCHW: torch.Tensor, timesteps_B: torch.Tensor, conditioning: Conditioning) -> torch.Tensor:
-        """Return the image model's output, (B, C, H, W)."""
+        """Return the denoiser's output, (B, C, H, W)."""
         ...
 
     def scheduler_config(self) -> Mapping[str, Any]:
@@ -100,13 +100,13 @@ class ModelFamily(Protocol):
         ...
 
     def image_identity(self) -> str:
-        """Return what, beside the VAE's weights, decides how an image is encoded: for cache keys."""
+        """Return everything but the VAE's weights that affects how an image is encoded, for cache keys."""
         ...
 
     def text_identity(self) -> str:
-        """Return what, beside the encoders' weights, decides how a prompt is encoded: for cache keys."""
+        """Return everything but the encoders' weights that affects how a prompt is encoded, for cache keys."""
         ...
 
     def count_tokens(self, prompt: str) -> int:
-        """Return how many tokens a prompt has, without start and end."""
+        """Return the number of tokens of a prompt, without start and end."""
         ...

@@ -1,4 +1,4 @@
-"""What is known of a family's files before one is read: the records that its `files` module fills in. Torch-free."""
+"""The records that describe the files of a family; its `files` module fills them in. Torch-free."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from modules.formats.checkpoint_header import CheckpointHeader
 
 Configs = Mapping[str, Mapping[str, Any]]
 LoraPlaces = Mapping[str, tuple[str, str]]
-"""kohya names of layers, with the part and the dotted path they stand for."""
+"""kohya names of layers, mapped to the part and the dotted path of each layer."""
 
 ALL_PROGRAMS = ("diffusers", "ComfyUI", "A1111", "Forge")
 
@@ -24,7 +24,7 @@ ALL_PROGRAMS = ("diffusers", "ComfyUI", "A1111", "Forge")
 class LoraNames:
     """The kohya names of a model's layers, from the configs of its parts.
 
-    `written` are those our files have; `known` those that programs know; `readable` all that are understood.
+    `written` are the names in our files; `known` those that other programs support; `readable` all that can be read.
     """
 
     written: Callable[[Configs], LoraPlaces]
@@ -42,10 +42,10 @@ class PublishedModel:
 
     `architecture` and `implementation` are ModelSpec's, `variant_architectures` those of its variants; `kohya_version`
     is kohya's. `configs` is the folder of its parts' configs. `pipelines` are diffusers' classes by variant, `index`
-    what a folder's index holds beside the parts. `text_width` is the width of the text states that its cross-attention
-    reads, `embedding_width` that of an embedding's vectors, `embedding_tensors` the names an embedding's tensors have
-    where they have names. `prediction_note(program, file)` says what to do so that a program samples with the right
-    prediction. `programs` are those that sample such models at all.
+    the entries of a folder's index beside the parts. `text_width` is the width of the text states that its
+    cross-attention reads, `embedding_width` that of an embedding's vectors, `embedding_tensors` the names of an
+    embedding's tensors where they have names. `prediction_note(program, file)` returns what the user must do so that a
+    program uses the right prediction type. `programs` are the programs that support such models.
     """
 
     name: str
@@ -78,7 +78,7 @@ class PublishedModel:
 
 @dataclass(frozen=True, slots=True)
 class FolderFacts:
-    """What tells the models of a family's diffusers folders apart: the index, the denoiser's config, the prediction."""
+    """The facts that identify the model of a diffusers folder: the index, the denoiser's config, the prediction."""
 
     index: Mapping[str, Any]
     denoiser: Mapping[str, Any]
@@ -91,12 +91,12 @@ def _no_checkpoint(header: CheckpointHeader) -> FileKind | None:
 
 @dataclass(frozen=True, slots=True)
 class FamilyFiles:
-    """What the files of a family look like.
+    """How the files of a family are detected.
 
-    `pipelines` maps the classes that a folder's index may name to the variant; `folder_model` tells which published
-    model a folder is of. `checkpoint` recognises a model in one file. A LoRA is the family's where a tensor's name
-    begins as one in `lora_markers` or its metadata holds one of `lora_words`, each with the model it stands for.
-    `repository_model` tells which published model a repository's name stands for.
+    `pipelines` maps the classes that a folder's index may name to the variant; `folder_model` returns the published
+    model of a folder. `checkpoint` detects a single-file model. A LoRA belongs to the family if a tensor's name starts
+    with one of `lora_markers` or its metadata contains one of `lora_words`; each is paired with its model.
+    `repository_model` returns the published model of a repository's name.
     """
 
     models: tuple[PublishedModel, ...]

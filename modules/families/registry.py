@@ -12,7 +12,7 @@ from modules.families.sdxl.spec import SDXL
 from modules.families.spec import FamilySpec, Role
 from modules.system.errors import DarkroomError
 
-if TYPE_CHECKING:  # the window needs neither until it looks at a file
+if TYPE_CHECKING:  # the window needs neither until it inspects a file
     from modules.families.published import FamilyFiles, PublishedModel
     from modules.families.walks import FamilyMemory
 
@@ -26,13 +26,13 @@ FAMILIES: Mapping[str, FamilySpec] = _FAMILIES
 
 @contextmanager
 def registered(spec: FamilySpec) -> Iterator[FamilySpec]:
-    """Have one more family while entered: the seam by which a test or an experiment adds its own.
+    """Register one more family while entered, for tests and experiments.
 
-    Everything asks this registry at the time of use, so nothing else has to be told. Raises ValueError where the name
-    is taken.
+    All code looks families up here at the time of use, so no other registration is needed. Raises ValueError where the
+    name is taken.
     """
     if spec.name in _FAMILIES:
-        raise ValueError(f"There is a family {spec.name!r} already.")
+        raise ValueError(f"The family {spec.name!r} is already registered.")
     _FAMILIES[spec.name] = spec
     try:
         yield spec
@@ -41,34 +41,34 @@ def registered(spec: FamilySpec) -> Iterator[FamilySpec]:
 
 
 def family_labels() -> Mapping[str, str]:
-    """Return the families' names with the labels people know them by."""
+    """Return the families' labels by name."""
     return {name: spec.label for name, spec in FAMILIES.items()}
 
 
 def families_with(role: Role, *, at_least: int = 1) -> tuple[str, ...]:
-    """Return the names of the families with so many parts of a role, for fields that speak of these parts."""
+    """Return the names of the families with at least this many parts of a role, for fields about these parts."""
     return tuple(name for name, spec in FAMILIES.items() if len(spec.names_of(role)) >= at_least)
 
 
 def imported(place: str) -> Any:
-    """Return what is named as "module:name"."""
+    """Import and return an object by its "module:name"."""
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
 def files_of(family: str) -> FamilyFiles:
-    """Return what the files of a family look like."""
+    """Return the record of a family's files."""
     files: FamilyFiles = imported(FAMILIES[family].files)
     return files
 
 
 def all_files() -> Iterator[FamilyFiles]:
-    """Yield what the files of each family look like, in the order of the registry."""
+    """Yield the record of each family's files, in the order of the registry."""
     yield from (files_of(name) for name in tuple(FAMILIES))
 
 
 def memory_of(family: str) -> FamilyMemory:
-    """Return how the memory estimate walks over a family's parts."""
+    """Return the family's memory walks for the estimate."""
     memory: FamilyMemory = imported(FAMILIES[family].memory)
     return memory
 
@@ -90,20 +90,20 @@ def published(model: str) -> PublishedModel:
     found = next((m for m in published_models() if m.name == model), None)
     if found is None:
         names = ", ".join(sorted(m.name for m in published_models()))
-        raise DarkroomError(f"There are no configs for {model!r}.", advice=f"Known are {names}.")
+        raise DarkroomError(f"Unknown model {model!r}.", advice=f"Choose one of {names}.")
     return found
 
 
 def label_of(model: str) -> str:
-    """Return what people call a published model; nothing for an unknown one."""
+    """Return the label of a published model; empty for an unknown one."""
     return next((m.label for m in published_models() if m.name == model), "")
 
 
 def family_of(model: str) -> str:
-    """Return the family of a published model; nothing for an unknown one."""
+    """Return the family of a published model; empty for an unknown one."""
     return next((m.family for m in published_models() if m.name == model), "")
 
 
 def model_of_text_width(width: int) -> str:
-    """Return the published model whose cross-attention reads text states of a width; nothing where none does."""
+    """Return the published model whose cross-attention reads text states of a width; empty where there is none."""
     return next((m.name for m in published_models() if m.text_width and m.text_width == width), "")

@@ -1,4 +1,4 @@
-"""The torch-free facts of a model family: what the window, preflight and the data pipeline need to know."""
+"""The torch-free facts about a model family that the window, preflight and the data pipeline need."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Role = Literal["denoiser", "text_encoder", "vae"]
 
 @dataclass(frozen=True, slots=True)
 class PartSpec:
-    """One part of a model: its name in configs and files, what people call it, and what it does.
+    """One part of a model: its name in configs and files, its label, and its role.
 
-    `model_class` names the diffusers or transformers class it is an instance of, as "module:Class".
+    `model_class` names its diffusers or transformers class, as "module:Class".
     """
 
     name: str
@@ -24,27 +24,27 @@ class PartSpec:
 
     @property
     def library(self) -> str:
-        """The package the class comes from, "diffusers" or "transformers": it decides how the files are named."""
+        """The package of the class, "diffusers" or "transformers", which determines the names of the files."""
         return self.model_class.partition(".")[0]
 
     @property
     def class_name(self) -> str:
-        """The class's own name."""
+        """The name of the class."""
         return self.model_class.rpartition(":")[2]
 
 
 @dataclass(frozen=True, slots=True)
 class FamilySpec:
-    """What is known of a family before any weight is read.
+    """The facts about a family that are known before any weight is read.
 
-    `factory` names the function that loads it, as "module:function"; it is imported inside the training
-    thread. `size_step_px` is what widths and heights must be multiples of; `latent_factor` is how many
-    pixels one latent stands for; `pipelines` are the classes that diffusers' folders of this family name;
-    `vae_overflows` says that the family's own VAE is too large for float16.
+    `factory` names the function that loads it, as "module:function"; it is imported inside the training thread. Widths
+    and heights must be multiples of `size_step_px`; `latent_factor` is the width of a latent in pixels; `pipelines` are
+    the classes in the index of this family's diffusers folders; `vae_overflows`: the family's own VAE overflows in
+    float16.
 
-    `files` names the record of what its files look like (`FamilyFiles`), `memory` the walk over its shapes for the
-    estimate (`FamilyMemory`), `tokenizer` the function that loads the tokenizer its captions are counted with, all as
-    "module:name" and torch-free.
+    `files` names the record of its files (`FamilyFiles`), `memory` its memory walks for the estimate (`FamilyMemory`),
+    `tokenizer` the function that loads the tokenizer which counts the tokens of captions, all as "module:name" and
+    torch-free.
     """
 
     name: str
@@ -64,27 +64,27 @@ class FamilySpec:
 
     @property
     def trainable_parts(self) -> tuple[PartSpec, ...]:
-        """The parts that a run may train, in the order the window shows them."""
+        """The parts that a run may train, in the order of the window."""
         return tuple(p for p in self.parts if p.trainable)
 
     def names_of(self, role: Role) -> tuple[str, ...]:
-        """Return the names of the parts that have a role; a family need not have one of each."""
+        """Return the names of the parts with a role; a family need not have a part of every role."""
         return tuple(p.name for p in self.parts if p.role == role)
 
 
 def tokenizer_of(encoder: str) -> str:
-    """Return the name of a text encoder's tokenizer folder, as diffusers' pipelines have it."""
+    """Return the name of a text encoder's tokenizer folder in diffusers' pipelines."""
     return encoder.replace("text_encoder", "tokenizer")
 
 
 @dataclass(frozen=True, slots=True)
 class LoraNaming:
-    """What a loaded model and its layers are called in files; both functions take a part and a dotted path.
+    """The names of a loaded model and its layers in LoRA files; both functions take a part and a dotted path.
 
-    `model` is its name among the family's published models, `base_version` kohya's, `architecture` ModelSpec's;
-    `prediction` is what it predicts. `kohya_places` are all names that are understood in kohya files, with the part and
-    the path they stand for, text layers with "text_model."; `own_configs` are the configs of the parts as JSON, where
-    the model is of another size than the published one and a file has to bring them along.
+    `model` is its name among the family's published models, `base_version` kohya's name, `architecture` ModelSpec's;
+    `prediction` is its prediction type. `kohya_places` maps all names that can be read from kohya files to the part and
+    the path of the layer, text layers with "text_model."; `own_configs` are the configs of the parts as JSON, where the
+    model has a different size than the published one and files must include them.
     """
 
     kohya_name: Callable[[str, str], str]
@@ -96,4 +96,4 @@ class LoraNaming:
     prediction: str = "epsilon"
     own_configs: str = ""
     is_v2: bool = False
-    """What kohya's trainers call `v2`: the text encoder is OpenCLIP's alone."""
+    """kohya's `v2`: OpenCLIP's is the only text encoder."""

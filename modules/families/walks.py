@@ -1,4 +1,4 @@
-"""How the memory estimate walks over a family's parts: the record that its `memory` module fills in. Torch-free."""
+"""The memory walks of a family's parts, for the estimate; its `memory` module fills the record in. Torch-free."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Configs = Mapping[str, PartConfig]
 
 
 class TextPass(Protocol):
-    """Walks through a text encoder for some chunks of tokens."""
+    """Walks through a text encoder for a number of chunks of tokens."""
 
     def __call__(self, walk: Walk, part: str, config: PartConfig, *, chunks: int) -> Array: ...
 
 
 class DenoiserPass(Protocol):
-    """Walks through the denoiser for a batch; `text` are the states of encoders that learn, None for fresh ones."""
+    """Walks through the denoiser for a batch; `text` are the states of trained encoders, None for new arrays."""
 
     def __call__(
         self, walk: Walk, config: PartConfig, *, batch: int, width_px: int, height_px: int, text: Array | None
@@ -29,13 +29,13 @@ class DenoiserPass(Protocol):
 
 
 class EncodePass(Protocol):
-    """Walks the VAE's way from one image to its latents."""
+    """Walks through the VAE's encoder for one image."""
 
     def __call__(self, walk: Walk, config: PartConfig, *, width_px: int, height_px: int) -> Array: ...
 
 
 class DecodePass(Protocol):
-    """Walks the VAE's way from the latents of one image to the image."""
+    """Walks through the VAE's decoder for one image."""
 
     def __call__(
         self, walk: Walk, config: PartConfig, *, width_px: int, height_px: int, needs_grad: bool = False
@@ -44,7 +44,7 @@ class DecodePass(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TextSize:
-    """What a chunk of a caption becomes: tokens, the width of each state, the width of the pooled one."""
+    """The size of an encoded chunk of a caption: tokens, the width of each state, the width of the pooled state."""
 
     tokens: int
     width: int
@@ -53,11 +53,11 @@ class TextSize:
 
 @dataclass(frozen=True, slots=True)
 class FamilyMemory:
-    """The walks over a family's parts, and what only it knows of their shapes.
+    """The memory walks of a family's parts, and its own facts about their layers.
 
-    `blocks` says by part how the names of its checkpointed (and offloaded) blocks begin. `unreached(part, config,
-    clip_skip)` names the layers that no gradient reaches, as their names begin. A family without a VAE leaves `encode`
-    and `decode` out.
+    `blocks` matches, by part, the name prefixes of its checkpointed (and offloaded) blocks. `unreached(part, config,
+    clip_skip)` returns the name prefixes of the layers that no gradient reaches. A family without a VAE has no `encode`
+    and `decode`.
     """
 
     blocks: Mapping[str, re.Pattern[str]]

@@ -1,1 +1,1 @@
-"""Closed-form losses."""
+"""The losses of training, and the records of the training methods."""

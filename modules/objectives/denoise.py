@@ -1,7 +1,6 @@
-"""The denoising loss (Ho et al. 2020, eq. 14): the squared error between what was predicted and the target.
+"""The denoising loss (Ho et al. 2020, eq. 14): the squared error between the prediction and the target.
 
-It has a value for each element of the latents, (B, C, H, W), until everything that weighs it is known; `sample_losses`
-is the one place where it is reduced.
+It stays unreduced, (B, C, H, W), until all weights are applied; only `sample_losses` reduces it.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ def prediction_errors(
 
 
 def sample_losses(errors_BCHW: torch.Tensor, *weights_B: torch.Tensor | None) -> torch.Tensor:
-    """Return each sample's loss, float32 of shape (B,): the mean of its elements, times its weights in their order.
+    """Return each sample's loss, float32 of shape (B,): the mean of its elements, times its weights in order.
 
-    What weighs the elements (a mask) belongs before the mean. Weights of None count as 1.
+    Weights of elements (a mask) must be applied before the mean. Weights of None count as 1.
     """
     losses_B = errors_BCHW.flatten(1).mean(dim=1)
     for weights in weights_B:
@@ -48,7 +47,7 @@ def sample_losses(errors_BCHW: torch.Tensor, *weights_B: torch.Tensor | None) ->
 def timestep_weights(
     process: NoiseProcess, timesteps_B: torch.Tensor, *, weighting: str, gamma: float
 ) -> torch.Tensor | None:
-    """Return the weights of the losses at these timesteps, shape (B,), or None where all count alike.
+    """Return the weights of the losses at these timesteps, shape (B,), or None where all are equal.
 
     Raises ValueError for a weighting that is not supported yet.
     """

@@ -17,7 +17,7 @@ METHODS: Mapping[str, MethodSpec] = {
 
 
 def method_labels() -> Mapping[str, str]:
-    """Return the methods' names with the labels people know them by."""
+    """Return the methods' labels by name."""
     return {name: spec.label for name, spec in METHODS.items()}
 
 

@@ -1,4 +1,4 @@
-"""Losses that follow a reward's gradient: what is to fall where a rating is to rise."""
+"""Losses for differentiable rewards: lower loss means higher reward."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ def reward_losses(rewards_B: torch.Tensor, *, loss: str, target: float) -> torch
 
     "mean": `-r`, whose gradient is that of TRL's `10 - r` (AlignProp, Prabhudesai et al. 2023, eq. 3).
     "target": `|r - target|`, as the authors' code has it for the aesthetic reward with 10.
-    "hinge": `max(0, target - r)`, which stops where the target is reached (ReFL, Xu et al. 2023, section 3.1): the
-    plainest guard against a reward that is overdone.
+    "hinge": `max(0, target - r)`, zero from the target on (ReFL, Xu et al. 2023, section 3.1): the simplest guard
+    against overoptimization.
     """
     rewards_B = rewards_B.float()
     match loss:
@@ -22,15 +22,15 @@ def reward_losses(rewards_B: torch.Tensor, *, loss: str, target: float) -> torch
         case "hinge":
             return (target - rewards_B).clamp(min=0)
         case _:
-            raise ValueError(f"The reward's loss is {loss!r}; mean, target and hinge are known.")
+            raise ValueError(f"Unknown reward loss {loss!r}; choose mean, target or hinge.")
 
 
 def reward_loss(
     rewards_B: torch.Tensor, *, loss: str, target: float, weight: float, weights_B: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return `weight` times the mean loss of the samples that have a rating, shape (); `weights_B` are their own.
+    """Return `weight` times the mean loss of the samples that have a score, shape (); `weights_B` are per sample.
 
-    Samples without one (NaN) are left out of the mean; where none has one the loss is 0, with its graph.
+    Samples without a score (NaN) are left out of the mean; without any score the loss is 0, with its graph.
     """
     is_scored_B = ~rewards_B.isnan()
     losses_B = reward_losses(torch.where(is_scored_B, rewards_B, target), loss=loss, target=target)
@@ -40,5 +40,5 @@ def reward_loss(
 
 
 def num_scored(rewards_B: torch.Tensor) -> int:
-    """Return how many samples have a rating. Waits for the device."""
+    """Return how many samples have a score. Waits for the device."""
     return int((~rewards_B.isnan()).sum())

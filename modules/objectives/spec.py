@@ -1,4 +1,4 @@
-"""What a training method's record holds: the facts that others need, so that none asks for its name."""
+"""The record of a training method: the facts that other code needs, so that no code tests for a method's name."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from modules.system.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class RolloutFacts:
-    """How a method samples: in how many denoising steps, with how much guidance, and through how many of the last
-    steps its loss sends a gradient at most (0: it samples without gradient).
+    """How a method samples: its denoising steps, its guidance scale, and the maximum number of last steps that its loss
+    backpropagates through (0: it samples without gradient).
     """
 
     steps: int
@@ -23,16 +23,16 @@ class RolloutFacts:
 
 @dataclass(frozen=True, slots=True)
 class MethodSpec:
-    """A training method before anything is loaded.
+    """The facts about a training method that are known before anything is loaded.
 
     `factory` names the function that builds it, as "module:function", called with its settings, the training section
     and the rewards (None where it needs none). All callables take the method's own settings:
 
-    - `rollout`: how it samples images while training, which needs the VAE then. None: it samples none.
+    - `rollout`: how it samples images during training, which needs the VAE. None: it samples no images.
     - `held_out_reward`: the kind of reward model that is held out, or "none". None: it needs no reward models.
-    - `steps_per_group`: the optimizer steps that one accumulation group of the loader becomes. More than one for a
-      method that runs inner epochs over its rollouts. Every count of steps in the program follows from it.
-    - `problems`: what is wrong among its own settings.
+    - `steps_per_group`: the optimizer steps per accumulation group of the loader. More than one for a method that runs
+      inner epochs over its rollouts. All step counts in the program use it.
+    - `problems`: the problems of its own settings.
 
     `needs_reward_gradient`: it can only train on differentiable rewards.
     """

@@ -1,1 +1,1 @@
-"""Optimizers, learning rate schedules, parameter groups, averages of weights."""
+"""Optimizers, learning rate schedules, parameter groups, EMA."""

@@ -1,4 +1,4 @@
-"""From an optimizer's settings to the optimizer: what builds it is imported here, when a run begins."""
+"""Builds the optimizer from its settings. Its factory is imported here, when a run starts."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ Groups = list[dict[str, Any]]
 
 
 def build_optimizer(groups: Groups, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """Return the optimizer that settings describe over parameter groups (dicts with "params" and "lr").
+    """Return the optimizer that the settings describe, over parameter groups (dicts with "params" and "lr").
 
-    What the step must know of it stands in each group afterwards, beside the unit's name: "steps_at_once" and
-    "group_state" (see `OptimizerSpec`). Raises DarkroomError where its package cannot be loaded, and ValueError for
-    one that is not supported, which no run that passed its check has.
+    Adds the facts that the step needs to each group: "steps_at_once" and "group_state" (see `OptimizerSpec`). Raises
+    DarkroomError where the optimizer's package cannot be loaded, and ValueError for an unsupported optimizer, which
+    preflight rejects before a run.
     """
     spec = optimizer_spec(settings)
     if not spec.is_supported:
         raise ValueError(f"the optimizer {spec.name} is not supported")
-    # Some constructors print. The standard output is for events alone.
+    # Some constructors print; standard output is reserved for events.
     with contextlib.redirect_stdout(sys.stderr):
         optimizer = _factory(spec)(groups, **spec.arguments(settings))
     for group in optimizer.param_groups:

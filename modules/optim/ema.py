@@ -13,7 +13,7 @@ from modules.system.devices import Device, move
 
 
 class Ema:
-    """A running average, in float32, of named parameters; kept on a device of its own."""
+    """A running average of named parameters, in float32, on a device of its own."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class Ema:
         device: Device,
         exact: Callable[[], Mapping[str, torch.Tensor]] | None = None,
     ) -> None:
-        """`exact()` gives the values to follow where the parameters themselves are rounded."""
+        """`exact()` returns the values to average where the parameters themselves are rounded (master weights)."""
         self._parameters = dict(parameters)
         self._exact = exact or (lambda: self._parameters)
         self._decay = decay
@@ -35,7 +35,7 @@ class Ema:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Follow the parameters after a step (counted from 1), if it is one of those that count.
+        """Update the averages after a step (counted from 1), every `update_every_steps` steps.
 
         The decay is `min(decay, (1 + n) / (10 + n))` at the n-th update, so that early averages forget the start.
         """
@@ -43,19 +43,19 @@ class Ema:
             return
         decay = min(self._decay, (1 + self.num_updates) / (10 + self.num_updates))
         self.num_updates += 1
-        lying: dict[str, torch.Tensor] = {}
+        in_place: dict[str, torch.Tensor] = {}
         for name, parameter in self._exact().items():
             current = move(parameter.detach().float(), self._device)
             if current.data_ptr() == parameter.data_ptr():
-                lying[name] = current
-            else:  # a copy, of which there is one at a time
+                in_place[name] = current
+            else:  # a copy from another device; only one exists at a time
                 self.averages[name].lerp_(current, 1.0 - decay)
-        if lying:  # all in one call: SDXL's LoRA has 1,500, each of which would be a kernel of its own
-            get_ema_multi_avg_fn(decay)([self.averages[n] for n in lying], list(lying.values()), 0)
+        if in_place:  # one call for all: SDXL's LoRA has 1,500 tensors, and each call would launch its own kernels
+            get_ema_multi_avg_fn(decay)([self.averages[n] for n in in_place], list(in_place.values()), 0)
 
     @contextlib.contextmanager
     def swapped_in(self) -> Iterator[None]:
-        """Let the parameters hold their averages for a while; their own values come back bit for bit."""
+        """Return a context in which the parameters hold their averages; their own values are restored bit for bit."""
         kept = {name: p.detach().clone() for name, p in self._parameters.items()}
         try:
             self._assign(self.averages)
@@ -64,7 +64,7 @@ class Ema:
             self._assign(kept)
 
     def load(self, averages: Mapping[str, torch.Tensor], num_updates: int) -> None:
-        """Take over averages of a backup. Raises KeyError where one is missing."""
+        """Load the averages of a backup. Raises KeyError where one is missing."""
         self.averages = {n: move(averages[n].float().clone(), self._device) for n in self._parameters}
         self.num_updates = num_updates
 

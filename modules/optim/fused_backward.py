@@ -1,12 +1,11 @@
-"""The optimizer's step inside the backward pass: a weight moves as soon as its gradient is there, which is let go.
+"""Fused backward pass: each weight is updated as soon as its gradient is computed, and the gradient is freed.
 
-So the gradients of all weights are never there together: at each moment there is that of one (the method is that of
-Lv et al. 2023, "LOMO", with any optimizer). What it cannot do follows: no adding up over micro-batches, no clipping by
-the norm of all gradients, no loss scaler, since each needs them together.
+So only one gradient exists at a time (the method of Lv et al. 2023, "LOMO", with any optimizer). The limits follow: no
+gradient accumulation, no clipping by the norm of all gradients, no loss scaler, since each needs all gradients at once.
 
-Nor can a step be left out as a whole. A loss that is no number is seen before; but where a gradient turns out to be
-none in mid-pass, what came before it has moved already. From there on nothing moves any more, and the step counts as
-one that was left out.
+Nor can a step be skipped as a whole. A loss that is NaN or infinite is caught before the backward pass. Where a
+gradient is not finite, the weights before it are already updated; the rest of the pass updates nothing, and the step
+counts as skipped.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from modules.optim.sliced_step import Generators, SlicedStep, gradient_norm, nor
 
 @dataclass(eq=False)
 class _Pass:
-    """A backward pass: what rounding draws from, and the norms of the gradients that came, by unit and name.
+    """A backward pass: the generators for stochastic rounding, and the gradient norms so far, by unit and name.
 
-    In a pass that only looks (`generators` is None) nothing moves, and the gradients of `kept` stay where they are.
+    Without `generators` the pass updates nothing, and only the gradients of `kept` are kept.
     """
 
     generators: Generators | None
@@ -37,9 +36,9 @@ class _Pass:
 
 
 class FusedBackward:
-    """Hooks on all parameters of some groups. They do nothing but inside a pass that was announced here.
+    """Hooks on all parameters of some groups. They act only inside the contexts of `updating` and `gradients_only`.
 
-    A frozen group loses its hooks (`param_groups.freeze`). No hook keeps this alive.
+    Freezing a group removes its hooks (`param_groups.freeze`). The hooks hold weak references to this object.
     """
 
     def __init__(self, groups: Sequence[TrainGroup], sliced_step: SlicedStep) -> None:
@@ -53,16 +52,16 @@ class FusedBackward:
             for name, parameter in group.parameters.items():
                 group.hooks.append(parameter.register_post_accumulate_grad_hook(_hook(me, group.name, name)))
 
-    def moves(self, generators: Generators) -> contextlib.AbstractContextManager[None]:
-        """Return the context of a backward pass that moves the weights; `generators(name)` as for `SlicedStep.move`."""
+    def updating(self, generators: Generators) -> contextlib.AbstractContextManager[None]:
+        """Return the context of a backward pass that updates weights; `generators(name)` as for `SlicedStep.move`."""
         return self._during(_Pass(generators))
 
-    def looks(self, kept: Collection[str]) -> contextlib.AbstractContextManager[None]:
-        """Return the context of a backward pass that moves nothing: of the gradients only those of `kept` remain."""
+    def gradients_only(self, kept: Collection[str]) -> contextlib.AbstractContextManager[None]:
+        """Return the context of a backward pass that updates nothing and keeps only the gradients of `kept`."""
         return self._during(_Pass(None, kept))
 
     def move_rest(self, generators: Generators) -> None:
-        """Move what has a gradient that no backward pass brought, as if the last one had."""
+        """Update the parameters whose gradients did not come from a backward pass, as part of the last pass."""
         with self._during(replace(self._last, generators=generators)):
             for group in self._groups.values():
                 for name, parameter in group.parameters.items():
@@ -70,7 +69,7 @@ class FusedBackward:
                         self.arrived(group.name, name)
 
     def norms(self) -> dict[str, torch.Tensor]:
-        """Return the norm of each unit's gradients in the last pass, of shape (), of those units that had any."""
+        """Return the norm of each unit's gradients in the last pass, shape (); units without gradients are left out."""
         found = {unit: self._last.norms.get(unit, {}) for unit in self._groups}
         return {
             unit: norm_of([norms[n] for n in self._groups[unit].parameters if n in norms])
@@ -83,10 +82,10 @@ class FusedBackward:
         self._last = _Pass(None)
 
     def arrived(self, unit: str, name: str) -> None:
-        """Deal with a gradient that is whole. Called by the hooks; outside of an announced pass it stays as it is.
+        """Handle a complete gradient. Called by the hooks; outside of the two contexts the gradient is left alone.
 
-        One after the other: autograd has a thread for each GPU, and gradients of weights that wait on the processor
-        arrive in the one that began the pass, while the former goes on.
+        Takes a lock: autograd has a thread for each GPU, and gradients of weights offloaded to the CPU arrive in the
+        thread that started the pass while the GPU's thread is still running.
         """
         with self._lock:
             self._add_gradient(unit, name)
@@ -102,7 +101,7 @@ class FusedBackward:
             if name not in now.kept:
                 parameter.grad = None
             return
-        # One wait for the device for each weight: what is no number must not get into the weights.
+        # This waits for the device once per weight: values that are not finite must not reach the weights.
         now.is_broken = now.is_broken or not norm.isfinite().item()
         if not now.is_broken:
             self._sliced_step.move({unit: [name]}, now.generators)

@@ -1,4 +1,4 @@
-"""AdaGrad whose sums are made at the first step: a master weight may be empty between steps."""
+"""AdaGrad that creates its sums at the first step: a master weight may be empty between steps."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 
 
 class LazyAdagrad(torch.optim.Adagrad):
-    """torch's AdaGrad, which makes the sums of squared gradients when it is built, with sums that are made later."""
+    """torch's AdaGrad with the sums of squared gradients created at the first step instead of in the constructor."""
 
     def __init__(self, groups: list[dict[str, Any]], *, initial_accumulator_value: float, **options: Any) -> None:
-        """`options` are torch's own."""
+        """`options` are those of `torch.optim.Adagrad`."""
         super().__init__(groups, initial_accumulator_value=initial_accumulator_value, **options)
         self.state.clear()
         self.register_step_pre_hook(lambda *_: self._make_missing_sums(initial_accumulator_value))

@@ -1,4 +1,4 @@
-"""The learning rate as a function of the step: nothing to save, nothing to restore. Torch-free."""
+"""The learning rate as a function of the step: there is no state to save or restore. Torch-free."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from modules.optim.schedule_spec import ScheduleSettings
 
 
 def warmup_length(settings: ScheduleSettings, total_steps: int) -> int:
-    """Return the number of warm-up steps: the given number, else the given share of the run."""
+    """Return the number of warm-up steps: the given number, else the given fraction of the run."""
     return settings.warmup_steps or math.ceil(settings.warmup_share * total_steps)
 
 
 def learning_rate_factor(settings: ScheduleSettings, *, step: int, total_steps: int) -> float:
-    """Return the share of the learning rate that a step (counted from 0) uses, in [0, 1].
+    """Return the factor on the learning rate at a step (counted from 0), in [0, 1].
 
-    The warm-up rises linearly and its first step is not zero. After it the rest of the run follows the schedule's
-    curve, scaled so that it lies between 1 and `min_factor`. Raises ValueError for a schedule that is not supported,
-    which no run that passed its check has.
+    The warm-up rises linearly and its first step is not zero. The rest of the run follows the schedule's curve, scaled
+    to lie between 1 and `min_factor`. Raises ValueError for an unsupported schedule, which preflight rejects before a
+    run.
     """
     warmup = warmup_length(settings, total_steps)
     if step < warmup:

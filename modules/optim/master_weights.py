@@ -1,9 +1,9 @@
-"""Training weights that are kept in 16 bits: the optimizer moves a float32 master weight for each of them.
+"""Training low-precision (16-bit) weights: the optimizer updates a float32 master weight for each of them.
 
-Two ways. "master": the master weight stays, and the 16-bit weight is its rounded image (Micikevicius et al. 2018,
-section 3.1): exact, four more bytes a weight. "stochastic": the master weight lives only while its weight is moved, and
-is rounded up or down at random, so that small updates count on average (Zamirai et al. 2020, algorithm 1): no more
-bytes, some noise. Weights are moved a few at a time (`moving.py`), so that little of this is there at once.
+Two modes. "master": the master weight is kept, and the 16-bit weight is its rounded copy (Micikevicius et al. 2018,
+section 3.1): exact, four more bytes per weight. "stochastic": the master weight exists only during its update, and is
+rounded up or down at random, so that small updates count on average (Zamirai et al. 2020, algorithm 1): no extra bytes,
+some noise. Weights are updated in slices (`sliced_step.py`), so that few float32 copies exist at once.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch import nn
 
 Rounding = Literal["master", "stochastic"]
 
-_ROUNDED_AT_ONCE = 1 << 20  # rounding takes some five times the bytes of what it rounds
+_ROUNDED_AT_ONCE = 1 << 20  # rounding needs about five times the bytes of the values it rounds
 
 
 @dataclass(eq=False)
 class MasterWeight:
-    """What the optimizer moves in place of a 16-bit weight of the model."""
+    """The float32 parameter that the optimizer updates in place of a 16-bit weight of the model."""
 
     weight: nn.Parameter
     moved: nn.Parameter
@@ -31,27 +31,27 @@ class MasterWeight:
     def of(cls, weight: nn.Parameter, rounding: Rounding) -> MasterWeight:
         """Return the master weight of a weight. Raises ValueError for stochastic rounding to anything but bfloat16."""
         if rounding == "stochastic" and weight.dtype != torch.bfloat16:
-            raise ValueError(f"stochastic rounding goes to bfloat16, not to {weight.dtype}")
+            raise ValueError(f"stochastic rounding supports bfloat16, not {weight.dtype}")
         value = weight.detach().float() if rounding == "master" else weight.detach().new_empty(0, dtype=torch.float32)
         return cls(weight, nn.Parameter(value), rounding)
 
     @property
     def kept(self) -> nn.Parameter:
-        """The parameter that holds the exact value between steps: what is saved and averaged."""
+        """The parameter that holds the exact value between steps: backups and EMA use it."""
         return self.moved if self.rounding == "master" else self.weight
 
     @property
     def has_gradient(self) -> bool:
-        """Whether a gradient lies at the weight, or was taken from it."""
+        """Whether the weight, or the master weight, has a gradient."""
         return self.weight.grad is not None or self.moved.grad is not None
 
     def take_gradient(self) -> None:
-        """Take the weight's gradient, in float32. A master weight that is empty between steps has to have its value."""
+        """Move the weight's gradient to the master weight, in float32. An empty master weight must be filled first."""
         self.moved.grad = None if self.weight.grad is None else self.weight.grad.float()
         self.weight.grad = None
 
     def fill(self) -> None:
-        """Before a step: take the weight's value, where it is not kept, and its gradient, unless it was taken."""
+        """Before a step: copy the weight's value (stochastic rounding only) and move its gradient here."""
         if self.rounding == "stochastic":
             self.moved.data = self.weight.detach().float()
         if self.weight.grad is not None:
@@ -59,28 +59,28 @@ class MasterWeight:
 
     @torch.no_grad()
     def give_value(self, generator: torch.Generator | None = None) -> None:
-        """After a step, or once its value was set: let the weight follow. Stochastic rounding needs the generator."""
+        """After an update of the master weight: write it to the weight. Stochastic rounding needs the generator."""
         if self.rounding == "master":
             self.weight.copy_(self.moved)
         elif self.moved.numel():
-            assert generator is not None, "stochastic rounding draws from a generator of its own"
+            assert generator is not None, "stochastic rounding needs a generator"
             rounded, values = torch.atleast_1d(self.weight.detach()), torch.atleast_1d(self.moved.detach())
             num_rows = max(1, _ROUNDED_AT_ONCE // values[0].numel())
             for into, part in zip(rounded.split(num_rows), values.split(num_rows), strict=True):
                 into.copy_(round_stochastically(part, generator))
 
     def release(self) -> None:
-        """Let go of what only a step needs."""
+        """Free the tensors that are needed only during a step."""
         self.moved.grad = None
         if self.rounding == "stochastic":
             self.moved.data = self.moved.new_empty(0)
 
 
 def round_stochastically(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return float32 values as bfloat16, rounded up with the chance of what rounding down would lose.
+    """Return float32 values as bfloat16, rounded up with a probability equal to the fraction that is cut off.
 
     bfloat16 is the upper half of float32: a random number is added to the lower half, which is then cut off. Values
-    that are not finite stay what they are.
+    that are not finite are left unchanged.
     """
     noise = torch.randint(0, 1 << 16, values.shape, dtype=torch.int32, device=values.device, generator=generator)
     bits = values.detach().contiguous().view(torch.int32)

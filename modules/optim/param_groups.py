@@ -15,18 +15,17 @@ from modules.settings.every import Every
 
 NEVER = Every()
 
-_GROUP = "group "  # no parameter's full name begins so
+_GROUP = "group "  # no parameter's full name starts with this
 
 
 @dataclass(eq=False)
 class TrainGroup:
     """A training unit: parameters, by full name, with their learning rate and the span they train for.
 
-    Learning rates, gradient norms and events know it by its `name`: that of a part of the model, or another one. `part`
-    is the part it lives in, where it lives in one; several units may live in the same. `label` is what people call it.
-    A frozen unit stays frozen. `module` holds the parameters, and is in training mode as long as they are trained.
-    `master_weights` are what the optimizer moves in place of parameters in 16 bits; `hooks` are those on its
-    parameters.
+    Learning rates, gradient norms and events use its `name`: that of a part of the model, or another one. `part` is the
+    part that contains it, if any; a part may contain several units. `label` is its name in the window. A frozen unit
+    stays frozen. `module` holds the parameters, and is in training mode as long as they are trained. The optimizer
+    updates `master_weights` in place of 16-bit parameters; `hooks` are the hooks on the parameters.
     """
 
     name: str
@@ -41,14 +40,14 @@ class TrainGroup:
     hooks: list[RemovableHandle] = field(default_factory=list)
 
     def master_weight(self, rounding: Rounding) -> None:
-        """Have every parameter of 16 bits stood in for. The parameters are where they will be trained by now."""
+        """Give every 16-bit parameter a master weight. The parameters must be on their training device already."""
         self.master_weights = {
             n: MasterWeight.of(p, rounding) for n, p in self.parameters.items() if p.dtype.itemsize == 2
         }
 
 
 def optimizer_groups(groups: Iterable[TrainGroup]) -> list[dict[str, Any]]:
-    """Return the groups as torch's optimizers take them; the unit's name is kept under "unit"."""
+    """Return the groups in the form that torch's optimizers expect; the unit's name is kept under "unit"."""
     return [
         {"params": list(moved_parameters([g]).values()), "lr": g.learning_rate, "unit": g.name}
         for g in groups
@@ -57,14 +56,14 @@ def optimizer_groups(groups: Iterable[TrainGroup]) -> list[dict[str, Any]]:
 
 
 def freeze(group: TrainGroup, optimizer: torch.optim.Optimizer) -> None:
-    """End the training of a group: no more gradients, no more dropout, and its optimizer state is let go.
+    """Stop training a group: no more gradients, no more dropout, and its optimizer state is freed.
 
-    The parameters keep their values. What was built on them still runs, checkpointed or not: checkpointing is
-    non-reentrant and does not ask whether anything inside requires a gradient.
+    The parameters keep their values. Forward passes that use them still run, checkpointed or not: non-reentrant
+    checkpointing does not require that anything inside needs a gradient.
     """
     group.is_training = False
     if group.module is not None:
-        group.module.eval()  # else its adapter's dropout would go on changing its output
+        group.module.eval()  # otherwise the adapter's dropout would still change the output
     for hook in group.hooks:
         hook.remove()
     group.hooks.clear()
@@ -79,24 +78,24 @@ def freeze(group: TrainGroup, optimizer: torch.optim.Optimizer) -> None:
 
 
 def steps_at_once(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether an optimizer's step has to be handed all weights (`build_optimizer` writes it to each group)."""
+    """Return whether an optimizer must step all weights at once (`build_optimizer` writes it to each group)."""
     return any(group.get("steps_at_once", False) for group in optimizer.param_groups)
 
 
 def named_parameters(groups: Iterable[TrainGroup]) -> dict[str, nn.Parameter]:
-    """Return the parameters of all groups, frozen ones too, by full name, as they are in the model."""
+    """Return the model's own parameters of all groups, frozen ones included, by full name."""
     return {name: p for g in groups for name, p in g.parameters.items()}
 
 
 def moved_parameters(groups: Iterable[TrainGroup]) -> dict[str, nn.Parameter]:
-    """Return, by the same names, what the optimizer moves."""
+    """Return, by the same names, the parameters that the optimizer updates: master weights where there are any."""
     return {
         n: g.master_weights[n].moved if n in g.master_weights else p for g in groups for n, p in g.parameters.items()
     }
 
 
 def kept_parameters(groups: Iterable[TrainGroup]) -> dict[str, nn.Parameter]:
-    """Return, by the same names, what holds each value exactly between steps: for saving and averaging."""
+    """Return, by the same names, the parameters that hold the exact values between steps, for backups and EMA."""
     return {
         n: g.master_weights[n].kept if n in g.master_weights else p for g in groups for n, p in g.parameters.items()
     }
@@ -107,7 +106,7 @@ def optimizer_state(
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Return the optimizer's state as tensors and as plain values, both keyed "parameter name|state name".
 
-    What it keeps in its groups (`OptimizerSpec.group_state`) is among the values, keyed "group unit|state name".
+    State kept in parameter groups (`OptimizerSpec.group_state`) is among the values, keyed "group unit|state name".
     """
     tensors: dict[str, torch.Tensor] = {}
     values: dict[str, Any] = {}
@@ -125,10 +124,10 @@ def restore_optimizer_state(
     tensors: Mapping[str, torch.Tensor],
     values: Mapping[str, Any],
 ) -> None:
-    """Give the optimizer the state that `optimizer_state` returned; each tensor goes where its parameter is.
+    """Load the state that `optimizer_state` returned; each tensor goes to the device of its parameter.
 
-    The state of a group that is no longer trained is left out. Raises KeyError where the state names a parameter that
-    is not there.
+    The state of a group that is no longer trained is skipped. Raises KeyError where the state names a parameter that
+    does not exist.
     """
     own_counts = {id(p) for g in optimizer.param_groups if g.get("fused") for p in g["params"]}
     groups = _groups_by_owner(optimizer)
@@ -139,18 +138,18 @@ def restore_optimizer_state(
             continue
         parameter = parameters[name]
         if isinstance(value, torch.Tensor):
-            # A step count stays on the processor, as torch keeps it there, unless the step is fused; the rest follows
-            # its parameter.
+            # A step count stays on the CPU, where torch keeps it unless the step is fused; all else goes to the
+            # parameter's device.
             stays = value.dim() == 0 and id(parameter) not in own_counts
             value = value.clone() if stays else value.to(parameter.device)
         optimizer.state.setdefault(parameter, {})[key] = value
 
 
 def is_of_group(key: str) -> bool:
-    """Return whether a key of an optimizer's state is of a whole group, and not of a parameter."""
+    """Return whether a key of an optimizer's state belongs to a whole group rather than to a parameter."""
     return key.startswith(_GROUP)
 
 
 def _groups_by_owner(optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Any]]:
-    """Return the groups that keep state, by the first half of its keys."""
+    """Return the groups that keep state, by the first half of their state's keys."""
     return {f"{_GROUP}{g['unit']}": g for g in optimizer.param_groups if g.get("group_state")}

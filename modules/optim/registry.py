@@ -1,4 +1,4 @@
-"""The optimizers, one line each, in the order people choose from; the first is the default. Torch-free."""
+"""The optimizers, one line each, in the order the window lists them; the first is the default. Torch-free."""
 
 from __future__ import annotations
 
@@ -100,9 +100,9 @@ _RECORDS: tuple[OptimizerSpec[Any], ...] = (
 OPTIMIZERS: Mapping[str, OptimizerSpec[Any]] = {record.name: record for record in _RECORDS}
 DEFAULT_OPTIMIZER = _RECORDS[0]
 MEMORY_SAVER = next(record for record in _RECORDS if record.saves_memory)
-"""The optimizer that advice on memory names."""
+"""The optimizer that advice on memory recommends."""
 
 
 def optimizer_spec(settings: OptimizerSettings) -> OptimizerSpec[Any]:
-    """Return the record of the optimizer that settings are of."""
+    """Return the optimizer's record for its settings."""
     return OPTIMIZERS[settings.name]

@@ -1,4 +1,4 @@
-"""The learning rate schedules, one line each, in the order people choose from; the first is the default."""
+"""The learning rate schedules, one line each, in the order the window lists them; the first is the default."""
 
 from __future__ import annotations
 

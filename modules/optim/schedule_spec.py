@@ -1,4 +1,4 @@
-"""What the program needs to know of a learning rate schedule: one record each, found through `schedule_registry.py`."""
+"""The record of a learning rate schedule; `schedule_registry.py` lists one per schedule."""
 
 from __future__ import annotations
 
@@ -10,38 +10,40 @@ from annotated_types import Ge, Gt, Le
 
 from modules.settings.field import Section, Setting
 
-# What several schedules have.
+# Fields that several schedules share.
 MinFactor = Annotated[
     float,
     Ge(0),
     Le(1),
-    Setting("Lowest share", "The share of the learning rate that is left at the end.", level="advanced"),
+    Setting("Min factor", "The fraction of the learning rate that is left at the end.", level="advanced"),
 ]
 Cycles = Annotated[
     float,
     Gt(0),
     Le(10_000),
-    Setting("Cycles", "How often the rate goes through its curve within the run."),
+    Setting("Cycles", "How often the schedule runs through its curve within the run."),
 ]
 
 
 class ScheduleSettings(Section):
-    """The settings of a schedule: the warm-up, which all have, and fields of its own."""
+    """The settings of a schedule: the warm-up, which all schedules have, and the schedule's own fields."""
 
     name: str
     warmup_steps: Annotated[
         int,
         Ge(0),
         Le(1_000_000),
-        Setting("Warm-up", "The learning rate rises from zero to its full value over this many steps.", unit="steps"),
+        Setting(
+            "Warmup steps", "The learning rate rises from zero to its full value over this many steps.", unit="steps"
+        ),
     ] = 0
     warmup_share: Annotated[
         float,
         Ge(0),
         Le(1),
         Setting(
-            "Warm-up as a share",
-            "The warm-up as a share of the whole run; counts where the number of warm-up steps is 0.",
+            "Warmup ratio",
+            "The warm-up as a fraction of the whole run. Used when the number of warm-up steps is 0.",
             level="advanced",
         ),
     ] = 0.0
@@ -54,8 +56,8 @@ Settings = TypeVar("Settings", bound=ScheduleSettings)
 class ScheduleSpec(Generic[Settings]):
     """A learning rate schedule.
 
-    `curve(settings, progress)` returns where it is, from 1 down to 0, at a share of the run after its warm-up, in
-    [0, 1]; a schedule without a curve is not supported yet.
+    `curve(settings, progress)` returns the schedule's value, from 1 down to 0; `progress` in [0, 1] is the fraction of
+    the run after the warm-up. A schedule without a curve is not supported yet.
     """
 
     settings: type[Settings]
@@ -69,10 +71,10 @@ class ScheduleSpec(Generic[Settings]):
 
     @property
     def help(self) -> str:
-        """What it is, in a sentence."""
+        """A one-sentence description."""
         return (self.settings.__doc__ or "").strip().splitlines()[0]
 
     @property
     def is_supported(self) -> bool:
-        """Whether runs can follow it; what they cannot follow is refused by name before a run."""
+        """Whether runs can use it; preflight rejects an unsupported schedule by name."""
         return self.curve is not None

@@ -1,8 +1,8 @@
-"""Moving weights: an optimizer's step on a few parameters at a time, so that what a step takes is bounded.
+"""The sliced optimizer step: a few parameters at a time, so that the memory of a step is bounded.
 
-To an optimizer each step is that of a run with those parameters alone; its state is one, keyed by parameter, however
-the steps are cut. So a run may be cut differently when it is resumed, and ends the same. An optimizer whose step looks
-at all weights together (`OptimizerSpec.steps_at_once`) is handed all of them.
+The optimizer sees each slice as if those were all the parameters there are. Its state is keyed by parameter, however
+the step is sliced, so a resumed run may use other slices and still ends the same. An optimizer whose step needs all
+weights together (`OptimizerSpec.steps_at_once`) receives all of them.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ Names = Mapping[str, Sequence[str]]
 Generators = Callable[[str], torch.Generator | None]
 
 
-class HookHandle(Protocol):
-    """Who wants to see parameters right before they move, with their gradients in place, and right after."""
+class StepHooks(Protocol):
+    """Hooks right before parameters are updated, with their gradients in place, and right after."""
 
     def before_move(self, unit: str, parameters: Sequence[nn.Parameter]) -> None:
-        """Called before each move of some of a unit's parameters, as the optimizer sees them."""
+        """Called before each update of some of a unit's parameters, as the optimizer sees them."""
         ...
 
     def after_move(self, unit: str) -> None:
-        """Called after it."""
+        """Called after the update."""
         ...
 
 
 class SlicedStep:
-    """Moves what it is told to by the rule of an optimizer."""
+    """Runs an optimizer's step on chosen parameters."""
 
-    def __init__(self, groups: Iterable[TrainGroup], optimizer: torch.optim.Optimizer, hook_handle: HookHandle) -> None:
+    def __init__(self, groups: Iterable[TrainGroup], optimizer: torch.optim.Optimizer, hooks: StepHooks) -> None:
         self._groups = {g.name: g for g in groups}
         self._optimizer = optimizer
-        self._hook_handle = hook_handle
+        self._hooks = hooks
 
     def move(
         self, names: Names, generators: Generators, clip: Callable[[Sequence[nn.Parameter]], None] | None = None
     ) -> None:
-        """Move parameters, in one step, by the gradients that lie there; master weights are filled for it and emptied
-        again.
+        """Update parameters by their gradients in one optimizer step; master weights are filled for it and released
+        afterwards.
 
-        `generators(name)` gives what the stochastic rounding of a parameter draws from, so that its draws do not hang
-        on the order of moves; `clip` may change the gradients, in float32, right before.
+        `generators(name)` returns the generator for the stochastic rounding of a parameter, so that its random numbers
+        do not depend on the order of updates; `clip` may change the gradients, in float32, right before.
         """
-        # By the names that move, not by all there are: a fused pass comes here with each weight alone.
+        # Iterate over the given names only: the fused backward pass calls this for each weight.
         own = {unit: self._groups[unit].master_weights for unit in names}
         master_weights = {n: own[unit][n] for unit, some in names.items() for n in some if n in own[unit]}
         for master_weight in master_weights.values():
@@ -60,10 +60,10 @@ class SlicedStep:
         if clip is not None:
             clip([p for parameters in moved.values() for p in parameters])
         for unit, parameters in moved.items():
-            self._hook_handle.before_move(unit, parameters)
+            self._hooks.before_move(unit, parameters)
         self._step(moved)
         for unit in moved:
-            self._hook_handle.after_move(unit)
+            self._hooks.after_move(unit)
         for name, master_weight in master_weights.items():
             master_weight.give_value(generators(name))
             master_weight.release()
@@ -73,9 +73,9 @@ class SlicedStep:
         return group.master_weights[name].moved if name in group.master_weights else group.parameters[name]
 
     def _step(self, moved: Mapping[str, list[nn.Parameter]]) -> None:
-        """Make the optimizer's step with groups that hold these parameters alone.
+        """Run the optimizer's step with groups that hold only these parameters.
 
-        A group without any stays, empty: what an optimizer keeps in its groups is to be the same in all of them.
+        A group without any stays, empty: state that an optimizer keeps in its groups must be the same in all of them.
         """
         optimizer = self._optimizer
         everything = [g["params"] for g in optimizer.param_groups]
@@ -89,10 +89,10 @@ class SlicedStep:
 
 
 def slices(groups: Iterable[TrainGroup], optimizer: torch.optim.Optimizer) -> Iterator[dict[str, list[str]]]:
-    """Yield the names, by unit, of all parameters that have gradients, as the optimizer is to move them at once.
+    """Yield slices: the names, by unit, of the parameters with gradients that one optimizer step updates together.
 
-    Those in float32 come together, those in 16 bits in slices of at most `SLICE_WEIGHTS`; all in one where the
-    optimizer's step looks at all weights together.
+    float32 parameters form one slice, 16-bit parameters slices of at most `SLICE_WEIGHTS`. There is a single slice
+    where the optimizer's step needs all weights together.
     """
     groups = list(groups)
     if steps_at_once(optimizer):
@@ -120,7 +120,7 @@ def slices(groups: Iterable[TrainGroup], optimizer: torch.optim.Optimizer) -> It
 
 
 def _everything(groups: Iterable[TrainGroup]) -> Iterator[dict[str, list[str]]]:
-    """Yield one slice, of all that has gradients; none where nothing has."""
+    """Yield one slice of all parameters with gradients; none where there are no gradients."""
     holders = {g.name: zip(g.parameters, gradient_holders(g), strict=True) for g in groups}
     names = {unit: [n for n, p in pairs if p.grad is not None] for unit, pairs in holders.items()}
     if any(names.values()):
@@ -139,7 +139,7 @@ def total_norm(group: TrainGroup) -> torch.Tensor | None:
 
 
 def norm_of(norms: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the norm of what has these norms, at least one, on the device of the first, shape ()."""
+    """Return the total norm of tensors with these norms (at least one), on the device of the first, shape ()."""
     norm: torch.Tensor = torch.linalg.vector_norm(torch.stack([n.to(norms[0].device) for n in norms]))
     return norm
 
@@ -152,7 +152,7 @@ def gradient_norm(gradient: torch.Tensor) -> torch.Tensor:
 
 @contextlib.contextmanager
 def holding(optimizer: torch.optim.Optimizer, groups: Mapping[str, TrainGroup]) -> Iterator[None]:
-    """Let an optimizer's groups hold, for a while, what holds the gradients: a loss scaler looks for them there."""
+    """Put the tensors that hold the gradients into an optimizer's groups while entered, for a loss scaler."""
     kept = {g["unit"]: g["params"] for g in optimizer.param_groups}
     for group in optimizer.param_groups:
         group["params"] = gradient_holders(groups[group["unit"]])
@@ -164,8 +164,8 @@ def holding(optimizer: torch.optim.Optimizer, groups: Mapping[str, TrainGroup]) 
 
 
 def gradient_holders(group: TrainGroup) -> list[nn.Parameter]:
-    """Return what holds the gradients of a group, in the order of its parameters: master weights that took them,
-    weights.
+    """Return the tensors that hold the gradients of a group, in the order of its parameters: a master weight where the
+    gradient was moved there, else the weight.
     """
     return [_holder(group.master_weights.get(n), p) for n, p in group.parameters.items()]
 

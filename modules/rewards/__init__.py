@@ -1,1 +1,1 @@
-"""Rewards: what rates the images that a reward method paints."""
+"""Rewards: the models and functions that score the images which a method samples."""

@@ -1,6 +1,6 @@
-"""Images as CLIP wants them, in torch alone, so that a gradient passes: resize, crop or pad, normalise.
+"""Differentiable preprocessing for CLIP, in torch alone: resize, crop or pad, normalise.
 
-The same as transformers' CLIPImageProcessor does with Pillow, but for the rounding to 256 levels: within 1.1 of them.
+Equals transformers' CLIPImageProcessor, which uses Pillow, except for its rounding to 256 levels: within 1.1 levels.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _STD = (0.26862954, 0.26130258, 0.27577711)
 def clip_input(images_B3PP: torch.Tensor, *, side_px: int, fit: Fit = "crop") -> torch.Tensor:
     """Return images in [0, 1] as squares of `side_px`, with CLIP's normalisation.
 
-    "crop": the shorter side is resized to it and the middle taken, as OpenAI does. "pad": the longer side is, and the
-    image set in the middle of black, as the authors of HPS v2 do. Bicubic with antialiasing, whose filter is
-    Pillow's (a = -0.5); what overshoots is clamped, as Pillow does.
+    "crop": resizes the shorter side and crops the centre, as OpenAI does. "pad": resizes the longer side and pads the
+    image with black on both sides, as the authors of HPS v2 do. Bicubic with antialiasing and Pillow's filter
+    (a = -0.5); overshoot is clamped, as in Pillow.
     """
     height_px, width_px = images_B3PP.shape[-2:]
     if fit == "pad":
@@ -45,7 +45,7 @@ def _resized(images_B3PP: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
 
 
 def _resized_by_products(images_B3PP: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
-    """Return what `_resized` returns, except for rounding, as matrix products: the filter is linear and separable."""
+    """Return the same as `_resized`, except for rounding, by matrix products: the filter is linear and separable."""
     rows_HP, columns_WP = (
         _resized(torch.eye(old_px, dtype=images_B3PP.dtype, device=images_B3PP.device)[None, None], (new_px, old_px))[
             0, 0

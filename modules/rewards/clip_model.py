@@ -1,4 +1,4 @@
-"""A frozen CLIP model that rewards look through: images and captions as directions that can be compared."""
+"""A frozen CLIP model for rewards: normalised embeddings of images and captions, and their cosine similarity."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from modules.system.errors import DarkroomError
 
 
 class ClipImageEncoder:
-    """CLIP in float32 on the training device. Its image half is checkpointed block by block: it would otherwise keep
-    more than the chain of a whole rollout.
+    """CLIP in float32 on the training device. The image encoder is checkpointed block by block: otherwise its
+    activations would take more memory than a whole rollout.
     """
 
     def __init__(self, model: Any, context: RewardContext, *, fit: Fit = "crop") -> None:
-        """Take over a `CLIPModel`, which is frozen here; `fit` is how it is shown what is no square."""
+        """Wrap and freeze a `CLIPModel`; `fit` sets whether images that are not square are cropped or padded."""
         self.model = model.float().eval().requires_grad_(False)
         self.model._apply(lambda tensor: move(tensor, context.device))
         self._device = context.device
@@ -42,29 +42,29 @@ class ClipImageEncoder:
 
     @property
     def width(self) -> int:
-        """The length of its directions."""
+        """The size of its embeddings."""
         return int(self.model.config.projection_dim)
 
     @property
     def scale(self) -> float:
-        """What cosines are multiplied by where they are compared (its logit scale): 100 in published models."""
+        """The factor on cosines when they are compared (`exp(logit_scale)`): 100 in published models."""
         return float(self.model.logit_scale.detach().exp())
 
     def images(self, images_B3PP: torch.Tensor) -> torch.Tensor:
-        """Return the directions (B, D) of images in [0, 1], of length 1, with gradient."""
+        """Return the embeddings (B, D) of images in [0, 1], normalised to length 1, with gradient."""
         pixels_B3SS = clip_input(images_B3PP, side_px=int(self.model.config.vision_config.image_size), fit=self._fit)
         pooled_BE = self._look(pixel_values=pixels_B3SS).pooler_output
         return functional.normalize(self.model.visual_projection(pooled_BE), dim=-1)
 
     @torch.no_grad()
     def captions(self, prompts: Sequence[str]) -> torch.Tensor:
-        """Return the directions (B, D) of captions, of length 1. What is longer than 75 tokens is cut off there."""
+        """Return the embeddings (B, D) of captions, normalised to length 1. Captions are truncated to 75 tokens."""
         ids_BL = torch.tensor([self._tokenizer.chunks(prompt)[0] for prompt in prompts])
         pooled_BE = self.model.text_model(input_ids=move(ids_BL, self._device)).pooler_output
         return functional.normalize(self.model.text_projection(pooled_BE), dim=-1)
 
     def cosines(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
-        """Return how near each image is to its caption, -1 to 1, shape (B,)."""
+        """Return the cosine similarity of each image and its caption, -1 to 1, shape (B,)."""
         return (self.images(images_B3PP) * self.captions(prompts)).sum(dim=-1)
 
 
@@ -80,13 +80,13 @@ def read_clip(folder: Path) -> Any:
         )
     except (OSError, ValueError, RuntimeError, TypeError, SafetensorError) as error:
         raise DarkroomError(
-            f"No CLIP model can be read from {folder}: {str(error).splitlines()[0]}",
+            f"The CLIP model in {folder} cannot be read: {str(error).splitlines()[0]}",
             advice="The folder must hold config.json and model.safetensors in transformers' layout.",
         ) from error
     missing = [*loading["missing_keys"], *loading["mismatched_keys"]]
-    if missing:  # the library would draw them at random and go on
+    if missing:  # the library would initialise them at random and continue
         raise DarkroomError(
-            f"The CLIP model in {folder} lacks {len(missing)} of its weights; the first is {missing[0]}.",
+            f"{len(missing)} weights are missing from the CLIP model in {folder}; the first is {missing[0]}.",
             advice="The download is damaged or belongs to another model; download it again.",
         )
     return model

@@ -1,4 +1,4 @@
-"""Several reward models as one reward: the weighted sum of what they say."""
+"""Several reward models as one reward: the weighted sum of their scores."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from modules.system.factories import load_factory
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """What the reward models say of B images: the weighted sum, and each reward model's own rating by its name, not
-    weighted.
+    """The scores of B images: the weighted sum, and each reward model's unweighted score by its name.
 
-    A reward model that has no score for an image (NaN) does not count for it; where none has one the sum is NaN.
+    A reward model without a score for an image (NaN) is left out of its sum; without any score the sum is NaN.
     """
 
     total_B: torch.Tensor
@@ -29,7 +28,7 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class RewardModel:
-    """A reward with the name it is reported under, unique among its fellows, and its weight."""
+    """A reward with its unique name for logs and its weight."""
 
     name: str
     reward: Reward
@@ -53,18 +52,18 @@ class CompositeReward:
         return all(reward_model.reward.is_differentiable for reward_model in self.reward_models)
 
     def require_gradient(self) -> None:
-        """Raise DarkroomError where no gradient passes through a reward model, naming it."""
+        """Raise DarkroomError, with the reward models' names, where some are not differentiable."""
         blind = [reward_model.name for reward_model in self.reward_models if not reward_model.reward.is_differentiable]
         if blind:
             raise DarkroomError(
-                f"No gradient passes through the reward {', '.join(blind)}, which the training method needs.",
-                advice="Remove it from the reward models, or hold it out: it is then watched and not trained on.",
+                f"Not differentiable: {', '.join(blind)}. The training method needs differentiable rewards.",
+                advice="Remove it from the reward models, or choose it as the held-out reward, which is only logged.",
             )
 
     def __call__(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> Scores:
-        """Return what the reward models say of images in [0, 1] and their prompts.
+        """Return the scores of images in [0, 1] with their prompts.
 
-        In float32 also inside autocast: the differences that matter to a reward model are small.
+        Computed in float32 even inside autocast: reward models depend on small differences.
         """
         with torch.autocast(images_B3PP.device.type, enabled=False):
             images_B3PP = images_B3PP.float()
@@ -79,13 +78,13 @@ class CompositeReward:
 
 
 def build_rewards(scorers: Sequence[Scorer], context: RewardContext) -> CompositeReward:
-    """Return the reward models of settings, loaded, with what they need downloaded where it may be.
+    """Load the reward models of the settings; missing files are downloaded where that is allowed.
 
-    Raises DarkroomError where there is none, or one cannot be had.
+    Raises DarkroomError where there are no reward models, or one cannot be loaded.
     """
     if not scorers:
         raise DarkroomError(
-            "There is no reward model to learn from.", advice="Add one to the reward models, and switch it on."
+            "No reward model is enabled.", advice="Add a reward model on the Rewards page and enable it."
         )
     made = [(name, _made(s, context), s.weight) for name, s in zip(_names(scorers), scorers, strict=True)]
     return CompositeReward(tuple(RewardModel(*reward_model) for reward_model in made))
@@ -97,7 +96,7 @@ def _made(scorer: Scorer, context: RewardContext) -> Reward:
 
 
 def _names(scorers: Sequence[Scorer]) -> Iterator[str]:
-    """Yield a name per reward model: its kind, counted from the second of a kind on."""
+    """Yield a name per reward model: its kind, numbered from the second of a kind on."""
     seen: Counter[str] = Counter()
     for scorer in scorers:
         seen[scorer.kind] += 1

@@ -1,4 +1,4 @@
-"""Getting the files of rewards: from where they are, or from Hugging Face before the first step."""
+"""The files of rewards: local ones, or downloads from Hugging Face before the first step."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from modules.system.errors import DarkroomError
 
 def files_of(scorer: Scorer, context: RewardContext) -> dict[str, Path]:
     """Return the files, or folders, that a reward model needs, by the setting that can name them; missing ones are
-    fetched.
+    downloaded.
 
-    Raises DarkroomError where one is not there and cannot be had.
+    Raises DarkroomError where one is missing and cannot be downloaded.
     """
     return {wanted.published.slot: _had(wanted, context) for wanted in wanted_files(scorer)}
 
@@ -26,8 +26,8 @@ def _had(wanted: Wanted, context: RewardContext) -> Path:
         return found
     if context.offline:
         raise DarkroomError(
-            f"The reward needs {wanted.words}, which is not on this machine, and the network may not be used.",
-            advice="Allow downloads once, or get it by hand and name it in the reward model's settings.",
+            f"The reward needs {wanted.words}, which is not on this computer, and downloads are turned off.",
+            advice="Allow downloads once, or download it yourself and enter its path in the reward model's settings.",
         )
     return _fetched(wanted, context)
 
@@ -49,12 +49,12 @@ def _fetched(wanted: Wanted, context: RewardContext) -> Path:
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
         raise DarkroomError(
             f"The reward needs {wanted.words}, which could not be downloaded: {str(error).splitlines()[0]}",
-            advice="Check the connection, or get it by hand and name it in the reward model's settings.",
+            advice="Check the connection, or download it yourself and enter its path in the reward model's settings.",
         ) from error
     missing = [name for name in wanted.published.names if not (folder / name).is_file()]
     if missing:
         raise DarkroomError(
-            f"The repository {wanted.published.repo} at Hugging Face has no {missing[0]}.",
-            advice="Choose another, or leave the setting empty for the published one.",
+            f"The Hugging Face repository {wanted.published.repo} does not contain {missing[0]}.",
+            advice="Choose another repository, or leave the setting empty for the published one.",
         )
     return folder / wanted.published.name if wanted.published.name else folder

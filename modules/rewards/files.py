@@ -1,4 +1,4 @@
-"""Where the files of a reward are: given by the user, or published and in the cache of downloads. Torch-free."""
+"""Finds the files of a reward: the user's own, or published ones in the download cache. Torch-free."""
 
 from __future__ import annotations
 
@@ -15,22 +15,20 @@ from modules.system.paths import from_root
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A file, or a folder, that a reward model needs: what is said of it in public, and the user's own, if one is
-    given.
-    """
+    """A file, or a folder, that a reward model needs: the published one, and the user's own where one is set."""
 
     published: RewardFile
     own: Path | None
 
     @property
     def words(self) -> str:
-        """What it is and where it can be had, as part of a sentence."""
+        """Its names and its repository, as part of a sentence."""
         names = " and ".join(self.published.names)
         return f"{names} of {self.published.repo} at Hugging Face"
 
 
 def wanted_files(scorer: Scorer) -> Iterator[Wanted]:
-    """Yield what a reward model needs. A setting that names a repository takes the place of the published one's."""
+    """Yield the files of a reward model. A repository named in the settings replaces the published one."""
     for published in REWARDS[scorer.kind].files:
         given = str(getattr(scorer, published.slot)).strip()
         path = from_root(given)
@@ -41,20 +39,20 @@ def wanted_files(scorer: Scorer) -> Iterator[Wanted]:
 
 
 def is_repository(name: str) -> bool:
-    """Return whether a name has the form "owner/name" that repositories have, and not that of a file."""
+    """Return whether a name has the form "owner/name" of a repository rather than that of a file."""
     owner, _, rest = name.partition("/")
     is_file = Path(rest).suffix in {".pth", ".pt", ".safetensors", ".bin", ".ckpt"}
     return bool(owner.strip(".~") and rest) and not {"/", "\\", ":"} & set(rest + owner) and not is_file
 
 
 def found_file(wanted: Wanted, *, hub_cache_dir: str) -> Path | None:
-    """Return the file, or the folder, where it is on this machine, else None. Looks at names alone.
+    """Return the file, or the folder, where it is on this computer, else None. Only names are checked.
 
-    Raises DarkroomError where the user's own is not there, or is not what is wanted.
+    Raises DarkroomError where the user's own is missing or of the wrong form.
     """
     if wanted.own is not None:
         return _checked(wanted.own, wanted.published)
-    # Imported here: it takes a third of a second, which who has files of their own need not spend.
+    # Imported here: the import takes a third of a second, which runs with local files can save.
     from huggingface_hub import try_to_load_from_cache
 
     paths = [
@@ -70,12 +68,12 @@ def found_file(wanted: Wanted, *, hub_cache_dir: str) -> Path | None:
 def _checked(own: Path, published: RewardFile) -> Path:
     if published.name:
         if not own.is_file():
-            raise DarkroomError(f"There is no file {own}.", advice=_instead(published))
+            raise DarkroomError(f"The file {own} does not exist.", advice=_instead(published))
         return own
     missing = [name for name in published.names if not (own / name).is_file()]
     if missing:
         raise DarkroomError(
-            f"{own} is no folder of a CLIP model in transformers' layout: it has no {missing[0]}.",
+            f"The folder {own} is not a CLIP model in transformers' layout: {missing[0]} is missing.",
             advice=_instead(published),
         )
     return own

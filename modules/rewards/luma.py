@@ -1,4 +1,4 @@
-"""How light each pixel is: the one number of a colour that contrast and detail are told by."""
+"""The luma of pixels, which the contrast and sharpness rewards are computed from."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A whole CLIP model out of OpenCLIP's layout, in which HPS v2 is published: names, sizes, and the model itself.
+"""Reads a CLIP model in OpenCLIP's layout, in which HPS v2 is published, as transformers' `CLIPModel`.
 
-OpenCLIP joins query, key and value into one matrix, holds its projections transposed, and leaves its sizes to a
-config that the file does not bring along; they are read off the shapes.
+OpenCLIP joins query, key and value into one matrix and stores its projections transposed. The file has no config; the
+sizes are derived from the shapes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from modules.formats.lazy_tensors import LazyTensor
 from modules.formats.stored_tensors import read_stored
 from modules.system.errors import DarkroomError
 
-# (OpenCLIP's name, transformers' name); the first that matches is taken.
+# (OpenCLIP's name, transformers' name); the first match is used.
 _PLAIN = {
     "logit_scale": "logit_scale",
     "token_embedding.weight": "text_model.embeddings.token_embedding.weight",
@@ -49,7 +49,7 @@ _VISION_HEADS = {1280: 16, 1408: 16, 1664: 16}  # ViT-H, g and bigG: 80, 88 and 
 def read_open_clip(file: Path) -> Any:
     """Return the `CLIPModel` of a file in OpenCLIP's layout, float32. Only weights are read, never code.
 
-    Raises DarkroomError where the file holds no such model.
+    Raises DarkroomError where the file does not contain such a model.
     """
     stored, _ = read_stored(file)
     stored = {name.removeprefix("module."): tensor for name, tensor in stored.items()}
@@ -57,23 +57,23 @@ def read_open_clip(file: Path) -> Any:
         config = _config_of(stored)
     except KeyError as error:
         raise DarkroomError(
-            f"{file.name} holds no CLIP model in OpenCLIP's layout: {error.args[0]} is missing.",
+            f"{file.name} is not a CLIP model in OpenCLIP's layout: {error.args[0]} is missing.",
             advice="Choose HPS_v2_compressed.pt or HPS_v2.1_compressed.pt of the repository xswu/HPSv2.",
         ) from error
     model, loading = CLIPModel.from_pretrained(
         None, config=config, state_dict=dict(_renamed(stored)), output_loading_info=True, dtype=torch.float32
     )
     missing = [*loading["missing_keys"], *loading["mismatched_keys"]]
-    if missing:  # the library would draw them at random and go on
+    if missing:  # the library would initialise them at random and continue
         raise DarkroomError(
-            f"{file.name} lacks {len(missing)} weights of its CLIP model; the first is {missing[0]}.",
+            f"{len(missing)} weights of the CLIP model are missing from {file.name}; the first is {missing[0]}.",
             advice="The download is damaged; download it again.",
         )
     return model
 
 
 def _renamed(stored: Mapping[str, LazyTensor]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield every weight under transformers' name, float32; what is not known is left out."""
+    """Yield every weight under transformers' name, float32; unknown tensors are left out."""
     for name, lazy in stored.items():
         module, _, parameter = name.rpartition(".")
         if name in _PLAIN:
@@ -97,7 +97,7 @@ def _of_block(match: re.Match[str], lazy: LazyTensor) -> Iterator[tuple[str, tor
 
 
 def _config_of(stored: Mapping[str, LazyTensor]) -> CLIPConfig:
-    """Return the config that the shapes mean. Raises KeyError with the name of what is missing."""
+    """Return the config derived from the shapes. Raises KeyError with the name of a missing tensor."""
     words, text_width = stored["token_embedding.weight"].shape
     vision_width, _, _, patch_px = stored["visual.conv1.weight"].shape
     num_patches = stored["visual.positional_embedding"].shape[0] - 1

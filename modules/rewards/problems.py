@@ -1,4 +1,4 @@
-"""What the reward models need that is not there, told before a run. Torch-free; looks at names and hashes alone."""
+"""Checks the reward models' files before a run. Torch-free; only names and hashes are checked."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def problems_of_rewards(
     hub_cache_dir: str = "",
     approved_hashes: Collection[str] = (),
 ) -> Iterator[Problem]:
-    """Yield what keeps the reward models in use from working, what will be downloaded for them, and what code they run.
+    """Yield missing files as errors, coming downloads as info, and user code that will run as a warning.
 
-    `approved_hashes` are those of the files of code that may be run. Errors keep a run from starting.
+    `approved_hashes` are the hashes of the code files that may run. Errors keep a run from starting.
     """
     for scorer in scorers_in_use(scorers, held_out_reward).all:
         path = f"reward.models.{scorers.index(scorer)}" if scorer in scorers else "training.method"
@@ -48,12 +48,11 @@ def _files(path: str, scorer: Scorer, *, offline: bool, hub_cache_dir: str) -> I
         if offline:
             yield Problem(
                 where,
-                f"{label} needs {wanted.words} ({size}), which is not on this machine, and the network may not be "
-                "used.",
-                advice="Allow downloads once, or get it by hand and name it here.",
+                f"{label} needs {wanted.words} ({size}), which is not on this computer, and downloads are turned off.",
+                advice="Allow downloads once, or download it yourself and enter its path here.",
             )
         else:
-            message = f"{label} needs {wanted.words} ({size}): it is downloaded when the run begins."
+            message = f"{label} needs {wanted.words} ({size}). It will be downloaded when the run starts."
             yield Problem(where, message, "info")
 
 
@@ -68,7 +67,7 @@ def _code(path: str, scorer: Scorer, approved_hashes: Collection[str]) -> Iterat
         return
     yield Problem(
         where,
-        f"The reward {function} of {file} is run as a program, with your rights.",
+        f"The reward {function} of {file} runs as a program with your permissions.",
         "warning",
-        "It was approved as the file is now; what it imports is not looked at.",
+        "The file is approved in its current form. Files that it imports are not checked.",
     )

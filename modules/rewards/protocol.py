@@ -1,4 +1,4 @@
-"""What a reward is, and what it is made with.
+"""The protocol of a reward, and the context it is built with.
 
 Shapes: B images, P height and width in pixels, which need not be equal.
 """
@@ -16,24 +16,24 @@ from modules.system.secrets import HubAccess
 
 
 class Reward(Protocol):
-    """Rates images. What it is called and what files it needs stands in its record (`registry.py`)."""
+    """Scores images. Its label and its files are in its record (`registry.py`)."""
 
     @property
     def is_differentiable(self) -> bool:
-        """Whether a gradient passes from the ratings to the images."""
+        """Whether a gradient passes from the scores to the images."""
         ...
 
     def __call__(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
-        """Return the ratings (B,) of float32 images in [0, 1]; NaN where an image cannot be rated."""
+        """Return the scores (B,) of float32 images in [0, 1]; NaN where an image cannot be scored."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RewardContext:
-    """Where rewards are computed, and what they may use to get there.
+    """The device on which rewards are computed, and the permissions to download files and run code.
 
-    `approved_hashes` are those of the files of code that the user let run; they are kept outside of any config.
-    `on_bytes(done, total)` follows downloads and may raise to end one.
+    `approved_hashes` are the hashes of the code files that the user approved; they are stored outside of any config.
+    `on_bytes(done, total)` reports the progress of downloads and may raise to cancel one.
     """
 
     device: Device

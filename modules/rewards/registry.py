@@ -36,15 +36,15 @@ REWARDS: Mapping[str, RewardSpec] = {
 
 
 def reward_labels() -> Mapping[str, str]:
-    """Return the rewards' names with the labels people know them by."""
+    """Return the rewards' labels by name."""
     return {name: spec.label for name, spec in REWARDS.items()}
 
 
 def hold_out_labels() -> Mapping[str, str]:
-    """Return what may be held out: none, or any of the rewards."""
+    """Return the choices for the held-out reward: none, or any reward."""
     return {"none": "None", **reward_labels()}
 
 
 def rewards_using(setting: str) -> tuple[str, ...]:
-    """Return the names of the rewards that a field of `Scorer` matters to."""
+    """Return the names of the rewards that use a field of `Scorer`."""
     return tuple(name for name, spec in REWARDS.items() if setting in spec.settings)

@@ -1,4 +1,4 @@
-"""Which reward models a run trains on, and which it only watches. Torch-free."""
+"""The reward models that a run trains on, and the held-out one. Torch-free."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from modules.rewards.settings import Scorer
 
 @dataclass(frozen=True, slots=True)
 class ScorersInUse:
-    """The reward models of a run: those that are trained on, and the one held out, which is only watched."""
+    """The reward models of a run: those that are trained on, and the held-out one, which is only logged."""
 
     trained: tuple[Scorer, ...]
     held_out: Scorer | None
@@ -22,17 +22,17 @@ class ScorersInUse:
 
 
 def scorers_in_use(scorers: Sequence[Scorer], held_out_reward: str) -> ScorersInUse:
-    """Return the reward models of a list that a run uses where the kind `held_out_reward` (or "none") is held out."""
+    """Return the reward models that a run uses, where the kind `held_out_reward` (or "none") is held out."""
     return ScorersInUse(trained_scorers(scorers, held_out_reward), held_out_scorer(scorers, held_out_reward))
 
 
 def trained_scorers(scorers: Sequence[Scorer], held_out_reward: str) -> tuple[Scorer, ...]:
-    """Return the reward models that are trained on: switched on, of some weight, and not of the kind held out."""
+    """Return the reward models that are trained on: enabled, with a weight above 0, and not held out."""
     return tuple(s for s in scorers if s.enabled and s.weight > 0 and s.kind != held_out_reward)
 
 
 def held_out_scorer(scorers: Sequence[Scorer], held_out_reward: str) -> Scorer | None:
-    """Return the reward model that is only watched: the first of its kind in the list, else one of usual settings.
+    """Return the held-out reward model: the first of its kind in the list, else one with default settings.
 
     None where none is held out.
     """

@@ -1,4 +1,4 @@
-"""The settings of a reward model, one flat record for every kind: a field shows where the kind's own record uses it."""
+"""The settings of a reward model, one flat record for every kind: a field applies where the kind's record uses it."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from modules.settings.field import Section, Setting, When, one_of
 
 
 class Scorer(Section):
-    """One reward model and how much its score counts."""
+    """One reward model and the weight of its score."""
 
-    enabled: Annotated[bool, Setting("Enabled", "Whether it is used.")] = True
+    enabled: Annotated[bool, Setting("Enabled", "Whether this reward model is used.")] = True
     kind: Annotated[
         str,
         *one_of(reward_labels),
         Setting(
             "Reward model",
-            "What scores the images: a published reward model, a plain measure that needs no file, or a function of "
-            "your own.",
+            "How images are scored: by a published reward model, by a simple measure that needs no file, or by your "
+            "own function.",
         ),
     ] = "aesthetic"
     weight: Annotated[
-        float, Ge(0), Le(1000), Setting("Weight", "How much its score counts against those of the others.")
+        float, Ge(0), Le(1000), Setting("Weight", "The weight of its score relative to the other reward models.")
     ] = 1.0
     file: Annotated[
         str,
         Setting(
             "File",
-            "Its weights: a file, a folder or a repository at Hugging Face. For your own function, the Python file and "
-            "the function's name, as in rewards/mine.py:score; it is run as a program.",
+            "Its weights: a file, a folder or a Hugging Face repository. For a custom function: the Python file and "
+            "the function's name, for example rewards/mine.py:score; the file runs as a program.",
             path_kind="file",
-            empty_means="the published ones",
+            empty_means="the published weights",
             applies_when=When("kind", rewards_using("file")),
         ),
     ] = ""
@@ -41,10 +41,10 @@ class Scorer(Section):
         str,
         Setting(
             "CLIP model",
-            "The CLIP model it looks through: a folder or a repository in transformers' layout.",
+            "The CLIP model that encodes the images: a folder or a repository in transformers' layout.",
             level="advanced",
             path_kind="folder",
-            empty_means="the published one",
+            empty_means="the published CLIP model",
             applies_when=When("kind", rewards_using("clip_model")),
         ),
     ] = ""
@@ -52,7 +52,7 @@ class Scorer(Section):
         str,
         Setting(
             "Colour",
-            "The colour that is aimed at, as #rrggbb.",
+            "The target colour, as #rrggbb.",
             applies_when=When("kind", rewards_using("colour")),
         ),
     ] = "#ff0000"

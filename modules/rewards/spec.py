@@ -1,4 +1,4 @@
-"""What a reward's record holds. Torch-free."""
+"""The record of a reward. Torch-free."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Slot = Literal["file", "clip_model"]
 
 @dataclass(frozen=True, slots=True)
 class RewardFile:
-    """A published file that a reward needs: its repository, and about how large it is.
+    """A published file that a reward needs: its repository and its approximate size.
 
-    `slot` is the setting that names another in its place. `name` is the one file that is needed, or empty for a CLIP
-    model in transformers' layout: its config.json and model.safetensors. `item_bytes` is the size of its numbers.
+    `slot` is the setting that can name a replacement. `name` is the single file that is needed, or empty for a CLIP
+    model in transformers' layout: its config.json and model.safetensors. `item_bytes` is the size of an element.
     """
 
     slot: Slot
@@ -30,24 +30,24 @@ class RewardFile:
 
     @property
     def loaded_bytes(self) -> int:
-        """The memory it takes on the training device, where reward models are in float32."""
+        """The memory it needs on the training device, where reward models are in float32."""
         return self.size_bytes * 4 // self.item_bytes
 
     @property
     def size_words(self) -> str:
-        """The size of the download as people read it."""
+        """The size of the download as text, in GB or MB."""
         size = self.size_bytes
         return f"{size / 1e9:.1f} GB" if size >= 5e8 else f"{size / 1e6:.0f} MB"
 
 
 @dataclass(frozen=True, slots=True)
 class RewardSpec:
-    """A reward before anything is loaded.
+    """The facts about a reward that are known before anything is loaded.
 
-    `factory` names the function that makes it, as "module:function", called with a `Scorer` and a `RewardContext`.
-    `scale` describes its scores; `licence` and `source` are those of the weights. `checks` are the settings of its own
-    whose text has a form, each with the function that raises DarkroomError where it does not. `runs_code`: its `file`
-    names a function of the user's own.
+    `factory` names the function that builds it, as "module:function", called with a `Scorer` and a `RewardContext`.
+    `scale` describes its scores; `licence` and `source` are those of the weights. `checks` maps settings to functions
+    that raise DarkroomError where the setting's text is not valid. `runs_code`: its `file` names a function of the
+    user's own.
     """
 
     name: str
@@ -64,5 +64,5 @@ class RewardSpec:
 
     @property
     def settings(self) -> frozenset[str]:
-        """The fields of `Scorer` that matter to it, beside those of every reward."""
+        """The fields of `Scorer` that it uses, beside those of every reward."""
         return frozenset(file.slot for file in self.files) | self.checks.keys()

@@ -1,8 +1,8 @@
-"""Files of a user's own code that a config names: what they are called, and whether they may be run. Torch-free.
+"""References in a config to the user's own code, and the approval of that code. Torch-free.
 
-A config can come from anywhere, so code that it names runs only after the user approved that very file. What was
-approved is kept outside of configs, by the SHA-256 of the file's bytes: a changed file has to be approved again. The
-hash covers the file itself and not what it imports.
+A config can come from anywhere, so code that it names runs only after the user approved exactly that file. Approvals
+are stored outside of configs, by the SHA-256 of the file's bytes: a changed file must be approved again. The hash
+covers the file itself, not the files it imports.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from modules.system.problem import shown
 
 
 def split_reference(reference: str) -> tuple[Path, str]:
-    """Return the file and the function of "file.py:function"; relative paths count from the program's root.
+    """Return the file and the function of "file.py:function"; relative paths start at the program's root.
 
-    Raises DarkroomError where it is not of this form.
+    Raises DarkroomError where the reference does not have this form.
     """
     file, _, function = reference.strip().rpartition(":")
     if not file.endswith(".py") or not function.isidentifier():
         raise DarkroomError(
-            f"{shown(reference)} names no function in a Python file.",
-            advice="Write the file and the function's name, as in: rewards/mine.py:score.",
+            f"{shown(reference)} is not a function in a Python file.",
+            advice="Enter the file and the function's name, for example rewards/mine.py:score.",
         )
     return from_root(file), function
 
@@ -53,6 +53,6 @@ def hash_of_code(code: bytes) -> str:
 def refusal_of(file: Path, function: str) -> DarkroomError:
     """Return the error for code that was not approved."""
     return DarkroomError(
-        f"The reward {function} of {file} is a program that would run with your rights, and this file is not approved.",
-        advice="Read it; if you trust it, approve it in the window, or start with --allow-code.",
+        f"The reward {function} of {file} is not approved. It would run as a program with your permissions.",
+        advice="Read the file. If you trust it, approve it in the window, or start with --allow-code.",
     )

@@ -1,14 +1,14 @@
-"""One step of DDIM as a Gaussian: mean, spread, density. For methods that learn through, or from, the chain.
+"""One DDIM step as a Gaussian: mean, standard deviation, density. For methods that train on the denoising loop.
 
-diffusers' own step returns the next latents and nothing else, and is no number at zero terminal SNR with eta above 0.
-The steps here paint what its DDIMScheduler paints, to rounding, and say how likely each next state was.
+diffusers' own step returns only the next latents, and NaN at zero terminal SNR with eta above 0. The steps here equal
+those of its DDIMScheduler, except for rounding, and also return the log-probability of the next latents.
 
 Notation (Song et al. 2021, "Denoising Diffusion Implicit Models", eq. 12 and 16), for a step from t to a less noisy p:
 
     x_p = sqrt(abar_p) x0 + sqrt(1 - abar_p - sigma^2) eps + sigma z
     sigma^2 = eta^2 (1 - abar_p) / (1 - abar_t) (1 - abar_t / abar_p)
 
-Coefficients are Python numbers, so that nothing waits for a GPU; tensors are float32 whatever comes in.
+Coefficients are Python numbers, so that nothing waits for a GPU; results are float32 for any input dtype.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 @dataclass(frozen=True, slots=True)
 class DdimStep:
-    """The step from `timestep`, where `abar` of the signal's power is left, to the next, where `abar_next` is.
+    """The step from `timestep`, with cumulative alpha `abar`, to the next one, with `abar_next`.
 
-    `eta` is the share of DDPM's noise that is drawn anew: 0 is deterministic, 1 is DDPM.
+    `eta` scales the fresh noise: 0 is deterministic, 1 is DDPM.
     """
 
     timestep: int
@@ -41,7 +41,7 @@ class DdimStep:
 
     @property
     def sigma(self) -> float:
-        """The standard deviation of the next latents; 0 where the step is certain. Finite at zero terminal SNR."""
+        """The standard deviation of the next latents; 0 in a deterministic step. Finite at zero terminal SNR."""
         variance = (1 - self.abar_next) / (1 - self.abar) * (1 - self.abar / self.abar_next)
         return self.eta * math.sqrt(max(variance, 0.0))
 
@@ -62,19 +62,19 @@ class DdimStep:
     def mean(self, output_BCHW: torch.Tensor, latents_BCHW: torch.Tensor) -> torch.Tensor:
         """Return the mean of the next latents, float32."""
         clean_BCHW, eps_BCHW = self.clean_and_noise(output_BCHW, latents_BCHW)
-        # Rounding alone can take it below 0: at zero terminal SNR with eta 1 the two are equal.
+        # Rounding can make it negative: at zero terminal SNR with eta 1 the two terms are equal.
         direction = math.sqrt(max(1 - self.abar_next - self.sigma**2, 0.0))
         return math.sqrt(self.abar_next) * clean_BCHW + direction * eps_BCHW
 
     def next_latents(self, mean_BCHW: torch.Tensor, noise_BCHW: torch.Tensor | None) -> torch.Tensor:
-        """Return the next latents with their share of fresh standard normal noise; None where the step is certain."""
+        """Return the next latents: the mean plus sigma times standard normal noise; None for a deterministic step."""
         return mean_BCHW if noise_BCHW is None else mean_BCHW + self.sigma * noise_BCHW.float()
 
     def log_prob(self, next_BCHW: torch.Tensor, mean_BCHW: torch.Tensor) -> torch.Tensor:
         """Return the log-density of next latents under a mean, averaged over their dimensions, float32 of shape (B,).
 
-        The average, not the sum, as in DDPO (Black et al. 2023), whose clip range counts on it. A certain step has no
-        density; it counts as 0, so that its ratio of two policies is 1 and nothing is learned from it.
+        The average, not the sum, as in DDPO (Black et al. 2023), whose clip range depends on it. A deterministic step
+        has no density; it returns 0, so that the ratio of two policies is 1 and has no gradient.
         """
         sigma = self.sigma
         if sigma == 0.0:
@@ -85,7 +85,7 @@ class DdimStep:
     def kl(self, mean_BCHW: torch.Tensor, reference_BCHW: torch.Tensor) -> torch.Tensor:
         """Return the divergence of two policies' Gaussians, which share sigma: `(mu - mu_ref)^2 / (2 sigma^2)`.
 
-        Averaged over the dimensions as `log_prob` is, float32 of shape (B,); 0 for a certain step.
+        Averaged over the dimensions as `log_prob` is, float32 of shape (B,); 0 for a deterministic step.
         """
         sigma = self.sigma
         if sigma == 0.0:
@@ -97,25 +97,24 @@ class DdimStep:
 def ddim_steps(
     process: NoiseProcess, scheduler_config: Mapping[str, Any], *, num_steps: int, eta: float = 0.0
 ) -> tuple[DdimStep, ...]:
-    """Return the steps of a chain, the noisiest first, spaced as the model's scheduler config wants it.
+    """Return the steps of a denoising loop, the noisiest first, with the spacing of the model's scheduler config.
 
-    With zero terminal SNR the spacing is trailing, so that the chain begins where there is noise alone (Lin et al.
-    2023, section 3.3). Steps and levels are those of diffusers' DDIMScheduler. Latents are not clipped, whatever the
-    config says of clip_sample, which is meant for pixels. Raises DarkroomError for more steps than the model has
-    timesteps, for a spacing that is not known, and for epsilon at zero terminal SNR, where noise says nothing of a
-    image.
+    With zero terminal SNR the spacing is trailing, so that the loop starts at pure noise (Lin et al. 2023, section
+    3.3). Timesteps and noise levels are those of diffusers' DDIMScheduler. Latents are never clipped: clip_sample of
+    the config is meant for pixels. Raises DarkroomError for more steps than the model has timesteps, for an unknown
+    spacing, and for epsilon at zero terminal SNR, where the noise contains no information about the image.
     """
     if not isinstance(process, DDPMProcess):
-        raise DarkroomError("A chain of DDIM steps needs a model of the DDPM kind, such as SD or SDXL.")
+        raise DarkroomError("DDIM sampling needs a DDPM model, such as SD or SDXL.")
     levels = [float(abar) for abar in process.alphas_cumprod_T.tolist()]
     if levels[-1] <= 0.0 and process.prediction_type == "epsilon":
         raise DarkroomError(
-            "The model predicts epsilon with zero terminal SNR: the first step of a chain would divide by zero.",
-            advice="Set what the model predicts to v-prediction, or zero terminal SNR to off.",
+            "The model predicts epsilon with zero terminal SNR: the first DDIM step would divide by zero.",
+            advice="Set the prediction type to v-prediction, or turn zero terminal SNR off.",
         )
     if num_steps > len(levels):
         raise DarkroomError(
-            f"A chain of {num_steps:,} steps was asked for; the model has {len(levels):,} timesteps.",
+            f"{num_steps:,} denoising steps are set, but the model has only {len(levels):,} timesteps.",
             advice=f"Set the denoising steps to {len(levels):,} or fewer.",
         )
     last = 1.0 if scheduler_config.get("set_alpha_to_one", True) else levels[0]
@@ -142,6 +141,6 @@ def _timesteps(config: Mapping[str, Any], *, num_timesteps: int, num_steps: int)
             return [round(i * last / max(num_steps - 1, 1)) for i in reversed(range(num_steps))]
         case other:
             raise DarkroomError(
-                f"The model's scheduler config spaces timesteps as {other!r}; known are leading, trailing, linspace.",
-                advice="Correct timestep_spacing in its scheduler_config.json.",
+                f"timestep_spacing {other!r} in the model's scheduler config is not supported.",
+                advice="Set timestep_spacing in scheduler_config.json to leading, trailing or linspace.",
             )

@@ -1,4 +1,4 @@
-"""The denoising chain: from noise to latents with a diffusers scheduler, step by step as diffusers' pipelines do it."""
+"""The denoising loop: from noise to latents with a diffusers scheduler, step by step as in diffusers' pipelines."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Predict = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def make_scheduler(sampler: str, config: Mapping[str, Any]) -> Any:
-    """Return the diffusers scheduler of a sampler's name, set up as the model's own scheduler config wants it.
+    """Return the diffusers scheduler of a sampler's name, set up from the model's own scheduler config.
 
-    A model of zero terminal SNR is sampled with trailing timesteps, so that the chain begins at the last one, where
-    there is noise alone (Lin et al. 2023, section 3.3). Raises KeyError for a name that is no sampler.
+    A model with zero terminal SNR is sampled with trailing timesteps, so that the loop starts at the last one, pure
+    noise (Lin et al. 2023, section 3.3). Raises KeyError for an unknown sampler.
     """
     spec = SAMPLERS[sampler]
     options = dict(spec.options)
@@ -28,10 +28,10 @@ def make_scheduler(sampler: str, config: Mapping[str, Any]) -> Any:
 
 
 def initial_noise(shape: tuple[int, ...], *, seed: int, device: Device) -> tuple[torch.Tensor, torch.Generator]:
-    """Return the noise an image begins with, float32, and the generator that goes on from it.
+    """Return the initial noise of an image, float32, and the generator for the noise of later steps.
 
-    Drawn on the processor, as diffusers' pipelines do with a processor generator: the same seed gives the same image
-    there and here.
+    Generated on the CPU, as in diffusers' pipelines with a CPU generator: the same seed gives the same image there and
+    here.
     """
     generator = torch.Generator("cpu").manual_seed(seed)
     return move(torch.randn(shape, generator=generator), device), generator
@@ -47,10 +47,10 @@ def run_denoising_loop(
     on_step: Callable[[], None],
     most_steps: int | None = None,
 ) -> torch.Tensor:
-    """Return the latents (B, C, H, W) that the chain ends at.
+    """Return the denoised latents (B, C, H, W).
 
-    `predict(noisy, timestep)` gives the guided model output at a timestep of shape (); `on_step` is called before each
-    step and may raise to end the chain. After `most_steps` it is broken off: what is returned is still noisy.
+    `predict(noisy, timestep)` returns the guided model output at a timestep of shape (); `on_step` is called before
+    each step and may raise to end the loop. The loop ends early after `most_steps`; its latents are still noisy then.
     """
     scheduler.set_timesteps(num_steps, device=noise_BCHW.device)
     latents_BCHW: torch.Tensor = noise_BCHW * scheduler.init_noise_sigma
@@ -65,7 +65,7 @@ def run_denoising_loop(
 def guided(predict: Predict, guidance: float) -> Predict:
     """Return a prediction with classifier-free guidance (Ho and Salimans 2022, eq. 6).
 
-    `predict` then gets every latent twice in one batch: first for the negative prompt, then for the prompt.
+    `predict` receives every latent twice in one batch: first for the negative prompt, then for the prompt.
     """
 
     def run(noisy_BCHW: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:
@@ -76,6 +76,6 @@ def guided(predict: Predict, guidance: float) -> Predict:
 
 
 def _accepted(scheduler: Any, **options: Any) -> dict[str, Any]:
-    """Return the options that this scheduler's step takes: only the ancestral ones draw noise."""
+    """Return the options that this scheduler's step supports: only ancestral ones add noise."""
     names = scheduler.step.__code__.co_varnames[: scheduler.step.__code__.co_argcount]
     return {name: value for name, value in options.items() if name in names}

@@ -1,4 +1,4 @@
-"""The samplers a person can choose, one line each. Torch-free: the classes are diffusers' and are named only."""
+"""The samplers, one line each. Torch-free: the schedulers are diffusers' and are only named here."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class SamplerSpec:
-    """A sampler: its label, the diffusers scheduler that does it, that scheduler's options, and what the models that it
-    can sample predict.
+    """A sampler: its label, the diffusers scheduler it uses, that scheduler's options, and the prediction types of the
+    models it can sample.
     """
 
     label: str
@@ -38,5 +38,5 @@ SAMPLERS: Mapping[str, SamplerSpec] = {
 
 
 def sampler_labels() -> Mapping[str, str]:
-    """Return the samplers' names with the labels people know them by."""
+    """Return the samplers' labels by name."""
     return {name: spec.label for name, spec in SAMPLERS.items()}

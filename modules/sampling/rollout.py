@@ -1,9 +1,9 @@
-"""Painting images in a way that a method can learn from: the differentiable chain, and what it leaves behind.
+"""Rollouts: sampling images with a graph that a method can train on.
 
-The chain is DDIM with classifier-free guidance. Its first steps run without gradient (under `no_grad`: detaching
-would keep their graphs until the latents are freed), the last K carry it, as does the decoding of the latents. What
-is kept between the passes does not grow with K where the family's denoiser is checkpointed as a whole
-(`PartMemory("whole")`): the latents that go in and come out of each step, and nothing of what is inside.
+The denoising loop is DDIM with classifier-free guidance. Its first steps run without gradient (under `no_grad`:
+detaching would keep their graphs until the latents are freed). The last K steps and the decoding of the latents have a
+gradient. Where the family's denoiser is checkpointed as a whole (`PartMemory("whole")`), only the input and output
+latents of each of the K steps are kept between the passes, no inner activations.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Store = Literal["none", "final", "trajectory"]
 
 @dataclass(frozen=True, slots=True)
 class RolloutSettings:
-    """A chain: how many steps, how strict the guidance (1 or less is none), how much fresh noise (DDIM's eta)."""
+    """The denoising loop: the number of steps, the guidance scale (1 or less: no guidance), and DDIM's eta."""
 
     num_steps: int
     guidance: float = 1.0
@@ -40,12 +40,12 @@ class RolloutSettings:
 
 @dataclass(frozen=True, eq=False)
 class Rollout:
-    """What a chain left behind; later methods learn from the stored states, AlignProp from the images' graph.
+    """The result of a denoising loop; AlignProp trains on the images' graph, other methods on the stored states.
 
     `images_B3PP` are in [0, 1], float32, with their graph where `gradient_steps` is above 0. `latents_BSCHW` are
-    detached and float32, since rounding them would move the policies' ratio by more than its clip range: none (S = 0),
-    the last alone (S = 1), or all from the noise on (S = steps + 1). `log_probs_BN` are those of each step under the
-    policy that painted, 0 where a step was certain.
+    detached and float32, since rounding would change the policies' ratio by more than its clip range: none (S = 0),
+    only the last (S = 1), or all, starting with the noise (S = steps + 1). `log_probs_BN` are those of each step under
+    the policy that sampled, 0 for a deterministic step.
     """
 
     seeds: tuple[int, ...]
@@ -63,25 +63,28 @@ def roll_out(
     *,
     seeds: Sequence[int],
     size: Size,
-    chain: RolloutSettings,
+    settings: RolloutSettings,
     gradient_steps: int,
     device: Device,
     temp_device: Device,
     on_step: Callable[[], None],
     store: Store = "none",
 ) -> Rollout:
-    """Paint one image per seed and return the rollout.
+    """Sample one image per seed and return the rollout.
 
-    `conditioning` stands for B prompts on the device; `unconditional`, which only guidance needs, for the empty prompt,
-    once or B times. Both are framed here as whole images of `size`. Each image's noise comes from
-    its own seed, so what is painted does not depend on the others in the batch. `gradient_steps` is K, 0 for a rollout
-    without any graph. `on_step` is called before each denoising step and before the decoding, and may raise to end it
-    all. Raises DarkroomError for a chain the model cannot do, and ValueError for a K that the chain does not have.
+    `conditioning` is that of B prompts on the device; `unconditional`, needed only for guidance, that of the empty
+    prompt, once or B times. Both receive the size conditioning of uncropped images of `size`. Each image's noise comes
+    from its own seed, so an image does not depend on the others in the batch. `gradient_steps` is K, 0 for a rollout
+    without a graph. `on_step` is called before each denoising step and before the decoding, and may raise to end the
+    rollout. Raises DarkroomError for settings that the model does not support, and ValueError where K exceeds the
+    number of steps.
     """
-    steps = ddim_steps(family.process, family.scheduler_config(), num_steps=chain.num_steps, eta=chain.eta)
+    steps = ddim_steps(family.process, family.scheduler_config(), num_steps=settings.num_steps, eta=settings.eta)
     if not 0 <= gradient_steps <= len(steps):
-        raise ValueError(f"A chain of {len(steps)} steps cannot carry a gradient through its last {gradient_steps}.")
-    predict = _policy(family, conditioning, unconditional, size, chain.guidance)
+        raise ValueError(
+            f"gradient_steps must be between 0 and the {len(steps)} denoising steps, not {gradient_steps}."
+        )
+    predict = _policy(family, conditioning, unconditional, size, settings.guidance)
     generators = [torch.Generator("cpu").manual_seed(seed) for seed in seeds]
     latents_BCHW = _noise(generators, family.spec, size, device)
     states, log_probs = [latents_BCHW], []
@@ -115,8 +118,8 @@ def roll_out(
 def _forget_casts() -> None:
     """Clear autocast's cache of cast weights, after steps without gradients and before a forward pass with them.
 
-    Until torch 2.11 a cast that was made under `no_grad` stayed in it without its graph, and every weight in it went
-    without a gradient (pytorch/pytorch#165068). A graph that was recorded keeps its own casts.
+    Before torch 2.11 a cast made under `no_grad` stayed in the cache without its graph, and its weight received no
+    gradient (pytorch/pytorch#165068). Graphs recorded earlier keep their own casts.
     """
     torch.clear_autocast_cache()
 
@@ -147,7 +150,7 @@ def _policy(
 def _stepped(
     predict: Predict, step: DdimStep, latents_BCHW: torch.Tensor, fresh_BCHW: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the next latents, with what graph there is, and their log-probability, without."""
+    """Return the next latents with their graph, if any, and their log-probability without a graph."""
     timestep = torch.full((), step.timestep, dtype=torch.int64, device=latents_BCHW.device)
     mean_BCHW = step.mean(predict(latents_BCHW, timestep), latents_BCHW)
     next_BCHW = step.next_latents(mean_BCHW, fresh_BCHW)
@@ -155,7 +158,7 @@ def _stepped(
 
 
 def _noise(generators: Sequence[torch.Generator], spec: FamilySpec, size: Size, device: Device) -> torch.Tensor:
-    """Return standard normal noise, a row per generator, drawn on the processor as everywhere."""
+    """Return standard normal noise, one row per generator, generated on the CPU as everywhere."""
     shape = (spec.latent_channels, size.height_px // spec.latent_factor, size.width_px // spec.latent_factor)
     return move(torch.stack([torch.randn(shape, generator=generator) for generator in generators]), device)
 
@@ -163,9 +166,9 @@ def _noise(generators: Sequence[torch.Generator], spec: FamilySpec, size: Size, 
 def _decoded(
     family: ModelFamily, latents_BCHW: torch.Tensor, *, train_device: Device, temp_device: Device
 ) -> torch.Tensor:
-    """Return the images in [0, 1], decoded one by one, each computed again in the backward pass.
+    """Return the images in [0, 1], decoded one by one and checkpointed.
 
-    Outside autocast, as samples are painted: the VAE is in the dtype that was chosen for it.
+    Decoded outside autocast, as samples are: the VAE uses its own dtype.
     """
     decode = create_checkpointed_forward(
         _Decoder(family), train_device=train_device, temp_device=temp_device, mode="whole"
@@ -176,7 +179,7 @@ def _decoded(
 
 
 class _Decoder(nn.Module):
-    """A family's decoding as a module, which is what can be checkpointed; the family's parts stay the family's."""
+    """A family's `decode` as a module, since only modules can be checkpointed; it does not own the family's parts."""
 
     def __init__(self, family: ModelFamily) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Tiny random CLIP models, whole, and what rewards are published as, at toy size."""
+"""Tiny random CLIP models, and the published files of rewards at toy size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ IMAGE_PX = 28
 
 
 def tiny_clip(*, activation: str = "quick_gelu", seed: int = 0) -> CLIPModel:
-    """A CLIP model with the real vocabulary, two layers a tower, that looks at 28 by 28 pixels."""
+    """A CLIP model with the real vocabulary, two layers per tower and an input of 28 by 28 pixels."""
     tower = {"intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 1, "hidden_act": activation}
     ends = {"bos_token_id": 49406, "eos_token_id": 49407, "pad_token_id": 1}
     with torch.random.fork_rng():
@@ -28,7 +28,7 @@ def tiny_clip(*, activation: str = "quick_gelu", seed: int = 0) -> CLIPModel:
         )
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                if parameter.dim() > 1:  # freshly drawn, they hardly tell one image from another
+                if parameter.dim() > 1:  # new random weights hardly distinguish images
                     parameter.mul_(4.0)
                 elif name.endswith("bias"):
                     parameter.normal_(std=0.1)
@@ -42,7 +42,7 @@ def write_clip_folder(folder: Path, model: CLIPModel | None = None) -> Path:
 
 
 def aesthetic_head(*, width: int = WIDTH, seed: int = 1) -> nn.Sequential:
-    """LAION's network as its authors build it, with the dropout between its layers."""
+    """LAION's network as its authors build it, with dropout between its layers."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return nn.Sequential(
@@ -58,13 +58,13 @@ def aesthetic_head(*, width: int = WIDTH, seed: int = 1) -> nn.Sequential:
 
 
 def write_aesthetic_head(file: Path, head: nn.Sequential) -> Path:
-    """Write it as it is published: pickled, each name under "layers."."""
+    """Write the head in its published form: pickled, each name under "layers."."""
     torch.save({f"layers.{name}": tensor for name, tensor in head.state_dict().items()}, file)
     return file
 
 
 def in_open_clip(model: CLIPModel) -> dict[str, torch.Tensor]:
-    """The weights of a CLIP model as OpenCLIP's own module holds them."""
+    """The weights of a CLIP model in the layout of OpenCLIP's module."""
     theirs = model.state_dict()
     ours = {"logit_scale": theirs["logit_scale"]}
     for tower, prefix in (("text_model", ""), ("vision_model", "visual.")):
@@ -85,7 +85,7 @@ def in_open_clip(model: CLIPModel) -> dict[str, torch.Tensor]:
 
 
 def write_open_clip(file: Path, model: CLIPModel, **more: Any) -> Path:
-    """Write a CLIP model as HPS v2 is published: pickled, under "state_dict"."""
+    """Write a CLIP model in the published form of HPS v2: pickled, under "state_dict"."""
     torch.save({"state_dict": in_open_clip(model), **more}, file)
     return file
 

@@ -12,7 +12,7 @@ from modules.families.registry import FAMILIES
 
 
 def small_config(folder: Path, *, model: Path, images: Path, **changes: Any) -> Config:
-    """Return the config of a run of a few seconds; `changes` are nested sections laid over it."""
+    """Return the config of a run of a few seconds, with `changes` (nested sections) applied."""
     tree: dict[str, Any] = {
         "darkroom_version": 2,
         "general": {
@@ -35,7 +35,7 @@ def small_config(folder: Path, *, model: Path, images: Path, **changes: Any) -> 
 
 
 def family_of(model: Path) -> str:
-    """Return the family of a model's folder; what is no folder counts as the usual one."""
+    """Return the family of a model's folder; the default family for any other path."""
     try:
         index = json.loads((model / "model_index.json").read_text())
     except OSError:
@@ -44,7 +44,7 @@ def family_of(model: Path) -> str:
 
 
 def laid_over(config: Config, changes: dict[str, Any]) -> Config:
-    """Return a config with nested sections laid over it."""
+    """Return a config with nested sections applied."""
     return _decoded(_laid_over(encode(config), changes))
 
 

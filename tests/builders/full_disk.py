@@ -1,4 +1,4 @@
-"""A disk that is full: writes below a folder fail, also to files that are open already."""
+"""A full disk: writes below a folder fail, also to files that are already open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a real forward and backward pass holds at its worst moment, counted on tensors without memory."""
+"""The peak memory of a real forward and backward pass, counted on tensors without memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of all storages that operations make while they live. Under FakeTensorMode none is real."""
+    """Counts the bytes of all live storages that operations create. Under FakeTensorMode none is real."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,10 +46,10 @@ class LiveBytes(TorchDispatchMode):
 
 @contextmanager
 def cuda_autocast(dtype: torch.dtype) -> Iterator[Callable[[], None]]:
-    """Do what CUDA's autocast does to the operations of these models; yields what ends the forward pass.
+    """Emulate CUDA's autocast for the operations of these models; yields a function that ends the forward pass.
 
-    The processor's own autocast leaves norms in 16 bits and would show other numbers. Copies of trained weights are
-    remembered until the forward pass ends (PyTorch, "Autocast Op Reference", and `autocast_mode.cpp`).
+    The CPU's own autocast leaves norms in 16 bits, which would give other numbers. Casts of trained weights are cached
+    until the forward pass ends (PyTorch, "Autocast Op Reference", and `autocast_mode.cpp`).
     """
     remembered: dict[int, torch.Tensor] = {}
     is_over = False
@@ -93,7 +93,7 @@ def is_adapter(name: str) -> bool:
 def give_weights(
     module: nn.Module, *, dtype: torch.dtype, adapter_dtype: torch.dtype, learns: Callable[[str], bool]
 ) -> None:
-    """Put fresh weights, of whatever mode is active, in the place of a meta module's."""
+    """Replace a meta module's weights by new ones of the active mode."""
     for path, part in module.named_modules():
         for name, old in list(part._parameters.items()):
             if old is not None:

@@ -1,4 +1,4 @@
-"""Large test matrices: a pairwise cover for every day, the whole of it with `pytest -m full`."""
+"""Large test matrices: a pairwise cover by default, all rows with `pytest -m full`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def matrix(
 ) -> list[Any]:
     """Return the product of the axes as parameters; those outside a pairwise cover are marked `full`.
 
-    `possible(*row)` tells which rows there are. Of rows that take long `most_daily` are run every day, those that
-    cover the most pairs.
+    `possible(*row)` returns whether a row exists. Of slow rows, the `most_daily` that cover the most pairs run by
+    default.
     """
     daily = set(pairwise(*axes, possible=possible)[:most_daily])
     rows = [row for row in product(*axes) if possible(*row)]
@@ -23,7 +23,7 @@ def matrix(
 
 
 def pairwise(*axes: list[Any], possible: Callable[..., bool] = lambda *row: True) -> list[tuple[Any, ...]]:
-    """Return rows that together hold every pair of values of every two axes; greedy and deterministic."""
+    """Return rows that together cover every pair of values of every two axes; greedy and deterministic."""
     rows = [row for row in product(*axes) if possible(*row)]
     open_pairs = {pair for row in rows for pair in _pairs(row)}
     chosen = []

@@ -26,7 +26,7 @@ SCHEDULER = {
 
 
 def tiny_unet(*, in_channels: int = 4) -> UNet2DConditionModel:
-    """A UNet with two levels, cross attention on both, and proj_in as a 1x1 convolution, as SD 1.x has it."""
+    """A UNet with two levels, cross attention on both, and proj_in as a 1x1 convolution, as in SD 1.x."""
     return UNet2DConditionModel(
         sample_size=8,
         in_channels=in_channels,
@@ -42,7 +42,7 @@ def tiny_unet(*, in_channels: int = 4) -> UNet2DConditionModel:
 
 
 def tiny_vae(**options: Any) -> AutoencoderKL:
-    """A VAE that shrinks by eight, as SD's does."""
+    """A VAE of factor 8, as SD's."""
     return AutoencoderKL(
         block_out_channels=(8, 8, 16, 16),
         down_block_types=("DownEncoderBlock2D",) * 4,
@@ -73,7 +73,7 @@ def tiny_text_encoder(*, hidden_size: int = 24) -> CLIPTextModel:
 
 
 def write_sd_folder(folder: Path, *, seed: int = 0) -> Path:
-    """Write a tiny SD 1.x as a diffusers folder, without a tokenizer: the shipped one serves."""
+    """Write a tiny SD 1.x as a diffusers folder, without a tokenizer: the bundled one is used."""
     parts = {"unet": tiny_unet, "vae": tiny_vae, "text_encoder": tiny_text_encoder}
     return write_folder(folder, "StableDiffusionPipeline", parts, SCHEDULER, seed=seed)
 
@@ -87,7 +87,7 @@ def write_folder(
     seed: int,
     **index: Any,
 ) -> Path:
-    """Write freshly drawn parts as a diffusers folder."""
+    """Write parts with new random weights as a diffusers folder."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         modules = {name: make() for name, make in parts.items()}
@@ -109,7 +109,7 @@ def write_folder(
 
 
 def _spread_out(module: torch.nn.Module) -> None:
-    """Make text matter: freshly drawn models hardly tell one token from another."""
+    """Make text matter: models with new random weights hardly distinguish tokens."""
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             if name.endswith("weight") and parameter.dim() > 1:

@@ -19,7 +19,7 @@ ZERO_SNR_SCHEDULER = {**V_SCHEDULER, "rescale_betas_zero_snr": True}
 
 
 def open_clip_config(width: int) -> CLIPTextConfig:
-    """An OpenCLIP text encoder: plain GELU, texts filled up with zeros, the real vocabulary, three layers."""
+    """An OpenCLIP text encoder: plain GELU, padding with zeros, the real vocabulary, three layers."""
     return CLIPTextConfig(
         vocab_size=49408,
         hidden_size=width,
@@ -36,7 +36,7 @@ def open_clip_config(width: int) -> CLIPTextConfig:
 
 
 def tiny_sd2_unet() -> UNet2DConditionModel:
-    """A UNet as SD 2.x has it: linear projections around its attention, heads counted per level."""
+    """A UNet as in SD 2.x: linear projections around its attention, the number of heads per level."""
     return UNet2DConditionModel(
         sample_size=8,
         block_out_channels=(16, 32),
@@ -51,7 +51,7 @@ def tiny_sd2_unet() -> UNet2DConditionModel:
 
 
 def tiny_sdxl_unet() -> UNet2DConditionModel:
-    """A UNet as SDXL has it: no attention on the first level, deeper on the next, told of text and sizes."""
+    """A UNet as in SDXL: no attention on the first level, deeper on the next, conditioned on text and sizes."""
     return UNet2DConditionModel(
         sample_size=8,
         block_out_channels=(16, 32),
@@ -70,7 +70,7 @@ def tiny_sdxl_unet() -> UNet2DConditionModel:
 
 
 def tiny_sdxl_vae() -> AutoencoderKL:
-    """A VAE of SDXL's scale, whose config says that float16 is too small for it."""
+    """A VAE with SDXL's scaling factor, whose config marks it as overflowing in float16."""
     return tiny_vae(scaling_factor=0.13025, force_upcast=True)
 
 
@@ -86,7 +86,7 @@ def write_sd2_folder(folder: Path, *, seed: int = 0, prediction: str = "v_predic
 
 
 def write_sdxl_folder(folder: Path, *, seed: int = 0, zero_snr: bool = False) -> Path:
-    """Write a tiny SDXL as a diffusers folder, without tokenizers; with `zero_snr` one that predicts velocity."""
+    """Write a tiny SDXL as a diffusers folder, without tokenizers; with `zero_snr` one with v-prediction."""
     parts = {
         "unet": tiny_sdxl_unet,
         "vae": tiny_sdxl_vae,

@@ -1,6 +1,6 @@
-"""Autocast's cache of cast weights as it was before torch 2.11: casts made under `no_grad` stay, without their graph.
+"""Autocast's cache of cast weights before torch 2.11: casts made under `no_grad` stay cached, without their graph.
 
-Newer versions make every cached cast with its graph (pytorch/pytorch#165068), so the fault is acted out here.
+Newer versions create every cached cast with its graph (pytorch/pytorch#165068), so the bug is emulated here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _OldCache(TorchFunctionMode):
 
 @contextmanager
 def old_autocast_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Cast the weights of linear layers and convolutions as torch 2.9 and 2.10 do, on the processor, in this thread."""
+    """Cast the weights of linear layers and convolutions as torch 2.9 and 2.10 do, on the CPU, in this thread."""
     cache = _OldCache()
     clear = torch.clear_autocast_cache
 

@@ -1,4 +1,4 @@
-"""Stock diffusers pipelines of tiny models, and our own painter beside them."""
+"""Stock diffusers pipelines of tiny models, and our own sampler beside them."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from trainer.step.precision import Precision
 
 
 def load_tiny(folder: Path, **options: Any) -> Any:
-    """A tiny model through the factory of its family, on the processor, in float32."""
+    """A tiny model from the factory of its family, on the CPU, in float32."""
     module, function = FAMILIES[family_of(folder)].factory.split(":")
     return getattr(importlib.import_module(module), function)(str(folder), dtypes={}, **options)
 
 
 def clip_tokenizer(pad: str = END_TOKEN) -> CLIPTokenizer:
-    """transformers' own tokenizer over the shipped vocabulary."""
+    """transformers' own tokenizer over the bundled vocabulary."""
     return CLIPTokenizer(vocab=clip_vocabulary(), merges=clip_merges(), model_max_length=77, pad_token=pad)
 
 
 def stock_pipeline(folder: Path) -> Any:
-    """The pipeline that a model's folder names, with the tokenizers its encoders were trained with."""
+    """The pipeline that a model's folder names, with the tokenizers of its encoders' training."""
     name = json.loads((folder / "model_index.json").read_text())["_class_name"]
     parts: dict[str, Any] = {}
     for encoder in ("text_encoder", "text_encoder_2"):
@@ -53,7 +53,7 @@ def stock_pipeline(folder: Path) -> Any:
 
 
 def sample_in_diffusers(pipe: Any, prompt: SamplePrompt) -> np.ndarray:
-    """What the pipeline paints, with the sampler as we set it up."""
+    """The pipeline's image, with our scheduler settings."""
     pipe.scheduler = make_scheduler(prompt.sampler, pipe.scheduler.config)
     image = pipe(
         prompt.prompt,
@@ -68,7 +68,7 @@ def sample_in_diffusers(pipe: Any, prompt: SamplePrompt) -> np.ndarray:
 
 
 def sample_with_ours(family: ModelFamily, prompt: SamplePrompt) -> np.ndarray:
-    """What our painter paints."""
+    """Our sampler's image."""
     placement = Placement(
         {n: p.module for n, p in family.parts.items()},
         train_device=CPU,

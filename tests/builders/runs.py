@@ -1,4 +1,4 @@
-"""Runs within a test: the engine called directly, its events collected."""
+"""Runs inside a test: the engine called directly, its events collected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ E = TypeVar("E")
 
 @dataclass
 class Ran:
-    """What a run told."""
+    """The events and the config of a run."""
 
     events: list[Event] = field(default_factory=list)
 
@@ -39,7 +39,7 @@ class Ran:
 
     @property
     def finished(self) -> RunFinished:
-        """The ending of a run that went well."""
+        """The last event of a run that succeeded."""
         assert isinstance(self.ending, RunFinished), self.ending
         return self.ending
 
@@ -56,7 +56,7 @@ def run(
     on_event: Callable[[Event, Callable[[Command], None]], None] | None = None,
     clocks: Clocks | None = None,
 ) -> Ran:
-    """Carry out a run in this thread. `on_event(event, send)` may send commands as the run goes."""
+    """Execute a run in this thread. `on_event(event, send)` may send commands during the run."""
     ran, desk = Ran(), CommandDesk()
 
     def emit(event: Event) -> None:

@@ -1,4 +1,4 @@
-"""Tiny models of every kind that single files hold: real classes, real layouts, small sizes, random weights."""
+"""Tiny models of every kind of single file: real classes, real layouts, small sizes, random weights."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VOCABULARY = 60
 
 
 def tiny_configs(model: str, *, in_channels: int = 4) -> dict[str, dict[str, Any]]:
-    """The shipped configs with everything that makes them large made small; the structure stays."""
+    """The bundled configs with small sizes and the same structure."""
     configs = shipped_configs(model)
     unet = configs["unet"]
     levels = len(unet["block_out_channels"])
@@ -68,7 +68,7 @@ def build_parts(configs: Mapping[str, Any], *, seed: int = 0) -> dict[str, Any]:
             kind, config = CLASSES[name], {k: v for k, v in configs[name].items() if k != "_class_name"}
             module = kind.from_config(config) if name in ("unet", "vae") else kind(kind.config_class(**config))
             with torch.no_grad():
-                for parameter in module.parameters():  # norms and biases too: a swap of two would not be seen
+                for parameter in module.parameters():  # norms and biases too, so that a swap of two is detected
                     parameter.normal_()
             parts[name] = module.eval()
     return parts
@@ -80,7 +80,7 @@ def states_of(parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_tiny(path: Path, model: str, *, dtype: torch.dtype | None = None, **traits: Any) -> dict[str, Any]:
-    """Write a tiny model as a single file; its parts are returned."""
+    """Write a tiny model as a single file and return its parts."""
     configs = tiny_configs(model, in_channels={"inpainting": 9, "instruct": 8}.get(traits.get("variant", ""), 4))
     parts = build_parts(configs)
     told = CheckpointTraits(model, **traits)

@@ -1,7 +1,7 @@
-"""Saves models that would not fit in the memory there is: a process of its own, `python -m tests.builders.streaming`.
+"""Saves models that do not fit into memory, in a process of its own: `python -m tests.builders.streaming`.
 
-The weights are one number each, shown as a large tensor by strides of zero: they take no memory, and whoever reads one
-as a whole has to make it. While something is saved, the process may take no more than one tensor and a little.
+Each weight is a single number, expanded to a large tensor with strides of zero: it takes no memory until it is read as
+a whole. While saving, the process may allocate only one tensor and a little more.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from trainer.step.counters import Counters
 from trainer.step.stepper import Stepper
 
 TENSOR_BYTES = 1 << 20
-LITTLE_BYTES = 48 << 20  # parts of 16 MB that are cast and checked, Python's own, what the allocator cannot use
+LITTLE_BYTES = 48 << 20  # chunks of 16 MB that are cast and checked, Python's own memory, fragmentation
 MODEL_BYTES = 160 << 20
 NOW = datetime(2026, 1, 1)
 FORMS = {
@@ -55,13 +55,13 @@ FORMS = {
     "diffusers": {"output": {"format": "diffusers"}},
 }
 FAMILIES = {"sd": write_sd_folder, "sdxl": write_sdxl_folder}
-# SDXL for its layers that are put together of three when they are written; the rest of a form is the same for both.
+# SDXL for its layers that are joined from three when written; everything else of a form is the same for both.
 SAVES = [*(("sd", form) for form in FORMS), ("sdxl", "single file")]
 
 
 @contextmanager
 def limited(more_bytes: int) -> Iterator[None]:
-    """Let the process take no more memory than it has and so much."""
+    """Limit the process to its current memory plus this many bytes."""
     former = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + more_bytes, former[1]))
     try:
@@ -71,13 +71,13 @@ def limited(more_bytes: int) -> Iterator[None]:
 
 
 def shown(shape: tuple[int, ...], num_bytes: int) -> torch.Tensor:
-    """Return a float32 tensor of about so many bytes, of a shape grown along its first axis, that takes no memory."""
+    """Return a float32 tensor of about this many bytes, a shape grown along its first axis, that takes no memory."""
     rows = torch.Size(shape[1:]).numel() * 4
     return torch.full((1,), 0.1).expand(max(shape[0], num_bytes // rows), *shape[1:])
 
 
 def blow_up(family: ModelFamily, num_bytes: int) -> dict[str, torch.Tensor]:
-    """Give every weight of a family so many bytes and return the weights by full name."""
+    """Expand every weight of a family to this many bytes and return the weights by full name."""
     weights = {}
     for name, part in family.parts.items():
         for key, parameter in part.module.named_parameters():
@@ -87,7 +87,7 @@ def blow_up(family: ModelFamily, num_bytes: int) -> dict[str, torch.Tensor]:
 
 
 def lora_exporter(family: ModelFamily, config: Config) -> AdapterExporter:
-    """Return what writes the LoRA of a family's UNet."""
+    """Return the exporter for the LoRA of a family's UNet."""
     unet = family.parts["unet"]
     targets = target_layers(unet.module, "denoiser", layers="all", custom_layers="", reaches=unet.reaches)
     adapter = attach_lora("unet", unet.module, targets, LoraShape(2, 1.0, 0.0, torch.float32), seed=1)
@@ -95,7 +95,7 @@ def lora_exporter(family: ModelFamily, config: Config) -> AdapterExporter:
 
 
 def saving(family_name: str, form: str, folder: Path) -> Callable[[int], Callable[[], None]]:
-    """Return what saves a family in a form, its weights of so many bytes each."""
+    """Return a function that saves a family in a form, with this many bytes per weight."""
     config = small_config(folder, model=folder / family_name, images=folder / "images")
     config = laid_over(laid_over(config, FORMS[form]), {"output": {"dtype": "float16"}})
 
@@ -113,7 +113,7 @@ def saving(family_name: str, form: str, folder: Path) -> Callable[[int], Callabl
 
 
 def backup(folder: Path) -> Callable[[int], Callable[[], None]]:
-    """Return what backs up a fine-tune, its weights of so many bytes each: weights, optimizer state and averages."""
+    """Return a function that backs up a fine-tune with this many bytes per weight: weights, optimizer state, EMA."""
     config = small_config(folder, model=folder / "sd", images=folder / "images")
 
     def prepare(num_bytes: int) -> Callable[[], None]:
@@ -147,7 +147,7 @@ def backup(folder: Path) -> Callable[[int], Callable[[], None]]:
 
 
 def hoard() -> None:
-    """Plant the fault: keep every part that is written."""
+    """Plant the bug: keep every chunk that is written."""
     plain, kept = safetensors_io._parts_of, []
 
     def parts_of(*arguments: Any) -> Iterator[memoryview]:
@@ -159,7 +159,7 @@ def hoard() -> None:
 
 
 def tried(prepare: Callable[[int], Callable[[], None]], folder: Path) -> str:
-    """Save in small, so that all is imported that is to be, then in large within the limit; return what went wrong."""
+    """Save small weights, so that all imports are done, then large ones within the limit; return the error."""
     prepare(1)()
     save = prepare(TENSOR_BYTES)
     try:
@@ -171,20 +171,20 @@ def tried(prepare: Callable[[int], Callable[[], None]], folder: Path) -> str:
         written = sum(f.stat().st_size for kind in ("out", "run") for f in (folder / kind).rglob("*.safetensors"))
         shutil.rmtree(folder / "out", ignore_errors=True)
         shutil.rmtree(folder / "run", ignore_errors=True)
-    return "" if written > 1.5 * LITTLE_BYTES else f"only {written} bytes were written, which shows nothing"
+    return "" if written > 1.5 * LITTLE_BYTES else f"only {written} bytes were written, which proves nothing"
 
 
 def main(folder: Path) -> None:
-    """Try everything and tell, as JSON, what went wrong with what."""
+    """Run every case and print the errors by case, as JSON."""
     torch.set_num_threads(1)
     draw_folder(folder / "images", sizes=[(64, 64)])
     for name, write in FAMILIES.items():
         write(folder / name)
-    told = {f"{name} {form}": tried(saving(name, form, folder), folder) for name, form in SAVES}
-    told["backup"] = tried(backup(folder), folder)
+    errors = {f"{name} {form}": tried(saving(name, form, folder), folder) for name, form in SAVES}
+    errors["backup"] = tried(backup(folder), folder)
     hoard()
-    told["planted"] = tried(backup(folder), folder)
-    print(json.dumps(told))
+    errors["planted"] = tried(backup(folder), folder)
+    print(json.dumps(errors))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""A toy policy method: it samples two images per prompt and learns from them in several inner epochs (PPO, clipped).
+"""A toy policy method: it samples two images per prompt and trains on them in several inner epochs (clipped PPO).
 
-It comes into the program as any method does: settings, a record and a factory, and one line in the registry.
+It is added to the program like any method: settings, a record and a factory, and one line in the registry.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from modules.system.seeds import derive_seed
 from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
 
 SAMPLES_PER_PROMPT = 2
-CHAIN = RolloutSettings(num_steps=2, eta=1.0)
+SETTINGS = RolloutSettings(num_steps=2, eta=1.0)
 
 
 class ToyPolicy(Section):
-    """What can be set of it."""
+    """Its settings."""
 
     name: Literal["toy_policy"] = "toy_policy"
-    inner_epochs: Annotated[int, Ge(1), Le(8), Setting("Inner epochs", "Steps that learn from one rollout.")] = 2
+    inner_epochs: Annotated[int, Ge(1), Le(8), Setting("Inner epochs", "Steps that train on one rollout.")] = 2
 
 
 SPEC = MethodSpec(
     "toy_policy",
     "Toy policy",
-    "Learns from samples of its own.",
+    "Trains on its own samples.",
     ToyPolicy,
     "tests.builders.toy_policy:build",
-    rollout=lambda settings: RolloutFacts(CHAIN.num_steps, CHAIN.guidance),
+    rollout=lambda settings: RolloutFacts(SETTINGS.num_steps, SETTINGS.guidance),
     held_out_reward=lambda settings: "none",
     steps_per_group=lambda settings: settings.inner_epochs,
 )
@@ -54,7 +54,7 @@ SPEC = MethodSpec(
 
 @contextlib.contextmanager
 def registered() -> Iterator[None]:
-    """Let the program know the method for a while. In the program it is a line in the registry's file."""
+    """Register the method while entered. In the program this is a line in the registry's file."""
     methods = cast(dict[str, MethodSpec], METHODS)
     methods[SPEC.name] = SPEC
     _compose_config()
@@ -66,7 +66,7 @@ def registered() -> Iterator[None]:
 
 
 def _compose_config() -> None:
-    """Compose the config's tree again: it is done once, from the registry, when the program starts."""
+    """Compose the config's tree again, which the program does once at its start, from the registry."""
     Training.model_fields["method"].annotation = Union[tuple(s.settings for s in METHODS.values())]  # type: ignore[assignment]  # noqa: UP007
     Training.model_rebuild(force=True)
     schema.Config.model_rebuild(force=True)
@@ -75,7 +75,7 @@ def _compose_config() -> None:
 
 @dataclass(frozen=True, eq=False)
 class Sampled:
-    """What was sampled for a micro-batch, and how much better each image is than the others of its prompt."""
+    """The samples of a micro-batch, and the advantage of each image over the others of its prompt."""
 
     latents_BSCHW: torch.Tensor
     log_probs_BN: torch.Tensor
@@ -95,7 +95,7 @@ class PolicyBatch:
 
 @dataclass(eq=False)
 class Policy:
-    """The method: a rollout of each accumulation group, and as many steps over it as there are inner epochs."""
+    """The method: a rollout per accumulation group, and a step over it per inner epoch."""
 
     reward: CompositeReward
     inner_epochs: int
@@ -108,7 +108,7 @@ class Policy:
     def batches(self, loader: Iterable[Batch], context: StepContext) -> Iterator[PolicyBatch]:
         """Yield the micro-batches of every inner epoch."""
         for group in _groups(loader):
-            if self.first_step != group[0].step:  # else it is the group that a resumed run stopped in
+            if self.first_step != group[0].step:  # otherwise it is the group in which a resumed run stopped
                 sampled = [self._sample(batch, context) for batch in group]
                 self.first_step, self.sampled = group[0].step, sampled
             num_samples = sum(b.num_samples for b in group) * SAMPLES_PER_PROMPT
@@ -132,7 +132,7 @@ class Policy:
             None,
             seeds=seeds,
             size=_size(batch, context),
-            chain=CHAIN,
+            settings=SETTINGS,
             gradient_steps=0,
             device=context.device,
             temp_device=context.temp_device,
@@ -147,7 +147,9 @@ class Policy:
         conditioning = _whole(context.encode(prompts), batch.batch, context)
         advantages_B = move(sampled.advantages_B, context.device)
         losses = []
-        for index, step in enumerate(ddim_steps(family.process, family.scheduler_config(), num_steps=2, eta=CHAIN.eta)):
+        for index, step in enumerate(
+            ddim_steps(family.process, family.scheduler_config(), num_steps=2, eta=SETTINGS.eta)
+        ):
             if step.sigma == 0:
                 continue
             now, after = (move(sampled.latents_BSCHW[:, i], context.device) for i in (index, index + 1))
@@ -160,7 +162,7 @@ class Policy:
             num_samples=len(prompts),
             group_samples=batch.group_samples,
             is_last_micro_batch=batch.batch.is_last_micro_batch,
-            zero_gradient_is_legal=True,  # both images of each prompt may score alike, or all ratios be clipped
+            zero_gradient_is_legal=True,  # a prompt's images may have equal scores, or all ratios be clipped
             metrics={"ratio": float((ratio_B.detach()).mean())},
         )
 
@@ -169,14 +171,14 @@ class Policy:
         return {"learning from samples": Policy(self.reward, self.inner_epochs)}
 
     def state_dict(self, step: int) -> dict[str, Any]:
-        """Return the rollout, where the run is within one."""
+        """Return the rollout, if the run is inside one."""
         if not self.first_step < step < self.first_step + self.inner_epochs:
             return {}
         tensors = {f"{n}.{key}": getattr(s, key) for n, s in enumerate(self.sampled) for key in Sampled.__annotations__}
         return {"first_step": self.first_step, **tensors}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over the rollout of a state."""
+        """Load the rollout of a state."""
         self.first_step = state.get("first_step", -1)
         count = sum(name.endswith(".advantages_B") for name in state)
         self.sampled = [Sampled(**{k: state[f"{n}.{k}"] for k in Sampled.__annotations__}) for n in range(count)]

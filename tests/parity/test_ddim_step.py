@@ -1,4 +1,4 @@
-"""The own DDIM step against diffusers' DDIMScheduler and torch's normal distribution."""
+"""Our DDIM step against diffusers' DDIMScheduler and torch's normal distribution."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def steps_of(config: dict[str, Any], *, num_steps: int, eta: float = 0.0) -> tup
     return ddim_steps(process_of(config, name="it"), config, num_steps=num_steps, eta=eta)
 
 
-def drawn(seed: int) -> tuple[torch.Tensor, ...]:
+def random_tensors(seed: int) -> tuple[torch.Tensor, ...]:
     generator = torch.Generator().manual_seed(seed)
     return tuple(torch.randn(2, 4, 8, 8, generator=generator) for _ in range(3))
 
@@ -44,7 +44,7 @@ def test_steps_are_those_of_diffusers(
     steps = steps_of(config, num_steps=num_steps, eta=eta)
     assert [s.timestep for s in steps] == scheduler.timesteps.tolist()
     for step in steps:
-        output, latents, noise = drawn(step.timestep)
+        output, latents, noise = random_tensors(step.timestep)
         theirs = scheduler.step(output, step.timestep, latents, eta=eta, variance_noise=noise if eta else None)
         ours = step.next_latents(step.mean(output, latents), noise if eta else None)
         assert_close(ours, theirs.prev_sample)
@@ -53,7 +53,7 @@ def test_steps_are_those_of_diffusers(
 
 def assert_close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
     assert torch.isfinite(ours).all()
-    error = (ours - theirs).abs().max() / theirs.abs().max().clamp(min=1)  # epsilon late on the chain gives x0 of 15
+    error = (ours - theirs).abs().max() / theirs.abs().max().clamp(min=1)  # epsilon late in the loop gives x0 of 15
     assert float(error) < 1e-6
 
 
@@ -66,25 +66,25 @@ def test_steps_at_zero_terminal_snr_are_those_of_diffusers(eta: float) -> None:
     assert [s.timestep for s in steps] == scheduler.timesteps.tolist()
     assert steps[0].abar == 0.0
     for step in steps:
-        output, latents, noise = drawn(step.timestep)
+        output, latents, noise = random_tensors(step.timestep)
         theirs = scheduler.step(output, step.timestep, latents, eta=eta, variance_noise=noise if eta else None)
-        # diffusers multiplies the rescaled levels up again from betas, which moves them by 1e-6.
+        # diffusers multiplies the rescaled levels up again from betas, which changes them by 1e-6.
         ours = step.next_latents(step.mean(output, latents), noise)
         assert float((ours - theirs.prev_sample).abs().max()) < 2e-5
 
 
-def test_all_noise_anew_at_zero_terminal_snr_is_finite() -> None:
-    """There diffusers' own step is no number: 1 - abar - sigma^2 is a rounding error below 0, and its root is taken."""
+def test_eta_of_1_at_zero_terminal_snr_is_finite() -> None:
+    """diffusers' own step is NaN there: it takes the root of 1 - abar - sigma^2, a rounding error below 0."""
     for num_steps in (1, 5, 20, 37):
         for step in steps_of({**SCHEDULER, **ZERO_SNR}, num_steps=num_steps, eta=1.0):
-            output, latents, noise = drawn(step.timestep)
+            output, latents, noise = random_tensors(step.timestep)
             mean = step.mean(output, latents)
             state = step.next_latents(mean, noise)
             for value in (mean, state, step.log_prob(state, mean), step.kl(mean, mean + 0.1)):
                 assert torch.isfinite(value).all(), step
 
 
-def test_zero_terminal_snr_begins_at_noise_whatever_the_config_says_of_spacing() -> None:
+def test_zero_terminal_snr_starts_at_noise_for_any_spacing_in_the_config() -> None:
     config = {**SCHEDULER, **ZERO_SNR, "timestep_spacing": "leading"}
     assert steps_of(config, num_steps=10)[0].timestep == 999
 
@@ -94,7 +94,7 @@ def test_zero_terminal_snr_begins_at_noise_whatever_the_config_says_of_spacing()
 def test_densities_are_those_of_the_normal_distribution(prediction: str, spacing: str) -> None:
     config = {**SCHEDULER, "prediction_type": prediction, "timestep_spacing": spacing}
     for step in steps_of(config, num_steps=20, eta=1.0):
-        output, latents, noise = drawn(step.timestep)
+        output, latents, noise = random_tensors(step.timestep)
         mean = step.mean(output, latents)
         reference = mean + 0.01 * step.sigma * latents
         state = step.next_latents(mean, noise)
@@ -107,12 +107,12 @@ def test_densities_are_those_of_the_normal_distribution(prediction: str, spacing
 
 
 @pytest.mark.parametrize("changes", [{"steps_offset": 0}, {"set_alpha_to_one": True}], ids=str)
-def test_a_certain_last_step_counts_as_nothing(changes: dict[str, Any]) -> None:
-    """Its sigma is 0, where a density would be infinite (leading without offset, or an end without any noise)."""
+def test_a_deterministic_last_step_has_no_log_probability(changes: dict[str, Any]) -> None:
+    """Its sigma is 0, where a density would be infinite (leading without offset, or a last level without noise)."""
     *_, before, last = steps_of({**SCHEDULER, **changes}, num_steps=20, eta=1.0)
     assert last.sigma == 0.0
     assert before.sigma > 0.0
-    output, latents, noise = drawn(0)
+    output, latents, noise = random_tensors(0)
     mean = step_mean = last.mean(output, latents)
     assert torch.equal(last.next_latents(mean, noise), step_mean)
     assert last.log_prob(mean, mean).tolist() == [0.0, 0.0]
@@ -121,7 +121,7 @@ def test_a_certain_last_step_counts_as_nothing(changes: dict[str, Any]) -> None:
 
 def test_half_precision_outputs_are_computed_with_in_float32() -> None:
     [step, *_] = steps_of(SCHEDULER, num_steps=20)
-    output, latents, _ = drawn(1)
+    output, latents, _ = random_tensors(1)
     assert step.mean(output.bfloat16(), latents).dtype == torch.float32
     assert torch.equal(step.mean(output.bfloat16(), latents), step.mean(output.bfloat16().float(), latents))
 
@@ -135,14 +135,14 @@ def test_epsilon_at_zero_terminal_snr_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("changes", "num_steps", "words"),
-    [({}, 1001, "has 1,000 timesteps"), ({"timestep_spacing": "karras"}, 20, "'karras'")],
+    [({}, 1001, "has only 1,000 timesteps"), ({"timestep_spacing": "karras"}, 20, "'karras'")],
 )
-def test_chains_that_cannot_be_are_refused(changes: dict[str, Any], num_steps: int, words: str) -> None:
+def test_unsupported_steps_and_spacings_are_refused(changes: dict[str, Any], num_steps: int, words: str) -> None:
     with pytest.raises(DarkroomError, match=words):
         steps_of({**SCHEDULER, **changes}, num_steps=num_steps)
 
 
-def test_a_chain_of_all_timesteps_stays_within_them() -> None:
+def test_a_loop_over_all_timesteps_stays_within_them() -> None:
     """Leading spacing with an offset of 1 would name timestep 1000, which diffusers fails on."""
     timesteps = [s.timestep for s in steps_of(SCHEDULER, num_steps=1000)]
     assert len(timesteps) == 1000

@@ -1,4 +1,4 @@
-"""Our LoRA files in stock diffusers: every layer is taken up, and the trainer's own sample comes out again."""
+"""Our LoRA files in stock diffusers: every layer is loaded, and the pipeline's image equals the trainer's sample."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LAYERS = [("tiny_sd", "attention_mlp"), ("tiny_sd", "all"), ("tiny_sd2", "all"),
 
 @pytest.fixture(params=LAYERS, ids=" ".join)
 def trained(request: pytest.FixtureRequest) -> Trained:
-    """A model with LoRA layers that do something: alpha other than rank, B drawn instead of zero."""
+    """A model with LoRA layers that have an effect: alpha differs from rank, B is random instead of zero."""
     name, layers = request.param
     folder = request.getfixturevalue(name)
     family = load_tiny(folder)
@@ -67,7 +67,7 @@ def weights(adapters: list[LoraAdapter]) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("form", ["kohya", "diffusers"])
-def test_stock_diffusers_paints_the_trainers_sample(trained: Trained, tmp_path: Path, form: str) -> None:
+def test_stock_diffusers_samples_the_trainers_image(trained: Trained, tmp_path: Path, form: str) -> None:
     folder, family, adapters = trained
     path = tmp_path / "lora.safetensors"
     exporter(family, adapters, format=form).save(path, weights(adapters), now=NOW, step=3, epoch=1)
@@ -76,7 +76,7 @@ def test_stock_diffusers_paints_the_trainers_sample(trained: Trained, tmp_path: 
     pipe = stock_pipeline(folder)
     pipe.load_lora_weights(path.parent, weight_name=path.name)
     assert np.abs(ours - sample_in_diffusers(pipe, PROMPT)).max() <= 1
-    # And the file does something: without it the image is another.
+    # The file has an effect: without it the image differs.
     assert np.abs(ours - plain).max() > 10
     # Every layer of the file is in the pipeline, with its weights.
     parts = [getattr(pipe, adapter.part) for adapter in adapters]
@@ -84,7 +84,7 @@ def test_stock_diffusers_paints_the_trainers_sample(trained: Trained, tmp_path: 
     assert len(taken) == sum(len(list(adapter.layers())) for adapter in adapters)
 
 
-def test_every_layer_has_alpha_and_a_name_the_consumers_know(trained: Trained, tmp_path: Path) -> None:
+def test_every_layer_has_alpha_and_a_name_that_other_programs_support(trained: Trained, tmp_path: Path) -> None:
     _, family, adapters = trained
     path = tmp_path / "lora.safetensors"
     exporter(family, adapters).save(path, weights(adapters), now=NOW, step=3, epoch=1)
@@ -99,7 +99,7 @@ def test_every_layer_has_alpha_and_a_name_the_consumers_know(trained: Trained, t
         assert tensors[f"{layer}.alpha"].item() == 6.0
 
 
-def test_metadata_is_what_other_programs_read(trained: Trained, tmp_path: Path) -> None:
+def test_metadata_is_readable_by_other_programs(trained: Trained, tmp_path: Path) -> None:
     folder, family, adapters = trained
     path = tmp_path / "my lora.safetensors"
     exporter(family, adapters).save(path, weights(adapters), now=NOW, step=3, epoch=1)
@@ -125,7 +125,7 @@ def test_saved_loaded_saved_is_the_same_file_but_for_the_date(trained: Trained, 
     assert later.read_bytes().replace(b"2027-01-01T00:00:00", b"2026-01-02T03:04:05") == first.read_bytes()
 
 
-def test_a_weight_that_is_no_number_is_never_saved(trained: Trained, tmp_path: Path) -> None:
+def test_a_weight_that_is_not_finite_is_never_saved(trained: Trained, tmp_path: Path) -> None:
     _, family, adapters = trained
     path = tmp_path / "lora.safetensors"
     exporter(family, adapters).save(path, weights(adapters), now=NOW, step=3, epoch=1)

@@ -1,7 +1,7 @@
-"""The names of LoRA layers at the published sizes, on the meta device: no weight is read or made.
+"""The names of LoRA layers at the published sizes, on the meta device: no weight is read or created.
 
-794 and 282 layers are what the consumers were seen to load of SDXL's and SD 1.5's UNets (formats.md 5.2). Of CLIP-L's
-twelve layers SDXL leaves out the last: nothing can be learned there.
+Other programs load 794 and 282 layers of SDXL's and SD 1.5's UNets (formats.md 5.2). SDXL skips the last of CLIP-L's
+twelve layers, which therefore cannot be trained.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def meta_family(model: str) -> Any:
 
 
 @pytest.mark.parametrize("model", sorted(COUNTS))
-def test_layers_are_named_as_in_the_files_people_have(model: str) -> None:
+def test_layers_are_named_as_in_published_files(model: str) -> None:
     family = meta_family(model)
     names: list[str] = []
     for part in FAMILIES[family.spec.name].trainable_parts:

@@ -1,4 +1,4 @@
-"""Each sampler does the kinds of prediction that its record says: with a perfect prediction it ends at the image."""
+"""Each sampler supports the prediction types of its record: with a perfect prediction it ends at the image."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCHEDULER = {
     "num_train_timesteps": 1000, "beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear",
     "clip_sample": False, "set_alpha_to_one": True, "steps_offset": 1,
 }  # fmt: skip
-# Epsilon with zero terminal SNR is none of them: nothing predicts it from noise alone, and preflight refuses it.
+# Epsilon with zero terminal SNR is not among them: it cannot be predicted from pure noise, and preflight rejects it.
 CLAIMED = [
     (name, prediction, zero_snr)
     for name, spec in SAMPLERS.items()
@@ -27,18 +27,18 @@ CLAIMED = [
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(("sampler", "prediction", "zero_snr"), CLAIMED)
 def test_a_perfect_prediction_ends_at_the_image(sampler: str, prediction: PredictionType, zero_snr: bool) -> None:
-    assert distance_at_the_end(sampler, told=prediction, given=prediction, zero_snr=zero_snr) < 1e-4
+    assert distance_at_the_end(sampler, configured=prediction, given=prediction, zero_snr=zero_snr) < 1e-4
 
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_a_prediction_of_another_kind_does_not(sampler: str) -> None:
-    assert distance_at_the_end(sampler, told="epsilon", given="v_prediction", zero_snr=False) > 2e-3
+def test_a_prediction_of_another_type_does_not(sampler: str) -> None:
+    assert distance_at_the_end(sampler, configured="epsilon", given="v_prediction", zero_snr=False) > 2e-3
 
 
-def distance_at_the_end(sampler: str, *, told: str, given: PredictionType, zero_snr: bool) -> float:
-    """How far a chain ends from the image, where the sampler is told one kind and given a perfect one of a kind."""
-    config = {**SCHEDULER, "prediction_type": told, "rescale_betas_zero_snr": zero_snr}
+def distance_at_the_end(sampler: str, *, configured: str, given: PredictionType, zero_snr: bool) -> float:
+    """The distance to the image at the end, for a sampler configured for one prediction type and given another."""
+    config = {**SCHEDULER, "prediction_type": configured, "rescale_betas_zero_snr": zero_snr}
     scheduler = make_scheduler(sampler, config)
     process = DDPMProcess(make_scheduler("ddim", config).alphas_cumprod, given)
     noise_BCHW, generator = initial_noise((1, 4, 8, 8), seed=5, device=CPU)

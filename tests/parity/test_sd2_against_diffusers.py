@@ -1,6 +1,6 @@
-"""Stable Diffusion 2.x against diffusers' own pipeline, at toy size, in fp32: OpenCLIP, linear projections, velocity.
+"""Stable Diffusion 2.x against diffusers' pipeline, at toy size, in fp32: OpenCLIP, linear projections, v-prediction.
 
-Measured worst cases stood below 2e-6 at values of order one, as for SD 1.x.
+Measured worst cases were below 2e-6 at values of order one, as for SD 1.x.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def test_text_states_are_those_of_the_pipeline(family: StableDiffusion, pipeline
     torch.testing.assert_close(ours, torch.cat(theirs), rtol=0, atol=1e-5)
 
 
-def test_prompts_are_filled_up_with_zeros_not_with_ends(family: StableDiffusion) -> None:
+def test_prompts_are_padded_with_zeros_not_with_end_tokens(family: StableDiffusion) -> None:
     ids = family.towers["text_encoder"].tokenizer.chunks("a cat")[0]
     assert ids[3:] == [49407, *[0] * 73]
 
@@ -52,7 +52,7 @@ def test_prediction_is_the_unets(family: StableDiffusion, pipeline: Any) -> None
 
 
 @pytest.mark.parametrize("sampler", ["ddim", "euler_a", "dpmpp", "unipc"])
-def test_a_painted_sample_is_the_pipelines(family: StableDiffusion, pipeline: Any, sampler: str) -> None:
+def test_a_sample_is_the_pipelines(family: StableDiffusion, pipeline: Any, sampler: str) -> None:
     prompt = SamplePrompt(
         prompt=PROMPT, negative_prompt=NEGATIVE, width_px=64, height_px=96, seed=7, steps=5, guidance=4.0,
         sampler=sampler,
@@ -60,7 +60,7 @@ def test_a_painted_sample_is_the_pipelines(family: StableDiffusion, pipeline: An
     assert_same_image(sample_with_ours(family, prompt), sample_in_diffusers(pipeline, prompt))
 
 
-def test_what_it_predicts_is_read_from_its_scheduler(family: StableDiffusion, tiny_sd: Path) -> None:
+def test_the_prediction_type_is_read_from_its_scheduler(family: StableDiffusion, tiny_sd: Path) -> None:
     assert family.process.prediction_type == "v_prediction"
     assert load(str(tiny_sd), dtypes={}).process.prediction_type == "epsilon"
     naming = family.lora_naming

@@ -1,6 +1,6 @@
 """Stable Diffusion 1.x against diffusers' own pipeline, at toy size, in fp32.
 
-The measured worst case of each comparison stood below 2e-6 at values of order one; 1e-5 is asserted, which no slip
+The measured worst case of each comparison was below 2e-6 at values of order one; 1e-5 is asserted, which no slip
 into bfloat16 (4e-3) or float16 (5e-4) could pass.
 """
 
@@ -78,7 +78,7 @@ def test_a_long_prompt_is_its_chunks_one_after_the_other(family: StableDiffusion
     torch.testing.assert_close(whole, torch.cat([first, second], dim=1), rtol=0, atol=1e-5)
 
 
-def test_a_short_prompt_beside_a_long_one_is_filled_up_with_the_empty_chunk(family: StableDiffusion) -> None:
+def test_a_short_prompt_beside_a_long_one_is_padded_with_the_empty_chunk(family: StableDiffusion) -> None:
     with torch.no_grad():
         both = family.encode_prompts(["dog " * 80, "cat"]).states_BLD
         short, empty = family.encode_prompts(["cat"]), family.encode_prompts([""])
@@ -136,7 +136,7 @@ def test_zero_terminal_snr_is_diffusers_rescaling() -> None:
     assert torch.equal(process.to_x0(noise, -clean, last), clean)
 
 
-def test_min_snr_weights_of_velocity_are_finite_at_zero_snr() -> None:
+def test_min_snr_weights_of_v_prediction_are_finite_at_zero_snr() -> None:
     """Hang et al. 2023, section 3.4: over snr for epsilon, over snr + 1 for v, and the x_0 loss weighs min(snr, 5)."""
     snr_B = torch.tensor([0.0, 0.5, 5.0, 20.0])
     weights_B = min_snr_weights(snr_B, gamma=5.0, prediction_type="v_prediction")
@@ -184,7 +184,7 @@ def test_the_sampling_trajectory_is_the_pipelines(family: StableDiffusion, pipel
 
 @pytest.mark.parametrize("sampler", sorted(SAMPLERS))
 @pytest.mark.parametrize("guidance", [1.0, 4.0])
-def test_a_painted_sample_is_the_pipelines(
+def test_a_sample_is_the_pipelines(
     family: StableDiffusion, pipeline: StableDiffusionPipeline, sampler: str, guidance: float
 ) -> None:
     placement = Placement(

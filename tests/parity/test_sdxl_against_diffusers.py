@@ -1,6 +1,6 @@
-"""SDXL against diffusers' own pipeline, at toy size, in fp32, epsilon and velocity with zero terminal SNR.
+"""SDXL against diffusers' own pipeline, at toy size, in fp32, epsilon and v-prediction with zero terminal SNR.
 
-Measured worst cases stood below 3e-6 at values of order one; 1e-5 is asserted, which no slip into bfloat16 (4e-3) or
+Measured worst cases were below 3e-6 at values of order one; 1e-5 is asserted, which no slip into bfloat16 (4e-3) or
 float16 (5e-4) could pass.
 """
 
@@ -114,7 +114,7 @@ def test_the_sampling_trajectory_is_the_pipelines(model: str, request: pytest.Fi
     ours: list[torch.Tensor] = []
     timesteps: list[int] = []
     with torch.no_grad():
-        # Encoded one by one, as the pipeline does: what a batch changes in the last bits grows along the chain.
+        # Encoded one by one, as the pipeline does: differences by batch size in the last bits grow along the loop.
         negative, positive = family.encode_prompts([NEGATIVE]), family.encode_prompts([PROMPT])
         conditioning = family.with_size_conditioning(family.join([negative, positive], positive), [SQUARE] * 2)
 
@@ -136,7 +136,7 @@ def test_the_sampling_trajectory_is_the_pipelines(model: str, request: pytest.Fi
 
 @pytest.mark.parametrize("sampler", ["euler", "euler_a", "dpmpp_karras", "unipc"])
 @pytest.mark.parametrize("model", ["tiny_sdxl", "tiny_sdxl_v"])
-def test_a_painted_sample_is_the_pipelines(model: str, sampler: str, request: pytest.FixtureRequest) -> None:
+def test_a_sample_is_the_pipelines(model: str, sampler: str, request: pytest.FixtureRequest) -> None:
     folder: Path = request.getfixturevalue(model)
     prompt = SamplePrompt(
         prompt=PROMPT, negative_prompt=NEGATIVE, width_px=64, height_px=96, seed=7, steps=5, guidance=4.0,

@@ -33,7 +33,7 @@ MODELS = ["sd1", "sd2", "sdxl"]
 
 
 def config_folder(folder: Path, model: str) -> Path:
-    """What `from_single_file` wants to know beside the weights."""
+    """The configs that `from_single_file` needs beside the weights."""
     configs = tiny_configs(model)
     for name, config in configs.items():
         file = "scheduler_config.json" if name == "scheduler" else "config.json"
@@ -87,7 +87,7 @@ def test_diffusers_converters_find_every_weight_of_the_full_models(model: str) -
 
 
 def test_a_file_converted_by_diffusers_is_read_by_us_to_the_same_weights(tmp_path: Path) -> None:
-    """The other direction: what diffusers makes of the file's tensors is what we make of them."""
+    """The other direction: diffusers and our reader convert the file's tensors to the same weights."""
     from modules.families.parts.single_file.checkpoint import open_checkpoint, part_state
 
     path = tmp_path / "model.safetensors"
@@ -119,7 +119,7 @@ def toy_layers(parts: dict[str, Any]) -> list[LoraLayerWeights]:
 
 
 def adapted_weights(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """What diffusers made of a LoRA file: what it adds to each weight."""
+    """The change that diffusers adds to each weight after loading a LoRA file."""
     found = {}
     for name, layer in module.named_modules():
         if hasattr(layer, "lora_A") and len(layer.lora_A):
@@ -131,7 +131,7 @@ def adapted_weights(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("form", ["kohya", "peft"])
 @pytest.mark.parametrize("model", ["sd1", "sdxl"])
-def test_stock_diffusers_takes_up_every_layer_of_our_lora_files(model: str, form: str, tmp_path: Path) -> None:
+def test_stock_diffusers_loads_every_layer_of_our_lora_files(model: str, form: str, tmp_path: Path) -> None:
     """SDXL in kohya form has SGM names, SD diffusers' own; both forms have the effect they were written with."""
     configs = tiny_configs(model)
     parts = build_parts(configs)

@@ -26,7 +26,7 @@ METHOD: dict[str, Any] = {"name": "alignprop", "steps": 4, "backprop_steps": 2, 
 
 
 def reward_config(folder: Path, model: Path, images: Path, **method: Any) -> Config:
-    """A run that follows brightness, in short chains."""
+    """A run that trains on brightness, with few denoising steps."""
     return small_config(folder, model=model, images=images, training={"method": {**METHOD, **method}}, reward=BRIGHTER)
 
 
@@ -89,7 +89,7 @@ def test_twenty_updates_raise_the_reward_on_eight_fixed_seeds(
 
 
 def test_a_mixed_run_follows_the_reward_in_some_steps(any_model: Path, images: Path, tmp_path: Path) -> None:
-    """Everything beside: caches, a second device, text encoders that learn, accumulation, an average."""
+    """All other features: caches, a second device, trained text encoders, accumulation, EMA."""
     config = laid_over(
         reward_config(tmp_path, any_model, images, probability=0.3),
         {
@@ -134,13 +134,13 @@ def test_a_concept_s_weight_counts_for_what_is_painted_too(tiny_sd: Path, images
     assert losses[1][1] == losses[0][1]
 
 
-# ---- what must fail, fails before the first step
+# ---- errors are found before the first step
 
 
 def test_a_branch_that_the_dice_seldom_choose_is_tried_at_the_start(
     tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """OneTrainer#467, planted: the reward's branch lacks an argument, and is taken in one step of a thousand."""
+    """OneTrainer#467, planted: an argument is missing in the reward branch, which runs in one step of a thousand."""
 
     def broken(*_arguments: object, **_options: object) -> None:
         raise TypeError("roll_out() missing 1 required keyword-only argument: 'size'")
@@ -158,7 +158,7 @@ def test_a_branch_that_the_dice_seldom_choose_is_tried_at_the_start(
 def test_stopped_between_denoising_steps_and_resumed_ends_bit_equal(
     tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With drawn K, mixed ways, accumulation, an average and dropout; the step under way is forgotten and replayed."""
+    """With random K, both branches, accumulation, EMA and dropout; the step in progress is discarded and repeated."""
     configs = [
         laid_over(
             reward_config(tmp_path / name, tiny_sd, images, probability=0.6),
@@ -284,10 +284,10 @@ def test_no_part_is_parked_where_a_step_paints(
     assert [m.step for m in ran.of(RewardMeasured)] == [0, 2, 4]
 
 
-def test_the_trial_reaches_through_the_most_steps(
+def test_the_dry_run_uses_the_maximum_of_backprop_steps(
     tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the dry run tries is the largest rollout of the run, and K is drawn once for each of them."""
+    """The dry run tries the largest rollout of the run, and K is one random number per rollout."""
     from trainer.methods import alignprop
 
     plain, drawn = alignprop.roll_out, []

@@ -81,7 +81,7 @@ def test_a_pickled_checkpoint_and_its_averaged_weights(tmp_path: Path) -> None:
     assert not (tmp_path / "b.safetensors").exists()
 
 
-def test_numbers_in_another_format(tmp_path: Path) -> None:
+def test_weights_in_another_dtype(tmp_path: Path) -> None:
     write_tiny(tmp_path / "a.safetensors", "sdxl")
     assert main(["convert", "a.safetensors", "h.safetensors", "--dtype", "float16"]) == 0
     full, half = load_file(tmp_path / "a.safetensors"), load_file(tmp_path / "h.safetensors")
@@ -90,7 +90,7 @@ def test_numbers_in_another_format(tmp_path: Path) -> None:
     assert {t.dtype for t in weights(tmp_path / "f").values()} == {torch.bfloat16}
 
 
-def test_velocity_survives_every_form(tmp_path: Path) -> None:
+def test_v_prediction_survives_every_form(tmp_path: Path) -> None:
     write_tiny(tmp_path / "a.safetensors", "sdxl", prediction="v_prediction", zero_snr=True)
     assert main(["convert", "a.safetensors", "folder"]) == 0
     scheduler = json.loads((tmp_path / "folder" / "scheduler" / "scheduler_config.json").read_text())
@@ -114,7 +114,7 @@ def some_layers(model: str, count: int = 40) -> list[LoraLayerWeights]:
 
 
 def tell_tale(places: list[tuple[str, str]]) -> str:
-    """The layer whose width tells the model."""
+    """The layer whose width identifies the model."""
     return next(path for part, path in places if part == "unet" and path.endswith("attn2.to_k"))
 
 
@@ -142,9 +142,9 @@ def test_a_lora_changes_its_form_and_keeps_its_effect(model: str, tmp_path: Path
     for name in {n.split(".", 1)[0] for n in tensors}:
         assert torch.allclose(effect(tensors, name), effect(again, name), atol=1e-5)
     with safe_open(tmp_path / "again.safetensors", framework="pt") as file:
-        told = file.metadata()
-    assert told.items() >= metadata.items()
-    assert "lora_adapter_metadata" not in told
+        kept = file.metadata()
+    assert kept.items() >= metadata.items()
+    assert "lora_adapter_metadata" not in kept
     assert main(["convert", "k.safetensors", "half.safetensors", "--to", "kohya", "--dtype", "float16"]) == 0
     assert load_file(tmp_path / "half.safetensors").keys() == tensors.keys()
 
@@ -156,15 +156,15 @@ def test_a_lora_changes_its_form_and_keeps_its_effect(model: str, tmp_path: Path
         (["a.safetensors", "a.safetensors"], "is the source itself"),
         (["a.safetensors", "there.safetensors"], "exists already"),
         (["a.safetensors", "b.safetensors", "--to", "kohya"], "cannot become a kohya LoRA"),
-        (["a.safetensors", "b.ckpt"], "no name for"),
-        (["a.safetensors", "b", "--to", "single"], "no name for"),
+        (["a.safetensors", "b.ckpt"], "not a valid name for"),
+        (["a.safetensors", "b", "--to", "single"], "not a valid name for"),
         (["page.safetensors", "b"], "web page"),
         (["vae.safetensors", "b"], "cannot be converted. A VAE alone"),
         (["loha.safetensors", "b.safetensors"], "not a plain LoRA"),
         (["a.safetensors", "full", "--overwrite"], "folder with other things in it"),
     ],
 )
-def test_what_cannot_be_done_is_a_sentence(
+def test_impossible_conversions_are_reported(
     arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_tiny(tmp_path / "a.safetensors", "sd1")
@@ -182,7 +182,7 @@ def test_what_cannot_be_done_is_a_sentence(
     assert (tmp_path / "full" / "diary.txt").read_text() == "mine"
 
 
-def test_a_conversion_that_fails_leaves_what_was_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_conversion_leaves_the_old_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_tiny(tmp_path / "a.safetensors", "sd1")
     state = load_file(tmp_path / "a.safetensors")
     state["model.diffusion_model.out.2.bias"][0] = float("nan")
@@ -197,15 +197,15 @@ def test_a_conversion_that_fails_leaves_what_was_there(tmp_path: Path, capsys: p
     assert not list(tmp_path.glob(".*"))
 
 
-def test_inspect_says_what_it_is_for_whom_and_what_it_tells(
+def test_inspect_prints_the_kind_the_programs_and_the_metadata(
     tiny_sd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_tiny(tmp_path / "a.safetensors", "sdxl", prediction="v_prediction", zero_snr=True)
     assert main(["inspect", "a.safetensors"]) == 0
-    told = capsys.readouterr().out
-    assert "A Stable Diffusion XL checkpoint that predicts velocity with zero terminal SNR, float32." in told
-    assert "ComfyUI    yes" in told
-    assert "modelspec.architecture: stable-diffusion-xl-v1-base" in told
+    output = capsys.readouterr().out
+    assert "A Stable Diffusion XL checkpoint with v-prediction and zero terminal SNR, float32." in output
+    assert "ComfyUI    yes" in output
+    assert "modelspec.architecture: stable-diffusion-xl-v1-base" in output
     assert main(["inspect", "a.safetensors", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert (data["kind"], data["model"], data["zero_snr"]) == ("checkpoint", "sdxl", True)

@@ -1,4 +1,4 @@
-"""AdamW with its state in 8 bits, as bitsandbytes has it: how it is asked for, and its steps where it is installed."""
+"""AdamW with 8-bit state (bitsandbytes): its arguments, and its steps where the package is installed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def group_of() -> TrainGroup:
     return TrainGroup("unet", {"unet.w": nn.Parameter(weight)}, 1e-3)
 
 
-def test_it_is_asked_for_with_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_receives_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[Any, dict[str, Any]]] = []
 
     def adamw_8bit(groups: Any, **options: Any) -> torch.optim.Optimizer:
@@ -46,7 +46,7 @@ def test_it_is_asked_for_with_the_settings(monkeypatch: pytest.MonkeyPatch) -> N
     assert calls == [(groups, expected)]
 
 
-def test_where_the_package_is_missing_it_is_named_before_and_in_the_run(
+def test_a_missing_package_is_named_before_and_in_the_run(
     monkeypatch: pytest.MonkeyPatch, tiny_sd: Path, images: Path, tmp_path: Path
 ) -> None:
     config, other = (
@@ -73,7 +73,7 @@ def test_where_the_package_is_missing_it_is_named_before_and_in_the_run(
         ("optim_bits", "8", "warning"),
     ],
 )
-def test_what_it_does_not_do_is_said(
+def test_unsupported_options_are_reported(
     tiny_sd: Path, images: Path, tmp_path: Path, field: str, value: object, severity: str
 ) -> None:
     changes = {"training": {"optimizer": {"name": "adamw_8bit", field: value}}}

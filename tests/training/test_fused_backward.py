@@ -57,10 +57,10 @@ def config_of(model: Path, images: Path, folder: Path, *, name: str, fused: bool
     ("name", "trains", "mode", "dtype"),
     matrix(["adamw", "adafactor"], ["adapter", "full"], ["off", "block"], ["float32", "bfloat16"]),
 )
-def test_ten_steps_are_those_of_the_plain_path_to_the_bit(
+def test_ten_steps_equal_the_plain_path_to_the_bit(
     tiny_sd: Path, images: Path, tmp_path: Path, name: str, trains: str, mode: str, dtype: str
 ) -> None:
-    """Of weights in bfloat16, which are rounded at random, too: each weight draws for itself."""
+    """Also with stochastically rounded bfloat16 weights: each weight has its own generator."""
     changes = {
         "training": {"trains": trains},
         "adapter": {"dtype": dtype},
@@ -84,7 +84,9 @@ def losses(ran: Ran) -> list[float | None]:
     return [s.loss for s in ran.of(StepFinished)]
 
 
-def test_a_part_stops_in_mid_run_and_a_resumed_run_ends_the_same(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+def test_a_part_stops_during_the_run_and_a_resumed_run_ends_the_same(
+    tiny_sd: Path, images: Path, tmp_path: Path
+) -> None:
     changes = {
         "training": {"epochs": 4, "batch_size": 4, "ema": {"mode": "train_device"}, "trains": "full"},
         "parts": {"text_encoder": {"stop_after": {"n": 2, "unit": "epoch"}}, "unet": {"dtype": "bfloat16"}},
@@ -101,7 +103,7 @@ def test_a_part_stops_in_mid_run_and_a_resumed_run_ends_the_same(tiny_sd: Path, 
         assert_equal_tensors(fused.weights, run(config, resume_from=Path(backup.path)).weights)
 
 
-def test_no_two_gradients_are_there_at_once(
+def test_no_two_gradients_exist_at_once(
     tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     living: list[int] = []
@@ -122,7 +124,7 @@ def test_no_two_gradients_are_there_at_once(
     assert most[1] == 1
 
 
-def test_the_trial_before_the_run_does_not_keep_all_gradients_either(
+def test_the_dry_run_does_not_keep_all_gradients_either(
     tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[tuple[int, int]] = []
@@ -142,7 +144,7 @@ def test_the_trial_before_the_run_does_not_keep_all_gradients_either(
     assert 0 < num_fused <= num_copies < 20
 
 
-def test_layers_that_wait_on_the_other_device_move_there(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+def test_offloaded_layers_update_on_the_offload_device(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     changes = {
         "training": {"trains": "full", "epochs": 1},
         "general": {"temp_device": "cpu:1"},
@@ -219,7 +221,7 @@ def have_moved(before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]) ->
 
 
 @pytest.mark.parametrize("rounding", [None, "master", "stochastic"])
-def test_the_rate_of_each_step_and_both_ways_of_small_weights(rounding: Rounding | None) -> None:
+def test_the_rate_of_each_step_and_both_modes_of_16_bit_weights(rounding: Rounding | None) -> None:
     plain, fused = Toy(fused=False, rounding=rounding), Toy(rounding=rounding)
     for step in range(10):
         assert plain.step(step) == fused.step(step)
@@ -227,7 +229,7 @@ def test_the_rate_of_each_step_and_both_ways_of_small_weights(rounding: Rounding
     assert all(p.grad is None for p in fused.group.parameters.values())
 
 
-def test_a_gradient_that_breaks_in_mid_way_stops_the_step_there() -> None:
+def test_a_gradient_that_is_not_finite_stops_the_step_there() -> None:
     class Breaks(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
@@ -250,8 +252,8 @@ def test_a_gradient_that_breaks_in_mid_way_stops_the_step_there() -> None:
     assert not toy.step(2).was_skipped
 
 
-def test_gradients_that_arrive_in_two_threads_move_one_after_the_other() -> None:
-    """As those of weights on a GPU and of others that wait on the processor do."""
+def test_gradients_from_two_threads_update_one_after_the_other() -> None:
+    """Like the gradients of weights on a GPU and of others offloaded to the CPU."""
     toy = Toy(fused=False)
     optimizer, others, is_between = toy.stepper.optimizer, list[threading.Thread](), threading.Event()
     fused = FusedBackward([toy.group], SlicedStep([toy.group], optimizer, Watchdog([toy.group])))
@@ -268,7 +270,7 @@ def test_gradients_that_arrive_in_two_threads_move_one_after_the_other() -> None
     before = toy.values()
     for parameter in toy.group.parameters.values():
         parameter.grad = torch.ones(4, 4)
-    with fused.moves(lambda name: None):
+    with fused.updating(lambda name: None):
         fused.arrived("unet", "unet.second")
         others[0].join()
     assert is_between.is_set()
@@ -276,7 +278,7 @@ def test_gradients_that_arrive_in_two_threads_move_one_after_the_other() -> None
     assert [len(g["params"]) for g in optimizer.param_groups] == [3]
 
 
-def test_a_loss_that_is_no_number_moves_nothing() -> None:
+def test_a_loss_that_is_not_finite_updates_nothing() -> None:
     toy = Toy()
     before = toy.values()
     outcome = toy.step(0, toy.loss() * float("nan"))
@@ -287,7 +289,7 @@ def test_a_loss_that_is_no_number_moves_nothing() -> None:
     assert not toy.stepper.is_moving
 
 
-def test_an_error_in_mid_pass_leaves_a_step_half_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_during_the_pass_leaves_a_step_half_done(monkeypatch: pytest.MonkeyPatch) -> None:
     toy = Toy()
 
     def fails(*_: Any) -> None:
@@ -322,7 +324,7 @@ def test_a_frozen_group_has_no_hooks_and_a_backward_pass_of_others_is_left_alone
     assert not toy.stepper.optimizer.state
 
 
-def test_a_trial_keeps_the_gradients_that_are_asked_for_and_their_norms_all() -> None:
+def test_a_dry_run_keeps_the_requested_gradients_and_all_norms() -> None:
     toy, plain = Toy(), Toy(fused=False)
     before = toy.values()
     with toy.stepper.dry_run_step({"unet.second"}), plain.stepper.dry_run_step({"unet.second"}):
@@ -346,7 +348,7 @@ def test_hooks_keep_nothing_alive() -> None:
     assert parameter.grad is not None
 
 
-def test_adafactor_may_be_cut_into_single_weights() -> None:
+def test_adafactor_may_be_sliced_into_single_weights() -> None:
     """It scales each tensor by itself alone, so that it makes no difference which are stepped together."""
     states = []
     for fused in (False, True):

@@ -1,4 +1,4 @@
-"""A method that rolls out by itself and learns from each rollout in several steps: its steps are counted exactly."""
+"""A method with its own rollouts and several steps on each of them: its steps are counted exactly."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def config(toy: None, tiny_sd: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="module")
 def straight(config: Config, one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """The run that nobody stopped."""
+    """The uninterrupted run."""
     return run(elsewhere(config, tmp_path_factory.mktemp("straight")))
 
 
@@ -70,7 +70,7 @@ def elsewhere(config: Config, folder: Path) -> Config:
 
 
 def told(ran: Ran) -> list[Any]:
-    """What each step told, apart from how fast it was."""
+    """The events of each step, without their speed."""
     return [(s.step, s.epoch, s.epoch_step, s.loss, s.gradient_norm, s.learning_rates) for s in ran.of(StepFinished)]
 
 
@@ -102,7 +102,7 @@ def test_every_count_of_steps_is_that_of_the_inner_epochs(
     assert groups == [0, 2, 4, 6]
     assert len(in_run) == 6
     assert not any(has_gradient or trains for _, has_gradient, trains in rollouts)
-    # The first inner epoch is on policy, but for dropout; by the second the weights have moved.
+    # The first inner epoch is on policy, except for dropout; by the second the weights have changed.
     without_dropout = laid_over(config, {"adapter": {"dropout": 0.0}})
     plain_run = run(elsewhere(without_dropout, tmp_path))
     ratios = [s.metrics["ratio"] for s in plain_run.of(StepFinished)]
@@ -132,7 +132,7 @@ def test_a_run_stopped_within_a_rollout_resumes_bit_equal(
         assert_equal_tensors(load_file(files[0]), load_file(files[1]))
 
 
-def test_a_stop_goes_through_in_the_middle_of_a_rollout(
+def test_a_stop_takes_effect_during_a_rollout(
     config: Config, straight: Ran, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed = elsewhere(config, tmp_path / "killed")
@@ -174,9 +174,7 @@ def test_under_autocast_the_first_inner_epoch_is_on_policy(config: Config, tmp_p
     assert ratios[0::2] == pytest.approx([1.0] * 4, abs=1e-5), "sampled in another precision than learned"
 
 
-def test_the_dry_run_does_one_step_also_where_the_weights_move_in_the_backward_pass(
-    config: Config, tmp_path: Path
-) -> None:
+def test_the_dry_run_does_one_step_also_with_a_fused_backward_pass(config: Config, tmp_path: Path) -> None:
     changes = {"training": {"accumulation_steps": 1, "clip_grad_norm": None, "epochs": 1}}
     fused, problems = set_path(laid_over(config, changes), "training.optimizer", Adafactor(fused_back_pass=True))
     assert not problems
@@ -186,7 +184,7 @@ def test_the_dry_run_does_one_step_also_where_the_weights_move_in_the_backward_p
 
 
 @pytest.mark.parametrize(("made", "declared"), [(1, 2), (3, 2)])
-def test_a_method_that_makes_other_steps_than_its_record_says_fails(
+def test_a_method_with_other_steps_than_its_record_fails(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: int, declared: int
 ) -> None:
     plain = toy_policy.build

@@ -68,7 +68,7 @@ def test_a_damaged_file_is_reported_in_a_sentence(model: Path, content: bytes) -
         ({"rescale_betas_zero_snr": True}, "epsilon with zero terminal SNR"),
     ],
 )
-def test_an_untrainable_prediction_type_is_refused(model: Path, settings: dict[str, Any], said: str) -> None:
+def test_a_prediction_type_that_cannot_be_trained_is_refused(model: Path, settings: dict[str, Any], said: str) -> None:
     file = model / "scheduler" / "scheduler_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | settings))
     with pytest.raises(DarkroomError, match=said):
@@ -99,7 +99,7 @@ def test_weights_that_could_hold_code_are_not_read(model: Path) -> None:
 
 
 @pytest.mark.parametrize("offline", [True, False])
-def test_a_repository_that_cannot_be_had_is_a_sentence(offline: bool, tmp_path: Path) -> None:
+def test_a_repository_that_cannot_be_downloaded_is_reported(offline: bool, tmp_path: Path) -> None:
     with pytest.raises(DarkroomError, match="not on this machine"):
         locate("somebody/something", offline=offline, cache_dir=str(tmp_path))
 
@@ -153,7 +153,7 @@ def test_the_padding_is_the_one_transformers_would_use(
 
 
 class Hub:
-    """What stands in for a download: huggingface_hub's own bars, driven as its snapshot_download drives them."""
+    """A fake download: huggingface_hub's own progress bars, used as its snapshot_download uses them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -190,7 +190,7 @@ def test_a_download_reports_its_progress_and_can_be_stopped(
 
 
 def test_a_tokenizer_that_changed_on_disk_is_read_anew(tmp_path: Path) -> None:
-    """Built ones are cached by the content of their files, not by their path."""
+    """The cache key is the content of the files, not their path."""
     vocabulary = clip_vocabulary()
     folder = tmp_path / "tokenizer"
     folder.mkdir()

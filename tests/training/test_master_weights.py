@@ -1,4 +1,4 @@
-"""Weights in 16 bits: what the optimizer moves for them, how they follow, and that a step leaves nothing behind."""
+"""16-bit weights: their master weights, rounding back to 16 bits, and no leftovers after a step."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def gradient_of(step: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("settings", [AdamW(), Adafactor()], ids=lambda s: s.name)
-def test_a_master_goes_the_way_of_float32(settings: OptimizerSettings) -> None:
+def test_a_master_weight_follows_float32_training(settings: OptimizerSettings) -> None:
     exact, master = group_of(torch.float32, None), group_of(torch.bfloat16, "master")
     train(exact, stepper_of(exact, settings), range(12), gradient_of)
     train(master, stepper_of(master, settings), range(12), gradient_of)
@@ -68,7 +68,7 @@ def test_a_master_goes_the_way_of_float32(settings: OptimizerSettings) -> None:
     assert torch.equal(master.parameters["unet.w"], kept.to(torch.bfloat16))
 
 
-def test_small_updates_are_lost_without_and_kept_with_both_ways() -> None:
+def test_small_updates_are_lost_without_and_kept_with_both_modes() -> None:
     """Updates of a thousandth of the weight: below half of bfloat16's resolution, and so nothing, if just rounded."""
     start = torch.ones(4096)
     moved = []
@@ -101,13 +101,13 @@ def test_stochastic_rounding_is_right_on_average_and_seeded() -> None:
     rounded = torch.stack([round_stochastically(values, torch.Generator().manual_seed(s)) for s in range(2000)]).float()
     torch.testing.assert_close(rounded.mean(0), values, rtol=3e-4, atol=0)
     below, above = rounded.min(0).values, rounded.max(0).values
-    assert torch.equal(below[[0, 5]], above[[0, 5]]), "what bfloat16 can hold is not touched"
+    assert torch.equal(below[[0, 5]], above[[0, 5]]), "values that bfloat16 represents exactly do not change"
     assert ((above - below) <= values.abs() * 2**-7).all()
     again = round_stochastically(values, torch.Generator().manual_seed(7))
     assert torch.equal(again, round_stochastically(values, torch.Generator().manual_seed(7)))
 
 
-def test_stochastic_rounding_leaves_what_is_no_number() -> None:
+def test_stochastic_rounding_keeps_values_that_are_not_finite() -> None:
     largest = torch.finfo(torch.float32).max
     values = torch.tensor([float("inf"), float("-inf"), float("nan"), largest])
     rounded = round_stochastically(values, torch.Generator().manual_seed(0))
@@ -116,7 +116,7 @@ def test_stochastic_rounding_leaves_what_is_no_number() -> None:
     assert rounded.dtype == torch.bfloat16
 
 
-def test_it_goes_to_bfloat16_alone() -> None:
+def test_it_supports_bfloat16_only() -> None:
     with pytest.raises(ValueError, match=r"not to torch\.float16"):
         MasterWeight.of(nn.Parameter(torch.ones(2, dtype=torch.float16)), "stochastic")
 
@@ -141,7 +141,7 @@ def test_a_step_leaves_no_copies_behind(rounding: Rounding) -> None:
 
 
 @pytest.mark.parametrize("rounding", ["master", "stochastic"])
-def test_a_step_that_is_not_finite_moves_nothing(rounding: Rounding) -> None:
+def test_a_step_that_is_not_finite_updates_nothing(rounding: Rounding) -> None:
     group = group_of(torch.bfloat16, rounding)
     stepper = stepper_of(group, AdamW())
     before = {n: p.detach().clone() for n, p in kept_parameters([group]).items()}
@@ -150,7 +150,7 @@ def test_a_step_that_is_not_finite_moves_nothing(rounding: Rounding) -> None:
     assert all(torch.equal(before[n], after[n]) for n in before)
 
 
-def test_a_frozen_group_keeps_no_stand_ins() -> None:
+def test_a_frozen_group_keeps_no_master_weights() -> None:
     group = group_of(torch.bfloat16, "master")
     stepper = stepper_of(group, AdamW())
     train(group, stepper, range(2), gradient_of)

@@ -1,4 +1,4 @@
-"""The memory estimate against what real passes of full-size models hold, and against the weights that models have."""
+"""The memory estimate against real passes of full-size models, and against the models' real weights."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_repository_counts_as_the_published_model(name: str, family: str, text
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"<html>", b"\x80\x02junk"])
-def test_a_file_that_is_no_model_tells_nothing(content: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_model_has_no_architecture(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(content)
     assert architecture_of(str(tmp_path / "model.safetensors"), "sd") is None
 
@@ -154,7 +154,7 @@ def test_a_lokr_is_counted_from_shapes(settings: dict[str, bool], vec_trick: boo
     assert sorted(found.values()) == sorted(tuple(p.shape) for p in adapter.parameters().values())
 
 
-# -- what a pass holds
+# -- the memory of a pass
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ CASES = [*DAILY, *(pytest.param(c, marks=pytest.mark.full) for c in REST if c no
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_training_pass_takes_what_was_estimated(case: Case) -> None:
+def test_a_training_pass_needs_the_estimated_memory(case: Case) -> None:
     kept, peak = measured(case)
     tape = Tape()
     walk = Walk(tape, case.plan, records=True)
@@ -298,7 +298,7 @@ def passed(module: Any, run: Callable[[], torch.Tensor], *, is_mixed: bool) -> t
 
 @pytest.mark.parametrize("mode", ["off", "block"])
 @pytest.mark.parametrize("part", ["text_encoder", "text_encoder_2"])
-def test_a_text_encoder_that_learns_takes_what_was_estimated(part: str, mode: str) -> None:
+def test_a_trained_text_encoder_needs_the_estimated_memory(part: str, mode: str) -> None:
     encoder = meta_part("sdxl", part).train()
     names = target_layers(encoder, "text_encoder", layers="all", custom_layers="", reaches=lambda name: True)
     with torch.device("meta"):
@@ -325,7 +325,7 @@ def test_a_text_encoder_that_learns_takes_what_was_estimated(part: str, mode: st
 
 @pytest.mark.parametrize("side_px", [512, 1024])
 @pytest.mark.parametrize("encodes", [True, False], ids=["encode", "decode"])
-def test_the_vae_takes_what_was_estimated(side_px: int, encodes: bool) -> None:
+def test_the_vae_needs_the_estimated_memory(side_px: int, encodes: bool) -> None:
     vae = meta_part("sdxl", "vae")
     with FakeTensorMode(), torch.no_grad():
         give_weights(vae, dtype=F32, adapter_dtype=F32, learns=lambda name: False)
@@ -335,12 +335,12 @@ def test_the_vae_takes_what_was_estimated(side_px: int, encodes: bool) -> None:
             else:
                 vae.decode(torch.empty(1, 4, side_px // 8, side_px // 8))
     passes = Passes(FAMILIES["sdxl"], shipped_configs("sdxl"))
-    found = passes.one_way(PartPlan(), encodes=encodes, width_px=side_px, height_px=side_px)
+    found = passes.vae_half(PartPlan(), encodes=encodes, width_px=side_px, height_px=side_px)
     assert found == pytest.approx(live.peak, rel=FACTOR)
 
 
 @pytest.mark.parametrize(("model", "dtype"), [("sd1", F32), ("sdxl", BF16)])
-def test_decoding_an_image_that_a_reward_s_gradient_goes_back_through(model: str, dtype: torch.dtype) -> None:
+def test_decoding_with_a_reward_gradient_needs_the_estimated_memory(model: str, dtype: torch.dtype) -> None:
     vae = meta_part(model, "vae")
     with FakeTensorMode():
         give_weights(vae, dtype=dtype, adapter_dtype=F32, learns=lambda name: False)
@@ -348,14 +348,14 @@ def test_decoding_an_image_that_a_reward_s_gradient_goes_back_through(model: str
         with LiveBytes() as live:
             vae.decode(latents_1CHW).sample.float().mean().backward()
     passes = Passes(FAMILIES[FAMILY[model]], shipped_configs(model))
-    found = passes.decoding_to_learn(PartPlan(weight_bytes=dtype.itemsize), width_px=512, height_px=512)
+    found = passes.decoding_with_gradient(PartPlan(weight_bytes=dtype.itemsize), width_px=512, height_px=512)
     assert found == pytest.approx(live.peak, rel=FACTOR)
 
 
 @pytest.mark.parametrize(
     "mode", [pytest.param("off", marks=pytest.mark.full), "block", pytest.param("whole", marks=pytest.mark.full)]
 )
-def test_a_chain_of_steps_that_learn_takes_what_was_estimated(mode: str) -> None:
+def test_consecutive_backprop_steps_need_the_estimated_memory(mode: str) -> None:
     """Each step's prediction goes into the next; the weights of all are the same."""
     case = Case("sd1", 512, 2, "adapter", BF16, True, mode)
     plans = {"text_encoder": PartPlan(), "vae": PartPlan(), "unet": case.plan}
@@ -363,15 +363,15 @@ def test_a_chain_of_steps_that_learn_takes_what_was_estimated(mode: str) -> None
     passes = Passes(FAMILIES["sd"], shipped_configs("sd1"))
     for num_passes in (1, 2, 3) if mode == "off" else (3,):
         kept, peak = measured(case, num_passes=num_passes)
-        activations, gradients, found = passes.chain(plans, **size, num_passes=num_passes)
+        activations, gradients, found = passes.consecutive(plans, **size, num_passes=num_passes)
         assert found == pytest.approx(kept, rel=0.05, abs=4_000_000)
         assert activations + gradients == pytest.approx(peak, rel=FACTOR)
-    alone = passes.learning(plans, **size)
-    assert passes.chain(plans, **size, num_passes=1)[:2] == alone
+    alone = passes.training(plans, **size)
+    assert passes.consecutive(plans, **size, num_passes=1)[:2] == alone
 
 
 @pytest.mark.parametrize("mode", ["off", "block"])
-def test_a_frozen_unet_keeps_what_a_learning_text_encoder_s_gradient_needs(mode: str) -> None:
+def test_a_frozen_unet_keeps_activations_for_a_trained_text_encoder(mode: str) -> None:
     unet = meta_part("sd1", "unet").train()
     with FakeTensorMode():
         give_weights(unet, dtype=BF16, adapter_dtype=F32, learns=lambda name: False)
@@ -388,12 +388,12 @@ def test_a_frozen_unet_keeps_what_a_learning_text_encoder_s_gradient_needs(mode:
 
 
 @pytest.mark.parametrize("model", ["sd1", "sdxl"])
-def test_a_denoising_step_of_a_sample_takes_what_was_estimated(model: str) -> None:
+def test_a_denoising_step_of_a_sample_needs_the_estimated_memory(model: str) -> None:
     case = Case(model, 1024, 2, "nothing", BF16, True, "off")
     with torch.no_grad():
         peak = looked(case)
     passes = Passes(FAMILIES[FAMILY[model]], shipped_configs(model))
-    found = passes.looking("unet", case.plan, batch=2, width_px=1024, height_px=1024)
+    found = passes.inference("unet", case.plan, batch=2, width_px=1024, height_px=1024)
     assert found == pytest.approx(peak, rel=FACTOR)
 
 
@@ -421,8 +421,8 @@ def test_offloaded_activations_are_not_on_the_device() -> None:
     passes = Passes(FAMILIES["sd"], shipped_configs("sd1"))
     plans = {"unet": plan, "text_encoder": PartPlan(), "vae": PartPlan()}
     size = {"batch": 1, "width_px": 512, "height_px": 512, "gradients": "new"}
-    kept_here, _ = passes.learning(plans, **size)
-    elsewhere, _ = passes.learning({**plans, "unet": replace(plan, offloads=True)}, **size)
+    kept_here, _ = passes.training(plans, **size)
+    elsewhere, _ = passes.training({**plans, "unet": replace(plan, offloads=True)}, **size)
     assert elsewhere < kept_here
 
 
@@ -431,19 +431,17 @@ def test_gradients_of_earlier_batches_are_counted() -> None:
     passes = Passes(FAMILIES["sd"], shipped_configs("sd1"))
     plans = {"unet": plan, "text_encoder": PartPlan(), "vae": PartPlan()}
     size = {"batch": 1, "width_px": 512, "height_px": 512}
-    once = sum(passes.learning(plans, **size, gradients="new"))
-    again = sum(passes.learning(plans, **size, gradients="accumulated"))
+    once = sum(passes.training(plans, **size, gradients="new"))
+    again = sum(passes.training(plans, **size, gradients="accumulated"))
     num_weights = count(passes.weights("unet", plan).own.values())
     assert once < again <= once + 4 * num_weights
 
 
-# -- what a run leaves on the disk
+# -- the disk space of a run
 
 
 @pytest.mark.parametrize("trains", ["adapter", "full"])
-def test_a_run_leaves_on_the_disk_what_was_estimated(
-    trains: str, any_model: Path, images: Path, tmp_path: Path
-) -> None:
+def test_a_run_needs_the_estimated_disk_space(trains: str, any_model: Path, images: Path, tmp_path: Path) -> None:
     config = small_config(
         tmp_path,
         model=any_model,
@@ -466,7 +464,7 @@ def test_a_run_leaves_on_the_disk_what_was_estimated(
         assert sum(sizes) <= estimated <= sum(sizes) + 1024 * len(sizes)
 
 
-def test_16_bit_weights_move_in_slices_and_a_fused_pass_keeps_no_gradients() -> None:
+def test_16_bit_weights_update_in_slices_and_a_fused_pass_keeps_no_gradients() -> None:
     """A fine-tune of SDXL's UNet in bfloat16: the step's float32 is that of a slice, not of 2.6 billion weights."""
     passes = Passes(FAMILIES["sdxl"], shipped_configs("sdxl"))
     tuned = PartPlan(weight_bytes=2, compute_bytes=2, trains="full", checkpointing="block")
@@ -478,16 +476,16 @@ def test_16_bit_weights_move_in_slices_and_a_fused_pass_keeps_no_gradients() -> 
         batch_size=1,
         accumulates=False,
         optimizer=Adafactor(),
-        keeps_copies=False,
+        has_master_weights=False,
         average="off",
         encodes_in_training=False,
     )
     num_weights = count(passes.weights("unet", tuned).own.values())
     peak, fused = estimate(passes, plain).peak, estimate(passes, replace(plain, is_fused=True)).peak
     assert peak.bytes_of("gradients") == 2 * num_weights
-    assert peak.bytes_of("working of the optimizer") < 1e9
+    assert peak.bytes_of("optimizer workspace") < 1e9
     assert 11e9 < peak.total_bytes < 13.5e9
     assert fused.bytes_of("gradients") < 100_000_000
     assert fused.total_bytes < peak.total_bytes - 0.7 * 2 * num_weights
-    in_float16 = replace(plain, keeps_copies=True, scales_loss=True)
+    in_float16 = replace(plain, has_master_weights=True, scales_loss=True)
     assert estimate(passes, in_float16).peak.bytes_of("gradients") == 4 * num_weights

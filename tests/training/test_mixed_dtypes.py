@@ -30,7 +30,7 @@ def loss_of(folder: Path, model: Path, images: Path, dtype: str, precision: str)
         sampling={"at_end": True, "prompts": [SAMPLE]},
     )
     ran = run(config)
-    ran.finished  # noqa: B018 - raises with the run's own error
+    ran.finished  # noqa: B018 - raises with the run's own message
     [step] = ran.of(StepFinished)
     assert step.loss is not None
     return step.loss

@@ -145,8 +145,8 @@ def test_an_optimizer_is_torchs_with_the_settings(case: str) -> None:
     torch.testing.assert_close(moved, expected, rtol=0, atol=0 if "scales" not in case else 1e-6)
 
 
-def test_adafactor_moves_by_the_rate_and_not_by_the_size_of_the_weights() -> None:
-    """The first update is the sign of the gradient, near enough, times the rate (Shazeer and Stern 2018, section 6)."""
+def test_adafactor_updates_by_the_learning_rate_and_not_by_the_size_of_the_weights() -> None:
+    """The first update is about the gradient's sign times the learning rate (Shazeer and Stern 2018, section 6)."""
     groups = groups_of("a")
     weights = groups[0].parameters["a.w"]
     before = weights.detach().clone()
@@ -156,8 +156,8 @@ def test_adafactor_moves_by_the_rate_and_not_by_the_size_of_the_weights() -> Non
     torch.testing.assert_close(weights.detach() - before, torch.full_like(weights, 0.1))
 
 
-def test_adagrad_sums_have_the_shape_a_weight_has_when_it_is_moved() -> None:
-    """What stands in for a 16-bit weight is empty until then."""
+def test_adagrad_sums_have_the_shape_of_the_updated_weight() -> None:
+    """The master weight of a 16-bit weight is empty until then."""
     master_weight = nn.Parameter(torch.empty(0))
     optimizer = build_optimizer([{"params": [master_weight], "lr": 0.1}], Adagrad(initial_accumulator_value=0.5))
     master_weight.data = torch.ones(3)
@@ -184,7 +184,7 @@ WITH_MORE_STATE = [
 
 
 @pytest.mark.parametrize("settings", WITH_MORE_STATE, ids=lambda s: s.name)
-def test_what_a_record_says_of_its_optimizer_is_true(settings: OptimizerSettings) -> None:
+def test_the_facts_in_an_optimizers_record_are_true(settings: OptimizerSettings) -> None:
     spec = optimizer_spec(settings)
     generator = torch.Generator().manual_seed(0)
     weights = {f"a.{i}": nn.Parameter(torch.randn(s, generator=generator)) for i, s in enumerate([(33, 17), (40,)])}
@@ -201,14 +201,14 @@ def test_what_a_record_says_of_its_optimizer_is_true(settings: OptimizerSettings
     assert not (spec.can_fuse and spec.steps_at_once), "a fused step is handed each weight alone"
 
 
-def test_what_is_not_supported_is_not_built() -> None:
+def test_an_unsupported_optimizer_is_not_built() -> None:
     for name, spec in OPTIMIZERS.items():
         if not spec.is_supported:
             with pytest.raises(ValueError, match=f"the optimizer {name} is not supported"):
                 build_optimizer([], spec.settings())
 
 
-def test_what_an_optimizer_keeps_in_its_groups_goes_out_and_in_by_part() -> None:
+def test_group_state_is_saved_and_restored_by_part() -> None:
     groups = groups_of("a", "b")
     optimizer = build_optimizer(optimizer_groups(groups), Sgd())
     for group in optimizer.param_groups:
@@ -223,7 +223,7 @@ def test_what_an_optimizer_keeps_in_its_groups_goes_out_and_in_by_part() -> None
 
 
 @pytest.mark.parametrize("settings", WITH_MORE_STATE, ids=lambda s: s.name)
-def test_optimizer_state_goes_out_and_in_by_name(settings: OptimizerSettings) -> None:
+def test_optimizer_state_is_saved_and_restored_by_name(settings: OptimizerSettings) -> None:
     straight, resumed = groups_of("a", "b"), groups_of("a", "b")
     if optimizer_spec(settings).has_one_rate:
         for group in (*straight, *resumed):
@@ -247,8 +247,8 @@ def test_optimizer_state_goes_out_and_in_by_name(settings: OptimizerSettings) ->
 
 
 @pytest.mark.parametrize(("is_fused", "kind"), [(False, "cpu"), (True, "meta")])
-def test_a_step_count_goes_where_a_fused_step_looks_for_it(is_fused: bool, kind: str) -> None:
-    """On a GPU a fused step needs its count there; any other leaves it on the processor. `meta` stands for the GPU."""
+def test_a_step_count_is_on_the_device_of_a_fused_step(is_fused: bool, kind: str) -> None:
+    """On a GPU a fused step needs its count there; any other leaves it on the CPU. `meta` stands for the GPU."""
     parameter = nn.Parameter(torch.zeros(2, device="meta"))
     optimizer = torch.optim.AdamW([parameter])
     optimizer.param_groups[0]["fused"] = is_fused
@@ -258,7 +258,8 @@ def test_a_step_count_goes_where_a_fused_step_looks_for_it(is_fused: bool, kind:
     assert optimizer.state[parameter]["exp_avg"].device.type == "meta"
 
 
-# How a step is made, not what it comes to: test_an_optimizer_is_torchs_with_the_settings and test_fused_backward.
+# Options of how a step is computed, not of its result: see test_an_optimizer_is_torchs_with_the_settings and
+# test_fused_backward.
 OF_THE_MACHINE = {"fused", "foreach", "fused_back_pass"}
 CHANGED: dict[str, Any] = {
     "beta1": 0.5,
@@ -281,7 +282,7 @@ CHANGED: dict[str, Any] = {
     "growth_rate": 1.01,
     "slice_p": 1,
 }
-# A field that says something only beside another one.
+# A field that has an effect only with another one.
 BESIDE: dict[tuple[str, str], dict[str, Any]] = {
     ("adafactor", "eps2"): {"scale_parameter": True},
     ("sgd", "dampening"): {"momentum": 0.9},
@@ -315,7 +316,7 @@ def _every_field_changes_the_step(settings: OptimizerSettings, field: str, value
         optimizer = build_optimizer(optimizer_groups(groups), chosen)
         for seed, scale in enumerate((1.0, 30.0, 1.0, 1.0, 1.0)):
             for parameter in named_parameters(groups).values():
-                # More often uphill than not, as in training: what measures progress sees some.
+                # More often uphill than not, as in training, so that progress can be measured.
                 parameter.grad = (torch.randn(4, 3, generator=torch.Generator().manual_seed(seed)) + 1.0) * scale
             optimizer.step()
         results.append(groups[0].parameters["a.w"].detach().clone())
@@ -357,7 +358,7 @@ def rates(settings: ScheduleSettings, total_steps: int = 100) -> list[float]:
     return [learning_rate_factor(settings, step=s, total_steps=total_steps) for s in range(total_steps + 1)]
 
 
-def test_cosine_in_waves_comes_back_without_a_leap() -> None:
+def test_cosine_with_restarts_returns_without_a_jump() -> None:
     waves = rates(CosineWithRestarts(cycles=2, min_factor=0.2))
     assert [waves[s] for s in (0, 25, 50, 75, 100)] == pytest.approx([1.0, 0.2, 1.0, 0.2, 1.0])
     assert waves[10] == pytest.approx(0.2 + 0.8 * 0.5 * (1 + math.cos(2 * math.pi * 2 * 0.1)))
@@ -365,7 +366,7 @@ def test_cosine_in_waves_comes_back_without_a_leap() -> None:
     assert rates(CosineWithRestarts(cycles=0.5)) == pytest.approx(rates(Cosine()))
 
 
-def test_cosine_with_restarts_leaps_back_and_ends_low() -> None:
+def test_cosine_with_hard_restarts_jumps_back_and_ends_low() -> None:
     restarted = rates(CosineWithHardRestarts(cycles=4, min_factor=0.1))
     one_fall = rates(Cosine(min_factor=0.1), 25)
     assert restarted == pytest.approx([*one_fall[:25], *one_fall[:25], *one_fall[:25], *one_fall[:25], 0.1])
@@ -384,7 +385,7 @@ def test_rex_is_the_papers_with_a_bend_of_nine_tenths() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SCHEDULES))
-def test_a_schedule_stays_within_its_bounds_or_is_not_there(name: str) -> None:
+def test_a_schedule_stays_within_its_bounds_or_is_not_supported(name: str) -> None:
     settings = SCHEDULES[name].settings(warmup_steps=10)
     if not SCHEDULES[name].is_supported:
         with pytest.raises(ValueError, match=f"the schedule {name} is not supported"):
@@ -447,7 +448,7 @@ def test_snr_is_the_schedules() -> None:
     assert snr[1] == pytest.approx(0.00468, rel=1e-2)
 
 
-def test_draws_are_functions_of_their_names() -> None:
+def test_seeds_are_functions_of_their_names() -> None:
     def draw(*counters: int) -> torch.Tensor:
         return torch.randn(4, generator=generator_for(1, "noise", *counters))
 

@@ -1,4 +1,4 @@
-"""What the user says of a model in place of what it says of itself: its prediction, its last noise level, clip skip."""
+"""The user's overrides of a model's own settings: prediction type, zero terminal SNR, clip skip."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from trainer.events import StepFinished
         ("epsilon", "off", {"prediction_type": "epsilon", "rescale_betas_zero_snr": False, "beta_end": 0.01}),
     ],
 )
-def test_what_is_said_takes_the_place_of_what_is_there(prediction: str, zero_snr: str, expected: Any) -> None:
+def test_the_users_settings_override_the_models(prediction: str, zero_snr: str, expected: Any) -> None:
     there = {"prediction_type": "epsilon", "rescale_betas_zero_snr": False, "beta_end": 0.01}
     assert scheduler_with(there, prediction=prediction, zero_terminal_snr=zero_snr) == expected
     assert there["prediction_type"] == "epsilon"
 
 
-def test_a_model_that_is_told_to_predict_v_does_everywhere(tiny_sd: Path) -> None:
+def test_a_v_prediction_override_applies_everywhere(tiny_sd: Path) -> None:
     plain = load(str(tiny_sd), dtypes={})
-    told = load(str(tiny_sd), dtypes={}, prediction="v_prediction", zero_terminal_snr="on")
-    assert (plain.process.prediction_type, told.process.prediction_type) == ("epsilon", "v_prediction")
-    assert (plain.lora_naming.prediction, told.lora_naming.prediction) == ("epsilon", "v_prediction")
-    assert told.scheduler_config()["prediction_type"] == "v_prediction"  # samples and a saved model follow it
-    assert told.scheduler_config()["rescale_betas_zero_snr"]
+    overridden = load(str(tiny_sd), dtypes={}, prediction="v_prediction", zero_terminal_snr="on")
+    assert (plain.process.prediction_type, overridden.process.prediction_type) == ("epsilon", "v_prediction")
+    assert (plain.lora_naming.prediction, overridden.lora_naming.prediction) == ("epsilon", "v_prediction")
+    assert overridden.scheduler_config()["prediction_type"] == "v_prediction"  # samples and a saved model follow it
+    assert overridden.scheduler_config()["rescale_betas_zero_snr"]
     clean, noise = torch.randn(1, 4, 8, 8), torch.randn(1, 4, 8, 8)
-    last = torch.tensor([told.process.num_timesteps - 1])
-    assert torch.equal(told.process.add_noise(clean, noise, last), noise)
+    last = torch.tensor([overridden.process.num_timesteps - 1])
+    assert torch.equal(overridden.process.add_noise(clean, noise, last), noise)
     assert not torch.equal(plain.process.add_noise(clean, noise, last), noise)
 
 
@@ -57,17 +57,17 @@ def test_epsilon_with_zero_terminal_snr_is_refused(tiny_sd: Path) -> None:
     assert "v-prediction" in caught.value.advice
 
 
-def test_a_lora_says_what_its_model_was_told_to_predict(tiny_sd: Path, tmp_path: Path) -> None:
-    told, losses = [], []
+def test_a_lora_names_the_overridden_prediction_type(tiny_sd: Path, tmp_path: Path) -> None:
+    predictions, losses = [], []
     for prediction in ("auto", "v_prediction"):
         folder = tmp_path / prediction
         images = draw_folder(folder / "images", sizes=[(64, 64)] * 2)
         config = small_config(folder, model=tiny_sd, images=images)
         ran = run(laid_over(config, {"model": {"prediction_type": prediction}, "training": {"epochs": 1}}))
         with safe_open(ran.finished.model_path, framework="pt") as file:
-            told.append(file.metadata()["modelspec.prediction_type"])
+            predictions.append(file.metadata()["modelspec.prediction_type"])
         losses.append([step.loss for step in ran.of(StepFinished)])
-    assert told == ["epsilon", "v"]
+    assert predictions == ["epsilon", "v"]
     assert losses[0] != losses[1]
 
 
@@ -86,7 +86,7 @@ def test_the_second_encoder_may_skip_layers_of_its_own(tiny_sdxl: Path) -> None:
     assert len({family.text_identity() for family in (both_0, both_1, mixed)}) == 3
 
 
-def test_a_config_may_ask_for_its_caches_alone(tiny_sd: Path, tmp_path: Path) -> None:
+def test_a_config_may_build_only_its_caches(tiny_sd: Path, tmp_path: Path) -> None:
     images = draw_folder(tmp_path / "images", sizes=[(64, 64)] * 2)
     config = small_config(tmp_path, model=tiny_sd, images=images)
     ran = run(laid_over(config, {"general": {"only_cache": True}}))

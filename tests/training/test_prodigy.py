@@ -123,7 +123,7 @@ def test_a_part_that_stops_leaves_the_estimate_to_the_others(frozen: int) -> Non
     assert after >= before > Prodigy().d0
 
 
-def test_nothing_is_printed_where_events_go(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_printed_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
     build_optimizer(optimizer_groups(groups_in(torch.float32, None)), Prodigy(weight_decay=0.1))
     assert capsys.readouterr().out == ""
 

@@ -1,4 +1,4 @@
-"""Reward models in a run: what they measure, the one held out, early stop, missing files, code of one's own."""
+"""Reward models in a run: their scores, the held-out reward, early stopping, missing files, user code."""
 
 from __future__ import annotations
 
@@ -42,9 +42,7 @@ def reward_config(folder: Path, model: Path, images: Path, *scorers: dict[str, A
 # ---- measurements
 
 
-def test_the_judge_held_out_is_told_beside_the_others_and_never_followed(
-    tiny_sd: Path, images: Path, tmp_path: Path
-) -> None:
+def test_the_held_out_reward_is_logged_and_never_trained_on(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     brightness, contrast = {"kind": "brightness"}, {"kind": "contrast", "weight": 50.0}
     alone = run(reward_config(tmp_path / "alone", tiny_sd, images, brightness))
     watched = run(
@@ -72,13 +70,13 @@ def test_measuring_changes_nothing(tiny_sd: Path, images: Path, tmp_path: Path) 
     assert_equal_tensors(run(config).weights, quiet.weights)
 
 
-def test_the_run_ends_once_the_held_out_rating_no_longer_rises(
+def test_the_run_ends_once_the_held_out_reward_no_longer_rises(
     tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ratings = {0: 9.0, 1: 0.3, 2: 0.5, 3: 0.4, 4: 0.5}
+    scores = {0: 9.0, 1: 0.3, 2: 0.5, 3: 0.4, 4: 0.5}
 
     def rated(_callback: RewardCallback, step: int) -> RewardMeasured:
-        return RewardMeasured(step, 2, followed=float(step), held_out=ratings[step], held_out_by="contrast")
+        return RewardMeasured(step, 2, followed=float(step), held_out=scores[step], held_out_by="contrast")
 
     monkeypatch.setattr(RewardCallback, "_rated", rated)
     config = laid_over(
@@ -93,7 +91,7 @@ def test_the_run_ends_once_the_held_out_rating_no_longer_rises(
     assert (again.finished.outcome, again.finished.step) == ("stopped_early", 4)
 
 
-def test_other_judges_begin_the_search_for_the_best_anew(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+def test_other_reward_models_restart_the_search_for_the_best(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     config = reward_config(tmp_path, tiny_sd, images, {"kind": "brightness"})
     first = run(config)
     longer = laid_over(
@@ -108,7 +106,7 @@ def test_other_judges_begin_the_search_for_the_best_anew(tiny_sd: Path, images: 
     assert all(m.best_step is None or m.best_step > first.finished.step for m in second.of(RewardMeasured))
 
 
-def test_what_is_painted_for_a_measurement(tiny_sd: Path, tmp_path: Path) -> None:
+def test_the_images_of_a_measurement(tiny_sd: Path, tmp_path: Path) -> None:
     seen = draw_folder(tmp_path / "seen", sizes=[(64, 64)], captions=["seen"])
     unseen = draw_folder(tmp_path / "unseen", sizes=[(96, 64), (64, 64)], captions=["one", "two"])
     config = laid_over(
@@ -116,25 +114,25 @@ def test_what_is_painted_for_a_measurement(tiny_sd: Path, tmp_path: Path) -> Non
         {"reward": {"num_images": 5}},
     )
 
-    def told(config: Config) -> list[tuple[str, int, int]]:
+    def prompts_of(config: Config) -> list[tuple[str, int, int]]:
         found = datasets_of(config)
         training, validation = found.training, found.validation
         return [(p.prompt, p.width_px, p.seed) for p in measured_prompts(config, validation, training)]
 
-    assert told(config) == [("seen", 64, seed) for seed in range(5)]
+    assert prompts_of(config) == [("seen", 64, seed) for seed in range(5)]
     validated = laid_over(config, {"concepts": [{"path": str(seen)}, {"path": str(unseen), "kind": "validation"}]})
-    assert told(validated) == [("one", 80, 0), ("two", 64, 1), ("one", 80, 1), ("two", 64, 2), ("one", 80, 2)]
+    assert prompts_of(validated) == [("one", 80, 0), ("two", 64, 1), ("one", 80, 1), ("two", 64, 2), ("one", 80, 2)]
     found = datasets_of(validated)
     training, validation = found.training, found.validation
     assert {(p.steps, p.guidance) for p in measured_prompts(validated, validation, training)} == {(3, 4.0)}
     samples = [{"prompt": "a", "seed": 7}, {"prompt": "b", "enabled": False}]
-    assert told(laid_over(validated, {"sampling": {"prompts": samples}})) == [("a", 512, 7 + n) for n in range(5)]
+    assert prompts_of(laid_over(validated, {"sampling": {"prompts": samples}})) == [("a", 512, 7 + n) for n in range(5)]
 
 
-# ---- what is told before the start
+# ---- problems before the start
 
 
-def test_a_missing_file_is_told_by_its_field(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_with_its_field(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     config = reward_config(tmp_path, tiny_sd, images, {"kind": "hps", "file": str(tmp_path / "nowhere.pt")})
     [error] = check(config).errors
     assert error.path == "reward.models.0.file"
@@ -144,7 +142,7 @@ def test_a_missing_file_is_told_by_its_field(tiny_sd: Path, images: Path, tmp_pa
     assert "nowhere.pt" in ending.message
 
 
-def test_what_is_fetched_is_told_before_the_start(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+def test_downloads_are_reported_before_the_start(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     config = reward_config(tmp_path, tiny_sd, images, {"kind": "pickscore"})
     report = check(config)
     assert not report.errors
@@ -164,7 +162,7 @@ def test_an_early_stop_needs_measurements(tiny_sd: Path, images: Path, tmp_path:
     assert [e.path for e in check(config).errors] == ["reward.early_stopping_patience"]
 
 
-def test_many_last_steps_without_checkpointing_are_told(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+def test_many_backprop_steps_without_checkpointing_are_reported(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     config = reward_config(tmp_path, tiny_sd, images, {"kind": "brightness"}, backprop_steps=3)
     hints = [p for p in check(config).problems if p.path == "parts.unet.checkpointing"]
     assert [p.severity for p in hints] == ["info"]
@@ -173,14 +171,14 @@ def test_many_last_steps_without_checkpointing_are_told(tiny_sd: Path, images: P
     assert not [p for p in check(saving).problems if p.path == "parts.unet.checkpointing"]
 
 
-def test_the_decoder_is_there_where_a_step_paints(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+def test_the_decoder_is_on_the_device_where_a_step_samples(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     from modules.families.registry import FAMILIES
 
-    painting = reward_config(tmp_path, tiny_sd, images, {"kind": "brightness"})
+    rewarded = reward_config(tmp_path, tiny_sd, images, {"kind": "brightness"})
     plain = small_config(tmp_path, model=tiny_sd, images=images)
     for config, phase, is_needed in (
-        (painting, phases.TRAIN, True),
-        (painting, phases.VALIDATE, False),
+        (rewarded, phases.TRAIN, True),
+        (rewarded, phases.VALIDATE, False),
         (plain, phases.TRAIN, False),
     ):
         needed = phases.needed_parts(phase, FAMILIES["sd"], phases.phase_facts(config))
@@ -236,19 +234,19 @@ def test_approvals_that_cannot_be_read_approve_nothing() -> None:
     assert json.loads(file.read_text()) == {"abc": "mine.py"}
 
 
-def test_a_reward_that_no_gradient_passes_is_named(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+def test_a_reward_that_is_not_differentiable_is_named(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(BLIND)
     approve(hash_of(file), file)
     config = reward_config(tmp_path, tiny_sd, images, {"kind": "user_code", "file": f"{file}:blind"})
     silent = run(config)
     assert isinstance(silent.ending, RunFailed)
-    assert "No gradient passes through the reward blind of mine.py" in silent.ending.message
+    assert "The reward blind of mine.py is not differentiable" in silent.ending.message
     file.write_text(BLIND + "\n\nblind.is_differentiable = False\n")
     approve(hash_of(file), file)
     honest = run(config)
     assert isinstance(honest.ending, RunFailed)
-    assert "No gradient passes through the reward user_code" in honest.ending.message
+    assert "Not differentiable: user_code" in honest.ending.message
     assert not honest.of(StepFinished)
     beside = laid_over(
         config,
@@ -263,7 +261,7 @@ def test_a_reward_that_no_gradient_passes_is_named(tiny_sd: Path, images: Path, 
 # ---- OneTrainer
 
 
-def test_an_onetrainer_config_that_follows_a_reward_trains(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+def test_an_onetrainer_config_with_a_reward_trains(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     """OneTrainer died here after 31 steps on a missing argument (OneTrainer#467)."""
     data = {
         "__version": 0,

@@ -1,4 +1,4 @@
-"""The reward models: their numbers, their gradients, and what CLIP sees."""
+"""The reward models: their scores, their gradients, and CLIP's input."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def made(scorer: Scorer) -> Reward:
 
 
 @pytest.mark.parametrize("kind", REWARDS)
-def test_each_judge_rates_each_image_alone(kind: str, scorers: dict[str, Scorer]) -> None:
+def test_each_reward_scores_each_image_alone(kind: str, scorers: dict[str, Scorer]) -> None:
     reward, images = made(scorers[kind]), photographs()
     together = reward(images, PROMPTS)
     assert together.shape == (2,)
@@ -112,11 +112,11 @@ def test_a_gradient_reaches_every_image(kind: str, scorers: dict[str, Scorer]) -
 
 
 @pytest.mark.parametrize("kind", sorted(NEED_FILES))
-def test_no_judge_learns_or_holds_a_graph_of_its_own(kind: str, scorers: dict[str, Scorer]) -> None:
+def test_no_reward_model_is_trainable_or_keeps_a_graph(kind: str, scorers: dict[str, Scorer]) -> None:
     assert not made(scorers[kind])(photographs(), PROMPTS).requires_grad
 
 
-def test_the_plain_judges_say_what_their_names_say() -> None:
+def test_the_simple_rewards_measure_what_their_names_say() -> None:
     black, white = torch.zeros(1, 3, 8, 8), torch.ones(1, 3, 8, 8)
     halves = torch.cat([black, white], dim=-1)
     board = (torch.arange(8)[:, None] + torch.arange(8)) % 2 * torch.ones(1, 3, 8, 8)
@@ -145,7 +145,7 @@ def test_a_flat_image_has_a_finite_gradient_of_contrast() -> None:
 
 
 @pytest.mark.parametrize("size", [(224, 224), (300, 300), (256, 400), (401, 260), (100, 100), (97, 131)])
-def test_images_are_shown_to_clip_as_transformers_shows_them(size: tuple[int, int]) -> None:
+def test_clip_preprocessing_is_that_of_transformers(size: tuple[int, int]) -> None:
     """Up to its rounding to 256 levels, after each of the two directions of a resize: within 1.1 levels."""
     levels = (photographs(size=size, count=1)[0] * 255).round()
     image = Image.fromarray(levels.permute(1, 2, 0).numpy().astype(np.uint8))
@@ -158,7 +158,7 @@ def test_images_are_shown_to_clip_as_transformers_shows_them(size: tuple[int, in
 
 
 @pytest.mark.parametrize("size", [(224, 224), (300, 300), (256, 400), (401, 260), (224, 160), (97, 131), (3, 400)])
-def test_images_are_shown_to_hps_as_its_authors_show_them(size: tuple[int, int]) -> None:
+def test_hps_preprocessing_is_that_of_its_authors(size: tuple[int, int]) -> None:
     """The longer side to 224 with Pillow's bicubic filter, in the middle of black; the odd pixel right and below."""
     levels = (photographs(size=size, count=1)[0] * 255).round()
     image = Image.fromarray(levels.permute(1, 2, 0).numpy().astype(np.uint8))
@@ -176,7 +176,7 @@ def test_images_are_shown_to_hps_as_its_authors_show_them(size: tuple[int, int])
 
 
 def cosine(model: CLIPModel, images: torch.Tensor, *, pad: str, fit: Fit) -> torch.Tensor:
-    """What transformers' own model says of images and the prompts."""
+    """The output of transformers' own model for images and the prompts."""
     tokens = clip_tokenizer(pad)(PROMPTS, padding="max_length", truncation=True, return_tensors="pt")
     with torch.no_grad():
         result = model(input_ids=tokens["input_ids"], pixel_values=clip_input(images, side_px=IMAGE_PX, fit=fit))
@@ -191,7 +191,7 @@ def cosine(model: CLIPModel, images: torch.Tensor, *, pad: str, fit: Fit) -> tor
         ("hps", lambda: tiny_clip(activation="gelu", seed=2), lambda model: 1.0, "!", "pad"),
     ],
 )
-def test_clip_s_judges_say_what_transformers_own_model_says(
+def test_clip_rewards_are_those_of_transformers_own_model(
     kind: str,
     model: Callable[[], CLIPModel],
     factor: Callable[[Any], float],
@@ -210,7 +210,7 @@ def test_clip_s_judges_say_what_transformers_own_model_says(
     )
 
 
-def test_the_aesthetic_judge_reads_its_rating_off_the_normalised_direction(scorers: dict[str, Scorer]) -> None:
+def test_the_aesthetic_score_uses_the_normalised_embedding(scorers: dict[str, Scorer]) -> None:
     images = photographs()
     with torch.no_grad():
         pixels = clip_input(images, side_px=IMAGE_PX)
@@ -230,7 +230,7 @@ def test_checkpointing_clip_leaves_its_gradients_as_they_are(scorers: dict[str, 
     assert torch.equal(ours, theirs)
 
 
-def test_judges_stay_in_float32_inside_autocast(scorers: dict[str, Scorer]) -> None:
+def test_rewards_stay_in_float32_inside_autocast(scorers: dict[str, Scorer]) -> None:
     composite = CompositeReward((RewardModel("it", made(scorers["clip_score"]), 1.0),))
     plain = composite(photographs(), PROMPTS)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -243,30 +243,32 @@ def refused(scorer: Scorer) -> str:
     return str(caught.value)
 
 
-def test_damaged_files_are_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_damaged_files_are_refused_with_a_message(tmp_path: Path) -> None:
     clip = write_clip_folder(tmp_path / "clip")
     other = write_aesthetic_head(tmp_path / "wide.pth", aesthetic_head(width=WIDTH + 1))
     said = refused(Scorer(kind="aesthetic", file=str(other), clip_model=str(clip)))
-    assert "wide.pth is no aesthetic predictor for this CLIP model: layers.0.weight should be (1024, 16)" in said
+    assert "wide.pth is not an aesthetic predictor for this CLIP model: layers.0.weight should be (1024, 16)" in said
     assert "HPS_v2_compressed.pt" in refused(Scorer(kind="hps", file=str(other)))
 
     weights = {k: v for k, v in tiny_clip().state_dict().items() if "post_layernorm" not in k}
     tiny_clip().save_pretrained(tmp_path / "lacking", state_dict=weights)
-    assert "lacks 2 of its weights" in refused(Scorer(kind="clip_score", file=str(tmp_path / "lacking")))
+    assert "2 weights are missing from the CLIP model" in refused(
+        Scorer(kind="clip_score", file=str(tmp_path / "lacking"))
+    )
 
     (clip / "model.safetensors").write_bytes(b"no weights")
-    assert "No CLIP model can be read from" in refused(Scorer(kind="pickscore", file=str(clip)))
+    assert "cannot be read" in refused(Scorer(kind="pickscore", file=str(clip)))
 
 
-def test_an_open_clip_file_with_a_hole_is_refused(tmp_path: Path) -> None:
+def test_an_open_clip_file_with_a_missing_weight_is_refused(tmp_path: Path) -> None:
     whole = in_open_clip(tiny_clip())
     del whole["visual.ln_post.bias"]
     torch.save({"state_dict": whole}, tmp_path / "hps.pt")
     said = refused(Scorer(kind="hps", file=str(tmp_path / "hps.pt")))
-    assert "hps.pt lacks 1 weights of its CLIP model; the first is vision_model.post_layernorm.bias" in said
+    assert "1 weights of the CLIP model are missing from hps.pt; the first is vision_model.post_layernorm.bias" in said
 
 
-def test_a_file_that_holds_more_than_weights_is_not_run(tmp_path: Path) -> None:
+def test_a_file_that_contains_more_than_weights_is_not_run(tmp_path: Path) -> None:
     class Planted:
         def __reduce__(self) -> tuple[Any, ...]:
             return (Path.touch, (tmp_path / "was run",))

@@ -1,4 +1,4 @@
-"""The differentiable chain: what it paints, its gradients against a plain full graph, its memory, and how it stops."""
+"""The differentiable denoising loop: its images, its gradients against a plain full graph, its memory, how it stops."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.builders.pipelines import assert_same_image, load_tiny, sample_in_dif
 SIZE = Size(64, 48)
 SEEDS = (11, 12)
 PROMPTS = ["a red disc", "a cat"]
-CHAIN = RolloutSettings(num_steps=3, guidance=3.0)
+SETTINGS = RolloutSettings(num_steps=3, guidance=3.0)
 MODELS = ["tiny_sd", "tiny_sd2", "tiny_sdxl", "tiny_sdxl_v"]
 
 Parameters = dict[str, torch.nn.Parameter]
@@ -42,7 +42,7 @@ Gradients = dict[str, torch.Tensor]
 
 @functools.cache
 def learning(folder: Path, kind: str) -> tuple[Any, Parameters]:
-    """A family whose denoiser learns; loaded once, as nothing here moves a weight."""
+    """A family with a trainable denoiser; loaded once, as no test changes a weight."""
     family = load_tiny(folder)
     for part in family.parts.values():
         part.module.requires_grad_(False)
@@ -63,7 +63,7 @@ def sampled(
     family: Any,
     *,
     gradient_steps: int = 0,
-    chain: RolloutSettings = CHAIN,
+    settings: RolloutSettings = SETTINGS,
     on_step: Callable[[], None] = lambda: None,
     seeds: tuple[int, ...] = SEEDS,
     prompts: list[str] = PROMPTS,
@@ -79,7 +79,7 @@ def sampled(
         empty,
         seeds=seeds,
         size=SIZE,
-        chain=chain,
+        settings=settings,
         gradient_steps=gradient_steps,
         device=CPU,
         temp_device=Device("cpu:1"),
@@ -98,12 +98,12 @@ def full_graph(family: Any, *, gradient_steps: int) -> torch.Tensor:
             family.join([empty.select([0, 0]), prompts], empty), [SizeConditioning.whole(SIZE)] * 4
         )
     latents = torch.stack([torch.randn(4, 6, 8, generator=torch.Generator().manual_seed(s)) for s in SEEDS])
-    for index, step in enumerate(ddim_steps(family.process, family.scheduler_config(), num_steps=CHAIN.num_steps)):
-        if index == CHAIN.num_steps - gradient_steps:
+    for index, step in enumerate(ddim_steps(family.process, family.scheduler_config(), num_steps=SETTINGS.num_steps)):
+        if index == SETTINGS.num_steps - gradient_steps:
             latents = latents.detach()
         output = family.predict(torch.cat([latents, latents]), torch.tensor([step.timestep] * 4), both)
         without, with_prompt = output.chunk(2)
-        latents = step.mean(without + CHAIN.guidance * (with_prompt - without), latents)
+        latents = step.mean(without + SETTINGS.guidance * (with_prompt - without), latents)
     images = [family.vae.decode(one[None] / family.vae.config.scaling_factor).sample for one in latents]
     return (torch.cat(images) / 2 + 0.5).clamp(0, 1)
 
@@ -117,25 +117,25 @@ def gradients_of(images: torch.Tensor, parameters: Parameters) -> Gradients:
 
 
 @pytest.mark.parametrize("model", ["tiny_sd", "tiny_sdxl", "tiny_sdxl_v"])
-def test_it_paints_what_diffusers_pipelines_paint(request: pytest.FixtureRequest, model: str) -> None:
+def test_its_images_are_those_of_diffusers_pipelines(request: pytest.FixtureRequest, model: str) -> None:
     folder = request.getfixturevalue(model)
     prompt = SamplePrompt(
         prompt="a red disc", width_px=64, height_px=48, seed=11, steps=5, guidance=4.0, sampler="ddim"
     )
-    rollout = sampled(load_tiny(folder), chain=RolloutSettings(5, 4.0), seeds=(11,), prompts=["a red disc"])
+    rollout = sampled(load_tiny(folder), settings=RolloutSettings(5, 4.0), seeds=(11,), prompts=["a red disc"])
     ours = (rollout.images_B3PP[0].permute(1, 2, 0) * 255).round().numpy().astype(int)
     assert_same_image(ours, sample_in_diffusers(stock_pipeline(folder), prompt))
 
 
 @pytest.mark.parametrize("gradient_steps", [0, 1])
-def test_steps_without_gradients_take_none_from_those_that_follow_under_autocast(
+def test_steps_without_gradients_do_not_block_later_gradients_under_autocast(
     tiny_sd: Path, monkeypatch: pytest.MonkeyPatch, gradient_steps: int
 ) -> None:
     """Within one autocast region, torch 2.9 and 2.10 left 196 of 286 parameters without a gradient."""
     family, parameters = learning(tiny_sd, "full")
     with old_autocast_cache(monkeypatch), torch.autocast("cpu", dtype=torch.bfloat16):
         result = sampled(family, gradient_steps=gradient_steps).images_B3PP
-        if not gradient_steps:  # as for a method that first rolls out and then learns from it
+        if not gradient_steps:  # as for a method that trains on a finished rollout
             with torch.no_grad():
                 conditioning = family.with_size_conditioning(
                     family.encode_prompts(PROMPTS), [SizeConditioning.whole(SIZE)] * 2
@@ -171,15 +171,15 @@ def test_checkpointing_changes_no_bit(any_model: Path, kind: str, mode: str) -> 
     assert all(torch.equal(plain[name], saved[name]) for name in plain)
 
 
-def test_more_steps_that_learn_are_more_gradient(tiny_sd: Path) -> None:
+def test_more_backprop_steps_are_more_gradient(tiny_sd: Path) -> None:
     family, parameters = learning(tiny_sd, "lora")
     few, many = (gradients_of(sampled(family, gradient_steps=k).images_B3PP, parameters) for k in (1, 3))
     assert not any(torch.equal(few[n], many[n]) for n in few)
 
 
 @pytest.mark.parametrize("mode", ["whole", "off"])
-def test_memory_is_flat_in_the_steps_that_learn(tiny_sd: Path, mode: str) -> None:
-    """Counted on what autograd saves; without checkpointing it grows with every step, which the count then shows."""
+def test_memory_does_not_grow_with_the_backprop_steps(tiny_sd: Path, mode: str) -> None:
+    """Counts the tensors that autograd saves; without checkpointing their number grows with every step."""
     family, _ = learning(tiny_sd, "lora")
     kept = {}
     for gradient_steps in (1, 3):
@@ -196,7 +196,7 @@ def test_memory_is_flat_in_the_steps_that_learn(tiny_sd: Path, mode: str) -> Non
     doubled_latents = 2 * rollout.latents_BSCHW[:, 0].nbytes
     grown = kept[3] - kept[1]
     if mode == "whole":
-        assert grown <= 2 * (doubled_latents + 4 * 8)  # what goes into each step: latents, and four timesteps
+        assert grown <= 2 * (doubled_latents + 4 * 8)  # the inputs of each step: latents, and four timesteps
         assert kept[1] < 2 * rollout.images_B3PP.nbytes  # of the VAE's inside nothing
     else:
         assert grown > 100 * doubled_latents
@@ -215,12 +215,12 @@ def test_without_gradient_steps_there_is_no_graph(tiny_sd: Path) -> None:
 
 def test_images_follow_from_their_own_seeds(any_model: Path) -> None:
     family, _ = learning(any_model, "lora")
-    chain = RolloutSettings(3, 3.0, eta=0.8)
-    both = sampled(family, chain=chain).images_B3PP
-    assert torch.equal(both, sampled(family, chain=chain).images_B3PP)
-    alone = [sampled(family, chain=chain, seeds=(s,), prompts=[p]) for s, p in zip(SEEDS, PROMPTS, strict=True)]
+    settings = RolloutSettings(3, 3.0, eta=0.8)
+    both = sampled(family, settings=settings).images_B3PP
+    assert torch.equal(both, sampled(family, settings=settings).images_B3PP)
+    alone = [sampled(family, settings=settings, seeds=(s,), prompts=[p]) for s, p in zip(SEEDS, PROMPTS, strict=True)]
     torch.testing.assert_close(both, torch.cat([r.images_B3PP for r in alone]), rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(both, sampled(family, chain=chain, seeds=(12, 11)).images_B3PP, atol=1e-3)
+    assert not torch.allclose(both, sampled(family, settings=settings, seeds=(12, 11)).images_B3PP, atol=1e-3)
 
 
 def test_images_are_of_the_size_and_range(tiny_sd: Path) -> None:
@@ -232,9 +232,9 @@ def test_images_are_of_the_size_and_range(tiny_sd: Path) -> None:
 
 @pytest.mark.parametrize("model", ["tiny_sd", "tiny_sdxl_v"])
 def test_stored_states_give_the_log_probabilities_again(request: pytest.FixtureRequest, model: str) -> None:
-    """What a policy method learns from: with the weights as they were, the ratio of the policies is exactly 1."""
+    """The basis of policy methods: with unchanged weights, the ratio of the policies is exactly 1."""
     family, _ = learning(request.getfixturevalue(model), "lora")
-    rollout = sampled(family, chain=RolloutSettings(4, 1.0, eta=1.0), store="trajectory")
+    rollout = sampled(family, settings=RolloutSettings(4, 1.0, eta=1.0), store="trajectory")
     assert rollout.latents_BSCHW.shape == (2, 5, 4, 6, 8)
     assert rollout.latents_BSCHW.dtype == rollout.log_probs_BN.dtype == torch.float32
     assert rollout.log_probs_BN.shape == (2, 4)
@@ -249,7 +249,7 @@ def test_stored_states_give_the_log_probabilities_again(request: pytest.FixtureR
     assert rollout.timesteps == tuple(step.timestep for step in steps)
 
 
-def test_what_is_stored_is_what_was_asked_for(tiny_sd: Path) -> None:
+def test_the_stored_states_are_the_requested_ones(tiny_sd: Path) -> None:
     family, _ = learning(tiny_sd, "lora")
     none, final, all_of_them = (sampled(family, gradient_steps=1, store=s) for s in ("none", "final", "trajectory"))
     assert none.latents_BSCHW.shape == (2, 0, 4, 6, 8)
@@ -262,7 +262,7 @@ def test_what_is_stored_is_what_was_asked_for(tiny_sd: Path) -> None:
 
 
 class StoppedError(Exception):
-    """What ends a chain."""
+    """The exception that ends a rollout."""
 
 
 @pytest.mark.parametrize("last_call", [1, 2, 3, 4])
@@ -322,8 +322,8 @@ def test_guidance_needs_the_empty_prompt(tiny_sd: Path) -> None:
         "seeds": SEEDS, "size": SIZE, "gradient_steps": 0, "device": CPU, "temp_device": CPU, "on_step": lambda: None,
     }  # fmt: skip
     with pytest.raises(ValueError, match="empty prompt"):
-        roll_out(family, conditioning, None, chain=CHAIN, **options)
-    unguided = roll_out(family, conditioning, None, chain=RolloutSettings(3), **options)
+        roll_out(family, conditioning, None, settings=SETTINGS, **options)
+    unguided = roll_out(family, conditioning, None, settings=RolloutSettings(3), **options)
     assert not torch.allclose(unguided.images_B3PP, sampled(family).images_B3PP, atol=1e-3)
 
 
@@ -353,7 +353,7 @@ def test_nothing_of_it_is_on_another_device(any_model: Path, tmp_path: Path) -> 
             texts.select([2]),
             seeds=SEEDS,
             size=SIZE,
-            chain=RolloutSettings(3, 3.0, eta=0.5),
+            settings=RolloutSettings(3, 3.0, eta=0.5),
             gradient_steps=2,
             device=train,
             temp_device=CPU,

@@ -1,4 +1,4 @@
-"""Base models of one file: what they are is said before the run, and they load and train as their folders do."""
+"""Single-file base models: they are identified before the run, and load and train like their folders."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_it_is_the_folder_s_model(config: Config, any_model: Path) -> None:
     assert from_file.image_identity() == from_folder.image_identity()
 
 
-def test_what_it_is_is_said_before_the_run(config: Config, any_model: Path) -> None:
+def test_it_is_identified_before_the_run(config: Config, any_model: Path) -> None:
     report = check(config)
     assert not report.errors
     assert report.preview is not None
@@ -87,21 +87,21 @@ def test_the_wrong_family_is_named(config: Config, any_model: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"<!DOCTYPE html><html>", b"", b"version https://git-lfs.github.com/spec/v1\noid"])
-def test_what_is_no_model_is_said(config: Config, single_file: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_model_is_reported(config: Config, single_file: Path, content: bytes) -> None:
     single_file.write_bytes(content)
     (error,) = check(config).errors
     assert error.path == "model.base_model"
-    with pytest.raises(DarkroomError, match="is no whole model"):
+    with pytest.raises(DarkroomError, match="is not a whole model"):
         load_family(config.model, config.part)
 
 
-def test_a_lora_is_no_base_model(config: Config, tmp_path: Path) -> None:
+def test_a_lora_is_not_a_base_model(config: Config, tmp_path: Path) -> None:
     result = run(config).finished.model_path
     changed = laid_over(config, {"model": {"base_model": result}})
     assert "LoRA" in check(changed).errors[0].message
 
 
-def test_another_vae_takes_the_place_of_the_models_own(config: Config, single_file: Path, tmp_path: Path) -> None:
+def test_another_vae_replaces_the_models_own(config: Config, single_file: Path, tmp_path: Path) -> None:
     prefix = "first_stage_model."
     vae = {k.removeprefix(prefix): v + 0.5 for k, v in load_file(single_file).items() if k.startswith(prefix)}
     save_file(vae, tmp_path / "other.vae.safetensors")
@@ -119,7 +119,7 @@ def test_a_file_without_a_vae_is_named(config: Config, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["kohya", "diffusers"])
-def test_a_lora_on_all_layers_of_it_paints_the_trainers_sample_in_diffusers(
+def test_a_lora_on_all_its_layers_samples_the_trainers_image_in_diffusers(
     config: Config, any_model: Path, tmp_path: Path, form: str
 ) -> None:
     """Convolutions and all text encoders included, from one file to a LoRA file to stock diffusers."""
@@ -146,10 +146,10 @@ def test_a_lora_on_all_layers_of_it_paints_the_trainers_sample_in_diffusers(
     sampled = sample_in_diffusers(pipe, prompt)
     assert np.abs(ours - sampled).max() <= 1
     assert np.abs(ours - plain).max() > 5
-    # The file tells of what model it is: it can be looked at and turned into the other form and back.
+    # The file identifies its model: it can be inspected and converted into the other form and back.
     assert "diffusers" in ran.of(ModelSaved)[-1].loaded_by
     other, back = tmp_path / "other.safetensors", tmp_path / "back.safetensors"
     convert(open_source(file), other, "peft" if form == "kohya" else "kohya", dtype=None, created=NOW)
     convert(open_source(other), back, "kohya" if form == "kohya" else "peft", dtype=None, created=NOW)
-    # Alpha goes into the up matrix on the way to PEFT; kohya's form then says alpha = rank.
+    # Conversion to PEFT multiplies alpha into the up matrix; the kohya form then has alpha = rank.
     assert load_file(back).keys() == load_file(file).keys()

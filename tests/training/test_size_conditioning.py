@@ -1,4 +1,4 @@
-"""SDXL's size conditioning matches the actual resize and crop of each image."""
+"""SDXL's size conditioning is the real resize and crop of each image."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ TOLD = [[128, 256, 0, 32, 64, 64], [150, 100, 16, 0, 64, 64], [64, 64, 0, 0, 64,
 
 
 @pytest.fixture
-def sizes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, list[list[int]]]]:
-    """The size conditioning of each prediction, and whether it was computed with gradients."""
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, list[list[int]]]]:
+    """The size conditioning of each prediction, and whether it needed gradients."""
     seen: list[tuple[bool, list[list[int]]]] = []
     plain = StableDiffusionXL.predict
 

@@ -1,4 +1,4 @@
-"""Moving 16-bit weights in slices: what a step takes is that of a slice, and the cut makes no difference."""
+"""Updating 16-bit weights in slices: a step needs the memory of one slice, and slicing does not change the result."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def backward(groups: list[TrainGroup], stepper: Stepper, step: int) -> None:
 
 
 def taken_by_a_step(settings: OptimizerSettings, rounding: Rounding) -> int:
-    """The most bytes that the second step takes beside what is there before it; state is made by the first."""
+    """The peak bytes that the second step allocates; the first one creates the state."""
     groups = groups_of(rounding)
     stepper = stepper_of(groups, settings)
     for step in range(2):
@@ -73,14 +73,14 @@ def taken_by_a_step(settings: OptimizerSettings, rounding: Rounding) -> int:
 
 @pytest.mark.parametrize("settings", [AdamW(), Adafactor()], ids=lambda s: s.name)
 @pytest.mark.parametrize("rounding", ["master", "stochastic"])
-def test_a_step_takes_what_its_largest_slice_takes(
+def test_a_step_needs_the_memory_of_its_largest_slice(
     monkeypatch: pytest.MonkeyPatch, settings: OptimizerSettings, rounding: Rounding
 ) -> None:
     everything = 2 * (NUM_TENSORS + 3) * NUM_WEIGHTS
     at_once = taken_by_a_step(settings, rounding)
     assert at_once >= 4 * everything
     monkeypatch.setattr(moving, "SLICE_WEIGHTS", 2 * NUM_WEIGHTS)
-    # Value and gradient in float32, and what the optimizer (Adafactor: three arrays) or rounding (five) works with.
+    # Value and gradient in float32, and the workspace of the optimizer (Adafactor: three arrays) or of rounding (five).
     bound = 7 * 4 * (3 * NUM_WEIGHTS)
     assert taken_by_a_step(settings, rounding) <= bound + 1024
     assert bound < at_once / 4
@@ -88,7 +88,7 @@ def test_a_step_takes_what_its_largest_slice_takes(
 
 @pytest.mark.parametrize("rounding", ["master", "stochastic"])
 @pytest.mark.parametrize("settings", [AdamW(), Prodigy()], ids=lambda s: s.name)
-def test_the_cut_makes_no_difference(
+def test_slicing_does_not_change_the_result(
     monkeypatch: pytest.MonkeyPatch, rounding: Rounding, settings: OptimizerSettings
 ) -> None:
     ended = []
@@ -104,7 +104,7 @@ def test_the_cut_makes_no_difference(
         assert all(torch.equal(value, other[name]) for other in ended[1:]), name
 
 
-def test_slices_hold_all_that_has_a_gradient_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slices_contain_each_parameter_with_a_gradient_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moving, "SLICE_WEIGHTS", 5 * NUM_WEIGHTS)
     groups = groups_of("stochastic")
     stepper = stepper_of(groups, AdamW())
@@ -120,7 +120,7 @@ def test_slices_hold_all_that_has_a_gradient_once(monkeypatch: pytest.MonkeyPatc
 
 
 class LooksAtAll(torch.optim.SGD):
-    """Counts its steps in every group, and what it was handed."""
+    """Counts its steps in every group, and records the parameters it received."""
 
     def step(self, closure: Any = None) -> None:
         for group in self.param_groups:
@@ -130,7 +130,7 @@ class LooksAtAll(torch.optim.SGD):
 
 
 @pytest.mark.parametrize("rounding", ["master", "stochastic"])
-def test_a_step_that_looks_at_all_weights_is_made_once_with_all_of_them(
+def test_an_optimizer_that_needs_all_weights_steps_once_with_all_of_them(
     monkeypatch: pytest.MonkeyPatch, rounding: Rounding
 ) -> None:
     monkeypatch.setattr(moving, "SLICE_WEIGHTS", NUM_WEIGHTS)
@@ -205,7 +205,7 @@ def test_an_overflow_under_a_scaled_loss_skips_the_step_and_lowers_the_scale() -
     assert all(torch.equal(a, p) for a, p in zip(before, weights, strict=True))
 
 
-def test_a_fused_pass_does_not_look_through_all_weights_for_each() -> None:
+def test_a_fused_pass_does_not_iterate_over_all_weights_for_each() -> None:
     """A fine-tune of SDXL has 1,700 weights: to ask 1,700 of each would be three million questions a step."""
     asked = 0
 
@@ -224,7 +224,7 @@ def test_a_fused_pass_does_not_look_through_all_weights_for_each() -> None:
     assert asked <= 2 * sum(len(g.parameters) for g in groups)
 
 
-def test_a_step_that_no_gradient_came_in_is_none_for_the_loss_scaler() -> None:
+def test_a_step_without_gradients_does_not_count_for_the_loss_scaler() -> None:
     """A loss may have no graph, as the step allows: then there is nothing to scale and nothing to undo."""
     groups = groups_of("stochastic")
     stepper = stepper_of(groups, AdamW())

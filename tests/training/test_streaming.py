@@ -1,4 +1,4 @@
-"""Saves and backups are streamed: beside what a run holds anyway they take one tensor's room and a little."""
+"""Saves and backups are streamed: they need the memory of one tensor and a little more."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from modules.system.paths import PROGRAM_ROOT
 
 KINDS = ["sd single file", "sd folder", "sd kohya", "sd diffusers", "sdxl single file", "backup"]
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the system holds no process to a limit of memory")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the system cannot limit a process's memory")
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def errors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What went wrong with each kind of file, in a process held to a limit; nothing where it is empty."""
     # One arena: each thread's own would count as taken though nothing is in it.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
@@ -30,10 +30,10 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return answers
 
 
-def test_what_is_saved_takes_the_room_of_one_tensor(told: dict[str, str]) -> None:
-    assert told.keys() == {*KINDS, "planted"}
-    assert {kind: told[kind] for kind in KINDS} == dict.fromkeys(KINDS, "")
+def test_saving_needs_the_memory_of_one_tensor(errors: dict[str, str]) -> None:
+    assert errors.keys() == {*KINDS, "planted"}
+    assert {kind: errors[kind] for kind in KINDS} == dict.fromkeys(KINDS, "")
 
 
-def test_a_writer_that_keeps_what_it_writes_is_caught(told: dict[str, str]) -> None:
-    assert "MemoryError" in told["planted"] or "can't allocate memory" in told["planted"]
+def test_a_writer_that_keeps_its_chunks_is_caught(errors: dict[str, str]) -> None:
+    assert "MemoryError" in errors["planted"] or "can't allocate memory" in errors["planted"]

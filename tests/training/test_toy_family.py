@@ -88,7 +88,7 @@ def test_it_trains_validates_samples_and_saves_a_lora_of_its_own(config: Config,
 
 
 @pytest.mark.parametrize("caches", [True, False])
-def test_a_text_encoder_that_learns_and_no_cache(config: Config, caches: bool) -> None:
+def test_a_trained_text_encoder_and_no_cache(config: Config, caches: bool) -> None:
     """Pixels come from the cache or not, bit for bit the same."""
     learning = {"parts": {"text_encoder": {"train": True}, "unet": {"checkpointing": "block"}}}
     ran = run(laid_over(config, {**learning, "data": {"latent_cache": caches, "text_cache": False}}))
@@ -103,7 +103,7 @@ def test_a_run_that_is_stopped_and_resumed_ends_the_same(config: Config) -> None
     assert_equal_tensors(run(config, resume_from=first).weights, whole.weights)
 
 
-def test_its_lora_is_inspected_converted_and_gone_on_from(
+def test_its_lora_is_inspected_converted_and_trained_further(
     config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = Path(run(config).finished.model_path)
@@ -165,7 +165,7 @@ def test_phases_forms_and_rules_know_its_parts_alone(config: Config) -> None:
     assert "has no VAE" in problem.message
 
 
-def test_the_seam_leaves_nothing_behind() -> None:
+def test_registering_a_family_leaves_nothing_behind() -> None:
     with pytest.raises(ValueError, match="already"), registered(TOY):
         pass
     assert TOY.name in FAMILIES

@@ -194,7 +194,7 @@ def test_a_measurement_as_text() -> None:
     assert reward_rows(both) == [
         ("training reward", "1.5000"),
         ("Brightness", "0.5000"),
-        ("Closeness to a colour", "-0.2500"),
+        ("Target colour", "-0.2500"),
     ]
 
 

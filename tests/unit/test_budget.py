@@ -1,4 +1,4 @@
-"""Memory and disk before a run: warned of with what would help, by numbers that were put in as a card's or a disk's."""
+"""Memory and disk before a run: warnings with advice, for simulated GPUs and disks."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def card(*, free: int, of: int | None = None) -> Any:
 # -- the estimate of a config
 
 
-def test_the_estimate_says_where_the_peak_is_and_of_what_it_is_made() -> None:
+def test_the_estimate_names_the_peak_phase_and_its_parts() -> None:
     found = memory_estimate(config(), SIZES)
     assert found is not None
     assert found.peak.phase == "training"
@@ -80,7 +80,7 @@ def test_sampling_is_the_peak_where_the_samples_are_large_and_the_training_small
     huge = {**PROMPT, "width_px": 4096, "height_px": 4096}
     found = memory_estimate(config(sampling={"prompts": [huge]}), {Size(64, 64): 1})
     assert found is not None
-    assert found.peak.phase in ("painting samples", "decoding samples")
+    assert found.peak.phase in ("sampling", "decoding samples")
 
 
 def test_no_sample_phase_without_samples_and_no_encoding_phase_without_caches() -> None:
@@ -100,7 +100,7 @@ def test_no_sample_phase_without_samples_and_no_encoding_phase_without_caches() 
     ],
     ids=["checkpointing", "batch", "one part less", "rank", "fewer layers"],
 )
-def test_what_should_take_less_takes_less(smaller: dict[str, Any]) -> None:
+def test_savings_reduce_the_estimate(smaller: dict[str, Any]) -> None:
     assert total(config(**smaller)) < total(config())
 
 
@@ -113,9 +113,9 @@ def test_what_should_take_less_takes_less(smaller: dict[str, Any]) -> None:
         {"general": {"train_device": "cuda", "temp_device": "cuda"}},
         {"adapter": {"name": "lora", "dropout": 0.1}},
     ],
-    ids=["float32 weights", "average", "fine-tune", "nothing rests", "dropout"],
+    ids=["float32 weights", "average", "fine-tune", "no offloading", "dropout"],
 )
-def test_what_should_take_more_takes_more(larger: dict[str, Any]) -> None:
+def test_costs_increase_the_estimate(larger: dict[str, Any]) -> None:
     assert total(config(**larger)) > total(config())
 
 
@@ -126,7 +126,7 @@ def test_offloading_on_top_of_checkpointing_takes_less() -> None:
 
 
 @pytest.mark.parametrize("trains", ["adapter", "full"])
-def test_layers_that_wait_take_their_share_of_what_their_weights_take(trains: str) -> None:
+def test_offloaded_layers_save_their_fraction_of_the_weights(trains: str) -> None:
     training = {"trains": trains, "precision": "bfloat16", "batch_size": 1}
     changes = [{"checkpointing": "block", "offload_fraction": fraction} for fraction in (0.0, 0.5, 1.0)]
     none, half, everything = [
@@ -168,11 +168,11 @@ def test_adafactor_keeps_a_row_and_a_column() -> None:
 
 
 @pytest.mark.parametrize("what", ["embedding", "vae"])
-def test_what_is_not_supported_has_no_estimate(what: str) -> None:
+def test_an_unsupported_config_has_no_estimate(what: str) -> None:
     assert memory_estimate(config(training={"trains": what}), SIZES) is None
 
 
-def test_a_model_that_does_not_tell_has_no_estimate(tmp_path: Path) -> None:
+def test_a_model_without_configs_has_no_estimate(tmp_path: Path) -> None:
     for part in BF16:
         (tmp_path / part).mkdir()
         (tmp_path / part / "config.json").write_text("{}")
@@ -190,15 +190,15 @@ def test_without_images_there_is_no_estimate() -> None:
 # -- the card
 
 
-def test_a_run_that_fits_is_not_spoken_of() -> None:
+def test_a_run_that_fits_is_not_reported() -> None:
     assert list(memory_problems(config(), SIZES, memory_of=card(free=90 * GB))) == []
 
 
-def test_nothing_is_said_where_the_card_is_unknown() -> None:
+def test_nothing_is_reported_for_an_unknown_gpu() -> None:
     assert list(memory_problems(config(), SIZES, memory_of=lambda device: None)) == []
 
 
-def test_a_run_that_is_too_large_is_warned_of_with_what_helps() -> None:
+def test_a_run_that_is_too_large_is_a_warning_with_advice() -> None:
     (found,) = memory_problems(config(), SIZES, memory_of=card(free=12 * GB))
     assert found.severity == "warning"
     assert found.path == "parts.unet.checkpointing"
@@ -210,29 +210,29 @@ def test_a_run_that_is_too_large_is_warned_of_with_what_helps() -> None:
     assert "which fits" in found.advice
 
 
-def test_what_other_programs_use_is_said() -> None:
+def test_memory_of_other_programs_is_reported() -> None:
     (found,) = memory_problems(config(), SIZES, memory_of=card(free=12 * GB, of=24 * GB))
     assert "other programs use 12.0 GB" in found.message
 
 
-def test_the_savings_that_are_told_are_those_of_the_changed_config() -> None:
+def test_the_reported_savings_are_those_of_the_changed_config() -> None:
     (found,) = memory_problems(config(), SIZES, memory_of=card(free=12 * GB))
     saved = total(config()) - total(config(parts=with_part("unet", checkpointing="block")))
     assert f"(parts.unet.checkpointing) saves about {saved / 1e9:.1f} GB" in found.advice
 
 
-def test_a_card_that_is_much_too_small_is_not_promised_anything() -> None:
+def test_a_gpu_that_is_much_too_small_gets_no_promises() -> None:
     (found,) = memory_problems(config(), SIZES, memory_of=card(free=2 * GB))
     assert "still too much" in found.advice
 
 
-def test_a_fine_tune_is_told_of_its_optimizer() -> None:
+def test_a_fine_tune_is_advised_on_its_optimizer() -> None:
     full = config(training={"trains": "full", "precision": "bfloat16", "batch_size": 1})
     (found,) = memory_problems(full, SIZES, memory_of=card(free=24 * GB))
     assert "Adafactor (training.optimizer.name)" in found.advice
 
 
-def test_a_fine_tune_is_told_of_a_fused_back_pass_and_stochastic_rounding() -> None:
+def test_a_fine_tune_is_advised_on_a_fused_backward_pass_and_stochastic_rounding() -> None:
     plain: dict[str, Any] = {"trains": "full", "precision": "bfloat16", "batch_size": 1}
     parts = {n: {**p, "train": n == "unet", "checkpointing": "block"} for n, p in BF16.items()}
     full = config(training=plain, parts=parts)
@@ -256,7 +256,7 @@ def disk(wanted: Config, *, free: int, **changes: Any) -> list[Problem]:
     return list(disk_problems(wanted, SIZES, free=lambda path: free, **facts))
 
 
-def test_a_disk_with_room_is_not_spoken_of(tmp_path: Path) -> None:
+def test_a_disk_with_space_is_not_reported(tmp_path: Path) -> None:
     assert disk(config(tmp_path), free=100 * GB) == []
 
 
@@ -275,7 +275,7 @@ def test_a_first_backup_that_cannot_be_written_forbids_the_run(tmp_path: Path) -
     assert "A backup takes about" in found.message
 
 
-def test_many_backups_on_a_small_disk_are_warned_of(tmp_path: Path) -> None:
+def test_many_backups_on_a_small_disk_are_a_warning(tmp_path: Path) -> None:
     often = config(tmp_path, backup={"every": {"n": 1, "unit": "step"}, "keep": 0})
     (found,) = disk(often, free=10 * GB)
     assert (found.path, found.severity) == ("general.workspace_dir", "warning")
@@ -285,14 +285,14 @@ def test_many_backups_on_a_small_disk_are_warned_of(tmp_path: Path) -> None:
     assert disk(few, free=10 * GB) == []
 
 
-def test_many_captions_on_a_small_disk_are_warned_of(tmp_path: Path) -> None:
+def test_many_captions_on_a_small_disk_are_a_warning(tmp_path: Path) -> None:
     parts = {name: {**part, "train": name == "unet"} for name, part in BF16.items()}
     (found,) = disk(config(tmp_path, parts=parts), free=20 * GB, num_captions=100_000)
     assert (found.path, found.severity) == ("general.cache_dir", "warning")
     assert "caches" in found.message
 
 
-def test_a_disk_that_cannot_be_asked_is_not_spoken_of(tmp_path: Path) -> None:
+def test_a_disk_with_unknown_space_is_not_reported(tmp_path: Path) -> None:
     facts = {"num_captions": 1, "total_steps": 1}
     assert list(disk_problems(config(tmp_path), SIZES, free=lambda path: None, **facts)) == []
 
@@ -316,7 +316,7 @@ def answering(**answers: str) -> Any:
 @pytest.mark.parametrize(
     ("device", "free_mib"), [("auto", 20000), ("", 20000), ("cuda", 20000), ("CUDA:0", 20000), ("cuda:1", 81000)]
 )
-def test_the_card_that_a_device_names(device: str, free_mib: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gpu_of_a_device_name(device: str, free_mib: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     found = gpu_memory(device, ask=answering(nvidia=NVIDIA))
     assert found is not None

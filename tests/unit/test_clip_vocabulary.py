@@ -1,4 +1,4 @@
-"""The shipped CLIP vocabulary gives the ids of transformers' CLIPTokenizer, and refuses a damaged file."""
+"""The bundled CLIP vocabulary gives the ids of transformers' CLIPTokenizer, and a damaged file is rejected."""
 
 from __future__ import annotations
 

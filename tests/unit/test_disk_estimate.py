@@ -1,4 +1,4 @@
-"""What a run writes: sizes from shapes, and what is free where it is to lie."""
+"""The disk space of a run: sizes from shapes, and the free space at its destination."""
 
 from __future__ import annotations
 
@@ -37,29 +37,29 @@ WITHOUT_ADAPTER = {name: PartWeights(part.own, {}) for name, part in WEIGHTS.ite
 
 
 def backup(plan: PartPlan, **changes: Any) -> int:
-    facts = {"optimizer": AdamW(), "keeps_copies": True, "has_average": False, **changes}
+    facts = {"optimizer": AdamW(), "has_master_weights": True, "has_average": False, **changes}
     weights = WEIGHTS if plan.trains == "adapter" else WITHOUT_ADAPTER
     return backup_bytes(weights, {"unet": plan, "vae": PartPlan()}, **facts)
 
 
-def test_a_backup_of_a_lora_holds_it_and_its_optimizer_state() -> None:
+def test_a_backup_of_a_lora_contains_it_and_its_optimizer_state() -> None:
     assert backup(LORA) == 40 * (4 + 8)
     assert backup(LORA, has_average=True) == 40 * (4 + 8 + 4)
     assert backup(LORA, optimizer=Sgd(momentum=0.9)) == 40 * (4 + 4)
     assert backup(LORA, optimizer=Sgd()) == 40 * 4
 
 
-def test_a_backup_of_a_fine_tune_holds_exact_copies_of_small_weights() -> None:
+def test_a_backup_of_a_fine_tune_contains_master_weights() -> None:
     full = PartPlan(weight_bytes=2, trains="full")
     assert backup(full) == 110 * (4 + 8)
-    assert backup(full, keeps_copies=False) == 110 * (2 + 8)
+    assert backup(full, has_master_weights=False) == 110 * (2 + 8)
 
 
-def test_what_no_gradient_reaches_is_in_no_backup() -> None:
+def test_layers_without_gradient_are_in_no_backup() -> None:
     assert backup(PartPlan(trains="full", unreached=("norm",))) == 100 * (4 + 8)
 
 
-def test_what_does_not_learn_is_in_no_backup() -> None:
+def test_untrained_weights_are_in_no_backup() -> None:
     assert backup(PartPlan()) == 0
 
 
@@ -70,7 +70,7 @@ def test_the_result_is_the_whole_model_or_the_adapter() -> None:
 
 
 @given(st.dictionaries(st.tuples(st.integers(64, 4096), st.integers(64, 4096)), st.integers(0, 10_000), max_size=6))
-def test_latents_take_at_least_their_numbers(counts: dict[tuple[int, int], int]) -> None:
+def test_latents_need_at_least_the_bytes_of_their_values(counts: dict[tuple[int, int], int]) -> None:
     numbers = sum(n * 4 * (w // 8) * (h // 8) * 4 for (w, h), n in counts.items())
     found = latents_bytes(counts, factor=8, channels=4, item_bytes=4)
     assert numbers <= found <= numbers + 2048 * sum(counts.values())
@@ -85,7 +85,7 @@ def test_the_empty_caption_is_cached_too() -> None:
 @pytest.mark.parametrize(
     ("keep", "expected", "number"), [(3, 100, 4), (3, 2, 2), (0, 100, 100), (0, 0, 1), (1, 1.2, 2), (5, 0, 1)]
 )
-def test_backups_that_lie_there_at_once(keep: int, expected: float, number: int) -> None:
+def test_the_number_of_backups_at_a_time(keep: int, expected: float, number: int) -> None:
     assert num_backups(keep, expected) == number
 
 
@@ -93,7 +93,7 @@ def test_both_caches_are_one_sum() -> None:
     assert DiskNeed(backup_bytes=1, result_bytes=2, latents_bytes=30, text_bytes=12).cache_bytes == 42
 
 
-def test_what_is_free_is_asked_of_the_nearest_folder_that_exists(tmp_path: Path) -> None:
+def test_free_space_is_that_of_the_nearest_existing_folder(tmp_path: Path) -> None:
     deep = tmp_path / "not" / "there" / "file.safetensors"
     found = free_bytes(deep)
     assert found is not None
@@ -104,13 +104,13 @@ def test_what_is_free_is_asked_of_the_nearest_folder_that_exists(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", ["zero\0inside", "x" * 5000])
-def test_a_name_that_none_can_have_is_unknown(name: str, tmp_path: Path) -> None:
+def test_an_impossible_name_has_unknown_free_space(name: str, tmp_path: Path) -> None:
     assert free_bytes(tmp_path / name) in (None, free_bytes(tmp_path))
     assert file_system_of(tmp_path / name) in (None, tmp_path.stat().st_dev)
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="nothing is forbidden to root")
-def test_a_folder_that_may_not_be_looked_into_is_unknown(tmp_path: Path) -> None:
+def test_an_unreadable_folder_has_unknown_free_space(tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0)
     assert free_bytes(closed / "below" / "it") is None

@@ -1,4 +1,4 @@
-"""Which program loads a file, against what was read in and run on them."""
+"""Which program loads a file, against results from the programs' source and from running them."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def test_adapters_and_embeddings(
     assert loads(path) == {"diffusers": diffusers, "ComfyUI": comfy, "A1111": a1111, "Forge": forge}
 
 
-def test_the_counts_are_those_that_were_seen(tmp_path: Path) -> None:
+def test_unsupported_layers_are_counted(tmp_path: Path) -> None:
     for model, count, total in (("sdxl", 560, 794), ("sd1", 128, 282)):
         path = write_header(tmp_path / "f.safetensors", peft(model))
-        assert notes(path)["ComfyUI"].startswith(f"{count} of {total} layers")
+        assert notes(path)["ComfyUI"].startswith(f"ignores {count} of {total} layers")
 
 
 def test_mixed_names_and_strange_layers(tmp_path: Path) -> None:
@@ -76,20 +76,20 @@ def test_whole_checkpoints_load_everywhere_and_incomplete_ones_nowhere(model: st
     assert set(loads(path).values()) == {True}
     path = write_header(tmp_path / "f.safetensors", model_shapes(model, without="first_stage_model."))
     assert set(loads(path).values()) == {False}
-    assert notes(path)["ComfyUI"] == "lacks 248 weights of the vae; choose a VAE there"
+    assert notes(path)["ComfyUI"] == "missing: 248 weights of the vae; choose a VAE there"
 
 
-def test_velocity_needs_a_hand_where_a_program_does_not_see_it(tmp_path: Path) -> None:
+def test_v_prediction_needs_a_setting_where_a_program_does_not_detect_it(tmp_path: Path) -> None:
     path = write_header(tmp_path / "f.safetensors", model_shapes("sdxl") | {"v_pred": (0,)})
-    told = notes(path)
-    assert told["ComfyUI"] == told["Forge"] == told["A1111"] == ""
-    assert "scheduler" in told["diffusers"]
+    found = notes(path)
+    assert found["ComfyUI"] == found["Forge"] == found["A1111"] == ""
+    assert "scheduler" in found["diffusers"]
     path = write_header(tmp_path / "g.safetensors", model_shapes("sd1"), metadata={"modelspec.prediction_type": "v"})
     assert "ModelSamplingDiscrete" in notes(path)["ComfyUI"]
     assert "needs a .yaml" in notes(path)["A1111"]
 
 
-def test_older_files_are_known_to_the_web_interfaces_alone(tmp_path: Path) -> None:
+def test_only_the_web_interfaces_support_older_files(tmp_path: Path) -> None:
     shapes = {n.replace("transformer.text_model.", "transformer."): s for n, s in model_shapes("sd1").items()}
     path = write_header(tmp_path / "f.safetensors", shapes)
     assert loads(path) == {"diffusers": False, "ComfyUI": True, "A1111": True, "Forge": True}

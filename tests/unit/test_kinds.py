@@ -1,4 +1,4 @@
-"""What files are, told from headers alone: every kind, every odd thing, and never a traceback."""
+"""Files are identified from headers alone: every kind, every odd file, and never a traceback."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def write_header(path: Path, shapes: Shapes, *, dtype: str = "F16", metadata: di
 
 
 def model_shapes(model: str, *, in_channels: int = 4, without: str = "-") -> Shapes:
-    """The names of a published model, with the widths that tell models apart."""
+    """The names of a published model, with the widths that distinguish models."""
     configs = shipped_configs(model)
     names = [f"{p.prefix}{s.original}" for p in layouts(model, configs).values() for s in p.slots]
     shapes: Shapes = {n: (2, 2) for n in names if not n.startswith(without)}
@@ -64,10 +64,10 @@ def kohya(model: str, *, sgm: bool = False) -> Shapes:
 @pytest.mark.parametrize(
     ("model", "family", "words"),
     [
-        ("sd1", "sd", "A Stable Diffusion 1.x checkpoint that predicts epsilon, float16."),
-        ("sd2", "sd", "A Stable Diffusion 2.x checkpoint that predicts epsilon, float16."),
-        ("sdxl", "sdxl", "A Stable Diffusion XL checkpoint that predicts epsilon, float16."),
-        ("sdxl_refiner", "sdxl", "A Stable Diffusion XL refiner checkpoint that predicts epsilon, float16."),
+        ("sd1", "sd", "A Stable Diffusion 1.x checkpoint with epsilon prediction, float16."),
+        ("sd2", "sd", "A Stable Diffusion 2.x checkpoint with epsilon prediction, float16."),
+        ("sdxl", "sdxl", "A Stable Diffusion XL checkpoint with epsilon prediction, float16."),
+        ("sdxl_refiner", "sdxl", "A Stable Diffusion XL refiner checkpoint with epsilon prediction, float16."),
     ],
 )
 def test_whole_models(model: str, family: str, words: str, tmp_path: Path) -> None:
@@ -77,18 +77,18 @@ def test_whole_models(model: str, family: str, words: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("channels", "variant"), [(9, "inpainting"), (8, "instruct"), (5, "depth")])
-def test_variants_by_what_their_unet_takes_in(channels: int, variant: str, tmp_path: Path) -> None:
+def test_variants_by_their_unets_input_channels(channels: int, variant: str, tmp_path: Path) -> None:
     found = identify(write_header(tmp_path / "m.safetensors", model_shapes("sdxl", in_channels=channels)))
     assert found.variant == variant
     assert f"Stable Diffusion XL {variant} checkpoint" in found.sentence
 
 
-def test_velocity_by_marker_metadata_or_sidecar(tmp_path: Path) -> None:
+def test_v_prediction_by_marker_metadata_or_sidecar(tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
     plain = model_shapes("sdxl")
     found = identify(write_header(path, plain | {"v_pred": (0,), "ztsnr": (0,)}))
     assert (found.prediction, found.zero_snr, found.facts["prediction_from"]) == ("v_prediction", True, "v_pred tensor")
-    assert "predicts velocity with zero terminal SNR" in found.sentence
+    assert "with v-prediction and zero terminal SNR" in found.sentence
     for key in ("modelspec.prediction_type", "modelspec.predict_key"):
         assert identify(write_header(path, plain, metadata={key: "v"})).prediction == "v_prediction"
     write_header(path, model_shapes("sd1"))
@@ -101,12 +101,12 @@ def test_velocity_by_marker_metadata_or_sidecar(tmp_path: Path) -> None:
 
 
 def test_sd2_by_the_spread_of_one_norm(tmp_path: Path) -> None:
-    """ComfyUI's heuristic: above 0.09 it predicts velocity."""
-    sign = "model.diffusion_model.output_blocks.11.1.transformer_blocks.0.norm1.bias"
-    rest = {n: s for n, s in model_shapes("sd2").items() if n != sign}
+    """ComfyUI's heuristic: above 0.09 it uses v-prediction."""
+    marker = "model.diffusion_model.output_blocks.11.1.transformer_blocks.0.norm1.bias"
+    rest = {n: s for n, s in model_shapes("sd2").items() if n != marker}
     path = tmp_path / "m.safetensors"
     for spread, prediction, model in ((0.01, "epsilon", "sd2"), (0.5, "v_prediction", "sd2_v")):
-        write_header(path, {sign: (320,)} | rest)
+        write_header(path, {marker: (320,)} | rest)
         content = path.read_bytes()
         start = 8 + int.from_bytes(content[:8], "little")
         values = (np.random.default_rng(0).standard_normal(320) * spread).astype("<f2")
@@ -117,9 +117,9 @@ def test_sd2_by_the_spread_of_one_norm(tmp_path: Path) -> None:
         assert (found.prediction, found.model) == (prediction, model)
 
 
-def test_what_a_checkpoint_lacks_is_said(tmp_path: Path) -> None:
+def test_missing_parts_of_a_checkpoint_are_named(tmp_path: Path) -> None:
     path = write_header(tmp_path / "m.safetensors", model_shapes("sdxl", without="first_stage_model."))
-    assert identify(path).sentence.endswith("it lacks the VAE.")
+    assert identify(path).sentence.endswith(", without VAE.")
     unet = {n: s for n, s in model_shapes("sdxl").items() if n.startswith("model.diffusion_model.")}
     found = identify(write_header(path, unet))
     assert (found.kind, found.model) == ("part", "sdxl")
@@ -150,7 +150,7 @@ def test_other_adapters(shapes: Shapes, adapter: str, form: str, model: str, tmp
     assert (found.kind, found.facts["adapter"], found.facts["form"], found.model) == ("lora", adapter, form, model)
 
 
-def test_a_lora_tells_its_model_by_metadata_where_its_layers_do_not(tmp_path: Path) -> None:
+def test_metadata_names_the_model_where_layers_are_ambiguous(tmp_path: Path) -> None:
     shapes: Shapes = {"lora_te_text_model_encoder_layers_0_mlp_fc1.lora_down.weight": (4, 8)}
     for metadata, model in (
         ({"ss_v2": "True"}, "sd2"),
@@ -179,8 +179,8 @@ def test_a_lora_tells_its_model_by_metadata_where_its_layers_do_not(tmp_path: Pa
         ({"control_model.input_blocks.0.0.weight": (1,)}, "part", "ControlNet"),
         ({"down_blocks.0.x": (1,), "up_blocks.0.x": (1,), "conv_in.weight": (1,)}, "part", "A UNet alone"),
         ({"text_model.encoder.layers.0.mlp.fc1.weight": (1,)}, "part", "text encoder"),
-        ({"something.else": (1,)}, "unknown", "of no kind this program knows"),
-        ({}, "unknown", "holds no tensors"),
+        ({"something.else": (1,)}, "unknown", "of an unknown model"),
+        ({}, "unknown", "contains no tensors"),
     ],
 )
 def test_smaller_and_other_things(shapes: Shapes, kind: str, words: str, tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_smaller_and_other_things(shapes: Shapes, kind: str, words: str, tmp_pat
         (b"\x80\x02}q\x00.", "damaged", "not a complete checkpoint"),
     ],
 )
-def test_broken_files_are_called_what_they_are(content: bytes, defect: str, words: str, tmp_path: Path) -> None:
+def test_broken_files_are_described(content: bytes, defect: str, words: str, tmp_path: Path) -> None:
     path = tmp_path / "f.safetensors"
     path.write_bytes(content)
     found = identify(path)
@@ -218,7 +218,7 @@ def test_a_header_whose_length_spells_a_pickle_is_still_a_header(beginning: int,
     assert identify(path).kind == "embedding"
 
 
-def test_a_download_that_broke_off_is_told_by_its_length(tmp_path: Path) -> None:
+def test_an_incomplete_download_is_detected_by_its_length(tmp_path: Path) -> None:
     path = write_header(tmp_path / "m.safetensors", model_shapes("sd1"))
     size = path.stat().st_size
     with path.open("r+b") as file:
@@ -255,9 +255,9 @@ def check(found: FileKind) -> None:
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.binary(max_size=400), st.booleans())
-def test_any_bytes_are_a_sentence(tmp_path_factory: pytest.TempPathFactory, content: bytes, framed: bool) -> None:
+def test_any_bytes_are_a_sentence(tmp_path_factory: pytest.TempPathFactory, content: bytes, has_header: bool) -> None:
     path = tmp_path_factory.getbasetemp() / "any.safetensors"
-    path.write_bytes(len(content).to_bytes(8, "little") + content if framed else content)
+    path.write_bytes(len(content).to_bytes(8, "little") + content if has_header else content)
     check(identify(path))
 
 
@@ -309,7 +309,7 @@ def test_any_damage_to_a_pickle_is_a_sentence(
 
 
 def test_recognising_needs_no_torch(tmp_path: Path) -> None:
-    """The window recognises files, and the window never imports torch."""
+    """The window identifies files, and the window never imports torch."""
     path = write_header(tmp_path / "m.safetensors", model_shapes("sdxl"))
     code = f"""
 import sys

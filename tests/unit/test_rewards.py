@@ -1,4 +1,4 @@
-"""Rewards without a model: the records, the settings, what is told before a run, users' code, sums and losses."""
+"""Rewards without a model: the records, the settings, problems before a run, user code, sums and losses."""
 
 from __future__ import annotations
 
@@ -50,21 +50,21 @@ NAN = float("nan")
 
 
 @pytest.mark.parametrize("kind", REWARDS)
-def test_each_record_names_a_factory_that_is_there(kind: str) -> None:
+def test_each_record_names_an_existing_factory(kind: str) -> None:
     module, _, function = REWARDS[kind].factory.partition(":")
     assert callable(getattr(importlib.import_module(module), function))
     assert REWARDS[kind].name == kind
     assert bool(REWARDS[kind].files) is bool(REWARDS[kind].licence and REWARDS[kind].source)
 
 
-def test_records_settings_and_what_is_told_before_a_run_need_no_torch() -> None:
+def test_records_settings_and_preflight_need_no_torch() -> None:
     modules = ("registry", "selection", "files", "problems", "colour", "user_code_file")
     code = f"import sys; {'; '.join(f'import modules.rewards.{m}' for m in modules)}; "
     code += "import modules.config.rules, modules.sampling.truncation; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_settings_know_every_reward() -> None:
+def test_settings_offer_every_reward() -> None:
     config = decoded(scorers=[{"kind": kind} for kind in reward_labels()])
     assert [s.kind for s in config.reward.models] == list(REWARDS)
     assert decoded(held_out_reward="pickscore").training.method.held_out_reward == "pickscore"  # type: ignore[union-attr]
@@ -72,10 +72,10 @@ def test_settings_know_every_reward() -> None:
     assert [p.path for p in decode(tree(scorers=[{"kind": "taste"}])).problems] == ["reward.models.0.kind"]
 
 
-# ---- who is followed
+# ---- which rewards are trained on
 
 
-def test_the_judge_held_out_is_watched_and_not_followed() -> None:
+def test_the_held_out_reward_is_not_trained_on() -> None:
     light, red, off = Scorer(kind="brightness"), Scorer(kind="colour_target", weight=2.0), Scorer(enabled=False)
     idle = Scorer(kind="contrast", weight=0.0)
     scorers = (light, red, off, idle)
@@ -130,11 +130,11 @@ def test_each_rule_names_its_field(options: dict[str, Any], path: str) -> None:
     assert found(decoded(**options)) == [(path, "error")]
 
 
-def test_the_fewest_steps_do_not_matter_where_their_number_is_fixed() -> None:
+def test_the_minimum_of_steps_does_not_matter_where_their_number_is_fixed() -> None:
     assert found(decoded(gradient_truncation="fixed", backprop_steps=2, backprop_steps_min=9)) == []
 
 
-def test_a_judge_without_gradient_may_only_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reward_without_gradient_may_only_be_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
     from dataclasses import replace
 
     blind = replace(REWARDS["symmetry"], is_differentiable=False)
@@ -145,10 +145,10 @@ def test_a_judge_without_gradient_may_only_watch(monkeypatch: pytest.MonkeyPatch
     assert found(decoded(scorers=scorers, held_out_reward="symmetry")) == []
 
 
-# ---- what is told before a run
+# ---- problems before a run
 
 
-def told(scorers: Sequence[Scorer], tmp_path: Path, **options: Any) -> list[Problem]:
+def problems_of(scorers: Sequence[Scorer], tmp_path: Path, **options: Any) -> list[Problem]:
     return list(problems_of_rewards(scorers, **{"offline": True, "hub_cache_dir": str(tmp_path / "hub"), **options}))
 
 
@@ -164,10 +164,10 @@ def in_hub_cache(tmp_path: Path, repo: str, *names: str) -> Path:
     return snapshot
 
 
-def test_judges_without_files_need_nothing(tmp_path: Path) -> None:
+def test_rewards_without_files_need_nothing(tmp_path: Path) -> None:
     plain = [Scorer(kind=kind) for kind, spec in REWARDS.items() if not spec.files and kind != "user_code"]
     assert len(plain) == 5
-    assert told(plain, tmp_path) == []
+    assert problems_of(plain, tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -179,25 +179,25 @@ def test_judges_without_files_need_nothing(tmp_path: Path) -> None:
         ("aesthetic", ["aesthetic-model.pth of trl-lib/ddpo-aesthetic-predictor", "4 MB"]),
     ],
 )
-def test_what_is_missing_is_named_with_where_it_can_be_had(kind: str, words: list[str], tmp_path: Path) -> None:
-    first, *more = told([Scorer(kind=kind)], tmp_path)
+def test_missing_files_are_named_with_their_repository(kind: str, words: list[str], tmp_path: Path) -> None:
+    first, *more = problems_of([Scorer(kind=kind)], tmp_path)
     assert (first.path, first.severity) == ("reward.models.0.file", "error")
     assert all(word in first.message for word in words), first.message
     assert [p.path for p in more] == (["reward.models.0.clip_model"] if kind == "aesthetic" else [])
-    with_network = told([Scorer(kind=kind)], tmp_path, offline=False)
+    with_network = problems_of([Scorer(kind=kind)], tmp_path, offline=False)
     assert {p.severity for p in with_network} == {"info"}
-    assert "downloaded when the run begins" in with_network[0].message
+    assert "downloaded when the run starts" in with_network[0].message
 
 
-def test_what_was_downloaded_is_found(tmp_path: Path) -> None:
+def test_downloaded_files_are_found(tmp_path: Path) -> None:
     in_hub_cache(tmp_path, "openai/clip-vit-large-patch14", "config.json", "model.safetensors")
-    assert told([Scorer(kind="clip_score")], tmp_path) == []
+    assert problems_of([Scorer(kind="clip_score")], tmp_path) == []
     in_hub_cache(tmp_path, "yuvalkirstain/PickScore_v1", "config.json")
-    assert len(told([Scorer(kind="pickscore")], tmp_path)) == 1
-    in_hub_cache(tmp_path, "somebody/finer-clip", "config.json", "model.safetensors")
-    assert told([Scorer(kind="pickscore", file="somebody/finer-clip")], tmp_path) == []
-    other = told([Scorer(kind="pickscore", file="somebody/other-clip")], tmp_path)
-    assert "somebody/other-clip" in other[0].message
+    assert len(problems_of([Scorer(kind="pickscore")], tmp_path)) == 1
+    in_hub_cache(tmp_path, "someone/finer-clip", "config.json", "model.safetensors")
+    assert problems_of([Scorer(kind="pickscore", file="someone/finer-clip")], tmp_path) == []
+    other = problems_of([Scorer(kind="pickscore", file="someone/other-clip")], tmp_path)
+    assert "someone/other-clip" in other[0].message
 
 
 def test_own_files_that_are_not_there_are_errors_with_or_without_network(tmp_path: Path) -> None:
@@ -205,31 +205,31 @@ def test_own_files_that_are_not_there_are_errors_with_or_without_network(tmp_pat
     (tmp_path / "clip" / "config.json").touch()
     scorers = [Scorer(kind="hps", file=str(tmp_path / "no.pt")), Scorer(kind="clip_score", file=str(tmp_path / "clip"))]
     for offline in (True, False):
-        hps, clip = told(scorers, tmp_path, offline=offline)
+        hps, clip = problems_of(scorers, tmp_path, offline=offline)
         assert (hps.path, hps.severity, clip.path, clip.severity) == (
             "reward.models.0.file", "error", "reward.models.1.file", "error",
         )  # fmt: skip
         assert "no.pt" in hps.message
         assert "xswu/HPSv2" in hps.advice
-        assert "has no model.safetensors" in clip.message
+        assert "model.safetensors is missing" in clip.message
 
 
-def test_judges_that_are_not_asked_need_nothing(tmp_path: Path) -> None:
+def test_disabled_rewards_need_nothing(tmp_path: Path) -> None:
     idle = [Scorer(kind="hps", enabled=False), Scorer(kind="pickscore", weight=0), Scorer(kind="brightness")]
-    assert told(idle, tmp_path) == []
-    assert told(idle, tmp_path, held_out_reward="pickscore")[0].path == "reward.models.1.file"
-    assert told(idle[2:], tmp_path, held_out_reward="pickscore")[0].path == "training.method.held_out_reward"
+    assert problems_of(idle, tmp_path) == []
+    assert problems_of(idle, tmp_path, held_out_reward="pickscore")[0].path == "reward.models.1.file"
+    assert problems_of(idle[2:], tmp_path, held_out_reward="pickscore")[0].path == "training.method.held_out_reward"
 
 
-def test_a_missing_file_also_stops_the_loading_in_a_sentence(tmp_path: Path) -> None:
+def test_a_missing_file_is_also_an_error_on_loading(tmp_path: Path) -> None:
     context = RewardContext(CPU, offline=True, hub_cache_dir=str(tmp_path))
     with pytest.raises(DarkroomError, match=r"HPS_v2_compressed\.pt of xswu/HPSv2 at Hugging Face"):
         build_rewards([Scorer(kind="hps")], context)
-    with pytest.raises(DarkroomError, match="no reward model"):
+    with pytest.raises(DarkroomError, match="No reward model"):
         build_rewards([], context)
 
 
-def test_what_is_missing_is_fetched_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_files_are_downloaded_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, list[str], str | None]] = []
 
     def fetch(repo: str, *, allow_patterns: list[str], token: str | None, **_: Any) -> str:
@@ -248,7 +248,7 @@ def test_what_is_missing_is_fetched_before_the_run(tmp_path: Path, monkeypatch: 
     assert len(asked) == 2
 
 
-def test_what_cannot_be_fetched_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_download_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context = RewardContext(CPU, hub_cache_dir=str(tmp_path / "hub"))
 
     def fail(*_: Any, **__: Any) -> str:
@@ -258,7 +258,7 @@ def test_what_cannot_be_fetched_is_said(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(DarkroomError, match=r"xswu/HPSv2 .* could not be downloaded: no route to host"):
         files_of(Scorer(kind="hps"), context)
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(tmp_path))
-    with pytest.raises(DarkroomError, match=r"a/b at Hugging Face has no config\.json"):
+    with pytest.raises(DarkroomError, match=r"a/b does not contain config\.json"):
         files_of(Scorer(kind="clip_score", file="a/b"), context)
 
 
@@ -270,7 +270,7 @@ def test_what_cannot_be_fetched_is_said(tmp_path: Path, monkeypatch: pytest.Monk
         ("", False), ("/", False),
     ],
 )  # fmt: skip
-def test_what_is_a_repository_s_name(name: str, is_one: bool) -> None:
+def test_names_of_repositories_are_recognised(name: str, is_one: bool) -> None:
     assert is_repository(name) is is_one
     own = next(iter(wanted_files(Scorer(kind="pickscore", file=name)))).own
     assert (own is None) is (is_one or not name)
@@ -304,25 +304,25 @@ def test_code_runs_only_where_that_very_file_was_approved(tmp_path: Path) -> Non
         load_user_reward(file, "score", approved)
 
 
-def test_preflight_asks_for_the_approval_and_warns_where_it_is_given(tmp_path: Path) -> None:
+def test_preflight_requires_the_approval_and_warns_where_it_exists(tmp_path: Path) -> None:
     file = written(tmp_path)
     scorers = [Scorer(kind="brightness"), Scorer(kind="user_code", file=f"{file}:score")]
-    [refusal] = told(scorers, tmp_path)
+    [refusal] = problems_of(scorers, tmp_path)
     assert (refusal.path, refusal.severity) == ("reward.models.1.file", "error")
-    [warning] = told(scorers, tmp_path, approved_hashes={hash_of(file)})
+    [warning] = problems_of(scorers, tmp_path, approved_hashes={hash_of(file)})
     assert (warning.path, warning.severity) == ("reward.models.1.file", "warning")
-    assert "run as a program" in warning.message
-    [missing] = told([Scorer(kind="user_code", file=f"{tmp_path / 'none.py'}:score")], tmp_path)
+    assert "runs as a program" in warning.message
+    [missing] = problems_of([Scorer(kind="user_code", file=f"{tmp_path / 'none.py'}:score")], tmp_path)
     assert "cannot be read" in missing.message
 
 
 @pytest.mark.parametrize("reference", ["", "mine.py", "mine.py:", "mine.txt:score", ":score", "mine.py:1st", "a:b"])
 def test_a_reference_to_no_function_is_refused(reference: str) -> None:
-    with pytest.raises(DarkroomError, match="names no function"):
+    with pytest.raises(DarkroomError, match="is not a function"):
         split_reference(reference)
 
 
-def test_a_reference_may_hold_a_drive(tmp_path: Path) -> None:
+def test_a_reference_may_contain_a_drive(tmp_path: Path) -> None:
     assert split_reference(f"{tmp_path}/mine.py:score") == (tmp_path / "mine.py", "score")
     assert split_reference("C:\\rewards\\mine.py:score")[1] == "score"
 
@@ -330,22 +330,22 @@ def test_a_reference_may_hold_a_drive(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("def score(:", "does not run: SyntaxError"),
-        ("raise ValueError('no')", "does not run: ValueError: no"),
+        ("def score(:", "failed: SyntaxError"),
+        ("raise ValueError('no')", "failed: ValueError: no"),
         ("score = 3", "has no function score"),
-        ("def score(p, t):\n    return p.mean()", r"returned \(\) instead of a tensor of shape \(3,\)"),
-        ("def score(p, t):\n    return [1.0, 2.0, 3.0]", "returned list instead"),
+        ("def score(p, t):\n    return p.mean()", r"returned \(\); expected a tensor of shape \(3,\)"),
+        ("def score(p, t):\n    return [1.0, 2.0, 3.0]", "returned list; expected"),
         ("def score(p, t):\n    return 1 / 0", "failed: ZeroDivisionError"),
-        ("def score(p, t):\n    return p.detach().mean(dim=(1, 2, 3))", "No gradient passes"),
+        ("def score(p, t):\n    return p.detach().mean(dim=(1, 2, 3))", "is not differentiable"),
     ],
 )
-def test_what_is_wrong_with_code_is_said(tmp_path: Path, code: str, words: str) -> None:
+def test_errors_in_user_code_are_reported(tmp_path: Path, code: str, words: str) -> None:
     file = written(tmp_path, code)
     with pytest.raises(DarkroomError, match=words):
         load_user_reward(file, "score", {hash_of(file)})(IMAGES.clone().requires_grad_(), PROMPTS)
 
 
-def test_code_may_hold_what_looks_itself_up(tmp_path: Path) -> None:
+def test_code_may_contain_dataclasses(tmp_path: Path) -> None:
     """A dataclass with annotations from the future finds its module by name."""
     code = (
         "from __future__ import annotations\nfrom dataclasses import dataclass\n\n@dataclass\nclass Scale:\n"
@@ -357,7 +357,7 @@ def test_code_may_hold_what_looks_itself_up(tmp_path: Path) -> None:
     torch.testing.assert_close(reward(IMAGES, PROMPTS), 2 * IMAGES.flatten(1).mean(1))
     composite = CompositeReward((RewardModel("light", Says((1.0, 2.0, 3.0)), 1.0), RewardModel("mine", reward, 1.0)))
     assert not composite.is_differentiable
-    with pytest.raises(DarkroomError, match="No gradient passes through the reward mine"):
+    with pytest.raises(DarkroomError, match="Not differentiable: mine"):
         composite.require_gradient()
 
 
@@ -366,7 +366,7 @@ def test_code_may_hold_what_looks_itself_up(tmp_path: Path) -> None:
 
 @dataclass(frozen=True)
 class Says:
-    """A reward model that always says the same."""
+    """A reward model with constant scores."""
 
     ratings: tuple[float, ...]
     is_differentiable: bool = True
@@ -375,20 +375,20 @@ class Says:
         return torch.tensor(self.ratings)
 
 
-def test_the_sum_is_weighted_and_leaves_out_who_has_no_score() -> None:
+def test_the_sum_is_weighted_and_skips_missing_scores() -> None:
     composite = CompositeReward(
         (RewardModel("a", Says((1.0, 2.0, NAN)), 2.0), RewardModel("b", Says((10.0, NAN, NAN)), 0.5))
     )
     scores = composite(IMAGES, PROMPTS)
     assert scores.total_B[:2].tolist() == [7.0, 4.0]
     assert scores.total_B[2].isnan()
-    assert scores.by_name["a"][:2].tolist() == [1.0, 2.0]  # as said, not weighted
+    assert scores.by_name["a"][:2].tolist() == [1.0, 2.0]  # not weighted
     assert composite.names == ("a", "b")
     assert composite.is_differentiable
     composite.require_gradient()
 
 
-def test_judges_of_one_kind_have_names_of_their_own() -> None:
+def test_rewards_of_one_kind_have_unique_names() -> None:
     red, blue, light = (
         Scorer(kind="colour_target", colour="#ff0000"), Scorer(kind="colour_target", colour="#0000ff", weight=3.0),
         Scorer(kind="brightness"),
@@ -433,7 +433,7 @@ def test_losses_by_hand() -> None:
 
 
 @pytest.mark.parametrize("loss", ["mean", "target", "hinge"])
-def test_samples_without_rating_do_not_count(loss: str) -> None:
+def test_samples_without_a_score_do_not_count(loss: str) -> None:
     some = torch.tensor([0.5, NAN, 2.0], requires_grad=True)
     value = reward_loss(some, loss=loss, target=3.0, weight=0.5)
     value.backward()
@@ -444,7 +444,7 @@ def test_samples_without_rating_do_not_count(loss: str) -> None:
     assert num_scored(some) == 2
 
 
-def test_a_batch_without_any_rating_is_a_loss_of_nothing_with_its_graph() -> None:
+def test_a_batch_without_scores_has_zero_loss_with_a_graph() -> None:
     none = torch.full((2,), NAN, requires_grad=True)
     value = reward_loss(none, loss="target", target=3.0, weight=0.5)
     value.backward()
@@ -461,26 +461,28 @@ def test_a_hinge_that_is_reached_gives_no_gradient() -> None:
     assert not rewards.grad.any()
 
 
-# ---- how many steps learn
+# ---- gradient truncation
 
 
 @few
 @given(st.integers(1, 50), st.integers(0, 50), st.integers(0, 2**63 - 1))
-def test_a_draw_is_within_its_bounds_and_the_seed_s_alone(lowest: int, more: int, seed: int) -> None:
+def test_the_random_number_of_steps_is_within_bounds_and_depends_on_the_seed_only(
+    lowest: int, more: int, seed: int
+) -> None:
     truncation = Truncation(lowest, lowest + more)
     assert lowest <= truncation.draw(seed) <= lowest + more
     assert truncation.draw(seed) == Truncation(lowest, lowest + more).draw(seed)
 
 
-def test_draws_are_uniform_with_both_ends() -> None:
+def test_the_number_of_steps_is_uniform_including_both_bounds() -> None:
     counts = Counter(Truncation(2, 6).draw(derive_seed(1, "truncation", step, 0)) for step in range(5000))
     assert sorted(counts) == [2, 3, 4, 5, 6]
     assert all(900 < n < 1100 for n in counts.values())
 
 
 @pytest.mark.parametrize(("lowest", "highest"), [(0, 3), (-1, 1), (4, 3)])
-def test_no_step_that_learns_is_no_truncation(lowest: int, highest: int) -> None:
-    with pytest.raises(ValueError, match="no range"):
+def test_invalid_bounds_are_refused(lowest: int, highest: int) -> None:
+    with pytest.raises(ValueError, match="are not a range"):
         Truncation(lowest, highest)
 
 
@@ -492,15 +494,15 @@ def test_settings_mean_a_fixed_number_or_a_range() -> None:
 # ---- colours
 
 
-def test_colours_are_read_as_people_write_them() -> None:
+def test_colours_are_parsed() -> None:
     assert parse_colour("#ff8000") == (1.0, 128 / 255, 0.0)
     assert parse_colour(" 0000FF ") == (0.0, 0.0, 1.0)
     for text in ("", "red", "#fff", "#gg0000", "#ff00000"):
-        with pytest.raises(DarkroomError, match="no colour"):
+        with pytest.raises(DarkroomError, match="not a valid colour"):
             parse_colour(text)
 
 
-def test_a_function_that_finds_no_memory_left_is_not_to_blame(tmp_path: Path) -> None:
+def test_out_of_memory_in_user_code_is_not_the_functions_error(tmp_path: Path) -> None:
     file = tmp_path / "rewards.py"
     file.write_text("import torch\ndef score(p, t):\n    raise torch.OutOfMemoryError('none left')")
     with pytest.raises(torch.OutOfMemoryError):

@@ -101,7 +101,7 @@ def test_known_tensors_have_their_published_names_and_shapes(model: str, expecte
 
 
 @pytest.mark.parametrize(("model", "count"), [("sd1", 282), ("sd2", 282), ("sdxl", 794)])
-def test_the_layers_that_adapters_reach_are_all_there(model: str, count: int) -> None:
+def test_all_layers_for_adapters_exist(model: str, count: int) -> None:
     config = shipped_configs(model)["unet"]
     layers = {layer.path for layer in unet_layers(config) if layer.sort != "norm"}
     module = empty_part(CLASSES["unet"], config)
@@ -145,12 +145,12 @@ def loaded_configs(model: str) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_published_model_has_no_configs_to_bring(model: str) -> None:
+def test_a_published_model_needs_no_configs_in_its_file(model: str) -> None:
     assert configs_to_bring(model, loaded_configs(model)) == ""
 
 
 @pytest.mark.parametrize("model", ["sd1", "sd2", "sdxl"])
-def test_a_model_of_another_size_has(model: str) -> None:
+def test_a_model_of_another_size_must_contain_its_configs(model: str) -> None:
     for part, name, value in (
         ("unet", "block_out_channels", (32, 64)),
         ("unet", "transformer_layers_per_block", 3),

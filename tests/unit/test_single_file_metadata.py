@@ -1,4 +1,4 @@
-"""The metadata of files, as other programs read it."""
+"""The metadata of saved files, in the keys that other programs read."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ NOW = datetime(2026, 1, 2, 3, 4, 5)
 )
 def test_modelspecs_architectures(model: str, variant: str, architecture: str) -> None:
     facts = CheckpointFacts("mine", published(model).architecture_of(variant), "", "v_prediction", 768, "float16", NOW)
-    told = checkpoint_metadata(facts, payload_sha256="ab")
-    assert told["modelspec.architecture"] == architecture
-    assert told["modelspec.date"] == "2026-01-02T03:04:05"
-    assert told["modelspec.hash_sha256"] == "0xab"
-    assert {told["modelspec.prediction_type"], told["modelspec.predict_key"]} == {"v"}
+    metadata = checkpoint_metadata(facts, payload_sha256="ab")
+    assert metadata["modelspec.architecture"] == architecture
+    assert metadata["modelspec.date"] == "2026-01-02T03:04:05"
+    assert metadata["modelspec.hash_sha256"] == "0xab"
+    assert {metadata["modelspec.prediction_type"], metadata["modelspec.predict_key"]} == {"v"}
 
 
-def test_a_lora_of_a_v_prediction_sd2_is_marked_as_such() -> None:
+def test_a_lora_of_sd2_with_v_prediction_is_marked() -> None:
     facts = LoraFacts(
         *("mine", "base", "sd_v2_v", "stable-diffusion-v2-768-v"),
         **{"rank": 4, "alpha": 2.0, "resolution_px": 768, "clip_skip": 0, "num_images": 3, "epochs": 1, "steps": 9},
@@ -47,10 +47,10 @@ def test_a_lora_of_a_v_prediction_sd2_is_marked_as_such() -> None:
             "thumbnail": "data:x",
         },
     )
-    told = lora_metadata(facts, payload_sha256="ab")
-    assert (told["ss_v2"], told["ss_base_model_version"]) == ("True", "sd_v2_v")
-    assert told["modelspec.prediction_type"] == "v"
-    assert (told["modelspec.trigger_phrase"], told["modelspec.thumbnail"]) == ("zog", "data:x")
+    metadata = lora_metadata(facts, payload_sha256="ab")
+    assert (metadata["ss_v2"], metadata["ss_base_model_version"]) == ("True", "sd_v2_v")
+    assert metadata["modelspec.prediction_type"] == "v"
+    assert (metadata["modelspec.trigger_phrase"], metadata["modelspec.thumbnail"]) == ("zog", "data:x")
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_lora_of_a_v_prediction_sd2_is_marked_as_such() -> None:
         ("sdxl", "v_prediction", False),
     ],
 )
-def test_a_yaml_stands_beside_what_has_no_marker_inside(model: str, prediction: str, needed: bool) -> None:
+def test_files_without_a_marker_get_a_yaml(model: str, prediction: str, needed: bool) -> None:
     record = published(model).single_file
     assert record is not None
     assert bool(record.sidecar(shipped_configs(model), prediction)) == needed
@@ -75,7 +75,7 @@ def sidecar(model: str) -> str:
     return record.sidecar(shipped_configs(model), "v_prediction")
 
 
-def test_the_yaml_contains_the_config_from_which_ldm_builds_the_model(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_yaml_contains_ldms_parameters(tmp_path_factory: pytest.TempPathFactory) -> None:
     text = sidecar("sd2_v")
     lines = {line.strip() for line in text.splitlines()}
     assert {
@@ -88,7 +88,7 @@ def test_the_yaml_contains_the_config_from_which_ldm_builds_the_model(tmp_path_f
     assert 'layer: "penultimate"' in lines
     path = tmp_path_factory.mktemp("yaml") / "m.safetensors"
     path.with_suffix(".yaml").write_text(text)
-    told = read_sidecar(path)
-    assert told is not None
-    assert told.prediction == "v_prediction"
+    metadata = read_sidecar(path)
+    assert metadata is not None
+    assert metadata.prediction == "v_prediction"
     assert "num_heads: 8" in sidecar("sd1")

@@ -96,7 +96,7 @@ class AlignProp:
             texts.select([batch.num_samples]),
             seeds=[derive_seed(context.run_seed, "rollout", *seed_parts, i) for i in range(batch.num_samples)],
             size=Size(width * factor, height * factor),
-            chain=self.rollout,
+            settings=self.rollout,
             gradient_steps=self.truncation.draw(derive_seed(context.run_seed, "truncation", *seed_parts)),
             device=context.device,
             temp_device=context.temp_device,

@@ -169,7 +169,7 @@ def _disk_need(budget: Budget, sizes: Counts, num_captions: int) -> DiskNeed:
             weights,
             run.plans,
             optimizer=run.optimizer,
-            keeps_copies=run.keeps_copies,
+            has_master_weights=run.has_master_weights,
             has_average=run.average != "off",
         ),
         result_bytes=result_bytes(

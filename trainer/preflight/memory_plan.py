@@ -45,7 +45,7 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         batch_size=config.training.batch_size,
         accumulates=config.training.accumulation_steps > 1,
         optimizer=config.training.optimizer,
-        keeps_copies=config.training.low_precision_updates == "master",
+        has_master_weights=config.training.low_precision_updates == "master",
         average=_AVERAGES[config.training.ema.mode],
         encodes_in_training=not config.data.latent_cache,
         samples=samples,

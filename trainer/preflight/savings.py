@@ -106,9 +106,11 @@ def _of_steps(config: Config, run: RunPlan) -> Iterator[Saving]:
     if is_tuned and can_fuse and optimizer_spec(settings).can_fuse and not is_fused(settings):
         words = "the optimizer's fused backward pass, without gradient clipping"
         yield Saving("training.optimizer.fused_back_pass", words, lambda r: replace(r, is_fused=True))
-    if run.keeps_copies and any(config.part(n).dtype == "bfloat16" for n, p in run.plans.items() if p.trains == "full"):
+    if run.has_master_weights and any(
+        config.part(n).dtype == "bfloat16" for n, p in run.plans.items() if p.trains == "full"
+    ):
         words = "stochastic rounding instead of float32 master weights"
-        yield Saving("training.low_precision_updates", words, lambda r: replace(r, keeps_copies=False))
+        yield Saving("training.low_precision_updates", words, lambda r: replace(r, has_master_weights=False))
 
 
 def _of_caches(config: Config, run: RunPlan) -> Iterator[Saving]:

@@ -157,7 +157,7 @@ class Stepper:
 
         Only the gradients of `kept` remain; if the step is not fused, all of them do.
         """
-        return nullcontext() if self._fused is None else self._fused.looks(kept)
+        return nullcontext() if self._fused is None else self._fused.gradients_only(kept)
 
     def _move_backward(self, fused: FusedBackward, loss: torch.Tensor, *, is_whole: bool) -> None:
         if not is_whole:
@@ -166,7 +166,7 @@ class Stepper:
             return  # `finish` handles a missing gradient or a loss that is not finite
         self._set_learning_rates(self._step)
         self.is_moving = True
-        with fused.moves(self._generators_of(self._step)):
+        with fused.updating(self._generators_of(self._step)):
             loss.backward()
 
     def _move_all(self, step: int, norm: torch.Tensor) -> None:

@@ -1,1 +1,1 @@
-"""What a file or folder can be, one file per kind: how it is recognised, what can be done with it, who loads it."""
+"""The kinds of model files and folders, one file each: detection, uses, conversion, and which programs load it."""

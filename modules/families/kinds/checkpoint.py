@@ -1,4 +1,4 @@
-"""A whole model in one file: recognised by its family, loaded where no weight of it is missing. Torch-free."""
+"""Single-file checkpoints: detected by the family's record, loadable where no weight is missing. Torch-free."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from modules.system.errors import DarkroomError
 
 
 def checkpoint_kind(header: CheckpointHeader) -> FileKind | None:
-    """Return what a file is if some family knows it as one of its models, or as the denoiser of one."""
+    """Return the file's kind if a family recognises it as one of its models, or as the denoiser of one."""
     return next((kind for files in all_files() if (kind := files.checkpoint(header)) is not None), None)
 
 
@@ -28,13 +28,13 @@ def _loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]
         parts = layouts(kind.model, configs_of_file(kind.model, header.shapes, header.metadata))
     except DarkroomError as error:
         return tuple(Loads(p, None, error.message) for p in programs)
-    # Older files leave "text_model." out; diffusers alone does not know them.
+    # Older files leave out "text_model."; only diffusers does not support them.
     lacks = _lacking(parts, header.shapes), _lacking(parts, original_names(header.shapes))
     if any(lacks):
         advice = "; choose a VAE there" if set(lacks[1]) == {"vae"} else ""
         return tuple(_incomplete(p, lacks[0 if p == "diffusers" else 1], advice) for p in programs)
     if "code" in kind.facts:
-        return tuple(Loads(p, False, "it names code besides weights") for p in programs)
+        return tuple(Loads(p, False, "the file contains code besides weights") for p in programs)
     return tuple(Loads(p, True, model.prediction_note(p, kind)) for p in programs)
 
 
@@ -47,8 +47,8 @@ def _lacking(parts: Mapping[str, PartLayout], names: Iterable[str]) -> dict[str,
 def _incomplete(program: str, lacks: Mapping[str, int], advice: str) -> Loads:
     if not lacks:
         return Loads(program, True)
-    told = ", ".join(f"{count} weights of the {part}" for part, count in lacks.items())
-    return Loads(program, False, f"lacks {told}{'' if program == 'diffusers' else advice}")
+    missing = ", ".join(f"{count} weights of the {part}" for part, count in lacks.items())
+    return Loads(program, False, f"missing: {missing}{'' if program == 'diffusers' else advice}")
 
 
 CHECKPOINT = FileKindSpec(

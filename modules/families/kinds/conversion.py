@@ -1,9 +1,9 @@
-"""From any form of a model or a LoRA into any other: what is read is recognised, what is written is named.
+"""Converts a model or a LoRA between its forms. The input's form is detected.
 
 model   diffusers folder, .safetensors or .ckpt in the original layout -> folder or .safetensors
 LoRA    kohya or diffusers/PEFT form -> the other, or the same in another dtype
 
-Each kind of file names the functions that open and write it.
+The record of each kind of file names the functions that open and write it.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ _ADVICE: dict[Form, str] = {"kohya": "Use --to kohya or --to peft.", "single": "
 
 
 def target_form(kind: FileKind, out: Path, wanted: Form | None) -> Form:
-    """Return the form to convert into: the wanted one, else the one that the source and the destination's name call
-    for. Raises DarkroomError where the two do not go together.
+    """Return the form to convert into: the wanted one, else the one that follows from the source and the name of the
+    output. Raises DarkroomError where source and form do not match.
     """
-    forms = FILE_KINDS[kind.kind].forms or ("single", "folder")  # what cannot be converted is said when it is opened
+    forms = FILE_KINDS[kind.kind].forms or ("single", "folder")  # `open_source` rejects kinds that cannot be converted
     is_file = out.suffix.lower() == ".safetensors"
     if wanted is not None and wanted not in forms:
         what = "LoRA" if "kohya" in forms else "model"
         raise DarkroomError(
-            f"A {what} cannot become a {wanted} {'model' if what == 'LoRA' else 'LoRA'}.", advice=_ADVICE[forms[0]]
+            f"A {what} cannot be converted into a {wanted} {'model' if what == 'LoRA' else 'LoRA'}.",
+            advice=_ADVICE[forms[0]],
         )
     if "kohya" in forms:
         form: Form = wanted or ("peft" if kind.facts.get("form") == "kohya" else "kohya")
@@ -43,20 +44,20 @@ def target_form(kind: FileKind, out: Path, wanted: Form | None) -> Form:
         form = wanted or ("single" if is_file else "folder")
     if (form == "folder") == bool(out.suffix.lower() in (".safetensors", ".ckpt", ".pt")):
         raise DarkroomError(
-            f"{out.name} is no name for {'a folder' if form == 'folder' else 'a file of that form'}.",
-            advice="Files end in .safetensors; a diffusers folder has no such ending.",
+            f"{out.name} is not a valid name for {'a folder' if form == 'folder' else 'a file of that form'}.",
+            advice="Names of files end in .safetensors; the name of a diffusers folder does not.",
         )
     return form
 
 
 def open_source(path: Path, *, use_ema: bool = False) -> Source:
-    """Return what a file or folder holds, opened for conversion. Raises DarkroomError where it cannot be converted."""
+    """Open a file or folder for conversion. Raises DarkroomError where it cannot be converted."""
     kind = identify(path)
     opener = FILE_KINDS[kind.kind].opener
     if not opener:
         raise DarkroomError(
             f"{path.name} cannot be converted. {kind.sentence}",
-            advice=f"Whole models and LoRA files can be, of {', '.join(s.label for s in FAMILIES.values())}.",
+            advice=f"Choose a whole model or a LoRA file of {', '.join(s.label for s in FAMILIES.values())}.",
         )
     opened: Callable[..., Source] = imported(opener)
     return opened(path, kind, use_ema=use_ema)
@@ -71,9 +72,9 @@ def convert(
     created: datetime,
     on_written: OnWritten | None = None,
 ) -> list[Path]:
-    """Write what was opened in another form and return the files and folders written.
+    """Write an opened model or LoRA in another form and return the files and folders written.
 
-    Raises DarkroomError, and leaves what was there, where something is missing or no number.
+    Raises DarkroomError where a tensor is missing or not finite; an existing output is left unchanged then.
     """
     writer: Callable[..., list[Path]] = imported(FILE_KINDS[source.kind.kind].writer)
     return writer(source, out, form, dtype=dtype, created=created, on_written=on_written)

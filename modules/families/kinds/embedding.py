@@ -9,7 +9,7 @@ from modules.formats.checkpoint_header import CheckpointHeader
 
 
 def embedding_kind(header: CheckpointHeader) -> FileKind | None:
-    """Return what a file is if it is a textual-inversion embedding."""
+    """Return the file's kind if it is a textual-inversion embedding."""
     shapes = {n: s for n, s in header.shapes.items() if len(s) in (1, 2)}
     for model in published_models():
         if found := [shapes[n] for n in model.embedding_tensors if n in shapes]:
@@ -40,16 +40,16 @@ def _loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]
     named = next((m.embedding_tensors for m in published_models() if m.name == kind.model), ())
     if named:
         both = set(named) <= header.shapes.keys()
-        note = "" if both else f"needs {' and '.join(named)} both"
+        note = "" if both else f"needs both {' and '.join(named)}"
         return (
-            Loads("diffusers", False, "wants each of its tensors passed separately, with a token"),
+            Loads("diffusers", False, "needs each tensor passed separately, with a token"),
             Loads("ComfyUI", True),
             Loads("A1111", both, note),
             Loads("Forge", both, note),
         )
     single = len(header.shapes) == 1 or header.container == "pickle"
     note = "" if single else "needs exactly one tensor"
-    token = "" if header.container == "pickle" else "its token is the tensor's name, unless token= is passed"
+    token = "" if header.container == "pickle" else "the token is the tensor's name, unless token= is passed"
     return (
         Loads("diffusers", True, token),
         Loads("ComfyUI", True),
@@ -61,7 +61,7 @@ def _loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]
 EMBEDDING = FileKindSpec(
     name="embedding",
     label="Embedding",
-    help="A textual-inversion embedding: vectors that stand for a word.",
+    help="A textual-inversion embedding: trained vectors for a placeholder word.",
     detect=embedding_kind,
     loads=_loads,
 )

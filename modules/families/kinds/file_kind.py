@@ -1,4 +1,4 @@
-"""What a file or folder was found to be: the record that recognition ends in. Torch-free."""
+"""The result of identifying a file or folder. Torch-free."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Prediction = Literal["epsilon", "v_prediction", "edm", ""]
 
 @dataclass(frozen=True, slots=True)
 class FileKind:
-    """What a file is.
+    """What a file or folder was identified as.
 
     `kind` is the name of its record in the registry of file kinds, `family` the family's in the registry of families,
-    `model` the family's published model whose configs fit it, `variant` "inpainting", "instruct" or "depth" where it is
-    none of the plain models.
-    `prediction` is empty where the file does not tell it. `sentence` says all of it to a person.
+    `model` the family's published model whose configs fit it, `variant` "inpainting", "instruct" or "depth" for a
+    model that is not the base model.
+    `prediction` is empty where the file does not contain it. `sentence` describes the file for the user.
     """
 
     kind: str
@@ -28,11 +28,11 @@ class FileKind:
     zero_snr: bool = False
     facts: Mapping[str, str] = field(default_factory=dict)
     is_whole: bool = False
-    """Whether it holds every part of a model, or is meant to."""
+    """Whether it is a whole model, even if some of its weights are missing."""
 
     @property
     def is_model(self) -> bool:
-        """Whether a whole model of a known family is in it."""
+        """Whether it is a whole model of a known family."""
         return self.is_whole and bool(self.family)
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Recognising models in diffusers' folder layout: the JSON files beside the weights. Torch-free."""
+"""Detects models in diffusers' folder layout from their JSON files. Torch-free."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from modules.formats.checkpoint_header import CheckpointHeader
 
 
 def folder_kind(folder: Path) -> FileKind:
-    """Return what a folder is; where it is no model, a record that says so."""
+    """Return a folder's kind; for a folder that is not a model, its sentence explains why."""
     index = _json(folder / "model_index.json")
     if index is None:
         return _without_index(folder)
     name = str(index.get("_class_name", "nothing"))
     files = next((f for f in map(files_of, FAMILIES) if name in f.pipelines), None)
     if files is None:
-        return FileKind("other_model", f"A diffusers folder of a {name}, which this program does not train.")
+        return FileKind("other_model", f"A diffusers folder of a {name}, which is not supported.")
     return _of_family(folder, index, name, files)
 
 
@@ -51,7 +51,7 @@ def _of_family(folder: Path, index: dict[str, Any], pipeline: str, files: Family
 
 
 def _is_left_out(index: dict[str, Any], part: str) -> bool:
-    """Whether the index says that the model has no such part: an entry without a class."""
+    """Whether the index marks the part as absent: an entry without a class."""
     entry = index.get(part)
     return isinstance(entry, list) and bool(entry) and entry[0] is None
 
@@ -59,17 +59,17 @@ def _is_left_out(index: dict[str, Any], part: str) -> bool:
 def _without_index(folder: Path) -> FileKind:
     config = _json(folder / "config.json")
     if _json(folder / "adapter_config.json") is not None:
-        return FileKind("lora", f"{folder.name} is a PEFT adapter's folder.", facts={"form": "peft folder"})
+        return FileKind("lora", f"{folder.name} is the folder of a PEFT adapter.", facts={"form": "peft folder"})
     if config is not None:
         name = str(config.get("_class_name") or config.get("model_type") or "model")
-        return FileKind("part", f"{folder.name} holds one part of a model alone: {name}.")
-    return FileKind("unknown", f"{folder.name} is no model's folder: there is no model_index.json in it.")
+        return FileKind("part", f"{folder.name} contains only one part of a model: {name}.")
+    return FileKind("unknown", f"{folder.name} is not a model folder: it has no model_index.json.")
 
 
 def _sentence(label: str, variant: str, prediction: Prediction, zero_snr: bool, facts: dict[str, str]) -> str:
-    what = "velocity" if prediction == "v_prediction" else "epsilon"
-    text = f"A {label}{f' {variant}' if variant else ''} in diffusers' folder layout that predicts {what}"
-    text += " with zero terminal SNR" if zero_snr else ""
+    what = "v-prediction" if prediction == "v_prediction" else "epsilon prediction"
+    text = f"A {label}{f' {variant}' if variant else ''} in diffusers' folder layout with {what}"
+    text += " and zero terminal SNR" if zero_snr else ""
     if "missing" in facts:
         text += f"; the weights of {facts['missing']} are missing"
     return f"{text}."
@@ -78,8 +78,8 @@ def _sentence(label: str, variant: str, prediction: Prediction, zero_snr: bool, 
 def _loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]:
     programs = published(kind.model).programs if kind.model else ALL_PROGRAMS
     missing = kind.facts.get("missing", "")
-    note = f"lacks {missing}" if missing else ""
-    rest = (Loads(p, False, "takes single files: convert it") for p in programs if p != "diffusers")
+    note = f"missing: {missing}" if missing else ""
+    rest = (Loads(p, False, "needs a single file: convert the folder") for p in programs if p != "diffusers")
     return (*(Loads(p, not missing, note) for p in programs if p == "diffusers"), *rest)
 
 

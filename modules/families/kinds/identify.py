@@ -1,7 +1,7 @@
-"""What a file or folder is, told from headers alone in a fraction of a second. Torch-free.
+"""Identifies a file or folder from its headers, in a fraction of a second. Torch-free.
 
-Weights are not read, a pickle is not run, and nothing raises: what is odd, broken or of another kind gets a record
-whose sentence says so. Each kind has its own file beside this one, and each family says what its files look like.
+Weights are not read, pickles are not run, and nothing raises: the sentence of a broken or unknown file explains what is
+wrong. Each kind has its own file beside this one; each family describes its files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from modules.formats.headers import UnreadableFileError
 
 
 def identify(path: Path) -> FileKind:
-    """Return what a file or a folder is. Never raises: what cannot be read is a record of kind "broken"."""
+    """Return the kind of a file or folder. Never raises: an unreadable file has the kind "broken"."""
     try:
         if path.is_dir():
             return folder_kind(path)
@@ -30,13 +30,13 @@ def identify(path: Path) -> FileKind:
 
 
 def identify_header(header: CheckpointHeader) -> FileKind:
-    """Return what a file of this outline is."""
+    """Return the kind of a file with this header."""
     detectors = (spec.detect for spec in FILE_KINDS.values() if spec.detect is not None)
     found = next((kind for detect in detectors if (kind := detect(header)) is not None), None)
     if found is None:
         found = _unknown(header)
     if header.container == "safetensors" and header.path.suffix.lower() in (".ckpt", ".pt", ".pth", ".bin"):
-        found = dataclasses.replace(found, facts={**found.facts, "suffix": "a safetensors file under another name"})
+        found = dataclasses.replace(found, facts={**found.facts, "suffix": "a safetensors file with another suffix"})
     if header.code and "code" not in found.facts:
         found = dataclasses.replace(found, facts={**found.facts, "code": ", ".join(header.code[:5])})
     return found
@@ -44,11 +44,11 @@ def identify_header(header: CheckpointHeader) -> FileKind:
 
 def _unknown(header: CheckpointHeader) -> FileKind:
     if not header.shapes:
-        return FileKind("unknown", f"{header.path.name} holds no tensors.")
+        return FileKind("unknown", f"{header.path.name} contains no tensors.")
     first = sorted(header.shapes)[0][:80]
     return FileKind(
         "unknown",
-        f"{header.path.name} holds {len(header.shapes)} tensors of no kind this program knows; one is {first!r}.",
+        f"{header.path.name} contains {len(header.shapes)} tensors of an unknown model; one is {first!r}.",
         facts={"tensors": str(len(header.shapes))},
     )
 
@@ -60,5 +60,5 @@ def _unreadable(path: Path, error: UnreadableFileError) -> FileKind:
     except (OSError, ValueError):
         beginning = b""
     if beginning == b"GGUF":
-        return FileKind("other_model", f"{path.name} is a quantised GGUF file, which this program does not train.")
+        return FileKind("other_model", f"{path.name} is a quantised GGUF file, which is not supported.")
     return FileKind("broken", str(error), facts={"defect": error.defect})

@@ -1,5 +1,5 @@
-"""Recognising LoRA files and their relatives (formats.md 5.1): by the ends of names what they hold, by the beginnings
-for what they are. Torch-free.
+"""Detects LoRA files and their relatives (formats.md 5.1): suffixes of names give the adapter type, prefixes the model.
+Torch-free.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from modules.families.kinds.record import FileKindSpec
 from modules.families.registry import all_files, family_of, label_of, model_of_text_width
 from modules.formats.checkpoint_header import CheckpointHeader
 
-# What an adapter of each sort has; the first that is found names the file.
+# Suffixes of each adapter type; the first match decides.
 _SORTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("LoHa", (".hada_w1_a", ".hada_w2_a")),
     ("LoKr", (".lokr_w1", ".lokr_w1_a", ".lokr_w2", ".lokr_w2_a")),
@@ -23,7 +23,7 @@ _SORTS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 _SGM = ("lora_unet_input_blocks", "lora_unet_middle_block", "lora_unet_output_blocks", "lora_unet_label_emb")
 _DIFFUSERS = ("lora_unet_down_blocks", "lora_unet_mid_block", "lora_unet_up_blocks", "lora_unet_conv_in")
-_TELLING = ("ss_v2", "ss_base_model_version", "modelspec.architecture")
+_MODEL_KEYS = ("ss_v2", "ss_base_model_version", "modelspec.architecture")
 _OTHERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Flux", ("double_blocks", "single_blocks", "single_transformer_blocks", "double_stream")),
     ("Stable Diffusion 3", ("joint_blocks",)),
@@ -32,7 +32,7 @@ _OTHERS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 def adapter_kind(header: CheckpointHeader) -> FileKind | None:
-    """Return what a file is if it holds an adapter: LoRA, LyCORIS or OFT, of whichever model."""
+    """Return the file's kind if it is an adapter (LoRA, LyCORIS or OFT), for any model."""
     sort = next((s for s, ends in _SORTS if any(n.endswith(ends) for n in header.shapes)), "")
     if not sort or not _looks_like_adapter(header):
         return None
@@ -46,9 +46,9 @@ def adapter_kind(header: CheckpointHeader) -> FileKind | None:
     facts["layers"] = str(_num_layers(header.shapes, facts["form"]))
     if header.has("bundle_emb."):
         facts["embeddings"] = "bundled"
-    stranger = _stranger(header.shapes)
-    model = "" if stranger else _model(header)
-    label = stranger or (label_of(model) or "a model it does not tell")
+    other = _other_model(header.shapes)
+    model = "" if other else _model(header)
+    label = other or (label_of(model) or "an unknown model")
     rank = f" of rank {facts['rank']}" if "rank" in facts else ""
     return FileKind(
         kind="lora",
@@ -61,7 +61,7 @@ def adapter_kind(header: CheckpointHeader) -> FileKind | None:
 
 
 def _looks_like_adapter(header: CheckpointHeader) -> bool:
-    """Whether an adapter is all there is: a whole model in which one is left over is still a model."""
+    """Whether the file is only an adapter: a whole model with leftover adapter tensors is still a model."""
     return not header.has("model.diffusion_model.input_blocks", "first_stage_model.")
 
 
@@ -96,8 +96,8 @@ def _ranks(shapes: Mapping[str, tuple[int, ...]]) -> list[int]:
     return [s[0] for n, s in shapes.items() if n.endswith(ends) and s]
 
 
-def _stranger(names: Iterable[str]) -> str:
-    """Return the model an adapter is for, where it is none of ours."""
+def _other_model(names: Iterable[str]) -> str:
+    """Return the model an adapter is for, where it is not a supported one."""
     names = [n for n in names if not n.startswith(("lora_te", "text_encoder", "bundle_emb"))]
     for label, parts in _OTHERS:
         if any(part in name for name in names for part in parts):
@@ -106,8 +106,8 @@ def _stranger(names: Iterable[str]) -> str:
 
 
 def _model(header: CheckpointHeader) -> str:
-    """Return which model an adapter is for: by the width of what its cross-attention takes in, by the encoders it
-    has, by its metadata.
+    """Return which model an adapter is for: by the width of its cross-attention's input, by its encoders, by its
+    metadata.
     """
     for name, shape in header.shapes.items():
         if name.endswith(("lora_down.weight", "lora_A.weight", "lora.down.weight")) and len(shape) > 1:
@@ -119,8 +119,8 @@ def _model(header: CheckpointHeader) -> str:
     for begins, model in (marker for files in families for marker in files.lora_markers):
         if header.has(begins):
             return model
-    told = " ".join(f"{n}={header.metadata.get(n, '')}" for n in _TELLING).lower()
-    return next((model for files in families for word, model in files.lora_words if word in told), "")
+    words = " ".join(f"{n}={header.metadata.get(n, '')}" for n in _MODEL_KEYS).lower()
+    return next((model for files in families for word, model in files.lora_words if word in words), "")
 
 
 def _prediction(metadata: Mapping[str, str]) -> Prediction:
@@ -133,7 +133,7 @@ def _prediction(metadata: Mapping[str, str]) -> Prediction:
 LORA = FileKindSpec(
     name="lora",
     label="LoRA",
-    help="An adapter: LoRA, LyCORIS or OFT, of whichever model.",
+    help="An adapter for a model: LoRA, LyCORIS or OFT.",
     detect=adapter_kind,
     uses=frozenset({"start of an adapter"}),
     forms=("kohya", "peft"),

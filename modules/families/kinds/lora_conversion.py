@@ -1,4 +1,4 @@
-"""Reading a LoRA of kohya or PEFT form and writing it in either."""
+"""Reads a LoRA of kohya or PEFT form and writes it in either."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def open_lora(path: Path, kind: FileKind, *, use_ema: bool = False) -> Source:
         labels = ", ".join(spec.label for spec in FAMILIES.values())
         raise DarkroomError(
             f"{path.name} cannot be converted. {kind.sentence}",
-            advice=f"LoRA files in kohya or diffusers form can be, for {labels}.",
+            advice=f"Choose a LoRA file in kohya or diffusers form for {labels}.",
         )
     stored, metadata = read_stored(path)
     tensors = {name: tensor.make() for name, tensor in stored.items()}
@@ -35,7 +35,9 @@ def open_lora(path: Path, kind: FileKind, *, use_ema: bool = False) -> Source:
         try:
             names = published(kind.model).lora.readable(configs)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise DarkroomError(f"The configs that {path.name} brings along cannot be used: {error!r}.") from error
+            raise DarkroomError(
+                f"The model configs in the metadata of {path.name} are not valid: {error!r}."
+            ) from error
         layers = from_kohya(tensors, names)
     else:
         layers = from_peft(tensors, metadata)
@@ -51,17 +53,18 @@ def write_lora(
     created: datetime,
     on_written: OnWritten | None = None,
 ) -> list[Path]:
-    """Write a LoRA. What its metadata told stays, but for the hashes of the old bytes."""
-    told = {n: v for n, v in (source.metadata or {}).items() if n not in ("lora_adapter_metadata", "sshs_legacy_hash")}
-    told |= {"sshs_model_hash": PAYLOAD_SHA256, "modelspec.hash_sha256": f"0x{PAYLOAD_SHA256}"}
+    """Write a LoRA. Its metadata is kept, except for the hashes of the old file."""
+    dropped = ("lora_adapter_metadata", "sshs_legacy_hash")
+    metadata = {n: v for n, v in (source.metadata or {}).items() if n not in dropped}
+    metadata |= {"sshs_model_hash": PAYLOAD_SHA256, "modelspec.hash_sha256": f"0x{PAYLOAD_SHA256}"}
     tensors: Mapping[str, Writable]
     if form == "kohya":
         tensors = to_kohya(source.layers, _checked_naming(source))
-        told = _kohya_metadata(source) | told
+        metadata = _kohya_metadata(source) | metadata
     else:
         tensors, settings = to_peft(source.layers, peft_name)
-        told |= settings
-    write_safetensors(out, tensors, told, dtype=dtype, on_written=on_written)
+        metadata |= settings
+    write_safetensors(out, tensors, metadata, dtype=dtype, on_written=on_written)
     return [out]
 
 
@@ -73,14 +76,14 @@ def _checked_naming(source: Source) -> NameOf:
             return name_of(part, path)
         except KeyError:
             raise DarkroomError(
-                f"The LoRA has a layer that {source.kind.model} models do not have: {part}.{path}; nothing was saved."
+                f"The LoRA has a layer that {source.kind.model} models do not have: {part}.{path}. Nothing was saved."
             ) from None
 
     return name
 
 
 def _kohya_metadata(source: Source) -> dict[str, str]:
-    """Return the least that A1111 and Forge read (sd-scripts' minimum set)."""
+    """Return the metadata that A1111 and Forge read (sd-scripts' minimum set)."""
     ranks = [layer.rank for layer in source.layers] or [0]
     alphas = [layer.alpha for layer in source.layers] or [0.0]
     record = published(source.kind.model)

@@ -16,7 +16,7 @@ _LYCORIS = ("LoHa", "LoKr", "GLoRA", "full difference")
 
 
 def lora_loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]:
-    """Return, for each program that samples the model a LoRA is for, whether it loads it."""
+    """Return, for each program that supports the LoRA's model, whether it loads the LoRA."""
     if header is None:
         return ()
     programs = published(kind.model).programs if kind.model else ALL_PROGRAMS
@@ -33,10 +33,10 @@ def _by_form(header: CheckpointHeader, kind: FileKind) -> tuple[Loads, ...]:
         case "lycoris":
             known = {"ComfyUI": True, "Forge": True}
             return tuple(
-                Loads(p, known.get(p, False), "" if p in known else "does not know the form") for p in ALL_PROGRAMS
+                Loads(p, known.get(p, False), "" if p in known else "does not support this form") for p in ALL_PROGRAMS
             )
         case "comfy":
-            return tuple(Loads(p, True) if p == "ComfyUI" else Loads(p, None, "not known") for p in ALL_PROGRAMS)
+            return tuple(Loads(p, True) if p == "ComfyUI" else Loads(p, None, "unknown") for p in ALL_PROGRAMS)
         case _:
             return ()
 
@@ -46,58 +46,58 @@ def _kohya(header: CheckpointHeader, kind: FileKind, adapter: str) -> tuple[Load
     matched = layers
     if kind.model:
         matched = layers & _known_names(kind.model, header)
-    strange = len(layers) - len(matched)
+    unknown = len(layers) - len(matched)
     found = []
     for program in ALL_PROGRAMS:
-        note = f"{strange} of {len(layers)} layers have names it does not know" if strange else ""
+        note = f"{unknown} of {len(layers)} layers have unknown names" if unknown else ""
         if program == "diffusers":
             note = note or _diffusers_on_kohya(header, kind, matched, adapter)
         elif "OFT" in adapter and (program == "Forge" or not any(n.endswith("oft_blocks") for n in header.shapes)):
-            note = note or "does not load this OFT"
+            note = note or "does not support this OFT"
         elif program == "Forge" and "embeddings" in kind.facts:
-            note = note or "leaves the bundled embedding out"
+            note = note or "ignores the bundled embedding"
         if not note and CONFIGS_KEY in header.metadata and program != "diffusers":
-            found.append(Loads(program, None, "made for a model of another size than the published ones"))
+            found.append(Loads(program, None, "made for a model of a different size than the published ones"))
         else:
             found.append(Loads(program, not note, note))
     return tuple(found)
 
 
 def _known_names(model: str, header: CheckpointHeader) -> set[str]:
-    """Return the kohya names of a model's layers: of the one that the file says it is for, where it says so."""
+    """Return the kohya names of a model's layers, from the configs in the file's metadata where it has them."""
     record = published(model)
     for configs in (configs_of_file(model, {}, header.metadata), record.shipped_configs()):
-        with suppress(KeyError, TypeError, ValueError, AttributeError, IndexError):  # what a file says may be nonsense
+        with suppress(KeyError, TypeError, ValueError, AttributeError, IndexError):  # metadata may be invalid
             return set(record.lora.known(configs))
     return set()
 
 
 def _diffusers_on_kohya(header: CheckpointHeader, kind: FileKind, layers: set[str], adapter: str) -> str:
     if "embeddings" in kind.facts:
-        return "refuses files with bundled embeddings"
+        return "rejects files with bundled embeddings"
     if any(sort in adapter for sort in (*_LYCORIS, "OFT")):
-        return f"does not load {adapter}"
+        return f"does not support {adapter}"
     if "DoRA" in adapter:
-        return "leaves the DoRA scales out"
+        return "ignores the DoRA scales"
     if kind.facts.get("names") == "mixed":
-        return "leaves out the layers with SGM names"
+        return "ignores the layers with SGM names"
     if {"lora_unet_add_embedding_linear_1", "lora_unet_add_embedding_linear_2"} <= layers:
-        return "mixes up the two layers of add_embedding; with SGM names it would not"
+        return "confuses the two layers of add_embedding; use SGM names"
     return ""
 
 
 def _peft(header: CheckpointHeader) -> tuple[Loads, ...]:
     if any(n.endswith(".alpha") for n in header.shapes):
-        known = {"diffusers": Loads("diffusers", False, "refuses alpha tensors in this form")}
+        known = {"diffusers": Loads("diffusers", False, "rejects alpha tensors in this form")}
     else:
         known = {"diffusers": Loads("diffusers", True)}
     layers = {n.rsplit(".lora_", 1)[0] for n in header.shapes if ".lora_" in n}
     attention = [n for n in layers if n.startswith("unet.") and (".attn1.to_" in n or ".attn2.to_" in n)]
     if attention:
-        note = f"{len(attention)} of {len(layers)} layers, the attention, are not in its map; use the kohya form"
+        note = f"ignores {len(attention)} of {len(layers)} layers (attention); use the kohya form"
         known["ComfyUI"] = Loads("ComfyUI", False, note)
         if len(attention) > _FORGE_TOLERATES:
-            known["Forge"] = Loads("Forge", False, "refuses the file; use the kohya form")
+            known["Forge"] = Loads("Forge", False, "rejects the file; use the kohya form")
     else:
         known["ComfyUI"] = Loads("ComfyUI", True)
-    return tuple(known.get(p, Loads(p, None, "not known; the kohya form is safe")) for p in ALL_PROGRAMS)
+    return tuple(known.get(p, Loads(p, None, "unknown; the kohya form is safe")) for p in ALL_PROGRAMS)

@@ -1,4 +1,4 @@
-"""Reading a whole model out of a diffusers folder or a single file and writing it as either."""
+"""Reads a whole model from a diffusers folder or a single file and writes it as either."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from modules.formats.safetensors_io import OnWritten
 
 
 def open_folder(path: Path, kind: FileKind, *, use_ema: bool = False) -> Source:
-    """Return a model in diffusers' folder layout, opened; it holds no averaged weights."""
+    """Open a model in diffusers' folder layout; it contains no EMA weights."""
     parts = parts_in(path, traits_of(kind))
     return Source(path, kind, folder_configs(path, parts), folder_states(path, parts))
 
 
 def open_single_file(path: Path, kind: FileKind, *, use_ema: bool = False) -> Source:
-    """Return a checkpoint of one file, opened. Raises DarkroomError where it lacks a part."""
+    """Open a single-file checkpoint. Raises DarkroomError where a part is missing."""
     traits_of(kind)
     checkpoint = open_checkpoint(path, kind)
     states = {part: part_state(checkpoint, part, use_ema=use_ema) for part in checkpoint.layouts}
@@ -40,9 +40,9 @@ def write_model(
     created: datetime,
     on_written: OnWritten | None = None,
 ) -> list[Path]:
-    """Write a model as a folder or as one file and return what was written."""
+    """Write a model as a folder or as one file and return the paths written."""
     traits = traits_of(source.kind)
-    told = {n: v for n, v in (source.metadata or {}).items() if not n.startswith("sshs_")}  # hashes of the old bytes
+    kept = {n: v for n, v in (source.metadata or {}).items() if not n.startswith("sshs_")}  # hashes of the old file
     if form == "folder":
         tokenizers = source.path if source.path.is_dir() else None
         write_folder(
@@ -55,8 +55,8 @@ def write_model(
         source.configs,
         traits,
         dtype=dtype,
-        title=told.get("modelspec.title", out.stem),
+        title=kept.get("modelspec.title", out.stem),
         created=created,
-        metadata=told,
+        metadata=kept,
         on_written=on_written,
     )

@@ -1,6 +1,6 @@
-"""Signs of models this program does not train, so that a wrong file is called by its name. Torch-free.
+"""Detects models that are not supported, so that a message can name them. Torch-free.
 
-The markers are those by which diffusers' single-file loader tells them apart, and like ones.
+The markers are those of diffusers' single-file loader, and similar ones.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.record import FileKindSpec
 from modules.formats.checkpoint_header import CheckpointHeader
 
-# A name, and parts of tensor names that all have to be there. The first that fits is taken.
+# A name, and parts of tensor names that must all be present. The first match decides.
 _MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Chroma model", ("distilled_guidance_layer.",)),
     ("Flux 2 model", ("double_stream_modulation_img.",)),
@@ -41,17 +41,17 @@ _MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 def other_model_kind(header: CheckpointHeader) -> FileKind | None:
-    """Return what a file is if it is a model of another kind."""
+    """Return the file's kind if it is a model that is not supported."""
     for label, parts in _MARKS:
         if all(any(part in name for name in header.shapes) for part in parts):
             article = "An" if label[0] in "AEIO" else "A"
-            return FileKind("other_model", f"{article} {label}, which this program does not train.")
+            return FileKind("other_model", f"{article} {label}, which is not supported.")
     return None
 
 
 OTHER_MODEL = FileKindSpec(
     name="other_model",
-    label="Model of another program",
-    help="A model of a family that this program does not train.",
+    label="Unsupported model",
+    help="A model of a family that is not supported.",
     detect=other_model_kind,
 )

@@ -1,4 +1,4 @@
-"""One part of a model alone: a UNet in diffusers' layout, a text encoder, a ControlNet. Torch-free."""
+"""A single part of a model: a UNet in diffusers' layout, a text encoder, a ControlNet. Torch-free."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ _PARTS = (
 
 
 def part_kind(header: CheckpointHeader) -> FileKind | None:
-    """Return what a file is if it is one part of a model: a UNet in diffusers' layout, a text encoder, a ControlNet."""
+    """Return the file's kind if it is a single part of a model: a UNet in diffusers' layout, a text encoder, a
+    ControlNet.
+    """
     dtype = header.main_dtype
     for label, prefixes in _PARTS:
         if header.has(*prefixes):
@@ -31,6 +33,6 @@ def part_kind(header: CheckpointHeader) -> FileKind | None:
 PART = FileKindSpec(
     name="part",
     label="Part of a model",
-    help="A denoiser, a text encoder or a ControlNet alone.",
+    help="Only a denoiser, a text encoder or a ControlNet.",
     detect=part_kind,
 )

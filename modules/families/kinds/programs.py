@@ -1,7 +1,7 @@
-"""Which programs load a file completely: diffusers, ComfyUI, A1111 and Forge, from its names and their key maps.
+"""Which programs load a file completely: diffusers, ComfyUI, A1111 and Forge, by its names and their key maps.
 
-What each takes is as read in or run on them (their states of early 2026), by kind of file in its own file; `complete`
-is None where it is not known. Torch-free.
+The facts were read from or tested on these programs (versions of early 2026) and are in the file of each kind;
+`complete` is None where it is unknown. Torch-free.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from modules.formats.headers import UnreadableFileError
 
 
 def who_loads_file(path: Path) -> tuple[FileKind, tuple[Loads, ...]]:
-    """Return what a file or folder is and which programs load it; what is shown after a save. Never raises."""
+    """Return the kind of a file or folder and which programs load it, for the report after a save. Never raises."""
     kind = identify(path)
     if kind.kind == "broken" or path.is_dir():
         return kind, who_loads(None, kind)
@@ -28,7 +28,7 @@ def who_loads_file(path: Path) -> tuple[FileKind, tuple[Loads, ...]]:
 
 
 def who_loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]:
-    """Return, for each program, whether it loads a file; empty where nothing is known of such files.
+    """Return, for each program, whether it loads a file; empty where nothing is known about such files.
 
     `header` is None for a folder.
     """

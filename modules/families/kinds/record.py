@@ -1,4 +1,4 @@
-"""The record of a kind of file: how it is recognised, what can be done with it, which programs load it. Torch-free."""
+"""The record of a kind of file: detection, uses, conversion, and which programs load it. Torch-free."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Form = Literal["single", "folder", "kohya", "peft"]
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """Whether a program loads a file with nothing left out, and what is to be known about it."""
+    """Whether a program loads a file completely (None: unknown), and a note for the user."""
 
     program: str
     complete: bool | None
@@ -27,7 +27,7 @@ class Loads:
 
 
 def nobody_known(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]:
-    """Return nothing: which programs load such a file is not known."""
+    """Return nothing: which programs load such a file is unknown."""
     return ()
 
 
@@ -35,9 +35,9 @@ def nobody_known(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads
 class FileKindSpec:
     """A kind of file.
 
-    `detect(header)` recognises it in a file, None where it is none or a folder is looked at otherwise. `uses` is what a
-    run can take it as; `forms` is what it can be converted into, by `opener` and `writer` ("module:function", of
-    torch's side). `loads(header, kind)` says which programs load it; `header` is None for a folder.
+    `detect(header)` returns the kind if a file is of it, else None; a kind of folder has no `detect`. `uses` is what a
+    run can use it as; `forms` is what it can be converted into, by `opener` and `writer` ("module:function", which
+    import torch). `loads(header, kind)` returns which programs load it; `header` is None for a folder.
     """
 
     name: str

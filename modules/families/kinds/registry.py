@@ -1,4 +1,4 @@
-"""The kinds of files, one line each, in the order in which a file is asked. Torch-free."""
+"""The kinds of files, one line each, in the order of detection. Torch-free."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from modules.families.kinds.record import FileKindSpec, Use
 from modules.families.kinds.unrecognised import BROKEN, UNKNOWN
 from modules.families.kinds.vae import VAE
 
-# An adapter's names contain those of the model it is for, and a model's those of its parts.
+# The order matters: an adapter's names contain those of its model, and a model's names contain those of its parts.
 FILE_KINDS: Mapping[str, FileKindSpec] = {
     LORA.name: LORA,
     CHECKPOINT.name: CHECKPOINT,
@@ -30,5 +30,5 @@ FILE_KINDS: Mapping[str, FileKindSpec] = {
 
 
 def serves_as(found: FileKind, use: Use) -> bool:
-    """Whether a run can take a file as its base model, its VAE or the start of its adapter."""
+    """Whether a run can use a file as its base model, its VAE or the start of its adapter."""
     return use in FILE_KINDS[found.kind].uses

@@ -1,4 +1,4 @@
-"""What is converted, once it was opened: the parts of a model, or the layers of a LoRA."""
+"""The source of a conversion: the opened parts of a model, or the layers of a LoRA."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from modules.formats.lora_files import LoraLayerWeights
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """What is converted: the model's parts, or a LoRA's layers."""
+    """An opened source: the model's parts, or a LoRA's layers."""
 
     path: Path
     kind: FileKind

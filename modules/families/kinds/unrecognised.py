@@ -1,8 +1,8 @@
-"""What is no file this program knows, and what cannot be read. Torch-free."""
+"""Unknown files, and files that cannot be read. Torch-free."""
 
 from __future__ import annotations
 
 from modules.families.kinds.record import FileKindSpec
 
-UNKNOWN = FileKindSpec("unknown", "Unknown", "Tensors, or files, of no kind this program knows.")
-BROKEN = FileKindSpec("broken", "Unreadable", "A file that is missing, damaged, or no model file at all.")
+UNKNOWN = FileKindSpec("unknown", "Unknown", "A file or tensors of an unknown kind.")
+BROKEN = FileKindSpec("broken", "Unreadable", "A file that is missing, damaged, or not a model file.")

@@ -1,4 +1,4 @@
-"""A VAE alone, in the original or in diffusers' layout. Torch-free."""
+"""A file with only a VAE, in the original or in diffusers' layout. Torch-free."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from modules.formats.checkpoint_header import CheckpointHeader
 
 
 def vae_kind(header: CheckpointHeader) -> FileKind | None:
-    """Return what a file is if it is a VAE alone, in the original or in diffusers' layout."""
+    """Return the file's kind if it contains only a VAE, in the original or in diffusers' layout."""
     for prefix in ("first_stage_model.", "vae.", ""):
         original = header.has(f"{prefix}encoder.down.0.block.")
         if not original and not header.has(f"{prefix}encoder.down_blocks.0.resnets."):
@@ -21,7 +21,7 @@ def vae_kind(header: CheckpointHeader) -> FileKind | None:
         with_vae = [spec for spec in FAMILIES.values() if spec.names_of("vae")]
         if channels and channels not in {spec.latent_channels for spec in with_vae}:
             labels = ", ".join(spec.label for spec in with_vae)
-            sentence = f"A VAE with {channels} latent channels, which belongs to none of {labels}."
+            sentence = f"A VAE with {channels} latent channels, which fits none of {labels}."
             return FileKind("other_model", sentence, facts=facts)
         sentence = f"A VAE alone, in the {facts['layout']} layout, {facts['dtype']}."
         return FileKind("vae", sentence, facts=facts)
@@ -31,7 +31,7 @@ def vae_kind(header: CheckpointHeader) -> FileKind | None:
 VAE = FileKindSpec(
     name="vae",
     label="VAE",
-    help="The part that turns images into latents and back, alone.",
+    help="Only the part that encodes images into latents and decodes them.",
     detect=vae_kind,
     uses=frozenset({"VAE"}),
 )

@@ -1,1 +1,1 @@
-"""What families share, once: CLIP text, tokenizers, the VAE, the reading of folders."""
+"""The code that families share: CLIP text encoders, tokenizers, the VAE, reading of model files."""

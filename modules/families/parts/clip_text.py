@@ -15,7 +15,7 @@ _OPENAI_ACTIVATION = "quick_gelu"
 
 @dataclass(frozen=True, eq=False)
 class TextStates:
-    """What a text encoder makes of B prompts: states (B, 77 * chunks, D), pooled (B, E) where it has a projection."""
+    """A text encoder's output for B prompts: states (B, 77 * chunks, D), pooled (B, E) where it has a projection."""
 
     states_BLD: torch.Tensor
     pooled_BE: torch.Tensor | None
@@ -25,8 +25,8 @@ class TextStates:
 class TextTower:
     """A CLIP text encoder with its tokenizer, and which of its layers the states are taken from.
 
-    `skipped_layers` counts the last layers left out; `is_normed` says whether the final layer norm is applied to what
-    the layer before them gives: SD does so, SDXL does not (Podell et al. 2023, section 2.1; diffusers' pipelines).
+    `skipped_layers` counts the last layers left out; `is_normed`: the final layer norm is applied to the output of the
+    layer before them. SD applies it, SDXL does not (Podell et al. 2023, section 2.1; diffusers' pipelines).
     """
 
     encoder: Any
@@ -35,11 +35,11 @@ class TextTower:
     is_normed: bool
 
     def num_chunks(self, prompts: Sequence[str]) -> int:
-        """Return how many chunks of 77 the longest of the prompts needs."""
+        """Return the number of 77-token chunks that the longest prompt needs."""
         return max(len(self.tokenizer.chunks(p)) for p in prompts)
 
     def encode(self, forward: Callable[..., Any], prompts: Sequence[str], *, num_chunks: int) -> TextStates:
-        """Return the states of prompts, shorter ones filled up with empty chunks; pooled is that of the first chunk.
+        """Return the states of prompts, shorter ones padded with empty chunks; pooled is that of the first chunk.
 
         `forward` is the (checkpointed) forward pass of the encoder.
         """
@@ -63,10 +63,10 @@ class TextTower:
         )
 
     def reaches(self, name: str) -> bool:
-        """Return whether a loss on what this tower gives can reach the module of this dotted name in the encoder.
+        """Return whether a loss on this tower's output can reach the module of this dotted name in the encoder.
 
-        Everything, where the pooled state is used: it is made of the last layer. Else not the layers that are left
-        out, nor the norm and the projection behind them.
+        It reaches every layer where the pooled state is used, which comes from the last layer. Otherwise it does not
+        reach the skipped layers, nor the norm and the projection after them.
         """
         if hasattr(self.encoder, "text_projection"):
             return True
@@ -77,7 +77,7 @@ class TextTower:
         return self.is_normed or "final_layer_norm" not in steps
 
     def identity(self) -> str:
-        """Return what, beside the encoder's weights, decides how a prompt is encoded."""
+        """Return everything but the encoder's weights that affects how a prompt is encoded."""
         return f"{self.tokenizer.identity()}|skip{self.skipped_layers}"
 
     @property

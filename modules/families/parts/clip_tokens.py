@@ -1,7 +1,7 @@
 """Prompts to CLIP token ids, in chunks of 75 between a start and an end token. Torch-free.
 
-Prompts longer than CLIP's 77 tokens are cut into chunks, each encoded on its own, and their states stand one after
-the other; this is what A1111, Forge and kohya's trainers do, so what is learned here means the same there.
+Prompts longer than CLIP's 77 tokens are split into chunks. Each chunk is encoded on its own, and the states are
+concatenated, as in A1111, Forge and kohya's trainers, so that prompts have the same meaning there.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tokenizers import Tokenizer
 from modules.families.parts.clip_vocabulary import END_TOKEN, START_TOKEN, build_clip_tokenizer
 
 CHUNK_TOKENS = 75
-OPEN_CLIP_PAD = "!"  # id 0: OpenCLIP fills its texts up with zeros
+OPEN_CLIP_PAD = "!"  # id 0: OpenCLIP pads with zeros
 
 
 @dataclass(frozen=True)
 class ClipTokenizer:
-    """A CLIP tokenizer with the ids it frames and fills chunks with."""
+    """A CLIP tokenizer with the ids of its start, end and padding tokens."""
 
     tokenizer: Tokenizer
     start_id: int
@@ -34,25 +34,25 @@ class ClipTokenizer:
         """Return the prompt's token ids in chunks of 77: start, up to 75 tokens, end, padding. At least one chunk."""
         ids = self._ids(prompt)
         pieces = [ids[i : i + CHUNK_TOKENS] for i in range(0, len(ids), CHUNK_TOKENS)] or [[]]
-        return [self._framed(piece) for piece in pieces]
+        return [self._with_start_and_end(piece) for piece in pieces]
 
     def count(self, prompt: str) -> int:
-        """Return how many tokens a prompt has, without start, end and padding."""
+        """Return the number of tokens of a prompt, without start, end and padding."""
         return len(self._ids(prompt))
 
     def identity(self) -> str:
-        """Return a fingerprint of everything that decides the ids of a prompt."""
+        """Return a fingerprint of everything that affects the ids of a prompt."""
         return _identity(self)
 
     def _ids(self, prompt: str) -> list[int]:
         return list(self.tokenizer.encode(prompt, add_special_tokens=False).ids)
 
-    def _framed(self, piece: list[int]) -> list[int]:
+    def _with_start_and_end(self, piece: list[int]) -> list[int]:
         return [self.start_id, *piece, self.end_id, *[self.pad_id] * (CHUNK_TOKENS - len(piece))]
 
 
 def load_clip_tokenizer(folder: Path | None, *, usual_pad: str = END_TOKEN) -> ClipTokenizer:
-    """Return the tokenizer of a model's tokenizer folder, or the shipped one where there is no such folder.
+    """Return the tokenizer of a model's tokenizer folder, or the bundled one where there is no such folder.
 
     The padding token is the folder's own, or `usual_pad` where it names none: the end token for OpenAI's CLIP, "!" for
     OpenCLIP's (SD 2.x and SDXL's second encoder).
@@ -67,11 +67,11 @@ def load_clip_tokenizer(folder: Path | None, *, usual_pad: str = END_TOKEN) -> C
     return ClipTokenizer(tokenizer, start_id, end_id, end_id if pad_id is None else pad_id)
 
 
-# To build one takes a tenth of a second, and each check of a config and each model that is loaded wants one or two.
-# The texts of its files are the key, so a file that changes is read anew; nobody changes what is handed out.
+# Building a tokenizer takes a tenth of a second, and each check of a config and each loaded model needs one or two.
+# The key is the text of its files, so a changed file is read again; callers do not modify the returned tokenizer.
 @lru_cache(maxsize=4)
 def _built(vocabulary_json: str | None, merges_text: str | None) -> Tokenizer:
-    """Return the tokenizer of a vocabulary and merges as the files have them, or the shipped one."""
+    """Return the tokenizer for the contents of a vocabulary and a merges file, or the bundled one."""
     if vocabulary_json is None or merges_text is None:
         return build_clip_tokenizer()
     try:
@@ -96,10 +96,10 @@ def _read(folder: Path) -> tuple[str | None, str | None]:
 
 
 def _pad_token(folder: Path) -> str | None:
-    """Return the padding token a folder names, out of the file that transformers listens to.
+    """Return the padding token of a folder, from the same file that transformers uses.
 
-    Folders older than its `added_tokens_decoder` say it in special_tokens_map.json, and SD 2's says something else in
-    tokenizer_config.json.
+    Folders older than its `added_tokens_decoder` have it in special_tokens_map.json; SD 2's tokenizer_config.json has a
+    different one.
     """
     config, special = (_settings(folder / f"{name}.json") for name in ("tokenizer_config", "special_tokens_map"))
     for settings in (config, special) if "added_tokens_decoder" in config else (special, config):

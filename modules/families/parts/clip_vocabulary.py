@@ -1,7 +1,7 @@
-"""The CLIP tokenizer from the vocabulary that ships with the program: no network, no torch, no transformers.
+"""The CLIP tokenizer from the bundled vocabulary: no network, no torch, no transformers.
 
-The window counts tokens with it, and the families fall back to it where a model's folder brings no tokenizer.
-The merges lie in `vocabulary/clip_merges.txt.gz` beside this file (OpenAI CLIP, MIT; see the README there).
+The window counts tokens with it, and the families use it where a model's folder has no tokenizer. The merges are in
+`vocabulary/clip_merges.txt.gz` beside this file (OpenAI CLIP, MIT; see the README there).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _WORDS = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\
 def clip_merges() -> list[tuple[str, str]]:
     """Return CLIP's 48,894 byte-pair merges, best rank first.
 
-    Raises ValueError when the shipped file is not the one whose sha256 is written here: ids of a damaged
-    vocabulary would train a model on the wrong words without any sign of it.
+    Raises ValueError when the sha256 of the bundled file is not the expected one: a damaged vocabulary would silently
+    train a model on the wrong tokens.
     """
     return list(_read_merges(_MERGES_FILE))
 
@@ -38,7 +38,7 @@ def clip_merges() -> list[tuple[str, str]]:
 def clip_vocabulary() -> dict[str, int]:
     """Return CLIP's 49,408 tokens and their ids: bytes, bytes that end a word, merges, start and end.
 
-    Raises ValueError when the shipped file is damaged, as `clip_merges` does.
+    Raises ValueError when the bundled file is damaged, as `clip_merges` does.
     """
     symbols = _byte_symbols()
     tokens = [*symbols, *(symbol + _END_OF_WORD for symbol in symbols)]
@@ -52,9 +52,9 @@ def build_clip_tokenizer(
 ) -> Tokenizer:
     """Return a tokenizer whose ids equal those of transformers' CLIPTokenizer, start and end token included.
 
-    It uses the shipped vocabulary and merges unless a model brings its own. It neither pads nor cuts: the caller
-    decides about lengths. Decoding leaves the `</w>` marks in, as the library's own decoder does. Raises
-    ValueError when the shipped file is damaged, as `clip_merges` does.
+    It uses the bundled vocabulary and merges unless a model has its own. It neither pads nor truncates; that is the
+    caller's task. Decoding leaves the `</w>` marks in, as the library's own decoder does. Raises
+    ValueError when the bundled file is damaged, as `clip_merges` does.
     """
     vocabulary = vocabulary or clip_vocabulary()
     model = BPE(
@@ -93,7 +93,7 @@ def _read_merges(path: Path) -> tuple[tuple[str, str], ...]:
     if sha256 != _MERGES_SHA256:
         raise ValueError(
             f"The CLIP vocabulary {path.name} is damaged: its sha256 is {sha256}, expected {_MERGES_SHA256}. "
-            "Restore the file from the program's own source."
+            "Restore the file from the program's source."
         )
     merges = []
     for line in gzip.decompress(packed).decode("utf-8").rstrip("\n").split("\n"):

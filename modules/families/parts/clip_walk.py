@@ -1,4 +1,4 @@
-"""The pass through a CLIP text encoder (Radford et al. 2021), as transformers computes it."""
+"""The memory walk of a CLIP text encoder (Radford et al. 2021), as transformers computes it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Config = Mapping[str, Any]
 
 
 def clip_pass(walk: Walk, config: Config, *, prompts: int, has_projection: bool) -> Array:
-    """Return the states of chunks of tokens (N, 77, D); the projection of the pooled one runs beside."""
+    """Return the states of chunks of tokens (N, 77, D); includes the projection of the pooled state."""
     return walk.whole(lambda: _run(walk, config, prompts, has_projection))
 
 

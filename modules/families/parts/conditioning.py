@@ -1,4 +1,4 @@
-"""The conditioning of families whose image model attends to a sequence of text states."""
+"""The conditioning of families whose denoiser attends to a sequence of text states."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TextConditioning:
         return int(self.states_BLD.shape[0])
 
     def to(self, device: Device, dtype: torch.dtype | None = None) -> Self:
-        """Return it on a device, in a dtype where one is given."""
+        """Move it to a device, and to a dtype where one is given."""
         return type(self)(move(self.states_BLD, device, dtype=dtype))
 
     def select(self, indices: Sequence[int]) -> Self:
@@ -34,12 +34,12 @@ class TextConditioning:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> Self:
-        """Return what `tensors` gave. Raises KeyError where it is incomplete."""
+        """Return the conditioning from its `tensors`. Raises KeyError where one is missing."""
         return cls(tensors["states"])
 
     @classmethod
     def join(cls, parts: Sequence[Self], empty: Self) -> Self:
-        """Return all of them as one; shorter ones are filled up with whole chunks of the empty prompt's states."""
+        """Join conditionings into one; shorter ones are padded with whole chunks of the empty prompt's states."""
         longest = max(p.states_BLD.shape[1] for p in parts)
         return cls(torch.cat([_lengthened(p.states_BLD, longest, empty.states_BLD) for p in parts]))
 

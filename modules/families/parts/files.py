@@ -1,6 +1,6 @@
-"""What is read of a model before a family is made of it, whatever form its files have.
+"""The record of a model read from its files, independent of their form.
 
-A family's `load` reads; its `assemble` makes the family. A reader of another form gives the same record.
+A family's `load` reads it; its `assemble` builds the family from it. Readers of all forms return this record.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from modules.system.errors import DarkroomError
 
 @dataclass(frozen=True, eq=False)
 class ModelFiles:
-    """A model as it was read: its parts on the processor, frozen, its scheduler's config, its tokenizers' folders.
+    """A model as read: its parts on the CPU, frozen, its scheduler's config, its tokenizers' folders.
 
-    `name` is what the user calls it. A part whose tokenizer has no folder gets the shipped one.
+    `name` is the user's name for the model. A part without a tokenizer folder uses the bundled tokenizer.
     """
 
     name: str
@@ -42,9 +42,9 @@ class ModelFiles:
 
 
 def read_folder(folder: Path, name: str, spec: FamilySpec, dtypes: Mapping[str, torch.dtype]) -> ModelFiles:
-    """Return a model of diffusers' folder layout, each part in its dtype, or float32 where none is named.
+    """Return a model in diffusers' folder layout, each part in its dtype from `dtypes` (default float32).
 
-    `name` is what the user calls it. Raises DarkroomError with a sentence for whatever is missing.
+    `name` is the user's name for the model. Raises DarkroomError where a file is missing.
     """
     return ModelFiles(
         name=name,
@@ -58,11 +58,11 @@ def read_folder(folder: Path, name: str, spec: FamilySpec, dtypes: Mapping[str, 
 
 
 def require_plain_unet(files: ModelFiles, spec: FamilySpec) -> None:
-    """Raise DarkroomError where the UNet takes more than noisy latents: a mask, an image, a depth map."""
+    """Raise DarkroomError where the UNet needs more inputs than noisy latents: a mask, an image, a depth map."""
     channels = int(files.parts["unet"].config.in_channels)
     if channels != spec.latent_channels:
         raise DarkroomError(
-            f"The UNet of {files.name} takes {channels} channels instead of {spec.latent_channels}: it is an "
+            f"The UNet of {files.name} has {channels} input channels instead of {spec.latent_channels}: it is an "
             "inpainting, editing or depth model, which is not supported yet.",
-            advice="Choose the plain text-to-image model.",
+            advice="Choose the text-to-image base model.",
         )

@@ -1,7 +1,7 @@
-"""A model in diffusers' folder layout as tensors to be, and writing one: streamed, whole, loadable by stock diffusers.
+"""Reads a model in diffusers' folder layout as lazy tensors, and writes one, streamed, that diffusers loads.
 
-Beside the weights of each part stand its config, the scheduler's, the tokenizers (CLIP's own where the model brings
-none) and the index that names the classes.
+A folder contains the weights and config of each part, the scheduler's config, the tokenizers (CLIP's own where the
+model has none) and the index that names the classes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _WEIGHTS = {"diffusers": "diffusion_pytorch_model", "transformers": "model"}
 
 
 def parts_in(folder: Path, traits: CheckpointTraits) -> tuple[str, ...]:
-    """Return the parts of a folder's model that have weights: those of the published model, or of its family."""
+    """Return the parts with weights of a folder's model: those of the published model, else of its family."""
     record = published(traits.model)
     parts = tuple(p.name for p in FAMILIES[record.family].parts)
     shipped = record.shipped_configs()
@@ -41,7 +41,7 @@ def parts_in(folder: Path, traits: CheckpointTraits) -> tuple[str, ...]:
 
 
 def folder_states(folder: Path, parts: tuple[str, ...]) -> dict[str, dict[str, LazyTensor]]:
-    """Return the tensors of a folder's parts, to be read when asked for, with the names that files have.
+    """Return the lazy tensors of a folder's parts, under the names used in files.
 
     Raises DarkroomError where a part has no safetensors file, or a broken one.
     """
@@ -64,9 +64,9 @@ def write_folder(
     tokenizers_from: Path | None = None,
     on_written: OnWritten | None = None,
 ) -> None:
-    """Write a model as a diffusers folder. `tokenizers_from` is a folder whose tokenizers are taken over.
+    """Write a model as a diffusers folder. `tokenizers_from` is a folder whose tokenizers are copied.
 
-    Raises DarkroomError, and leaves what was there, where a tensor is missing, unknown or not finite.
+    Raises DarkroomError where a tensor is missing, unknown or not finite; an existing folder is left unchanged then.
     """
     record = published(traits.model)
     known = layouts(traits.model, configs)
@@ -81,9 +81,9 @@ def write_folder(
             state = named[part.name]
             before, size = done, sum(t.num_bytes for t in state.values())
 
-            def report(written: int, all_of_it: int, before: int = before, size: int = size) -> None:
+            def report(written: int, part_bytes: int, before: int = before, size: int = size) -> None:
                 if on_written is not None:
-                    on_written(before + round(size * written / max(all_of_it, 1)), total)
+                    on_written(before + round(size * written / max(part_bytes, 1)), total)
 
             (folder / part.name).mkdir()
             file = folder / part.name / f"{_WEIGHTS[part.library]}.safetensors"
@@ -98,24 +98,24 @@ def write_folder(
 
 
 def traits_of(kind: FileKind) -> CheckpointTraits:
-    """Return what a recognised model is, as the writers want it. Raises DarkroomError for what cannot be converted."""
+    """Return the writers' description of an identified model. Raises DarkroomError where it cannot be converted."""
     if not kind.is_model:
-        raise DarkroomError(f"This is no whole model of a family this program knows. {kind.sentence}")
+        raise DarkroomError(f"This is not a whole model of a supported family. {kind.sentence}")
     if kind.prediction == "edm":
-        raise DarkroomError(f"Models of the EDM kind are not converted. {kind.sentence}")
+        raise DarkroomError(f"EDM models cannot be converted. {kind.sentence}")
     return CheckpointTraits(kind.model, kind.prediction or "epsilon", kind.zero_snr, kind.variant)
 
 
 def _part_tensors(folder: Path) -> dict[str, LazyTensor]:
-    """Return a part's tensors: of one file or of several with an index, the plain ones before variants."""
+    """Return a part's tensors, from one file or from several with an index; files without a variant come first."""
     stem = next((n for n in _WEIGHTS.values() if any(folder.glob(f"{n}*.safetensors"))), "")
     plain = folder / f"{stem}.safetensors"
     files = [plain] if plain.is_file() else sorted(folder.glob(f"{stem}-*-of-*.safetensors"))
     files = files or sorted(folder.glob(f"{stem}.*.safetensors"))[:1]
     if not files:
         raise DarkroomError(
-            f"The {folder.name} of the model in {folder.parent} has no weights as .safetensors.",
-            advice="Download the model again, with its safetensors files.",
+            f"The {folder.name} of the model in {folder.parent} has no .safetensors weights.",
+            advice="Download the model again with its .safetensors files.",
         )
     tensors: dict[str, LazyTensor] = {}
     for file in files:

@@ -1,4 +1,4 @@
-"""The forward pass of each part of a model, plain at first, checkpointed once a run has said how to save memory."""
+"""The forward pass of each part of a model: plain at first, checkpointed after `set_memory`."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ BLOCK_TYPES: BlockTypes = {
     "text_encoder": (CLIPEncoderLayer,),
     "vae": (ResnetBlock2D, Attention),
 }
-# A VAE's two ways are never run as one. The way to latents needs no gradient.
+# A VAE's encoder and decoder never run as one pass. Encoding needs no gradient.
 _ENTRIES: Mapping[Role, str] = {"denoiser": "forward", "text_encoder": "forward", "vae": "decode"}
 
 
 class Forwards:
-    """Gives the callable that runs a part."""
+    """Provides the callable that runs each part."""
 
     def __init__(self, block_types: BlockTypes = BLOCK_TYPES) -> None:
-        """`block_types` are the modules that are checkpointed one by one, by the role of their part."""
+        """`block_types` are the module classes that are checkpointed one by one, by the role of their part."""
         self._block_types = block_types
         self._checkpointed: dict[str, Callable[..., Any]] = {}
 
     def set_memory(
         self, parts: Mapping[str, Part], memory: Mapping[str, PartMemory], *, train_device: Device, temp_device: Device
     ) -> None:
-        """Set up the checkpointed forward of every part; what is not named is run plainly."""
+        """Set up the checkpointed forward of the parts in `memory`; other parts run without checkpointing."""
         for name, part in parts.items():
             wanted = memory.get(name, PartMemory())
             self._checkpointed[name] = create_checkpointed_forward(
@@ -54,5 +54,5 @@ class Forwards:
             )
 
     def of(self, name: str, module: nn.Module) -> Callable[..., Any]:
-        """Return what runs a part."""
+        """Return the callable that runs a part."""
         return self._checkpointed.get(name, module)

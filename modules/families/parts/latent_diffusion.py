@@ -1,7 +1,7 @@
-"""What the Stable Diffusion models have in common: a UNet that denoises a VAE's latents, conditioned by CLIP.
+"""The shared base of the Stable Diffusion models: a UNet that denoises a VAE's latents, conditioned by CLIP.
 
-Rombach et al. 2022, "High-Resolution Image Synthesis with Latent Diffusion Models". A family built on it says how
-prompts become conditioning and how the UNet is given it.
+Rombach et al. 2022, "High-Resolution Image Synthesis with Latent Diffusion Models". A family built on it defines how
+prompts are encoded and how the UNet receives the conditioning.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class LatentDiffusion:
 
     @property
     def parts(self) -> Mapping[str, Part]:
-        """The parts by name. A denoising loss reaches the UNet, the text layers in use, nothing of the VAE.
+        """The parts by name. A denoising loss reaches the UNet and the text layers in use, but not the VAE.
 
-        The exception in the UNet is the guidance embedding of distilled models, which is never given.
+        The exception in the UNet is the guidance embedding of distilled models, which is never used.
         """
         modules = {"unet": self.unet, "vae": self.vae, **{n: t.encoder for n, t in self.towers.items()}}
         reach: dict[str, Callable[[str], bool]] = {
@@ -61,27 +61,27 @@ class LatentDiffusion:
         return vae.decode_latents(self._forwards.of("vae", self.vae.decode), self.vae, latents_BCHW)
 
     def scheduler_config(self) -> Mapping[str, Any]:
-        """Return the scheduler's config as the model's folder has it."""
+        """Return the scheduler's config from the model's files."""
         return self.scheduler
 
     def image_identity(self) -> str:
-        """Return what decides how an image is encoded, beside the weights."""
+        """Return everything but the weights that affects how an image is encoded."""
         return f"mean*{float(self.vae.config.scaling_factor)!r}"
 
     def text_identity(self) -> str:
-        """Return what decides how a prompt is encoded, beside the weights."""
+        """Return everything but the weights that affects how a prompt is encoded."""
         return "|".join(tower.identity() for tower in self.towers.values())
 
     def count_tokens(self, prompt: str) -> int:
-        """Return how many tokens a prompt has, without start and end."""
+        """Return the number of tokens of a prompt, without start and end."""
         return next(iter(self.towers.values())).tokenizer.count(prompt)
 
     def _unet_dtype(self) -> torch.dtype:
-        """Return the dtype the UNet takes its inputs in: that of its weights, as a rule.
+        """Return the dtype of the UNet's inputs: normally that of its weights.
 
-        Autocast to the other 16-bit format refuses to concatenate what is in the weights' own; inputs are in its
-        format then. `unet.dtype` is the weights' too, but looks through all modules each time: 44 ms a step for SDXL
-        with a LoRA.
+        Under autocast to the other 16-bit dtype, tensors in the weights' dtype cannot be concatenated, so inputs use
+        autocast's dtype then. `unet.dtype` also returns the weights' dtype but searches all modules each time: 44 ms
+        per step for SDXL with a LoRA.
         """
         weight: torch.Tensor = next(self.unet.parameters())
         if weight.dtype.itemsize == 2 and torch.is_autocast_enabled(weight.device.type):

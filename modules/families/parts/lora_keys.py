@@ -1,4 +1,4 @@
-"""What the layers of a loaded model are called in LoRA files, and whose model a file is said to be of."""
+"""The names of a loaded model's layers in LoRA files, and the model that a file's metadata names."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from modules.families.spec import LoraNaming
 
 
 def naming_of(model: str, parts: Mapping[str, Any], *, prediction: str, version: str = "") -> LoraNaming:
-    """Return the names of a loaded model's layers; `model` is the published one that it is.
+    """Return the names of a loaded model's layers; `model` is its published model.
 
-    `version` stands for kohya's where the published one does not tell all. Kohya's names hang on the UNet's config, for
-    the original layout counts its blocks through.
+    `version` overrides the published model's kohya version. Kohya's names depend on the UNet's config, since the
+    original layout numbers its blocks consecutively.
     """
     record = published(model)
     configs = {name: _config(module) for name, module in parts.items()}

@@ -1,7 +1,7 @@
-"""What the layers of a UNet and of CLIP text encoders are called in LoRA files.
+"""The names of the layers of a UNet and of CLIP text encoders in LoRA files.
 
 kohya form: a prefix per part and the path with underscores; the UNet's path is diffusers' or the original ("SGM") one,
-as kohya's trainers write it for the model. Text layers carry "text_model". Torch-free.
+as kohya's trainers write it for the model. Names of text layers contain "text_model". Torch-free.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Places = dict[str, tuple[str, str]]
 
 
 def unet_clip_lora(text_prefixes: Mapping[str, str], *, writes_sgm: bool) -> LoraNames:
-    """Return the names of a model of a UNet and CLIP encoders; `text_prefixes` are kohya's, by part.
+    """Return the names of a model with a UNet and CLIP encoders; `text_prefixes` are kohya's, by part.
 
-    Both namings of the UNet are known and read. Text layers are read without "text_model", too, as diffusers' exporter
+    Both namings of the UNet can be read. Text layers can also be read without "text_model", as diffusers' exporter
     writes them under transformers 5.6 and later.
     """
 
@@ -55,7 +55,7 @@ def layer_names(configs: Configs, text_prefixes: Mapping[str, str], *, sgm: bool
 
 
 def kohya_naming(model: str, configs: Configs) -> Callable[[str, str], str]:
-    """Return the function that names a layer, by part and diffusers path, as kohya files of this model do."""
+    """Return a function from part and diffusers path to the layer's name in kohya files of this model."""
     names = {place: name for name, place in published(model).lora.written(configs).items()}
     return lambda part, path: names[part, file_path(part, path)]
 
@@ -66,7 +66,7 @@ def peft_name(part: str, path: str) -> str:
 
 
 def file_path(part: str, path: str) -> str:
-    """Return a layer's path as files have it: text layers with "text_model.", whatever transformers calls it."""
+    """Return a layer's path in files: text layers with "text_model.", whatever transformers calls them."""
     if part.startswith("text_encoder") and not path.startswith(TEXT_PREFIX):
         return f"{TEXT_PREFIX}{path}"
     return path

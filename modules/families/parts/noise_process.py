@@ -1,4 +1,4 @@
-"""The noise process a model was trained with, as its diffusers scheduler config tells it."""
+"""The noise process a model was trained with, from its diffusers scheduler config."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from modules.system.errors import DarkroomError
 
 
 def scheduler_with(scheduler: Mapping[str, Any], *, prediction: str, zero_terminal_snr: str) -> Mapping[str, Any]:
-    """Return a scheduler config with what the user says of the model in place of what it says of itself.
+    """Return a scheduler config with the user's prediction type and zero terminal SNR in place of the model's own.
 
-    `prediction` is "auto", "epsilon" or "v_prediction", `zero_terminal_snr` is "auto", "on" or "off"; automatic leaves
-    what is there. Training, samples and whatever is saved all follow the config that is returned.
+    `prediction` is "auto", "epsilon" or "v_prediction", `zero_terminal_snr` is "auto", "on" or "off"; "auto" keeps the
+    model's value. Training, samples and saved models all use the returned config.
     """
     said: dict[str, Any] = {}
     if prediction != "auto":
@@ -27,21 +27,20 @@ def scheduler_with(scheduler: Mapping[str, Any], *, prediction: str, zero_termin
 def process_of(scheduler: Mapping[str, Any], *, name: str) -> DDPMProcess:
     """Return the forward process of a scheduler config; `name` is the model's, for messages.
 
-    Raises DarkroomError for a prediction that is not known, and for epsilon at zero terminal SNR: where nothing is left
-    of the image, the noise is the input itself and nothing can be learned from naming it (Lin et al. 2023, section
-    3.1).
+    Raises DarkroomError for an unknown prediction type, and for epsilon at zero terminal SNR: at the last timestep the
+    input is the noise itself, so predicting it is trivial (Lin et al. 2023, section 3.1).
     """
     prediction = scheduler.get("prediction_type", "epsilon")
     if prediction not in ("epsilon", "v_prediction"):
         raise DarkroomError(
-            f"{name} predicts {prediction!r}; only models that predict epsilon or v_prediction can be trained.",
+            f"{name} has the prediction type {prediction!r}; only epsilon and v_prediction are supported.",
             advice="Choose another model, or correct prediction_type in its scheduler_config.json.",
         )
     is_zero_snr = bool(scheduler.get("rescale_betas_zero_snr", False))
     if is_zero_snr and prediction == "epsilon":
         raise DarkroomError(
-            f"{name} is to predict epsilon with zero terminal SNR, which cannot be learned: the last step is noise.",
-            advice="Set what the model predicts to v-prediction, or zero terminal SNR to off.",
+            f"{name} predicts epsilon with zero terminal SNR, which cannot be trained: its last timestep is noise.",
+            advice="Set the prediction type to v-prediction, or turn zero terminal SNR off.",
         )
     abar_T = cumulative_alphas(
         num_timesteps=int(scheduler.get("num_train_timesteps", 1000)),

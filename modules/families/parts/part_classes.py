@@ -1,4 +1,4 @@
-"""The classes of the parts that families share, as "module:Class". Torch-free: they are imported when one is loaded."""
+"""The classes of the parts that families share, as "module:Class". Torch-free: they are imported on loading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a model in whatever form its files have: a diffusers folder, a repository, a file in the original layout."""
+"""Reads a model from any form: a diffusers folder, a repository, a file in the original layout."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def read_model(
     hub: HubAccess | None = None,
     on_bytes: OnBytes | None = None,
 ) -> ModelFiles:
-    """Return the parts of a model, each in its dtype, or float32 where none is named.
+    """Return the parts of a model, each in its dtype from `dtypes` (default float32).
 
-    `vae_file` names a file whose VAE takes the place of the model's own, where it has one. `hub` holds the token for a
-    download, which `on_bytes(done, total)` follows. Raises DarkroomError with a sentence for whatever is missing, or is
-    no model of the family.
+    `vae_file` names a file whose VAE replaces the model's own, where it has one. `hub` has the token for a download,
+    and `on_bytes(done, total)` reports its progress. Raises DarkroomError where a file is missing or the model is not
+    of the family.
     """
     path = from_root(base_model)
     if base_model and path.is_file():
@@ -58,16 +58,16 @@ def read_model(
 
 
 def read_single_file(path: Path, name: str, spec: FamilySpec, dtypes: Mapping[str, torch.dtype]) -> ModelFiles:
-    """Return the parts of a .safetensors or .ckpt file in the original layout; `name` is what the user calls it.
+    """Return the parts of a .safetensors or .ckpt file in the original layout; `name` is the user's name for it.
 
-    Offline: the configs and the vocabulary ship with the program. Raises DarkroomError with a sentence that says what
-    the file is, where it is no whole model of the family.
+    Needs no network: the configs and the vocabulary are bundled. Raises DarkroomError, with a description of the file,
+    where it is not a whole model of the family.
     """
     kind = identify(path)
     if not kind.is_model:
-        raise DarkroomError(f"{name} is no whole model. {kind.sentence}", advice="Choose a checkpoint.")
+        raise DarkroomError(f"{name} is not a whole model. {kind.sentence}", advice="Choose a checkpoint.")
     if kind.family != spec.name:
-        raise DarkroomError(f"{name} is not {spec.label}. {kind.sentence}", advice="Choose the family it is of.")
+        raise DarkroomError(f"{name} is not {spec.label}. {kind.sentence}", advice="Choose the model's family.")
     checkpoint = open_checkpoint(path, kind)
     parts = {
         p.name: load_part(checkpoint, p.name, imported(p.model_class), dtypes.get(p.name, torch.float32))

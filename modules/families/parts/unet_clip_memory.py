@@ -1,4 +1,4 @@
-"""The memory walk of models made of a UNet and CLIP text encoders, on latents or on pixels. Torch-free."""
+"""The memory walk of models with a UNet and CLIP text encoders, on latents or on pixels. Torch-free."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ CHUNK_TOKENS = 77
 UNET_BLOCKS = re.compile(r".*\b(transformer_blocks|resnets)\.\d+\.")
 CLIP_BLOCKS = re.compile(r".*\blayers\.\d+\.")
 VAE_BLOCKS = re.compile(r".*\b(attentions|resnets)\.\d+\.")
-"""How the names of the blocks begin that are checkpointed, and that wait (`forwards.py`)."""
+"""The name prefixes of the blocks that are checkpointed and offloaded (`forwards.py`)."""
 
 
 def clip_text(walk: Walk, part: str, config: PartConfig, *, chunks: int) -> Array:
-    """Walk through a CLIP encoder that gives no pooled state."""
+    """Walk through a CLIP encoder without a pooled state."""
     return clip_pass(walk, config, prompts=chunks, has_projection=False)
 
 
@@ -30,7 +30,7 @@ def unet_denoiser(latent_factor: int) -> DenoiserPass:
         walk: Walk, config: PartConfig, *, batch: int, width_px: int, height_px: int, text: Array | None
     ) -> Array:
         states = None
-        if text is not None:  # the states of all encoders stand side by side
+        if text is not None:  # the states of all encoders are concatenated
             states = replace(
                 walk.new((batch, CHUNK_TOKENS, int(config["cross_attention_dim"]))), needs_grad=text.needs_grad
             )
@@ -41,12 +41,12 @@ def unet_denoiser(latent_factor: int) -> DenoiserPass:
 
 
 def text_size(configs: Configs) -> TextSize:
-    """Return the size of a chunk's states: as wide as the UNet reads them, and the pooled one of a second encoder."""
+    """Return the size of a chunk's states: the width that the UNet reads, and the pooled width of a second encoder."""
     pooled = configs.get("text_encoder_2", {}).get("projection_dim", 0)
     return TextSize(CHUNK_TOKENS, int(configs["unet"]["cross_attention_dim"]), int(pooled))
 
 
 def last_layers(config: PartConfig, skipped: int) -> tuple[str, ...]:
-    """Return the layers of an encoder that are left out, which no gradient reaches."""
+    """Return the skipped layers of an encoder, which no gradient reaches."""
     num_layers = int(str(config["num_hidden_layers"]))
     return tuple(f"encoder.layers.{i}." for i in range(num_layers - skipped, num_layers))

@@ -1,4 +1,4 @@
-"""The pass through a `UNet2DConditionModel` of SD and SDXL (Rombach et al. 2022), as diffusers computes it."""
+"""The memory walk of a `UNet2DConditionModel` of SD and SDXL (Rombach et al. 2022), as diffusers computes it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Config = Mapping[str, Any]
 def unet_pass(
     walk: Walk, config: Config, *, batch: int, latents: tuple[int, int], tokens: int, text: Array | None
 ) -> Array:
-    """Return the output for noisy latents of a height and width; `text` are the states, fresh ones where None."""
+    """Return the output for noisy latents of a height and width; `text` are the states, new arrays where None."""
     width, height = latents[1], latents[0]
     noisy = walk.new((batch, int(config["in_channels"]), height, width))
     states = text or walk.new((batch, tokens, int(config["cross_attention_dim"])))
@@ -22,7 +22,7 @@ def unet_pass(
 
 
 class _Unet:
-    """One pass; `states` and the embedding of time are the same for every block."""
+    """One pass; `states` and the time embedding are the same for every block."""
 
     def __init__(self, walk: Walk, config: Config) -> None:
         self.walk, self.config = walk, config
@@ -31,7 +31,7 @@ class _Unet:
         self.time: Array
 
     def run(self, noisy: Array, states: Array) -> Array:
-        """Return the prediction for noisy latents BCHW and text states BLC, having recorded what the pass takes."""
+        """Return the prediction for noisy latents BCHW and text states BLC, and record the memory of the pass."""
         walk, first = self.walk, self.channels[0]
         self.states = states
         self.time = self._embedding(noisy.shape[0])
@@ -53,8 +53,8 @@ class _Unet:
         time = self._two_layers("time_embedding", walk.new((batch, self.channels[0])), wide)
         if config.get("addition_embed_type") != "text_time":
             return time
-        told = walk.new((batch, int(config["projection_class_embeddings_input_dim"])))
-        return walk.add(time, self._two_layers("add_embedding", told, wide))
+        embedding = walk.new((batch, int(config["projection_class_embeddings_input_dim"])))
+        return walk.add(time, self._two_layers("add_embedding", embedding, wide))
 
     def _two_layers(self, path: str, x: Array, width: int) -> Array:
         walk = self.walk
@@ -129,11 +129,11 @@ class _Unet:
 
 
 def resnet(walk: Walk, path: str, x: Array, width: int, *, time: Array | None = None) -> Array:
-    """A residual block (`ResnetBlock2D`), told of the time where there is one."""
+    """A residual block (`ResnetBlock2D`), with a time embedding where there is one."""
     inside = walk.conv(f"{path}.conv1", walk.activation(walk.group_norm(f"{path}.norm1", x)), width)
     if time is not None:
-        told = walk.linear(f"{path}.time_emb_proj", walk.activation(time), width)
-        inside = walk.add(inside, told)
+        embedding = walk.linear(f"{path}.time_emb_proj", walk.activation(time), width)
+        inside = walk.add(inside, embedding)
     inside = walk.activation(walk.group_norm(f"{path}.norm2", inside))
     inside = walk.conv(f"{path}.conv2", inside, width)
     if x.shape[1] != width:
@@ -142,6 +142,6 @@ def resnet(walk: Walk, path: str, x: Array, width: int, *, time: Array | None = 
 
 
 def per_level(config: Config, name: str, level: int) -> int:
-    """Return a setting that is one number for all levels, or one for each."""
+    """Return a level's value of a setting that is one number for all levels, or one for each."""
     value = config.get(name) or 1
     return int(value[level]) if isinstance(value, list | tuple) else int(value)

@@ -11,8 +11,8 @@ import torch
 def encode_mean(vae: Any, images_B3PP: torch.Tensor) -> torch.Tensor:
     """Return the scaled mean latents (B, C, H, W) of images in [-1, 1].
 
-    One image at a time: the last bits of a convolution depend on the batch it runs in, and latents are to be a
-    function of their image alone, whether they come from the cache or not.
+    One image at a time: the last bits of a convolution depend on the batch size, but latents must depend only on their
+    image, whether they come from the cache or not.
     """
     first = next(vae.parameters())
     latents = [vae.encode(image[None].to(first.dtype)).latent_dist.mode() for image in images_B3PP]

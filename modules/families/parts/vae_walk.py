@@ -1,4 +1,4 @@
-"""The passes through an `AutoencoderKL`, to latents and back (Rombach et al. 2022), as diffusers computes them."""
+"""The memory walks of an `AutoencoderKL`'s encoder and decoder (Rombach et al. 2022), as diffusers computes them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def encode_pass(walk: Walk, config: Config, *, width_px: int, height_px: int) ->
 
 
 def decode_pass(walk: Walk, config: Config, *, width_px: int, height_px: int, needs_grad: bool = False) -> Array:
-    """Return one image of that size, out of its latents; `needs_grad` where a gradient goes back to these."""
+    """Return one image of that size from its latents; `needs_grad` where a gradient goes back to the latents."""
     channels = [int(n) for n in reversed(config["block_out_channels"])]
     factor, latent = 2 ** (len(channels) - 1), int(config["latent_channels"])
     x = walk.new((1, latent, height_px // factor, width_px // factor), needs_grad=needs_grad)
@@ -37,7 +37,7 @@ def decode_pass(walk: Walk, config: Config, *, width_px: int, height_px: int, ne
     return _end(walk, "decoder", x, int(config["out_channels"]))
 
 
-# What goes into a level is referred to until the level is done, by diffusers' loop over the levels.
+# diffusers' loop over the levels keeps a reference to each level's input until the level is done.
 
 
 def _down(walk: Walk, config: Config, level: int, entering: Array, width: int, *, is_last: bool) -> Array:
@@ -65,7 +65,7 @@ def _middle(walk: Walk, half: str, x: Array, width: int) -> Array:
 
 
 def _attention(walk: Walk, path: str, x: Array) -> Array:
-    """One head over all places (`Attention` with a residual connection)."""
+    """One head over all positions (`Attention` with a residual connection)."""
     batch, channels, height, width = x.shape
     normed = walk.group_norm(f"{path}.group_norm", x).view(batch, height * width, channels)
     query, key, value = (walk.linear(f"{path}.to_{n}", normed, channels) for n in "qkv")

@@ -1,7 +1,4 @@
-"""What files of SD 1.x and 2.x look like: names that mark them, pipelines, key layout, what a LoRA calls their layers.
-
-Torch-free.
-"""
+"""The files of SD 1.x and 2.x: markers, pipelines, key layout, and the names of layers in LoRA files. Torch-free."""
 
 from __future__ import annotations
 
@@ -27,12 +24,12 @@ _PIPELINES = {
     "depth": "StableDiffusionDepth2ImgPipeline",
 }
 _INDEX = {"safety_checker": [None, None], "feature_extractor": [None, None]}
-_WIDTHS = {768: False, 1024: True}  # of the text states: whether it is SD 2
+_WIDTHS = {768: False, 1024: True}  # width of the text states: whether it is SD 2
 
 
 def second_prediction(header: CheckpointHeader) -> PredictionMark | None:
-    """Return what the weights of an SD 2 file tell: the step of the published 512 model (diffusers), or the spread of
-    one norm's biases (ComfyUI).
+    """Return the prediction type of an SD 2 file from its weights: by the global step of the published 512 model (as
+    diffusers does), or by the standard deviation of one norm's biases (as ComfyUI does).
     """
     if header.values.get("global_step") == _EPSILON_STEP:
         return PredictionMark("epsilon", False, "global_step")
@@ -44,14 +41,14 @@ def second_prediction(header: CheckpointHeader) -> PredictionMark | None:
 
 
 def _note(program: str, kind: FileKind) -> str:
-    """What has to be done for velocity: only ComfyUI and diffusers know the 768 model of SD 2 by itself."""
+    """Return what v-prediction needs: only ComfyUI and diffusers detect the 768 model of SD 2 by themselves."""
     if kind.prediction != "v_prediction":
         return ""
     is_published = kind.model == _SD2_V.name
     if program == "diffusers":
         snr = ", rescale_betas_zero_snr=True" if kind.zero_snr else ""
         is_known = is_published and not kind.zero_snr
-        return "" if is_known else f'give it a scheduler with prediction_type="v_prediction"{snr}'
+        return "" if is_known else f'set prediction_type="v_prediction"{snr} in its scheduler'
     if program == "ComfyUI":
         return "" if is_published else "add a ModelSamplingDiscrete node set to v_prediction"
     has_sidecar = kind.facts.get("prediction_from", "").endswith((".yaml", ".yml"))
@@ -99,8 +96,8 @@ _SD2 = PublishedModel(
         text=_SECOND,
         markers=("cond_stage_model.model.",),
         velocity_model="sd2_v",
-        is_silent=True,
-        untold=second_prediction,
+        is_ambiguous=True,
+        prediction_from_weights=second_prediction,
         sidecar=second_sidecar,
     ),
     is_v2=True,
@@ -119,7 +116,7 @@ _SD2_V = PublishedModel(
     configs=_CONFIGS / "sd2_v",
     pipelines=_PIPELINES,
     index=_INDEX,
-    single_file=SingleFile(text=_SECOND, markers=(), is_silent=True, sidecar=second_sidecar),
+    single_file=SingleFile(text=_SECOND, markers=(), is_ambiguous=True, sidecar=second_sidecar),
     is_v2=True,
     text_width=1024,
     prediction_note=_note,

@@ -1,4 +1,4 @@
-"""Stable Diffusion 1.x and 2.x, loaded: the one place that runs their parts."""
+"""A loaded Stable Diffusion 1.x or 2.x: the only code that runs their parts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from modules.families.parts.latent_diffusion import LatentDiffusion
 
 @dataclass(eq=False)
 class StableDiffusion(LatentDiffusion):
-    """A UNet, one text encoder, a VAE; see `ModelFamily` for what it offers."""
+    """A UNet, one text encoder, a VAE; implements `ModelFamily`."""
 
     def encode_prompts(self, prompts: Sequence[str]) -> TextConditioning:
         """Return the text states (B, 77 * chunks, D) of prompts."""
@@ -26,7 +26,7 @@ class StableDiffusion(LatentDiffusion):
     def with_size_conditioning(
         self, conditioning: Conditioning, size_conditionings: Sequence[SizeConditioning]
     ) -> TextConditioning:
-        """Return the conditioning as it is: SD is not told of sizes."""
+        """Return the conditioning unchanged: SD has no size conditioning."""
         return _own(conditioning)
 
     def conditioning_from(self, tensors: Mapping[str, torch.Tensor]) -> TextConditioning:
@@ -34,7 +34,7 @@ class StableDiffusion(LatentDiffusion):
         return TextConditioning.from_tensors(tensors)
 
     def join(self, conditionings: Sequence[Conditioning], empty: Conditioning) -> TextConditioning:
-        """Return one conditioning of several, filled up to the longest with the empty prompt's states."""
+        """Join several conditionings into one, padded to the longest with the empty prompt's states."""
         return TextConditioning.join([_own(c) for c in conditionings], _own(empty))
 
     def predict(self, noisy_BCHW: torch.Tensor, timesteps_B: torch.Tensor, conditioning: Conditioning) -> torch.Tensor:
@@ -49,5 +49,5 @@ class StableDiffusion(LatentDiffusion):
 
 
 def _own(conditioning: Conditioning) -> TextConditioning:
-    assert isinstance(conditioning, TextConditioning), f"a conditioning of another family: {type(conditioning)}"
+    assert isinstance(conditioning, TextConditioning), f"conditioning of another family: {type(conditioning)}"
     return conditioning

@@ -1,4 +1,4 @@
-"""Loading Stable Diffusion 1.x or 2.x from a diffusers folder, a Hugging Face repository or a single file."""
+"""Loads Stable Diffusion 1.x or 2.x from a diffusers folder, a Hugging Face repository or a single file."""
 
 from __future__ import annotations
 
@@ -34,13 +34,12 @@ def load(
     hub: HubAccess | None = None,
     on_bytes: OnBytes | None = None,
 ) -> StableDiffusion:
-    """Return the model with every part on the processor, frozen, in its own dtype (float32 where none is named).
+    """Load the model with every part on the CPU, frozen, in its dtype from `dtypes` (default float32).
 
-    There is no second text encoder for `clip_skip_2`. `prediction` and `zero_terminal_snr` say what the model may not
-    say of itself (see `scheduler_with`).
-    `vae_file` names a VAE that takes the place of the model's own; `hub` holds the token for a download, which
-    `on_bytes(done, total)` follows. Raises DarkroomError with a sentence for whatever is missing or is no Stable
-    Diffusion 1.x or 2.x.
+    `clip_skip_2` is ignored: there is no second text encoder. `prediction` and `zero_terminal_snr` override the model's
+    scheduler config (see `scheduler_with`). `vae_file` names a VAE that replaces the model's own; `hub` has the token
+    for a download, and `on_bytes(done, total)` reports its progress. Raises DarkroomError where a file is missing or
+    the model is not Stable Diffusion 1.x or 2.x.
     """
     files = read_model(
         base_model,
@@ -57,7 +56,7 @@ def load(
 
 
 def assemble(files: ModelFiles, *, clip_skip: int) -> StableDiffusion:
-    """Return the model that was read, from whatever form its files have."""
+    """Build the model from its files, which were read from any form."""
     require_plain_unet(files, SD)
     process = process_of(files.scheduler, name=files.name)
     return StableDiffusion(

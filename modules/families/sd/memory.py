@@ -17,7 +17,7 @@ from modules.families.walks import FamilyMemory, PartConfig
 
 
 def _unreached(part: str, config: PartConfig, clip_skip: int) -> tuple[str, ...]:
-    """The encoder's layers that clip skip leaves out (`TextTower.reaches`)."""
+    """Return the encoder's layers that clip skip leaves out (`TextTower.reaches`)."""
     return last_layers(config, clip_skip) if part == "text_encoder" else ()
 
 

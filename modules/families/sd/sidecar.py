@@ -1,6 +1,6 @@
-"""The .yaml beside an SD 1 or SD 2 checkpoint that tells A1111 and Forge what it is and predicts.
+"""The .yaml beside an SD 1 or SD 2 checkpoint, from which A1111 and Forge read its architecture and prediction type.
 
-SD 1 and SD 2 files have no marker for it inside (formats.md 5.5 in short). The keys are those that LDM's
+SD 1 and SD 2 files have no marker for these (formats.md 5.5 in short). The keys are those that LDM's
 `instantiate_from_config` reads; sizes come from the parts' configs. Torch-free.
 """
 
@@ -21,7 +21,7 @@ _OPEN_CLIP: Tree = {
 
 
 def first_sidecar(configs: Configs, prediction: str) -> str:
-    """Return the sidecar of an SD 1 model: only one that predicts velocity needs it."""
+    """Return the sidecar of an SD 1 model: only v-prediction needs one."""
     return sidecar_text(configs, prediction, _CLIP) if prediction == "v_prediction" else ""
 
 

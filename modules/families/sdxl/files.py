@@ -1,8 +1,8 @@
-"""What files of SDXL look like: names that mark them, pipelines, key layout, what a LoRA calls its layers. Torch-free.
+"""The files of SDXL: markers, pipelines, key layout, and the names of layers in LoRA files. Torch-free.
 
-kohya's trainers train SDXL in the original ("SGM") layout, so its kohya files name the UNet's layers as that does
-(formats.md 5.1): `lora_unet_input_blocks_4_1_transformer_blocks_0_attn1_to_q`. Every consumer reads those names
-completely; with diffusers' names two layers cannot be told apart by diffusers itself (formats.md 5.2).
+kohya's trainers train SDXL in the original ("SGM") layout, so kohya files use its names for the UNet's layers
+(formats.md 5.1): `lora_unet_input_blocks_4_1_transformer_blocks_0_attn1_to_q`. Every program reads those names
+completely; with diffusers' names, diffusers itself confuses two layers (formats.md 5.2).
 """
 
 from __future__ import annotations
@@ -20,13 +20,17 @@ _LORA = unet_clip_lora({"text_encoder": "lora_te1", "text_encoder_2": "lora_te2"
 
 
 def _note(program: str, kind: FileKind) -> str:
-    """What has to be done for velocity, which an empty tensor in the file marks for all but diffusers."""
+    """Return what v-prediction needs: all programs but diffusers read the marker tensor in the file."""
     if kind.prediction != "v_prediction":
         return ""
     if program == "diffusers":
         snr = ", rescale_betas_zero_snr=True" if kind.zero_snr else ""
-        return f'give it a scheduler with prediction_type="v_prediction"{snr}'
-    return "" if "v_pred" in kind.facts.get("prediction_from", "") else "has no v_pred marker: set it by hand"
+        return f'set prediction_type="v_prediction"{snr} in its scheduler'
+    return (
+        ""
+        if "v_pred" in kind.facts.get("prediction_from", "")
+        else "the file has no v_pred marker: set v-prediction yourself"
+    )
 
 
 _BASE = PublishedModel(

@@ -1,4 +1,4 @@
-"""Stable Diffusion XL, loaded: the one place that runs its parts."""
+"""A loaded Stable Diffusion XL: the only code that runs its parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from modules.families.sdxl.text import SdxlConditioning
 
 @dataclass(eq=False)
 class StableDiffusionXL(LatentDiffusion):
-    """A UNet, two text encoders, a VAE; see `ModelFamily` for what it offers."""
+    """A UNet, two text encoders, a VAE; implements `ModelFamily`."""
 
     def encode_prompts(self, prompts: Sequence[str]) -> SdxlConditioning:
         """Return text states (B, 77 * chunks, D1 + D2) and pooled states (B, E) of prompts, without sizes yet."""
@@ -39,13 +39,13 @@ class StableDiffusionXL(LatentDiffusion):
         return SdxlConditioning.from_tensors(tensors)
 
     def join(self, conditionings: Sequence[Conditioning], empty: Conditioning) -> SdxlConditioning:
-        """Return one conditioning of several, filled up to the longest with the empty prompt's states."""
+        """Join several conditionings into one, padded to the longest with the empty prompt's states."""
         return SdxlConditioning.join([_own(c) for c in conditionings], _own(empty))
 
     def predict(self, noisy_BCHW: torch.Tensor, timesteps_B: torch.Tensor, conditioning: Conditioning) -> torch.Tensor:
         """Return the UNet's output (B, 4, H, W)."""
         own, dtype = _own(conditioning), self._unet_dtype()
-        assert own.sizes_B6 is not None, "SDXL predicts from a framed conditioning (see `with_size_conditioning`)"
+        assert own.sizes_B6 is not None, "SDXL needs size conditioning (see `with_size_conditioning`)"
         output = self._forward("unet")(
             noisy_BCHW.to(dtype),
             timesteps_B,
@@ -58,5 +58,5 @@ class StableDiffusionXL(LatentDiffusion):
 
 
 def _own(conditioning: Conditioning) -> SdxlConditioning:
-    assert isinstance(conditioning, SdxlConditioning), f"a conditioning of another family: {type(conditioning)}"
+    assert isinstance(conditioning, SdxlConditioning), f"conditioning of another family: {type(conditioning)}"
     return conditioning

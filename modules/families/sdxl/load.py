@@ -1,4 +1,4 @@
-"""Loading Stable Diffusion XL from a diffusers folder, a Hugging Face repository or a single file."""
+"""Loads Stable Diffusion XL from a diffusers folder, a Hugging Face repository or a single file."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def load(
     hub: HubAccess | None = None,
     on_bytes: OnBytes | None = None,
 ) -> StableDiffusionXL:
-    """Return the model with every part on the processor, frozen, in its own dtype (float32 where none is named).
+    """Load the model with every part on the CPU, frozen, in its dtype from `dtypes` (default float32).
 
-    `prediction` and `zero_terminal_snr` say what the model may not say of itself (see `scheduler_with`).
-    `vae_file` names a VAE that takes the place of the model's own; `hub` holds the token for a download, which
-    `on_bytes(done, total)` follows. Raises DarkroomError with a sentence for whatever is missing or is no SDXL.
+    `prediction` and `zero_terminal_snr` override the model's scheduler config (see `scheduler_with`). `vae_file` names
+    a VAE that replaces the model's own; `hub` has the token for a download, and `on_bytes(done, total)` reports its
+    progress. Raises DarkroomError where a file is missing or the model is not SDXL.
     """
     wanted = dtypes.get("vae", torch.float32)
     careful = {**dtypes, "vae": torch.float32} if wanted == torch.float16 else dtypes
@@ -60,22 +60,22 @@ def load(
 
 
 def halve_if_safe(vae: Any, *, name: str) -> None:
-    """Put a VAE into float16 unless it overflows there, as its config says; then it stays in float32.
+    """Cast a VAE to float16, unless its config marks it as overflowing there; then it stays in float32.
 
-    SDXL's own VAE does, and gives black images; `force_upcast` is false in those that were mended.
+    SDXL's own VAE overflows and decodes black images; fixed VAEs have `force_upcast` false.
     """
     if vae.config.force_upcast:
-        logger.warning("The VAE of %s overflows in float16, as its config says; it is kept in float32.", name)
+        logger.warning("The VAE of %s overflows in float16 according to its config; it stays in float32.", name)
     else:
         vae.half()
 
 
 def assemble(files: ModelFiles, *, clip_skip: int, clip_skip_2: int | None = None) -> StableDiffusionXL:
-    """Return the model that was read, from whatever form its files have.
+    """Build the model from its files, which were read from any form.
 
-    SDXL leaves out the last layer of both encoders always; `clip_skip` counts what is left out beyond it, and
-    `clip_skip_2` the same for the second where that is to differ. The pooled state is that of the last layer, whatever
-    clip skip says. Raises DarkroomError for a variant that is not supported.
+    SDXL always skips the last layer of both encoders; `clip_skip` counts the layers skipped beyond it, `clip_skip_2`
+    those of the second encoder where they differ. The pooled state always comes from the last layer, regardless of clip
+    skip. Raises DarkroomError for a variant that is not supported.
     """
     require_plain_unet(files, SDXL)
     process = process_of(files.scheduler, name=files.name)

@@ -23,8 +23,8 @@ def _text(walk: Walk, part: str, config: PartConfig, *, chunks: int) -> Array:
 
 
 def _unreached(part: str, config: PartConfig, clip_skip: int) -> tuple[str, ...]:
-    """The first encoder's last layer and norm, always, and what clip skip leaves out beyond; the pooled state of the
-    second reaches all of it.
+    """Return the first encoder's last layer and norm, and the layers that clip skip leaves out beyond them; the pooled
+    state of the second encoder reaches all its layers.
     """
     if part != "text_encoder":
         return ()

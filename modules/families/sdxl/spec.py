@@ -1,4 +1,4 @@
-"""Stable Diffusion XL (Podell et al. 2023): two CLIP text encoders, a UNet that is told of sizes, a VAE of factor 8."""
+"""Stable Diffusion XL (Podell et al. 2023): two CLIP encoders, a UNet with size conditioning, a VAE of factor 8."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What SDXL's UNet is told: the states of two text encoders, a pooled state, and the sizes of each image."""
+"""The conditioning of SDXL's UNet: the states of two text encoders, a pooled state, and the sizes of each image."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from modules.system.devices import Device, move
 class SdxlConditioning:
     """Text states of B prompts, their pooled state (B, E), and sizes (B, 6) once the images are known.
 
-    Pooled is the second encoder's, of a prompt's first chunk. The states of both encoders stand side by side.
+    The pooled state is the second encoder's, of a prompt's first chunk. The states of both encoders are concatenated
+    along the last axis.
     """
 
     text: TextConditioning
@@ -28,7 +29,7 @@ class SdxlConditioning:
         return len(self.text)
 
     def to(self, device: Device, dtype: torch.dtype | None = None) -> Self:
-        """Return it on a device, the text in a dtype where one is given; sizes stay float32, exact to the pixel."""
+        """Move it to a device, the text to a dtype where one is given; sizes stay float32, exact to the pixel."""
         sizes_B6 = None if self.sizes_B6 is None else move(self.sizes_B6, device)
         return type(self)(self.text.to(device, dtype), move(self.pooled_BE, device, dtype=dtype), sizes_B6)
 
@@ -43,8 +44,10 @@ class SdxlConditioning:
         return {**self.text.tensors(), "pooled": self.pooled_BE}
 
     def with_size_conditioning(self, size_conditionings: Sequence[SizeConditioning]) -> Self:
-        """Return it with the sizes of the images, one frame each."""
-        assert len(size_conditionings) == len(self), f"{len(size_conditionings)} frames for {len(self)} prompts"
+        """Return it with the size conditioning of its images, one per prompt."""
+        assert len(size_conditionings) == len(self), (
+            f"{len(size_conditionings)} size conditionings for {len(self)} prompts"
+        )
         sizes_B6 = torch.tensor(
             [_sizes(f) for f in size_conditionings], dtype=torch.float32, device=self.pooled_BE.device
         )
@@ -52,18 +55,18 @@ class SdxlConditioning:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> Self:
-        """Return what `tensors` gave. Raises KeyError where it is incomplete."""
+        """Return the conditioning from its `tensors`. Raises KeyError where one is missing."""
         return cls(TextConditioning.from_tensors(tensors), tensors["pooled"])
 
     @classmethod
     def join(cls, parts: Sequence[Self], empty: Self) -> Self:
-        """Return all of them as one, without sizes; shorter ones are filled up with the empty prompt's states."""
+        """Join conditionings into one, without sizes; shorter ones are padded with the empty prompt's states."""
         text = TextConditioning.join([p.text for p in parts], empty.text)
         return cls(text, torch.cat([p.pooled_BE for p in parts]))
 
 
 def _sizes(size_conditioning: SizeConditioning) -> list[int]:
-    """Return the six numbers in the order the model was trained with: sizes and crop, height before width."""
+    """Return the six numbers in the model's training order: original size, crop, target size, height before width."""
     original, target = size_conditioning.original, size_conditioning.target
     crop = [size_conditioning.crop_top_px, size_conditioning.crop_left_px]
     return [original.height_px, original.width_px, *crop, target.height_px, target.width_px]

@@ -1,1 +1,1 @@
-"""The training methods, one record each, torch-free. What a method does is in `trainer/methods/`."""
+"""The records of the training methods, torch-free. Their code is in `trainer/methods/`."""

@@ -1,4 +1,4 @@
-"""AlignProp: a reward's gradient through the last denoising steps (Prabhudesai et al. 2023, arXiv 2310.03739)."""
+"""AlignProp: backpropagates a reward through the last denoising steps (Prabhudesai et al. 2023, arXiv 2310.03739)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from modules.system.problem import Problem
 
 
 class AlignProp(Section):
-    """A reward's gradient through the last denoising steps (Prabhudesai et al. 2023)."""
+    """Backpropagates a reward through the last denoising steps (Prabhudesai et al. 2023)."""
 
     name: Literal["alignprop"] = "alignprop"
     probability: Annotated[
@@ -23,18 +23,18 @@ class AlignProp(Section):
         Le(1),
         Setting(
             "Reward step probability",
-            "The probability that a step follows the reward; the others denoise as usual, which keeps the model close "
-            "to your images.",
+            "The probability that a step trains on the reward. All other steps use the denoising loss, which keeps the "
+            "model close to your images.",
         ),
     ] = 1.0
-    steps: Annotated[int, Ge(1), Le(1000), Setting("Denoising steps", "How many steps an image is sampled in.")] = 20
+    steps: Annotated[int, Ge(1), Le(1000), Setting("Denoising steps", "Number of steps to sample an image.")] = 20
     gradient_truncation: Annotated[
         Literal["fixed", "uniform"],
         Setting(
             "Gradient truncation",
-            "The gradient passes through the last denoising steps only. Late steps change detail, earlier ones what "
-            "the image shows; a number drawn each time reaches both, and the reward is harder to overfit.",
-            choice_labels={"fixed": "A fixed number", "uniform": "A number drawn each time"},
+            "The gradient passes through the last denoising steps only. Late steps change details, earlier steps the "
+            "content. A random number of steps trains both and makes the reward harder to overfit.",
+            choice_labels={"fixed": "Fixed number of steps", "uniform": "Random number of steps"},
         ),
     ] = "uniform"
     backprop_steps: Annotated[
@@ -43,8 +43,7 @@ class AlignProp(Section):
         Le(1000),
         Setting(
             "Backprop steps (K)",
-            "Through how many of the last denoising steps the gradient passes; the most of them where the number is "
-            "drawn.",
+            "How many of the last denoising steps the gradient passes through. The maximum if the number is random.",
         ),
     ] = 5
     backprop_steps_min: Annotated[
@@ -53,64 +52,69 @@ class AlignProp(Section):
         Le(1000),
         Setting(
             "Min backprop steps",
-            "The fewest of them, where the number is drawn.",
+            "The minimum of the random number of steps.",
             applies_when=When("gradient_truncation", ("uniform",)),
         ),
     ] = 1
     guidance: Annotated[
-        float, Ge(0), Le(100), Setting("Guidance", "How strictly the sampled images follow their captions.")
+        float,
+        Ge(0),
+        Le(100),
+        Setting("Guidance", "Guidance scale: how closely the sampled images follow their captions."),
     ] = 7.0
     loss: Annotated[
         Literal["mean", "target", "hinge"],
         Setting(
             "Loss",
-            "The higher the better, without end; or as near as can be to a score; or up to a score and no further, "
-            "which keeps a reward from being overoptimized.",
-            choice_labels={"mean": "Higher is better", "target": "Near a score", "hinge": "Up to a score"},
+            "Maximize the reward, move it towards the target reward, or raise it only up to the target reward. A "
+            "target prevents overoptimization.",
+            choice_labels={"mean": "Maximize", "target": "Match the target", "hinge": "Up to the target (hinge)"},
         ),
     ] = "mean"
     target_reward: Annotated[
         float,
         Ge(-1000),
         Le(1000),
-        Setting("Target reward", "In the reward models' own numbers.", applies_when=When("loss", ("target", "hinge"))),
+        Setting("Target reward", "On the scale of the reward models.", applies_when=When("loss", ("target", "hinge"))),
     ] = 10.0
     weight: Annotated[
-        float, Gt(0), Le(1000), Setting("Weight", "How much a step for the reward counts against the others.")
+        float,
+        Gt(0),
+        Le(1000),
+        Setting("Reward loss weight", "The weight of the reward loss relative to the denoising loss."),
     ] = 1.0
     held_out_reward: Annotated[
         str,
         *one_of(hold_out_labels),
         Setting(
-            "Held-out reward model",
-            "A reward model that is only watched: when its score falls while the others rise, the reward is being "
-            "overfitted. One of this kind among the reward models is then watched instead of trained on.",
+            "Held-out reward",
+            "A reward model that is only logged, not trained on. If its score falls while the others rise, the model "
+            "overfits the reward. If this reward is in the list of reward models, it is held out there.",
         ),
     ] = "none"
 
 
 def _problems(settings: AlignProp) -> Iterator[Problem]:
-    """Yield that more of the last steps backpropagate than there are, or more at least than at most."""
+    """Yield a problem where K exceeds the denoising steps, or the minimum of K its maximum."""
     if settings.backprop_steps > settings.steps:
         yield Problem(
             "training.method.backprop_steps",
-            f"The gradient is to pass through the last {settings.backprop_steps} steps, but an image is sampled in "
-            f"{settings.steps}.",
-            advice=f"Set it to {settings.steps} or fewer, or sample in more steps.",
+            f"Backprop steps (K) is {settings.backprop_steps}, but an image is sampled in {settings.steps} steps.",
+            advice=f"Set it to {settings.steps} or less, or increase the denoising steps.",
         )
     if settings.gradient_truncation == "uniform" and settings.backprop_steps_min > settings.backprop_steps:
         yield Problem(
             "training.method.backprop_steps_min",
-            f"At least {settings.backprop_steps_min} of the last steps are to learn, and at most "
+            f"Min backprop steps is {settings.backprop_steps_min}, but Backprop steps (K) is only "
             f"{settings.backprop_steps}.",
-            advice=f"Set the fewest to {settings.backprop_steps} or less.",
+            advice=f"Set Min backprop steps to {settings.backprop_steps} or less.",
         )
 
 
 SPEC = MethodSpec(
     "alignprop",
     "AlignProp",
-    "AlignProp raises the score that reward models give to images that the model samples.",
+    "AlignProp trains the model to sample images with higher scores from reward models.",
     AlignProp,
     "trainer.methods.alignprop:build",
     rollout=lambda settings: RolloutFacts(settings.steps, settings.guidance, settings.backprop_steps),

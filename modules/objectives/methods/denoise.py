@@ -1,4 +1,4 @@
-"""Denoising: the ordinary method (Ho et al. 2020)."""
+"""Denoising: the standard method (Ho et al. 2020)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from modules.settings.field import Section
 
 
 class Denoise(Section):
-    """The ordinary method: take noise out of images (Ho et al. 2020)."""
+    """The standard method: predict the noise in noisy images (Ho et al. 2020)."""
 
     name: Literal["denoise"] = "denoise"
 
@@ -17,7 +17,7 @@ class Denoise(Section):
 SPEC = MethodSpec(
     "denoise",
     "Denoising",
-    "Denoising is the ordinary way: the model learns to remove noise from your images.",
+    "Denoising is the standard method: the model learns to remove noise from your images.",
     Denoise,
     "trainer.methods.denoise:build",
 )

@@ -1,1 +1,1 @@
-"""The optimizers, one file each: its settings, and the record of what others need to know of it."""
+"""The optimizers, one file each: its settings and its record."""

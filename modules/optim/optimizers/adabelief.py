@@ -1,4 +1,4 @@
-"""AdaBelief (Zhuang et al. 2020): steps by how well the gradient was foreseen."""
+"""AdaBelief (Zhuang et al. 2020): Adam with larger steps where gradients match their running average."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from modules.optim.terms.kin import PlainWhileUnsure, Rectify
 
 
 class AdaBelief(OptimizerSettings):
-    """AdaBelief (Zhuang et al. 2020): steps by how well the gradient was foreseen."""
+    """AdaBelief (Zhuang et al. 2020): Adam with larger steps where gradients match their running average."""
 
     name: Literal["adabelief"] = "adabelief"
     beta1: Beta1 = 0.9

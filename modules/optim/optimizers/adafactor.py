@@ -1,4 +1,4 @@
-"""Adafactor (Shazeer and Stern 2018): little optimizer memory."""
+"""Adafactor (Shazeer and Stern 2018): needs very little memory for its state."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from modules.settings.field import When
 
 
 class Adafactor(OptimizerSettings):
-    """Adafactor (Shazeer and Stern 2018): little optimizer memory."""
+    """Adafactor (Shazeer and Stern 2018): needs very little memory for its state."""
 
     name: Literal["adafactor"] = "adafactor"
     eps: Epsilon = 1e-30
     eps2: Epsilon2 = 1e-3
     clip_threshold: ClipThreshold = 1.0
     beta2_decay: Annotated[
-        float, Ge(-1), Le(0), advanced("Beta 2 decay", "How the running mean of squared gradients slows down.")
+        float, Ge(-1), Le(0), advanced("Decay rate", "How fast the decay of the squared-gradient average approaches 1.")
     ] = -0.8
     beta1: Annotated[
         float | None,
@@ -28,24 +28,26 @@ class Adafactor(OptimizerSettings):
         Lt(1),
         advanced(
             "Beta 1",
-            "How long a running mean of the updates remembers; it takes as much memory as the weights.",
-            empty_means="no such mean",
+            "Decay of a running average of updates, which takes as much memory as the weights.",
+            empty_means="no running average",
         ),
     ] = None
     weight_decay: WeightDecay = 0.0
     scale_parameter: Annotated[
         bool,
-        advanced("Scale with the weights", "Large weights move further: the rate is a share of their own size."),
+        advanced("Scale parameter", "Scales the learning rate by the RMS of each weight tensor."),
     ] = False
     relative_step: Annotated[
         bool,
-        advanced("Own learning rate", "The optimizer lowers its rate by itself, whatever is set.", not_yet="refused"),
+        advanced(
+            "Relative step", "The optimizer chooses its learning rate and ignores the one set here.", not_yet="refused"
+        ),
     ] = False
     warmup_init: Annotated[
         bool,
         advanced(
-            "Own warm-up",
-            "The optimizer raises its own rate slowly at first.",
+            "Warmup init",
+            "The optimizer warms its own learning rate up.",
             applies_when=When("relative_step", (True,)),
             not_yet="refused",
         ),
@@ -66,7 +68,7 @@ def _arguments(settings: Adafactor) -> dict[str, Any]:
 
 
 def _state_bytes(settings: Adafactor, shape: Shape) -> float:
-    """A row and a column of squares instead of a matrix, and a mean of the updates where it is set."""
+    """A row and a column of squares instead of a matrix, and the running average of updates where beta 1 is set."""
     size = math.prod(shape)
     factored = size if len(shape) < 2 else size // shape[-1] + size // shape[-2]
     return 4.0 * (factored + (size if settings.beta1 is not None else 0))
@@ -75,7 +77,7 @@ def _state_bytes(settings: Adafactor, shape: Shape) -> float:
 SPEC = OptimizerSpec(
     settings=Adafactor,
     label="Adafactor",
-    # torch has an Adafactor as well; it always scales with the weights and keeps no mean of the updates.
+    # torch also has an Adafactor, but it always scales by the weights and has no running average of updates.
     factory="transformers.optimization:Adafactor",
     arguments=_arguments,
     state_bytes=_state_bytes,

@@ -1,4 +1,4 @@
-"""AdaGrad (Duchi et al. 2011): weights that moved much move less and less."""
+"""AdaGrad (Duchi et al. 2011): the learning rate of each weight falls with its past gradients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from modules.optim.terms.kin import (
 
 
 class Adagrad(OptimizerSettings):
-    """AdaGrad (Duchi et al. 2011): weights that moved much move less and less."""
+    """AdaGrad (Duchi et al. 2011): the learning rate of each weight falls with its past gradients."""
 
     name: Literal["adagrad"] = "adagrad"
     lr_decay: RateDecay = 0.0

@@ -1,4 +1,4 @@
-"""AdaGrad with its state in 8 bits."""
+"""AdaGrad with 8-bit state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from modules.optim.terms.kin import FirstSum, RateDecay
 
 
 class Adagrad8bit(OptimizerSettings):
-    """AdaGrad with its state in 8 bits."""
+    """AdaGrad with 8-bit state."""
 
     name: Literal["adagrad_8bit"] = "adagrad_8bit"
     lr_decay: RateDecay = 0.0

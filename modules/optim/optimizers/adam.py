@@ -1,4 +1,4 @@
-"""Adam (Kingma and Ba 2015): weight decay goes through the gradients."""
+"""Adam (Kingma and Ba 2015): weight decay is added to the gradients (L2)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from modules.optim.terms.general import (
 
 
 class Adam(OptimizerSettings):
-    """Adam (Kingma and Ba 2015): weight decay goes through the gradients."""
+    """Adam (Kingma and Ba 2015): weight decay is added to the gradients (L2)."""
 
     name: Literal["adam"] = "adam"
     beta1: Beta1 = 0.9
@@ -51,7 +51,7 @@ def _arguments(settings: Adam) -> dict[str, Any]:
 
 
 def _state_bytes(settings: Adam, shape: Shape) -> float:
-    """Means of gradients and of their squares, and the largest of the latter with AMSGrad."""
+    """The averages of gradients and of squared gradients, and with AMSGrad the maximum of the latter."""
     return (12.0 if settings.amsgrad else 8.0) * math.prod(shape)
 
 

@@ -1,4 +1,4 @@
-"""Adam with its state in 8 bits (Dettmers et al. 2022)."""
+"""Adam with 8-bit state (Dettmers et al. 2022)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from modules.optim.terms.general import (
 
 
 class Adam8bit(OptimizerSettings):
-    """Adam with its state in 8 bits (Dettmers et al. 2022)."""
+    """Adam with 8-bit state (Dettmers et al. 2022)."""
 
     name: Literal["adam_8bit"] = "adam_8bit"
     beta1: Beta1 = 0.9

@@ -1,4 +1,4 @@
-"""AdaMuon, advanced: Muon whose step sizes follow the squares, as Adam's do."""
+"""AdaMuon, advanced: Muon with step sizes from the squared gradients, as in Adam."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from modules.optim.terms.muon import (
 
 
 class AdaMuonAdv(OptimizerSettings):
-    """AdaMuon, advanced: Muon whose step sizes follow the squares, as Adam's do."""
+    """AdaMuon, advanced: Muon with step sizes from the squared gradients, as in Adam."""
 
     name: Literal["adamuon_adv"] = "adamuon_adv"
     beta1: Beta1 = 0.95

@@ -51,7 +51,7 @@ def _arguments(settings: AdamW) -> dict[str, Any]:
 
 
 def _state_bytes(settings: AdamW, shape: Shape) -> float:
-    """Means of gradients and of their squares, and the largest of the latter with AMSGrad."""
+    """The averages of gradients and of squared gradients, and with AMSGrad the maximum of the latter."""
     return (12.0 if settings.amsgrad else 8.0) * math.prod(shape)
 
 

@@ -1,4 +1,4 @@
-"""AdamW with its state in 8 bits (Dettmers et al. 2022)."""
+"""AdamW with 8-bit state (Dettmers et al. 2022)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from modules.optim.terms.general import (
     WeightDecay,
 )
 
-# bitsandbytes keeps the state of this one in 8 bits, in blocks, and has dropped the rest (0.50); a paged state does not
-# survive a backup.
+# bitsandbytes 0.50 always keeps this optimizer's state in 8 bits, block-wise, and has removed the other options; paged
+# state cannot be restored from a backup.
 AmsGradNotYet = Annotated[bool, replace(AMSGRAD, not_yet="refused")]
 StateBitsIgnored = Annotated[Literal["32", "8"], replace(STATE_BITS, not_yet="ignored")]
 PercentileClippingNotYet = Annotated[int, Ge(1), Le(100), replace(PERCENTILE_CLIPPING, not_yet="refused")]
@@ -33,7 +33,7 @@ PagedNotYet = Annotated[bool, replace(PAGED, not_yet="refused")]
 
 
 class AdamW8bit(OptimizerSettings):
-    """AdamW with its state in 8 bits (Dettmers et al. 2022)."""
+    """AdamW with 8-bit state (Dettmers et al. 2022)."""
 
     name: Literal["adamw_8bit"] = "adamw_8bit"
     beta1: Beta1 = 0.9
@@ -59,7 +59,7 @@ def _arguments(settings: AdamW8bit) -> dict[str, Any]:
 
 
 def _state_bytes(settings: AdamW8bit, shape: Shape) -> float:
-    """Two means of a byte each, with the scales of their blocks; small tensors keep theirs in 32 bits."""
+    """Two averages of one byte each, with the scales of their blocks; small tensors keep theirs in 32 bits."""
     size = math.prod(shape)
     return (8.0 if size < settings.min_8bit_size else 2.1) * size
 

@@ -1,4 +1,4 @@
-"""AdEMAMix (Pagliardini et al. 2024): a fast and a slow mean of gradients."""
+"""AdEMAMix (Pagliardini et al. 2024): a fast and a slow running average of gradients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from modules.optim.terms.kin import SlowMeanBeta
 
 
 class AdEMAMix(OptimizerSettings):
-    """AdEMAMix (Pagliardini et al. 2024): a fast and a slow mean of gradients."""
+    """AdEMAMix (Pagliardini et al. 2024): a fast and a slow running average of gradients."""
 
     name: Literal["ademamix"] = "ademamix"
     beta1: Beta1 = 0.9

@@ -1,4 +1,4 @@
-"""AdEMAMix with its state in 8 bits."""
+"""AdEMAMix with 8-bit state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from modules.optim.terms.kin import SlowMeanBeta
 
 
 class AdEMAMix8bit(OptimizerSettings):
-    """AdEMAMix with its state in 8 bits."""
+    """AdEMAMix with 8-bit state."""
 
     name: Literal["ademamix_8bit"] = "ademamix_8bit"
     beta1: Beta1 = 0.9

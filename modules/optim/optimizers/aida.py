@@ -1,4 +1,4 @@
-"""Aida (Zhang et al. 2022): Adam whose steps differ less from layer to layer."""
+"""Aida (Zhang et al. 2022): Adam with step sizes that differ less between layers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from modules.settings.field import When
 
 
 class Aida(OptimizerSettings):
-    """Aida (Zhang et al. 2022): Adam whose steps differ less from layer to layer."""
+    """Aida (Zhang et al. 2022): Adam with step sizes that differ less between layers."""
 
     name: Literal["aida"] = "aida"
     beta1: Beta1 = 0.9
@@ -31,10 +31,10 @@ class Aida(OptimizerSettings):
         int,
         Ge(0),
         Le(100),
-        advanced("Projections (k)", "How often mean and gradient are projected onto each other."),
+        advanced("Projections (k)", "How often the average and the gradient are projected onto each other."),
     ] = 2
     xi: Annotated[
-        float, Gt(0), Le(1), advanced("Xi", "Keeps the division in the projections finite; rarely touched.")
+        float, Gt(0), Le(1), advanced("Xi", "Keeps the division in the projections finite; rarely changed.")
     ] = 1e-20
     weight_decay: WeightDecay = 0.0
     decoupled_decay: DecoupledDecay = False
@@ -45,8 +45,8 @@ class Aida(OptimizerSettings):
         Ge(0),
         Le(1000),
         advanced(
-            "Rectify from",
-            "How much has to be known of the squares before they count.",
+            "SMA threshold",
+            "The length of the squared-gradient average from which its estimate is used.",
             applies_when=When("rectify", (True,)),
         ),
     ] = 5

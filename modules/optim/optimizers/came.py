@@ -1,4 +1,4 @@
-"""CAME (Luo et al. 2023): Adafactor that trusts steady updates more."""
+"""CAME (Luo et al. 2023): Adafactor with larger steps where updates are stable."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from modules.optim.terms.kin import InstabilityBeta
 
 
 class Came(OptimizerSettings):
-    """CAME (Luo et al. 2023): Adafactor that trusts steady updates more."""
+    """CAME (Luo et al. 2023): Adafactor with larger steps where updates are stable."""
 
     name: Literal["came"] = "came"
     beta1: Beta1 = 0.9

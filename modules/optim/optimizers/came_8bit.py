@@ -1,4 +1,4 @@
-"""CAME with its state in 8 bits."""
+"""CAME with 8-bit state."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ BlockSize = Annotated[
     int,
     Ge(1),
     Le(1_000_000),
-    advanced("Block", "How many numbers of the 8-bit state share a scale.", unit="weights"),
+    advanced("Block size", "How many values of the 8-bit state share a scale.", unit="weights"),
 ]
 
 
 class Came8bit(OptimizerSettings):
-    """CAME with its state in 8 bits."""
+    """CAME with 8-bit state."""
 
     name: Literal["came_8bit"] = "came_8bit"
     beta1: Beta1 = 0.9

@@ -1,4 +1,4 @@
-"""AdaGrad that finds its learning rate."""
+"""AdaGrad that estimates its learning rate (D-Adaptation)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from modules.optim.terms.general import FirstDistance, GrowthRate, LogEvery, Mom
 
 
 class DAdaptAdaGrad(OptimizerSettings):
-    """AdaGrad that finds its learning rate."""
+    """AdaGrad that estimates its learning rate (D-Adaptation)."""
 
     name: Literal["dadapt_ada_grad"] = "dadapt_ada_grad"
     momentum: Momentum = 0.0
     log_every: LogEvery = 0
     weight_decay: WeightDecay = 0.0
     eps: Annotated[
-        float, Ge(0), Le(1), advanced("Epsilon", "Keeps the division by small gradients finite; 0 leaves it be.")
+        float, Ge(0), Le(1), advanced("Epsilon", "Keeps the division by small gradients finite; 0 turns it off.")
     ] = 0.0
     d0: FirstDistance = 1e-6
     growth_rate: GrowthRate = None

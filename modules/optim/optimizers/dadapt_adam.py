@@ -1,4 +1,4 @@
-"""Adam that finds its learning rate."""
+"""Adam that estimates its learning rate (D-Adaptation)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from modules.optim.terms.general import (
 
 
 class DAdaptAdam(OptimizerSettings):
-    """Adam that finds its learning rate."""
+    """Adam that estimates its learning rate (D-Adaptation)."""
 
     name: Literal["dadapt_adam"] = "dadapt_adam"
     beta1: Beta1 = 0.9

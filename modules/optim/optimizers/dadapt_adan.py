@@ -1,4 +1,4 @@
-"""Adan (Xie et al. 2022) that finds its learning rate."""
+"""Adan (Xie et al. 2022) that estimates its learning rate (D-Adaptation)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from modules.optim.terms.general import Beta1, Epsilon, FirstDistance, GrowthRat
 
 
 class DAdaptAdan(OptimizerSettings):
-    """Adan (Xie et al. 2022) that finds its learning rate."""
+    """Adan (Xie et al. 2022) that estimates its learning rate (D-Adaptation)."""
 
     name: Literal["dadapt_adan"] = "dadapt_adan"
     beta1: Beta1 = 0.98
@@ -19,15 +19,16 @@ class DAdaptAdan(OptimizerSettings):
         float,
         Ge(0),
         Lt(1),
-        advanced("Beta 2", "How long the running mean of the gradients' change remembers."),
+        advanced("Beta 2", "Decay of the running average of the gradients' change."),
     ] = 0.92
-    beta3: Annotated[
-        float, Ge(0), Lt(1), advanced("Beta 3", "How long the running mean of squared gradients remembers.")
-    ] = 0.99
+    beta3: Annotated[float, Ge(0), Lt(1), advanced("Beta 3", "Decay of the running average of squared gradients.")] = (
+        0.99
+    )
     eps: Epsilon = 1e-8
     weight_decay: WeightDecay = 0.02
     no_prox: Annotated[
-        bool, advanced("Decay as AdamW", "Weight decay before the step in place of a proximal one after it.")
+        bool,
+        advanced("No prox", "Applies weight decay before the step, as AdamW does, not as a proximal step after it."),
     ] = False
     log_every: LogEvery = 0
     d0: FirstDistance = 1e-6

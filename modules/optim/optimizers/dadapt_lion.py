@@ -1,4 +1,4 @@
-"""Lion that finds its learning rate."""
+"""Lion that estimates its learning rate (D-Adaptation)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from modules.optim.terms.general import Beta1, Beta2, FirstDistance, LogEvery, S
 
 
 class DAdaptLion(OptimizerSettings):
-    """Lion that finds its learning rate."""
+    """Lion that estimates its learning rate (D-Adaptation)."""
 
     name: Literal["dadapt_lion"] = "dadapt_lion"
     beta1: Beta1 = 0.9

@@ -1,4 +1,4 @@
-"""Gradient descent that finds its learning rate."""
+"""SGD that estimates its learning rate (D-Adaptation)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from modules.optim.terms.general import FirstDistance, GrowthRate, LogEvery, Mom
 
 
 class DAdaptSgd(OptimizerSettings):
-    """Gradient descent that finds its learning rate."""
+    """SGD that estimates its learning rate (D-Adaptation)."""
 
     name: Literal["dadapt_sgd"] = "dadapt_sgd"
     momentum: Momentum = 0.0

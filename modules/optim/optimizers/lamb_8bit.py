@@ -1,4 +1,4 @@
-"""LAMB with its state in 8 bits."""
+"""LAMB with 8-bit state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from modules.optim.terms.kin import AdamWMode, LargestUpdate
 
 
 class Lamb8bit(OptimizerSettings):
-    """LAMB with its state in 8 bits."""
+    """LAMB with 8-bit state."""
 
     name: Literal["lamb_8bit"] = "lamb_8bit"
     bias_correction: BiasCorrection = True

@@ -1,4 +1,4 @@
-"""LARS (You et al. 2017): gradient descent for very large batches."""
+"""LARS (You et al. 2017): SGD for very large batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from modules.optim.terms.kin import LargestUpdate
 
 
 class Lars(OptimizerSettings):
-    """LARS (You et al. 2017): gradient descent for very large batches."""
+    """LARS (You et al. 2017): SGD for very large batches."""
 
     name: Literal["lars"] = "lars"
     momentum: Momentum = 0.0

@@ -1,4 +1,4 @@
-"""LARS with its momentum in 8 bits."""
+"""LARS with 8-bit momentum."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from modules.optim.terms.kin import LargestUpdate
 
 
 class Lars8bit(OptimizerSettings):
-    """LARS with its momentum in 8 bits."""
+    """LARS with 8-bit momentum."""
 
     name: Literal["lars_8bit"] = "lars_8bit"
     momentum: Momentum = 0.0

@@ -1,4 +1,4 @@
-"""Lion (Chen et al. 2023): every weight moves by the whole rate, only its sign is learned."""
+"""Lion (Chen et al. 2023): uses only the momentum's sign, so every weight changes by the full learning rate."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from modules.optim.terms.general import Beta1, Beta2, WeightDecay, advanced
 
 
 class Lion(OptimizerSettings):
-    """Lion (Chen et al. 2023): every weight moves by the whole rate, only its sign is learned."""
+    """Lion (Chen et al. 2023): uses only the momentum's sign, so every weight changes by the full learning rate."""
 
     name: Literal["lion"] = "lion"
     beta1: Beta1 = 0.9
     beta2: Beta2 = 0.99
     weight_decay: WeightDecay = 0.0
-    use_triton: Annotated[bool, advanced("Triton kernel", "Uses a kernel of its own on the GPU: faster.")] = False
+    use_triton: Annotated[bool, advanced("Triton kernel", "Runs the update in a Triton kernel on the GPU: faster.")] = (
+        False
+    )
 
 
 SPEC = OptimizerSpec(

@@ -1,4 +1,4 @@
-"""Lion with its momentum in 8 bits."""
+"""Lion with 8-bit momentum."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from modules.optim.terms.general import Beta1, Beta2, BlockWise, Paged, Percenti
 
 
 class Lion8bit(OptimizerSettings):
-    """Lion with its momentum in 8 bits."""
+    """Lion with 8-bit momentum."""
 
     name: Literal["lion_8bit"] = "lion_8bit"
     beta1: Beta1 = 0.9

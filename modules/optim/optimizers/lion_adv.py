@@ -23,7 +23,7 @@ class LionAdv(OptimizerSettings):
         float | None,
         Gt(0),
         Le(10_000),
-        advanced("Gradient clipping", "Scales the gradient of a tensor down to this norm.", empty_means="no clipping"),
+        advanced("Clip threshold", "Scales the gradient of a tensor down to this norm.", empty_means="no clipping"),
     ] = None
     nnmf_factor: FactoredState = False
     compile: Compile = False
@@ -31,7 +31,9 @@ class LionAdv(OptimizerSettings):
     orthogonal_gradient: OrthogonalGradient = False
     auto_kappa_p: Annotated[
         bool,
-        advanced("Shape by layer", "Chooses for each kind of layer between the sign and the plain direction."),
+        advanced(
+            "Auto kappa p", "Chooses the shape of the update by the kind of layer: the sign or the raw direction."
+        ),
     ] = True
 
 

@@ -1,4 +1,4 @@
-"""Muon, for matrices; other weights follow an Adam."""
+"""Muon (Jordan et al. 2024) for matrices, with Adam for all other weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from modules.optim.terms.muon import (
 
 
 class Muon(OptimizerSettings):
-    """Muon, for matrices; other weights follow an Adam."""
+    """Muon (Jordan et al. 2024) for matrices, with Adam for all other weights."""
 
     name: Literal["muon"] = "muon"
     momentum: Momentum = 0.95

@@ -66,7 +66,7 @@ class MuonAdv(OptimizerSettings):
         Lt(1),
         advanced(
             "NorMuon: beta 2",
-            "How long the mean of the rows' sizes remembers.",
+            "Decay of the running average of the rows' squared norms.",
             applies_when=When("normuon_variant", (True,)),
         ),
     ] = 0.95

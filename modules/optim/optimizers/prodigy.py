@@ -1,6 +1,6 @@
-"""Prodigy (Mishchenko and Defazio 2023, arXiv 2306.06101), the authors' own: finds its learning rate.
+"""Prodigy (Mishchenko and Defazio 2023, arXiv 2306.06101), the authors' implementation: estimates its learning rate.
 
-It estimates the distance d from the first weights to the solution from all gradients together, and steps as Adam does
+It estimates the distance d from the initial weights to the solution, from all gradients together, and steps like Adam
 with d as the learning rate. d and the sums behind it are the same in all parameter groups.
 """
 
@@ -29,7 +29,7 @@ from modules.optim.terms.general import (
 
 
 class Prodigy(OptimizerSettings):
-    """Prodigy (Mishchenko and Defazio 2023): finds its learning rate."""
+    """Prodigy (Mishchenko and Defazio 2023): estimates its learning rate."""
 
     name: Literal["prodigy"] = "prodigy"
     beta1: Beta1 = 0.9
@@ -40,7 +40,7 @@ class Prodigy(OptimizerSettings):
     decouple: Decouple = True
     use_bias_correction: BiasCorrection = False
     safeguard_warmup: Annotated[
-        bool, advanced("Guard the warm-up", "The small rates of a warm-up do not count in the search.")
+        bool, advanced("Safeguard warmup", "Leaves the small learning rates of the warm-up out of the estimate.")
     ] = False
     d0: FirstDistance = 1e-6
     d_coef: DistanceFactor = 1.0
@@ -66,7 +66,7 @@ def _arguments(settings: Prodigy) -> dict[str, Any]:
 
 
 def _state_bytes(settings: Prodigy, shape: Shape) -> float:
-    """Adam's two means, and of one weight in `slice_p` its first value and its weighted sum of gradients."""
+    """Adam's two averages, and for every `slice_p`-th weight its initial value and its weighted sum of gradients."""
     size = math.prod(shape)
     means = 2 if settings.beta1 > 0 else 1
     return 4.0 * (means * size + 2 * math.ceil(size / settings.slice_p))

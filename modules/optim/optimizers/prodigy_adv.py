@@ -1,4 +1,4 @@
-"""Prodigy, advanced: finds its learning rate; set it to 1."""
+"""Prodigy, advanced: estimates its learning rate; set it to 1."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from modules.optim.terms.general import (
 
 
 class ProdigyAdv(OptimizerSettings):
-    """Prodigy, advanced: finds its learning rate; set it to 1."""
+    """Prodigy, advanced: estimates its learning rate; set it to 1."""
 
     name: Literal["prodigy_adv"] = "prodigy_adv"
     beta1: Beta1 = 0.9

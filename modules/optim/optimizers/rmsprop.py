@@ -1,4 +1,4 @@
-"""RMSprop (Hinton 2012): steps divided by the recent size of the gradients."""
+"""RMSprop (Hinton 2012): divides gradients by the root of their average square."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from modules.optim.terms.kin import (
 
 
 class RmsProp(OptimizerSettings):
-    """RMSprop (Hinton 2012): steps divided by the recent size of the gradients."""
+    """RMSprop (Hinton 2012): divides gradients by the root of their average square."""
 
     name: Literal["rmsprop"] = "rmsprop"
     alpha: Smoothing = 0.99

@@ -1,4 +1,4 @@
-"""RMSprop with its state in 8 bits."""
+"""RMSprop with 8-bit state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from modules.optim.terms.kin import Centered, Smoothing
 
 
 class RmsProp8bit(OptimizerSettings):
-    """RMSprop with its state in 8 bits."""
+    """RMSprop with 8-bit state."""
 
     name: Literal["rmsprop_8bit"] = "rmsprop_8bit"
     alpha: Smoothing = 0.99

@@ -1,4 +1,4 @@
-"""AdamW without a schedule."""
+"""AdamW that averages its weights in place of a schedule (schedule-free)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from modules.optim.terms.kin import AveragePower, RatePower
 
 
 class ScheduleFreeAdamW(OptimizerSettings):
-    """AdamW without a schedule."""
+    """AdamW that averages its weights in place of a schedule (schedule-free)."""
 
     name: Literal["schedule_free_adamw"] = "schedule_free_adamw"
     beta1: Beta1 = 0.9

@@ -1,4 +1,4 @@
-"""Gradient descent without a schedule."""
+"""SGD that averages its weights in place of a schedule (schedule-free)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from modules.optim.terms.kin import AveragePower, RatePower
 
 
 class ScheduleFreeSgd(OptimizerSettings):
-    """Gradient descent without a schedule."""
+    """SGD that averages its weights in place of a schedule (schedule-free)."""
 
     name: Literal["schedule_free_sgd"] = "schedule_free_sgd"
     momentum: Momentum = 0.0

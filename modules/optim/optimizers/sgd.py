@@ -1,4 +1,4 @@
-"""Gradient descent, with momentum where it is set."""
+"""Stochastic gradient descent, with optional momentum."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from modules.system.problem import Problem
 
 
 class Sgd(OptimizerSettings):
-    """Gradient descent, with momentum where it is set."""
+    """Stochastic gradient descent, with optional momentum."""
 
     name: Literal["sgd"] = "sgd"
     momentum: Momentum = 0.0
@@ -40,7 +40,7 @@ def _state_bytes(settings: Sgd, shape: Shape) -> float:
 
 
 def _problems(settings: Sgd) -> Iterator[Problem]:
-    """Nesterov momentum looks ahead along a momentum: there has to be one, and undampened."""
+    """Yield that Nesterov momentum needs a momentum above 0 without dampening."""
     if settings.nesterov and (settings.momentum == 0 or settings.dampening != 0):
         yield Problem(
             "nesterov",

@@ -1,4 +1,4 @@
-"""Gradient descent with its momentum in 8 bits."""
+"""SGD with 8-bit momentum."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from modules.optim.terms.general import (
 
 
 class Sgd8bit(OptimizerSettings):
-    """Gradient descent with its momentum in 8 bits."""
+    """SGD with 8-bit momentum."""
 
     name: Literal["sgd_8bit"] = "sgd_8bit"
     momentum: Momentum = 0.0

@@ -1,4 +1,4 @@
-"""SignSGD with momentum, advanced: every weight moves by the whole rate."""
+"""SignSGD with momentum, advanced: every weight changes by the full learning rate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from modules.optim.terms.general import FusedBackPassNotYet, Momentum, WeightDec
 
 
 class SignSgdAdv(OptimizerSettings):
-    """SignSGD with momentum, advanced: every weight moves by the whole rate."""
+    """SignSGD with momentum, advanced: every weight changes by the full learning rate."""
 
     name: Literal["signsgd_adv"] = "signsgd_adv"
     momentum: Momentum = 0.95

@@ -1,4 +1,4 @@
-"""TIGER (Su 2023): Lion with a single mean, the least memory of its kind."""
+"""Tiger (Su 2023): Lion with a single running average and the least memory of its kind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from modules.optim.terms.general import Beta1, DecoupledDecay, FixedDecay, Weigh
 
 
 class Tiger(OptimizerSettings):
-    """TIGER (Su 2023): Lion with a single mean, the least memory of its kind."""
+    """Tiger (Su 2023): Lion with a single running average and the least memory of its kind."""
 
     name: Literal["tiger"] = "tiger"
     beta1: Beta1 = 0.965

@@ -1,4 +1,4 @@
-"""Yogi (Zaheer et al. 2018): Adam whose step sizes grow slowly."""
+"""Yogi (Zaheer et al. 2018): Adam with step sizes that grow slowly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from modules.optim.terms.kin import AdamDebias, AdaNorm, NormMean
 
 
 class Yogi(OptimizerSettings):
-    """Yogi (Zaheer et al. 2018): Adam whose step sizes grow slowly."""
+    """Yogi (Zaheer et al. 2018): Adam with step sizes that grow slowly."""
 
     name: Literal["yogi"] = "yogi"
     beta1: Beta1 = 0.9
@@ -27,7 +27,10 @@ class Yogi(OptimizerSettings):
         float,
         Ge(0),
         Le(1000),
-        advanced("First square", "What the mean of squared gradients begins with: more makes the first steps smaller."),
+        advanced(
+            "Initial accumulator",
+            "The start value of the squared-gradient average: a larger value makes the first steps smaller.",
+        ),
     ] = 1e-6
     eps: Epsilon = 1e-3
 

@@ -1,4 +1,4 @@
-"""The rate that Adafactor chooses by itself."""
+"""The learning rate that Adafactor chooses itself."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from modules.optim.schedule_spec import ScheduleSettings, ScheduleSpec
 
 
 class OfAdafactor(ScheduleSettings):
-    """The rate that Adafactor chooses by itself."""
+    """The learning rate that Adafactor chooses itself."""
 
     name: Literal["adafactor"] = "adafactor"
 
 
-SPEC = ScheduleSpec(settings=OfAdafactor, label="Adafactor's own")
+SPEC = ScheduleSpec(settings=OfAdafactor, label="Adafactor")

@@ -1,4 +1,4 @@
-"""The same learning rate all the way."""
+"""The same learning rate for the whole run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from modules.optim.schedule_spec import ScheduleSettings, ScheduleSpec
 
 
 class Constant(ScheduleSettings):
-    """The same learning rate all the way."""
+    """The same learning rate for the whole run."""
 
     name: Literal["constant"] = "constant"
 

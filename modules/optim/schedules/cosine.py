@@ -1,4 +1,4 @@
-"""Falls along half a cosine to its lowest share (Loshchilov and Hutter 2017, without restarts)."""
+"""Falls along half a cosine to the min factor (Loshchilov and Hutter 2017, without restarts)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from modules.optim.schedule_spec import MinFactor, ScheduleSettings, ScheduleSpe
 
 
 class Cosine(ScheduleSettings):
-    """Falls along half a cosine to its lowest share (Loshchilov and Hutter 2017, without restarts)."""
+    """Falls along half a cosine to the min factor (Loshchilov and Hutter 2017, without restarts)."""
 
     name: Literal["cosine"] = "cosine"
     min_factor: MinFactor = 0.0

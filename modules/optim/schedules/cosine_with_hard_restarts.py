@@ -1,4 +1,4 @@
-"""Falls along half a cosine and leaps back to the full rate (Loshchilov and Hutter 2017)."""
+"""Falls along half a cosine and jumps back to the full learning rate (Loshchilov and Hutter 2017)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from modules.optim.schedules.cosine import half_cosine
 
 
 class CosineWithHardRestarts(ScheduleSettings):
-    """Falls along half a cosine and leaps back to the full rate (Loshchilov and Hutter 2017)."""
+    """Falls along half a cosine and jumps back to the full learning rate (Loshchilov and Hutter 2017)."""
 
     name: Literal["cosine_with_hard_restarts"] = "cosine_with_hard_restarts"
     min_factor: MinFactor = 0.0
@@ -18,8 +18,8 @@ class CosineWithHardRestarts(ScheduleSettings):
 
 def _curve(settings: CosineWithHardRestarts, progress: float) -> float:
     cycles = settings.cycles
-    # The end of the run is the end of a fall, not the next leap.
+    # The run ends at the end of a cycle, not with the next restart.
     return 0.0 if progress >= 1.0 and cycles == int(cycles) else half_cosine(cycles * progress % 1.0)
 
 
-SPEC = ScheduleSpec(settings=CosineWithHardRestarts, label="Cosine with restarts", curve=_curve)
+SPEC = ScheduleSpec(settings=CosineWithHardRestarts, label="Cosine with hard restarts", curve=_curve)

@@ -1,4 +1,4 @@
-"""Falls and rises along whole waves of a cosine."""
+"""Falls and rises along full periods of a cosine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from modules.optim.schedules.cosine import half_cosine
 
 
 class CosineWithRestarts(ScheduleSettings):
-    """Falls and rises along whole waves of a cosine."""
+    """Falls and rises along full periods of a cosine."""
 
     name: Literal["cosine_with_restarts"] = "cosine_with_restarts"
     min_factor: MinFactor = 0.0
@@ -17,8 +17,8 @@ class CosineWithRestarts(ScheduleSettings):
 
 
 def _curve(settings: CosineWithRestarts, progress: float) -> float:
-    # There and back again, without a leap.
+    # A full period falls and rises again, without a jump.
     return half_cosine(2.0 * settings.cycles * progress)
 
 
-SPEC = ScheduleSpec(settings=CosineWithRestarts, label="Cosine in waves", curve=_curve)
+SPEC = ScheduleSpec(settings=CosineWithRestarts, label="Cosine with restarts", curve=_curve)

@@ -1,4 +1,4 @@
-"""A schedule of your own: a class of torch's kind, by its dotted name."""
+"""A custom schedule: a class like those of torch.optim.lr_scheduler, by its dotted name."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from modules.settings.field import Setting
 
 
 class Custom(ScheduleSettings):
-    """A schedule of your own: a class of torch's kind, by its dotted name."""
+    """A custom schedule: a class like those of torch.optim.lr_scheduler, by its dotted name."""
 
     name: Literal["custom"] = "custom"
     class_name: Annotated[
         str,
         Setting(
             "Class",
-            "Where the class is, as in torch.optim.lr_scheduler.StepLR.",
+            "The dotted name of the class, for example torch.optim.lr_scheduler.StepLR.",
             level="advanced",
-            empty_means="none is named",
+            empty_means="no class",
         ),
     ] = ""
     arguments: Annotated[
         str,
         Setting(
             "Arguments",
-            "What the class is called with, one line for each: name = value. A value is a number, a word in quotes, "
-            "or a placeholder such as %TOTAL_STEPS%.",
+            "The arguments of the class, one per line: name = value. A value is a number, a quoted string or a "
+            "placeholder such as %TOTAL_STEPS%.",
             level="advanced",
             multiline=True,
         ),
     ] = ""
 
 
-SPEC = ScheduleSpec(settings=Custom, label="Your own")
+SPEC = ScheduleSpec(settings=Custom, label="Custom")

@@ -1,4 +1,4 @@
-"""Falls in a straight line to its lowest share."""
+"""Falls in a straight line to the min factor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from modules.optim.schedule_spec import MinFactor, ScheduleSettings, ScheduleSpe
 
 
 class Linear(ScheduleSettings):
-    """Falls in a straight line to its lowest share."""
+    """Falls in a straight line to the min factor."""
 
     name: Literal["linear"] = "linear"
     min_factor: MinFactor = 0.0

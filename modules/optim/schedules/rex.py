@@ -1,4 +1,4 @@
-"""REX (Chen et al. 2022): stays high for long and falls fast at the end."""
+"""REX (Chen et al. 2022): stays high for a long time and falls fast at the end."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _BEND = 0.9
 
 
 class Rex(ScheduleSettings):
-    """REX (Chen et al. 2022): stays high for long and falls fast at the end."""
+    """REX (Chen et al. 2022): stays high for a long time and falls fast at the end."""
 
     name: Literal["rex"] = "rex"
     min_factor: MinFactor = 0.0
 
 
 def _curve(settings: Rex, progress: float) -> float:
-    """Chen et al. 2022, with another bend."""
+    """REX of Chen et al. 2022, with another bend."""
     rest = 1.0 - progress
     return rest / (1.0 - _BEND + _BEND * rest)
 

@@ -1,1 +1,1 @@
-"""The fields that optimizers share: each is declared here once and used by those that have it."""
+"""The fields that optimizers share: each is declared here once and used by the optimizers that have it."""

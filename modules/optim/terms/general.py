@@ -1,4 +1,4 @@
-"""The terms that optimizers share: each is declared here once and taken up by those that have it."""
+"""Fields that many optimizers share: each is declared here once and used by the optimizers that have it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from modules.settings.field import Setting, When
 
 
 def advanced(label: str, explanation: str, **options: Any) -> Setting:
-    """Return the setting of a term that beginners never touch."""
+    """Return a setting for the advanced level."""
     return Setting(label, explanation, level="advanced", **options)
 
 
@@ -19,25 +19,25 @@ Beta1 = Annotated[
     float,
     Ge(0),
     Lt(1),
-    advanced("Beta 1", "How long the running mean of gradients remembers: 0.9 looks back about ten steps."),
+    advanced("Beta 1", "Decay of the running average of gradients: 0.9 averages about 10 steps."),
 ]
 Beta2 = Annotated[
     float,
     Ge(0),
     Lt(1),
-    advanced("Beta 2", "How long the running mean of squared gradients remembers: 0.999 looks back a thousand steps."),
+    advanced("Beta 2", "Decay of the running average of squared gradients: 0.999 averages about 1,000 steps."),
 ]
 Epsilon = Annotated[
     float,
     Gt(0),
     Le(1),
-    advanced("Epsilon", "Keeps the division by small gradients finite; rarely touched."),
+    advanced("Epsilon", "Keeps the division by small gradients finite; rarely changed."),
 ]
 Epsilon2 = Annotated[
     float,
     Gt(0),
     Le(1),
-    advanced("Epsilon 2", "A second small number: the least size that weights or updates are taken to have."),
+    advanced("Epsilon 2", "A second small number: the minimum scale of weights or updates."),
 ]
 WeightDecay = Annotated[
     float,
@@ -49,53 +49,53 @@ Momentum = Annotated[
     float,
     Ge(0),
     Lt(1),
-    Setting("Momentum", "How much of the last step's direction is kept: 0.9 looks back about ten steps, 0 not at all."),
+    Setting("Momentum", "Decay of the running sum of gradients: 0.9 averages about 10 steps, 0 turns momentum off."),
 ]
 Dampening = Annotated[
     float,
     Ge(0),
     Le(1),
-    advanced("Dampening", "The share of the new gradient that momentum holds back."),
+    advanced("Dampening", "The fraction of each new gradient that is left out of the momentum."),
 ]
 Nesterov = Annotated[
     bool,
-    advanced("Nesterov momentum", "Looks ahead along the momentum before it steps. It needs momentum, undampened."),
+    advanced("Nesterov momentum", "Looks ahead along the momentum. Needs a momentum above 0 and no dampening."),
 ]
 AMSGRAD = advanced(
-    "AMSGrad", "Divides by the largest mean of squared gradients so far (Reddi et al. 2018): steadier, slower."
+    "AMSGrad", "Divides by the maximum of the squared-gradient average so far (Reddi et al. 2018): steadier, slower."
 )
 AmsGrad = Annotated[bool, AMSGRAD]
 ClipThreshold = Annotated[
     float,
     Ge(1),
     Le(100),
-    advanced("Update clipping", "Larger updates are scaled down to this."),
+    advanced("Clip threshold", "Scales updates with a larger RMS down to this value."),
 ]
 BiasCorrection = Annotated[
     bool,
-    advanced("Bias correction", "Makes up for running means that begin at zero: larger first steps."),
+    advanced("Bias correction", "Corrects the running averages for starting at zero: larger first steps."),
 ]
 
-# How torch runs its own optimizers.
+# Options of torch's own optimizers.
 Maximize = Annotated[
     bool,
-    advanced("Maximize", "Walks up the gradient in place of down it: unlearns. Not for ordinary training."),
+    advanced("Maximize", "Maximizes the loss instead of minimizing it. Not for ordinary training."),
 ]
 Foreach = Annotated[
     bool,
-    advanced("All weights at once", "Updates all weights in a few large operations: faster on a GPU, more memory."),
+    advanced("Foreach", "Updates all weights in a few large operations: faster on a GPU, more memory."),
 ]
 ForeachUnlessFused = Annotated[
     bool,
     advanced(
-        "All weights at once",
+        "Foreach",
         "Updates all weights in a few large operations: faster on a GPU, more memory.",
         applies_when=When("fused", (False,)),
     ),
 ]
 Fused = Annotated[
     bool,
-    advanced("Fused", "Does the whole update in one operation: the fastest, and with the least memory."),
+    advanced("Fused", "Runs the whole update in one kernel: the fastest, with the least memory."),
 ]
 Capturable = Annotated[
     bool,
@@ -107,105 +107,105 @@ Differentiable = Annotated[
 ]
 FUSED_BACK_PASS = advanced(
     "Fused backward pass",
-    "Moves each weight as soon as its gradient is there and lets go of it: gradients take next to no memory. It cannot "
-    "accumulate, clip gradients or compute in float16, and a step whose gradient breaks in mid-way is left out only "
-    "from there on.",
+    "Updates each weight as soon as its gradient is computed and frees the gradient: gradients take almost no memory. "
+    "Does not work with gradient accumulation, gradient clipping or float16. A step with a gradient that is not finite "
+    "is skipped only from that weight on.",
 )
 FusedBackPass = Annotated[bool, FUSED_BACK_PASS]
 FusedBackPassNotYet = Annotated[bool, replace(FUSED_BACK_PASS, not_yet="refused")]
 
-# How 8-bit state is kept. The settings stand by themselves for those that follow only some of them.
+# The options of 8-bit state. The settings are separate constants for optimizers that support only some of them.
 STATE_BITS = advanced(
-    "Bits of the state",
-    "How exactly the optimizer's memory is kept: 8 bits take a quarter of the space.",
+    "Optimizer state bits",
+    "The precision of the optimizer state: 8 bits need a quarter of the memory.",
     choice_labels={"32": "32 bits", "8": "8 bits"},
 )
-SMALLEST_8BIT = advanced(
-    "Smallest 8-bit tensor", "Tensors with fewer weights keep their state in 32 bits.", unit="weights"
-)
+SMALLEST_8BIT = advanced("Min 8-bit size", "Tensors with fewer weights keep their state in 32 bits.", unit="weights")
 PERCENTILE_CLIPPING = advanced(
     "Percentile clipping",
-    "Gradients above this percentile of the last hundred norms are scaled down to it; 100 never clips.",
+    "Scales gradients above this percentile of the last 100 norms down to it; 100 turns clipping off.",
     unit="%",
 )
-BLOCK_WISE = advanced("Block by block", "Rounds the state to 8 bits in small blocks: one outlier spoils only its own.")
+BLOCK_WISE = advanced("Block-wise", "Quantizes the state in small blocks, so that an outlier affects only its block.")
 StateBits = Annotated[Literal["32", "8"], STATE_BITS]
 Smallest8Bit = Annotated[int, Ge(0), Le(1_000_000_000), SMALLEST_8BIT]
 PercentileClipping = Annotated[int, Ge(1), Le(100), PERCENTILE_CLIPPING]
 BlockWise = Annotated[bool, BLOCK_WISE]
-PAGED = advanced("Paged", "Lets the state move to the computer's memory when the GPU's is full.")
+PAGED = advanced("Paged", "Moves the state to CPU memory when the GPU's memory is full.")
 Paged = Annotated[bool, PAGED]
 
-# Variations on the direction of a step.
+# Options that change the direction of an update.
 Cautious = Annotated[
     bool,
-    advanced("Cautious", "Leaves out the weights whose step goes against the newest gradient (Liang et al. 2024)."),
+    advanced("Cautious", "Skips the weights whose update points against the current gradient (Liang et al. 2024)."),
 ]
 DecoupledDecay = Annotated[
     bool,
-    advanced("Decoupled decay", "Pulls the weights themselves towards zero, as AdamW does, and not their gradients."),
+    advanced("Decoupled weight decay", "Applies weight decay to the weights, as AdamW does, not to the gradients."),
 ]
 FixedDecay = Annotated[
     bool,
-    advanced("Fixed decay", "The weight decay does not follow the learning rate."),
+    advanced("Fixed decay", "The weight decay does not scale with the learning rate."),
 ]
 EmaAlpha = Annotated[
     float,
     Ge(0),
     Le(1000),
-    advanced("Alpha", "How much the slow mean of gradients counts beside the fast one; 5 is usual."),
+    advanced("Alpha", "The weight of the slow average of gradients relative to the fast one; 5 is usual."),
 ]
 
-# Optimizers that find their learning rate.
+# Optimizers that estimate their learning rate.
 FirstDistance = Annotated[
     float,
     Gt(0),
     Le(1),
-    advanced("First estimate (d0)", "The learning rate it begins its search with; rarely touched."),
+    advanced("Initial estimate (d0)", "The first estimate of the learning rate; rarely changed."),
 ]
 DistanceFactor = Annotated[
     float,
     Gt(0),
     Le(1000),
-    Setting("Estimate times (d_coef)", "Scales the learning rate that is found: 0.5 is gentler, 2 is bolder."),
+    Setting("D coefficient (d_coef)", "Scales the estimated learning rate: 0.5 is gentler, 2 is stronger."),
 ]
 GrowthRate = Annotated[
     float | None,
     Ge(1),
     Le(1e9),
-    advanced("Growth", "How many times larger the rate that is found may get in one step.", empty_means="no limit"),
+    advanced("Growth rate", "The largest factor by which the estimate may grow per step.", empty_means="no limit"),
 ]
 Decouple = Annotated[
     bool,
-    advanced("Decoupled decay", "Pulls the weights themselves towards zero, as AdamW does, and not their gradients."),
+    advanced("Decoupled weight decay", "Applies weight decay to the weights, as AdamW does, not to the gradients."),
 ]
-SHARDED = advanced("Weights are sharded", "The weights are spread over several GPUs (FSDP).")
+SHARDED = advanced("FSDP", "The weights are sharded over several GPUs.")
 Sharded = Annotated[bool, SHARDED]
 SliceEvery = Annotated[
     int,
     Ge(1),
     Le(10_000),
-    advanced("One in", "The estimate looks at one weight in so many: less memory, hardly less exact.", unit="weights"),
+    advanced(
+        "Slice p", "The estimate uses every n-th weight: less memory, hardly less exact. 11 is usual.", unit="weights"
+    ),
 ]
 SearchSteps = Annotated[
     int,
     Ge(0),
     Le(1_000_000),
-    advanced("Search for", "The learning rate stays as found after so many steps; 0 never stops.", unit="steps"),
+    advanced("Prodigy steps", "Stops estimating the learning rate after this many steps; 0 never stops.", unit="steps"),
 ]
 LimitDistance = Annotated[
     bool,
-    advanced("Limit the estimate", "Keeps the rate that is found from leaping in one step."),
+    advanced("D limiter", "Limits how fast the estimated learning rate grows."),
 ]
 SlowBeta = Annotated[
     float | None,
     Ge(0),
     Lt(1),
-    advanced("Beta 3", "How long the search for the rate remembers.", empty_means="the square root of beta 2"),
+    advanced("Beta 3", "Decay of the averages behind the estimate.", empty_means="the square root of beta 2"),
 ]
 LogEvery = Annotated[
     int,
     Ge(0),
     Le(1_000_000),
-    advanced("Log every", "Writes the rate that is found so often; 0 never.", unit="steps"),
+    advanced("Log every", "Logs the estimated learning rate every so many steps; 0 never.", unit="steps"),
 ]

@@ -1,4 +1,4 @@
-"""Fields that two or three close relatives share."""
+"""Fields that two or three closely related optimizers share."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from modules.optim.terms.general import BLOCK_WISE, PERCENTILE_CLIPPING, SMALLES
 from modules.settings.field import When
 
 InstabilityBeta = Annotated[
-    float, Ge(0), Lt(1), advanced("Beta 3", "How long the running mean of a step's own unsteadiness remembers.")
+    float, Ge(0), Lt(1), advanced("Beta 3", "Decay of the running average of the updates' instability.")
 ]
 SlowMeanBeta = Annotated[
     float,
     Ge(0),
     Lt(1),
-    advanced("Beta 3", "How long the slow mean of gradients remembers: 0.9999 looks back ten thousand steps."),
+    advanced("Beta 3", "Decay of the slow average of gradients: 0.9999 averages about 10,000 steps."),
 ]
 AdamWMode = Annotated[
-    bool, advanced("Decay as AdamW", "Pulls the weights themselves towards zero and not their gradients.")
+    bool, advanced("AdamW mode", "Applies weight decay to the weights, as AdamW does, not to the gradients.")
 ]
 LargestUpdate = Annotated[
     float,
     Ge(0),
     Le(1000),
-    advanced("Largest update", "A layer's step is at most this share of the size of its weights."),
+    advanced("Max update", "The largest update of a layer, as a fraction of the norm of its weights."),
 ]
 Rectify = Annotated[
-    bool, advanced("Rectify", "Holds the first steps back while little is known of the squares (Liu et al. 2020).")
+    bool, advanced("Rectify", "Reduces the first steps while the variance estimate is unreliable (Liu et al. 2020).")
 ]
 PlainWhileUnsure = Annotated[
     bool,
     advanced(
-        "Plain steps at first",
-        "While little is known of the squares, steps as plain descent does, not at all otherwise.",
+        "Degenerate to SGD",
+        "Uses SGD steps while the variance estimate is unreliable; without it these steps are skipped.",
         applies_when=When("rectify", (True,)),
     ),
 ]
@@ -43,23 +43,21 @@ NormMean = Annotated[
     float,
     Ge(0),
     Le(1),
-    advanced(
-        "Mean of norms (r)", "How long the mean of gradient norms remembers.", applies_when=When("adanorm", (True,))
-    ),
+    advanced("AdaNorm decay (r)", "Decay of the average of gradient norms.", applies_when=When("adanorm", (True,))),
 ]
-AdaNorm = Annotated[bool, advanced("AdaNorm", "Lifts unusually small gradients to their usual size.")]
-AdamDebias = Annotated[bool, advanced("Correct only the squares", "Corrects the bias of the squares' mean alone.")]
+AdaNorm = Annotated[bool, advanced("AdaNorm", "Scales unusually small gradients up to their average norm.")]
+AdamDebias = Annotated[bool, advanced("Adam debias", "Corrects the bias of the squared-gradient average only.")]
 AveragePower = Annotated[
     float,
     Ge(0),
     Le(100),
-    advanced("Weigh later steps (r)", "How much more later steps count in the average; 0 counts all alike."),
+    advanced("Averaging power (r)", "How much more later steps weigh in the average; 0 weighs all steps equally."),
 ]
 RatePower = Annotated[
     float,
     Ge(0),
     Le(100),
-    advanced("Weigh by the rate", "The power of the learning rate that a step counts with during the warm-up."),
+    advanced("Weight LR power", "The power of the learning rate that weighs each step of the warm-up in the average."),
 ]
 _IN_8_BITS = When("optim_bits", ("8",))
 StateBitsOf32 = Annotated[Literal["32", "8"], replace(STATE_BITS, not_yet_choices=frozenset({"8"}))]
@@ -67,15 +65,18 @@ Smallest8BitOf32 = Annotated[int, Ge(0), Le(1_000_000_000), replace(SMALLEST_8BI
 PercentileClippingOf32 = Annotated[int, Ge(1), Le(100), replace(PERCENTILE_CLIPPING, not_yet="refused")]
 BlockWiseOf32 = Annotated[bool, replace(BLOCK_WISE, applies_when=_IN_8_BITS)]
 RateDecay = Annotated[
-    float, Ge(0), Le(10), advanced("Rate decay", "Lowers the learning rate a little with every step.")
+    float, Ge(0), Le(10), advanced("Learning rate decay", "Lowers the learning rate a little with every step.")
 ]
 FirstSum = Annotated[
     float,
     Ge(0),
     Le(1000),
-    advanced("First sum", "What the sum of squared gradients begins with: more makes the first steps smaller."),
+    advanced(
+        "Initial accumulator value",
+        "The start value of the sum of squared gradients: a larger value makes the first steps smaller.",
+    ),
 ]
-Smoothing = Annotated[
-    float, Ge(0), Lt(1), advanced("Alpha", "How long the running mean of squared gradients remembers.")
+Smoothing = Annotated[float, Ge(0), Lt(1), advanced("Alpha", "Decay of the running average of squared gradients.")]
+Centered = Annotated[
+    bool, advanced("Centered", "Divides by the variance of the gradients instead of their mean square.")
 ]
-Centered = Annotated[bool, advanced("Centered", "Divides by the spread of the gradients around their mean.")]

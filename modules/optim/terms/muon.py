@@ -1,4 +1,4 @@
-"""The fields of Muon (Jordan et al. 2024) and of what follows it."""
+"""Fields of Muon (Jordan et al. 2024) and of the optimizers based on it."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from modules.optim.terms.general import advanced
 from modules.settings.field import Section, When
 
 _HAS_ADAM = When("muon_with_aux_adam", (True,))
-_AS_IN_THE_LIBRARY = "the library's own value"
+_AS_IN_THE_LIBRARY = "the library's default"
 WithAdam = Annotated[
-    bool, advanced("An Adam for the rest", "Weights that are no matrices, and layers that are not named, use an Adam.")
+    bool, advanced("Auxiliary Adam", "Uses Adam for weights that are not matrices and for layers that are not listed.")
 ]
 HiddenLayers = Annotated[
     str,
     advanced(
         "Layers for Muon",
-        "Parts of layer names, separated by commas: these use Muon.",
+        "Parts of the names of the layers that use Muon, separated by commas.",
         applies_when=_HAS_ADAM,
         empty_means="the hidden layers of each model",
     ),
 ]
 LayersArePatterns = Annotated[
     bool,
-    advanced("Names are patterns", "Reads the layer names as regular expressions.", applies_when=_HAS_ADAM),
+    advanced("Use regular expressions", "Reads the layer names as regular expressions.", applies_when=_HAS_ADAM),
 ]
 AdamRate = Annotated[
-    float, Ge(0), Le(100), advanced("Adam's learning rate", "How far the Adam's steps go.", applies_when=_HAS_ADAM)
+    float, Ge(0), Le(100), advanced("Adam learning rate", "Learning rate of the Adam.", applies_when=_HAS_ADAM)
 ]
 TextRate1 = Annotated[
     float | None,
     Ge(0),
     Le(100),
     advanced(
-        "Adam's rate, text encoder",
-        "How far the Adam's steps go in the text encoder.",
+        "Adam learning rate, text encoder",
+        "Learning rate of the Adam for the text encoder.",
         applies_when=_HAS_ADAM,
-        empty_means="the Adam's rate above",
+        empty_means="the Adam learning rate above",
     ),
 ]
 TextRate2 = Annotated[
@@ -46,41 +46,39 @@ TextRate2 = Annotated[
     Ge(0),
     Le(100),
     advanced(
-        "Adam's rate, text encoder 2",
-        "How far the Adam's steps go in the second text encoder.",
+        "Adam learning rate, text encoder 2",
+        "Learning rate of the Adam for the second text encoder.",
         applies_when=_HAS_ADAM,
-        empty_means="the Adam's rate above",
+        empty_means="the Adam learning rate above",
     ),
 ]
 FasterIteration = Annotated[
-    bool, advanced("Faster iteration", "Makes the step orthogonal with better chosen polynomials.")
+    bool, advanced("Accelerated Newton-Schulz", "Orthogonalizes the update with optimized polynomials.")
 ]
 IterationSteps = Annotated[
     int,
     Ge(1),
     Le(100),
-    advanced("Iterations", "How often the step is brought closer to orthogonal; 5 is usual.", unit="iterations"),
+    advanced("Newton-Schulz steps", "Iterations that orthogonalize the update; 5 is usual.", unit="iterations"),
 ]
 LowRank = Annotated[
-    bool, advanced("Orthogonal at low rank", "Makes only a low-rank part of the step orthogonal: faster.")
+    bool, advanced("Low-rank orthogonalization", "Orthogonalizes only a low-rank part of the update: faster.")
 ]
 LowRankSize = Annotated[
     int,
     Ge(1),
     Le(65_536),
-    advanced("Its rank", "The rank of that part.", applies_when=When("low_rank_ortho", (True,))),
+    advanced("Orthogonalization rank", "The rank of that part.", applies_when=When("low_rank_ortho", (True,))),
 ]
-AdamSized = Annotated[
-    bool, advanced("Steps of Adam's size", "Scales the step so that learning rates of AdamW can be used.")
-]
-NormuonVariant = Annotated[bool, advanced("NorMuon", "Evens out the sizes of the step row by row.")]
+AdamSized = Annotated[bool, advanced("RMS rescaling", "Scales the update so that learning rates of AdamW can be used.")]
+NormuonVariant = Annotated[bool, advanced("NorMuon", "Normalizes the update row by row.")]
 MarsCorrection = Annotated[
-    bool, advanced("MARS correction", "Corrects each gradient by its change since the last step.")
+    bool, advanced("MARS correction", "Corrects each gradient by its change since the previous step.")
 ]
 
 
 class AuxiliaryAdam(Section):
-    """The Adam beside Muon; what is left empty is as its library has it."""
+    """The auxiliary Adam of Muon; empty fields use the library's defaults."""
 
     beta1: Annotated[
         float | None,
@@ -88,7 +86,7 @@ class AuxiliaryAdam(Section):
         Lt(1),
         advanced(
             "Adam: beta 1",
-            "How long the Adam's mean of gradients remembers.",
+            "Decay of the Adam's running average of gradients.",
             empty_means=_AS_IN_THE_LIBRARY,
         ),
     ] = None
@@ -98,7 +96,7 @@ class AuxiliaryAdam(Section):
         Lt(1),
         advanced(
             "Adam: beta 2",
-            "How long the Adam's mean of squared gradients remembers.",
+            "Decay of the Adam's running average of squared gradients.",
             empty_means=_AS_IN_THE_LIBRARY,
         ),
     ] = None
@@ -108,7 +106,7 @@ class AuxiliaryAdam(Section):
         Le(1),
         advanced(
             "Adam: epsilon",
-            "Keeps the Adam's division finite.",
+            "Keeps the Adam's division by small gradients finite.",
             empty_means=_AS_IN_THE_LIBRARY,
         ),
     ] = None
@@ -118,7 +116,7 @@ class AuxiliaryAdam(Section):
         Le(10),
         advanced(
             "Adam: weight decay",
-            "How strongly the Adam pulls its weights towards zero.",
+            "How strongly the Adam pulls weights towards zero at each step.",
             empty_means=_AS_IN_THE_LIBRARY,
         ),
     ] = None

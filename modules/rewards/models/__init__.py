@@ -1,1 +1,1 @@
-"""The rewards that need torch themselves: what loads a model, or runs a function of the user's own."""
+"""The rewards that load a model or run the user's own function. They import torch."""

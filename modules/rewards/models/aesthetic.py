@@ -1,4 +1,4 @@
-"""LAION's aesthetic predictor v2: a small network that reads a rating of 1 to 10 off CLIP's direction of an image."""
+"""LAION's aesthetic predictor v2: a small network that predicts a score of 1 to 10 from an image's CLIP embedding."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from modules.rewards.settings import Scorer
 from modules.system.devices import move
 from modules.system.errors import DarkroomError
 
-# Places of the linear layers in the published file; between them there was dropout, which is off where one rates.
+# Indices of the linear layers in the published file; between them was dropout, which is inactive at inference.
 _LAYERS = {"layers.0": 1024, "layers.2": 128, "layers.4": 64, "layers.6": 16, "layers.7": 1}
 
 
 @dataclass(frozen=True, slots=True)
 class Aesthetic:
-    """Rates how pleasing an image is, 1 to 10, whatever its caption."""
+    """Scores how pleasing an image is, 1 to 10, regardless of its caption."""
 
     image_encoder: ClipImageEncoder
     head: nn.Module
     is_differentiable: bool = True
 
     def __call__(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
-        """Return the ratings (B,)."""
+        """Return the scores (B,)."""
         rating_B1: torch.Tensor = self.head(self.image_encoder.images(images_B3PP))
         return rating_B1.squeeze(1)
 
 
 def read_head(file: Path, *, width: int) -> nn.Module:
-    """Return the network of a file: `width`-1024-128-64-16-1, without anything between its linear layers.
+    """Return the network of a file: `width`-1024-128-64-16-1, linear layers without activations.
 
-    Only weights are read, never code. Raises DarkroomError where the file holds something else.
+    Only weights are read, never code. Raises DarkroomError where the file contains something else.
     """
     stored, _ = read_stored(file)
     layers, width_in = [], width
@@ -48,7 +48,7 @@ def read_head(file: Path, *, width: int) -> nn.Module:
             lazy = stored.get(f"{name}.{parameter}")
             if lazy is None or lazy.shape != tuple(value.shape):
                 raise DarkroomError(
-                    f"{file.name} is no aesthetic predictor for this CLIP model: {name}.{parameter} should be "
+                    f"{file.name} is not an aesthetic predictor for this CLIP model: {name}.{parameter} should be "
                     f"{tuple(value.shape)} and is {'missing' if lazy is None else lazy.shape}.",
                     advice="Choose LAION's sac+logos+ava1-l14-linearMSE, with CLIP ViT-L/14 as the CLIP model.",
                 )

@@ -1,4 +1,4 @@
-"""The reward models that compare an image with its caption: CLIP's cosine of the two, times a factor."""
+"""The reward models based on CLIP similarity: the cosine of image and caption, times a factor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from modules.rewards.settings import Scorer
 
 @dataclass(frozen=True, slots=True)
 class ClipSimilarity:
-    """Scores an image by `factor` times the cosine with its caption."""
+    """Scores an image by `factor` times its cosine similarity to its caption."""
 
     image_encoder: ClipImageEncoder
     factor: float = 1.0

@@ -7,7 +7,7 @@ from modules.rewards.spec import RewardFile, RewardSpec
 SPEC = RewardSpec(
     "aesthetic",
     "Aesthetic (LAION)",
-    "How pleasing an image is, whatever its caption.",
+    "How pleasing an image is, regardless of its caption.",
     "modules.rewards.models.aesthetic:make",
     "1 to 10",
     files=(

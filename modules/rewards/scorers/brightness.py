@@ -1,4 +1,4 @@
-"""Brightness: the mean of all values. Needs no file; the plainest reward there is, and a good first try."""
+"""Brightness: the mean of all pixel values. Needs no file; the simplest reward, and a good first test."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from modules.rewards.spec import RewardSpec
 
-if TYPE_CHECKING:  # the record is torch-free, and tensors bring their own methods
+if TYPE_CHECKING:  # the record is torch-free; the code only calls methods of tensors
     import torch
 
     from modules.rewards.protocol import Reward, RewardContext
@@ -16,14 +16,14 @@ if TYPE_CHECKING:  # the record is torch-free, and tensors bring their own metho
 SPEC = RewardSpec(
     "brightness",
     "Brightness",
-    "How light an image is on average.",
+    "The mean brightness of an image.",
     "modules.rewards.scorers.brightness:make",
     "0 (black) to 1 (white)",
 )
 
 
 class Brightness:
-    """Rates how light an image is, 0 to 1."""
+    """Scores how bright an image is, 0 to 1."""
 
     is_differentiable = True
 

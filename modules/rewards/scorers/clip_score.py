@@ -1,4 +1,4 @@
-"""CLIP score: how well an image fits its caption (Radford et al. 2021; Hessel et al. 2021)."""
+"""CLIP score: how well an image matches its caption (Radford et al. 2021; Hessel et al. 2021)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from modules.rewards.spec import RewardFile, RewardSpec
 SPEC = RewardSpec(
     "clip_score",
     "CLIP score",
-    "How well an image fits its caption.",
+    "How well an image matches its caption.",
     "modules.rewards.models.clip_similarity:clip_score",
     "0.2 to 0.4",
     files=(RewardFile("file", "openai/clip-vit-large-patch14", "", 1_710_000_000),),

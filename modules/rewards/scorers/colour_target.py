@@ -1,4 +1,4 @@
-"""Closeness to a colour: the mean squared distance of all pixels from it, negated. Needs no file."""
+"""Target colour: the negated mean squared distance of all pixels from a colour. Needs no file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from modules.rewards.colour import parse_colour
 from modules.rewards.spec import RewardSpec
 
-if TYPE_CHECKING:  # the record is torch-free, and tensors bring their own methods
+if TYPE_CHECKING:  # the record is torch-free; the code only calls methods of tensors
     import torch
 
     from modules.rewards.protocol import Reward, RewardContext
@@ -17,17 +17,17 @@ if TYPE_CHECKING:  # the record is torch-free, and tensors bring their own metho
 
 SPEC = RewardSpec(
     "colour_target",
-    "Closeness to a colour",
-    "How near the pixels of an image are to a colour.",
+    "Target colour",
+    "How close the pixels of an image are to a colour.",
     "modules.rewards.scorers.colour_target:make",
-    "-1 (as far as can be) to 0 (that colour alone)",
+    "-1 (farthest) to 0 (only that colour)",
     checks={"colour": parse_colour},
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ColourTarget:
-    """Rates how near an image is to a colour (red, green, blue in [0, 1]): -1 to 0."""
+    """Scores how close an image is to a colour (red, green, blue in [0, 1]): -1 to 0."""
 
     colour: tuple[float, float, float]
     is_differentiable: bool = True
@@ -39,5 +39,5 @@ class ColourTarget:
 
 
 def make(scorer: Scorer, context: RewardContext) -> Reward:
-    """Return the reward for the colour that the settings name. Raises DarkroomError where they name none."""
+    """Return the reward for the colour in the settings. Raises DarkroomError where it is not valid."""
     return ColourTarget(parse_colour(scorer.colour))

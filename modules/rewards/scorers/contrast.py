@@ -1,4 +1,4 @@
-"""Contrast: how far the lightness of an image's pixels spreads. Needs no file."""
+"""Contrast: the standard deviation of an image's luma. Needs no file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from modules.rewards.luma import luma
 from modules.rewards.spec import RewardSpec
 
-if TYPE_CHECKING:  # the record is torch-free, and tensors bring their own methods
+if TYPE_CHECKING:  # the record is torch-free; the code only calls methods of tensors
     import torch
 
     from modules.rewards.protocol import Reward, RewardContext
@@ -19,14 +19,14 @@ SPEC = RewardSpec(
     "Contrast",
     "How much light and dark differ within an image.",
     "modules.rewards.scorers.contrast:make",
-    "0 (one grey) to 0.5 (half black, half white)",
+    "0 (uniform) to 0.5 (half black, half white)",
 )
 
-_TINY = 1e-12  # the root of nothing has no finite slope
+_TINY = 1e-12  # the gradient of the square root is infinite at 0
 
 
 class Contrast:
-    """Rates the standard deviation of an image's luma, 0 to 0.5."""
+    """Scores an image by the standard deviation of its luma, 0 to 0.5."""
 
     is_differentiable = True
 

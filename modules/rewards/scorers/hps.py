@@ -1,7 +1,7 @@
-"""HPS v2: a CLIP ViT-H taught by people's rankings of images of one caption (Wu et al. 2023).
+"""HPS v2: a CLIP ViT-H trained on human rankings of images of the same caption (Wu et al. 2023).
 
-Published in OpenCLIP's layout; what is no square is padded, as its authors do. v2 and v2.1 give numbers that do not
-compare.
+Published in OpenCLIP's layout; images that are not square are padded, as its authors do. Scores of v2 and v2.1 are not
+comparable.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from modules.rewards.spec import RewardFile, RewardSpec
 SPEC = RewardSpec(
     "hps",
     "Human preference (HPS v2)",
-    "How well people would like it as an image of its caption. Only images of one caption compare.",
+    "How much people would prefer an image for its caption. Only scores for the same caption are comparable.",
     "modules.rewards.models.clip_similarity:hps",
     "0.2 to 0.4",
     files=(RewardFile("file", "xswu/HPSv2", "HPS_v2_compressed.pt", 1_970_000_000, item_bytes=2),),

@@ -1,4 +1,4 @@
-"""PickScore: a CLIP model taught by people's picks among two images of a caption (Kirstain et al. 2023)."""
+"""PickScore: a CLIP model trained on human choices between two images of a caption (Kirstain et al. 2023)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from modules.rewards.spec import RewardFile, RewardSpec
 SPEC = RewardSpec(
     "pickscore",
     "PickScore",
-    "How well people would like it as an image of its caption, learned from their picks among two.",
+    "How much people would prefer an image for its caption, trained on choices between two images.",
     "modules.rewards.models.clip_similarity:pickscore",
     "18 to 24",
     files=(RewardFile("file", "yuvalkirstain/PickScore_v1", "", 3_940_000_000),),

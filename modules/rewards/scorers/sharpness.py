@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from modules.rewards.luma import luma
 from modules.rewards.spec import RewardSpec
 
-if TYPE_CHECKING:  # the record is torch-free, and tensors bring their own methods
+if TYPE_CHECKING:  # the record is torch-free; the code only calls methods of tensors
     import torch
 
     from modules.rewards.protocol import Reward, RewardContext
@@ -17,14 +17,14 @@ if TYPE_CHECKING:  # the record is torch-free, and tensors bring their own metho
 SPEC = RewardSpec(
     "sharpness",
     "Sharpness",
-    "How much fine detail an image has; noise counts as detail.",
+    "How much fine detail an image has. Noise counts as detail.",
     "modules.rewards.scorers.sharpness:make",
-    "0 (one tone) upwards",
+    "0 (uniform) and up",
 )
 
 
 class Sharpness:
-    """Rates how much each pixel's luma differs from its four neighbours'. Noise counts as sharp too."""
+    """Scores how much each pixel's luma differs from its four neighbours'. Noise counts as sharpness too."""
 
     is_differentiable = True
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from modules.rewards.spec import RewardSpec
 
-if TYPE_CHECKING:  # the record is torch-free, and tensors bring their own methods
+if TYPE_CHECKING:  # the record is torch-free; the code only calls methods of tensors
     import torch
 
     from modules.rewards.protocol import Reward, RewardContext
@@ -16,14 +16,14 @@ if TYPE_CHECKING:  # the record is torch-free, and tensors bring their own metho
 SPEC = RewardSpec(
     "symmetry",
     "Symmetry",
-    "How alike the left and the right half of an image are.",
+    "How similar the left and the right half of an image are.",
     "modules.rewards.scorers.symmetry:make",
     "-1 (opposite) to 0 (mirrored)",
 )
 
 
 class Symmetry:
-    """Rates how alike the left and the right of an image are: -1 to 0."""
+    """Scores how similar the left and the right half of an image are: -1 to 0."""
 
     is_differentiable = True
 

@@ -1,4 +1,4 @@
-"""A reward of the user's own: a function in a Python file, run only where that very file was approved."""
+"""A user-defined reward: a function in a Python file, which runs only if exactly this file was approved."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from modules.rewards.user_code_file import split_reference
 
 SPEC = RewardSpec(
     "user_code",
-    "Your own function",
-    "A function in a Python file of yours. It runs as a program with your rights: only files that you approved "
-    "are run.",
+    "Custom function",
+    "A function in your own Python file. It runs as a program with your permissions, and only if you approved the "
+    "file.",
     "modules.rewards.models.user_code:make",
-    "whatever the function returns",
+    "depends on the function",
     checks={"file": split_reference},
     runs_code=True,
 )

@@ -1,4 +1,4 @@
-"""The toy family, loaded: the one place that runs its parts. Its "latents" are the pixels themselves."""
+"""The loaded toy family: the only code that runs its parts. Its "latents" are the pixels themselves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from modules.system.devices import Device
 
 @dataclass(eq=False)
 class ToyPixel:
-    """A UNet on pixels and a text encoder; see `ModelFamily` for what it offers."""
+    """A UNet on pixels and a text encoder; implements `ModelFamily`."""
 
     spec: FamilySpec
     unet: Any

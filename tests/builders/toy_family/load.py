@@ -1,4 +1,4 @@
-"""Loading the toy family from a diffusers folder."""
+"""Loads the toy family from a diffusers folder."""
 
 from __future__ import annotations
 

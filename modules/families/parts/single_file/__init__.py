@@ -1,1 +1,1 @@
-"""Checkpoints of one file in the original (CompVis, Stability AI) layout, and back to diffusers' parts."""
+"""Single-file checkpoints in the original (CompVis, Stability AI) layout: reading, writing, conversion to diffusers."""

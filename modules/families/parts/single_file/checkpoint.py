@@ -1,9 +1,9 @@
-"""Reading a checkpoint of one file as the parts of a diffusers model.
+"""Reads a single-file checkpoint as the parts of a diffusers model.
 
     checkpoint = open_checkpoint(path)
     unet = load_part(checkpoint, "unet", UNet2DConditionModel, torch.float16)
 
-Nothing is read but headers until a part is loaded, and then tensor by tensor.
+Only headers are read until a part is loaded, then tensor by tensor.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from modules.system.errors import DarkroomError
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """A single file, opened: what it is, its parts' configs and layouts, and its tensors by their original names."""
+    """An opened single file: its kind, its parts' configs and layouts, and its tensors by their original names."""
 
     path: Path
     kind: FileKind
@@ -50,7 +50,7 @@ class Checkpoint:
         return tuple(name for part in self.layouts.values() for name in left_over_names(part, self.tensors))
 
     def scheduler_config(self) -> dict[str, Any]:
-        """Return the noise schedule's config, with what the file tells of its prediction."""
+        """Return the noise schedule's config, with the prediction type of the file."""
         config = dict(self.configs["scheduler"])
         if self.kind.prediction in ("epsilon", "v_prediction"):
             config["prediction_type"] = self.kind.prediction
@@ -60,15 +60,15 @@ class Checkpoint:
 
 
 def open_checkpoint(path: Path, kind: FileKind | None = None, *, part_configs: Configs | None = None) -> Checkpoint:
-    """Return a .safetensors or .ckpt file of SD 1.x, SD 2.x or SDXL, opened.
+    """Open a .safetensors or .ckpt file of SD 1.x, SD 2.x or SDXL.
 
-    `kind` spares recognising it twice; `part_configs` stand for the published model's where a file of another size does
-    not bring its own. Raises DarkroomError where it is none, with a sentence that says what it is.
+    `kind` avoids identifying it twice; `part_configs` replace the published model's for a file of a different size
+    without its own. Raises DarkroomError, with a description of the file, where it is not such a model.
     """
     kind = kind or identify(path)
     if kind.kind not in ("checkpoint", "part") or not kind.model:
         raise DarkroomError(
-            f"{path.name} is no Stable Diffusion checkpoint. {kind.sentence}",
+            f"{path.name} is not a Stable Diffusion checkpoint. {kind.sentence}",
             advice="Choose a checkpoint of SD 1.x, SD 2.x or SDXL, as .safetensors, .ckpt or a diffusers folder.",
         )
     stored, metadata = read_stored(path)
@@ -79,10 +79,10 @@ def open_checkpoint(path: Path, kind: FileKind | None = None, *, part_configs: C
 
 
 def part_state(checkpoint: Checkpoint, part: str, *, use_ema: bool = False) -> dict[str, LazyTensor]:
-    """Return a part's tensors under diffusers' names, text layers with "text_model.", to be read when asked for.
+    """Return a part's lazy tensors under diffusers' names, text layers with "text_model.".
 
-    `use_ema` takes the UNet's averaged weights where the file has them beside the others. Raises DarkroomError where
-    the file lacks the part or some of it, or its UNet has layers that are not known.
+    `use_ema` selects the UNet's EMA weights where the file has them beside the others. Raises DarkroomError where the
+    part or some of its weights are missing, or its UNet has unknown layers.
     """
     layout = checkpoint.layouts.get(part)
     if layout is None or part not in checkpoint.parts:
@@ -92,33 +92,33 @@ def part_state(checkpoint: Checkpoint, part: str, *, use_ema: bool = False) -> d
         tensors |= {original: tensors[name] for original, name in averaged_names(layout, tensors).items()}
     if missing := missing_names(layout, tensors):
         raise DarkroomError(
-            f"{checkpoint.path.name} lacks {len(missing)} weights of its {part}; the first is {missing[0]}.",
-            advice="The download is damaged, or the model is of a kind that is not known here.",
+            f"{len(missing)} weights of the {part} are missing from {checkpoint.path.name}; the first is {missing[0]}.",
+            advice="Download it again. If this persists, it is a kind of model that is not supported.",
         )
     if part == "unet" and (extra := left_over_names(layout, tensors)):
         raise DarkroomError(
-            f"The UNet in {checkpoint.path.name} has {len(extra)} weights that this architecture does not; the first "
-            f"is {extra[0]}.",
-            advice="It is a variant that is not supported.",
+            f"The UNet in {checkpoint.path.name} has {len(extra)} weights that this architecture does not have; the "
+            f"first is {extra[0]}.",
+            advice="The model is a variant that is not supported. Choose another model.",
         )
     inside = {n.removeprefix(layout.prefix): t for n, t in tensors.items() if n.startswith(layout.prefix)}
     return from_original(layout.slots, inside)
 
 
 def load_part(checkpoint: Checkpoint, part: str, kind: Any, dtype: torch.dtype, *, use_ema: bool = False) -> Any:
-    """Return one part of a checkpoint, on the processor, in eval mode, frozen, as `diffusers_folder.read_part` does.
+    """Return one part of a checkpoint, on the CPU, in eval mode, frozen, as `diffusers_folder.read_part` does.
 
-    `kind` is the diffusers or transformers class. Raises DarkroomError where the file does not hold it.
+    `kind` is the diffusers or transformers class. Raises DarkroomError where the file does not contain it.
     """
     state = part_state(checkpoint, part, use_ema=use_ema)
     return build_part(kind, checkpoint.configs[part], state, dtype, where=f"the {part} in {checkpoint.path.name}")
 
 
 def load_vae_file(path: Path, kind: Any, config: Mapping[str, Any], dtype: torch.dtype) -> Any:
-    """Return the VAE of a file that holds one, alone or in a checkpoint, in the original or in diffusers' layout.
+    """Return the VAE of a VAE file or of a checkpoint, in the original or in diffusers' layout.
 
-    `config` is the VAE's of the model it goes with: a file alone does not tell its scaling factor. Raises DarkroomError
-    where the file holds none.
+    `config` is the VAE config of the model it is used with: the file does not contain its scaling factor. Raises
+    DarkroomError where the file has no VAE.
     """
     found = identify(path)
     stored, _ = read_stored(path)
@@ -130,7 +130,7 @@ def load_vae_file(path: Path, kind: Any, config: Mapping[str, Any], dtype: torch
         tensors = {original: stored[name] for original, name in original_names(stored).items()}
         if missing := missing_names(layout, tensors):
             raise DarkroomError(
-                f"{path.name} holds no complete VAE: {len(missing)} weights are missing. {found.sentence}",
+                f"{path.name} does not contain a complete VAE: {len(missing)} weights are missing. {found.sentence}",
                 advice="Choose a VAE file of SD or SDXL.",
             )
         inside = {n.removeprefix(VAE_PREFIX): t for n, t in tensors.items() if n.startswith(VAE_PREFIX)}
@@ -141,7 +141,7 @@ def load_vae_file(path: Path, kind: Any, config: Mapping[str, Any], dtype: torch
 def build_part(
     kind: Any, config: Mapping[str, Any], state: Mapping[str, LazyTensor], dtype: torch.dtype, *, where: str
 ) -> Any:
-    """Return a module of a config that holds a state's tensors, cast to `dtype`, each read and cast on its own."""
+    """Return a module built from a config and a state's tensors, each read and cast to `dtype` on its own."""
     module = empty_part(kind, config)
     state = fitted(state, module.state_dict())
     expected = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
@@ -151,7 +151,7 @@ def build_part(
         raise DarkroomError(
             f"{len(wrong)} weights of {where} do not fit its config; the first is {wrong[0]}: {there} where "
             f"{expected.get(wrong[0], 'none')} is expected.",
-            advice="The model is of another size than the one it was taken for.",
+            advice="The model has a different size than the detected one. Choose another model.",
         )
     weights = {name: tensor.make().to(dtype, copy=True) for name, tensor in state.items()}
     module.load_state_dict(weights, strict=True, assign=True)
@@ -167,11 +167,11 @@ def empty_part(kind: Any, config: Mapping[str, Any]) -> Any:
                 return kind.from_config({k: v for k, v in config.items() if k != "_class_name"})
             return kind(kind.config_class(**config))
     except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
-        raise DarkroomError(f"A config of {kind.__name__} cannot be used: {error}") from error
+        raise DarkroomError(f"The config of {kind.__name__} is not valid: {error}") from error
 
 
 def fitted(state: Mapping[str, LazyTensor], names: Mapping[str, Any]) -> dict[str, LazyTensor]:
-    """Return a state with the names a module has: transformers 5.6 dropped "text_model." from CLIPTextModel alone."""
+    """Return a state under a module's own names: transformers 5.6 dropped "text_model." from CLIPTextModel only."""
     if any(n.startswith(TEXT_PREFIX) for n in names):
         return dict(state)
     return {n.removeprefix(TEXT_PREFIX): tensor for n, tensor in state.items()}
@@ -188,13 +188,13 @@ def _as_matrix(tensor: torch.Tensor) -> torch.Tensor:
 def _lacks_part(checkpoint: Checkpoint, part: str) -> DarkroomError:
     label = {"vae": "VAE", "unet": "UNet"}.get(part, part.replace("_", " "))
     advice = "Choose a separate VAE file." if part == "vae" else "Choose a complete checkpoint."
-    return DarkroomError(f"{checkpoint.path.name} holds no {label}.", advice=advice)
+    return DarkroomError(f"{checkpoint.path.name} contains no {label}.", advice=advice)
 
 
 def _fill_buffers(module: torch.nn.Module) -> None:
-    """Give the buffers that are in no file their values: CLIP's positions count from zero."""
+    """Fill the buffers that are not in files: CLIP's position ids count from zero."""
     for owner in module.modules():
         for name, buffer in list(owner._buffers.items()):
             if buffer is not None and buffer.is_meta:
-                assert name == "position_ids", f"a buffer nobody fills: {name}"
+                assert name == "position_ids", f"unknown buffer {name}"
                 owner._buffers[name] = torch.arange(buffer.shape[-1]).expand(buffer.shape).clone()

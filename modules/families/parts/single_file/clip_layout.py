@@ -2,7 +2,7 @@
 
 Two originals: transformers' own names (CLIP-L of SD 1.x and SDXL) and OpenCLIP's (`open_clip` TextTransformer: SD 2.x
 and SDXL's bigG). Our keys are those of files: with "text_model.", whatever the installed transformers calls it inside
-(5.6 dropped it from CLIPTextModel alone). Torch-free.
+(5.6 dropped it from CLIPTextModel only). Torch-free.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _OPEN_NAMES = {
 
 
 def clip_slots(config: Mapping[str, Any], *, projection: bool = False) -> tuple[Slot, ...]:
-    """Return the tensors of a text encoder whose original has transformers' own names."""
+    """Return the slots of a text encoder whose original layout has transformers' own names."""
     return tuple(Slot(key, key) for key in _keys(config, projection=projection))
 
 
 def open_clip_slots(config: Mapping[str, Any], *, projection: bool) -> tuple[Slot, ...]:
-    """Return where every tensor of a text encoder stands in OpenCLIP's layout.
+    """Return the slots of a text encoder in OpenCLIP's layout.
 
-    `projection`: the encoder is a CLIPTextModelWithProjection, whose projection the original holds transposed.
+    `projection`: the encoder is a CLIPTextModelWithProjection, whose projection is transposed in the original.
     """
     return tuple(_open_clip(config, projection=projection))
 
 
 def text_layers(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the paths of the linear layers inside a text encoder's blocks, which LoRA files can hold."""
+    """Return the paths of the linear layers inside a text encoder's blocks, which LoRA files can contain."""
     names = [name for name in (*_LAYER, *_REST) if not name.startswith("layer_norm")]
     return tuple(
         f"{PREFIX}encoder.layers.{i}.{name}" for i in range(int(config["num_hidden_layers"])) for name in names

@@ -1,7 +1,7 @@
 """The configs of published models and the original layout of their parts. Torch-free.
 
-Prefixes as the published files have them (formats.md 5.5 in short). What a config says may be overridden by the file
-that brings its own, so that models of unusual size keep their shape.
+Prefixes are those of the published files (formats.md 5.5 in short). A file's own configs override the published ones,
+so that models of unusual size keep their shape.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from modules.families.registry import published
 from modules.system.errors import DarkroomError
 
 CONFIGS_KEY = "darkroom_part_configs"
-"""Metadata under which a file of unusual size carries its parts' configs, as JSON by part."""
+"""The metadata key with the parts' configs in a file of unusual size, as JSON by part."""
 
 UNET_PREFIX = "model.diffusion_model."
 VAE_PREFIX = "first_stage_model."
@@ -32,8 +32,8 @@ def shipped_configs(model: str) -> dict[str, dict[str, Any]]:
 def configs_of_file(
     model: str, shapes: Mapping[str, tuple[int, ...]], metadata: Mapping[str, str]
 ) -> dict[str, dict[str, Any]]:
-    """Return the configs of a checkpoint's parts: the shipped ones, with the input channels that its tensors tell and
-    whatever configs its metadata brings along. `shapes` are by original names.
+    """Return the configs of a checkpoint's parts: the bundled ones, with the input channels of its tensors and the
+    configs in its metadata. `shapes` are by original names.
     """
     configs = shipped_configs(model)
     first = shapes.get(f"{UNET_PREFIX}input_blocks.0.0.weight", ())
@@ -44,21 +44,21 @@ def configs_of_file(
     except (ValueError, RecursionError):
         brought = {}
     if isinstance(brought, dict):
-        known = configs or brought  # where no configs ship, the file's own are all there is
+        known = configs or brought  # without bundled configs, the file's own are the only ones
         configs |= {n: c for n, c in brought.items() if n in known and isinstance(c, dict)}
     return configs
 
 
 def layouts(model: str, configs: Configs) -> dict[str, PartLayout]:
-    """Return the layout of every part of a model that `configs` describes, by part; none for a model that is in no
-    single file.
+    """Return the layout of every part of a model that `configs` describes, by part; none for a model without a
+    single-file form.
 
-    Raises DarkroomError where the configs, which may come out of a file, are none.
+    Raises DarkroomError where the configs, which may come from a file, are not valid.
     """
     try:
         return _layouts(model, configs)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise DarkroomError(f"The configs of the model's parts cannot be used: {error!r}.") from error
+        raise DarkroomError(f"The configs of the model's parts are not valid: {error!r}.") from error
 
 
 def _layouts(model: str, configs: Configs) -> dict[str, PartLayout]:

@@ -1,4 +1,4 @@
-"""Moving a part's tensors into the original layout and back, by its slots."""
+"""Converts a part's tensors into the original layout and back, by its slots."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from modules.formats.lazy_tensors import LazyTensor, joined
 
 
 def to_original(slots: Iterable[Slot], state: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
-    """Return a part's tensors under their original names. Every slot's tensor has to be in `state`."""
+    """Return a part's tensors under their original names. `state` must contain every slot's tensor."""
     found: dict[str, list[LazyTensor]] = {}
     for slot in sorted(slots, key=lambda s: (s.original, s.piece)):
         found.setdefault(slot.original, []).append(_outward(slot, state[slot.key]))
@@ -17,7 +17,7 @@ def to_original(slots: Iterable[Slot], state: Mapping[str, LazyTensor]) -> dict[
 
 
 def from_original(slots: Sequence[Slot], tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
-    """Return a part's tensors under our names. Every slot's original has to be in `tensors`."""
+    """Return a part's tensors under our names. `tensors` must contain every slot's original."""
     return {slot.key: _inward(slot, tensors[slot.original]) for slot in slots}
 
 

@@ -1,8 +1,8 @@
-"""The names that files in the wild give to what the original layout holds. Torch-free.
+"""The names that files in practice use for the tensors of the original layout. Torch-free.
 
-Older SD 1 files leave out "text_model.", some programs write "vae." for "first_stage_model.", a UNet or a VAE alone
-may come without its prefix, and training checkpoints hold the averaged weights as `model_ema.` with all inner dots
-left out (LDM's `LitEma`).
+Older SD 1 files leave out "text_model.", some programs write "vae." for "first_stage_model.", a file with only a UNet
+or a VAE may have no prefix, and training checkpoints contain EMA weights as `model_ema.` with all inner dots left out
+(LDM's `LitEma`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from modules.families.parts.single_file.slots import missing_originals
 _EMA_PREFIX = "model_ema.diffusion_model"
 _CLIP_PREFIXES = ("cond_stage_model.transformer.", "conditioner.embedders.0.transformer.")
 _CLIP_MODULES = ("embeddings.", "encoder.", "final_layer_norm.")
-# What stands inside a part's prefix without being a weight of ours.
+# Tensors under a part's prefix that are not weights of the part.
 _IDLE_ENDS = ("position_ids", "logit_scale", "attn_mask", "text_projection", "text_projection.weight")
 _IDLE_BEGINNINGS = (f"{VAE_PREFIX}loss.", f"{VAE_PREFIX}model_ema.")
 
 
 def original_names(names: Iterable[str]) -> dict[str, str]:
-    """Return, for each tensor of a file, the name the original layout has for it: `{original: name in the file}`."""
+    """Return the original layout's name of each tensor of a file: `{original: name in the file}`."""
     names = list(names)
     bare_unet = any(n.startswith("input_blocks.0.0.") for n in names)
     bare_vae = any(n.startswith(("decoder.up.", "encoder.down.")) for n in names)
@@ -30,20 +30,20 @@ def original_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def averaged_names(layout: PartLayout, names: Iterable[str]) -> dict[str, str]:
-    """Return where the UNet's averaged weights stand, `{original: name in the file}`, as far as there are any."""
+    """Return the names of the UNet's EMA weights, `{original: name in the file}`, where there are any."""
     there = set(names)
     flat = {s.original: f"{_EMA_PREFIX}{s.original.replace('.', '')}" for s in layout.slots}
     return {f"{layout.prefix}{original}": name for original, name in flat.items() if name in there}
 
 
 def missing_names(layout: PartLayout, names: Iterable[str]) -> list[str]:
-    """Return the tensors of a part that a file's original names lack."""
+    """Return the tensors of a part that are missing from a file's original names."""
     inside = [n.removeprefix(layout.prefix) for n in names if n.startswith(layout.prefix)]
     return [f"{layout.prefix}{n}" for n in missing_originals(layout.slots, inside)]
 
 
 def left_over_names(layout: PartLayout, names: Iterable[str]) -> list[str]:
-    """Return what stands under a part's prefix and belongs to no layer of it, without what is known to be idle."""
+    """Return the tensors under a part's prefix that belong to no layer of it, without known unused ones."""
     known = {f"{layout.prefix}{s.original}" for s in layout.slots}
     inside = (n for n in names if n.startswith(layout.prefix) and n not in known)
     return sorted(n for n in inside if not _is_idle(n, layout))
@@ -52,7 +52,7 @@ def left_over_names(layout: PartLayout, names: Iterable[str]) -> list[str]:
 def _is_idle(name: str, layout: PartLayout) -> bool:
     if name.endswith(_IDLE_ENDS) or name.startswith(_IDLE_BEGINNINGS):
         return True
-    # SD 2 and others take the states before the last block; diffusers' config then leaves that block out.
+    # SD 2 and others use the states before the last block; diffusers' config then leaves that block out.
     return layout.is_open_clip and ".resblocks." in name
 
 

@@ -1,8 +1,8 @@
-"""What a model predicts, as far as its file tells.
+"""The prediction type of a model, from its file.
 
-No consumer agrees with another here; the markers, in the order they are believed: a sidecar .yaml (A1111, Forge), the
-empty tensors `v_pred` and `ztsnr` (ComfyUI, Forge, A1111), `modelspec.prediction_type` (ModelSpec 1.0.1) or
-`modelspec.predict_key` (ComfyUI); at last what the model's own record looks for in the weights. Torch-free.
+Programs use different markers. They are checked in this order: a sidecar .yaml (A1111, Forge), the empty tensors
+`v_pred` and `ztsnr` (ComfyUI, Forge, A1111), `modelspec.prediction_type` (ModelSpec 1.0.1) or `modelspec.predict_key`
+(ComfyUI), and last the weights, by the model's own record. Torch-free.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _DISCRETE_V = re.compile(r"\bVScaling\b")  # SDXL's yaml names a class instead
 _ZERO_SNR = re.compile(r"^\s*\w*(?:ztsnr|zero_terminal_snr|zero_snr)\w*\s*:\s*[Tt]rue", re.MULTILINE)
 
 
-def told_prediction(header: CheckpointHeader, record: SingleFile) -> PredictionMark:
-    """Return what a checkpoint predicts; an empty prediction where nothing tells."""
+def find_prediction(header: CheckpointHeader, record: SingleFile) -> PredictionMark:
+    """Return a checkpoint's prediction type; empty where there is no marker."""
     zero_snr = "ztsnr" in header.shapes
     sidecar = read_sidecar(header.path)
     if sidecar is not None and sidecar.prediction:
-        return PredictionMark(sidecar.prediction, zero_snr or sidecar.zero_snr, sidecar.detector)
+        return PredictionMark(sidecar.prediction, zero_snr or sidecar.zero_snr, sidecar.marker)
     if {"edm_mean", "edm_vpred.sigma_max"} & header.shapes.keys():
         return PredictionMark("edm", False, "EDM tensors")
     if "v_pred" in header.shapes:
@@ -36,12 +36,12 @@ def told_prediction(header: CheckpointHeader, record: SingleFile) -> PredictionM
         word = header.metadata.get(key, "").lower()
         if word:
             return PredictionMark("v_prediction" if word in _V_WORDS else "epsilon", zero_snr, key)
-    untold = record.untold(header) if record.untold is not None else None
-    return PredictionMark("", zero_snr, "") if untold is None else replace(untold, zero_snr=zero_snr)
+    found = record.prediction_from_weights(header) if record.prediction_from_weights is not None else None
+    return PredictionMark("", zero_snr, "") if found is None else replace(found, zero_snr=zero_snr)
 
 
 def read_sidecar(path: Path) -> PredictionMark | None:
-    """Return what the .yaml beside a checkpoint tells, or None where there is none that can be read."""
+    """Return the prediction type in the .yaml beside a checkpoint, or None where there is no readable one."""
     for name in (path.with_suffix(".yaml"), path.with_suffix(".yml")):
         try:
             if name.stat().st_size > _MAX_YAML_BYTES:

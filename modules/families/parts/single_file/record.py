@@ -1,4 +1,4 @@
-"""What the original layout of a model is: the record that a family's files name it by. Torch-free."""
+"""The record of a model's original layout, which its family's files fill in. Torch-free."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Configs = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class PartLayout:
-    """One part: its name in diffusers, its prefix in the original layout, and the places of its tensors."""
+    """One part: its name in diffusers, its prefix in the original layout, and the slots of its tensors."""
 
     name: str
     prefix: str
@@ -25,7 +25,7 @@ class PartLayout:
 
 @dataclass(frozen=True, slots=True)
 class TextPlace:
-    """A text encoder in the original layout: our name, its prefix, whose naming it has, whether it has a projection."""
+    """A text encoder in the original layout: our name, its prefix, its naming, whether it has a projection."""
 
     part: str
     prefix: str
@@ -35,11 +35,11 @@ class TextPlace:
 
 @dataclass(frozen=True, slots=True)
 class PredictionMark:
-    """What a file tells of its prediction, and by what it does."""
+    """The prediction type of a file, and the marker it was found by."""
 
     prediction: Prediction
     zero_snr: bool
-    detector: str
+    marker: str
 
 
 def _no_sidecar(configs: Configs, prediction: str) -> str:
@@ -48,21 +48,21 @@ def _no_sidecar(configs: Configs, prediction: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SingleFile:
-    """How a model stands in one file of the original (LDM) layout.
+    """The layout of a model in a single file of the original (LDM) layout.
 
-    `text` places its encoders; a file is the model's where one of `markers` begins a name. `has_labels`: the UNet has a
-    label embedding, which tells such models apart where the UNet is alone and of unusual width. `velocity_model` is the
-    published model it is where it predicts velocity; `is_silent` says that a file without any mark may predict either,
-    `untold(header)` looks at the weights then, as far as they tell. `sidecar(configs, prediction)` is the text of the
-    .yaml that has to lie beside it, empty where none has to; `velocity_tensors` says that empty tensors in the file
-    mark velocity.
+    `text` lists its encoders; a file is of this model if a name starts with one of `markers`. `has_labels`: the UNet
+    has a label embedding, which identifies a file with only a UNet of unusual width. `velocity_model` is the published
+    model of a file with v-prediction; `is_ambiguous`: a file without a marker may have either prediction type, and
+    `prediction_from_weights(header)` then derives it from the weights where possible. `sidecar(configs, prediction)` is
+    the text of the .yaml that the file needs, empty where it needs none; `velocity_tensors`: empty tensors in the file
+    mark v-prediction.
     """
 
     text: tuple[TextPlace, ...]
     markers: tuple[str, ...]
     has_labels: bool = False
     velocity_model: str = ""
-    is_silent: bool = False
-    untold: Callable[[CheckpointHeader], PredictionMark | None] | None = None
+    is_ambiguous: bool = False
+    prediction_from_weights: Callable[[CheckpointHeader], PredictionMark | None] | None = None
     sidecar: Callable[[Configs, str], str] = _no_sidecar
     velocity_tensors: bool = False

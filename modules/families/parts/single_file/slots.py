@@ -1,8 +1,8 @@
-"""Where each tensor of a part stands in the original layout. Torch-free; `moves` moves tensors there and back.
+"""The slots of a part's tensors in the original layout. Torch-free; `moves.py` converts tensors there and back.
 
-A part's layout is a tuple of slots, one per tensor of ours; what the two layouts do differently beyond names is in
-the slot: OpenCLIP keeps query, key and value in one tensor and its projection transposed, and the VAE's attention is
-made of 1x1 convolutions (LDM's `AttnBlock`, open_clip's `TextTransformer`).
+A part's layout is a tuple of slots, one per tensor of ours. A slot also records the differences beyond names: OpenCLIP
+keeps query, key and value in one tensor and its projection transposed, and the VAE's attention consists of 1x1
+convolutions (LDM's `AttnBlock`, open_clip's `TextTransformer`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The place of one tensor.
+    """The slot of one tensor.
 
-    `key` is ours (diffusers' and transformers' own, text layers with "text_model."), `original` the other layout's
-    without the part's prefix. `piece` of `pieces`: ours is this part of the other along the first axis. `conv`: the
-    other has two more axes of length one. `transposed`: the other is this one's transpose.
+    `key` is its name in diffusers or transformers (text layers with "text_model."), `original` its name in the original
+    layout without the part's prefix. `piece` of `pieces`: the tensor is this slice of the original along the first
+    axis. `conv`: the original has two more axes of length one. `transposed`: the original is the transpose.
     """
 
     key: str
@@ -36,6 +36,6 @@ def module_slots(path: str, original: str, *, bias: bool = True, conv: bool = Fa
 
 
 def missing_originals(slots: Iterable[Slot], names: Iterable[str]) -> list[str]:
-    """Return the original names that a layout needs and `names` does not hold."""
+    """Return the original names that a layout needs and `names` does not contain."""
     there = set(names)
     return sorted({s.original for s in slots} - there)

@@ -1,8 +1,8 @@
 """The layers of the UNet in both layouts, derived from its config (LDM's `openaimodel.UNetModel`, Rombach et al.).
 
-The original counts its blocks through: `input_blocks.0` is the first convolution, then one entry per residual block
-(with its attention) and one per downsampling; `output_blocks` one per residual block, the upsampling as the last
-member of a level's last entry. diffusers sorts the same layers by level. Torch-free.
+The original numbers its blocks consecutively: `input_blocks.0` is the first convolution, then one entry per residual
+block (with its attention) and one per downsampling; `output_blocks` has one per residual block, with the upsampling as
+the last member of a level's last entry. diffusers groups the same layers by level. Torch-free.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from modules.families.parts.single_file.slots import Slot, module_slots
 
 Sort = Literal["linear", "conv", "norm"]
 
-# Inside a residual block, an entry of `ResBlock` and one of `ResnetBlock2D`.
+# The layers inside a residual block: the name in `ResBlock` and the one in `ResnetBlock2D`.
 _RESNET: tuple[tuple[str, str, Sort], ...] = (
     ("norm1", "in_layers.0", "norm"),
     ("conv1", "in_layers.2", "conv"),
@@ -23,7 +23,7 @@ _RESNET: tuple[tuple[str, str, Sort], ...] = (
     ("norm2", "out_layers.0", "norm"),
     ("conv2", "out_layers.3", "conv"),
 )
-# Inside a transformer block: the same names in both layouts. Query, key and value have no bias.
+# The layers inside a transformer block, with the same names in both layouts. Query, key and value have no bias.
 _TRANSFORMER: tuple[tuple[str, Sort, bool], ...] = (
     ("norm1", "norm", True),
     *((f"attn1.to_{x}", "linear", x == "out.0") for x in ("q", "k", "v", "out.0")),
@@ -37,7 +37,7 @@ _TRANSFORMER: tuple[tuple[str, Sort, bool], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A layer with weights: its dotted path in diffusers, in the original layout, and what it is."""
+    """A layer with weights: its dotted path in diffusers and in the original layout, and its type."""
 
     path: str
     original: str
@@ -46,7 +46,7 @@ class Layer:
 
 
 def unet_slots(config: Mapping[str, Any]) -> tuple[Slot, ...]:
-    """Return where every tensor of a `UNet2DConditionModel` of this config stands in the original layout."""
+    """Return the slots of a `UNet2DConditionModel` of this config in the original layout."""
     return tuple(s for layer in unet_layers(config) for s in module_slots(layer.path, layer.original, bias=layer.bias))
 
 
@@ -100,7 +100,7 @@ def _up(config: Mapping[str, Any]) -> Iterator[Layer]:
         for index in range(_per_level(config, "layers_per_block", mirrored) + 1):
             entry += 1
             block = f"up_blocks.{level}"
-            # What comes from below and what skips over are put together, so the width always changes.
+            # The input is concatenated with the skip connection, so the width always changes.
             yield from _resnet(f"{block}.resnets.{index}", f"output_blocks.{entry}.0", shortcut=True)
             if _has_attention(kind):
                 path, original = f"{block}.attentions.{index}", f"output_blocks.{entry}.1"
@@ -137,6 +137,6 @@ def _depth(config: Mapping[str, Any], level: int) -> int:
 
 
 def _per_level(config: Mapping[str, Any], name: str, level: int) -> int:
-    """Return a setting that is one number for all levels, or one for each."""
+    """Return a level's value of a setting that is one number for all levels, or one for each."""
     value = config.get(name) or 1
     return int(value[level]) if isinstance(value, list | tuple) else int(value)

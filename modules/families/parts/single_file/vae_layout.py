@@ -1,7 +1,7 @@
 """The layers of the VAE in both layouts, derived from its config (LDM's `Encoder` and `Decoder`, Rombach et al.).
 
-The original numbers the decoder's levels from the finest up, diffusers in the order of running. Its attention is
-made of 1x1 convolutions. Torch-free.
+The original numbers the decoder's levels from the finest up, diffusers in the order of execution. Its attention
+consists of 1x1 convolutions. Torch-free.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from modules.families.parts.single_file.slots import Slot, module_slots
 
 _RESNET = ("norm1", "conv1", "norm2", "conv2")
 _ATTENTION = (("to_q", "q"), ("to_k", "k"), ("to_v", "v"), ("to_out.0", "proj_out"))
-# Before 0.12 diffusers called them so; folders of that age still do.
+# The names before diffusers 0.12; folders of that age still have them.
 OLD_ATTENTION_NAMES = {"query": "to_q", "key": "to_k", "value": "to_v", "proj_attn": "to_out.0"}
 
 
 def vae_slots(config: Mapping[str, Any]) -> tuple[Slot, ...]:
-    """Return where every tensor of an `AutoencoderKL` of this config stands in the original layout."""
+    """Return the slots of an `AutoencoderKL` of this config in the original layout."""
     ends = ("quant_conv", "post_quant_conv")
     return (
         *_encoder(config),
@@ -28,7 +28,7 @@ def vae_slots(config: Mapping[str, Any]) -> tuple[Slot, ...]:
 
 
 def modern_key(key: str) -> str:
-    """Return a VAE's key with the attention names that diffusers has had since 0.12."""
+    """Return a VAE's key with the attention names of diffusers 0.12 and later."""
     path, _, parameter = key.rpartition(".")
     stem, _, name = path.rpartition(".")
     if ".attentions." in key and name in OLD_ATTENTION_NAMES:

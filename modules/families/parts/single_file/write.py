@@ -1,7 +1,7 @@
-"""Writing the parts of a model as one file in the original layout: streamed, whole, atomic.
+"""Writes the parts of a model as one file in the original layout: streamed and atomic.
 
-Every tensor that the published files hold is there, so that other programs report none missing: beside the weights the
-text encoders' position ids, OpenCLIP's logit scale, and the last block and the projection that nothing uses.
+The file contains every tensor of the published files, so that other programs report none missing: beside the weights
+the text encoders' position ids, OpenCLIP's logit scale, and the unused last block and projection.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from modules.system.atomic import write_text
 from modules.system.dtypes import dtype_name
 from modules.system.errors import DarkroomError
 
-_PENULTIMATE_LAYERS = 23  # diffusers' config of a text encoder whose 24th block is never run
-_LOGIT_SCALE = math.log(100.0)  # CLIP's is clipped there in training, and ends there
-# What of a config makes its model another than the published one; the rest has no part in the weights' meaning.
+_PENULTIMATE_LAYERS = 23  # in diffusers' config of a text encoder whose 24th block never runs
+_LOGIT_SCALE = math.log(100.0)  # the limit in CLIP's training, which trained models reach
+# The config values that make a model different from the published one; the others do not affect the weights' meaning.
 _SHAPING = {
     "unet": (
         *("block_out_channels", "layers_per_block", "down_block_types", "up_block_types", "attention_head_dim"),
@@ -44,7 +44,7 @@ _SHAPING = {
         *("vocab_size", "max_position_embeddings"),
     ),
 }
-# What diffusers takes where a config is silent: a loaded model's config says it, a file's often does not.
+# diffusers' defaults for missing config values: a loaded model's config has them, a file's often does not.
 _SILENT: Mapping[str, Any] = {"transformer_layers_per_block": 1, "use_linear_projection": False}
 
 States = Mapping[str, Mapping[str, LazyTensor]]
@@ -52,7 +52,7 @@ States = Mapping[str, Mapping[str, LazyTensor]]
 
 @dataclass(frozen=True, slots=True)
 class CheckpointTraits:
-    """What a checkpoint is, beyond its weights. `model` is the name of a published model."""
+    """The description of a checkpoint beyond its weights. `model` is the name of a published model."""
 
     model: str
     prediction: str = "epsilon"
@@ -72,10 +72,10 @@ def write_checkpoint(
     metadata: Mapping[str, str] | None = None,
     on_written: OnWritten | None = None,
 ) -> list[Path]:
-    """Write a model as one .safetensors file and return the files written: it, and its .yaml where it needs one.
+    """Write a model as one .safetensors file and return the files written, with its .yaml where it needs one.
 
-    `states` holds each part's tensors under diffusers' names; `metadata` is kept beside what is written here. Raises
-    DarkroomError, and leaves what was there, where a tensor is missing, unknown or not finite.
+    `states` contains each part's tensors under diffusers' names; `metadata` is added to the file's own. Raises
+    DarkroomError where a tensor is missing, unknown or not finite; an existing file is left unchanged then.
     """
     record = _record(traits.model)
     tensors = original_tensors(states, configs, traits)
@@ -89,10 +89,10 @@ def write_checkpoint(
         dtype=dtype_name(written),
         created=created,
     )
-    told = dict(metadata or {}) | checkpoint_metadata(facts, payload_sha256=PAYLOAD_SHA256)
+    full_metadata = dict(metadata or {}) | checkpoint_metadata(facts, payload_sha256=PAYLOAD_SHA256)
     if brought := configs_to_bring(traits.model, configs):
-        told[CONFIGS_KEY] = brought
-    write_safetensors(path, tensors, told, dtype=dtype, on_written=on_written)
+        full_metadata[CONFIGS_KEY] = brought
+    write_safetensors(path, tensors, full_metadata, dtype=dtype, on_written=on_written)
     text = record.sidecar(configs, traits.prediction)
     if not text:
         return [path]
@@ -102,9 +102,9 @@ def write_checkpoint(
 
 
 def original_tensors(states: States, configs: Configs, traits: CheckpointTraits) -> dict[str, LazyTensor]:
-    """Return a model's tensors as the original layout has them, with everything the published files hold.
+    """Return a model's tensors in the original layout, including the unused tensors of the published files.
 
-    Raises DarkroomError where a part lacks a tensor or has one too many.
+    Raises DarkroomError where a part has a missing or an unknown tensor.
     """
     tensors: dict[str, LazyTensor] = {}
     for part, layout in layouts(traits.model, configs).items():
@@ -124,14 +124,14 @@ def _record(model: str) -> SingleFile:
     record = published(model).single_file
     if record is None:
         raise DarkroomError(
-            f"A {published(model).label} has no form of one file.", advice="Save it as a folder in diffusers layout."
+            f"{published(model).label} cannot be saved as a single file.", advice="Save it as a diffusers folder."
         )
     return record
 
 
 def file_state(part: str, state: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
-    """Return a part's tensors with the names that files have: text layers with "text_model.", the VAE's attention as
-    since diffusers 0.12, without buffers that are no weights.
+    """Return a part's tensors under the names used in files: text layers with "text_model.", the VAE's attention as in
+    diffusers 0.12 and later, without buffers.
     """
     if part == "vae":
         return {modern_key(name): tensor for name, tensor in state.items()}
@@ -143,30 +143,32 @@ def file_state(part: str, state: Mapping[str, LazyTensor]) -> dict[str, LazyTens
 
 
 def require_keys(part: str, wanted: set[str], state: Iterable[str]) -> None:
-    """Raise DarkroomError where a part's tensors are not exactly those that are wanted."""
+    """Raise DarkroomError where a part's tensors are not exactly the wanted ones."""
     there = set(state)
     if missing := sorted(wanted - there):
         raise DarkroomError(
-            f"The {part} lacks {len(missing)} of its {len(wanted)} weights, {missing[0]} first; nothing was saved."
+            f"{len(missing)} of the {len(wanted)} weights of the {part} are missing; the first is {missing[0]}. "
+            "Nothing was saved."
         )
     if extra := sorted(there - wanted):
         raise DarkroomError(
-            f"The {part} has {len(extra)} weights that its config does not know, {extra[0]} first; nothing was saved."
+            f"The {part} has {len(extra)} weights that do not match its config; the first is {extra[0]}. Nothing was "
+            "saved."
         )
 
 
 def configs_to_bring(model: str, configs: Configs) -> str:
-    """Return the configs that a file of this model has to carry, as JSON by part; nothing where the model has the
-    published size. Where a model was loaded from is not told.
+    """Return the configs that a file of this model must contain, as JSON by part; empty where the model has the
+    published size. Local paths are left out.
     """
     if not is_unusual(model, configs):
         return ""
-    told = {part: {k: v for k, v in c.items() if k != "_name_or_path"} for part, c in configs.items()}
-    return json.dumps(told, sort_keys=True, default=list)
+    own_configs = {part: {k: v for k, v in c.items() if k != "_name_or_path"} for part, c in configs.items()}
+    return json.dumps(own_configs, sort_keys=True, default=list)
 
 
 def is_unusual(model: str, configs: Configs) -> bool:
-    """Whether a model has other sizes than the published one, so that its file has to bring its configs."""
+    """Whether a model has other sizes than the published one, so that its file must contain its configs."""
     shipped = shipped_configs(model)
     return not shipped or any(
         _shaping(configs[part], name) != _shaping(config, name)
@@ -177,7 +179,7 @@ def is_unusual(model: str, configs: Configs) -> bool:
 
 
 def _text_shaping(model: str, part: str) -> tuple[str, ...]:
-    """Return what shapes a text encoder; the projection's size does where there is a projection."""
+    """Return the config values that affect a text encoder, with the projection's size where it has a projection."""
     record = published(model).single_file
     place = next((t for t in record.text if t.part == part), None) if record else None
     if place is None:
