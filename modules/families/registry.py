@@ -105,5 +105,5 @@ def family_of(model: str) -> str:
 
 
 def model_of_text_width(width: int) -> str:
-    """Return the published model whose cross-attention reads text states of a width; empty where there is none."""
+    """Return the published model whose cross-attention reads text states of a width; empty for an unknown width."""
     return next((m.name for m in published_models() if m.text_width and m.text_width == width), "")

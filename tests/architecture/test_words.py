@@ -33,8 +33,6 @@ ROOTS: tuple[str, ...] = (
     "start-ui.sh",
     "start-ui.bat",
 )
-ROOTS += tuple(f"modules/{package}" for package in ("system", "settings", "formats", "data", "diffusion", "memory"))
-ROOTS += ("launcher", "start-ui.sh", "start-ui.bat")
 
 # Whole words in texts: strings with a space or a capital, docstrings, comments, documents.
 WORDS = {

@@ -83,6 +83,6 @@ def write_tiny(path: Path, model: str, *, dtype: torch.dtype | None = None, **tr
     """Write a tiny model as a single file and return its parts."""
     configs = tiny_configs(model, in_channels={"inpainting": 9, "instruct": 8}.get(traits.get("variant", ""), 4))
     parts = build_parts(configs)
-    told = CheckpointTraits(model, **traits)
-    write_checkpoint(path, states_of(parts), configs, told, dtype=dtype, title=path.stem, created=NOW)
+    checkpoint_traits = CheckpointTraits(model, **traits)
+    write_checkpoint(path, states_of(parts), configs, checkpoint_traits, dtype=dtype, title=path.stem, created=NOW)
     return parts

@@ -159,7 +159,7 @@ def hoard() -> None:
 
 
 def tried(prepare: Callable[[int], Callable[[], None]], folder: Path) -> str:
-    """Save small weights, so that all imports are done, then large ones within the limit; return the error."""
+    """Save small tensors first, so that all imports are done, then large ones within the limit; return the error."""
     prepare(1)()
     save = prepare(TENSOR_BYTES)
     try:

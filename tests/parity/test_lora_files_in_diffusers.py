@@ -105,8 +105,8 @@ def test_metadata_is_readable_by_other_programs(trained: Trained, tmp_path: Path
     exporter(family, adapters).save(path, weights(adapters), now=NOW, step=3, epoch=1)
     with safe_open(path, framework="pt") as file:
         metadata = file.metadata()
-    told = [metadata[k] for k in ("modelspec.architecture", "ss_base_model_version", "ss_v2")]
-    assert [*told, metadata["modelspec.prediction_type"]] == METADATA[folder.name]
+    model_keys = [metadata[k] for k in ("modelspec.architecture", "ss_base_model_version", "ss_v2")]
+    assert [*model_keys, metadata["modelspec.prediction_type"]] == METADATA[folder.name]
     assert metadata["ss_output_name"] == "my lora"
     assert (metadata["ss_network_dim"], metadata["ss_network_alpha"]) == ("4", "6")
 

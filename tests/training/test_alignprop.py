@@ -88,7 +88,7 @@ def test_twenty_updates_raise_the_reward_on_eight_fixed_seeds(
 # ---- mixed runs
 
 
-def test_a_mixed_run_follows_the_reward_in_some_steps(any_model: Path, images: Path, tmp_path: Path) -> None:
+def test_a_mixed_run_trains_on_the_reward_in_some_steps(any_model: Path, images: Path, tmp_path: Path) -> None:
     """All other features: caches, a second device, trained text encoders, accumulation, EMA."""
     config = laid_over(
         reward_config(tmp_path, any_model, images, probability=0.3),
@@ -108,7 +108,7 @@ def test_a_mixed_run_follows_the_reward_in_some_steps(any_model: Path, images: P
         assert (set(step.metrics) == {"reward", "reward/brightness"}) == ("reward" in step.metrics)
 
 
-def test_the_shares_of_none_and_of_all(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+def test_probabilities_of_0_and_1(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     ways = {
         share: ways_of(run(reward_config(tmp_path / str(share), tiny_sd, images, probability=share)))
         for share in (0.0, 1.0)
@@ -117,13 +117,13 @@ def test_the_shares_of_none_and_of_all(tiny_sd: Path, images: Path, tmp_path: Pa
     assert set(ways[1.0]) == {True}
 
 
-def test_a_share_of_none_trains_as_denoising_does(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+def test_probability_0_trains_like_denoising(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     plain = run(small_config(tmp_path / "plain", model=tiny_sd, images=images))
     never = run(reward_config(tmp_path / "never", tiny_sd, images, probability=0.0))
     assert_equal_tensors(plain.weights, never.weights)
 
 
-def test_a_concept_s_weight_counts_for_what_is_painted_too(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+def test_a_concepts_weight_also_applies_to_reward_steps(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     losses = []
     for weight in (1.0, 0.25):
         config = reward_config(tmp_path / str(weight), tiny_sd, images)
@@ -137,7 +137,7 @@ def test_a_concept_s_weight_counts_for_what_is_painted_too(tiny_sd: Path, images
 # ---- errors are found before the first step
 
 
-def test_a_branch_that_the_dice_seldom_choose_is_tried_at_the_start(
+def test_a_rare_branch_is_tried_at_the_start(
     tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """OneTrainer#467, planted: an argument is missing in the reward branch, which runs in one step of a thousand."""
@@ -244,7 +244,7 @@ def test_every_trained_parameter_gets_its_gradient(
     assert [names for names in silent[1:] if names] == []
 
 
-def test_ways_to_save_memory_change_no_bit(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+def test_memory_savings_change_no_bit(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     config = reward_config(tmp_path, tiny_sd, images, gradient_truncation="fixed", backprop_steps=3)
     config = laid_over(config, {"training": {"epochs": 1}})
     plain = run(config)
@@ -261,7 +261,7 @@ def test_ways_to_save_memory_change_no_bit(tiny_sd: Path, images: Path, tmp_path
 @pytest.mark.parametrize(
     ("model", "latent_cache", "text_cache"), matrix(["tiny_sd", "tiny_sdxl"], [True, False], [True, False])
 )
-def test_no_part_is_parked_where_a_step_paints(
+def test_no_part_is_offloaded_where_a_step_samples(
     request: pytest.FixtureRequest, tmp_path: Path, model: str, latent_cache: bool, text_cache: bool
 ) -> None:
     images = draw_folder(tmp_path / "two sizes", sizes=[(64, 64), (96, 64)])

@@ -106,14 +106,14 @@ def some_layers(model: str, count: int = 40) -> list[LoraLayerWeights]:
     places = sorted(set(published(model).lora.known(shipped_configs(model)).values()))
     width = shipped_configs(model)["unet"]["cross_attention_dim"]
     layers = []
-    for part, path in sorted({*places[:: max(len(places) // count, 1)], ("unet", tell_tale(places))}):
+    for part, path in sorted({*places[:: max(len(places) // count, 1)], ("unet", telltale_layer(places))}):
         rank, columns = (3 if "mlp" in path else 2), (width if "attn2.to_k" in path else 5)
         down = torch.randn(rank, columns, generator=generator)
         layers.append(LoraLayerWeights(part, path, down, torch.randn(4, rank, generator=generator), 1.5))
     return layers
 
 
-def tell_tale(places: list[tuple[str, str]]) -> str:
+def telltale_layer(places: list[tuple[str, str]]) -> str:
     """The layer whose width identifies the model."""
     return next(path for part, path in places if part == "unet" and path.endswith("attn2.to_k"))
 
@@ -153,15 +153,15 @@ def test_a_lora_changes_its_form_and_keeps_its_effect(model: str, tmp_path: Path
     ("arguments", "sentence"),
     [
         (["nowhere.safetensors", "b.safetensors"], "There is no file"),
-        (["a.safetensors", "a.safetensors"], "is the source itself"),
-        (["a.safetensors", "there.safetensors"], "exists already"),
-        (["a.safetensors", "b.safetensors", "--to", "kohya"], "cannot become a kohya LoRA"),
+        (["a.safetensors", "a.safetensors"], "is the source or inside it"),
+        (["a.safetensors", "there.safetensors"], "already exists"),
+        (["a.safetensors", "b.safetensors", "--to", "kohya"], "cannot be converted into a kohya LoRA"),
         (["a.safetensors", "b.ckpt"], "not a valid name for"),
         (["a.safetensors", "b", "--to", "single"], "not a valid name for"),
         (["page.safetensors", "b"], "web page"),
         (["vae.safetensors", "b"], "cannot be converted. A VAE alone"),
         (["loha.safetensors", "b.safetensors"], "not a plain LoRA"),
-        (["a.safetensors", "full", "--overwrite"], "folder with other things in it"),
+        (["a.safetensors", "full", "--overwrite"], "folder with other files in it"),
     ],
 )
 def test_impossible_conversions_are_reported(

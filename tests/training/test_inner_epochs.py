@@ -69,7 +69,7 @@ def elsewhere(config: Config, folder: Path) -> Config:
     )
 
 
-def told(ran: Ran) -> list[Any]:
+def steps_of(ran: Ran) -> list[Any]:
     """The events of each step, without their speed."""
     return [(s.step, s.epoch, s.epoch_step, s.loss, s.gradient_norm, s.learning_rates) for s in ran.of(StepFinished)]
 
@@ -125,7 +125,7 @@ def test_a_run_stopped_within_a_rollout_resumes_bit_equal(
     backup = Path(first.finished.backup_path)
     assert (backup / "method.safetensors").exists() == (stop_after % 2 == 1), "only a rollout under way is kept"
     second = run(killed, resume_from=backup)
-    assert told(first) + told(second) == told(straight)
+    assert steps_of(first) + steps_of(second) == steps_of(straight)
     assert_equal_tensors(straight.weights, second.weights)
     for name in ("ema", "optimizer"):
         files = [Path(r.finished.backup_path) / f"{name}.safetensors" for r in (straight, second)]
@@ -155,7 +155,7 @@ def test_a_stop_takes_effect_during_a_rollout(
     monkeypatch.undo()
     assert (first.finished.outcome, first.finished.step) == ("stopped", 4)
     second = run(killed, resume_from=Path(first.finished.backup_path))
-    assert told(first) + told(second) == told(straight)
+    assert steps_of(first) + steps_of(second) == steps_of(straight)
     assert_equal_tensors(straight.weights, second.weights)
 
 
@@ -164,7 +164,7 @@ def test_gradients_arrive_whatever_is_checkpointed(config: Config, straight: Ran
     """The rollout runs the same checkpointed forward without gradient, between the steps that need one."""
     other = run(elsewhere(laid_over(config, {"parts": {"unet": {"checkpointing": mode}}}), tmp_path))
     assert all(s.gradient_norm for s in straight.of(StepFinished))
-    assert told(other) == told(straight)
+    assert steps_of(other) == steps_of(straight)
     assert_equal_tensors(other.weights, straight.weights)
 
 

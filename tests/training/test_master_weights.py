@@ -117,7 +117,7 @@ def test_stochastic_rounding_keeps_values_that_are_not_finite() -> None:
 
 
 def test_it_supports_bfloat16_only() -> None:
-    with pytest.raises(ValueError, match=r"not to torch\.float16"):
+    with pytest.raises(ValueError, match=r"not torch\.float16"):
         MasterWeight.of(nn.Parameter(torch.ones(2, dtype=torch.float16)), "stochastic")
 
 

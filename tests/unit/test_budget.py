@@ -206,7 +206,7 @@ def test_a_run_that_is_too_large_is_a_warning_with_advice() -> None:
     assert "12.0 GB" in found.message
     assert "parts.unet.checkpointing) saves about" in found.advice
     assert "training.batch_size) saves about" in found.advice
-    assert "All of it together comes to about" in found.advice
+    assert "With all of them the run needs about" in found.advice
     assert "which fits" in found.advice
 
 
@@ -272,7 +272,7 @@ def test_a_first_backup_that_cannot_be_written_forbids_the_run(tmp_path: Path) -
     full = config(tmp_path, training={"trains": "full", "precision": "bfloat16"})
     (found,) = disk(full, free=20 * GB)
     assert (found.path, found.severity) == ("general.workspace_dir", "error")
-    assert "A backup takes about" in found.message
+    assert "A backup needs about" in found.message
 
 
 def test_many_backups_on_a_small_disk_are_a_warning(tmp_path: Path) -> None:
@@ -366,6 +366,6 @@ def test_a_tool_that_fails_is_no_answer(error: Exception) -> None:
     assert gpu_memory("auto", ask=ask) is None
 
 
-def test_budgets_are_told_without_torch() -> None:
+def test_budgets_need_no_torch() -> None:
     code = "import sys, trainer.preflight.budget; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=PROGRAM_ROOT, check=False).returncode == 0
