@@ -114,7 +114,6 @@ ALLOWED = (
     Allowed("trainer/demo/make.py", "demo pictures", "the seed's name: another one would draw other images"),
     Allowed("", "a painting of", "a caption template of textual inversion"),
     Allowed("", "no one", "a count: no one file"),
-    Allowed("trainer/demo/make.py", "demo pictures", "the purpose of a seed, from which the demo model follows"),
 )
 
 _SUFFIXES = {".py", ".md", ".sh", ".bat"}

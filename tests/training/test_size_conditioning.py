@@ -33,11 +33,11 @@ def test_sizes_go_with_their_prompts_and_not_into_the_cache() -> None:
 
 # An image scaled to 128x64 px of which 64 in the middle are kept, one scaled to 64x96, one that fits.
 SIZES = [(256, 128), (100, 150), (64, 64)]
-TOLD = [[128, 256, 0, 32, 64, 64], [150, 100, 16, 0, 64, 64], [64, 64, 0, 0, 64, 64]]
+EXPECTED = [[128, 256, 0, 32, 64, 64], [150, 100, 16, 0, 64, 64], [64, 64, 0, 0, 64, 64]]
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, list[list[int]]]]:
+def conditioned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, list[list[int]]]]:
     """The size conditioning of each prediction, and whether it needed gradients."""
     seen: list[tuple[bool, list[list[int]]]] = []
     plain = StableDiffusionXL.predict
@@ -55,7 +55,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, list[list[int]]]]:
 def test_sizes_and_crops_are_those_of_the_images(
     tiny_sdxl: Path,
     tmp_path: Path,
-    sizes: list[tuple[bool, list[list[int]]]],
+    conditioned: list[tuple[bool, list[list[int]]]],
     text_is_trained: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -76,10 +76,10 @@ def test_sizes_and_crops_are_those_of_the_images(
         },
     )
     assert run(config).finished.outcome == "finished"
-    trained = [row for with_gradients, rows in sizes if with_gradients for row in rows]
-    assert sorted(trained) == sorted(TOLD)
-    looked_at = [rows for with_gradients, rows in sizes if not with_gradients]
+    trained = [row for with_gradients, rows in conditioned if with_gradients for row in rows]
+    assert sorted(trained) == sorted(EXPECTED)
+    looked_at = [rows for with_gradients, rows in conditioned if not with_gradients]
     validated = [rows for rows in looked_at if len(rows) == 3]
     assert validated
-    assert all(sorted(rows) == sorted(TOLD) for rows in validated)
+    assert all(sorted(rows) == sorted(EXPECTED) for rows in validated)
     assert [rows for rows in looked_at if len(rows) == 2] == [[[64, 96, 0, 0, 64, 96]] * 2]
