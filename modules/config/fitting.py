@@ -147,7 +147,7 @@ def _drop(tree: dict[str, Any], place: _Place, message: str, removed: Mapping[_P
     outcome = "it is left out" if is_item else DEFAULT_USED
     kept = place[:-1] if is_item else place
     path = ".".join(str(_new_index(kept, n, removed)) for n in range(len(kept)))
-    return Problem(path, f"{shown(value)} does not fit ({message}); {outcome}.", "warning")
+    return Problem(path, f"{shown(value)} is not valid ({message}); {outcome}.", "warning")
 
 
 def _new_index(place: _Place, depth: int, removed: Mapping[_Place, list[int]]) -> Any:

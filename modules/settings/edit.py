@@ -80,7 +80,7 @@ def choose_variant(tree: Tree, path: str, name: str) -> tuple[Tree, list[Problem
 def describe(error: ValidationError) -> str:
     """Return the first error of a validation as a sentence with the given value."""
     finding = error.errors(include_url=False)[0]
-    return f"{shown(finding.get('input'))} does not fit: {reason_of(finding)}."
+    return f"{shown(finding.get('input'))} is not valid: {reason_of(finding)}."
 
 
 def _default_entries(node: Any, name: str) -> dict[str, type[BaseModel]]:

@@ -33,8 +33,6 @@ ROOTS: tuple[str, ...] = (
     "start-ui.sh",
     "start-ui.bat",
 )
-ROOTS += tuple(f"modules/{package}" for package in ("system", "settings", "formats", "data", "diffusion", "memory"))
-ROOTS += ("launcher", "start-ui.sh", "start-ui.bat")
 
 # Whole words in texts: strings with a space or a capital, docstrings, comments, documents.
 WORDS = {
@@ -116,7 +114,6 @@ ALLOWED = (
     Allowed("trainer/demo/make.py", "demo pictures", "the seed's name: another one would draw other images"),
     Allowed("", "a painting of", "a caption template of textual inversion"),
     Allowed("", "no one", "a count: no one file"),
-    Allowed("trainer/demo/make.py", "demo pictures", "the purpose of a seed, from which the demo model follows"),
 )
 
 _SUFFIXES = {".py", ".md", ".sh", ".bat"}

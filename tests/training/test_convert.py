@@ -153,15 +153,15 @@ def test_a_lora_changes_its_form_and_keeps_its_effect(model: str, tmp_path: Path
     ("arguments", "sentence"),
     [
         (["nowhere.safetensors", "b.safetensors"], "There is no file"),
-        (["a.safetensors", "a.safetensors"], "is the source itself"),
-        (["a.safetensors", "there.safetensors"], "exists already"),
-        (["a.safetensors", "b.safetensors", "--to", "kohya"], "cannot become a kohya LoRA"),
+        (["a.safetensors", "a.safetensors"], "is the source or inside it"),
+        (["a.safetensors", "there.safetensors"], "already exists"),
+        (["a.safetensors", "b.safetensors", "--to", "kohya"], "cannot be converted into a kohya LoRA"),
         (["a.safetensors", "b.ckpt"], "not a valid name for"),
         (["a.safetensors", "b", "--to", "single"], "not a valid name for"),
         (["page.safetensors", "b"], "web page"),
         (["vae.safetensors", "b"], "cannot be converted. A VAE alone"),
         (["loha.safetensors", "b.safetensors"], "not a plain LoRA"),
-        (["a.safetensors", "full", "--overwrite"], "folder with other things in it"),
+        (["a.safetensors", "full", "--overwrite"], "folder with other files in it"),
     ],
 )
 def test_impossible_conversions_are_reported(

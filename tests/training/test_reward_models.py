@@ -73,10 +73,10 @@ def test_measuring_changes_nothing(tiny_sd: Path, images: Path, tmp_path: Path) 
 def test_the_run_ends_once_the_held_out_reward_no_longer_rises(
     tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scores = {0: 9.0, 1: 0.3, 2: 0.5, 3: 0.4, 4: 0.5}
+    rewards = {0: 9.0, 1: 0.3, 2: 0.5, 3: 0.4, 4: 0.5}
 
     def scored(_callback: RewardCallback, step: int) -> RewardMeasured:
-        return RewardMeasured(step, 2, followed=float(step), held_out=scores[step], held_out_by="contrast")
+        return RewardMeasured(step, 2, followed=float(step), held_out=rewards[step], held_out_by="contrast")
 
     monkeypatch.setattr(RewardCallback, "_scored", scored)
     config = laid_over(
@@ -85,7 +85,7 @@ def test_the_run_ends_once_the_held_out_reward_no_longer_rises(
     )
     ran = run(config)
     assert (ran.finished.outcome, ran.finished.step) == ("stopped_early", 4)
-    assert "2 measurements of the reward in a row were not better than that of step 2." in ran.finished.message
+    assert "2 reward evaluations in a row did not improve on that of step 2." in ran.finished.message
     assert [m.best_step for m in ran.of(RewardMeasured)] == [None, 1, 2, 2, 2]
     again = run(config, resume_from=Path(ran.finished.backup_path))
     assert (again.finished.outcome, again.finished.step) == ("stopped_early", 4)

@@ -367,8 +367,8 @@ def test_an_invalid_value_is_replaced_by_its_default_and_reported() -> None:
         ("adapter.rank", "warning"),
     ]
     assert [p.message for p in loaded.problems] == [
-        "-3 does not fit (it should be at least 1); the default, 10, is used instead.",
-        "'big' does not fit (it should be a whole number); the default, 16, is used instead.",
+        "-3 is not valid (it should be at least 1); the default, 10, is used instead.",
+        "'big' is not valid (it should be a whole number); the default, 16, is used instead.",
     ]
 
 

@@ -84,16 +84,16 @@ def test_any_value_is_set_or_is_a_problem_and_then_nothing_changes(path: str, va
     ("path", "value", "words"),
     [
         ("training.epochs", 0, "it should be at least 1."),
-        ("training.epochs", "many", "'many' does not fit: it should be a whole number."),
-        ("training.learning_rate", float("nan"), "nan does not fit"),
+        ("training.epochs", "many", "'many' is not valid: it should be a whole number."),
+        ("training.learning_rate", float("nan"), "nan is not valid"),
         ("model.family", "flux", "is not one of sd"),
-        ("adapter.layers", "some", "'some' does not fit"),
+        ("adapter.layers", "some", "'some' is not valid"),
         ("training.optimizer", {"name": "seven_league"}, "there is no such choice; the choices are 'adamw', "),
         ("data.resolution_px", [], "it should have at least one entry."),
         ("data.resolution_px", [16], "at least 32"),
-        ("sampling.every", {"n": 1, "unit": "week"}, "does not fit"),
-        pytest.param("general.seed", 10**5000, "does not fit", id="seed of 5000 digits"),
-        ("darkroom_version", 1, "does not fit"),
+        ("sampling.every", {"n": 1, "unit": "week"}, "is not valid"),
+        pytest.param("general.seed", 10**5000, "is not valid", id="seed of 5000 digits"),
+        ("darkroom_version", 1, "is not valid"),
     ],
 )
 def test_an_invalid_value_is_reported_in_a_sentence(path: str, value: Any, words: str) -> None:

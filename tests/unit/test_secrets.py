@@ -516,7 +516,7 @@ def test_secrets_are_set_listed_removed_and_imported(
     ("arguments", "typed", "said"),
     [
         (["set", "huggingface_token", "hf_onTheLine01"], "", "stays in the shell's history"),
-        (["set", "huggingface_token"], "\n", "Nothing was given"),
+        (["set", "huggingface_token"], "\n", "No value was entered"),
         (["set", "huggingface_token"], "two words\n", "no spaces"),
         (["set", "cloud.port"], "many\n", "from 1 to 65535"),
         (["import", "nowhere.json"], "", "cannot be read"),

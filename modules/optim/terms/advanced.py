@@ -18,7 +18,7 @@ FactoredState = Annotated[
 ]
 Compile = Annotated[bool, advanced("Compile", "Uses torch.compile for the update: a slow start, then faster steps.")]
 Atan2 = Annotated[
-    bool, advanced("atan2", "Uses atan2 instead of a division: the update is bounded and needs no epsilon.")
+    bool, advanced("Use atan2", "Uses atan2 instead of a division: the update is bounded and needs no epsilon.")
 ]
 OrthogonalGradient = Annotated[
     bool,
