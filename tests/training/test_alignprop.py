@@ -103,7 +103,7 @@ def test_a_mixed_run_trains_on_the_reward_in_some_steps(any_model: Path, images:
     assert False in ways
     assert ran.finished.outcome == "finished"
     dry_run_done = [e.detail for e in ran.of(PhaseChanged) if e.phase == "dry_run"]
-    assert dry_run_done[:2] == ["a training step (following the reward)", "a training step (denoising)"]
+    assert dry_run_done[:2] == ["a training step (reward)", "a training step (denoising)"]
     for step in ran.of(StepFinished):
         assert (set(step.metrics) == {"reward", "reward/brightness"}) == ("reward" in step.metrics)
 
@@ -148,7 +148,7 @@ def test_a_rare_branch_is_tried_at_the_start(
     monkeypatch.setattr("trainer.methods.alignprop.roll_out", broken)
     ran = run(reward_config(tmp_path, tiny_sd, images, probability=0.001))
     assert isinstance(ran.ending, RunFailed)
-    assert "a training step (following the reward) failed" in ran.ending.message
+    assert "a training step (reward) failed" in ran.ending.message
     assert not ran.of(StepFinished)
 
 
