@@ -65,7 +65,7 @@ def test_a_damaged_file_is_reported_in_a_sentence(model: Path, content: bytes) -
     ("settings", "said"),
     [
         ({"prediction_type": "sample"}, "'sample'"),
-        ({"rescale_betas_zero_snr": True}, "epsilon prediction and zero terminal SNR"),
+        ({"rescale_betas_zero_snr": True}, "epsilon with zero terminal SNR"),
     ],
 )
 def test_a_prediction_type_that_cannot_be_trained_is_refused(model: Path, settings: dict[str, Any], said: str) -> None:
@@ -77,7 +77,7 @@ def test_a_prediction_type_that_cannot_be_trained_is_refused(model: Path, settin
 
 def test_an_inpainting_model_is_refused(model: Path) -> None:
     tiny_unet(in_channels=9).save_pretrained(model / "unet", safe_serialization=True)
-    with pytest.raises(DarkroomError, match="9 channels"):
+    with pytest.raises(DarkroomError, match="9 input channels"):
         load(str(model), dtypes={})
 
 
