@@ -128,14 +128,14 @@ def test_the_dry_run_does_not_keep_all_gradients_either(
     tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[tuple[int, int]] = []
-    plain_hand_over = DryRunStep._hand_over_gradients
+    plain_copy = DryRunStep._copy_gradients
 
-    def hand_over(dry_run_step: DryRunStep) -> bool:
+    def copy_gradients(dry_run_step: DryRunStep) -> bool:
         real = named_parameters(dry_run_step._training.groups).values()
         found.append((sum(p.grad is not None for p in real), len(named_parameters(dry_run_step.state.groups))))
-        return plain_hand_over(dry_run_step)
+        return plain_copy(dry_run_step)
 
-    monkeypatch.setattr(DryRunStep, "_hand_over_gradients", hand_over)
+    monkeypatch.setattr(DryRunStep, "_copy_gradients", copy_gradients)
     for fused in (False, True):
         changes = {"training": {"trains": "full", "epochs": 1}}
         losses(run(config_of(tiny_sd, images, tmp_path, name="adamw", fused=fused, **changes)))
@@ -160,7 +160,7 @@ def test_offloaded_layers_update_on_the_offload_device(tiny_sd: Path, images: Pa
 @pytest.mark.parametrize(
     ("changes", "path", "advice"),
     [
-        ({"accumulation_steps": 3}, "training.accumulation_steps", "Set the accumulation to 1"),
+        ({"accumulation_steps": 3}, "training.accumulation_steps", "Set the accumulation steps to 1"),
         ({"clip_grad_norm": 1.0}, "training.clip_grad_norm", "Leave this field empty"),
         ({"precision": "float16"}, "training.precision", "Choose bfloat16 or float32"),
     ],

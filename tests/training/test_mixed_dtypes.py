@@ -30,14 +30,14 @@ def loss_of(folder: Path, model: Path, images: Path, dtype: str, precision: str)
         sampling={"at_end": True, "prompts": [SAMPLE]},
     )
     ran = run(config)
-    ran.finished  # noqa: B018 - raises with the run's own message
+    ran.finished  # noqa: B018 - raises with the run's own error
     [step] = ran.of(StepFinished)
     assert step.loss is not None
     return step.loss
 
 
 def test_every_weight_dtype_trains_in_every_precision(tiny_sd: Path, tmp_path: Path) -> None:
-    """Two 16-bit formats at once used to end in an unexpected error ("mixed dtype")."""
+    """Mixing two 16-bit dtypes used to end in an internal error: mixed dtype."""
     images = draw_folder(tmp_path / "images", sizes=[(64, 64)])
     exact = loss_of(tmp_path / "exact", tiny_sd, images, "float32", "float32")
     for dtype, precision in product(DTYPES, ("float32", "tfloat32", "bfloat16", "float16")):

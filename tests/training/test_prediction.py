@@ -52,7 +52,7 @@ def test_a_v_prediction_override_applies_everywhere(tiny_sd: Path) -> None:
 
 
 def test_epsilon_with_zero_terminal_snr_is_refused(tiny_sd: Path) -> None:
-    with pytest.raises(DarkroomError, match="epsilon prediction and zero terminal SNR") as caught:
+    with pytest.raises(DarkroomError, match="epsilon with zero terminal SNR") as caught:
         load(str(tiny_sd), dtypes={}, zero_terminal_snr="on")
     assert "v-prediction" in caught.value.advice
 

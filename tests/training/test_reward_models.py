@@ -73,19 +73,19 @@ def test_measuring_changes_nothing(tiny_sd: Path, images: Path, tmp_path: Path) 
 def test_the_run_ends_once_the_held_out_reward_no_longer_rises(
     tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scores = {0: 9.0, 1: 0.3, 2: 0.5, 3: 0.4, 4: 0.5}
+    rewards = {0: 9.0, 1: 0.3, 2: 0.5, 3: 0.4, 4: 0.5}
 
-    def rated(_callback: RewardCallback, step: int) -> RewardMeasured:
-        return RewardMeasured(step, 2, followed=float(step), held_out=scores[step], held_out_by="contrast")
+    def scored(_callback: RewardCallback, step: int) -> RewardMeasured:
+        return RewardMeasured(step, 2, followed=float(step), held_out=rewards[step], held_out_by="contrast")
 
-    monkeypatch.setattr(RewardCallback, "_rated", rated)
+    monkeypatch.setattr(RewardCallback, "_scored", scored)
     config = laid_over(
         reward_config(tmp_path, tiny_sd, images, {"kind": "brightness"}, held_out_reward="contrast"),
         {"training": {"epochs": 9, "batch_size": 1}, "reward": {"early_stopping_patience": 2}},
     )
     ran = run(config)
     assert (ran.finished.outcome, ran.finished.step) == ("stopped_early", 4)
-    assert "2 measurements of the reward in a row were not better than that of step 2." in ran.finished.message
+    assert "2 reward evaluations in a row did not improve on that of step 2." in ran.finished.message
     assert [m.best_step for m in ran.of(RewardMeasured)] == [None, 1, 2, 2, 2]
     again = run(config, resume_from=Path(ran.finished.backup_path))
     assert (again.finished.outcome, again.finished.step) == ("stopped_early", 4)
@@ -102,7 +102,7 @@ def test_other_reward_models_restart_the_search_for_the_best(tiny_sd: Path, imag
         },
     )
     second = run(longer, resume_from=Path(first.finished.backup_path))
-    assert any("the search for the best begins again" in w.message for w in second.of(WarningRaised))
+    assert any("The search for the best model starts again" in w.message for w in second.of(WarningRaised))
     assert all(m.best_step is None or m.best_step > first.finished.step for m in second.of(RewardMeasured))
 
 
@@ -205,7 +205,7 @@ def test_code_runs_only_where_it_was_approved(tiny_sd: Path, images: Path, tmp_p
     ran = run(config)
     assert all("reward/user_code" in s.metrics for s in ran.of(StepFinished)), ran.ending
     assert ran.of(StepFinished)
-    assert any("run as a program" in w.message for w in ran.of(WarningRaised))
+    assert any("runs as a program" in w.message for w in ran.of(WarningRaised))
     file.write_text(GREEN + "\n")  # another file now
     assert isinstance(run(config).ending, RunFailed)
 

@@ -1,4 +1,4 @@
-"""SDXL's size conditioning is the real resize and crop of each image."""
+"""SDXL's size conditioning matches the actual resize and crop of each image."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ EXPECTED = [[128, 256, 0, 32, 64, 64], [150, 100, 16, 0, 64, 64], [64, 64, 0, 0,
 
 
 @pytest.fixture
-def conditioned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, list[list[int]]]]:
-    """The size conditioning of each prediction, and whether it needed gradients."""
+def sizes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, list[list[int]]]]:
+    """The size conditioning of each prediction, and whether it was computed with gradients."""
     seen: list[tuple[bool, list[list[int]]]] = []
     plain = StableDiffusionXL.predict
 
@@ -55,7 +55,7 @@ def conditioned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, list[list[i
 def test_sizes_and_crops_are_those_of_the_images(
     tiny_sdxl: Path,
     tmp_path: Path,
-    conditioned: list[tuple[bool, list[list[int]]]],
+    sizes: list[tuple[bool, list[list[int]]]],
     text_is_trained: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -76,9 +76,9 @@ def test_sizes_and_crops_are_those_of_the_images(
         },
     )
     assert run(config).finished.outcome == "finished"
-    trained = [row for with_gradients, rows in conditioned if with_gradients for row in rows]
+    trained = [row for with_gradients, rows in sizes if with_gradients for row in rows]
     assert sorted(trained) == sorted(EXPECTED)
-    looked_at = [rows for with_gradients, rows in conditioned if not with_gradients]
+    looked_at = [rows for with_gradients, rows in sizes if not with_gradients]
     validated = [rows for rows in looked_at if len(rows) == 3]
     assert validated
     assert all(sorted(rows) == sorted(EXPECTED) for rows in validated)

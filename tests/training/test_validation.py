@@ -252,7 +252,7 @@ def test_the_best_is_kept_and_can_be_the_result(
     tensors, metadata = read_safetensors(Path(best.finished.model_path))
     assert_equal_tensors(tensors, load_file(folder / "lora-best.safetensors"))
     assert metadata["ss_steps"] == "2"
-    assert "the best by validation, of step 2 (loss 0.5)" in best.finished.message
+    assert "the best model by validation, from step 2 (loss 0.5)" in best.finished.message
     assert best.finished.step == end
 
 
@@ -280,7 +280,7 @@ def test_a_best_that_is_gone_leaves_the_last(config: Config, held_out: Path, mon
             best.unlink()
 
     ran = run(validated(config, held_out, keep_best=True, result="best"), on_event=remove)
-    assert any("There is no lora-best.safetensors" in w.message for w in ran.of(WarningRaised))
+    assert any("lora-best.safetensors is not in the run" in w.message for w in ran.of(WarningRaised))
     assert ran.of(ModelSaved)[-1].step == ran.finished.step
     assert "best" not in ran.finished.message
 

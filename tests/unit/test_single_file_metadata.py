@@ -1,4 +1,4 @@
-"""The metadata of saved files, in the keys that other programs read."""
+"""The metadata of files, as other programs read it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_modelspecs_architectures(model: str, variant: str, architecture: str) -
     assert {metadata["modelspec.prediction_type"], metadata["modelspec.predict_key"]} == {"v"}
 
 
-def test_a_lora_of_sd2_with_v_prediction_is_marked() -> None:
+def test_a_lora_of_a_v_prediction_sd2_is_marked_as_such() -> None:
     facts = LoraFacts(
         *("mine", "base", "sd_v2_v", "stable-diffusion-v2-768-v"),
         **{"rank": 4, "alpha": 2.0, "resolution_px": 768, "clip_skip": 0, "num_images": 3, "epochs": 1, "steps": 9},
@@ -75,7 +75,7 @@ def sidecar(model: str) -> str:
     return record.sidecar(shipped_configs(model), "v_prediction")
 
 
-def test_the_yaml_contains_ldms_parameters(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_yaml_contains_the_config_from_which_ldm_builds_the_model(tmp_path_factory: pytest.TempPathFactory) -> None:
     text = sidecar("sd2_v")
     lines = {line.strip() for line in text.splitlines()}
     assert {

@@ -104,6 +104,7 @@ class SavingCallback:
         """Copy the best model, saved after `step`, to the result's path and report it. Raises OSError."""
         self._emit(PhaseChanged("saving", path.name))
         copy_model(self.best_path, path)
+        self._report(path, step, is_final=True)
 
     def _report(self, path: Path, step: int, *, is_final: bool) -> None:
         _, loads = who_loads_file(path)
