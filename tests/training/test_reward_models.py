@@ -185,7 +185,7 @@ def test_the_decoder_is_on_the_device_where_a_step_samples(tiny_sd: Path, images
         assert ("vae" in needed) == is_needed
 
 
-# ---- code of one's own
+# ---- user code
 
 GREEN = "def green(images, prompts):\n    return images[:, 1].mean(dim=(1, 2))\n"
 BLIND = "import numpy\n\n\ndef blind(images, prompts):\n    return images.detach().mean(dim=(1, 2, 3))\n"
