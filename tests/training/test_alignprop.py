@@ -148,7 +148,7 @@ def test_a_rare_branch_is_tried_at_the_start(
     monkeypatch.setattr("trainer.methods.alignprop.roll_out", broken)
     ran = run(reward_config(tmp_path, tiny_sd, images, probability=0.001))
     assert isinstance(ran.ending, RunFailed)
-    assert "a training step (reward) failed" in ran.ending.message
+    assert "failed at a training step (reward)" in ran.ending.message
     assert not ran.of(StepFinished)
 
 
