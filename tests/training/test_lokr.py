@@ -177,7 +177,7 @@ def test_a_file_of_another_kind_is_refused_before_the_run(trained: tuple[Config,
     file = ran.finished.model_path
     as_lora = with_adapter(config, name="lora", start_from=file)
     [error] = check(as_lora).errors
-    assert (error.path, "another kind than the LoRA" in error.message) == ("adapter.start_from", True)
+    assert (error.path, "is not a LoRA, the adapter type of this run" in error.message) == ("adapter.start_from", True)
     other = laid_over(config, {"adapter": {"start_from": file, "factor": 2}})
     ending = run(other).ending
     assert isinstance(ending, RunFailed)

@@ -18,7 +18,7 @@ def test_the_label_counts_more_than_the_help() -> None:
 def test_all_words_must_match_and_places_count() -> None:
     assert next(m.path for m in find_fields(Config(), "text encoder train")) == "parts.text_encoder.train"
     assert find_fields(Config(), "no such thing at all") == []
-    (beta,) = [m for m in find_fields(Config(), "BETA 1")]
+    beta, *_ = find_fields(Config(), "BETA 1")
     assert (beta.path, beta.place) == ("training.optimizer.beta1", "Training › Learning")
 
 

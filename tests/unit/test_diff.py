@@ -38,7 +38,7 @@ def test_a_missing_part_has_its_defaults() -> None:
 
 def test_a_folder_is_not_a_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", str(tmp_path)]) == 2
-    assert f"{tmp_path} is a folder." in capsys.readouterr().err
+    assert f"{tmp_path} is a folder, not a config file." in capsys.readouterr().err
 
 
 def test_a_change_on_the_command_line_shows(capsys: pytest.CaptureFixture[str]) -> None:
