@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, cast
@@ -13,6 +12,7 @@ from torch import nn
 from modules.adapters.spec import AdapterSpec, FileForm
 from modules.families.spec import LoraNaming
 from modules.formats.safetensors_io import Writable
+from modules.system.factories import load_factory
 
 
 class StoredLayer(Protocol):
@@ -98,5 +98,4 @@ class AdapterKind(Protocol):
 
 def kind_of(spec: AdapterSpec) -> AdapterKind:
     """Import what builds, reads and writes an adapter. Raises ValueError for one that is not supported yet."""
-    module, _, name = spec.factory.partition(":")
-    return cast(AdapterKind, getattr(importlib.import_module(module), name))
+    return cast(AdapterKind, load_factory(spec.factory))

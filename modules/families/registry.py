@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from modules.families.sd.spec import SD
 from modules.families.sdxl.spec import SDXL
 from modules.families.spec import FamilySpec, Role
 from modules.system.errors import DarkroomError
+from modules.system.factories import load_factory
 
 if TYPE_CHECKING:  # the window needs neither until it inspects a file
     from modules.families.published import FamilyFiles, PublishedModel
@@ -50,15 +50,9 @@ def families_with(role: Role, *, at_least: int = 1) -> tuple[str, ...]:
     return tuple(name for name, spec in FAMILIES.items() if len(spec.names_of(role)) >= at_least)
 
 
-def imported(place: str) -> Any:
-    """Import and return an object by its "module:name"."""
-    module, _, name = place.partition(":")
-    return getattr(importlib.import_module(module), name)
-
-
 def files_of(family: str) -> FamilyFiles:
     """Return the record of a family's files."""
-    files: FamilyFiles = imported(FAMILIES[family].files)
+    files: FamilyFiles = load_factory(FAMILIES[family].files)
     return files
 
 
@@ -69,13 +63,13 @@ def all_files() -> Iterator[FamilyFiles]:
 
 def memory_of(family: str) -> FamilyMemory:
     """Return the family's memory walks for the estimate."""
-    memory: FamilyMemory = imported(FAMILIES[family].memory)
+    memory: FamilyMemory = load_factory(FAMILIES[family].memory)
     return memory
 
 
 def load_tokenizer(family: str) -> Callable[..., Any]:
     """Return the function that loads the tokenizer of a family from its folder."""
-    factory: Callable[..., Any] = imported(FAMILIES[family].tokenizer)
+    factory: Callable[..., Any] = load_factory(FAMILIES[family].tokenizer)
     return factory
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
-import operator
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +12,7 @@ import torch
 from modules.optim.registry import optimizer_spec
 from modules.optim.spec import OptimizerSettings, OptimizerSpec
 from modules.system.errors import DarkroomError
+from modules.system.factories import load_factory
 
 Groups = list[dict[str, Any]]
 
@@ -38,9 +37,8 @@ def build_optimizer(groups: Groups, settings: OptimizerSettings) -> torch.optim.
 
 
 def _factory(spec: OptimizerSpec[Any]) -> Callable[..., torch.optim.Optimizer]:
-    module, _, name = spec.factory.partition(":")
     try:
-        found: Callable[..., torch.optim.Optimizer] = operator.attrgetter(name)(importlib.import_module(module))
+        factory: Callable[..., torch.optim.Optimizer] = load_factory(spec.factory)
     except ImportError as error:
         if not spec.packages:
             raise
@@ -49,4 +47,4 @@ def _factory(spec: OptimizerSpec[Any]) -> Callable[..., torch.optim.Optimizer]:
             f"The optimizer {spec.label} needs the package {package.name}, which cannot be loaded ({error}).",
             advice=package.advice,
         ) from error
-    return found
+    return factory

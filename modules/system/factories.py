@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import operator
 from typing import Any
 
 
-def load_factory(reference: str) -> Callable[..., Any]:
-    """Return the function that "package.module:function" names. Raises ImportError or AttributeError for a bad name."""
-    module, _, function = reference.partition(":")
-    factory: Callable[..., Any] = getattr(importlib.import_module(module), function)
-    return factory
+def load_factory(reference: str) -> Any:
+    """Return what "package.module:name" names; a name may be dotted, such as "Class.method".
+
+    Raises ImportError or AttributeError for a bad name.
+    """
+    module, _, name = reference.partition(":")
+    return operator.attrgetter(name)(importlib.import_module(module))

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from modules.families.kinds.registry import FILE_KINDS
-from modules.families.registry import FAMILIES, files_of, imported, memory_of, published_models
+from modules.families.registry import FAMILIES, files_of, memory_of, published_models
 from modules.families.spec import FamilySpec
+from modules.system.factories import load_factory
 from modules.system.paths import PROGRAM_ROOT
 
 # Who may say a family's or a published model's name, and why.
@@ -58,7 +59,7 @@ def test_a_familys_records_fit_its_parts(spec: FamilySpec) -> None:
     assert (memory.encode is not None) == (memory.decode is not None) == bool(spec.names_of("vae"))
     assert set(spec.pipelines) <= files.pipelines.keys()
     for part in spec.parts:
-        assert imported(part.model_class).__name__ == part.class_name
+        assert load_factory(part.model_class).__name__ == part.class_name
     for model in files.models:
         assert model.family == spec.name
         assert model.shipped_configs().keys() - {"scheduler"} <= names
@@ -73,4 +74,4 @@ def test_every_kind_of_file_is_a_whole_record() -> None:
         assert kind.help.endswith(".")
         assert bool(kind.forms) == bool(kind.opener) == bool(kind.writer)
         for place in filter(None, (kind.opener, kind.writer)):
-            assert callable(imported(place))
+            assert callable(load_factory(place))

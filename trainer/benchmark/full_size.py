@@ -28,9 +28,10 @@ from modules.families.parts.folder_model import write_folder
 from modules.families.parts.single_file.checkpoint import empty_part
 from modules.families.parts.single_file.models import shipped_configs
 from modules.families.parts.single_file.write import CheckpointTraits
-from modules.families.registry import FAMILIES, imported, published
+from modules.families.registry import FAMILIES, published
 from modules.formats.lazy_tensors import LazyTensor
 from modules.system.devices import Device
+from modules.system.factories import load_factory
 from trainer.benchmark.loop_speed import run_setup
 from trainer.benchmark.measure import wait_for
 from trainer.benchmark.saving_memory import of_denoiser, peak_of
@@ -75,7 +76,7 @@ class FullSize:
 def write_random_model(folder: Path, model: str) -> Path:
     """Write a published model's shapes as a diffusers folder of random bfloat16 weights, one tensor at a time."""
     configs = shipped_configs(model)
-    classes = {p.name: imported(p.model_class) for p in FAMILIES[published(model).family].parts}
+    classes = {p.name: load_factory(p.model_class) for p in FAMILIES[published(model).family].parts}
     parts = {name: empty_part(classes[name], configs[name]) for name in configs if name in classes}
     states = {
         name: {

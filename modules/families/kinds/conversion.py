@@ -19,9 +19,10 @@ from modules.families.kinds.identify import identify
 from modules.families.kinds.record import Form
 from modules.families.kinds.registry import FILE_KINDS
 from modules.families.kinds.source import Source
-from modules.families.registry import FAMILIES, imported
+from modules.families.registry import FAMILIES
 from modules.formats.safetensors_io import OnWritten
 from modules.system.errors import DarkroomError
+from modules.system.factories import load_factory
 
 _ADVICE: dict[Form, str] = {"kohya": "Use --to kohya or --to peft.", "single": "Use --to single or --to folder."}
 
@@ -59,7 +60,7 @@ def open_source(path: Path, *, use_ema: bool = False) -> Source:
             f"{path.name} cannot be converted. {kind.sentence}",
             advice=f"Choose a whole model or a LoRA file of {', '.join(s.label for s in FAMILIES.values())}.",
         )
-    opened: Callable[..., Source] = imported(opener)
+    opened: Callable[..., Source] = load_factory(opener)
     return opened(path, kind, use_ema=use_ema)
 
 
@@ -76,5 +77,5 @@ def convert(
 
     Raises DarkroomError where a tensor is missing or not finite; an existing output is left unchanged then.
     """
-    writer: Callable[..., list[Path]] = imported(FILE_KINDS[source.kind.kind].writer)
+    writer: Callable[..., list[Path]] = load_factory(FILE_KINDS[source.kind.kind].writer)
     return writer(source, out, form, dtype=dtype, created=created, on_written=on_written)

@@ -15,10 +15,10 @@ import torch
 from modules.families.parts.clip_text import TextTower, is_open_clip
 from modules.families.parts.clip_tokens import OPEN_CLIP_PAD, load_clip_tokenizer
 from modules.families.parts.clip_vocabulary import END_TOKEN
-from modules.families.registry import imported
 from modules.families.spec import FamilySpec, tokenizer_of
 from modules.formats.diffusers_folder import read_json, read_part
 from modules.system.errors import DarkroomError
+from modules.system.factories import load_factory
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ def read_folder(folder: Path, name: str, spec: FamilySpec, dtypes: Mapping[str, 
         name=name,
         scheduler=read_json(folder, "scheduler", "scheduler_config.json"),
         parts={
-            p.name: read_part(folder, p.name, imported(p.model_class), dtypes.get(p.name, torch.float32))
+            p.name: read_part(folder, p.name, load_factory(p.model_class), dtypes.get(p.name, torch.float32))
             for p in spec.parts
         },
         tokenizers={name: folder / tokenizer_of(name) for name in spec.names_of("text_encoder")},

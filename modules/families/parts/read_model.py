@@ -11,10 +11,10 @@ import torch
 from modules.families.kinds.identify import identify
 from modules.families.parts.files import ModelFiles, read_folder
 from modules.families.parts.single_file.checkpoint import load_part, load_vae_file, open_checkpoint
-from modules.families.registry import imported
 from modules.families.spec import FamilySpec
 from modules.formats.diffusers_folder import OnBytes, locate
 from modules.system.errors import DarkroomError
+from modules.system.factories import load_factory
 from modules.system.paths import from_root
 from modules.system.secrets import HubAccess
 
@@ -53,7 +53,7 @@ def read_model(
     if not vae_file or autoencoder is None:
         return files
     own = files.parts[autoencoder.name]
-    vae = load_vae_file(from_root(vae_file), imported(autoencoder.model_class), dict(own.config), own.dtype)
+    vae = load_vae_file(from_root(vae_file), load_factory(autoencoder.model_class), dict(own.config), own.dtype)
     return replace(files, parts={**files.parts, autoencoder.name: vae})
 
 
@@ -70,7 +70,7 @@ def read_single_file(path: Path, name: str, spec: FamilySpec, dtypes: Mapping[st
         raise DarkroomError(f"{name} is not {spec.label}. {kind.sentence}", advice="Choose the model's family.")
     checkpoint = open_checkpoint(path, kind)
     parts = {
-        p.name: load_part(checkpoint, p.name, imported(p.model_class), dtypes.get(p.name, torch.float32))
+        p.name: load_part(checkpoint, p.name, load_factory(p.model_class), dtypes.get(p.name, torch.float32))
         for p in spec.parts
     }
     return ModelFiles(name, parts, checkpoint.scheduler_config(), tokenizers={})

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any, Literal
+from typing import Literal
 
-from modules.optim.spec import OptimizerSettings, OptimizerSpec, Shape
+from modules.optim.spec import OptimizerSettings, OptimizerSpec
+from modules.optim.terms.adam import adam_arguments, adam_state_bytes
 from modules.optim.terms.general import (
     AmsGrad,
     Beta1,
@@ -38,27 +38,10 @@ class Adam(OptimizerSettings):
     fused_back_pass: FusedBackPass = False
 
 
-def _arguments(settings: Adam) -> dict[str, Any]:
-    return {
-        "betas": (settings.beta1, settings.beta2),
-        "eps": settings.eps,
-        "weight_decay": settings.weight_decay,
-        "amsgrad": settings.amsgrad,
-        "maximize": settings.maximize,
-        "fused": settings.fused,
-        "foreach": settings.foreach and not settings.fused,
-    }
-
-
-def _state_bytes(settings: Adam, shape: Shape) -> float:
-    """The averages of gradients and of squared gradients, and with AMSGrad the maximum of the latter."""
-    return (12.0 if settings.amsgrad else 8.0) * math.prod(shape)
-
-
 SPEC = OptimizerSpec(
     settings=Adam,
     label="Adam",
     factory="torch.optim:Adam",
-    arguments=_arguments,
-    state_bytes=_state_bytes,
+    arguments=adam_arguments,
+    state_bytes=adam_state_bytes,
 )
