@@ -19,7 +19,8 @@ from torch.nn import functional
 from modules.adapters.lokr import Lokr, factor_shapes
 from modules.adapters.spec import FileForm
 from modules.families.spec import LoraNaming
-from modules.formats.lycoris_files import LycorisLayer, from_kohya, to_kohya
+from modules.formats.adapter_layers import AdapterLayer
+from modules.formats.lycoris_files import from_kohya, to_kohya
 from modules.formats.safetensors_io import Writable
 from modules.system.devices import CPU
 from modules.system.dtypes import dtype_of
@@ -119,16 +120,16 @@ class LokrAdapter:
             for factor, parameter in delta.named_parameters()
         }
 
-    def stored_layers(self, values: Mapping[str, torch.Tensor]) -> list[LycorisLayer]:
+    def stored_layers(self, values: Mapping[str, torch.Tensor]) -> list[AdapterLayer]:
         """Return the factors of every layer out of `values`, which are named as `parameters` names them."""
         return [
-            LycorisLayer(
+            AdapterLayer(
                 self.part, path, {f: values[self._name(path, f)] for f, _ in delta.named_parameters()}, delta.alpha
             )
             for path, delta in self.deltas.items()
         ]
 
-    def load(self, layers: Sequence[LycorisLayer], *, where: str) -> None:
+    def load(self, layers: Sequence[AdapterLayer], *, where: str) -> None:
         """Take the factors of layers of a file named `where`; layers that the file does not have stay as they are.
 
         The strength stays what it was: where the alpha is another, the last factor is scaled. Raises DarkroomError
@@ -196,7 +197,7 @@ class LokrKind:
                 )
         return _attached(part, module, deltas)
 
-    def attach_stored(self, part: str, module: nn.Module, layers: Sequence[LycorisLayer], *, where: str) -> LokrAdapter:
+    def attach_stored(self, part: str, module: nn.Module, layers: Sequence[AdapterLayer], *, where: str) -> LokrAdapter:
         """Put the LoKr of a file on the layers that the file has, with the factors that it has."""
         module.requires_grad_(False)
         deltas = {}
@@ -212,7 +213,7 @@ class LokrKind:
 
     def read(
         self, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], naming: LoraNaming
-    ) -> list[LycorisLayer]:
+    ) -> list[AdapterLayer]:
         """Read the kohya form, with diffusers' or the original names for the UNet."""
         layers = from_kohya(tensors, naming.kohya_places, label="LoKr", factors=_FACTORS)
         for layer in layers:
@@ -225,7 +226,7 @@ class LokrKind:
         return layers
 
     def write(
-        self, layers: Iterable[LycorisLayer], form: FileForm, naming: LoraNaming
+        self, layers: Iterable[AdapterLayer], form: FileForm, naming: LoraNaming
     ) -> tuple[Mapping[str, Writable], dict[str, str]]:
         """Return the tensors of the kohya form, the only one there is."""
         return to_kohya(layers, naming.kohya_name), {}

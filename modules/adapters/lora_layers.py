@@ -18,7 +18,9 @@ from torch import nn
 from modules.adapters.lora import Lora
 from modules.adapters.spec import FileForm
 from modules.families.spec import LoraNaming
-from modules.formats.lora_files import LoraLayerWeights, from_kohya, from_peft, to_kohya, to_peft
+from modules.formats.adapter_layers import AdapterLayer, lora_layer
+from modules.formats.adapter_names import DOWN, UP
+from modules.formats.lora_files import from_kohya, from_peft, to_kohya, to_peft
 from modules.formats.safetensors_io import Writable
 from modules.system.devices import CPU
 from modules.system.dtypes import dtype_of
@@ -56,14 +58,12 @@ class LoraAdapter:
         """Return the trainable parameters by the part's name and their dotted name in it."""
         return {f"{self.part}.{n}": p for n, p in self.module.named_parameters() if f".{ADAPTER}." in n}
 
-    def stored_layers(self, values: Mapping[str, torch.Tensor]) -> list[LoraLayerWeights]:
+    def stored_layers(self, values: Mapping[str, torch.Tensor]) -> list[AdapterLayer]:
         """Return A (down) and B (up) of every layer out of `values`, which are named as `parameters` names them."""
         named = ((path, *self._names(path)) for path, _ in self.layers())
-        return [
-            LoraLayerWeights(self.part, path, values[down], values[up], self.shape.alpha) for path, down, up in named
-        ]
+        return [lora_layer(self.part, path, values[down], values[up], self.shape.alpha) for path, down, up in named]
 
-    def load(self, layers: Sequence[LoraLayerWeights], *, where: str) -> None:
+    def load(self, layers: Sequence[AdapterLayer], *, where: str) -> None:
         """Take the weights of layers of a file named `where`; layers that the file does not have stay as they are.
 
         The strength stays what it was: where the alpha is another, the up matrix is scaled. Raises DarkroomError where
@@ -79,14 +79,14 @@ class LoraAdapter:
                         advice="Choose all layers, on the LoRA / Adapter page.",
                     )
                 down, up = (parameters[n] for n in names)
-                if down.shape != layer.down.shape or up.shape != layer.up.shape:
+                if down.shape != layer.factors[DOWN].shape or up.shape != layer.factors[UP].shape:
                     raise DarkroomError(
                         f"{where} has the rank {layer.rank} at {self.part}.{layer.path}, this run's LoRA has "
                         f"{shape.rank}.",
                         advice=f"Set the rank to {layer.rank}.",
                     )
-                down.copy_(layer.down)
-                up.copy_(layer.up.float() * ((layer.alpha / layer.rank) / (shape.alpha / shape.rank)))
+                down.copy_(layer.factors[DOWN])
+                up.copy_(layer.factors[UP].float() * (layer.scale / (shape.alpha / shape.rank)))
 
     def _names(self, path: str) -> tuple[str, str]:
         """Return the full names of A and B of a layer."""
@@ -140,25 +140,23 @@ class LoraKind:
         shape = LoraShape(settings.rank, settings.alpha, settings.dropout, dtype_of(settings.dtype))
         return attach_lora(part, module, list(targets), shape, seed=seed)
 
-    def attach_stored(
-        self, part: str, module: nn.Module, layers: Sequence[LoraLayerWeights], *, where: str
-    ) -> LoraAdapter:
+    def attach_stored(self, part: str, module: nn.Module, layers: Sequence[AdapterLayer], *, where: str) -> LoraAdapter:
         """Put the LoRA of a file on the layers that the file has, with the rank of the first of them."""
-        shape = LoraShape(layers[0].rank, layers[0].alpha, 0.0, torch.float32)
+        shape = LoraShape(layers[0].rank, layers[0].lora_alpha, 0.0, torch.float32)
         adapter = attach_lora(part, module, [layer.path for layer in layers], shape, seed=0)
         adapter.load(layers, where=where)
         return adapter
 
     def read(
         self, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], naming: LoraNaming
-    ) -> list[LoraLayerWeights]:
+    ) -> list[AdapterLayer]:
         """Read kohya form, with diffusers' or the original names for the UNet, and diffusers/PEFT form."""
         ends = ".lora_down.weight"
         is_kohya = any(name.endswith(ends) and "." not in name.removesuffix(ends) for name in tensors)
         return from_kohya(tensors, naming.kohya_places) if is_kohya else from_peft(tensors, metadata)
 
     def write(
-        self, layers: Iterable[LoraLayerWeights], form: FileForm, naming: LoraNaming
+        self, layers: Iterable[AdapterLayer], form: FileForm, naming: LoraNaming
     ) -> tuple[Mapping[str, Writable], dict[str, str]]:
         """Return the tensors of the kohya or the PEFT form, and the metadata that the form needs."""
         if form == "kohya":

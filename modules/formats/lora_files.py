@@ -11,51 +11,36 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 import torch
 
+from modules.formats.adapter_layers import AdapterLayer, lora_layer
+from modules.formats.adapter_names import DOWN, UP
 from modules.formats.lazy_tensors import LazyTensor, lazy
 from modules.system.errors import DarkroomError
 
 NameOf = Callable[[str, str], str]
 
 
-@dataclass(frozen=True, eq=False)
-class LoraLayerWeights:
-    """The factors of one layer: down (rank, in, ...) and up (out, rank, ...), with the alpha that scales them."""
-
-    part: str
-    path: str
-    down: torch.Tensor
-    up: torch.Tensor
-    alpha: float
-
-    @property
-    def rank(self) -> int:
-        """The number of rows of the down matrix."""
-        return int(self.down.shape[0])
-
-
-def to_kohya(layers: Iterable[LoraLayerWeights], name_of: NameOf) -> dict[str, torch.Tensor]:
+def to_kohya(layers: Iterable[AdapterLayer], name_of: NameOf) -> dict[str, torch.Tensor]:
     """Return the tensors in the kohya layout; `name_of(part, path)` is the family's."""
     tensors: dict[str, torch.Tensor] = {}
     for layer in layers:
         name = name_of(layer.part, layer.path)
-        tensors[f"{name}.lora_down.weight"] = layer.down
-        tensors[f"{name}.lora_up.weight"] = layer.up
-        tensors[f"{name}.alpha"] = torch.tensor(float(layer.alpha))
+        tensors[f"{name}.lora_down.weight"] = layer.factors[DOWN]
+        tensors[f"{name}.lora_up.weight"] = layer.factors[UP]
+        tensors[f"{name}.alpha"] = torch.tensor(layer.lora_alpha)
     return tensors
 
 
-def to_peft(layers: Iterable[LoraLayerWeights], name_of: NameOf) -> tuple[dict[str, LazyTensor], dict[str, str]]:
+def to_peft(layers: Iterable[AdapterLayer], name_of: NameOf) -> tuple[dict[str, LazyTensor], dict[str, str]]:
     """Return the tensors in the PEFT layout, alpha folded into B as each is created, and their metadata."""
     tensors: dict[str, LazyTensor] = {}
     ranks: dict[str, dict[str, int]] = {}
     for layer in layers:
         name = name_of(layer.part, layer.path)
-        tensors[f"{name}.lora_A.weight"] = lazy(layer.down)
-        tensors[f"{name}.lora_B.weight"] = _scaled(layer.up, layer.alpha / layer.rank)
+        tensors[f"{name}.lora_A.weight"] = lazy(layer.factors[DOWN])
+        tensors[f"{name}.lora_B.weight"] = _scaled(layer.factors[UP], layer.scale)
         # peft matches suffixes: without "text_model." a target matches the layouts before and after transformers 5.6.
         target = name.removeprefix(f"{layer.part}.").removeprefix("text_model.")
         ranks.setdefault(layer.part, {})[target] = layer.rank
@@ -79,7 +64,7 @@ def _scaled(tensor: torch.Tensor, scale: float) -> LazyTensor:
     return lazy(tensor).then(tensor.shape, lambda made: made * scale)
 
 
-def from_kohya(tensors: Mapping[str, torch.Tensor], names: Mapping[str, tuple[str, str]]) -> list[LoraLayerWeights]:
+def from_kohya(tensors: Mapping[str, torch.Tensor], names: Mapping[str, tuple[str, str]]) -> list[AdapterLayer]:
     """Return the layers of a kohya file. `names` maps kohya names to (part, path).
 
     A missing alpha means a scale of 1. Raises DarkroomError for layers that the model does not have, and for a file
@@ -97,11 +82,11 @@ def from_kohya(tensors: Mapping[str, torch.Tensor], names: Mapping[str, tuple[st
         down, up = _pair(tensors, f"{stem}.lora_down.weight", f"{stem}.lora_up.weight")
         alpha = tensors.get(f"{stem}.alpha")
         part, path = names[stem]
-        layers.append(LoraLayerWeights(part, path, down, up, float(alpha) if alpha is not None else down.shape[0]))
+        layers.append(lora_layer(part, path, down, up, None if alpha is None else float(alpha)))
     return layers
 
 
-def from_peft(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> list[LoraLayerWeights]:
+def from_peft(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> list[AdapterLayer]:
     """Return the layers of a file in diffusers' layout, with PEFT's names or those of diffusers before 0.22.
 
     Alpha is the rank where the metadata has no other. Raises DarkroomError for a file that is not a plain LoRA.
@@ -114,7 +99,7 @@ def from_peft(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) 
         stem = name.removesuffix(_DOWN)
         down, up = _pair(renamed, name, f"{stem}{_UP}")
         part, _, path = stem.partition(".")
-        layers.append(LoraLayerWeights(part, path, down, up, _peft_alpha(settings, part, path, int(down.shape[0]))))
+        layers.append(lora_layer(part, path, down, up, _peft_alpha(settings, part, path, int(down.shape[0]))))
     return layers
 
 

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 
 import torch
 
+from modules.formats.adapter_layers import AdapterLayer
 from modules.system.errors import DarkroomError
 
 _ALPHA = "alpha"
 
 
-@dataclass(frozen=True, eq=False)
-class LycorisLayer:
-    """The factors of one layer by their names in files, as "lokr_w1", with the alpha that scales their product."""
-
-    part: str
-    path: str
-    factors: Mapping[str, torch.Tensor]
-    alpha: float | None
-
-
-def to_kohya(layers: Iterable[LycorisLayer], name_of: Callable[[str, str], str]) -> dict[str, torch.Tensor]:
+def to_kohya(layers: Iterable[AdapterLayer], name_of: Callable[[str, str], str]) -> dict[str, torch.Tensor]:
     """Return the tensors of a file; `name_of(part, path)` is the family's."""
     tensors: dict[str, torch.Tensor] = {}
     for layer in layers:
@@ -39,7 +29,7 @@ def from_kohya(
     *,
     label: str,
     factors: Collection[str],
-) -> list[LycorisLayer]:
+) -> list[AdapterLayer]:
     """Return the layers of a file. `names` maps kohya names to (part, path), `factors` are those the adapter knows.
 
     Raises DarkroomError naming layers that the model does not have, or tensors of another kind of adapter (`label` is
@@ -59,5 +49,5 @@ def from_kohya(
     found = []
     for layer, own in by_layer.items():
         alpha = own.pop(_ALPHA, None)
-        found.append(LycorisLayer(*names[layer], own, None if alpha is None else float(alpha)))
+        found.append(AdapterLayer(*names[layer], own, None if alpha is None else float(alpha)))
     return found

@@ -23,8 +23,10 @@ from modules.families.parts.lora_names import file_path, kohya_naming, peft_name
 from modules.families.parts.single_file.checkpoint import empty_part
 from modules.families.parts.single_file.models import layouts, shipped_configs
 from modules.families.parts.single_file.write import CheckpointTraits, file_state, original_tensors
+from modules.formats.adapter_layers import AdapterLayer, lora_layer
+from modules.formats.adapter_names import DOWN, UP
 from modules.formats.lazy_tensors import lazy_state
-from modules.formats.lora_files import LoraLayerWeights, to_kohya, to_peft
+from modules.formats.lora_files import to_kohya, to_peft
 from tests.builders.single_files import CLASSES, build_parts, part_names, tiny_configs, write_tiny
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -103,7 +105,7 @@ def test_a_file_converted_by_diffusers_is_read_by_us_to_the_same_weights(tmp_pat
         assert all(torch.equal(tensor.make(), converted[key]) for key, tensor in ours.items())
 
 
-def toy_layers(parts: dict[str, Any]) -> list[LoraLayerWeights]:
+def toy_layers(parts: dict[str, Any]) -> list[AdapterLayer]:
     """LoRA weights on every layer of a tiny model, convolutions among them."""
     generator = torch.Generator().manual_seed(0)
     layers = []
@@ -114,7 +116,7 @@ def toy_layers(parts: dict[str, Any]) -> list[LoraLayerWeights]:
             rows, columns, *kernel = module.weight.shape
             down = torch.randn(2, columns, *kernel, generator=generator) * 0.1
             up = torch.randn(rows, 2, *(1 for _ in kernel), generator=generator) * 0.1
-            layers.append(LoraLayerWeights(part, file_path(part, path), down, up, 3.0))
+            layers.append(lora_layer(part, file_path(part, path), down, up, 3.0))
     return layers
 
 
@@ -137,7 +139,8 @@ def test_stock_diffusers_loads_every_layer_of_our_lora_files(model: str, form: s
     parts = build_parts(configs)
     layers = toy_layers(parts)
     wanted = {
-        f"{layer.part}.{layer.path}": (layer.up.flatten(1) @ layer.down.flatten(1)) * (3.0 / 2) for layer in layers
+        f"{layer.part}.{layer.path}": (layer.factors[UP].flatten(1) @ layer.factors[DOWN].flatten(1)) * (3.0 / 2)
+        for layer in layers
     }
     if form == "kohya":
         save_file(to_kohya(layers, kohya_naming(model, configs)), tmp_path / "lora.safetensors")

@@ -15,7 +15,9 @@ from modules.families.kinds.identify import identify
 from modules.families.parts.lora_names import kohya_naming
 from modules.families.parts.single_file.models import shipped_configs
 from modules.families.registry import published
-from modules.formats.lora_files import LoraLayerWeights, to_kohya
+from modules.formats.adapter_layers import AdapterLayer, lora_layer
+from modules.formats.adapter_names import DOWN, UP
+from modules.formats.lora_files import to_kohya
 from tests.builders.single_files import write_tiny
 from trainer.__main__ import main
 
@@ -100,7 +102,7 @@ def test_v_prediction_survives_every_form(tmp_path: Path) -> None:
     assert identify(tmp_path / "b.safetensors").zero_snr
 
 
-def some_layers(model: str, count: int = 40) -> list[LoraLayerWeights]:
+def some_layers(model: str, count: int = 40) -> list[AdapterLayer]:
     """LoRA layers on a sample of a published model's layers; their widths are small, their names the real ones."""
     generator = torch.Generator().manual_seed(0)
     places = sorted(set(published(model).lora.known(shipped_configs(model)).values()))
@@ -109,7 +111,7 @@ def some_layers(model: str, count: int = 40) -> list[LoraLayerWeights]:
     for part, path in sorted({*places[:: max(len(places) // count, 1)], ("unet", telltale_layer(places))}):
         rank, columns = (3 if "mlp" in path else 2), (width if "attn2.to_k" in path else 5)
         down = torch.randn(rank, columns, generator=generator)
-        layers.append(LoraLayerWeights(part, path, down, torch.randn(4, rank, generator=generator), 1.5))
+        layers.append(lora_layer(part, path, down, torch.randn(4, rank, generator=generator), 1.5))
     return layers
 
 
@@ -135,7 +137,7 @@ def test_a_lora_changes_its_form_and_keeps_its_effect(model: str, tmp_path: Path
     peft = load_file(tmp_path / "p.safetensors")
     for layer in layers:
         a, b = (peft[f"{layer.part}.{layer.path}.lora_{x}.weight"] for x in "AB")
-        assert torch.allclose(b @ a, layer.up @ layer.down * (1.5 / layer.rank), atol=1e-5)
+        assert torch.allclose(b @ a, layer.factors[UP] @ layer.factors[DOWN] * (1.5 / layer.rank), atol=1e-5)
     assert main(["convert", "p.safetensors", "again.safetensors"]) == 0
     again = load_file(tmp_path / "again.safetensors")
     assert again.keys() == tensors.keys()

@@ -85,7 +85,7 @@ def _checked_naming(source: Source) -> NameOf:
 def _kohya_metadata(source: Source) -> dict[str, str]:
     """Return the metadata that A1111 and Forge read (sd-scripts' minimum set)."""
     ranks = [layer.rank for layer in source.layers] or [0]
-    alphas = [layer.alpha for layer in source.layers] or [0.0]
+    alphas = [layer.lora_alpha for layer in source.layers] or [0.0]
     record = published(source.kind.model)
     return {
         "ss_base_model_version": record.kohya_version,

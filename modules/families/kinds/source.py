@@ -9,7 +9,7 @@ from pathlib import Path
 from modules.families.kinds.file_kind import FileKind
 from modules.families.parts.single_file.record import Configs
 from modules.families.parts.single_file.write import States
-from modules.formats.lora_files import LoraLayerWeights
+from modules.formats.adapter_layers import AdapterLayer
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,5 +20,5 @@ class Source:
     kind: FileKind
     configs: Configs
     states: States
-    layers: tuple[LoraLayerWeights, ...] = ()
+    layers: tuple[AdapterLayer, ...] = ()
     metadata: Mapping[str, str] | None = None
