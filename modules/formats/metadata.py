@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+FOLDED_KEY = "darkroom_model_metadata"
+"""The key of a model's metadata in the header of a folder's denoiser, as JSON."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoraFacts:
@@ -44,8 +47,8 @@ class LoraFacts:
 class CheckpointFacts:
     """The facts that a checkpoint's metadata describes.
 
-    `architecture` is ModelSpec's id, `implementation` the code base whose layout the file has, `dtype` the plain name
-    of its dtype.
+    `architecture` is ModelSpec's id, `implementation` the code base whose layout the file has, `dtypes` the plain names
+    of its denoiser's and its VAE's dtype. `created` is when the model was made, None where that is not known.
     """
 
     title: str
@@ -53,31 +56,67 @@ class CheckpointFacts:
     implementation: str
     prediction: str
     resolution_px: int
-    dtype: str
-    created: datetime
+    dtypes: tuple[str, str]
+    created: datetime | None
 
 
-def checkpoint_metadata(facts: CheckpointFacts, *, payload_sha256: str) -> dict[str, str]:
+def checkpoint_metadata(
+    facts: CheckpointFacts, kept: Mapping[str, str] | None = None, *, payload_sha256: str
+) -> dict[str, str]:
     """Return the metadata of a single-file checkpoint (ModelSpec 1.0.1).
 
-    The prediction type is stored under the spec's key and under ComfyUI's, which differs.
+    `kept` is more metadata, such as that of the file it was converted from; its title, date and resolution stay, and
+    what describes the new file is replaced. The prediction type is stored under the spec's key and under ComfyUI's,
+    which differs.
     """
     prediction = "v" if facts.prediction == "v_prediction" else "epsilon"
-    return {
-        "format": "pt",
+    unet_dtype, vae_dtype = facts.dtypes
+    of_the_model = {
         "modelspec.sai_model_spec": "1.0.1",
-        "modelspec.architecture": facts.architecture,
         "modelspec.implementation": facts.implementation,
         "modelspec.title": facts.title,
-        "modelspec.date": facts.created.isoformat(timespec="seconds"),
         "modelspec.resolution": f"{facts.resolution_px}x{facts.resolution_px}",
-        "modelspec.prediction_type": prediction,
-        "modelspec.predict_key": prediction,
-        "modelspec.unet_dtype": facts.dtype,
-        "modelspec.vae_dtype": facts.dtype,
-        "modelspec.hash_sha256": f"0x{payload_sha256}",
         "software": "Darkroom",
     }
+    if facts.created is not None:
+        of_the_model["modelspec.date"] = facts.created.isoformat(timespec="seconds")
+    of_the_file = {
+        "format": "pt",
+        "modelspec.architecture": facts.architecture,
+        "modelspec.prediction_type": prediction,
+        "modelspec.predict_key": prediction,
+        "modelspec.unet_dtype": unet_dtype,
+        "modelspec.vae_dtype": vae_dtype,
+        "modelspec.hash_sha256": f"0x{payload_sha256}",
+    }
+    lasting = lasting_metadata(kept or {})
+    if lasting.get("modelspec.implementation") == "diffusers":  # the layout that the model had elsewhere
+        del lasting["modelspec.implementation"]
+    return of_the_model | lasting | of_the_file
+
+
+def lasting_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Return the metadata of a model that stay true in another file of it: all but the hashes of the file itself."""
+    return {n: text for n, text in metadata.items() if n != "modelspec.hash_sha256" and not n.startswith("sshs_")}
+
+
+def folded_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Return the metadata of a model as one entry for the header of its denoiser in a diffusers folder.
+
+    Header entries are ignored by diffusers and, unlike a file of their own, vanish when another program replaces the
+    weights they describe. A single entry, because a `modelspec.*` key there would describe the denoiser alone.
+    """
+    lasting = lasting_metadata(metadata)
+    return {FOLDED_KEY: json.dumps(lasting, sort_keys=True, ensure_ascii=False)} if lasting else {}
+
+
+def unfolded_metadata(header: Mapping[str, str]) -> dict[str, str]:
+    """Return the metadata that `folded_metadata` stored in a header; none where it is missing or not valid."""
+    try:
+        stored = json.loads(header.get(FOLDED_KEY, "{}"))
+    except (ValueError, RecursionError):
+        return {}
+    return {str(n): str(text) for n, text in stored.items()} if isinstance(stored, dict) else {}
 
 
 def lora_metadata(facts: LoraFacts, *, payload_sha256: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from modules.formats.adapter_names import DOWN, UP
 from modules.formats.lora_files import to_kohya
 from tests.builders.single_files import write_tiny
 from trainer.__main__ import main
+from trainer.callbacks.saving import copy_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -206,15 +208,93 @@ def test_inspect_prints_the_kind_the_programs_and_the_metadata(
     assert main(["inspect", "a.safetensors"]) == 0
     output = capsys.readouterr().out
     assert "A Stable Diffusion XL checkpoint with v-prediction and zero terminal SNR, float32." in output
-    assert "ComfyUI    yes" in output
+    assert "ComfyUI    no   does not recognise a model of a size that was never published" in output
     assert "modelspec.architecture: stable-diffusion-xl-v1-base" in output
     assert main(["inspect", "a.safetensors", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert (data["kind"], data["model"], data["zero_snr"]) == ("checkpoint", "sdxl", True)
-    assert [x["complete"] for x in data["loads"]] == [True] * 4
-    assert "v_prediction" in data["loads"][0]["note"]
+    assert [x["complete"] for x in data["loads"]] == [False, False, None, None]
     assert main(["inspect", str(tiny_sd)]) == 0
     assert "diffusers' folder layout" in capsys.readouterr().out
     (tmp_path / "empty.safetensors").write_bytes(b"")
     assert main(["inspect", "empty.safetensors"]) == 2
     assert "is empty" in capsys.readouterr().out
+
+
+FOREIGN = {
+    "format": "pt",
+    "ss_sd_model_name": "base.safetensors",
+    "ss_sd_model_hash": "abcdef12",
+    "ss_steps": "900",
+    "prompt": json.dumps({"1": {"class_type": "CheckpointSave", "inputs": {"text": 'a "quoted" – prompt\n'}}}),
+    "workflow": json.dumps({"nodes": [{"id": 1}]}),
+    "software": '{"name": "another"}',
+    "modelspec.sai_model_spec": "1.0.0",
+    "modelspec.architecture": "stable-diffusion-xl-v1-base",
+    "modelspec.implementation": "sgm",
+    "modelspec.title": "The merge",
+    "modelspec.date": "2024-05-06T07:08:09",
+    "modelspec.author": "somebody",
+    "modelspec.merged_from": "one, two",
+    "modelspec.resolution": "1024x768",
+    "modelspec.prediction_type": "v",
+    "modelspec.predict_key": "v",
+}
+OLD_HASHES = {"modelspec.hash_sha256": "0x00", "sshs_model_hash": "00", "sshs_legacy_hash": "00"}
+ADDED = {"modelspec.hash_sha256", "modelspec.unet_dtype", "modelspec.vae_dtype", "darkroom_part_configs"}
+
+
+def metadata_of(path: Path) -> dict[str, str]:
+    with safe_open(path, framework="pt") as file:
+        found: dict[str, str] = file.metadata()
+    return found
+
+
+def test_metadata_survive_the_way_through_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_tiny(tmp_path / "ours.safetensors", "sdxl", prediction="v_prediction")
+    (tmp_path / "ours.yaml").unlink()
+    configs = metadata_of(tmp_path / "ours.safetensors")["darkroom_part_configs"]
+    foreign = {**FOREIGN, **OLD_HASHES, "darkroom_part_configs": configs}
+    save_file(load_file(tmp_path / "ours.safetensors"), tmp_path / "a.safetensors", foreign)
+    for source, out in (("a.safetensors", "f"), ("f", "g"), ("g", "b.safetensors"), ("a.safetensors", "c.safetensors")):
+        assert main(["convert", source, out]) == 0
+    b = metadata_of(tmp_path / "b.safetensors")
+    assert {n: text for n, text in b.items() if n not in ADDED} == FOREIGN
+    assert b == metadata_of(tmp_path / "c.safetensors")
+    ours, theirs = json.loads(configs), json.loads(b["darkroom_part_configs"])
+    assert {**ours, "scheduler": {**ours["scheduler"], "prediction_type": "v_prediction"}} == theirs
+    payload = (tmp_path / "b.safetensors").read_bytes()
+    payload = payload[8 + int.from_bytes(payload[:8], "little") :]
+    assert b["modelspec.hash_sha256"] == f"0x{hashlib.sha256(payload).hexdigest()}"
+    assert not any(text in (tmp_path / "f" / "unet" / "config.json").read_text() for text in ("merge", "somebody"))
+    capsys.readouterr()
+    assert main(["inspect", "f"]) == 0
+    assert "modelspec.title: The merge" in capsys.readouterr().out
+
+
+def test_metadata_of_a_folder_vanish_with_the_weights_they_describe(tiny_sd: Path, tmp_path: Path) -> None:
+    write_tiny(tmp_path / "a.safetensors", "sd1")
+    assert main(["convert", "a.safetensors", "f"]) == 0
+    pipe = StableDiffusionPipeline.from_pretrained(tmp_path / "f", local_files_only=True)
+    pipe.save_pretrained(tmp_path / "f")
+    assert main(["convert", "f", "b.safetensors"]) == 0
+    metadata = metadata_of(tmp_path / "b.safetensors")
+    assert metadata["modelspec.title"] == "b"
+    assert "modelspec.date" not in metadata  # the date of the conversion is not the model's
+
+
+@pytest.mark.parametrize("model", ["sd1", "sdxl"])
+def test_the_yaml_of_v_prediction_comes_along(model: str, tmp_path: Path) -> None:
+    write_tiny(tmp_path / "a.safetensors", model, prediction="v_prediction", zero_snr=True)
+    assert main(["convert", "a.safetensors", "f"]) == 0
+    assert main(["convert", "f", "b.safetensors"]) == 0
+    assert (tmp_path / "a.yaml").read_bytes() == (tmp_path / "b.yaml").read_bytes()
+    found = identify(tmp_path / "b.safetensors")
+    assert (found.prediction, found.zero_snr) == ("v_prediction", True)
+    copy_model(tmp_path / "b.safetensors", tmp_path / "c.safetensors")
+    assert identify(tmp_path / "c.safetensors").prediction == "v_prediction"
+    write_tiny(tmp_path / "b.safetensors", model)
+    assert identify(tmp_path / "b.safetensors").prediction == "epsilon"
+    (tmp_path / "c.yaml").write_text("parameterization: v # somebody's own\n")
+    write_tiny(tmp_path / "c.safetensors", model)
+    assert (tmp_path / "c.yaml").exists()

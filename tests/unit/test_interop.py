@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -82,8 +83,18 @@ def test_whole_checkpoints_load_everywhere_and_incomplete_ones_nowhere(model: st
 def test_v_prediction_needs_a_setting_where_a_program_does_not_detect_it(tmp_path: Path) -> None:
     path = write_header(tmp_path / "f.safetensors", model_shapes("sdxl") | {"v_pred": (0,)})
     found = notes(path)
-    assert found["ComfyUI"] == found["Forge"] == found["A1111"] == ""
+    assert found["ComfyUI"] == found["Forge"] == ""
+    assert found["A1111"] == "takes it for epsilon unless a .yaml lies beside it"
     assert "scheduler" in found["diffusers"]
+    write_header(path, model_shapes("sdxl") | {"v_pred": (0,), "ztsnr": (0,)})
+    path.with_suffix(".yaml").write_text("x: sgm.modules.diffusionmodules.denoiser_scaling.VScaling\n")
+    found = notes(path)
+    assert found["ComfyUI"] == ""
+    assert found["Forge"] == ""
+    assert found["A1111"].startswith("keep the .yaml beside it; set ")
+    write_header(path, model_shapes("sdxl"))
+    assert "no v_pred marker" in notes(path)["ComfyUI"]
+    assert notes(path)["Forge"] == notes(path)["A1111"] == "keep the .yaml beside it"
     path = write_header(tmp_path / "g.safetensors", model_shapes("sd1"), metadata={"modelspec.prediction_type": "v"})
     assert "ModelSamplingDiscrete" in notes(path)["ComfyUI"]
     assert "needs a .yaml" in notes(path)["A1111"]
@@ -93,3 +104,33 @@ def test_only_the_web_interfaces_support_older_files(tmp_path: Path) -> None:
     shapes = {n.replace("transformer.text_model.", "transformer."): s for n, s in model_shapes("sd1").items()}
     path = write_header(tmp_path / "f.safetensors", shapes)
     assert loads(path) == {"diffusers": False, "ComfyUI": True, "A1111": True, "Forge": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("model.diffusion_model.input_blocks.0.0.weight", (192, 4, 3, 3)),
+        ("model.diffusion_model.input_blocks.4.1.transformer_blocks.0.attn2.to_k.weight", (640, 1536)),
+    ],
+)
+def test_a_checkpoint_of_a_size_that_was_never_published(name: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    shapes = model_shapes("sdxl")
+    assert name in shapes
+    if "attn2" in name:
+        shapes |= {n: shape for n in shapes if n.endswith("attn2.to_k.weight")}
+    path = write_header(tmp_path / "f.safetensors", {**shapes, name: shape})
+    assert identify(path).model == "sdxl"
+    assert loads(path) == {"diffusers": False, "ComfyUI": False, "A1111": None, "Forge": None}
+    assert "does not recognise" in notes(path)["ComfyUI"]
+    assert "needs the config" in notes(path)["diffusers"]
+
+
+def test_a_checkpoint_with_the_configs_of_another_size(tmp_path: Path) -> None:
+    configs = shipped_configs("sd1")
+    configs["vae"]["block_out_channels"] = [64, 128, 256, 256]
+    metadata = {"darkroom_part_configs": json.dumps(configs)}
+    path = write_header(tmp_path / "f.safetensors", model_shapes("sd1"), metadata=metadata)
+    assert loads(path)["ComfyUI"] is False
+    metadata = {"darkroom_part_configs": json.dumps(shipped_configs("sd1"))}
+    write_header(path, model_shapes("sd1"), metadata=metadata)
+    assert loads(path)["ComfyUI"] is True

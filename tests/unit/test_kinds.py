@@ -43,9 +43,9 @@ def model_shapes(model: str, *, in_channels: int = 4, without: str = "-") -> Sha
     configs = shipped_configs(model)
     names = [f"{p.prefix}{s.original}" for p in layouts(model, configs).values() for s in p.slots]
     shapes: Shapes = {n: (2, 2) for n in names if not n.startswith(without)}
-    width = configs["unet"]["cross_attention_dim"]
-    shapes |= {n: (320, width) for n in shapes if n.endswith("attn2.to_k.weight")}
-    return shapes | {"model.diffusion_model.input_blocks.0.0.weight": (320, in_channels, 3, 3)}
+    width, first = configs["unet"]["cross_attention_dim"], configs["unet"]["block_out_channels"][0]
+    shapes |= {n: (first, width) for n in shapes if n.endswith("attn2.to_k.weight")}
+    return shapes | {"model.diffusion_model.input_blocks.0.0.weight": (first, in_channels, 3, 3)}
 
 
 def kohya(model: str, *, sgm: bool = False) -> Shapes:
@@ -95,6 +95,12 @@ def test_v_prediction_by_marker_metadata_or_sidecar(tmp_path: Path) -> None:
     path.with_suffix(".yaml").write_text('model:\n  params:\n    parameterization: "v"\n    use_ztsnr: true\n')
     found = identify(path)
     assert (found.prediction, found.zero_snr, found.facts["prediction_from"]) == ("v_prediction", True, "m.yaml")
+    write_header(path, plain | {"v_pred": (0,)})
+    path.with_suffix(".yaml").write_text("target: sgm.modules.diffusionmodules.denoiser_scaling.VScaling\n")
+    assert identify(path).facts["prediction_from"] == "v_pred tensor, m.yaml"
+    path.with_suffix(".yaml").write_text("target: sgm.modules.diffusionmodules.denoiser_scaling.EpsScaling\n")
+    assert identify(path).prediction == "epsilon"
+    write_header(path, plain)
     path.with_suffix(".yaml").write_bytes(b"\xff\xfe nothing: [")
     assert identify(path).prediction == "epsilon"
     assert identify(write_header(tmp_path / "e.safetensors", plain | {"edm_mean": (4,)})).prediction == "edm"

@@ -113,10 +113,16 @@ class SavingCallback:
 
 
 def copy_model(source: Path, destination: Path) -> None:
-    """Copy a saved model, a file or a folder, atomically. If it raises OSError, an existing model stays."""
-    if not source.is_dir():
-        with atomic_file(destination) as temporary:
-            shutil.copyfile(source, temporary)
+    """Copy a saved model, a file with its .yaml or a folder, atomically. If it raises OSError, an existing model stays."""
+    if source.is_dir():
+        with atomic_folder(destination) as temporary:
+            shutil.copytree(source, temporary, dirs_exist_ok=True)
         return
-    with atomic_folder(destination) as temporary:
-        shutil.copytree(source, temporary, dirs_exist_ok=True)
+    _copy_file(source, destination)
+    if source.with_suffix(".yaml").is_file():
+        _copy_file(source.with_suffix(".yaml"), destination.with_suffix(".yaml"))
+
+
+def _copy_file(source: Path, destination: Path) -> None:
+    with atomic_file(destination) as temporary:
+        shutil.copyfile(source, temporary)

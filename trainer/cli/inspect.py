@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from modules.families.kinds.file_kind import FileKind
+from modules.families.kinds.folder import folder_metadata
 from modules.families.kinds.programs import who_loads_file
 from modules.families.kinds.record import Loads
 from modules.families.kinds.unrecognised import BROKEN
@@ -36,7 +37,9 @@ def _inspect(options: argparse.Namespace) -> int:
 
 def _metadata(path: Path, kind: FileKind) -> Mapping[str, str]:
     try:
-        return {} if path.is_dir() or kind.kind == BROKEN.name else read_checkpoint_header(path).metadata
+        if path.is_dir():
+            return folder_metadata(path, kind)
+        return {} if kind.kind == BROKEN.name else read_checkpoint_header(path).metadata
     except UnreadableFileError:
         return {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from modules.families.kinds.record import FileKindSpec, Loads
 from modules.families.published import ALL_PROGRAMS, FamilyFiles, FolderFacts
 from modules.families.registry import FAMILIES, files_of, published
 from modules.formats.checkpoint_header import CheckpointHeader
+from modules.formats.headers import UnreadableFileError, read_header
+from modules.formats.metadata import unfolded_metadata
 
 
 def folder_kind(folder: Path) -> FileKind:
@@ -23,6 +26,18 @@ def folder_kind(folder: Path) -> FileKind:
     if files is None:
         return FileKind("other_model", f"A diffusers folder of a {name}, which is not supported.")
     return _of_family(folder, index, name, files)
+
+
+def folder_metadata(folder: Path, kind: FileKind) -> dict[str, str]:
+    """Return the metadata of a folder's model, from the header of its denoiser; none where no program stored any."""
+    if not kind.family:
+        return {}
+    denoiser = folder / FAMILIES[kind.family].names_of("denoiser")[0]
+    for file in sorted(denoiser.glob("*.safetensors")):
+        with suppress(UnreadableFileError):
+            if metadata := unfolded_metadata(read_header(file).metadata):
+                return metadata
+    return {}
 
 
 def _of_family(folder: Path, index: dict[str, Any], pipeline: str, files: FamilyFiles) -> FileKind:

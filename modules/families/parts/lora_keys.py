@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from modules.families.parts.lora_names import kohya_naming, peft_name
-from modules.families.parts.single_file.write import configs_to_bring
+from modules.families.parts.single_file.sizes import configs_to_bring
 from modules.families.registry import published
 from modules.families.spec import LoraNaming
 
