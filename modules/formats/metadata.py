@@ -7,7 +7,7 @@ All values are strings.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -16,8 +16,36 @@ FOLDED_KEY = "darkroom_model_metadata"
 
 
 @dataclass(frozen=True, slots=True)
+class ConceptFacts:
+    """A concept in a file's metadata: its name, how often each image is used per epoch, and its number of images."""
+
+    name: str
+    repeats: float
+    num_images: int
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetFacts:
+    """The images of a run, as far as a file's metadata may describe them.
+
+    `buckets` are the samples of the first epoch by width and height in pixels, `mean_aspect_error` the mean difference
+    between the aspect ratios of the images and of their buckets. `tag_frequency` contains pieces of the captions, by
+    concept; it is empty where the user does not want that.
+    """
+
+    concepts: Sequence[ConceptFacts]
+    buckets: Mapping[tuple[int, int], int]
+    mean_aspect_error: float
+    tag_frequency: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class LoraFacts:
-    """The facts that a LoRA file's metadata describes."""
+    """The facts that a LoRA file's metadata describes.
+
+    `epoch` and `step` are those of the weights, `epochs` the length of the run. `started` is when its training started.
+    `settings` are more of sd-scripts' keys, without their prefix "ss_", with their values as text.
+    """
 
     title: str
     base_model: str
@@ -27,15 +55,17 @@ class LoraFacts:
     alpha: float
     resolution_px: int
     clip_skip: int
-    num_images: int
+    epoch: int
     epochs: int
-    steps: int
+    step: int
     seed: int
     created: datetime
+    started: datetime | None = None
+    dataset: DatasetFacts | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
     network_module: str = "networks.lora"
     network_args: Mapping[str, str] = field(default_factory=dict)
     prediction: str = "epsilon"
-    tag_frequency: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     config_json: str = ""
     trigger_phrase: str = ""
     is_v2: bool = False
@@ -120,8 +150,9 @@ def unfolded_metadata(header: Mapping[str, str]) -> dict[str, str]:
 
 
 def lora_metadata(facts: LoraFacts, *, payload_sha256: str) -> dict[str, str]:
-    """Return the metadata of a LoRA file; only `modelspec.date` differs between two saves of the same weights."""
+    """Return the metadata of a LoRA file; only the dates differ between two saves of the same weights."""
     metadata = {
+        **{f"ss_{name}": text for name, text in facts.settings.items()},
         "ss_base_model_version": facts.base_version,
         "ss_v2": str(facts.is_v2),
         "ss_network_module": facts.network_module,
@@ -132,11 +163,11 @@ def lora_metadata(facts: LoraFacts, *, payload_sha256: str) -> dict[str, str]:
         "ss_sd_model_name": facts.base_model,
         "ss_resolution": f"({facts.resolution_px}, {facts.resolution_px})",
         "ss_clip_skip": str(facts.clip_skip + 1),
-        "ss_num_train_images": str(facts.num_images),
+        "ss_epoch": str(facts.epoch),
         "ss_num_epochs": str(facts.epochs),
-        "ss_steps": str(facts.steps),
+        "ss_steps": str(facts.step),
         "ss_seed": str(facts.seed),
-        "ss_tag_frequency": json.dumps(facts.tag_frequency, ensure_ascii=False),
+        "ss_training_finished_at": str(facts.created.timestamp()),
         "sshs_model_hash": payload_sha256,
         "modelspec.sai_model_spec": "1.0.1",
         "modelspec.architecture": f"{facts.architecture}/lora",
@@ -149,11 +180,38 @@ def lora_metadata(facts: LoraFacts, *, payload_sha256: str) -> dict[str, str]:
         "software": "Darkroom",
     }
     optional = {
+        "ss_training_started_at": "" if facts.started is None else str(facts.started.timestamp()),
         "darkroom_config": facts.config_json,
         "modelspec.trigger_phrase": facts.trigger_phrase,
         "modelspec.thumbnail": facts.thumbnail,
+        "ssmd_cover_images": json.dumps([facts.thumbnail.partition(",")[2]]) if facts.thumbnail else "",
     }
-    return metadata | {name: text for name, text in optional.items() if text}
+    metadata |= {name: text for name, text in optional.items() if text}
+    return metadata if facts.dataset is None else metadata | dataset_metadata(facts.dataset)
+
+
+def dataset_metadata(facts: DatasetFacts) -> dict[str, str]:
+    """Return the metadata of a run's images in sd-scripts' shapes, which A1111 and Forge show on a LoRA's card.
+
+    As in sd-scripts, the number of images and the counts of buckets are those of an epoch: with repeats.
+    """
+    buckets = {
+        str(index): {"resolution": list(size), "count": samples}
+        for index, (size, samples) in enumerate(sorted(facts.buckets.items()))
+    }
+    concepts = {c.name: {"n_repeats": _plain(c.repeats), "img_count": c.num_images} for c in facts.concepts}
+    metadata = {
+        "ss_num_train_images": str(sum(facts.buckets.values())),
+        "ss_dataset_dirs": json.dumps(concepts, ensure_ascii=False),
+        "ss_bucket_info": json.dumps({"buckets": buckets, "mean_img_ar_error": facts.mean_aspect_error}),
+    }
+    if facts.tag_frequency:
+        metadata["ss_tag_frequency"] = json.dumps(facts.tag_frequency, ensure_ascii=False)
+    return metadata
+
+
+def _plain(number: float) -> float:
+    return int(number) if number == int(number) else number
 
 
 def tag_frequency(captions_by_folder: Mapping[str, list[str]]) -> dict[str, dict[str, int]]:

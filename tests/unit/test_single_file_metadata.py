@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from datetime import datetime
 from pathlib import Path
 
@@ -12,7 +14,15 @@ from modules.families.parts.single_file.models import shipped_configs
 from modules.families.parts.single_file.prediction import ZERO_SNR_LINE, read_sidecar
 from modules.families.parts.single_file.record import PredictionMark
 from modules.families.registry import published
-from modules.formats.metadata import CheckpointFacts, LoraFacts, checkpoint_metadata, lora_metadata
+from modules.formats.metadata import (
+    CheckpointFacts,
+    ConceptFacts,
+    DatasetFacts,
+    LoraFacts,
+    checkpoint_metadata,
+    dataset_metadata,
+    lora_metadata,
+)
 
 NOW = datetime(2026, 1, 2, 3, 4, 5)
 
@@ -29,9 +39,9 @@ NOW = datetime(2026, 1, 2, 3, 4, 5)
     ],
 )
 def test_modelspecs_architectures(model: str, variant: str, architecture: str) -> None:
-    facts = CheckpointFacts(
-        "mine", published(model).architecture_of(variant), "", "v_prediction", 768, ("float16", "float32"), NOW
-    )
+    architecture_of = published(model).architecture_of
+    dtypes = ("float16", "float32")
+    facts = CheckpointFacts("mine", architecture_of(variant), "", "v_prediction", 768, dtypes, NOW)
     metadata = checkpoint_metadata(facts, payload_sha256="ab")
     assert metadata["modelspec.architecture"] == architecture
     assert metadata["modelspec.date"] == "2026-01-02T03:04:05"
@@ -43,20 +53,48 @@ def test_modelspecs_architectures(model: str, variant: str, architecture: str) -
 def test_a_lora_of_a_v_prediction_sd2_is_marked_as_such() -> None:
     facts = LoraFacts(
         *("mine", "base", "sd_v2_v", "stable-diffusion-v2-768-v"),
-        **{"rank": 4, "alpha": 2.0, "resolution_px": 768, "clip_skip": 0, "num_images": 3, "epochs": 1, "steps": 9},
+        **{"rank": 4, "alpha": 2.0, "resolution_px": 768, "clip_skip": 0, "epoch": 1, "epochs": 2, "step": 9},
         **{
             "seed": 0,
             "created": NOW,
             "prediction": "v_prediction",
             "is_v2": True,
             "trigger_phrase": "zog",
-            "thumbnail": "data:x",
+            "thumbnail": "data:image/jpeg;base64,eHl6",
         },
     )
     metadata = lora_metadata(facts, payload_sha256="ab")
     assert (metadata["ss_v2"], metadata["ss_base_model_version"]) == ("True", "sd_v2_v")
     assert metadata["modelspec.prediction_type"] == "v"
-    assert (metadata["modelspec.trigger_phrase"], metadata["modelspec.thumbnail"]) == ("zog", "data:x")
+    assert metadata["modelspec.trigger_phrase"] == "zog"
+    assert metadata["modelspec.thumbnail"] == "data:image/jpeg;base64,eHl6"
+    [cover] = json.loads(metadata["ssmd_cover_images"])
+    assert base64.b64decode(cover) == b"xyz"
+    assert (metadata["ss_epoch"], metadata["ss_num_epochs"], metadata["ss_steps"]) == ("1", "2", "9")
+    assert float(metadata["ss_training_finished_at"]) == NOW.timestamp()
+    assert not metadata.keys() & {"ss_training_started_at", "ss_dataset_dirs", "ss_bucket_info", "ss_tag_frequency"}
+
+
+def test_the_images_of_a_run_in_the_shapes_of_sd_scripts() -> None:
+    facts = DatasetFacts(
+        [ConceptFacts("ten", 10.0, 3), ConceptFacts("half", 0.5, 4)],
+        {(768, 512): 12, (512, 512): 20},
+        0.125,
+        {"ten": {"a": 2}},
+    )
+    metadata = dataset_metadata(facts)
+    assert json.loads(metadata["ss_bucket_info"]) == {
+        "buckets": {
+            "0": {"resolution": [512, 512], "count": 20},
+            "1": {"resolution": [768, 512], "count": 12},
+        },
+        "mean_img_ar_error": 0.125,
+    }
+    assert metadata["ss_dataset_dirs"] == (
+        '{"ten": {"n_repeats": 10, "img_count": 3}, "half": {"n_repeats": 0.5, "img_count": 4}}'
+    )
+    assert metadata["ss_num_train_images"] == "32"
+    assert json.loads(metadata["ss_tag_frequency"]) == {"ten": {"a": 2}}
 
 
 @pytest.mark.parametrize(

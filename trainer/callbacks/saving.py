@@ -113,7 +113,10 @@ class SavingCallback:
 
 
 def copy_model(source: Path, destination: Path) -> None:
-    """Copy a saved model, a file with its .yaml or a folder, atomically. If it raises OSError, an existing model stays."""
+    """Copy a saved model atomically: a folder, or a file with its .yaml. If it raises OSError, an existing one stays.
+
+    The .yaml is what some programs read a checkpoint's prediction type from.
+    """
     if source.is_dir():
         with atomic_folder(destination) as temporary:
             shutil.copytree(source, temporary, dirs_exist_ok=True)

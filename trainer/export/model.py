@@ -17,7 +17,7 @@ from modules.families.protocol import ModelFamily, Part
 from modules.formats.lazy_tensors import LazyTensor, lazy
 from modules.formats.safetensors_io import OnWritten
 from modules.system.dtypes import dtype_of
-from trainer.export.adapter import embedded_config
+from trainer.export.embedded_config import embedded_config
 
 
 @dataclass(frozen=True, eq=False)

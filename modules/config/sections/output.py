@@ -76,7 +76,8 @@ class Output(Section):
         bool,
         Setting(
             "Thumbnail",
-            "Puts a small copy of the newest sample into the file's metadata, for programs that show it.",
+            "Puts a small copy of the newest sample into the file's metadata. A1111, Forge and others show it as the "
+            "cover of a LoRA.",
             group="Result",
             level="advanced",
             changeable_on_resume=True,
@@ -97,11 +98,25 @@ class Output(Section):
         Literal["none", "settings", "all"],
         Setting(
             "Include training config",
-            "Whether the file includes the settings it was trained with; all also includes the concepts and the "
-            "sample prompts, with their folder names.",
+            "Whether the file includes the settings it was trained with. Settings: without concepts, sample prompts, "
+            "notes and folders; of other files only their names. All: everything, with the folders' paths.",
             group="Result",
             level="advanced",
             choice_labels={"none": "None", "settings": "Settings", "all": "Settings, concepts and samples"},
             changeable_on_resume=True,
         ),
     ] = "settings"
+    embed_dataset: Annotated[
+        Literal["none", "counts", "names", "tags"],
+        Setting(
+            "Include dataset facts",
+            "What a LoRA's file tells about the training images, for the cards of A1111, Forge and others. Counts: "
+            "images, repeats and buckets, with numbered concepts. Names: also the names of the concepts or their "
+            "folders. Tags: also every tag of the captions and how often it occurs.",
+            group="Result",
+            level="advanced",
+            choice_labels={"none": "None", "counts": "Counts", "names": "Counts and names", "tags": "Counts and tags"},
+            applies_when=When("training.trains", ("adapter",)),
+            changeable_on_resume=True,
+        ),
+    ] = "counts"

@@ -66,8 +66,9 @@ def write_folder(
     metadata: Mapping[str, str] | None = None,
     on_written: OnWritten | None = None,
 ) -> None:
-    """Write a model as a diffusers folder. `tokenizers_from` is a folder whose tokenizers are copied; `metadata` is that
-    of the model as a single file, and is stored in the denoiser's header.
+    """Write a model as a diffusers folder. `tokenizers_from` is a folder whose tokenizers are copied.
+
+    `metadata`, that of the model as a single file, is stored in the denoiser's header.
 
     Raises DarkroomError where a tensor is missing, unknown or not finite; an existing folder is left unchanged then.
     """
