@@ -1,4 +1,4 @@
-"""What a LoRA's metadata tell of its run: its images, as far as the user wants that, and its settings.
+"""The facts about a run in a LoRA's metadata: its images, as far as the user wants that, and its settings.
 
 The keys and shapes are sd-scripts', which A1111, Forge and Civitai show on a model's card (formats.md 5.3 in short).
 A fact that does not hold for a run is left out.

@@ -110,7 +110,7 @@ class Output(Section):
         Literal["none", "counts", "names", "tags"],
         Setting(
             "Include dataset facts",
-            "What a LoRA's file tells about the training images, for the cards of A1111, Forge and others. Counts: "
+            "What a LoRA's file contains about the training images, for the cards of A1111, Forge and others. Counts: "
             "images, repeats and buckets, with numbered concepts. Names: also the names of the concepts or their "
             "folders. Tags: also every tag of the captions and how often it occurs.",
             group="Result",

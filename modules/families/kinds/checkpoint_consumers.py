@@ -16,7 +16,7 @@ class CheckpointConsumer:
 
     `reads_velocity_tensors`: it reads the empty tensors `v_pred` and `ztsnr` of SDXL. `reads_sidecar`: it reads the
     .yaml beside a file. `loads_other_sizes` is whether it loads a model whose widths are not a published model's (None:
-    unknown), and `size_note` tells why not. `zero_snr_note` is what a file with zero terminal SNR needs that has no
+    unknown), and `size_note` is the reason. `zero_snr_note` is what a file with zero terminal SNR needs that has no
     tensor the program reads.
     """
 
