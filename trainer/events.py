@@ -202,7 +202,8 @@ class BackupSaved:
 class ModelSaved:
     """A file other programs can use. `is_final` marks the final result; otherwise it is an intermediate save.
 
-    `loaded_by` names the programs that load all of it, as far as their rules are known.
+    `loaded_by` names the programs that load all of it, as far as their rules are known. `notes` are sentences about
+    single programs, such as what one needs beside the file.
     """
 
     may_coalesce: ClassVar[bool] = False
@@ -212,6 +213,13 @@ class ModelSaved:
     format: str
     is_final: bool
     loaded_by: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def loading(self) -> str:
+        """Which programs load it, and the notes, in brackets for the end of a line; empty where nothing is known."""
+        programs = (f"loads in {', '.join(self.loaded_by)}",) if self.loaded_by else ()
+        return f" ({'; '.join((*programs, *self.notes))})" if programs or self.notes else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,6 +181,10 @@ def test_a_final_model_is_named_by_its_path_in_the_program_folder() -> None:
     line = line_of(ModelSaved(5, str(path), "kohya", is_final=True, loaded_by=("ComfyUI",)), 0.0)
     assert line is not None
     assert line.text == "Final model saved: models/zog.safetensors (loads in ComfyUI)"
+    saved = ModelSaved(5, str(path), "single_file", True, ("Forge", "A1111"), ("A1111: keep the .yaml beside it",))
+    line = line_of(saved, 0.0)
+    assert line is not None
+    assert line.text.endswith("zog.safetensors (loads in Forge, A1111; A1111: keep the .yaml beside it)")
 
 
 def test_the_log_is_bounded() -> None:

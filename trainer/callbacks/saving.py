@@ -109,7 +109,8 @@ class SavingCallback:
     def _report(self, path: Path, step: int, *, is_final: bool) -> None:
         _, loads = who_loads_file(path)
         programs = tuple(x.program for x in loads if x.complete)
-        self._emit(ModelSaved(step, str(path), self._format_name, is_final, programs))
+        notes = tuple(f"{x.program}: {x.note}" for x in loads if x.note)
+        self._emit(ModelSaved(step, str(path), self._format_name, is_final, programs, notes))
 
 
 def copy_model(source: Path, destination: Path) -> None:
