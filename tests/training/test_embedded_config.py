@@ -162,7 +162,11 @@ def test_nothing_private_is_in_a_result_unless_asked_for(
 
 
 def test_the_facts_of_a_run_are_true(private: Config) -> None:
-    metadata = header_of(result_of(private))
+    result = result_of(private)
+    metadata, content = header_of(result), result.read_bytes()
+    payload = content[8 + int.from_bytes(content[:8], "little") :]  # what A1111 hashes: the tensors alone
+    assert metadata["sshs_model_hash"] == hashlib.sha256(payload).hexdigest()
+    assert metadata["modelspec.hash_sha256"] == f"0x{metadata['sshs_model_hash']}"
     assert float(metadata["ss_training_started_at"]) == STARTED.timestamp()
     assert json.loads(metadata["ss_dataset_dirs"]) == {
         "concept 1": {"n_repeats": 3, "img_count": 3},
