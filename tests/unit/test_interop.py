@@ -65,7 +65,7 @@ def test_unsupported_layers_are_counted(tmp_path: Path) -> None:
         path = write_header(tmp_path / "f.safetensors", peft(model))
         comfy = found(path)["ComfyUI"]
         assert comfy.answer == f"{total - count} of {total} layers"
-        assert comfy.note == f"{count} layers: the attention of this form is not mapped; convert it to the kohya form"
+        assert comfy.note == f"does not map the attention of this form ({count} layers); convert it to the kohya form"
 
 
 def test_mixed_names_and_strange_layers(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_mixed_names_and_strange_layers(tmp_path: Path) -> None:
     path = write_header(tmp_path / "f.safetensors", kohya("sd1") | {"lora_unet_strange.lora_down.weight": (4, 4)})
     assert set(loads(path).values()) == {False}
     assert found(path)["Forge"].answer == "282 of 283 layers"
-    assert notes(path)["Forge"] == "1 layer: the model has no layers of these names"
+    assert notes(path)["Forge"] == "ignores names that the model does not have (1 layer)"
 
 
 @pytest.mark.parametrize("model", ["sd1", "sd2", "sdxl", "sdxl_refiner"])

@@ -36,8 +36,8 @@ class Rule:
     """Whether a program loads the layers that fit all of these conditions; an empty condition fits every layer.
 
     `path` is a regular expression for the whole path of a layer in diffusers; `usual` is whether the layer is named as
-    kohya's trainers name it for its model, `mixed` whether the file has both namings of the UNet. `why` completes
-    "3 layers: ...".
+    kohya's trainers name it for its model, `mixed` whether the file has both namings of the UNet. `why` follows
+    the name of the program.
     """
 
     loads: bool | None
@@ -82,9 +82,9 @@ class Consumer:
         return next((rule for rule in self.rules if rule.fits(layer, is_mixed=is_mixed)), _UNKNOWN_NAME)
 
 
-_UNKNOWN_NAME = Rule(False, why="the program does not know these names")
-_NOT_OF_THE_MODEL = Rule(False, ("unknown",), why="the model has no layers of these names")
-_STRANGE_TENSORS = Rule(None, sorts=("unknown",), why="unknown tensors")
+_UNKNOWN_NAME = Rule(False, why="does not know these names")
+_NOT_OF_THE_MODEL = Rule(False, ("unknown",), why="ignores names that the model does not have")
+_STRANGE_TENSORS = Rule(None, sorts=("unknown",))
 
 _COMFYUI = Consumer(
     "ComfyUI",
@@ -93,8 +93,8 @@ _COMFYUI = Consumer(
         _NOT_OF_THE_MODEL,
         _STRANGE_TENSORS,
         Rule(None, sorts=("GLoRA",)),
-        Rule(False, sorts=("diagonal OFT", "OFTv2"), why="this OFT is not supported"),
-        Rule(False, ("PEFT, UNet",), path=_ATTENTION, why="the attention of this form is not mapped"),
+        Rule(False, sorts=("diagonal OFT", "OFTv2"), why="does not support this OFT"),
+        Rule(False, ("PEFT, UNet",), path=_ATTENTION, why="does not map the attention of this form"),
         Rule(None, _PEFT, sorts=("DoRA",)),
         Rule(None, ("PEFT, text",), path="text_projection"),
         Rule(None, ("kohya, text",), norms=True),
@@ -102,7 +102,7 @@ _COMFYUI = Consumer(
         Rule(None, (_TE,)),
         Rule(None, _OLD),
     ),
-    embeddings=(True, "its embeddings work only from files in ComfyUI's folder embeddings"),
+    embeddings=(True, "reads embeddings only from its folder embeddings"),
 )
 _A1111 = Consumer(
     "A1111",
@@ -111,8 +111,8 @@ _A1111 = Consumer(
         _NOT_OF_THE_MODEL,
         _STRANGE_TENSORS,
         Rule(None, sorts=("GLoRA",)),
-        Rule(False, sorts=("OFTv2",), why="this OFT is not supported"),
-        Rule(False, ("kohya, diffusers names",), path=_ADD_EMBEDDING, why="these names are not mapped"),
+        Rule(False, sorts=("OFTv2",), why="does not support this OFT"),
+        Rule(False, ("kohya, diffusers names",), path=_ADD_EMBEDDING, why="does not map these two names"),
         Rule(True, ("kohya, diffusers names",), norms=True, usual=True),
         Rule(None, _KOHYA, norms=True),
         Rule(None, ("kohya, text",), path="text_projection"),
@@ -128,8 +128,8 @@ _FORGE = Consumer(
         _NOT_OF_THE_MODEL,
         _STRANGE_TENSORS,
         Rule(None, sorts=("GLoRA",)),
-        Rule(False, sorts=("OFT", "BOFT", "diagonal OFT", "OFTv2"), why="OFT is not supported"),
-        Rule(False, ("PEFT, UNet",), path=_ATTENTION, why="the attention of this form is not mapped"),
+        Rule(False, sorts=("OFT", "BOFT", "diagonal OFT", "OFTv2"), why="does not support OFT"),
+        Rule(False, ("PEFT, UNet",), path=_ATTENTION, why="does not map the attention of this form"),
         Rule(None, _PEFT, sorts=("DoRA",)),
         Rule(None, ("PEFT, text",), path="text_projection"),
         Rule(None, ("kohya, text",), norms=True),
@@ -137,7 +137,7 @@ _FORGE = Consumer(
         Rule(None, (_TE, "ComfyUI, UNet", *_OLD)),
     ),
     tolerates=12,
-    embeddings=(False, "it ignores the bundled embeddings"),
+    embeddings=(False, "ignores the bundled embeddings"),
 )
 
 
@@ -150,22 +150,22 @@ def _refused_by_diffusers(contents: AdapterContents) -> str:
         return _refused_peft(contents)
     sorts = sorted({x.sort for x in contents.layers} - {"LoRA", "DoRA"})
     if sorts:
-        return f"it raises: {' and '.join(sorts)} layers are not supported"
+        return f"raises an error: {' and '.join(sorts)} layers are not supported"
     found = {x.naming for x in contents.layers}
     if {"kohya, SGM names", "kohya, text without text_model"} <= found:
-        return "it raises: the names of the text layers lack text_model"
+        return "raises an error: the names of the text layers lack text_model"
     return ""
 
 
 def _refused_peft(contents: AdapterContents) -> str:
     if contents.embeddings:
-        return "it raises: the file has bundled embeddings"
+        return "raises an error: the file has bundled embeddings"
     if any(n.endswith(".alpha") and "lora" not in n for n in contents.tensors()):
-        return "it raises: alpha is not supported in this form"
+        return "raises an error: alpha is not supported in this form"
     if not all("lora" in n for n in contents.tensors()):
-        return "it raises: the file has tensors that are not LoRA"
+        return "raises an error: the file has tensors that are not LoRA"
     odd = (x for x in contents.layers if x.naming == "other factors in PEFT names")
-    return "it raises: the factors of these names are not supported" if any(odd) else ""
+    return "raises an error: the factors of these names are not supported" if any(odd) else ""
 
 
 def _refused_by_old_diffusers(contents: AdapterContents) -> str:
@@ -173,12 +173,14 @@ def _refused_by_old_diffusers(contents: AdapterContents) -> str:
     has_sgm = any(x.naming == "kohya, SGM names" for x in unet)
     outside = next((x for x in unet if re.fullmatch(_OUTSIDE_BLOCKS, x.path) or x.naming != "kohya, SGM names"), None)
     if has_sgm and outside is not None and any(x.is_usual for x in unet if x.naming == "kohya, SGM names"):
-        return f"it raises: {outside.name} is not supported"
+        return f"raises an error: {outside.name} is not supported"
     return _refused_by_diffusers(contents)
 
 
-_NO_DORA = Rule(False, _KOHYA, sorts=("DoRA",), why="loaded without the DoRA scales")
-_ADD_EMBEDDING_LOST = Rule(False, ("kohya, diffusers names",), path=_ADD_EMBEDDING, why="the names of both become one")
+_NO_DORA = Rule(False, _KOHYA, sorts=("DoRA",), why="loads them without the DoRA scales")
+_ADD_EMBEDDING_LOST = Rule(
+    False, ("kohya, diffusers names",), path=_ADD_EMBEDDING, why="gives both layers the same name"
+)
 _DIFFUSERS = Consumer(
     "diffusers",
     "0.42.1",
@@ -191,10 +193,10 @@ _DIFFUSERS = Consumer(
             False,
             ("kohya, SGM names",),
             mixed=True,
-            why="SGM names are dropped where diffusers names stand beside them",
+            why="drops SGM names where the file has diffusers names, too",
         ),
         Rule(True, ("kohya, SGM names",), usual=False, path=_OUTSIDE_BLOCKS),
-        Rule(False, ("kohya, SGM names",), usual=False, why="SGM names are not mapped for this model"),
+        Rule(False, ("kohya, SGM names",), usual=False, why="does not map SGM names for this model"),
         Rule(True, (*_KOHYA, _TE, _TE1, "kohya, text without text_model")),
         Rule(True, (*_PEFT, "PEFT, text without text_model", "before PEFT, UNet", "before PEFT, text")),
     ),
@@ -206,10 +208,10 @@ _OLD_DIFFUSERS = Consumer(
     (
         _NOT_OF_THE_MODEL,
         _NO_DORA,
-        Rule(False, ("kohya, diffusers names",), path=_OUTSIDE_BLOCKS, why="layers outside the blocks are not mapped"),
+        Rule(False, ("kohya, diffusers names",), path=_OUTSIDE_BLOCKS, why="does not map layers outside the blocks"),
         Rule(None, ("kohya, SGM names",), usual=False),
         Rule(True, (*_KOHYA, *_PEFT)),
-        Rule(False, ("raw PEFT",), why="the program does not know these names"),
+        Rule(False, ("raw PEFT",), why="does not know these names"),
         Rule(None),
     ),
     refuses=_refused_by_old_diffusers,
@@ -220,7 +222,7 @@ _SD_SCRIPTS = Consumer(
     "48d368fa",
     (
         _NOT_OF_THE_MODEL,
-        Rule(False, _KOHYA_UNET, path=_OUTSIDE_BLOCKS, why="it has no LoRA on layers outside the blocks"),
+        Rule(False, _KOHYA_UNET, path=_OUTSIDE_BLOCKS, why="has no LoRA on layers outside the blocks"),
         Rule(None, ("kohya, text",), path="text_projection"),
         Rule(True, _KOHYA_UNET, sorts=("LoRA",), usual=True, norms=False),
         Rule(True, ("kohya, text",), sorts=("LoRA",), norms=False),

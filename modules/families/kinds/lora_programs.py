@@ -52,13 +52,15 @@ def _counted(consumer: Consumer, contents: AdapterContents) -> Loads:
     advice = _advice(consumer, contents.layers, loaded)
     if refused := consumer.refuses(contents) or _too_many(consumer, contents, [layer for layer, _ in lost]):
         return loads_layers(consumer.program, 0, total, _joined(refused, advice))
-    reasons = [
-        f"{count:,} {'layer' if count == 1 else 'layers'}: {why}" for why, count in Counter(w for _, w in lost).items()
-    ]
+    reasons = [_reason(why, count, total) for why, count in Counter(why for _, why in lost).items()]
     if unknown:
-        reasons.append(f"{unknown:,} {'layer' if unknown == 1 else 'layers'}: not measured")
+        reasons.append(_reason("was not measured", unknown, total))
     found = loads_layers(consumer.program, loaded, total, _joined(*reasons, advice), unknown=unknown)
     return _with_embeddings(found, consumer) if contents.embeddings else found
+
+
+def _reason(why: str, count: int, total: int) -> str:
+    return why if count == total else f"{why} ({count:,} {'layer' if count == 1 else 'layers'})"
 
 
 def _advice(consumer: Consumer, layers: tuple[FileLayer, ...], loaded: int) -> str:
@@ -75,7 +77,7 @@ def _too_many(consumer: Consumer, contents: AdapterContents, lost: list[FileLaye
         return ""
     count = sum(len(layer.tensors) for layer in lost)
     count += 0 if consumer.embeddings[0] else len(contents.embeddings)
-    return f"it refuses the file, because it cannot place {count:,} tensors" if count > consumer.tolerates else ""
+    return f"refuses the file, because it cannot place {count:,} tensors" if count > consumer.tolerates else ""
 
 
 def _with_embeddings(found: Loads, consumer: Consumer) -> Loads:
