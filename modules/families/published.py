@@ -17,7 +17,26 @@ Configs = Mapping[str, Mapping[str, Any]]
 LoraPlaces = Mapping[str, tuple[str, str]]
 """kohya names of layers, mapped to the part and the dotted path of each layer."""
 
-ALL_PROGRAMS = ("diffusers", "ComfyUI", "A1111", "Forge")
+ALL_PROGRAMS = ("ComfyUI", "A1111", "Forge", "diffusers")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedLayer:
+    """A layer that an adapter of any program can change.
+
+    `path` is its dotted path in diffusers, `original` that in the original layout (empty where it has no other), and
+    `prefix` what kohya's names of its part begin with.
+    """
+
+    part: str
+    path: str
+    prefix: str
+    original: str = ""
+    is_norm: bool = False
+
+
+def _no_layers(configs: Configs) -> tuple[NamedLayer, ...]:
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +44,13 @@ class LoraNames:
     """The kohya names of a model's layers, from the configs of its parts.
 
     `written` are the names in our files; `known` those that other programs support; `readable` all that can be read.
+    `layers` are all layers that adapters of other programs change, norms and projections too.
     """
 
     written: Callable[[Configs], LoraPlaces]
     known: Callable[[Configs], LoraPlaces]
     readable: Callable[[Configs], LoraPlaces]
+    layers: Callable[[Configs], tuple[NamedLayer, ...]] = _no_layers
 
 
 def _no_note(program: str, kind: FileKind) -> str:

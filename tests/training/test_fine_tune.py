@@ -293,5 +293,4 @@ def test_a_v_prediction_sdxl_gets_its_yaml_also_as_the_best(tiny_sdxl: Path, ima
     assert found.facts["prediction_from"] == "v_pred tensor, v.yaml"
     final = ran.of(ModelSaved)[-1]
     assert final.is_final
-    assert any(note.startswith("ComfyUI: does not recognise a model of a size") for note in final.notes)
-    assert "ComfyUI" not in final.loaded_by
+    assert final.loading == {"diffusers": "no", "ComfyUI": "no", "A1111": "?", "Forge": "?"}  # it is tiny

@@ -38,8 +38,9 @@ def _loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]
     if "code" in kind.facts:
         return tuple(Loads(p, False, "the file contains code besides weights") for p in programs)
     if not has_published_size(kind.model, header):
-        return tuple(Loads(p, CONSUMERS[p].loads_other_sizes, CONSUMERS[p].size_note) for p in programs)
-    return tuple(Loads(p, True, model.prediction_note(p, kind)) for p in programs)
+        facts = {p: CONSUMERS[p] for p in programs}
+        return tuple(Loads(p, f.loads_other_sizes, f.size_note, version=f.version) for p, f in facts.items())
+    return tuple(Loads(p, True, model.prediction_note(p, kind), version=CONSUMERS[p].version) for p in programs)
 
 
 def _lacking(parts: Mapping[str, PartLayout], names: Iterable[str]) -> dict[str, int]:

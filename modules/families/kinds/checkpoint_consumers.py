@@ -1,7 +1,8 @@
 """What the programs make of a checkpoint's markers and size: facts with the version and date of their measurement.
 
 Read from or tested on the programs at real shapes (formats.md 5.5 and 5.6 in short). When a program changes, this is
-the only place to correct. Torch-free.
+the only place to correct; `consumers.py` has the same programs' facts about adapters. It imports nothing, since the
+families' own records read it. Torch-free.
 """
 
 from __future__ import annotations

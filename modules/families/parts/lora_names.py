@@ -6,12 +6,13 @@ as kohya's trainers write it for the model. Names of text layers contain "text_m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from modules.families.parts.single_file.clip_layout import PREFIX as TEXT_PREFIX
 from modules.families.parts.single_file.clip_layout import text_layers
 from modules.families.parts.single_file.unet_layout import unet_layers
-from modules.families.published import Configs, LoraNames
+from modules.families.published import Configs, LoraNames, NamedLayer
 from modules.families.registry import published
 
 UNET_PREFIX = "lora_unet"
@@ -37,7 +38,10 @@ def unet_clip_lora(text_prefixes: Mapping[str, str], *, writes_sgm: bool) -> Lor
         return names
 
     return LoraNames(
-        written=lambda configs: layer_names(configs, text_prefixes, sgm=writes_sgm), known=known, readable=readable
+        written=lambda configs: layer_names(configs, text_prefixes, sgm=writes_sgm),
+        known=known,
+        readable=readable,
+        layers=lambda configs: adapter_layers(configs, text_prefixes),
     )
 
 
@@ -52,6 +56,25 @@ def layer_names(configs: Configs, text_prefixes: Mapping[str, str], *, sgm: bool
         if part in configs:
             names |= {f"{prefix}_{path.replace('.', '_')}": (part, path) for path in text_layers(configs[part])}
     return names
+
+
+def adapter_layers(configs: Configs, text_prefixes: Mapping[str, str]) -> tuple[NamedLayer, ...]:
+    """Return every layer that an adapter of any program can change, norms and text projections too."""
+    unet = (
+        NamedLayer("unet", layer.path, UNET_PREFIX, layer.original, layer.sort == "norm")
+        for layer in unet_layers(configs["unet"])
+    )
+    parts = ((part, prefix) for part, prefix in text_prefixes.items() if part in configs)
+    return (*unet, *(layer for part, prefix in parts for layer in _text(part, prefix, configs[part])))
+
+
+def _text(part: str, prefix: str, config: Mapping[str, Any]) -> Iterator[NamedLayer]:
+    yield from (NamedLayer(part, path, prefix) for path in text_layers(config))
+    blocks = [f"{TEXT_PREFIX}encoder.layers.{i}.layer_norm" for i in range(int(config["num_hidden_layers"]))]
+    norms = [*(f"{block}{n}" for block in blocks for n in (1, 2)), f"{TEXT_PREFIX}final_layer_norm"]
+    yield from (NamedLayer(part, path, prefix, is_norm=True) for path in norms)
+    if any("WithProjection" in name for name in config.get("architectures") or ()):
+        yield NamedLayer(part, "text_projection", prefix)
 
 
 def kohya_naming(model: str, configs: Configs) -> Callable[[str, str], str]:
