@@ -214,7 +214,8 @@ def test_inspect_prints_the_kind_the_programs_and_the_metadata(
     assert main(["inspect", "a.safetensors", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert (data["kind"], data["model"], data["zero_snr"]) == ("checkpoint", "sdxl", True)
-    assert [x["complete"] for x in data["loads"]] == [False, False, None, None]
+    complete = {x["program"]: x["complete"] for x in data["loads"]}
+    assert complete == {"diffusers": False, "ComfyUI": False, "A1111": None, "Forge": None}
     assert main(["inspect", str(tiny_sd)]) == 0
     assert "diffusers' folder layout" in capsys.readouterr().out
     (tmp_path / "empty.safetensors").write_bytes(b"")
