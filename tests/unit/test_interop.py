@@ -49,12 +49,14 @@ def peft(model: str) -> Shapes:
         ({"lora_unet_mid_block_attentions_0_proj_in.oft_R.weight": (4, 1)}, False, False, False, False),
         ({"lycoris_mid_block_attentions_0_proj_in.lora_down.weight": (4, 1)}, False, True, False, True),
         ({"emb_params": (2, 768)}, True, True, True, True),
+        ({"emb_params": (2, 768), "more": (2, 768)}, False, True, False, False),
+        ({"emb_params": (2, 512)}, None, None, None, None),
         ({"clip_l": (2, 768), "clip_g": (2, 1280)}, False, True, True, True),
         ({"clip_g": (2, 1280)}, False, True, False, False),
     ],
 )
 def test_adapters_and_embeddings(
-    shapes: Shapes, diffusers: bool, comfy: bool, a1111: bool | None, forge: bool, tmp_path: Path
+    shapes: Shapes, diffusers: bool | None, comfy: bool | None, a1111: bool | None, forge: bool | None, tmp_path: Path
 ) -> None:
     path = write_header(tmp_path / "f.safetensors", shapes)
     assert loads(path) == {"diffusers": diffusers, "ComfyUI": comfy, "A1111": a1111, "Forge": forge}
