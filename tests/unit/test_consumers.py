@@ -169,3 +169,19 @@ def test_advice_is_given_only_where_it_helps() -> None:
     notes = {p: x.note for p, x in loads("sdxl", by.kohya("sdxl", is_sgm=False)).items()}
     assert notes["A1111"].endswith("convert it to the kohya form")
     assert "convert" not in notes["diffusers 0.31"]  # it raises an error for all of the SGM names
+
+
+@pytest.mark.parametrize(("strange", "answer"), [(4, "354 of 358 layers"), (5, "no")])
+def test_forge_tolerates_twelve_tensors_that_it_cannot_place(strange: int, answer: str) -> None:
+    ends = {"lora_down.weight": (4, 4), "lora_up.weight": (4, 4), "alpha": ()}
+    keys = {f"lora_unet_strange_{n}.{end}": shape for n in range(strange) for end, shape in ends.items()}
+    assert loads("sd1", by.kohya("sd1") | keys)["Forge"].answer == answer
+
+
+def test_forge_refuses_a_file_with_many_bundled_embeddings() -> None:
+    keys = {f"bundle_emb.cat{n}.{name}": (2, 768) for n in range(7) for name in ("clip_l", "clip_g")}
+    few = dict(list(keys.items())[:12])
+    plain = by.kohya("sdxl", by.transformers)
+    found = loads("sdxl", plain | few)["Forge"]
+    assert (found.complete, found.loaded, found.note) == (False, 986, "ignores the bundled embeddings")
+    assert loads("sdxl", plain | keys)["Forge"].answer == "no"

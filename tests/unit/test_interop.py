@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,13 @@ def test_adapters_and_embeddings(
 ) -> None:
     path = write_header(tmp_path / "f.safetensors", shapes)
     assert loads(path) == {"diffusers": diffusers, "ComfyUI": comfy, "A1111": a1111, "Forge": forge}
+
+
+@pytest.mark.parametrize("shapes", [{"emb_params": (2, 768)}, {"encoder.down.0.block.0.norm1.weight": (128,)}])
+def test_nobody_loads_a_file_with_code(shapes: Shapes, tmp_path: Path) -> None:
+    path = write_header(tmp_path / "f.safetensors", shapes)
+    header = replace(read_checkpoint_header(path), container="pickle", code=("os.system",))
+    assert {x.complete for x in who_loads(header, identify(path))} == {False}
 
 
 def test_unsupported_layers_are_counted(tmp_path: Path) -> None:
