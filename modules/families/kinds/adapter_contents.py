@@ -219,7 +219,7 @@ def _names(model: str, metadata: Mapping[str, str]) -> _Names:
     """Return the names of a model's layers, from the configs in the file's metadata where it has them."""
     record = published(model)
     for configs in (configs_of_file(model, {}, metadata), record.shipped_configs()):
-        with suppress(KeyError, TypeError, ValueError, AttributeError, IndexError):  # metadata may be invalid
+        with suppress(KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError):  # invalid metadata
             places = _all_names(record.lora.layers(configs))
             written = next(iter(record.lora.written(configs)))
             return _Names(places, places[written][0])
