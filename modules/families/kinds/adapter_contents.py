@@ -221,8 +221,8 @@ def _names(model: str, metadata: Mapping[str, str]) -> _Names:
     for configs in (configs_of_file(model, {}, metadata), record.shipped_configs()):
         with suppress(KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError):  # invalid metadata
             places = _all_names(record.lora.layers(configs))
-            written = next(iter(record.lora.written(configs)))
-            return _Names(places, places[written][0])
+            written = (places[name] for name in record.lora.written(configs) if name in places)
+            return _Names(places, next((naming for naming, layer in written if layer.original), "unknown"))
     return _Names()
 
 
