@@ -1,4 +1,7 @@
-"""What other programs make of adapter files: facts, measured on 2026-11-21 with each program's own code.
+"""What other programs make of adapter files: facts, most of them measured on 2026-11-21 with each program's own code.
+
+The figures of plain LoRA files were measured; LoHa, LoKr, DoRA, SimpleTuner's names and bundled embeddings are facts read
+in the programs or their issue threads; diffusers 0.42.1 is asked by a test.
 
 The versions are those in the records. A program's rules are tried in order for each layer of a file, and the first one
 that fits decides: True loads it, False does not, None was not measured. A layer that no rule fits is not loaded. A fact
@@ -67,6 +70,8 @@ class Consumer:
 
     `refuses(contents)` returns why it refuses a whole file, or "". With more than `tolerates` tensors that it cannot
     place it refuses the file, too. `embeddings` is what it does with bundled embeddings: loads them, and a note.
+    `any_size`: it loads adapters for models of other sizes than the published ones. `is_main` is false for a program
+    that is named only where it differs from the others.
     """
 
     program: str
@@ -75,6 +80,7 @@ class Consumer:
     refuses: Callable[[AdapterContents], str] = lambda contents: ""
     tolerates: int | None = None
     embeddings: tuple[bool, str] = (True, "")
+    any_size: bool = False
     is_main: bool = True
 
     def verdict(self, layer: FileLayer, *, is_mixed: bool = False) -> Rule:
@@ -201,6 +207,7 @@ _DIFFUSERS = Consumer(
         Rule(True, (*_PEFT, "PEFT, text without text_model", "before PEFT, UNet", "before PEFT, text")),
     ),
     refuses=_refused_by_diffusers,
+    any_size=True,
 )
 _OLD_DIFFUSERS = Consumer(
     "diffusers 0.31",
@@ -215,6 +222,7 @@ _OLD_DIFFUSERS = Consumer(
         Rule(None),
     ),
     refuses=_refused_by_old_diffusers,
+    any_size=True,
     is_main=False,
 )
 _SD_SCRIPTS = Consumer(
