@@ -1,7 +1,7 @@
 """What other programs make of adapter files: facts, most of them measured on 2026-11-21 with each program's own code.
 
-The figures of plain LoRA files were measured; LoHa, LoKr, DoRA, SimpleTuner's names and bundled embeddings are facts read
-in the programs or their issue threads; diffusers 0.42.1 is asked by a test.
+The figures of plain LoRA files were measured. LoHa, LoKr, DoRA, SimpleTuner's names and bundled embeddings are facts
+read in the programs or their issue threads. A test asks diffusers 0.42.1 itself.
 
 The versions are those in the records. A program's rules are tried in order for each layer of a file, and the first one
 that fits decides: True loads it, False does not, None was not measured. A layer that no rule fits is not loaded. A fact
