@@ -17,10 +17,11 @@ from torch import nn
 from torch.nn import functional
 
 from modules.adapters.lokr import Lokr, factor_shapes
+from modules.adapters.reading import layers_of
 from modules.adapters.spec import FileForm
 from modules.families.spec import LoraNaming
 from modules.formats.adapter_layers import AdapterLayer
-from modules.formats.lycoris_files import from_kohya, to_kohya
+from modules.formats.lora_files import to_kohya
 from modules.formats.safetensors_io import Writable
 from modules.system.devices import CPU
 from modules.system.dtypes import dtype_of
@@ -214,8 +215,8 @@ class LokrKind:
     def read(
         self, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], naming: LoraNaming
     ) -> list[AdapterLayer]:
-        """Read the kohya form, with diffusers' or the original names for the UNet."""
-        layers = from_kohya(tensors, naming.kohya_places, label="LoKr", factors=_FACTORS)
+        """Read every form."""
+        layers = layers_of(tensors, metadata, naming, label="LoKr", factors=_FACTORS)
         for layer in layers:
             for side in ("lokr_w1", "lokr_w2"):
                 if side not in layer.factors and not {f"{side}_a", f"{side}_b"} <= layer.factors.keys():

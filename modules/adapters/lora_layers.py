@@ -18,9 +18,10 @@ from torch import nn
 from modules.adapters.lora import Lora
 from modules.adapters.spec import FileForm
 from modules.families.spec import LoraNaming
+from modules.adapters.reading import layers_of
 from modules.formats.adapter_layers import AdapterLayer, lora_layer
-from modules.formats.adapter_names import DOWN, UP
-from modules.formats.lora_files import from_kohya, from_peft, to_kohya, to_peft
+from modules.formats.adapter_names import DOWN, MID, UP
+from modules.formats.lora_files import folded_down, to_kohya, to_peft
 from modules.formats.safetensors_io import Writable
 from modules.system.devices import CPU
 from modules.system.dtypes import dtype_of
@@ -150,10 +151,9 @@ class LoraKind:
     def read(
         self, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], naming: LoraNaming
     ) -> list[AdapterLayer]:
-        """Read kohya form, with diffusers' or the original names for the UNet, and diffusers/PEFT form."""
-        ends = ".lora_down.weight"
-        is_kohya = any(name.endswith(ends) and "." not in name.removesuffix(ends) for name in tensors)
-        return from_kohya(tensors, naming.kohya_places) if is_kohya else from_peft(tensors, metadata)
+        """Read every form; the middle of Tucker's form is folded into the down matrix."""
+        layers = layers_of(tensors, metadata, naming, label="LoRA", factors=(DOWN, UP, MID))
+        return [_plain(layer) for layer in layers]
 
     def write(
         self, layers: Iterable[AdapterLayer], form: FileForm, naming: LoraNaming
@@ -161,7 +161,22 @@ class LoraKind:
         """Return the tensors of the kohya or the PEFT form, and the metadata that the form needs."""
         if form == "kohya":
             return to_kohya(layers, naming.kohya_name), {}
-        return to_peft(layers, naming.peft_name)
+        return to_peft(layers, naming.peft_name, folds_alpha=True)
+
+
+def _plain(layer: AdapterLayer) -> AdapterLayer:
+    """Return a layer with its two matrices alone. Raises DarkroomError where they are incomplete or do not match."""
+    where = f"{layer.part}.{layer.path}"
+    for name in (DOWN, UP):
+        if name not in layer.factors:
+            raise DarkroomError(f"The LoRA is incomplete: {name} of {where} is missing.", advice="Download it again.")
+    down, up = layer.factors[DOWN], layer.factors[UP]
+    if down.ndim < 2 or up.ndim < 2 or up.shape[1] != down.shape[0]:
+        raise DarkroomError(
+            f"The LoRA is damaged: down {tuple(down.shape)} and up {tuple(up.shape)} of {where} do not match.",
+            advice="Download it again.",
+        )
+    return lora_layer(layer.part, layer.path, folded_down(layer.factors), up, layer.alpha)
 
 
 LORA_KIND = LoraKind()
