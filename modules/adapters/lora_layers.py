@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,9 +16,9 @@ from peft.tuners.lora import LoraLayer
 from torch import nn
 
 from modules.adapters.lora import Lora
+from modules.adapters.reading import layers_of
 from modules.adapters.spec import FileForm
 from modules.families.spec import LoraNaming
-from modules.adapters.reading import layers_of
 from modules.formats.adapter_layers import AdapterLayer, lora_layer
 from modules.formats.adapter_names import DOWN, MID, UP
 from modules.formats.lora_files import folded_down, to_kohya, to_peft
@@ -33,12 +33,13 @@ ADAPTER = "default"
 
 @dataclass(frozen=True, slots=True)
 class LoraShape:
-    """What decides a LoRA's layers."""
+    """What decides a LoRA's layers; `of_layers` are rank and alpha of those that have others, by path."""
 
     rank: int
     alpha: float
     dropout: float
     dtype: torch.dtype
+    of_layers: Mapping[str, tuple[int, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,16 +62,17 @@ class LoraAdapter:
 
     def stored_layers(self, values: Mapping[str, torch.Tensor]) -> list[AdapterLayer]:
         """Return A (down) and B (up) of every layer out of `values`, which are named as `parameters` names them."""
-        named = ((path, *self._names(path)) for path, _ in self.layers())
-        return [lora_layer(self.part, path, values[down], values[up], self.shape.alpha) for path, down, up in named]
+        named = ((path, *self._names(path), self._rank_and_alpha(path)[1]) for path, _ in self.layers())
+        return [lora_layer(self.part, path, values[down], values[up], alpha) for path, down, up, alpha in named]
 
     def load(self, layers: Sequence[AdapterLayer], *, where: str) -> None:
         """Take the weights of layers of a file named `where`; layers that the file does not have stay as they are.
 
-        The strength stays what it was: where the alpha is another, the up matrix is scaled. Raises DarkroomError where
-        the adapter lacks a layer or has another rank.
+        The strength stays what it was: where the alpha is another, the up matrix is scaled. A layer of lower rank takes
+        the first rows; the others add nothing until they are trained. Raises DarkroomError where the adapter lacks a
+        layer or has a lower rank.
         """
-        parameters, shape = self.parameters(), self.shape
+        parameters = self.parameters()
         with torch.no_grad():
             for layer in layers:
                 names = self._names(layer.path)
@@ -79,15 +81,21 @@ class LoraAdapter:
                         f"{where} has a LoRA on {self.part}.{layer.path}, which this run leaves out.",
                         advice="Choose all layers, on the LoRA / Adapter page.",
                     )
-                down, up = (parameters[n] for n in names)
-                if down.shape != layer.factors[DOWN].shape or up.shape != layer.factors[UP].shape:
+                rank, alpha = self._rank_and_alpha(layer.path)
+                if layer.rank > rank:
                     raise DarkroomError(
-                        f"{where} has the rank {layer.rank} at {self.part}.{layer.path}, this run's LoRA has "
-                        f"{shape.rank}.",
+                        f"{where} has the rank {layer.rank} at {self.part}.{layer.path}, this run's LoRA has {rank}.",
                         advice=f"Set the rank to {layer.rank}.",
                     )
-                down.copy_(layer.factors[DOWN])
-                up.copy_(layer.factors[UP].float() * (layer.scale / (shape.alpha / shape.rank)))
+                down, up = (parameters[n] for n in names)
+                first, last = down[: layer.rank], up[:, : layer.rank]
+                up.zero_()
+                first.copy_(_shaped_as(first, layer.factors[DOWN], layer, where))
+                strength = layer.scale / (alpha / rank)
+                last.copy_(_shaped_as(last, layer.factors[UP], layer, where).float() * strength)
+
+    def _rank_and_alpha(self, path: str) -> tuple[int, float]:
+        return self.shape.of_layers.get(path, (self.shape.rank, self.shape.alpha))
 
     def _names(self, path: str) -> tuple[str, str]:
         """Return the full names of A and B of a layer."""
@@ -121,6 +129,8 @@ def attach_lora(part: str, module: nn.Module, targets: list[str], shape: LoraSha
         lora_alpha=shape.alpha,  # annotated int, but only ever divided by the rank
         lora_dropout=shape.dropout,
         target_modules=targets,
+        rank_pattern={path: rank for path, (rank, _) in shape.of_layers.items()},
+        alpha_pattern={path: alpha for path, (_, alpha) in shape.of_layers.items()},
         bias="none",
     )
     module.requires_grad_(False)
@@ -133,6 +143,21 @@ def attach_lora(part: str, module: nn.Module, targets: list[str], shape: LoraSha
     return adapter
 
 
+def _shaped_as(wanted: torch.Tensor, stored: torch.Tensor, layer: AdapterLayer, where: str) -> torch.Tensor:
+    """Return a matrix of a file in the shape of the model's; some files write 1x1 convolutions as linear layers.
+
+    Raises DarkroomError where the file is for a layer of another size.
+    """
+    plain = [tuple(n for n in t.shape if n != 1) for t in (wanted, stored)]
+    if plain[0] != plain[1]:
+        raise DarkroomError(
+            f"{where} does not fit this model: {tuple(stored.shape)} instead of {tuple(wanted.shape)} at "
+            f"{layer.part}.{layer.path}.",
+            advice="Choose a LoRA that was trained on a model of this kind.",
+        )
+    return stored.reshape(wanted.shape)
+
+
 class LoraKind:
     """LoRA, as the program handles any adapter (`AdapterKind`)."""
 
@@ -142,8 +167,10 @@ class LoraKind:
         return attach_lora(part, module, list(targets), shape, seed=seed)
 
     def attach_stored(self, part: str, module: nn.Module, layers: Sequence[AdapterLayer], *, where: str) -> LoraAdapter:
-        """Put the LoRA of a file on the layers that the file has, with the rank of the first of them."""
-        shape = LoraShape(layers[0].rank, layers[0].lora_alpha, 0.0, torch.float32)
+        """Put the LoRA of a file on the layers that the file has, each with its own rank and alpha."""
+        rank, alpha = layers[0].rank, layers[0].lora_alpha
+        others = {x.path: (x.rank, x.lora_alpha) for x in layers if (x.rank, x.lora_alpha) != (rank, alpha)}
+        shape = LoraShape(rank, alpha, 0.0, torch.float32, others)
         adapter = attach_lora(part, module, [layer.path for layer in layers], shape, seed=0)
         adapter.load(layers, where=where)
         return adapter

@@ -31,7 +31,7 @@ def layers_of(
     for layer in content.layers:
         if others := sorted(layer.factors.keys() - set(factors)):
             raise DarkroomError(
-                f"The file is not a plain {label}: {layer.part}.{layer.path} has {others[0]}, which is of another kind.",
+                f"The file is not a plain {label}: {others[0]} of {layer.part}.{layer.path} is of another kind.",
                 advice=f"Choose a file that contains only {label} layers.",
             )
     return list(content.layers)

@@ -162,7 +162,7 @@ def test_a_lora_changes_its_form_and_keeps_its_effect(model: str, tmp_path: Path
         (["a.safetensors", "b", "--to", "single"], "not a valid name for"),
         (["page.safetensors", "b"], "web page"),
         (["vae.safetensors", "b"], "cannot be converted. A VAE alone"),
-        (["loha.safetensors", "b.safetensors"], "not a plain LoRA"),
+        (["loha.safetensors", "b.safetensors", "--to", "peft"], "holds only LoRA and DoRA"),
         (["a.safetensors", "full", "--overwrite"], "folder with other files in it"),
     ],
 )
