@@ -124,18 +124,21 @@ def attach_lora(part: str, module: nn.Module, targets: list[str], shape: LoraSha
 
     A is drawn as in Hu et al. (Kaiming uniform) from `seed` alone, B is zero: at first the model is what it was.
     """
-    config = LoraConfig(
-        r=shape.rank,
-        lora_alpha=shape.alpha,  # annotated int, but only ever divided by the rank
-        lora_dropout=shape.dropout,
-        target_modules=targets,
-        rank_pattern={path: rank for path, (rank, _) in shape.of_layers.items()},
-        alpha_pattern={path: alpha for path, (_, alpha) in shape.of_layers.items()},
-        bias="none",
-    )
+    groups: dict[tuple[int, float], list[str]] = {}
+    for path in targets:
+        groups.setdefault(shape.of_layers.get(path, (shape.rank, shape.alpha)), []).append(path)
     module.requires_grad_(False)
     with seeded_global_rng(seed, CPU):
-        inject_adapter_in_model(config, module, adapter_name=ADAPTER)
+        # One injection per rank and alpha: peft's own patterns are searched with a regular expression for every layer.
+        for (rank, alpha), paths in groups.items():
+            config = LoraConfig(
+                r=rank,
+                lora_alpha=alpha,  # annotated int, but only ever divided by the rank
+                lora_dropout=shape.dropout,
+                target_modules=paths,
+                bias="none",
+            )
+            inject_adapter_in_model(config, module, adapter_name=ADAPTER)
     adapter = LoraAdapter(part, module, shape)
     for parameter in adapter.parameters().values():
         parameter.data = parameter.data.to(shape.dtype)

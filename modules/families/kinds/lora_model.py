@@ -5,10 +5,12 @@ The metadata decide only between models that names and shapes both leave open, s
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from modules.families.parts.single_file.models import CONFIGS_KEY, configs_of_file
 from modules.families.published import PublishedModel
@@ -121,9 +123,18 @@ def _is_named(record: PublishedModel, metadata: Mapping[str, str]) -> bool:
 def _targets(record: PublishedModel, metadata: Mapping[str, str]) -> AdapterTargets | None:
     """Return the layers of a model, of the size in the metadata where the file has it; None without any configs."""
     if CONFIGS_KEY in metadata:
-        with suppress(KeyError, TypeError, ValueError, AttributeError, IndexError, ZeroDivisionError):  # may be invalid
-            return record.lora.targets(configs_of_file(record.name, {}, metadata))
+        with suppress(KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError):  # may be invalid
+            brought = json.loads(metadata[CONFIGS_KEY])
+            if not record.configs or _structure(brought) == _structure(record.shipped_configs()):
+                return record.lora.targets(configs_of_file(record.name, {}, metadata))
     return _shipped_targets(record.name) if record.configs else None
+
+
+def _structure(configs: Mapping[str, Mapping[str, Any]]) -> tuple[Any, ...]:
+    """Return what models of one family of any size have in common: the text encoders, and the UNet's kind."""
+    unet = configs["unet"]
+    encoders = frozenset(part for part in configs if part.startswith("text_encoder"))
+    return encoders, unet.get("addition_embed_type"), bool(unet.get("use_linear_projection"))
 
 
 @cache
