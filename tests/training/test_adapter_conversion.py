@@ -17,7 +17,7 @@ from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.registry import published
 from modules.formats.adapter_file import AdapterFile, read_adapter_file
 from modules.formats.adapter_layers import AdapterLayer
-from tests.builders.adapter_files import (
+from tests.builders.adapter_forms import (
     FORMS,
     Tensors,
     change_of,

@@ -17,7 +17,7 @@ from modules.families.protocol import ModelFamily
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import DOWN
 from modules.system.errors import DarkroomError
-from tests.builders.adapter_files import (
+from tests.builders.adapter_forms import (
     FORMS,
     change_of,
     lora_layers,

@@ -16,7 +16,7 @@ from modules.families.registry import published
 from modules.formats.adapter_file import AdapterFile, read_adapter_file
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import DORA_SCALE, DOWN, UP
-from tests.builders.adapter_files import (
+from tests.builders.adapter_forms import (
     FORMS,
     Form,
     Tensors,
