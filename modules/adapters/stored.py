@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
 
 from torch import nn
 
-from modules.adapters.protocol import AdapterKind, StoredLayer, kind_of
+from modules.adapters.protocol import AdapterKind, kind_of
 from modules.adapters.registry import ADAPTERS, DEFAULT, spec_labelled
+from modules.adapters.start import AdapterContent
 from modules.families.kinds.identify import identify
 from modules.families.kinds.registry import serves_as
 from modules.families.spec import LoraNaming
+from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.stored_tensors import read_stored
 from modules.system.errors import DarkroomError
 
 _TEXT_MODEL = "text_model."
-_Layer = TypeVar("_Layer", bound=StoredLayer)
 
 
 def kind_of_file(path: Path) -> AdapterKind:
@@ -26,12 +26,10 @@ def kind_of_file(path: Path) -> AdapterKind:
     return kind_of(spec_labelled(identify(path).facts.get("adapter", "")) or ADAPTERS[DEFAULT])
 
 
-def read_layers(
-    path: Path, kind: AdapterKind, naming: LoraNaming, modules: Mapping[str, nn.Module]
-) -> dict[str, list[StoredLayer]]:
-    """Return the layers of a file of one kind by part, their paths as in `modules`, the model's parts by name.
+def read_adapter(path: Path, kind: AdapterKind, naming: LoraNaming, modules: Mapping[str, nn.Module]) -> AdapterContent:
+    """Return the content of a file, its layers by the paths they have in `modules`, the model's parts by name.
 
-    Reads every form of the kind. Raises DarkroomError where the file is of another kind, or of another model.
+    Raises DarkroomError where the file is no adapter, or of another model.
     """
     found = identify(path)
     if not serves_as(found, "start of an adapter"):
@@ -40,19 +38,15 @@ def read_layers(
         raise DarkroomError(message, advice="Choose a LoRA or LoKr file.")
     stored, metadata = read_stored(path)
     layers = kind.read({name: tensor.make() for name, tensor in stored.items()}, metadata, naming)
-    by_part: dict[str, list[StoredLayer]] = {}
-    for layer in layers:
-        by_part.setdefault(layer.part, []).append(_placed(layer, modules, path))
-    return by_part
+    return AdapterContent(path.name, tuple(_placed(layer, modules, path) for layer in layers))
 
 
-def _placed(layer: _Layer, modules: Mapping[str, nn.Module], file: Path) -> _Layer:
+def _placed(layer: AdapterLayer, modules: Mapping[str, nn.Module], file: Path) -> AdapterLayer:
     """Return a layer under the path that its module has; transformers 5.6 dropped the "text_model." of files."""
     module = modules.get(layer.part)
     for path in (layer.path, layer.path.removeprefix(_TEXT_MODEL)):
         if module is not None and _has(module, path):
-            placed: Any = replace(layer, path=path)  # type: ignore[type-var]  # a dataclass, as StoredLayer requires
-            return placed  # type: ignore[no-any-return]
+            return replace(layer, path=path)
     raise DarkroomError(f"{file.name} has a layer that this model lacks: {layer.part}.{layer.path}.")
 
 
