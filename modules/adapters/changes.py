@@ -29,6 +29,20 @@ def can_act(layer: AdapterLayer) -> bool:
     return not names or any(_is_whole(names, kind) for kind in (LORA_FACTORS, LOHA_FACTORS, _LOKR, _DIFFERENCES))
 
 
+def lacking_factor(layer: AdapterLayer) -> str:
+    """Return the name of a factor without which a layer of a file has no change; empty where it is complete."""
+    names = layer.factors.keys()
+    wholes = ([DOWN, UP], ["hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"])
+    for whole in wholes:
+        if names & set(whole):
+            return next((name for name in whole if name not in names), "")
+    if any(name.startswith("lokr_") for name in names):
+        for side in ("lokr_w1", "lokr_w2"):
+            if side not in names and not {f"{side}_a", f"{side}_b"} <= names:
+                return side
+    return ""
+
+
 def folded(layer: AdapterLayer) -> AdapterLayer:
     """Return a LoRA layer with the core of a Tucker LoRA multiplied into down: `up * mid * down` stays what it is.
 

@@ -22,7 +22,7 @@ from modules.adapters.spec import FileForm
 from modules.families.spec import LoraNaming
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import DORA_SCALE
-from modules.formats.lycoris_files import from_kohya, to_kohya
+from modules.formats.lora_files import to_kohya
 from modules.formats.safetensors_io import Writable
 from modules.system.devices import CPU
 from modules.system.dtypes import dtype_of
@@ -223,20 +223,6 @@ class LokrKind:
             _require_fit(delta, layer, stored, where)
             deltas[stored.path] = delta
         return _attached(part, module, deltas)
-
-    def read(
-        self, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], naming: LoraNaming
-    ) -> list[AdapterLayer]:
-        """Read the kohya form, with diffusers' or the original names for the UNet."""
-        layers = from_kohya(tensors, naming.kohya_places, label="LoKr", factors=_FACTORS)
-        for layer in layers:
-            for side in ("lokr_w1", "lokr_w2"):
-                if side not in layer.factors and not {f"{side}_a", f"{side}_b"} <= layer.factors.keys():
-                    raise DarkroomError(
-                        f"The LoKr is incomplete: {side} of {layer.part}.{layer.path} is missing.",
-                        advice="Download it again.",
-                    )
-        return layers
 
     def write(
         self, layers: Iterable[AdapterLayer], form: FileForm, naming: LoraNaming

@@ -22,7 +22,7 @@ from modules.adapters.spec import FileForm
 from modules.families.spec import LoraNaming
 from modules.formats.adapter_layers import AdapterLayer, lora_layer
 from modules.formats.adapter_names import DORA_SCALE, DOWN, MID, UP
-from modules.formats.lora_files import from_kohya, from_peft, to_kohya, to_peft
+from modules.formats.lora_files import to_kohya, to_peft
 from modules.formats.safetensors_io import Writable
 from modules.system.devices import CPU
 from modules.system.dtypes import dtype_of
@@ -181,21 +181,13 @@ class LoraKind:
         adapter.load(plain)
         return adapter
 
-    def read(
-        self, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], naming: LoraNaming
-    ) -> list[AdapterLayer]:
-        """Read kohya form, with diffusers' or the original names for the UNet, and diffusers/PEFT form."""
-        ends = ".lora_down.weight"
-        is_kohya = any(name.endswith(ends) and "." not in name.removesuffix(ends) for name in tensors)
-        return from_kohya(tensors, naming.kohya_places) if is_kohya else from_peft(tensors, metadata)
-
     def write(
         self, layers: Iterable[AdapterLayer], form: FileForm, naming: LoraNaming
     ) -> tuple[Mapping[str, Writable], dict[str, str]]:
         """Return the tensors of the kohya or the PEFT form, and the metadata that the form needs."""
         if form == "kohya":
             return to_kohya(layers, naming.kohya_name), {}
-        return to_peft(layers, naming.peft_name)
+        return to_peft(layers, naming.peft_name, folds_alpha=True)
 
 
 def _plain(module: nn.Module, layers: Sequence[AdapterLayer], where: str) -> list[AdapterLayer]:

@@ -83,12 +83,6 @@ class AdapterKind(Protocol):
         """Put an adapter with the weights of a file named `where` on the layers that the file has."""
         ...
 
-    def read(
-        self, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], naming: LoraNaming
-    ) -> Sequence[AdapterLayer]:
-        """Return the layers of a file. Raises DarkroomError where it is damaged, or of another kind or model."""
-        ...
-
     def write(
         self, layers: Iterable[AdapterLayer], form: FileForm, naming: LoraNaming
     ) -> tuple[Mapping[str, Writable], dict[str, str]]:

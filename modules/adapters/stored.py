@@ -8,15 +8,17 @@ from pathlib import Path
 
 from torch import nn
 
+from modules.adapters.changes import lacking_factor
 from modules.adapters.protocol import AdapterKind, kind_of
 from modules.adapters.registry import ADAPTERS, DEFAULT, spec_labelled
 from modules.adapters.start import AdapterContent
 from modules.families.kinds.identify import identify
 from modules.families.kinds.registry import serves_as
 from modules.families.spec import LoraNaming
+from modules.formats.adapter_file import read_adapter_file
 from modules.formats.adapter_layers import AdapterLayer
-from modules.formats.stored_tensors import read_stored
 from modules.system.errors import DarkroomError
+from modules.system.problem import count
 
 _TEXT_MODEL = "text_model."
 
@@ -26,19 +28,30 @@ def kind_of_file(path: Path) -> AdapterKind:
     return kind_of(spec_labelled(identify(path).facts.get("adapter", "")) or ADAPTERS[DEFAULT])
 
 
-def read_adapter(path: Path, kind: AdapterKind, naming: LoraNaming, modules: Mapping[str, nn.Module]) -> AdapterContent:
+def read_adapter(path: Path, naming: LoraNaming, modules: Mapping[str, nn.Module]) -> AdapterContent:
     """Return the content of a file, its layers by the paths they have in `modules`, the model's parts by name.
 
-    Raises DarkroomError where the file is no adapter, or of another model.
+    Raises DarkroomError where the file is no adapter, is damaged, or has most of its layers of another model.
     """
     found = identify(path)
     if not serves_as(found, "start of an adapter"):
         is_missing = found.facts.get("defect") == "missing"
         message = found.sentence if is_missing else f"{path.name} is not a supported adapter file. {found.sentence}"
         raise DarkroomError(message, advice="Choose a LoRA or LoKr file.")
-    stored, metadata = read_stored(path)
-    layers = kind.read({name: tensor.make() for name, tensor in stored.items()}, metadata, naming)
-    return AdapterContent(path.name, tuple(_placed(layer, modules, path) for layer in layers))
+    content = read_adapter_file(path, naming.targets)
+    if len(content.unplaced) > len(content.layers):
+        raise DarkroomError(
+            f"{path.name} has {count(len(content.unplaced), 'layer')} that this model does not have; the first is "
+            f"{content.unplaced[0]}.",
+            advice="Choose a file that was trained on a model of this family.",
+        )
+    for layer in content.layers:
+        if lacking := lacking_factor(layer):
+            raise DarkroomError(
+                f"{path.name} is incomplete: {layer.part}.{layer.path} has no {lacking}.", advice="Download it again."
+            )
+    layers = tuple(_placed(layer, modules, path) for layer in content.layers)
+    return AdapterContent(path.name, layers, content.extra_tensors)
 
 
 def _placed(layer: AdapterLayer, modules: Mapping[str, nn.Module], file: Path) -> AdapterLayer:

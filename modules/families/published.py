@@ -11,6 +11,7 @@ from typing import Any
 
 from modules.families.kinds.file_kind import FileKind
 from modules.families.parts.single_file.record import SingleFile
+from modules.formats.adapter_targets import AdapterTargets
 from modules.formats.checkpoint_header import CheckpointHeader
 
 Configs = Mapping[str, Mapping[str, Any]]
@@ -22,14 +23,15 @@ ALL_PROGRAMS = ("diffusers", "ComfyUI", "A1111", "Forge")
 
 @dataclass(frozen=True, slots=True)
 class LoraNames:
-    """The kohya names of a model's layers, from the configs of its parts.
+    """The names of a model's layers in adapter files, from the configs of its parts.
 
-    `written` are the names in our files; `known` those that other programs support; `readable` all that can be read.
+    `written` are the kohya names in our files; `known` those that other programs support; `targets` all layers, by every
+    name that can be read.
     """
 
     written: Callable[[Configs], LoraPlaces]
     known: Callable[[Configs], LoraPlaces]
-    readable: Callable[[Configs], LoraPlaces]
+    targets: Callable[[Configs], AdapterTargets]
 
 
 def _no_note(program: str, kind: FileKind) -> str:

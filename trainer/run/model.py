@@ -164,7 +164,7 @@ def _start(config: Config, family: ModelFamily, start_copy: Path | None) -> Star
         content = read_content(start_copy)
     else:
         modules = {name: part.module for name, part in family.parts.items()}
-        content = read_adapter(from_root(settings.start_from.strip()), kind, family.lora_naming, modules)
+        content = read_adapter(from_root(settings.start_from.strip()), family.lora_naming, modules)
         if start_copy is not None:
             write_content(start_copy, content)
     targets = _targets(family, settings, config.part)

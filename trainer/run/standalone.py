@@ -37,7 +37,7 @@ def put_adapter_on(family: ModelFamily, path: Path) -> list[Adapter]:
     """
     kind = kind_of_file(path)
     modules = {name: part.module for name, part in family.parts.items()}
-    content = read_adapter(path, kind, family.lora_naming, modules)
+    content = read_adapter(path, family.lora_naming, modules)
     everything: dict[str, list[str]] = {}
     for layer in content.layers:
         everything.setdefault(layer.part, []).append(layer.path)

@@ -16,7 +16,9 @@ from modules.families.parts.single_file.record import SingleFile, TextPlace
 from modules.families.published import FamilyFiles, FolderFacts, PublishedModel
 
 _CONFIGS = Path(__file__).parent / "configs"
-_LORA = unet_clip_lora({"text_encoder": "lora_te1", "text_encoder_2": "lora_te2"}, writes_sgm=True)
+_LORA = unet_clip_lora(
+    {"text_encoder": "lora_te1", "text_encoder_2": "lora_te2"}, writes_sgm=True, projections=("text_encoder_2",)
+)
 
 
 def _note(program: str, kind: FileKind) -> str:
