@@ -11,36 +11,13 @@ from dataclasses import replace
 
 import torch
 
+from modules.adapters.factors import BIASES, DIFFERENCES
 from modules.formats.adapter_layers import AdapterLayer
-from modules.formats.adapter_names import DORA_SCALE, DOWN, LOHA_FACTORS, LORA_FACTORS, MID, UP
+from modules.formats.adapter_names import DORA_SCALE, DOWN, MID, UP
 from modules.system.errors import DarkroomError
 
 Factors = Mapping[str, torch.Tensor]
 Shape = tuple[int, ...]
-
-_BIASES = frozenset({"diff_b", "b_norm"})
-_DIFFERENCES = frozenset({"diff", "w_norm"})
-_LOKR = frozenset({"lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b", "lokr_t2", DORA_SCALE})
-
-
-def can_act(layer: AdapterLayer) -> bool:
-    """Return whether the change of a layer is known here: not that of OFT and GLoRA, or factors that do not match."""
-    names = layer.factors.keys() - _BIASES
-    return not names or any(_is_whole(names, kind) for kind in (LORA_FACTORS, LOHA_FACTORS, _LOKR, _DIFFERENCES))
-
-
-def lacking_factor(layer: AdapterLayer) -> str:
-    """Return the name of a factor without which a layer of a file has no change; empty where it is complete."""
-    names = layer.factors.keys()
-    wholes = ([DOWN, UP], ["hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"])
-    for whole in wholes:
-        if names & set(whole):
-            return next((name for name in whole if name not in names), "")
-    if any(name.startswith("lokr_") for name in names):
-        for side in ("lokr_w1", "lokr_w2"):
-            if side not in names and not {f"{side}_a", f"{side}_b"} <= names:
-                return side
-    return ""
 
 
 def folded(layer: AdapterLayer) -> AdapterLayer:
@@ -72,7 +49,7 @@ def plain_lora(layer: AdapterLayer, weight: Shape, *, where: str) -> tuple[torch
 
 def bias_change(factors: Factors) -> torch.Tensor | None:
     """Return what is added to a layer's bias, of shape (out,); None without such a factor."""
-    return next((factors[name] for name in sorted(_BIASES & factors.keys())), None)
+    return next((factors[name] for name in sorted(BIASES & factors.keys())), None)
 
 
 def weight_change(factors: Factors, alpha: float | None, weight: torch.Tensor) -> torch.Tensor | None:
@@ -80,10 +57,10 @@ def weight_change(factors: Factors, alpha: float | None, weight: torch.Tensor) -
 
     Raises RuntimeError if the factors do not fit each other or the weight.
     """
-    names = factors.keys() - _BIASES
+    names = factors.keys() - BIASES
     if not names:
         return None
-    if names & _DIFFERENCES:
+    if names & DIFFERENCES:
         return next(factors[n] for n in sorted(names)).float().reshape(weight.shape)
     product, rank = _product({name: factor.float() for name, factor in factors.items()}, names, tuple(weight.shape))
     change = (product * (alpha / rank if alpha is not None and rank else 1.0)).reshape(weight.shape)
@@ -131,18 +108,6 @@ def _normalized(changed: torch.Tensor, magnitude: torch.Tensor) -> torch.Tensor:
     norms = torch.linalg.vector_norm(changed, dim=axes, keepdim=True)
     scales: torch.Tensor = magnitude.reshape(norms.shape) / norms.clamp_min(torch.finfo(torch.float32).tiny)
     return changed * scales
-
-
-def _is_whole(names: set[str] | frozenset[str], kind: frozenset[str]) -> bool:
-    if not names <= kind:
-        return False
-    if kind is LORA_FACTORS:
-        return {DOWN, UP} <= names
-    if kind is LOHA_FACTORS:
-        return {"hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"} <= names
-    if kind is _LOKR:
-        return all(f"lokr_w{n}" in names or {f"lokr_w{n}_a", f"lokr_w{n}_b"} <= names for n in (1, 2))
-    return True
 
 
 def does_not_fit(layer: AdapterLayer, weight: Shape, where: str) -> DarkroomError:

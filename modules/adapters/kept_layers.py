@@ -16,7 +16,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from modules.adapters.changes import Shape, bias_change, can_act, does_not_fit, plain_lora, weight_change
+from modules.adapters.changes import Shape, bias_change, does_not_fit, plain_lora, weight_change
+from modules.adapters.factors import can_act
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import DORA_SCALE, DOWN, UP
 from modules.system.errors import DarkroomError
@@ -74,7 +75,7 @@ def attach_kept(modules: Mapping[str, nn.Module], layers: Iterable[AdapterLayer]
     A layer whose change is not known here (`can_act`) is left out. Raises DarkroomError if one does not fit the model.
     """
     for layer in layers:
-        if not can_act(layer):
+        if not can_act(layer.factors):
             continue
         own = modules[layer.part].get_submodule(layer.path)
         if not isinstance(own, _WithWeight) or getattr(own, "groups", 1) != 1 or own.weight is None:
@@ -126,7 +127,7 @@ def _try_out(kept: KeptLayer, own: _WithWeight, layer: AdapterLayer, where: str)
         with torch.no_grad():
             change = None if kept.is_low_rank else weight_change(factors, kept.alpha, own.weight)
         fits = (change is None or change.shape == own.weight.shape) and (bias is None or len(bias) == len(own.weight))
-    except RuntimeError:  # which is what factors that do not fit raise
+    except (RuntimeError, IndexError):  # which is what factors that do not fit raise
         fits = False
     if not fits:
         raise does_not_fit(layer, tuple(own.weight.shape), where)

@@ -21,7 +21,6 @@ from modules.adapters.lokr import Lokr, factor_shapes
 from modules.adapters.spec import FileForm
 from modules.families.spec import LoraNaming
 from modules.formats.adapter_layers import AdapterLayer
-from modules.formats.adapter_names import DORA_SCALE
 from modules.formats.lora_files import to_kohya
 from modules.formats.safetensors_io import Writable
 from modules.system.devices import CPU
@@ -30,7 +29,6 @@ from modules.system.errors import DarkroomError
 from modules.system.global_rng import seeded_global_rng
 
 _NAME = "lokr"
-_FACTORS = ("lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b", "lokr_t2")
 _Layer = nn.Linear | nn.Conv2d
 
 
@@ -165,12 +163,6 @@ class LokrAdapter:
 
 class LokrKind:
     """LoKr, as the program handles any adapter (`AdapterKind`)."""
-
-    def trainable(self, layer: AdapterLayer) -> frozenset[str]:
-        """Return the factors of a stored layer that a LoKr can be trained on from: a LoKr without DoRA's magnitude."""
-        names = layer.factors.keys()
-        is_whole = all(f"lokr_w{n}" in names or {f"lokr_w{n}_a", f"lokr_w{n}_b"} <= names for n in (1, 2))
-        return frozenset(names & set(_FACTORS)) if is_whole and not {DORA_SCALE, "lokr_t1"} & names else frozenset()
 
     def attach(
         self,

@@ -21,7 +21,7 @@ from modules.adapters.lora import Lora
 from modules.adapters.spec import FileForm
 from modules.families.spec import LoraNaming
 from modules.formats.adapter_layers import AdapterLayer, lora_layer
-from modules.formats.adapter_names import DORA_SCALE, DOWN, MID, UP
+from modules.formats.adapter_names import DOWN, UP
 from modules.formats.lora_files import to_kohya, to_peft
 from modules.formats.safetensors_io import Writable
 from modules.system.devices import CPU
@@ -146,11 +146,6 @@ def _pattern(values: Mapping[str, Any]) -> dict[str, Any]:
 
 class LoraKind:
     """LoRA, as the program handles any adapter (`AdapterKind`)."""
-
-    def trainable(self, layer: AdapterLayer) -> frozenset[str]:
-        """Return the factors of a stored layer that a LoRA can be trained on from: a LoRA without DoRA's magnitude."""
-        names = layer.factors.keys()
-        return frozenset(names & {DOWN, UP, MID}) if {DOWN, UP} <= names and DORA_SCALE not in names else frozenset()
 
     def attach(
         self,

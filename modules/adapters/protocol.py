@@ -55,10 +55,6 @@ class Adapter(Protocol):
 class AdapterKind(Protocol):
     """What can be done with one kind of adapter."""
 
-    def trainable(self, layer: AdapterLayer) -> frozenset[str]:
-        """Return the names of the factors of a layer of a file that this kind can go on training; empty for none."""
-        ...
-
     def attach(
         self,
         part: str,

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
-from modules.adapters.changes import can_act
-from modules.adapters.protocol import AdapterKind
+from modules.adapters.factors import BIASES, can_act
+from modules.adapters.spec import Trainable
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import MID
 from modules.formats.safetensors_io import read_safetensors, write_safetensors
@@ -59,7 +59,7 @@ class Start:
     @property
     def inactive(self) -> list[AdapterLayer]:
         """The kept layers whose change is not known here: they are written again, and do nothing in the run."""
-        return [layer for layer in self.kept if not can_act(layer)]
+        return [layer for layer in self.kept if not can_act(layer.factors)]
 
     @property
     def num_folded(self) -> int:
@@ -67,16 +67,19 @@ class Start:
         return sum(MID in layer.factors for layers in self.trained.values() for layer in layers)
 
 
-def divided(content: AdapterContent, targets: Mapping[str, Sequence[str]], kind: AdapterKind, *, keeps: bool) -> Start:
-    """Divide the content of a file for a run that trains adapters of a kind on `targets`, the layers of each part.
+def divided(
+    content: AdapterContent, targets: Mapping[str, Sequence[str]], trainable: Trainable, *, keeps: bool
+) -> Start:
+    """Divide the content of a file for a run that trains adapters on `targets`, the layers of each part.
 
-    A layer whose change is of another kind is not trained while it is kept: a file holds one change of a weight. With
-    `keeps` the other layers and tensors are kept, otherwise they are left out.
+    `trainable` is that of the adapter's record. A layer whose change is of another kind is not trained while it is
+    kept: a file holds one change of a weight. With `keeps` the other layers and tensors are kept, otherwise they are
+    left out.
     """
     trained: dict[str, list[AdapterLayer]] = {part: [] for part in targets}
     others: list[AdapterLayer] = []
     for layer in content.layers:
-        names = kind.trainable(layer) if layer.path in targets.get(layer.part, ()) else frozenset()
+        names = trainable(layer.factors) if layer.path in targets.get(layer.part, ()) else frozenset()
         if names:
             own = {name: factor for name, factor in layer.factors.items() if name in names}
             trained[layer.part].append(replace(layer, factors=own))
@@ -97,7 +100,7 @@ def divided(content: AdapterContent, targets: Mapping[str, Sequence[str]], kind:
 
 def changes_weight(layer: AdapterLayer) -> bool:
     """Return whether a layer of a file changes a weight, not only a bias."""
-    return bool(layer.factors.keys() - {"diff_b", "b_norm"})
+    return bool(layer.factors.keys() - BIASES)
 
 
 def write_content(path: Path, content: AdapterContent) -> None:

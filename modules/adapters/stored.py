@@ -8,9 +8,9 @@ from pathlib import Path
 
 from torch import nn
 
-from modules.adapters.changes import lacking_factor
-from modules.adapters.protocol import AdapterKind, kind_of
+from modules.adapters.factors import lacking_factor
 from modules.adapters.registry import ADAPTERS, DEFAULT, spec_labelled
+from modules.adapters.spec import AdapterSpec
 from modules.adapters.start import AdapterContent
 from modules.families.kinds.identify import identify
 from modules.families.kinds.registry import serves_as
@@ -23,9 +23,9 @@ from modules.system.problem import count
 _TEXT_MODEL = "text_model."
 
 
-def kind_of_file(path: Path) -> AdapterKind:
-    """Return the kind of adapter in a file; for an unsupported file LoRA, whose reader reports what is wrong."""
-    return kind_of(spec_labelled(identify(path).facts.get("adapter", "")) or ADAPTERS[DEFAULT])
+def adapter_of_file(path: Path) -> AdapterSpec:
+    """Return the record of the adapter in a file; for an unsupported one that of LoRA."""
+    return spec_labelled(identify(path).facts.get("adapter", "")) or ADAPTERS[DEFAULT]
 
 
 def read_adapter(path: Path, naming: LoraNaming, modules: Mapping[str, nn.Module]) -> AdapterContent:
@@ -46,7 +46,7 @@ def read_adapter(path: Path, naming: LoraNaming, modules: Mapping[str, nn.Module
             advice="Choose a file that was trained on a model of this family.",
         )
     for layer in content.layers:
-        if lacking := lacking_factor(layer):
+        if lacking := lacking_factor(layer.factors):
             raise DarkroomError(
                 f"{path.name} is incomplete: {layer.part}.{layer.path} has no {lacking}.", advice="Download it again."
             )

@@ -159,7 +159,8 @@ def _start(config: Config, family: ModelFamily, start_copy: Path | None) -> Star
     settings = config.adapter
     if not settings.start_from.strip():
         return None
-    kind = kind_of(ADAPTERS[settings.name])
+    trainable = ADAPTERS[settings.name].trainable
+    assert trainable is not None  # only an adapter that is not supported yet has none
     if start_copy is not None and start_copy.exists():
         content = read_content(start_copy)
     else:
@@ -168,7 +169,7 @@ def _start(config: Config, family: ModelFamily, start_copy: Path | None) -> Star
         if start_copy is not None:
             write_content(start_copy, content)
     targets = _targets(family, settings, config.part)
-    return divided(content, targets, kind, keeps=settings.other_layers == "keep")
+    return divided(content, targets, trainable, keeps=settings.other_layers == "keep")
 
 
 def _targets(family: ModelFamily, settings: AdapterSettings, part_of: PartOf) -> dict[str, list[str]]:

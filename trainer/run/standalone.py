@@ -7,9 +7,9 @@ from pathlib import Path
 from PIL import Image
 
 from modules.adapters.kept_layers import attach_kept
-from modules.adapters.protocol import Adapter
+from modules.adapters.protocol import Adapter, kind_of
 from modules.adapters.start import divided
-from modules.adapters.stored import kind_of_file, read_adapter
+from modules.adapters.stored import adapter_of_file, read_adapter
 from modules.config.schema import Config
 from modules.families.protocol import ModelFamily
 from trainer import phases
@@ -35,13 +35,15 @@ def put_adapter_on(family: ModelFamily, path: Path) -> list[Adapter]:
 
     Raises DarkroomError for a file of another model.
     """
-    kind = kind_of_file(path)
+    spec = adapter_of_file(path)
+    kind, trainable = kind_of(spec), spec.trainable
+    assert trainable is not None  # only an adapter that is not supported yet has none
     modules = {name: part.module for name, part in family.parts.items()}
     content = read_adapter(path, family.lora_naming, modules)
     everything: dict[str, list[str]] = {}
     for layer in content.layers:
         everything.setdefault(layer.part, []).append(layer.path)
-    start = divided(content, everything, kind, keeps=True)
+    start = divided(content, everything, trainable, keeps=True)
     attach_kept(modules, start.kept, where=start.where)
     adapters = [
         kind.attach_stored(part, modules[part], layers, where=start.where)
