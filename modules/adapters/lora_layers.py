@@ -6,8 +6,9 @@ peft's layers are what diffusers itself loads a LoRA into, so what is trained he
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,13 +16,13 @@ from peft import LoraConfig, inject_adapter_in_model
 from peft.tuners.lora import LoraLayer
 from torch import nn
 
+from modules.adapters.changes import plain_lora
 from modules.adapters.lora import Lora
-from modules.adapters.reading import layers_of
 from modules.adapters.spec import FileForm
 from modules.families.spec import LoraNaming
 from modules.formats.adapter_layers import AdapterLayer, lora_layer
-from modules.formats.adapter_names import DOWN, MID, UP
-from modules.formats.lora_files import folded_down, to_kohya, to_peft
+from modules.formats.adapter_names import DOWN, UP
+from modules.formats.lora_files import to_kohya, to_peft
 from modules.formats.safetensors_io import Writable
 from modules.system.devices import CPU
 from modules.system.dtypes import dtype_of
@@ -33,13 +34,12 @@ ADAPTER = "default"
 
 @dataclass(frozen=True, slots=True)
 class LoraShape:
-    """What decides a LoRA's layers; `of_layers` are rank and alpha of those that have others, by path."""
+    """What decides a LoRA's layers."""
 
     rank: int
     alpha: float
     dropout: float
     dtype: torch.dtype
-    of_layers: Mapping[str, tuple[int, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,40 +62,20 @@ class LoraAdapter:
 
     def stored_layers(self, values: Mapping[str, torch.Tensor]) -> list[AdapterLayer]:
         """Return A (down) and B (up) of every layer out of `values`, which are named as `parameters` names them."""
-        named = ((path, *self._names(path), self._rank_and_alpha(path)[1]) for path, _ in self.layers())
+        named = ((path, *self._names(path), layer.lora_alpha[ADAPTER]) for path, layer in self.layers())
         return [lora_layer(self.part, path, values[down], values[up], alpha) for path, down, up, alpha in named]
 
-    def load(self, layers: Sequence[AdapterLayer], *, where: str) -> None:
-        """Take the weights of layers of a file named `where`; layers that the file does not have stay as they are.
+    def load(self, layers: Sequence[AdapterLayer]) -> None:
+        """Take the weights of layers, all of which the adapter has, in the shapes that it has.
 
-        The strength stays what it was: where the alpha is another, the up matrix is scaled. A layer of lower rank takes
-        the first rows; the others add nothing until they are trained. Raises DarkroomError where the adapter lacks a
-        layer or has a lower rank.
+        The strength stays what it was: where alpha by rank is another, the up matrix is scaled.
         """
-        parameters = self.parameters()
+        parameters, own = self.parameters(), dict(self.layers())
         with torch.no_grad():
             for layer in layers:
-                names = self._names(layer.path)
-                if names[0] not in parameters:
-                    raise DarkroomError(
-                        f"{where} has a LoRA on {self.part}.{layer.path}, which this run leaves out.",
-                        advice="Choose all layers, on the LoRA / Adapter page.",
-                    )
-                rank, alpha = self._rank_and_alpha(layer.path)
-                if layer.rank > rank:
-                    raise DarkroomError(
-                        f"{where} has the rank {layer.rank} at {self.part}.{layer.path}, this run's LoRA has {rank}.",
-                        advice=f"Set the rank to {layer.rank}.",
-                    )
-                down, up = (parameters[n] for n in names)
-                first, last = down[: layer.rank], up[:, : layer.rank]
-                up.zero_()
-                first.copy_(_shaped_as(first, layer.factors[DOWN], layer, where))
-                strength = layer.scale / (alpha / rank)
-                last.copy_(_shaped_as(last, layer.factors[UP], layer, where).float() * strength)
-
-    def _rank_and_alpha(self, path: str) -> tuple[int, float]:
-        return self.shape.of_layers.get(path, (self.shape.rank, self.shape.alpha))
+                down, up = (parameters[n] for n in self._names(layer.path))
+                down.copy_(layer.factors[DOWN])
+                up.copy_(layer.factors[UP].float() * (layer.scale / own[layer.path].scaling[ADAPTER]))
 
     def _names(self, path: str) -> tuple[str, str]:
         """Return the full names of A and B of a layer."""
@@ -119,26 +99,33 @@ class LoraAdapter:
                     layer.enable_adapters(True)
 
 
-def attach_lora(part: str, module: nn.Module, targets: list[str], shape: LoraShape, *, seed: int) -> LoraAdapter:
+def attach_lora(
+    part: str,
+    module: nn.Module,
+    targets: list[str],
+    shape: LoraShape,
+    *,
+    seed: int,
+    own: Mapping[str, tuple[int, float]] | None = None,
+) -> LoraAdapter:
     """Put a LoRA beside the target layers of a frozen module, in place, and return it.
 
-    A is drawn as in Hu et al. (Kaiming uniform) from `seed` alone, B is zero: at first the model is what it was.
+    A is drawn as in Hu et al. (Kaiming uniform) from `seed` alone, B is zero: at first the model is what it was. `own`
+    contains the rank and the alpha of the layers that do not have those of `shape`, by their names.
     """
-    groups: dict[tuple[int, float], list[str]] = {}
-    for path in targets:
-        groups.setdefault(shape.of_layers.get(path, (shape.rank, shape.alpha)), []).append(path)
+    own = own or {}
+    config = LoraConfig(
+        r=shape.rank,
+        lora_alpha=shape.alpha,  # annotated int, but only ever divided by the rank
+        lora_dropout=shape.dropout,
+        target_modules=targets,
+        bias="none",
+        rank_pattern=_pattern({path: rank for path, (rank, _) in own.items() if rank != shape.rank}),
+        alpha_pattern=_pattern({path: alpha for path, (_, alpha) in own.items() if alpha != shape.alpha}),
+    )
     module.requires_grad_(False)
     with seeded_global_rng(seed, CPU):
-        # One injection per rank and alpha: peft's own patterns are searched with a regular expression for every layer.
-        for (rank, alpha), paths in groups.items():
-            config = LoraConfig(
-                r=rank,
-                lora_alpha=alpha,  # annotated int, but only ever divided by the rank
-                lora_dropout=shape.dropout,
-                target_modules=paths,
-                bias="none",
-            )
-            inject_adapter_in_model(config, module, adapter_name=ADAPTER)
+        inject_adapter_in_model(config, module, adapter_name=ADAPTER)
     adapter = LoraAdapter(part, module, shape)
     for parameter in adapter.parameters().values():
         parameter.data = parameter.data.to(shape.dtype)
@@ -146,44 +133,48 @@ def attach_lora(part: str, module: nn.Module, targets: list[str], shape: LoraSha
     return adapter
 
 
-def _shaped_as(wanted: torch.Tensor, stored: torch.Tensor, layer: AdapterLayer, where: str) -> torch.Tensor:
-    """Return a matrix of a file in the shape of the model's; some files write 1x1 convolutions as linear layers.
+def _pattern(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values by layer as peft's `rank_pattern` takes them: one regular expression for all layers of a value.
 
-    Raises DarkroomError where the file is for a layer of another size.
+    peft tries every expression on every layer, and matches the end of a name; "^" makes it the whole name.
     """
-    plain = [tuple(n for n in t.shape if n != 1) for t in (wanted, stored)]
-    if plain[0] != plain[1]:
-        raise DarkroomError(
-            f"{where} does not fit this model: {tuple(stored.shape)} instead of {tuple(wanted.shape)} at "
-            f"{layer.part}.{layer.path}.",
-            advice="Choose a LoRA that was trained on a model of this kind.",
-        )
-    return stored.reshape(wanted.shape)
+    paths: dict[Any, list[str]] = {}
+    for path, value in values.items():
+        paths.setdefault(value, []).append(re.escape(path))
+    return {f"^(?:{'|'.join(of_value)})": value for value, of_value in paths.items()}
 
 
 class LoraKind:
     """LoRA, as the program handles any adapter (`AdapterKind`)."""
 
-    def attach(self, part: str, module: nn.Module, targets: Sequence[str], settings: Lora, *, seed: int) -> LoraAdapter:
-        """Put a fresh LoRA on the target layers of a part."""
+    def attach(
+        self,
+        part: str,
+        module: nn.Module,
+        targets: Sequence[str],
+        settings: Lora,
+        *,
+        seed: int,
+        start: Sequence[AdapterLayer] = (),
+        where: str = "",
+    ) -> LoraAdapter:
+        """Put a LoRA on the target layers of a part; those of `start` have the rank and the weights they have there."""
         shape = LoraShape(settings.rank, settings.alpha, settings.dropout, dtype_of(settings.dtype))
-        return attach_lora(part, module, list(targets), shape, seed=seed)
-
-    def attach_stored(self, part: str, module: nn.Module, layers: Sequence[AdapterLayer], *, where: str) -> LoraAdapter:
-        """Put the LoRA of a file on the layers that the file has, each with its own rank and alpha."""
-        rank, alpha = layers[0].rank, layers[0].lora_alpha
-        others = {x.path: (x.rank, x.lora_alpha) for x in layers if (x.rank, x.lora_alpha) != (rank, alpha)}
-        shape = LoraShape(rank, alpha, 0.0, torch.float32, others)
-        adapter = attach_lora(part, module, [layer.path for layer in layers], shape, seed=0)
-        adapter.load(layers, where=where)
+        plain = _plain(module, start, where)
+        strength = settings.alpha / settings.rank
+        own = {layer.path: (layer.rank, strength * layer.rank) for layer in plain if layer.rank != settings.rank}
+        adapter = attach_lora(part, module, list(targets), shape, seed=seed, own=own)
+        adapter.load(plain)
         return adapter
 
-    def read(
-        self, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], naming: LoraNaming
-    ) -> list[AdapterLayer]:
-        """Read every form; the middle of Tucker's form is folded into the down matrix."""
-        layers = layers_of(tensors, metadata, naming, label="LoRA", factors=(DOWN, UP, MID))
-        return [_plain(layer) for layer in layers]
+    def attach_stored(self, part: str, module: nn.Module, layers: Sequence[AdapterLayer], *, where: str) -> LoraAdapter:
+        """Put the LoRA of a file on the layers that the file has, each with its rank and alpha."""
+        plain = _plain(module, layers, where)
+        shape = LoraShape(plain[0].rank, plain[0].lora_alpha, 0.0, torch.float32)
+        own = {layer.path: (layer.rank, layer.lora_alpha) for layer in plain}
+        adapter = attach_lora(part, module, [layer.path for layer in plain], shape, seed=0, own=own)
+        adapter.load(plain)
+        return adapter
 
     def write(
         self, layers: Iterable[AdapterLayer], form: FileForm, naming: LoraNaming
@@ -194,19 +185,20 @@ class LoraKind:
         return to_peft(layers, naming.peft_name, folds_alpha=True)
 
 
-def _plain(layer: AdapterLayer) -> AdapterLayer:
-    """Return a layer with its two matrices alone. Raises DarkroomError where they are incomplete or do not match."""
-    where = f"{layer.part}.{layer.path}"
-    for name in (DOWN, UP):
-        if name not in layer.factors:
-            raise DarkroomError(f"The LoRA is incomplete: {name} of {where} is missing.", advice="Download it again.")
-    down, up = layer.factors[DOWN], layer.factors[UP]
-    if down.ndim < 2 or up.ndim < 2 or up.shape[1] != down.shape[0]:
+def _plain(module: nn.Module, layers: Sequence[AdapterLayer], where: str) -> list[AdapterLayer]:
+    """Return layers of a file with the shapes of peft's layers, a Tucker core in down."""
+    return [_plain_layer(module, layer, where) for layer in layers]
+
+
+def _plain_layer(module: nn.Module, layer: AdapterLayer, where: str) -> AdapterLayer:
+    own = module.get_submodule(layer.path)
+    if not isinstance(own, nn.Linear | nn.Conv2d):
         raise DarkroomError(
-            f"The LoRA is damaged: down {tuple(down.shape)} and up {tuple(up.shape)} of {where} do not match.",
-            advice="Download it again.",
+            f"{where} has a LoRA on {layer.part}.{layer.path}, a {type(own).__name__}, which cannot have one.",
+            advice="Choose other layers, on the LoRA / Adapter page: those that are not trained are kept as they are.",
         )
-    return lora_layer(layer.part, layer.path, folded_down(layer.factors), up, layer.alpha)
+    down, up = plain_lora(layer, tuple(own.weight.shape), where=where)
+    return lora_layer(layer.part, layer.path, down, up, layer.alpha)
 
 
 LORA_KIND = LoraKind()

@@ -132,5 +132,5 @@ def _exporter(config: Config, model: LoadedModel, dataset: Dataset, samples: Pat
     """Return the exporter that writes the run's result."""
     thumbnail = functools.partial(thumbnail_of, samples)
     if model.adapters:
-        return AdapterExporter(model.adapters, model.family.lora_naming, config, dataset, thumbnail)
+        return AdapterExporter(model.adapters, model.family.lora_naming, config, dataset, thumbnail, start=model.start)
     return ModelExporter(model.family, config, thumbnail)

@@ -62,16 +62,21 @@ def model_of_lora(layers: Mapping[str, Shapes], metadata: Mapping[str, str]) -> 
     matches = [m for record in published_models() if (m := _match(record, some, metadata)).named * 2 > len(some)]
     if not matches:
         return LoraModel((), tuple(layers))
+    is_published_size = max(m.score for m in matches)[0] == 1
+    if not is_published_size:  # the names alone: all of them, or what the metadata say
+        matches = _named(matches, metadata) or [m for m in matches if not m.unplaced]
+        if not matches:
+            return LoraModel((), tuple(layers), is_published_size=False)
     best = max(m.score for m in matches)
     open_choice = [m for m in matches if m.score == best]
-    chosen = _by_metadata(open_choice, metadata)
+    chosen = _named(open_choice, metadata) or open_choice
     most = max(m.written for m in chosen)
     chosen = [m for m in chosen if m.written == most]
     first = chosen[0]
     return LoraModel(
         tuple(m.record.name for m in chosen),
         first.unplaced,
-        is_published_size=best[0] == 1,
+        is_published_size=is_published_size,
         has_denoiser=first.has_denoiser,
     )
 
@@ -95,14 +100,14 @@ def _match(record: PublishedModel, layers: Mapping[str, Shapes], metadata: Mappi
     return _Match(record, named, fitting, axes, written, has_denoiser, tuple(unplaced))
 
 
-def _by_metadata(matches: Sequence[_Match], metadata: Mapping[str, str]) -> list[_Match]:
-    """Return those of the matches that the metadata name; all where they name none of them."""
+def _named(matches: Sequence[_Match], metadata: Mapping[str, str]) -> list[_Match]:
+    """Return those of the matches that the metadata name."""
     exact = [m for m in matches if _is_named(m.record, metadata)]
     if exact:
         return exact
     words = " ".join(f"{name}={metadata.get(name, '')}" for name in _MODEL_KEYS).lower()
     names = [name for family in dict.fromkeys(m.record.family for m in matches) for name in _worded(family, words)]
-    return next(([m for m in matches if m.record.name == name] for name in names if _has(matches, name)), list(matches))
+    return next(([m for m in matches if m.record.name == name] for name in names if _has(matches, name)), [])
 
 
 def _has(matches: Sequence[_Match], name: str) -> bool:
