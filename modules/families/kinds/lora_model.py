@@ -20,6 +20,7 @@ from modules.formats.adapter_targets import AdapterTargets, Shapes, fits
 
 _MODEL_KEYS = ("ss_v2", "ss_base_model_version", "modelspec.architecture")
 _MOST_LAYERS = 20_000  # no model has as many; the first ones decide
+_STRANGE = 0.05  # the share of layers that may be unknown where no shape confirms the names
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,9 @@ def model_of_lora(layers: Mapping[str, Shapes], metadata: Mapping[str, str]) -> 
     if not matches:
         return LoraModel((), tuple(layers))
     is_published_size = max(m.score for m in matches)[0] == 1
-    if not is_published_size:  # the names alone: all of them, or what the metadata say
-        matches = _named(matches, metadata) or [m for m in matches if not m.unplaced]
+    if not is_published_size:  # the names alone: nearly all of them, or what the metadata say
+        few = len(some) * _STRANGE
+        matches = _named(matches, metadata) or [m for m in matches if len(m.unplaced) <= few]
         if not matches:
             return LoraModel((), tuple(layers), is_published_size=False)
     best = max(m.score for m in matches)
