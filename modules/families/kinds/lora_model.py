@@ -52,7 +52,7 @@ class _Match:
 
     @property
     def score(self) -> tuple[int, ...]:
-        """The order of the matches without the metadata: by shapes; where they are nobody's, by names."""
+        """The order of the matches without the metadata: by shapes; by names where the shapes are of no model."""
         wrong = self.named - self.fitting
         return (1, self.fitting - wrong, self.axes) if self.fitting > wrong else (0, self.named, 0)
 
