@@ -75,8 +75,8 @@ class Array:
 class AdapterPlan:
     """An adapter on every linear and convolution layer whose dotted name contains one of `entries`.
 
-    `walk` runs it beside a layer, by its `settings` (`modules/adapters/spec.py`) or those that `settings_at` returns for
-    the layer.
+    `walk` runs it beside a layer, by its `settings` (`modules/adapters/spec.py`) or those that `settings_at` returns
+    for the layer.
     """
 
     settings: Any

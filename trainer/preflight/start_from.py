@@ -21,7 +21,7 @@ from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
 from modules.families.kinds.registry import serves_as
 from modules.families.registry import FAMILIES, files_of
-from modules.formats.adapter_names import DORA_SCALE, DOWN, LORA_FACTORS, UP
+from modules.formats.adapter_names import DORA_SCALE, DOWN, LORA_FACTORS, UP, layer_and_factor
 from modules.formats.checkpoint_header import read_checkpoint_header
 from modules.formats.headers import UnreadableFileError
 from modules.memory.tape import PartPlan
@@ -45,26 +45,31 @@ class StartHeader:
     is_kept: bool
 
 
-def problems_of_start(config: Config, *, resumes_without_file: bool) -> Iterator[Problem]:
+def problems_of_start(config: Config, *, has_copy: bool | None) -> Iterator[Problem]:
     """Yield what is wrong with the file that the adapter starts from, or what it is.
 
-    `resumes_without_file`: the run is resumed and has its own copy, so nothing is read from the file.
+    `has_copy` is whether a run that is being resumed has its own copy of it; the file is then not read. None for a new
+    run.
     """
     name = config.adapter.start_from.strip()
-    if not name or config.training.trains != "adapter" or resumes_without_file:
+    if not name or config.training.trains != "adapter" or has_copy:
         return
-    found, label = identify(from_root(name)), ADAPTERS[config.adapter.name].label
+    path, spec = from_root(name), ADAPTERS[config.adapter.name]
+    found = identify(path)
     shown = cut(name, max_chars=200)
     if found.facts.get("defect") == "missing":
-        yield Problem(_PATH, f"{shown} does not exist.", advice="Choose a LoRA file, or leave it empty for a new one.")
+        advice = "Choose a LoRA file, or leave it empty for a new one."
+        if has_copy is not None:  # the setting cannot change
+            advice = "Put the file back: the run started from it and has no copy of its own."
+        yield Problem(_PATH, f"{shown} does not exist.", advice=advice)
     elif not serves_as(found, "start of an adapter"):
         message = f"{shown} is not a LoRA. {found.sentence}"
         yield Problem(_PATH, message, advice="Choose a LoRA file, or leave it empty for a new one.")
     elif found.family and found.family != config.model.family:
         message = f"{shown} is for another model family. {found.sentence}"
         yield Problem(_PATH, message, advice="Choose a LoRA of the base model's family.")
-    elif found.facts.get("adapter", label) != label:
-        yield _of_another_type(shown, label, found)
+    elif spec.trainable is not None and not _has_trainable(path, spec.trainable):
+        yield _of_another_type(shown, spec.label, found)
     else:
         yield Problem(_PATH, f"The adapter continues {Path(name).name}. {found.sentence}", "info")
 
@@ -160,6 +165,7 @@ def _other_layers(config: Config, start: StartHeader) -> OtherLayers:
     return OtherLayers(
         start.where,
         is_kept=start.is_kept,
+        trains_any=bool(start.trained),
         paths=paths,
         inactive=tuple(f"{part}.{path}" for (part, path), shapes in start.rest.items() if not can_act(shapes)),
         others=start.others,
@@ -171,8 +177,16 @@ def _fits_diffusers(shapes: Mapping[str, Shape]) -> bool:
     return {DOWN, UP} <= shapes.keys() <= LORA_FACTORS - {DORA_SCALE}
 
 
+def _has_trainable(path: Path, trainable: Trainable) -> bool:
+    """Return whether any layer of a file is of a kind that the adapter goes on training."""
+    by_layer: dict[str, set[str]] = {}
+    for layer, factor in map(layer_and_factor, read_checkpoint_header(path).shapes):
+        by_layer.setdefault(layer, set()).add(factor)
+    return any(trainable(names) for names in by_layer.values())
+
+
 def _of_another_type(shown: str, label: str, found: FileKind) -> Problem:
-    kind = found.facts["adapter"]
+    kind = found.facts.get("adapter", "")
     spec = next((s for s in ADAPTERS.values() if s.label == kind and s.is_supported), None)
     advice = f"Choose a {label} file" + (f", or set the adapter type to {kind}." if spec is not None else ".")
     return Problem(_PATH, f"{shown} is not a {label}, the adapter type of this run. {found.sentence}", advice=advice)
