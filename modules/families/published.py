@@ -25,8 +25,8 @@ ALL_PROGRAMS = ("diffusers", "ComfyUI", "A1111", "Forge")
 class LoraNames:
     """The names of a model's layers in adapter files, from the configs of its parts.
 
-    `written` are the kohya names in our files; `known` those that other programs support; `targets` all layers, by every
-    name that can be read.
+    `written` are the kohya names in our files; `known` those that other programs support; `targets` all layers, by
+    every name that can be read.
     """
 
     written: Callable[[Configs], LoraPlaces]
@@ -96,16 +96,15 @@ class FamilyFiles:
     """How the files of a family are detected.
 
     `pipelines` maps the classes that a folder's index may name to the variant; `folder_model` returns the published
-    model of a folder. `checkpoint` detects a single-file model. A LoRA belongs to the family if a tensor's name starts
-    with one of `lora_markers` or its metadata contains one of `lora_words`; each is paired with its model.
-    `repository_model` returns the published model of a repository's name.
+    model of a folder. `checkpoint` detects a single-file model. Where the layers of a LoRA fit several models, the
+    `lora_words` in its metadata decide, each paired with its model. `repository_model` returns the published model of a
+    repository's name.
     """
 
     models: tuple[PublishedModel, ...]
     pipelines: Mapping[str, str]
     folder_model: Callable[[FolderFacts], str]
     checkpoint: Callable[[CheckpointHeader], FileKind | None] = _no_checkpoint
-    lora_markers: tuple[tuple[str, str], ...] = ()
     lora_words: tuple[tuple[str, str], ...] = ()
     variants: Mapping[int, str] = field(default_factory=dict)
     """The variants by how many channels the denoiser's first layer reads."""

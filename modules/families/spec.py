@@ -84,9 +84,9 @@ class LoraNaming:
     """The names of a loaded model and its layers in LoRA files; both functions take a part and a dotted path.
 
     `model` is its name among the family's published models, `base_version` kohya's name, `architecture` ModelSpec's;
-    `prediction` is its prediction type. `targets` are all its layers by every name that files of any form have for them,
-    paths of text layers with "text_model."; `own_configs` are the configs of the parts as JSON, where the
-    model has a different size than the published one and files must include them.
+    `prediction` is its prediction type. `targets` are all its layers by every name that files of any form have for
+    them, paths of text layers with "text_model."; `own_configs` are the configs of the parts as JSON, where the model
+    has a different size than the published one and files must include them.
     """
 
     kohya_name: Callable[[str, str], str]

@@ -17,7 +17,7 @@ from modules.families.parts.single_file.models import configs_of_file
 from modules.families.registry import FAMILIES, published
 from modules.formats.adapter_file import AdapterFile, adapter_file, read_adapter_tensors
 from modules.formats.adapter_layers import AdapterLayer
-from modules.formats.adapter_names import MID
+from modules.formats.adapter_names import DOWN, MID
 from modules.formats.lora_files import fits_peft, to_kohya, to_peft
 from modules.formats.safetensors_io import OnWritten, Writable, write_safetensors
 from modules.system.errors import DarkroomError
@@ -76,9 +76,11 @@ def write_lora(
 def notes(source: Source, form: Form) -> tuple[str, ...]:
     """Return what the form changes or cannot hold, a sentence each; nothing where everything is kept as it is."""
     adapter = _content(source)
-    if form == "kohya":
-        return _about_unplaced(adapter, "They are kept under their names.")
     found = []
+    if form == "kohya":
+        if len({layer.lora_alpha for layer in adapter.layers if _is_attention(layer)}) > 1:
+            found.append("The attention layers have several alphas, of which diffusers uses one: use --to peft for it.")
+        return (*found, *_about_unplaced(adapter, "They are kept under their names."))
     held = _held_by_peft(source)
     if lost := len(adapter.layers) - len(held):
         found.append(
@@ -98,11 +100,15 @@ def notes(source: Source, form: Form) -> tuple[str, ...]:
     return (*found, *_about_unplaced(adapter, "They are left out."))
 
 
+def _is_attention(layer: AdapterLayer) -> bool:
+    return DOWN in layer.factors and (".attn" in layer.path or "self_attn" in layer.path)
+
+
 def _about_unplaced(adapter: AdapterFile, outcome: str) -> tuple[str, ...]:
     others = [n for n in adapter.extra_tensors if n not in adapter.embeddings]
     if not others:
         return ()
-    return (f"{len(others)} tensors belong to no layer of the model, such as {others[0]}. {outcome}",)
+    return (f"Tensors that belong to no layer of the model: {len(others)}, such as {others[0]}. {outcome}",)
 
 
 def _content(source: Source) -> AdapterFile:

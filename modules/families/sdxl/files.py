@@ -105,13 +105,6 @@ FILES = FamilyFiles(
     },
     folder_model=_folder_model,
     checkpoint=lambda header: checkpoint_of(header, _MODELS),
-    lora_markers=tuple(
-        (begins, _BASE.name)
-        for begins in (
-            *("lora_te2_", "lora_te1_", "text_encoder_2."),
-            *("lora_unet_input_blocks", "lora_unet_middle_block", "lora_unet_output_blocks", "lora_unet_label_emb"),
-        )
-    ),
     lora_words=(("sdxl", _BASE.name), ("xl", _BASE.name)),
     variants=VARIANTS,
     repository_model=lambda name: _BASE.name,
