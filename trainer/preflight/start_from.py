@@ -13,15 +13,16 @@ from modules.adapters.registry import ADAPTERS
 from modules.adapters.settings import AdapterSettings
 from modules.adapters.spec import Shape, Trainable
 from modules.adapters.start_notes import OtherLayers, rank_note
-from modules.adapters.stored_header import Place, StoredHeader, stored_header
+from modules.adapters.stored_header import Place, StoredHeader, layers_in, stored_header
 from modules.config.schema import Config
-from modules.estimate.architecture import Architecture
+from modules.estimate.architecture import Architecture, architecture_of
 from modules.estimate.passes import Passes, Plans, count
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
 from modules.families.kinds.registry import serves_as
 from modules.families.registry import FAMILIES, files_of
-from modules.formats.adapter_names import DORA_SCALE, DOWN, LORA_FACTORS, UP, layer_and_factor
+from modules.formats.adapter_names import DORA_SCALE, DOWN, LORA_FACTORS, UP
+from modules.formats.adapter_targets import AdapterTargets, fits
 from modules.formats.checkpoint_header import read_checkpoint_header
 from modules.formats.headers import UnreadableFileError
 from modules.memory.tape import PartPlan
@@ -65,7 +66,7 @@ def problems_of_start(config: Config, *, has_copy: bool | None) -> Iterator[Prob
     elif not serves_as(found, "start of an adapter"):
         message = f"{shown} is not a LoRA. {found.sentence}"
         yield Problem(_PATH, message, advice="Choose a LoRA file, or leave it empty for a new one.")
-    elif found.family and found.family != config.model.family:
+    elif found.family not in ("", config.model.family) and not _fits_base_model(config, path):
         message = f"{shown} is for another model family. {found.sentence}"
         yield Problem(_PATH, message, advice="Choose a LoRA of the base model's family.")
     elif spec.trainable is not None and not _has_trainable(path, spec.trainable):
@@ -107,14 +108,13 @@ def start_header(config: Config, architecture: Architecture, passes: Passes, pla
         return None
     path = from_root(name)
     found = identify(path)
-    if not serves_as(found, "start of an adapter") or found.family not in ("", config.model.family):
+    if not serves_as(found, "start of an adapter"):
         return None
     try:
         header = read_checkpoint_header(path)
     except (UnreadableFileError, OSError):
         return None
-    targets = files_of(config.model.family).models[0].lora.targets(architecture.configs)
-    stored = stored_header(header, targets)
+    stored = stored_header(header, _targets(config, architecture))
     trained = {part: trained_layers(passes, plans, part) for part in plans}
     return _divided(path.name, stored, trained, trainable, is_kept=config.adapter.other_layers == "keep")
 
@@ -177,12 +177,32 @@ def _fits_diffusers(shapes: Mapping[str, Shape]) -> bool:
     return {DOWN, UP} <= shapes.keys() <= LORA_FACTORS - {DORA_SCALE}
 
 
+def _targets(config: Config, architecture: Architecture) -> AdapterTargets:
+    """Return all layers of the base model that a file can change; all models of a family name them alike."""
+    return files_of(config.model.family).models[0].lora.targets(architecture.configs)
+
+
+def _fits_base_model(config: Config, path: Path) -> bool:
+    """Return whether most layers of a file are layers of the base model, of its shapes.
+
+    A file of a size that was never published is hard to tell from its names; the base model itself decides.
+    """
+    architecture = architecture_of(config.model.base_model, config.model.family)
+    if architecture is None:
+        return False
+    layers = layers_in(read_checkpoint_header(path))
+    try:
+        targets = _targets(config, architecture)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError):  # the check of the model reports it
+        return False
+    found = ((targets.find(layer, shapes), shapes) for layer, shapes in layers.items())
+    fitting = sum(target is not None and fits(shapes, target.weight) for target, shapes in found)
+    return fitting * 2 > len(layers)
+
+
 def _has_trainable(path: Path, trainable: Trainable) -> bool:
     """Return whether any layer of a file is of a kind that the adapter goes on training."""
-    by_layer: dict[str, set[str]] = {}
-    for layer, factor in map(layer_and_factor, read_checkpoint_header(path).shapes):
-        by_layer.setdefault(layer, set()).add(factor)
-    return any(trainable(names) for names in by_layer.values())
+    return any(trainable(shapes) for shapes in layers_in(read_checkpoint_header(path)).values())
 
 
 def _of_another_type(shown: str, label: str, found: FileKind) -> Problem:
