@@ -1,6 +1,6 @@
-"""What the user reads about a start from an adapter file: which layers a run does not train, and what becomes of them.
+"""The messages about a start from an adapter file: which layers a run does not train, and what happens to them.
 
-Torch-free: preflight says it from the file's header, the run from its tensors.
+Torch-free: preflight finds them in the file's header, the run in its tensors.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _PATH = "adapter.start_from"
 class StartHeader:
     """The header of a run's start file, and what the run keeps of it.
 
-    `trained` are the layers that the run goes on training, `kept` those it keeps as they are.
+    `trained` are the layers that the run continues to train, `kept` those it keeps as they are.
     """
 
     where: str
@@ -144,15 +144,15 @@ def _settings_at(own: Mapping[Place, Any], settings: Any, part: str, path: str) 
 def _divided(
     where: str, stored: StoredHeader, trained: Mapping[str, Collection[str]], trainable: Trainable, *, is_kept: bool
 ) -> StartHeader:
-    going_on: dict[Place, Mapping[str, Shape]] = {}
+    continued: dict[Place, Mapping[str, Shape]] = {}
     rest: dict[Place, Mapping[str, Shape]] = {}
     for place, shapes in stored.layers.items():
         names = trainable(shapes) if place[1] in trained.get(place[0], ()) else frozenset()
         if names:
-            going_on[place] = {name: shape for name, shape in shapes.items() if name in names}
+            continued[place] = {name: shape for name, shape in shapes.items() if name in names}
         if others := {name: shape for name, shape in shapes.items() if name not in names}:
             rest[place] = others
-    return StartHeader(where, going_on, rest, stored.others, is_kept)
+    return StartHeader(where, continued, rest, stored.others, is_kept)
 
 
 def _other_layers(config: Config, start: StartHeader) -> OtherLayers:
@@ -201,7 +201,7 @@ def _fits_base_model(config: Config, path: Path) -> bool:
 
 
 def _has_trainable(path: Path, trainable: Trainable) -> bool:
-    """Return whether any layer of a file is of a kind that the adapter goes on training."""
+    """Return whether any layer of a file is of a kind that the adapter continues to train."""
     return any(trainable(shapes) for shapes in layers_in(read_checkpoint_header(path)).values())
 
 

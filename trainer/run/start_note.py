@@ -1,4 +1,4 @@
-"""What the log says about the adapter file that a run starts from."""
+"""The log message about the adapter file that a run starts from."""
 
 from __future__ import annotations
 
