@@ -44,7 +44,7 @@ class AdapterSpec:
     that files may name and that is not supported yet. `forms` are the file forms it can be written in.
     `walk` is what the memory estimate counts, `network(settings)` what the file's metadata say.
 
-    `trainable(names)` returns which factors of a layer in a file this adapter goes on training, from all their names;
+    `trainable(names)` returns which factors of a layer in a file this adapter continues to train, from all their names;
     `settings_as(settings, shapes)` the settings that give a layer the shapes that its factors have there.
     """
 

@@ -1,4 +1,4 @@
-"""What a run starts from: the layers of an adapter file that it goes on training, and those that it keeps.
+"""What a run starts from: the layers of an adapter file that it continues to train, and those that it keeps.
 
 A run's folder holds all of it in a file of its own (`write_content`), so that a resumed run starts from the same even
 if the adapter file has been changed or deleted since.
@@ -40,7 +40,7 @@ class AdapterContent:
 class Start:
     """The content of an adapter file, divided for a run.
 
-    `trained` are the layers that the run goes on training, by part. `kept` are the layers that it does not train, which
+    `trained` are the layers that the run continues to train, by part. `kept` are the layers that it does not train, which
     stay as they are, and `others` tensors of no layer; both are empty for a run that leaves them out. `targets` are the
     layers of each part that get an adapter.
     """

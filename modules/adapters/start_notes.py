@@ -1,6 +1,6 @@
-"""What the user reads about a start from an adapter file: which layers a run does not train, and what becomes of them.
+"""The messages about a start from an adapter file: which layers a run does not train, and what happens to them.
 
-Torch-free: preflight says it from the file's header, the run from its tensors.
+Torch-free: preflight finds them in the file's header, the run in its tensors.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ _MAX_EXAMPLES = 2
 class OtherLayers:
     """The layers and tensors of an adapter file that a run does not train.
 
-    `where` names the file; `paths` are the layers by the label of their part, `inactive` those that do nothing in the
-    run, and `others` the names of tensors of no layer. `is_kept`: they are kept and written again; `lost` are those
-    that the output format cannot hold.
+    `where` names the file, and `trains_any` is whether the run trains any layer of it. `paths` are the layers by the
+    label of their part, `inactive` those that do nothing in the run, and `others` the names of tensors of no layer.
+    `is_kept`: they are kept and written again; `lost` are those that the output format cannot hold.
     """
 
     where: str
     is_kept: bool
+    trains_any: bool
     paths: Mapping[str, tuple[str, ...]]
     inactive: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
@@ -36,16 +37,17 @@ class OtherLayers:
             what.append(f"{count(len(self.others), 'tensor')} of no layer ({_examples(self.others)})")
         if not what:
             return "", ""
-        begins = f"This run does not train everything in {self.where}: {_listed(what)}"
+        begins = f"{self.where} has {_listed(what)} that this run does not train"
+        begins += "" if self.trains_any else ", and no others"
         if not self.is_kept:
             return f"{begins}. They are left out, as set.", "Keep them under Other layers on the LoRA / Adapter page."
-        message = f"{begins}. They are kept as they are: they act in the run and are written again unchanged."
+        message = f"{begins}. They are kept: they act in the run and are written again as they are."
         if self.inactive:
             message += f" {count(len(self.inactive), 'layer')} cannot act in the run ({_examples(self.inactive)})."
         if self.others:
             message += " Tensors of no layer do nothing in the run."
         if self.lost:
-            message += f" The output format cannot hold {_examples(self.lost)}; the kohya format can."
+            message += f" The diffusers format cannot hold {_examples(self.lost)}; the kohya format can."
         return message, "To start without them, leave them out under Other layers on the LoRA / Adapter page."
 
 

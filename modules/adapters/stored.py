@@ -31,7 +31,7 @@ def adapter_of_file(path: Path) -> AdapterSpec:
 def read_adapter(path: Path, naming: LoraNaming, modules: Mapping[str, nn.Module]) -> AdapterContent:
     """Return the content of a file, its layers by the paths they have in `modules`, the model's parts by name.
 
-    Raises DarkroomError where the file is no adapter, is damaged, or has most of its layers of another model.
+    Raises DarkroomError where the file is not an adapter, is damaged, or has most of its layers of another model.
     """
     found = identify(path)
     if not serves_as(found, "start of an adapter"):

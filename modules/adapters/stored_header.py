@@ -25,24 +25,25 @@ class StoredHeader:
     others: tuple[str, ...]
 
 
-def stored_header(header: CheckpointHeader, targets: AdapterTargets) -> StoredHeader:
-    """Return what a file with this header holds for a model with these layers (`AdapterFile` has it with tensors)."""
-    by_layer: dict[str, dict[str, Shape]] = {}
-    names: dict[str, list[str]] = {}
-    others = []
+def layers_in(header: CheckpointHeader) -> dict[str, dict[str, Shape]]:
+    """Return the layers of a file by their names in it, each with the shapes of its factors by kohya's names."""
+    layers: dict[str, dict[str, Shape]] = {}
     for name, shape in sorted(header.shapes.items()):
         layer, factor = layer_and_factor(name)
         if layer:
-            by_layer.setdefault(layer, {})[factor] = shape
-            names.setdefault(layer, []).append(name)
-        else:
-            others.append(name)
+            layers.setdefault(layer, {})[factor] = shape
+    return layers
+
+
+def stored_header(header: CheckpointHeader, targets: AdapterTargets) -> StoredHeader:
+    """Return what a file with this header holds for a model with these layers (`AdapterFile` has it with tensors)."""
     layers: dict[Place, Mapping[str, Shape]] = {}
-    for layer, shapes in by_layer.items():
+    placed: set[str] = set()
+    for layer, shapes in layers_in(header).items():
         target = targets.find(layer, shapes)
         place = None if target is None else (target.part, target.path.removeprefix(_TEXT_MODEL))
-        if place is None or place in layers:
-            others += names[layer]
-        else:
+        if place is not None and place not in layers:
             layers[place] = {factor: shape for factor, shape in shapes.items() if factor != ALPHA}
+            placed.add(layer)
+    others = (name for name in sorted(header.shapes) if layer_and_factor(name)[0] not in placed)
     return StoredHeader(layers, tuple(others))

@@ -1,4 +1,4 @@
-"""Adapter files as other programs write them, for tiny models, and models with such a file merged into them."""
+"""Adapter files as other programs write them, for tiny models, and models with such a file in their weights."""
 
 from __future__ import annotations
 

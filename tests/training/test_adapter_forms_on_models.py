@@ -98,29 +98,48 @@ def test_lokr_of_every_form_is_put_on_a_model(form: str, tiny_sd: Path, tmp_path
     assert {layer.path for layer in layers} == adapter.deltas.keys()
 
 
+def put(family: ModelFamily, tensors: dict[str, torch.Tensor], folder: Path) -> None:
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "l.safetensors")
+    put_adapter_on(family, folder / "l.safetensors")
+
+
+def test_layers_of_several_ranks_keep_them(tiny_sd: Path, tmp_path: Path) -> None:
+    family = load_tiny(tiny_sd)
+    configs = configs_of(family)
+    layers = lora_layers("sd1", configs, ranks=(1, 3, 4), takes=lambda part, path: part == "unet")
+    put(family, tensors_in(FORMS["kohya, lora_te"], layers, configs), tmp_path)
+    assert_changes(family, layers)
+    found = {(p, n): m for p, part in family.parts.items() for n, m in part.module.named_modules()}
+    assert {layer.rank for layer in layers} == {1, 3, 4}
+    assert all(found[layer.part, layer.path].r["default"] == layer.rank for layer in layers)
+
+
 def test_a_one_by_one_convolution_stored_as_a_matrix(tiny_sd: Path, tmp_path: Path) -> None:
     family = load_tiny(tiny_sd)
     configs = configs_of(family)
     layers = lora_layers("sd1", configs, takes=lambda part, path: path.endswith("proj_in"))
     assert {layer.factors[DOWN].ndim for layer in layers} == {4}
     tensors = {n: t.flatten(1) if t.ndim == 4 else t for n, t in tensors_in(FORMS["PEFT"], layers, configs).items()}
-    save_file(tensors, tmp_path / "l.safetensors")
-    put_adapter_on(family, tmp_path / "l.safetensors")
+    put(family, tensors, tmp_path)
     assert_changes(family, [AdapterLayer(x.part, x.path, x.factors) for x in layers])
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t: {n: v for n, v in t.items() if not n.endswith("lora_up.weight")}, "has no lora_up.weight"),
-        (lambda t: {n: v[:1].clone() if "down" in n else v for n, v in t.items()}, "does not fit this model"),
+        (lambda t: {n: v for n, v in t.items() if not n.endswith("lora_up.weight")}, "is incomplete"),
+        (lambda t: {n: v[..., :1] if n.endswith("up.weight") else v for n, v in t.items()}, "does not fit this model"),
+        (lambda t: {n: v[:, :3] if n.endswith("down.weight") else v for n, v in t.items()}, "does not fit this model"),
+        (
+            lambda t: {n.replace("lora_unet_", "lora_unet_x"): v for n, v in t.items()},
+            "layers that this model",
+        ),
         (lambda t: t | {"lora_unet_conv_in.alpha": torch.ones(3)}, "is not one number"),
     ],
 )
-def test_damaged_files_are_reported(change: Any, message: str, tiny_sd: Path, tmp_path: Path) -> None:
+def test_damaged_and_other_files_are_reported(change: Any, message: str, tiny_sd: Path, tmp_path: Path) -> None:
     family = load_tiny(tiny_sd)
     configs = configs_of(family)
     layers = lora_layers("sd1", configs, takes=lambda part, path: path in ("conv_in", "time_embedding.linear_1"))
-    save_file(change(tensors_in(FORMS["kohya, lora_te"], layers, configs)), tmp_path / "l.safetensors")
     with pytest.raises(DarkroomError, match=message):
-        put_adapter_on(family, tmp_path / "l.safetensors")
+        put(family, change(tensors_in(FORMS["kohya, lora_te"], layers, configs)), tmp_path)

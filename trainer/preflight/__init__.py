@@ -24,7 +24,7 @@ def check(
     resume_from: Path | None = None,
     approved_code: Collection[str] | None = None,
     datasets: Datasets | None = None,
-    has_start_copy: bool = False,
+    has_start_copy: bool | None = None,
 ) -> Report:
     """Return the report of `trainer.preflight.checks.check`: everything that can be found without loading a model."""
     from trainer.preflight import checks

@@ -43,14 +43,15 @@ def check(
     resume_from: Path | None = None,
     approved_code: Collection[str] | None = None,
     datasets: Datasets | None = None,
-    has_start_copy: bool = False,
+    has_start_copy: bool | None = None,
 ) -> Report:
     """Return everything that can be found without loading a model. Only headers, file lists and captions are read.
 
     `resume_from` is the backup, the run's folder or the workspace that the run is to be resumed from, if any.
     `approved_code` are hashes of the user's own code that may run; by default those approved on this machine.
     `datasets` are the datasets of this config if they are already scanned; otherwise they are scanned here. The report
-    contains them. `has_start_copy`: the run is being resumed and has its own copy of the adapter file it started from.
+    contains them. `has_start_copy` is whether a run that is being resumed has its own copy of the adapter file that it
+    started from; None for a new run.
     """
     problems = problems_of(config)
     problems += problems_of_devices(config)
@@ -58,8 +59,8 @@ def check(
     problems += problems_of_places(config)
     model = found_model(config)
     problems += problems_of_model(config, model)
-    has_copy = has_start_copy or (resume_from is not None and _has_start_copy(resume_from))
-    problems += problems_of_start(config, resumes_without_file=has_copy)
+    has_copy = has_start_copy if resume_from is None else _has_start_copy(resume_from)
+    problems += problems_of_start(config, has_copy=has_copy)
     problems += problems_of_prediction(config, model)
     approved = approved_hashes() if approved_code is None else approved_code
     # The rules of the settings have already reported an invalid function name.
@@ -85,9 +86,7 @@ def check(
     total_steps = plans.total_steps(config.training.epochs)
     problems += problems_of_validation(config, total_steps=total_steps)
     problems += problems_of_measuring(config, total_steps=total_steps)
-    problems += problems_of_estimates(
-        readable, training, validation, total_steps=total_steps, is_new=resume_from is None and not has_copy
-    )
+    problems += problems_of_estimates(readable, training, validation, total_steps=total_steps, is_new=has_copy is None)
     if concept_problems:
         return Report(tuple(problems), None)
     preview = _preview(config, model, training, validation, plans)

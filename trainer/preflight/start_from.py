@@ -13,15 +13,16 @@ from modules.adapters.registry import ADAPTERS
 from modules.adapters.settings import AdapterSettings
 from modules.adapters.spec import Shape, Trainable
 from modules.adapters.start_notes import OtherLayers, rank_note
-from modules.adapters.stored_header import Place, StoredHeader, stored_header
+from modules.adapters.stored_header import Place, StoredHeader, layers_in, stored_header
 from modules.config.schema import Config
-from modules.estimate.architecture import Architecture
+from modules.estimate.architecture import Architecture, architecture_of
 from modules.estimate.passes import Passes, Plans, count
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
 from modules.families.kinds.registry import serves_as
 from modules.families.registry import FAMILIES, files_of
 from modules.formats.adapter_names import DORA_SCALE, DOWN, LORA_FACTORS, UP
+from modules.formats.adapter_targets import AdapterTargets, fits
 from modules.formats.checkpoint_header import read_checkpoint_header
 from modules.formats.headers import UnreadableFileError
 from modules.memory.tape import PartPlan
@@ -35,7 +36,7 @@ _PATH = "adapter.start_from"
 class StartHeader:
     """The header of a run's start file, and what the run keeps of it.
 
-    `trained` are the layers that the run goes on training, `kept` those it keeps as they are.
+    `trained` are the layers that the run continues to train, `kept` those it keeps as they are.
     """
 
     where: str
@@ -45,26 +46,31 @@ class StartHeader:
     is_kept: bool
 
 
-def problems_of_start(config: Config, *, resumes_without_file: bool) -> Iterator[Problem]:
+def problems_of_start(config: Config, *, has_copy: bool | None) -> Iterator[Problem]:
     """Yield what is wrong with the file that the adapter starts from, or what it is.
 
-    `resumes_without_file`: the run is resumed and has its own copy, so nothing is read from the file.
+    `has_copy` is whether a run that is being resumed has its own copy of it; the file is then not read. None for a new
+    run.
     """
     name = config.adapter.start_from.strip()
-    if not name or config.training.trains != "adapter" or resumes_without_file:
+    if not name or config.training.trains != "adapter" or has_copy:
         return
-    found, label = identify(from_root(name)), ADAPTERS[config.adapter.name].label
+    path, spec = from_root(name), ADAPTERS[config.adapter.name]
+    found = identify(path)
     shown = cut(name, max_chars=200)
     if found.facts.get("defect") == "missing":
-        yield Problem(_PATH, f"{shown} does not exist.", advice="Choose a LoRA file, or leave it empty for a new one.")
+        advice = "Choose a LoRA file, or leave it empty for a new one."
+        if has_copy is not None:  # the setting cannot change
+            advice = "Put the file back: the run started from it and has no copy of its own."
+        yield Problem(_PATH, f"{shown} does not exist.", advice=advice)
     elif not serves_as(found, "start of an adapter"):
         message = f"{shown} is not a LoRA. {found.sentence}"
         yield Problem(_PATH, message, advice="Choose a LoRA file, or leave it empty for a new one.")
-    elif found.family and found.family != config.model.family:
+    elif found.family not in ("", config.model.family) and not _fits_base_model(config, path):
         message = f"{shown} is for another model family. {found.sentence}"
         yield Problem(_PATH, message, advice="Choose a LoRA of the base model's family.")
-    elif found.facts.get("adapter", label) != label:
-        yield _of_another_type(shown, label, found)
+    elif spec.trainable is not None and not _has_trainable(path, spec.trainable):
+        yield _of_another_type(shown, spec.label, found)
     else:
         yield Problem(_PATH, f"The adapter continues {Path(name).name}. {found.sentence}", "info")
 
@@ -102,14 +108,13 @@ def start_header(config: Config, architecture: Architecture, passes: Passes, pla
         return None
     path = from_root(name)
     found = identify(path)
-    if not serves_as(found, "start of an adapter") or found.family not in ("", config.model.family):
+    if not serves_as(found, "start of an adapter"):
         return None
     try:
         header = read_checkpoint_header(path)
     except (UnreadableFileError, OSError):
         return None
-    targets = files_of(config.model.family).models[0].lora.targets(architecture.configs)
-    stored = stored_header(header, targets)
+    stored = stored_header(header, _targets(config, architecture))
     trained = {part: trained_layers(passes, plans, part) for part in plans}
     return _divided(path.name, stored, trained, trainable, is_kept=config.adapter.other_layers == "keep")
 
@@ -139,15 +144,15 @@ def _settings_at(own: Mapping[Place, Any], settings: Any, part: str, path: str) 
 def _divided(
     where: str, stored: StoredHeader, trained: Mapping[str, Collection[str]], trainable: Trainable, *, is_kept: bool
 ) -> StartHeader:
-    going_on: dict[Place, Mapping[str, Shape]] = {}
+    continued: dict[Place, Mapping[str, Shape]] = {}
     rest: dict[Place, Mapping[str, Shape]] = {}
     for place, shapes in stored.layers.items():
         names = trainable(shapes) if place[1] in trained.get(place[0], ()) else frozenset()
         if names:
-            going_on[place] = {name: shape for name, shape in shapes.items() if name in names}
+            continued[place] = {name: shape for name, shape in shapes.items() if name in names}
         if others := {name: shape for name, shape in shapes.items() if name not in names}:
             rest[place] = others
-    return StartHeader(where, going_on, rest, stored.others, is_kept)
+    return StartHeader(where, continued, rest, stored.others, is_kept)
 
 
 def _other_layers(config: Config, start: StartHeader) -> OtherLayers:
@@ -160,6 +165,7 @@ def _other_layers(config: Config, start: StartHeader) -> OtherLayers:
     return OtherLayers(
         start.where,
         is_kept=start.is_kept,
+        trains_any=bool(start.trained),
         paths=paths,
         inactive=tuple(f"{part}.{path}" for (part, path), shapes in start.rest.items() if not can_act(shapes)),
         others=start.others,
@@ -171,8 +177,36 @@ def _fits_diffusers(shapes: Mapping[str, Shape]) -> bool:
     return {DOWN, UP} <= shapes.keys() <= LORA_FACTORS - {DORA_SCALE}
 
 
+def _targets(config: Config, architecture: Architecture) -> AdapterTargets:
+    """Return all layers of the base model that a file can change; all models of a family name them alike."""
+    return files_of(config.model.family).models[0].lora.targets(architecture.configs)
+
+
+def _fits_base_model(config: Config, path: Path) -> bool:
+    """Return whether most layers of a file are layers of the base model, of its shapes.
+
+    A file of a size that was never published is hard to tell from its names; the base model itself decides.
+    """
+    architecture = architecture_of(config.model.base_model, config.model.family)
+    if architecture is None:
+        return False
+    layers = layers_in(read_checkpoint_header(path))
+    try:
+        targets = _targets(config, architecture)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError):  # the check of the model reports it
+        return False
+    found = ((targets.find(layer, shapes), shapes) for layer, shapes in layers.items())
+    fitting = sum(target is not None and fits(shapes, target.weight) for target, shapes in found)
+    return fitting * 2 > len(layers)
+
+
+def _has_trainable(path: Path, trainable: Trainable) -> bool:
+    """Return whether any layer of a file is of a kind that the adapter continues to train."""
+    return any(trainable(shapes) for shapes in layers_in(read_checkpoint_header(path)).values())
+
+
 def _of_another_type(shown: str, label: str, found: FileKind) -> Problem:
-    kind = found.facts["adapter"]
+    kind = found.facts.get("adapter", "")
     spec = next((s for s in ADAPTERS.values() if s.label == kind and s.is_supported), None)
     advice = f"Choose a {label} file" + (f", or set the adapter type to {kind}." if spec is not None else ".")
     return Problem(_PATH, f"{shown} is not a {label}, the adapter type of this run. {found.sentence}", advice=advice)

@@ -79,7 +79,7 @@ def execute(request: RunRequest, *, log: EventLog, desk: CommandDesk, clocks: Cl
     """Carry out a request. Raises DarkroomError for errors the user can fix, StopRequested before the first step."""
     approved_code = request.allowed_code | approved_hashes()
     backup = find_backup(request.resume_from) if request.resume_from is not None else None
-    has_start_copy = backup is not None and start_copy_in(backup.run_dir).is_file()
+    has_start_copy = start_copy_in(backup.run_dir).is_file() if backup is not None else None
     datasets = _checked(request, approved_code, log, has_start_copy=has_start_copy)
     machine = machine_of(request.config.general, request.config.training.precision)
     saved = _check_resume(request.config, backup) if backup else None
@@ -137,7 +137,9 @@ def _load_secrets_first(log: EventLog) -> None:
         log.emit(WarningRaised(problem.message, problem.advice))
 
 
-def _checked(request: RunRequest, approved_code: frozenset[str], log: EventLog, *, has_start_copy: bool) -> Datasets:
+def _checked(
+    request: RunRequest, approved_code: frozenset[str], log: EventLog, *, has_start_copy: bool | None
+) -> Datasets:
     """Check the config once more, report its warnings and return its datasets, scanned unless the request has them.
 
     A resumed run with its own copy of the adapter file that it started from needs that file no more. Raises

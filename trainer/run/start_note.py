@@ -1,4 +1,4 @@
-"""What the log says about the adapter file that a run starts from."""
+"""The log message about the adapter file that a run starts from."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ def note_of_start(model: LoadedModel, form: FileForm) -> tuple[str, str]:
     paths: dict[str, tuple[str, ...]] = {}
     for layer in (*start.kept, *start.left_out):
         label = model.family.parts[layer.part].spec.label
-        paths[label] = (*paths.get(label, ()), layer.path)
+        paths[label] = (*paths.get(label, ()), layer.path.removeprefix("text_model."))  # as preflight names it
     others = OtherLayers(
         start.where,
         is_kept=not start.left_out,
+        trains_any=any(start.trained.values()),
         paths=paths,
         inactive=tuple(f"{layer.part}.{layer.path}" for layer in start.inactive),
         others=tuple(start.others),
