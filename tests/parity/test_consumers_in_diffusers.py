@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from diffusers import StableDiffusionPipeline, StableDiffusionXLPipeline
+from diffusers import AutoencoderKL, StableDiffusionPipeline, StableDiffusionXLPipeline
+from diffusers.loaders.textual_inversion import TextualInversionLoaderMixin, load_textual_inversion_state_dicts
 from diffusers.utils import logging as diffusers_logging
 from peft.tuners.lora import LoraLayer
+from safetensors.torch import load_file, save_file
 from transformers.utils import logging as transformers_logging
 
+from modules.families.kinds.programs import who_loads_file
+from modules.families.published import ALL_PROGRAMS
 from tests.builders import lora_keys as by
 from tests.builders.lora_keys import Keys
+from tests.builders.single_files import write_tiny
 from tests.unit.test_consumers import ROWS, loads
 
 MORE: dict[str, tuple[str, Any]] = {
@@ -87,3 +93,64 @@ def test_dora_scales_are_dropped() -> None:
     assert loaded_by_diffusers(model, keys()) == 354
     found = loads(model, keys(), programs=("diffusers",))["diffusers"]
     assert (found.loaded, found.note) == (0, "loads them without the DoRA scales")
+
+
+def a1111(**changed: object) -> dict[str, object]:
+    vectors = {"*": torch.zeros(2, 768)}
+    return {"string_to_token": {"*": 265}, "string_to_param": vectors, "name": "cat", "step": 5, **changed}
+
+
+EMBEDDINGS: dict[str, tuple[dict[str, object], bool]] = {
+    "A1111": (a1111(), True),
+    "A1111, other placeholder": (a1111(string_to_param={"<x>": torch.zeros(2, 768)}), False),
+    "kohya": ({"emb_params": torch.zeros(2, 768)}, True),
+    "a token": ({"<cat>": torch.zeros(768)}, True),
+    "two tensors": ({"emb_params": torch.zeros(2, 768), "more": torch.zeros(2, 768)}, False),
+    "SDXL": ({"clip_l": torch.zeros(2, 768), "clip_g": torch.zeros(2, 1280)}, False),
+}
+
+
+class NoTokens:
+    """A tokenizer without tokens, which is all that reading an embedding uses of one."""
+
+    def get_vocab(self) -> dict[str, int]:
+        return {}
+
+
+@pytest.mark.parametrize("name", EMBEDDINGS)
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
+def test_embeddings_are_loaded_as_diffusers_does(name: str, suffix: str, tmp_path: Path) -> None:
+    contents, expected = EMBEDDINGS[name]
+    path = tmp_path / f"embedding{suffix}"
+    if suffix == ".pt":
+        torch.save(contents, path)
+    elif all(isinstance(x, torch.Tensor) for x in contents.values()):
+        save_file(contents, path)
+    else:
+        return  # A1111's form is a pickle
+    _, loads = who_loads_file(path)
+    found = next(x for x in loads if x.program == "diffusers")
+    assert found.complete == expected
+    read = load_textual_inversion_state_dicts([str(path)])
+    if not expected:
+        with pytest.raises((ValueError, KeyError)):
+            TextualInversionLoaderMixin._retrieve_tokens_and_embeddings([None], read, NoTokens())
+        return
+    [token], _ = TextualInversionLoaderMixin._retrieve_tokens_and_embeddings([None], read, NoTokens())
+    assert found.note.startswith(f"the token is {token},")
+
+
+def test_a_vae_is_loaded_as_diffusers_does(tmp_path: Path) -> None:
+    ours = write_tiny(tmp_path / "model.safetensors", "sd1")["vae"]
+    ours.save_pretrained(tmp_path / "vae")
+    start = "first_stage_model."
+    tensors = {n.removeprefix(start): t for n, t in load_file(tmp_path / "model.safetensors").items() if start in n}
+    path = tmp_path / "vae.safetensors"
+    save_file(tensors, path)
+    kind, loads = who_loads_file(path)
+    assert kind.kind == "vae"
+    assert {x.program: x.complete for x in loads} == dict.fromkeys(ALL_PROGRAMS, True)
+    theirs = AutoencoderKL.from_single_file(str(path), config=str(tmp_path / "vae"), local_files_only=True)
+    assert all(torch.equal(t, theirs.state_dict()[n]) for n, t in ours.state_dict().items())
+    _, loads = who_loads_file(tmp_path / "vae" / "diffusion_pytorch_model.safetensors")
+    assert {x.program: x.complete for x in loads} == {**dict.fromkeys(ALL_PROGRAMS), "diffusers": True}

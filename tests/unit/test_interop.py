@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,15 +50,24 @@ def peft(model: str) -> Shapes:
         ({"lora_unet_mid_block_attentions_0_proj_in.oft_R.weight": (4, 1)}, False, False, False, False),
         ({"lycoris_mid_block_attentions_0_proj_in.lora_down.weight": (4, 1)}, False, True, False, True),
         ({"emb_params": (2, 768)}, True, True, True, True),
+        ({"emb_params": (2, 768), "more": (2, 768)}, False, True, False, False),
+        ({"emb_params": (2, 512)}, None, None, None, None),
         ({"clip_l": (2, 768), "clip_g": (2, 1280)}, False, True, True, True),
         ({"clip_g": (2, 1280)}, False, True, False, False),
     ],
 )
 def test_adapters_and_embeddings(
-    shapes: Shapes, diffusers: bool, comfy: bool, a1111: bool | None, forge: bool, tmp_path: Path
+    shapes: Shapes, diffusers: bool | None, comfy: bool | None, a1111: bool | None, forge: bool | None, tmp_path: Path
 ) -> None:
     path = write_header(tmp_path / "f.safetensors", shapes)
     assert loads(path) == {"diffusers": diffusers, "ComfyUI": comfy, "A1111": a1111, "Forge": forge}
+
+
+@pytest.mark.parametrize("shapes", [{"emb_params": (2, 768)}, {"encoder.down.0.block.0.norm1.weight": (128,)}])
+def test_nobody_loads_a_file_with_code(shapes: Shapes, tmp_path: Path) -> None:
+    path = write_header(tmp_path / "f.safetensors", shapes)
+    header = replace(read_checkpoint_header(path), container="pickle", code=("os.system",))
+    assert {x.complete for x in who_loads(header, identify(path))} == {False}
 
 
 def test_unsupported_layers_are_counted(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal
 
 from modules.families.parts.single_file.models import configs_of_file
@@ -163,7 +164,7 @@ def _by_layer(header: CheckpointHeader) -> Mapping[str, _Found]:
 
 
 def _layer(name: str, found: _Found, names: _Names) -> FileLayer:
-    tensors, sort = tuple(found.tensors), _sort(found)
+    tensors, sort = tuple(found.tensors), _sort(frozenset(found.factors), found.num_axes)
     if name not in names.places:
         return FileLayer(name, "unknown", "unknown", "", False, sort, tensors)
     naming, layer = names.places[name]
@@ -182,8 +183,9 @@ def _with_factors(naming: Naming, tensors: tuple[str, ...]) -> Naming:
     return "other factors in PEFT names"
 
 
-def _sort(found: _Found) -> Sort:
-    factors = found.factors - {ALPHA}
+@cache
+def _sort(factors: frozenset[str], num_axes: int) -> Sort:
+    factors -= {ALPHA}
     if "unknown" in factors or not factors:
         return "unknown"
     if factors & {"w_norm", "b_norm"}:
@@ -191,7 +193,7 @@ def _sort(found: _Found) -> Sort:
     if factors & {"diff", "diff_b", "set_weight"}:
         return "difference"
     if "oft_blocks" in factors:
-        return "BOFT" if found.num_axes == 4 else "OFT"
+        return "BOFT" if num_axes == 4 else "OFT"
     if factors & {"oft_diag", "oft_R.weight"}:
         return "diagonal OFT" if "oft_diag" in factors else "OFTv2"
     if factors & GLORA_FACTORS:
@@ -217,10 +219,10 @@ def _names(model: str, metadata: Mapping[str, str]) -> _Names:
     """Return the names of a model's layers, from the configs in the file's metadata where it has them."""
     record = published(model)
     for configs in (configs_of_file(model, {}, metadata), record.shipped_configs()):
-        with suppress(KeyError, TypeError, ValueError, AttributeError, IndexError):  # metadata may be invalid
+        with suppress(KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError):  # invalid metadata
             places = _all_names(record.lora.layers(configs))
-            written = next(iter(record.lora.written(configs)))
-            return _Names(places, places[written][0])
+            written = (places[name] for name in record.lora.written(configs) if name in places)
+            return _Names(places, next((naming for naming, layer in written if layer.original), "unknown"))
     return _Names()
 
 

@@ -67,6 +67,8 @@ class Consumer:
 
     `refuses(contents)` returns why it refuses a whole file, or "". With more than `tolerates` tensors that it cannot
     place it refuses the file, too. `embeddings` is what it does with bundled embeddings: loads them, and a note.
+    `any_size`: it loads adapters for models of other sizes than the published ones. `is_main` is false for a program
+    that is named only where it differs from the others.
     """
 
     program: str
@@ -75,6 +77,7 @@ class Consumer:
     refuses: Callable[[AdapterContents], str] = lambda contents: ""
     tolerates: int | None = None
     embeddings: tuple[bool, str] = (True, "")
+    any_size: bool = False
     is_main: bool = True
 
     def verdict(self, layer: FileLayer, *, is_mixed: bool = False) -> Rule:
@@ -201,6 +204,7 @@ _DIFFUSERS = Consumer(
         Rule(True, (*_PEFT, "PEFT, text without text_model", "before PEFT, UNet", "before PEFT, text")),
     ),
     refuses=_refused_by_diffusers,
+    any_size=True,
 )
 _OLD_DIFFUSERS = Consumer(
     "diffusers 0.31",
@@ -215,6 +219,7 @@ _OLD_DIFFUSERS = Consumer(
         Rule(None),
     ),
     refuses=_refused_by_old_diffusers,
+    any_size=True,
     is_main=False,
 )
 _SD_SCRIPTS = Consumer(

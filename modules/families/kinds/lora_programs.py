@@ -15,6 +15,8 @@ from modules.families.registry import published
 from modules.formats.checkpoint_header import CheckpointHeader
 
 _CONVERT = "convert it to the kohya form"
+_KOHYA_TENSORS = ("lora_unet_.lora_down.weight", "lora_unet_.lora_up.weight", "lora_unet_.alpha")
+_MOST_TENSORS = 50_000  # SDXL's adapters have about 3,000, of one that changes every layer
 _UNKNOWN_MODEL = "unknown for this model"
 _OTHER_SIZE = "made for a model of a different size than the published ones"
 
@@ -26,6 +28,8 @@ def lora_loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, 
     programs = published(kind.model).programs if kind.model else ALL_PROGRAMS
     if not programs:
         return ()
+    if len(header.shapes) > _MOST_TENSORS:
+        return tuple(Loads(program, None, "more tensors than an adapter has") for program in programs)
     contents = read_contents(header, kind.model)
     if not contents.model:
         return tuple(Loads(program, None, _UNKNOWN_MODEL) for program in programs)
@@ -34,24 +38,22 @@ def lora_loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, 
 
 
 def _loads(consumer: Consumer, contents: AdapterContents, *, is_published: bool) -> Loads:
-    """Return how a program loads a file; one that derives a model's size from its weights was not measured with
-    others than the published ones.
-    """
+    """Return how a program loads a file; most know the published sizes of models alone."""
     found = _counted(consumer, contents)
-    if not is_published and consumer.program not in ("diffusers",) and found.complete:
+    if found.complete and not is_published and not consumer.any_size:
         found = replace(found, complete=None, loaded=0, unknown=found.total, note=_OTHER_SIZE)
     return replace(found, version=consumer.version, is_main=consumer.is_main)
 
 
 def _counted(consumer: Consumer, contents: AdapterContents) -> Loads:
-    total = len(contents.layers)
-    verdicts = [(layer, consumer.verdict(layer, is_mixed=contents.is_mixed)) for layer in contents.layers]
+    total, is_mixed = len(contents.layers), contents.is_mixed
+    verdicts = [(layer, consumer.verdict(layer, is_mixed=is_mixed)) for layer in contents.layers]
     lost = [(layer, rule.why) for layer, rule in verdicts if rule.loads is False]
     unknown = sum(rule.loads is None for _, rule in verdicts)
     loaded = total - len(lost) - unknown
-    advice = _advice(consumer, contents.layers, loaded)
     if refused := consumer.refuses(contents) or _too_many(consumer, contents, [layer for layer, _ in lost]):
-        return loads_layers(consumer.program, 0, total, _joined(refused, advice))
+        return loads_layers(consumer.program, 0, total, _joined(refused, _advice(consumer, contents, 0)))
+    advice = _advice(consumer, contents, loaded)
     reasons = [_reason(why, count, total) for why, count in Counter(why for _, why in lost).items()]
     if unknown:
         reasons.append(_reason("was not measured", unknown, total))
@@ -63,12 +65,17 @@ def _reason(why: str, count: int, total: int) -> str:
     return why if count == total else f"{why} ({count:,} {'layer' if count == 1 else 'layers'})"
 
 
-def _advice(consumer: Consumer, layers: tuple[FileLayer, ...], loaded: int) -> str:
+def _advice(consumer: Consumer, contents: AdapterContents, loaded: int) -> str:
     """Return the advice to convert a plain LoRA if the program then loads more of it."""
-    if any(layer.sort != "LoRA" or not layer.path for layer in layers):
+    if contents.embeddings or any(layer.sort != "LoRA" or not layer.path for layer in contents.layers):
         return ""
-    converted = (consumer.verdict(replace(layer, naming=layer.kohya_naming)) for layer in layers)
-    return _CONVERT if sum(rule.loads is True for rule in converted) > loaded else ""
+    layers = tuple(replace(x, naming=x.kohya_naming, tensors=_KOHYA_TENSORS) for x in contents.layers)
+    then = 0 if consumer.refuses(replace(contents, layers=layers)) else _num_loaded(consumer, layers)
+    return _CONVERT if then > loaded else ""
+
+
+def _num_loaded(consumer: Consumer, layers: tuple[FileLayer, ...]) -> int:
+    return sum(consumer.verdict(layer).loads is True for layer in layers)
 
 
 def _too_many(consumer: Consumer, contents: AdapterContents, lost: list[FileLayer]) -> str:
