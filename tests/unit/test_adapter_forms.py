@@ -123,6 +123,18 @@ def test_old_attention_processors(prefix: str, tmp_path: Path) -> None:
     assert not content.extra_tensors
 
 
+def test_the_pickled_files_of_old_diffusers(tmp_path: Path) -> None:
+    configs = tiny_configs("sd1")
+    layers = lora_layers("sd1", configs, takes=lambda part, path: ".attn" in path)
+    torch.save(processor_tensors(layers, prefix=""), tmp_path / "pytorch_lora_weights.bin")
+    found = identify(tmp_path / "pytorch_lora_weights.bin")
+    assert (found.kind, found.facts["form"]) == ("lora", "diffusers")
+    content = read(tmp_path / "pytorch_lora_weights.bin", "sd1", configs)
+    by_path = {layer.path: layer for layer in content.layers}
+    assert by_path.keys() == {layer.path for layer in layers}
+    assert all(equal_layers(by_path[layer.path], layer) for layer in layers)
+
+
 def test_processors_of_text_encoders(tmp_path: Path) -> None:
     place = "text_encoder.text_model.encoder.layers.0.self_attn"
     tensors = {f"{place}.to_out_lora.down.weight": torch.ones(2, 8), f"{place}.to_out_lora.up.weight": torch.ones(8, 2)}
