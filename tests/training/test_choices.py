@@ -147,6 +147,7 @@ EXACT = {
     ("model.zero_terminal_snr", "off"),  # as above
     *(("embeddings.dtype", dtype) for dtype in ("bfloat16", "float16")),  # there are no embeddings, which are refused
     ("output.model_format", "diffusers"),  # says nothing of a LoRA; see test_fine_tune
+    ("adapter.other_layers", "leave_out"),  # nothing to leave out; see test_keep_other_layers
     ("validation.result", "best"),  # here the last is the best; see test_validation
     (
         "training.low_precision_updates",

@@ -20,6 +20,7 @@ from modules.families.parts.single_file.unet_layout import unet_layers
 from modules.system.paths import PROGRAM_ROOT
 
 Shapes = dict[str, tuple[int, ...]]
+CROSS = "down_blocks.0.attentions.0.transformer_blocks.0.attn2.to_k"
 
 
 def write_header(path: Path, shapes: Shapes, *, dtype: str = "F16", metadata: dict[str, str] | None = None) -> Path:
@@ -143,10 +144,10 @@ def test_kohya_loras(model: str, sgm: bool, names: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shapes", "adapter", "form", "model"),
     [
-        ({"unet.down_blocks.0.attn2.to_k.lora_A.weight": (4, 1024)}, "LoRA", "diffusers", "sd2"),
+        ({f"unet.{CROSS}.lora_A.weight": (4, 1024)}, "LoRA", "diffusers", "sd2"),
         ({"lora_te2_text_model_encoder_layers_0_mlp_fc1.lora_down.weight": (4, 8)}, "LoRA", "kohya", "sdxl"),
         ({"lora_unet_x.hada_w1_a": (8, 4), "lora_unet_x.hada_w1_b": (4, 8)}, "LoHa", "kohya", ""),
-        ({"lora_unet_input_blocks_1_1_x.lokr_w1": (4, 4)}, "LoKr", "kohya", "sdxl"),
+        ({"lora_unet_input_blocks_4_1_proj_in.lokr_w1": (4, 4)}, "LoKr", "kohya", "sdxl"),
         ({"lora_unet_x.oft_blocks": (4, 4, 4)}, "OFT", "kohya", ""),
         ({"lycoris_unet_x.lora_down.weight": (4, 4), "lycoris_x.dora_scale": (4, 1)}, "DoRA (LoRA)", "lycoris", ""),
     ],

@@ -10,8 +10,10 @@ from typing import Protocol
 
 import torch
 
+from modules.adapters.kept_files import written
 from modules.adapters.protocol import Adapter, AdapterKind, kind_of
 from modules.adapters.registry import ADAPTERS
+from modules.adapters.start import Start
 from modules.config.schema import Config
 from modules.data.dataset import Dataset
 from modules.families.parts.single_file.models import CONFIGS_KEY
@@ -50,7 +52,7 @@ class Exporter(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class AdapterExporter:
-    """Exports the run's adapters with metadata.
+    """Exports the run's adapters with metadata, and what the run keeps of the file it started from (`start`).
 
     `thumbnail()` returns an image as a data URL, or an empty string; `started` is when the run started, and
     `total_steps` its length (0: unknown).
@@ -64,6 +66,7 @@ class AdapterExporter:
     suffix: str = ".safetensors"
     started: datetime | None = None
     total_steps: int = 0
+    start: Start | None = None
 
     def save(
         self,
@@ -77,11 +80,12 @@ class AdapterExporter:
     ) -> None:
         """Write the adapters whose weights are `values` (by full parameter name) in the config's format and dtype.
 
+        Kept layers are written bit for bit as they are in the start file, in the config's dtype where that is another.
         Atomic: on any error an existing file stays. Raises DarkroomError if a weight is not finite.
         """
         output = self.config.output
         layers = [layer for adapter in self.adapters for layer in adapter.stored_layers(values)]
-        tensors, form_metadata = self._kind.write(layers, output.format, self.naming)
+        tensors, form_metadata = written(self._kind, layers, self.start, output.format, self.naming)
         dtype = dtype_of(output.dtype)
         facts = self._facts(path.stem, now=now, step=step, epoch=epoch)
         metadata = lora_metadata(facts, payload_sha256=payload_sha256(tensors, dtype=dtype))

@@ -24,8 +24,15 @@ def check(
     resume_from: Path | None = None,
     approved_code: Collection[str] | None = None,
     datasets: Datasets | None = None,
+    has_start_copy: bool | None = None,
 ) -> Report:
     """Return the report of `trainer.preflight.checks.check`: everything that can be found without loading a model."""
     from trainer.preflight import checks
 
-    return checks.check(config, resume_from=resume_from, approved_code=approved_code, datasets=datasets)
+    return checks.check(
+        config,
+        resume_from=resume_from,
+        approved_code=approved_code,
+        datasets=datasets,
+        has_start_copy=has_start_copy,
+    )

@@ -142,4 +142,5 @@ def _exporter(setup: RunSetup, model: LoadedModel, dataset: Dataset, total_steps
         thumbnail,
         started=started_at(setup.run_dir),
         total_steps=total_steps,
+        start=model.start,
     )

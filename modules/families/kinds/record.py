@@ -65,7 +65,8 @@ class FileKindSpec:
 
     `detect(header)` returns the kind if a file is of it, else None; a kind of folder has no `detect`. `uses` is what a
     run can use it as; `forms` is what it can be converted into, by `opener` and `writer` ("module:function", which
-    import torch). `loads(header, kind)` returns which programs load it; `header` is None for a folder.
+    import torch); `notes` names the function that returns what a conversion changes or cannot keep.
+    `loads(header, kind)` returns which programs load it; `header` is None for a folder.
     """
 
     name: str
@@ -76,4 +77,5 @@ class FileKindSpec:
     forms: tuple[Form, ...] = ()
     opener: str = ""
     writer: str = ""
+    notes: str = ""
     loads: Callable[[CheckpointHeader | None, FileKind], tuple[Loads, ...]] = nobody_known

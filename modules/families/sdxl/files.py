@@ -19,7 +19,9 @@ from modules.families.published import FamilyFiles, FolderFacts, PublishedModel
 from modules.families.sdxl.sidecar import base_sidecar, refiner_sidecar
 
 _CONFIGS = Path(__file__).parent / "configs"
-_LORA = unet_clip_lora({"text_encoder": "lora_te1", "text_encoder_2": "lora_te2"}, writes_sgm=True)
+_LORA = unet_clip_lora(
+    {"text_encoder": "lora_te1", "text_encoder_2": "lora_te2"}, writes_sgm=True, projections=("text_encoder_2",)
+)
 
 
 def _note(program: str, kind: FileKind) -> str:
@@ -107,13 +109,6 @@ FILES = FamilyFiles(
     },
     folder_model=_folder_model,
     checkpoint=lambda header: checkpoint_of(header, _MODELS),
-    lora_markers=tuple(
-        (begins, _BASE.name)
-        for begins in (
-            *("lora_te2_", "lora_te1_", "text_encoder_2."),
-            *("lora_unet_input_blocks", "lora_unet_middle_block", "lora_unet_output_blocks", "lora_unet_label_emb"),
-        )
-    ),
     lora_words=(("sdxl", _BASE.name), ("xl", _BASE.name)),
     variants=VARIANTS,
     repository_model=lambda name: _BASE.name,
