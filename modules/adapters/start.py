@@ -40,9 +40,9 @@ class AdapterContent:
 class Start:
     """The content of an adapter file, divided for a run.
 
-    `trained` are the layers that the run continues to train, by part. `kept` are the layers that it does not train, which
-    stay as they are, and `others` tensors of no layer; both are empty for a run that leaves them out. `targets` are the
-    layers of each part that get an adapter.
+    `trained` are the layers that the run continues to train, by part. `kept` are the layers that it does not train,
+    which stay as they are, and `others` tensors of no layer; both are empty for a run that leaves them out. `targets`
+    are the layers of each part that get an adapter.
     """
 
     where: str
