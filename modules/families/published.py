@@ -18,7 +18,26 @@ Configs = Mapping[str, Mapping[str, Any]]
 LoraPlaces = Mapping[str, tuple[str, str]]
 """kohya names of layers, mapped to the part and the dotted path of each layer."""
 
-ALL_PROGRAMS = ("diffusers", "ComfyUI", "A1111", "Forge")
+ALL_PROGRAMS = ("ComfyUI", "A1111", "Forge", "diffusers")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedLayer:
+    """A layer that an adapter of any program can change.
+
+    `path` is its dotted path in diffusers, `original` that in the original layout (empty where it has no other), and
+    `prefix` what kohya's names of its part begin with.
+    """
+
+    part: str
+    path: str
+    prefix: str
+    original: str = ""
+    is_norm: bool = False
+
+
+def _no_layers(configs: Configs) -> tuple[NamedLayer, ...]:
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +45,13 @@ class LoraNames:
     """The names of a model's layers in adapter files, from the configs of its parts.
 
     `written` are the kohya names in our files; `known` those that other programs support; `targets` all layers, by
-    every name that can be read.
+    every name that can be read; `layers` all layers with what their names are made of.
     """
 
     written: Callable[[Configs], LoraPlaces]
     known: Callable[[Configs], LoraPlaces]
     targets: Callable[[Configs], AdapterTargets]
+    layers: Callable[[Configs], tuple[NamedLayer, ...]] = _no_layers
 
 
 def _no_note(program: str, kind: FileKind) -> str:

@@ -184,6 +184,16 @@ def test_an_unpublished_size_is_said(tmp_path: Path) -> None:
     assert (found.model, "size" in found.facts) == ("sdxl", False)
 
 
+def test_names_of_nobodys_size_need_all_layers_or_the_metadata(tmp_path: Path) -> None:
+    name = "lora_unet_up_blocks_{}_attentions_0_transformer_blocks_0_attn1_to_q.lora_down.weight"
+    shapes = {name.format(0): (2, 7), name.format(1): (2, 7), name.format(2): (2, 7)}  # SD 1.x lacks 0, SDXL 2
+    found = identify(write_header(tmp_path / "l.safetensors", shapes))
+    assert (found.model, found.family) == ("", "")
+    assert "for an unknown model" in found.sentence
+    metadata = {"ss_base_model_version": "sd_1.5"}
+    assert identify(write_header(tmp_path / "l.safetensors", shapes, metadata=metadata)).model == "sd1"
+
+
 @pytest.mark.parametrize("kind", ["loha", "lokr"])
 @pytest.mark.parametrize("form", ["kohya, SGM names", "LyCORIS", "OneTrainer's raw"])
 def test_lycoris_layers_are_read(kind: str, form: str, tmp_path: Path) -> None:

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from modules.families.kinds.identify import identify
 from modules.families.kinds.programs import who_loads
+from modules.families.kinds.record import Loads
 from modules.families.parts.single_file.models import shipped_configs
 from modules.families.parts.single_file.unet_layout import unet_layers
 from modules.formats.checkpoint_header import read_checkpoint_header
 from tests.unit.test_kinds import Shapes, kohya, model_shapes, write_header
 
 
+def found(path: Path) -> dict[str, Loads]:
+    return {x.program: x for x in who_loads(read_checkpoint_header(path), identify(path)) if x.is_main}
+
+
 def loads(path: Path) -> dict[str, bool | None]:
-    return {x.program: x.complete for x in who_loads(read_checkpoint_header(path), identify(path))}
+    return {program: x.complete for program, x in found(path).items()}
 
 
 def notes(path: Path) -> dict[str, str]:
-    return {x.program: x.note for x in who_loads(read_checkpoint_header(path), identify(path))}
+    return {program: x.note for program, x in found(path).items()}
 
 
 def peft(model: str) -> Shapes:
@@ -34,31 +40,42 @@ def peft(model: str) -> Shapes:
     [
         (kohya("sd1"), True, True, True, True),
         (kohya("sdxl", sgm=True), True, True, True, True),
-        (kohya("sdxl"), False, True, True, True),
-        (peft("sdxl"), True, False, None, False),
-        (peft("sd1"), True, False, None, False),
-        (peft("sd1") | {"unet.conv_in.alpha": ()}, False, False, None, False),
+        (kohya("sdxl"), False, True, False, True),
+        (peft("sdxl"), True, False, False, False),
+        (peft("sd1"), True, False, False, False),
+        (peft("sd1") | {"unet.conv_in.alpha": ()}, False, False, False, False),
         (kohya("sd1") | {"lora_unet_mid_block_attentions_0_proj_in.dora_scale": (4, 1)}, False, True, True, True),
         ({"lora_unet_mid_block_attentions_0_proj_in.hada_w1_a": (4, 1)}, False, True, True, True),
         ({"lora_unet_mid_block_attentions_0_proj_in.oft_blocks": (4, 1, 1)}, False, True, True, False),
         ({"lora_unet_mid_block_attentions_0_proj_in.oft_R.weight": (4, 1)}, False, False, False, False),
         ({"lycoris_mid_block_attentions_0_proj_in.lora_down.weight": (4, 1)}, False, True, False, True),
         ({"emb_params": (2, 768)}, True, True, True, True),
+        ({"emb_params": (2, 768), "more": (2, 768)}, False, True, False, False),
+        ({"emb_params": (2, 512)}, None, None, None, None),
         ({"clip_l": (2, 768), "clip_g": (2, 1280)}, False, True, True, True),
         ({"clip_g": (2, 1280)}, False, True, False, False),
     ],
 )
 def test_adapters_and_embeddings(
-    shapes: Shapes, diffusers: bool, comfy: bool, a1111: bool | None, forge: bool, tmp_path: Path
+    shapes: Shapes, diffusers: bool | None, comfy: bool | None, a1111: bool | None, forge: bool | None, tmp_path: Path
 ) -> None:
     path = write_header(tmp_path / "f.safetensors", shapes)
     assert loads(path) == {"diffusers": diffusers, "ComfyUI": comfy, "A1111": a1111, "Forge": forge}
 
 
+@pytest.mark.parametrize("shapes", [{"emb_params": (2, 768)}, {"encoder.down.0.block.0.norm1.weight": (128,)}])
+def test_nobody_loads_a_file_with_code(shapes: Shapes, tmp_path: Path) -> None:
+    path = write_header(tmp_path / "f.safetensors", shapes)
+    header = replace(read_checkpoint_header(path), container="pickle", code=("os.system",))
+    assert {x.complete for x in who_loads(header, identify(path))} == {False}
+
+
 def test_unsupported_layers_are_counted(tmp_path: Path) -> None:
     for model, count, total in (("sdxl", 560, 794), ("sd1", 128, 282)):
         path = write_header(tmp_path / "f.safetensors", peft(model))
-        assert notes(path)["ComfyUI"].startswith(f"ignores {count} of {total} layers")
+        comfy = found(path)["ComfyUI"]
+        assert comfy.answer == f"{total - count} of {total} layers"
+        assert comfy.note == f"does not map the attention of this form ({count} layers); convert it to the kohya form"
 
 
 def test_mixed_names_and_strange_layers(tmp_path: Path) -> None:
@@ -67,7 +84,8 @@ def test_mixed_names_and_strange_layers(tmp_path: Path) -> None:
     assert loads(path) == {"diffusers": False, "ComfyUI": True, "A1111": True, "Forge": True}
     path = write_header(tmp_path / "f.safetensors", kohya("sd1") | {"lora_unet_strange.lora_down.weight": (4, 4)})
     assert set(loads(path).values()) == {False}
-    assert notes(path)["Forge"].startswith("1 of 283")
+    assert found(path)["Forge"].answer == "282 of 283 layers"
+    assert notes(path)["Forge"] == "ignores names that the model does not have (1 layer)"
 
 
 @pytest.mark.parametrize("model", ["sd1", "sd2", "sdxl", "sdxl_refiner"])

@@ -108,8 +108,9 @@ class SavingCallback:
 
     def _report(self, path: Path, step: int, *, is_final: bool) -> None:
         _, loads = who_loads_file(path)
-        programs = tuple(x.program for x in loads if x.complete)
-        self._emit(ModelSaved(step, str(path), self._format_name, is_final, programs))
+        answers = {x.program: x.answer for x in loads if x.is_main}
+        complete = tuple(program for program, answer in answers.items() if answer == "yes")
+        self._emit(ModelSaved(step, str(path), self._format_name, is_final, complete, answers))
 
 
 def copy_model(source: Path, destination: Path) -> None:

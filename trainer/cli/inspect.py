@@ -18,7 +18,6 @@ from modules.system.paths import from_caller
 from trainer.cli import Verb
 
 _MAX_CHARS = 100
-_ANSWERS = {True: "yes", False: "no", None: "?"}
 
 
 def _inspect(options: argparse.Namespace) -> int:
@@ -44,13 +43,22 @@ def _metadata(path: Path, kind: FileKind) -> Mapping[str, str]:
 def _lines(path: Path, kind: FileKind, loads: Sequence[Loads], metadata: Mapping[str, str]) -> list[str]:
     lines = [str(path), kind.sentence]
     lines += [f"  {name.replace('_', ' ')}: {value}" for name, value in kind.facts.items()]
-    if loads:
-        lines += ["", "Loaded completely by"]
-        lines += [f"  {x.program:10} {_ANSWERS[x.complete]:4} {x.note}".rstrip() for x in loads]
+    lines += _program_lines(loads)
     if metadata:
         lines += ["", "Metadata"]
         lines += [f"  {name}: {_short(value)}" for name, value in sorted(metadata.items())]
     return lines
+
+
+def _program_lines(loads: Sequence[Loads]) -> list[str]:
+    """Return which programs load the file completely; of the others those that do not, unless a main one is alike."""
+    main = {x.answer for x in loads if x.is_main}
+    shown = [x for x in loads if x.is_main or (x.complete is False and x.answer not in main)]
+    if not shown:
+        return []
+    widths = [max(map(len, column)) for column in zip(*((x.program, x.answer) for x in shown), strict=True)]
+    rows = (f"  {x.program:{widths[0]}}  {x.answer:{widths[1]}}  {x.note}".rstrip() for x in shown)
+    return ["", "Loaded completely by", *rows]
 
 
 def _print(line: str) -> None:

@@ -25,8 +25,9 @@ class Output(Section):
         Literal["kohya", "diffusers"],
         Setting(
             "Format",
-            "The kohya format loads in ComfyUI, A1111, Forge and diffusers. The diffusers format is for programs "
-            "built on diffusers and PEFT.",
+            "A LoRA in kohya format loads completely in ComfyUI, A1111, Forge and diffusers. A LoRA in diffusers "
+            "format loads completely in diffusers alone: ComfyUI ignores the attention of the UNet, A1111 and Forge "
+            "load nothing.",
             group="Result",
             choice_labels={"kohya": "kohya (loads everywhere)", "diffusers": "diffusers / PEFT"},
             applies_when=When("training.trains", ("adapter",)),

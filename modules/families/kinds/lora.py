@@ -93,7 +93,7 @@ def _layers(tensors: Mapping[str, Shape]) -> dict[str, dict[str, Shape]]:
 
 
 def _is_model(header: CheckpointHeader, layers: Mapping[str, object]) -> bool:
-    """Whether it is a whole model with leftover adapter tensors: it has weights of its own that are no adapter's."""
+    """Whether it is a whole model with leftover adapter tensors: it also has weights that are not an adapter's."""
     if not header.has(*_MODEL_TENSORS):
         return False
     return any(n.startswith(_MODEL_TENSORS) and not layer_and_factor(n)[0] for n in header.shapes)

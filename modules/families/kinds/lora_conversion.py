@@ -54,7 +54,7 @@ def write_lora(
     created: datetime,
     on_written: OnWritten | None = None,
 ) -> list[Path]:
-    """Write an adapter file. `notes` says what the form cannot hold. Its metadata is kept where it stays true.
+    """Write an adapter file. `notes` returns what the form cannot hold. Its metadata is kept where it stays true.
 
     Raises DarkroomError where the form can hold no layer of it.
     """

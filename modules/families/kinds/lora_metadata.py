@@ -1,4 +1,4 @@
-"""The metadata of a converted adapter file: what the old file says, where it stays true, and kohya's minimum set."""
+"""The metadata of a converted adapter file: those of the old file that stay true, and kohya's minimum set."""
 
 from __future__ import annotations
 

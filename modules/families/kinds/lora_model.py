@@ -20,6 +20,7 @@ from modules.formats.adapter_targets import AdapterTargets, Shapes, fits
 
 _MODEL_KEYS = ("ss_v2", "ss_base_model_version", "modelspec.architecture")
 _MOST_LAYERS = 20_000  # no model has as many; the first ones decide
+_STRANGE = 0.05  # the share of layers that may be unknown where no shape confirms the names
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class _Match:
 
     @property
     def score(self) -> tuple[int, ...]:
-        """The order of the matches without the metadata: by shapes; where they are nobody's, by names."""
+        """The order of the matches without the metadata: by shapes; by names where the shapes are of no model."""
         wrong = self.named - self.fitting
         return (1, self.fitting - wrong, self.axes) if self.fitting > wrong else (0, self.named, 0)
 
@@ -62,16 +63,22 @@ def model_of_lora(layers: Mapping[str, Shapes], metadata: Mapping[str, str]) -> 
     matches = [m for record in published_models() if (m := _match(record, some, metadata)).named * 2 > len(some)]
     if not matches:
         return LoraModel((), tuple(layers))
+    is_published_size = max(m.score for m in matches)[0] == 1
+    if not is_published_size:  # the names alone: nearly all of them, or what the metadata say
+        few = len(some) * _STRANGE
+        matches = _named(matches, metadata) or [m for m in matches if len(m.unplaced) <= few]
+        if not matches:
+            return LoraModel((), tuple(layers), is_published_size=False)
     best = max(m.score for m in matches)
     open_choice = [m for m in matches if m.score == best]
-    chosen = _by_metadata(open_choice, metadata)
+    chosen = _named(open_choice, metadata) or open_choice
     most = max(m.written for m in chosen)
     chosen = [m for m in chosen if m.written == most]
     first = chosen[0]
     return LoraModel(
         tuple(m.record.name for m in chosen),
         first.unplaced,
-        is_published_size=best[0] == 1,
+        is_published_size=is_published_size,
         has_denoiser=first.has_denoiser,
     )
 
@@ -95,14 +102,14 @@ def _match(record: PublishedModel, layers: Mapping[str, Shapes], metadata: Mappi
     return _Match(record, named, fitting, axes, written, has_denoiser, tuple(unplaced))
 
 
-def _by_metadata(matches: Sequence[_Match], metadata: Mapping[str, str]) -> list[_Match]:
-    """Return those of the matches that the metadata name; all where they name none of them."""
+def _named(matches: Sequence[_Match], metadata: Mapping[str, str]) -> list[_Match]:
+    """Return those of the matches that the metadata name."""
     exact = [m for m in matches if _is_named(m.record, metadata)]
     if exact:
         return exact
     words = " ".join(f"{name}={metadata.get(name, '')}" for name in _MODEL_KEYS).lower()
     names = [name for family in dict.fromkeys(m.record.family for m in matches) for name in _worded(family, words)]
-    return next(([m for m in matches if m.record.name == name] for name in names if _has(matches, name)), list(matches))
+    return next(([m for m in matches if m.record.name == name] for name in names if _has(matches, name)), [])
 
 
 def _has(matches: Sequence[_Match], name: str) -> bool:

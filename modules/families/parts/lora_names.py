@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from modules.families.parts.lora_shapes import text_shapes, unet_shapes
 from modules.families.parts.single_file.clip_layout import PREFIX as TEXT_PREFIX
 from modules.families.parts.single_file.unet_layout import unet_layers
-from modules.families.published import Configs, LoraNames
+from modules.families.published import Configs, LoraNames, NamedLayer
 from modules.families.registry import published
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
 
@@ -46,6 +46,7 @@ def unet_clip_lora(
         targets=lambda configs: AdapterTargets.of(
             (*_unet_targets(configs), *_text_targets(configs, text_prefixes, projections))
         ),
+        layers=lambda configs: _named_layers(configs, text_prefixes, projections),
     )
 
 
@@ -63,6 +64,20 @@ def _text_targets(configs: Configs, parts: Collection[str], projections: Collect
 
 def _flat(path: str) -> str:
     return path.replace(".", "_")
+
+
+def _named_layers(
+    configs: Configs, text_prefixes: Mapping[str, str], projections: Collection[str]
+) -> tuple[NamedLayer, ...]:
+    unet = (
+        NamedLayer("unet", layer.path, UNET_PREFIX, layer.original, layer.sort == "norm")
+        for layer in unet_layers(configs["unet"])
+    )
+    text = (
+        NamedLayer(target.part, target.path, text_prefixes[target.part], is_norm=len(target.weight) == 1)
+        for target in _text_targets(configs, text_prefixes, projections)
+    )
+    return (*unet, *text)
 
 
 def kohya_naming(model: str, configs: Configs) -> Callable[[str, str], str]:

@@ -37,14 +37,6 @@ def open_clip_slots(config: Mapping[str, Any], *, projection: bool) -> tuple[Slo
     return tuple(_open_clip(config, projection=projection))
 
 
-def text_layers(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the paths of the linear layers inside a text encoder's blocks, which LoRA files can contain."""
-    names = [name for name in (*_LAYER, *_REST) if not name.startswith("layer_norm")]
-    return tuple(
-        f"{PREFIX}encoder.layers.{i}.{name}" for i in range(int(config["num_hidden_layers"])) for name in names
-    )
-
-
 def _keys(config: Mapping[str, Any], *, projection: bool) -> Iterator[str]:
     for name in ("token", "position"):
         yield f"{PREFIX}embeddings.{name}_embedding.weight"
