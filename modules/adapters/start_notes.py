@@ -60,8 +60,8 @@ def rank_note(where: str, ranks: Iterable[int], rank: int, *, num_new: int) -> s
     if not found or found == [rank]:
         return ""
     span = f"{found[0]}" if len(found) == 1 else f"{found[0]} to {found[-1]}"
-    rest = f"the {count(num_new, 'layer')} that it does not have" if num_new else "no layer, for it has them all"
-    return f"The layers of {where} have rank {span}, which they keep. The rank set here, {rank}, is that of {rest}."
+    use = f"is that of the {count(num_new, 'layer')} that the file does not have" if num_new else "is not used"
+    return f"The layers of {where} have rank {span}, which they keep. The rank set here, {rank}, {use}."
 
 
 def _examples(names: Iterable[str]) -> str:

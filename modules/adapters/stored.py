@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from modules.adapters.factors import lacking_factor
@@ -31,7 +33,8 @@ def adapter_of_file(path: Path) -> AdapterSpec:
 def read_adapter(path: Path, naming: LoraNaming, modules: Mapping[str, nn.Module]) -> AdapterContent:
     """Return the content of a file, its layers by the paths they have in `modules`, the model's parts by name.
 
-    Raises DarkroomError where the file is not an adapter, is damaged, or has most of its layers of another model.
+    Raises DarkroomError where the file is not an adapter, is damaged or not finite, or is of another model: most of its
+    layers are not in this one.
     """
     found = identify(path)
     if not serves_as(found, "start of an adapter"):
@@ -50,8 +53,25 @@ def read_adapter(path: Path, naming: LoraNaming, modules: Mapping[str, nn.Module
             raise DarkroomError(
                 f"{path.name} is incomplete: {layer.part}.{layer.path} has no {lacking}.", advice="Download it again."
             )
+        if not math.isfinite(layer.alpha or 0.0) or not all(map(_is_finite, layer.factors.values())):
+            raise _not_finite(path, f"{layer.part}.{layer.path}")
+    for name, tensor in content.extra_tensors.items():
+        if not _is_finite(tensor):
+            raise _not_finite(path, name)
     layers = tuple(_placed(layer, modules, path) for layer in content.layers)
     return AdapterContent(path.name, layers, content.extra_tensors)
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    wide = tensor.float() if tensor.is_floating_point() and tensor.dtype.itemsize == 1 else tensor
+    return bool(wide.isfinite().all())
+
+
+def _not_finite(path: Path, where: str) -> DarkroomError:
+    return DarkroomError(
+        f"{path.name} has NaN or infinite values at {where}.",
+        advice="Choose another file, such as an earlier save of the same training.",
+    )
 
 
 def _placed(layer: AdapterLayer, modules: Mapping[str, nn.Module], file: Path) -> AdapterLayer:

@@ -297,10 +297,7 @@ def test_preflight_says_the_same_from_the_header(config: Config, any_model: Path
     start = starting(config, file, **UNET_ONLY)
     told = infos(start)
     assert f"The adapter continues {file.name}. A LoRA" in told["adapter.start_from"]
-    assert (
-        "whole.safetensors have rank 3, which they keep. The rank set here, 4, is that of no layer"
-        in told["adapter.rank"]
-    )
+    assert "whole.safetensors have rank 3, which they keep. The rank set here, 4, is not used" in told["adapter.rank"]
     [note] = notes(run(start))
     assert told["adapter.other_layers"] == note
     same = whole_lora(any_model, tmp_path / "same.safetensors", takes=lambda place: "attentions" in place[1])
@@ -354,6 +351,17 @@ def test_an_incomplete_file_is_named(config: Config, any_model: Path, tmp_path: 
     message, advice = failure(starting(config, file))
     assert "is incomplete" in message
     assert advice == "Download it again."
+
+
+@pytest.mark.parametrize("end", ["lora_down.weight", "alpha"])
+def test_a_file_with_nan_is_named(config: Config, any_model: Path, tmp_path: Path, end: str) -> None:
+    file = whole_lora(any_model, tmp_path / "whole.safetensors")
+    tensors = load_file(file)
+    name = next(name for name in tensors if name.endswith(end))
+    save_file({**tensors, name: torch.full_like(tensors[name], float("nan"))}, file)
+    message, advice = failure(starting(config, file))
+    assert message.startswith("whole.safetensors has NaN or infinite values")
+    assert advice.startswith("Choose another file")
 
 
 def test_a_resumed_run_without_a_copy_asks_for_the_file(config: Config, any_model: Path, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from modules.formats.headers import UnreadableFileError
 from modules.memory.tape import PartPlan
 from modules.system.paths import from_root
 from modules.system.problem import Problem, cut
+from modules.system.problem import count as count_of
 
 _PATH = "adapter.start_from"
 
@@ -72,7 +73,8 @@ def problems_of_start(config: Config, *, has_copy: bool | None) -> Iterator[Prob
     elif spec.trainable is not None and not _has_trainable(path, spec.trainable):
         yield _of_another_type(shown, spec.label, found)
     else:
-        yield Problem(_PATH, f"The adapter continues {Path(name).name}. {found.sentence}", "info")
+        size = f" It has {count_of(int(found.facts['layers']), 'layer')}." if "layers" in found.facts else ""
+        yield Problem(_PATH, f"The adapter continues {Path(name).name}. {found.sentence}{size}", "info")
 
 
 def notes_on_start(config: Config, start: StartHeader, passes: Passes, plans: Plans) -> Iterator[Problem]:
