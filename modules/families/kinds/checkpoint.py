@@ -33,8 +33,6 @@ def _loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]
     if any(lacks):
         advice = "; choose a VAE there" if set(lacks[1]) == {"vae"} else ""
         return tuple(_incomplete(p, lacks[0 if p == "diffusers" else 1], advice) for p in programs)
-    if "code" in kind.facts:
-        return tuple(Loads(p, False, "the file contains code besides weights") for p in programs)
     return tuple(Loads(p, True, model.prediction_note(p, kind)) for p in programs)
 
 

@@ -67,7 +67,7 @@ def _known_names(model: str, header: CheckpointHeader) -> set[str]:
     """Return the kohya names of a model's layers, from the configs in the file's metadata where it has them."""
     record = published(model)
     for configs in (configs_of_file(model, {}, header.metadata), record.shipped_configs()):
-        with suppress(KeyError, TypeError, ValueError, AttributeError, IndexError):  # metadata may be invalid
+        with suppress(KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError):  # invalid metadata
             return set(record.lora.known(configs))
     return set()
 
