@@ -30,7 +30,7 @@ _DAMAGE = (
     *(OSError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError),
     *(RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error),
 )
-_OLD_FORMAT = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # torch before 1.6 begins with this number
+_MAGIC = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the number that files of torch before 1.6 begin with, and STOP
 _ZIP = b"PK\x03\x04"
 _NAMES_SHOWN = 3
 
@@ -118,7 +118,7 @@ def _root(file: BinaryIO, names: set[str]) -> Any:
     machine = PickleMachine(data[:_MAX_PICKLE_BYTES], names=names)
     try:
         machine.run()
-        if not data.startswith(_OLD_FORMAT):
+        if not data[: machine.position].endswith(_MAGIC):
             raise ValueError("a pickle, but not a checkpoint")
         _, _, root, _ = (machine.run() for _ in range(4))
     except (ValueError, IndexError) as error:

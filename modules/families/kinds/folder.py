@@ -40,8 +40,7 @@ def _of_family(folder: Path, index: dict[str, Any], pipeline: str, files: Family
     denoiser = _json(folder / spec.names_of("denoiser")[0] / "config.json") or {}
     scheduler = _json(folder / "scheduler" / "scheduler_config.json") or {}
     prediction: Prediction = "v_prediction" if scheduler.get("prediction_type") == "v_prediction" else "epsilon"
-    width = denoiser.get("cross_attention_dim")
-    denoiser["cross_attention_dim"] = width if isinstance(width, list) else _whole(width)
+    denoiser["cross_attention_dim"] = _whole(denoiser.get("cross_attention_dim"))
     model = published(files.folder_model(FolderFacts(index, denoiser, prediction)))
     variant = files.pipelines[pipeline] or files.variants.get(_whole(denoiser.get("in_channels")), "")
     zero_snr = bool(scheduler.get("rescale_betas_zero_snr", False))
