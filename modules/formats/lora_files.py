@@ -138,7 +138,7 @@ def _pair(tensors: Mapping[str, torch.Tensor], down: str, up: str) -> tuple[torc
 def _adapter_settings(metadata: Mapping[str, str]) -> dict[str, object]:
     try:
         settings = json.loads(metadata.get("lora_adapter_metadata", "{}"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return settings if isinstance(settings, dict) else {}
 
