@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -540,3 +541,107 @@ def test_deep_names_of_an_archive(tmp_path: Path) -> None:
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("a/" * 20_000 + "data.pkl", hostile.state_dict())
     assert identify(written(tmp_path / "m.ckpt", buffer.getvalue())).sentence
+
+
+# -- faults that changed files (tests/builders/fuzzing.py) have shown --------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "null", "[]", '{"a": 1}'])
+def test_files_of_a_folder_in_words(text: str, tmp_path: Path) -> None:
+    from modules.formats.diffusers_folder import read_json
+    from modules.system.approvals import approved_hashes
+    from trainer.run.checkpoint import read_state
+
+    for name in ("state.json", "approvals.json"):
+        (tmp_path / name).write_text(text)
+    if text != '{"a": 1}':
+        with pytest.raises(DarkroomError):
+            read_json(tmp_path, "state.json")
+        assert approved_hashes(tmp_path / "approvals.json") == frozenset()
+    with pytest.raises(DarkroomError, match="cannot be resumed"):
+        read_state(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "merges"),
+    [
+        ('["a"]', "a b"),
+        ('{"a": "x", "b": 1, "ab": 2}', "a b"),
+        ('{"a": -1, "b": 1, "ab": 2}', "a b"),
+        ('{"a": 0, "b": 1}', "a b"),
+        ('{"a": 0}', "a b"),
+    ],
+)
+def test_a_damaged_vocabulary(vocabulary: str, merges: str, tmp_path: Path) -> None:
+    from modules.families.parts.clip_tokens import load_clip_tokenizer
+
+    (tmp_path / "vocab.json").write_text(vocabulary)
+    (tmp_path / "merges.txt").write_text(merges)
+    with pytest.raises(DarkroomError, match="is damaged"):
+        load_clip_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"pad_token": {"a": 1}}', '{"pad_token": {"content": {"a": [1]}}}'])
+def test_odd_settings_of_a_tokenizer(text: str, tmp_path: Path) -> None:
+    from modules.families.parts.clip_tokens import load_clip_tokenizer
+
+    (tmp_path / "tokenizer_config.json").write_text(text)
+    (tmp_path / "special_tokens_map.json").write_text(text)
+    tokenizer = load_clip_tokenizer(tmp_path)
+    assert tokenizer.pad_id == tokenizer.end_id
+
+
+def test_a_thousand_damaged_files_of_secrets(tmp_path: Path) -> None:
+    from modules.system.secrets_file import load_secrets
+
+    for number in ("", *range(2, 1000)):
+        (tmp_path / f"secrets.json.bad{number}").touch()
+    (tmp_path / "secrets.json").write_text("{")
+    assert "not a JSON object" in load_secrets(tmp_path / "secrets.json").problems[0].message
+
+
+# -- images -----------------------------------------------------------------------------------------------------------
+
+
+PIXELS = b"\x00\x00\x00\x01IDATx" + zlib.crc32(b"IDATx").to_bytes(4, "big")
+
+
+def png(width_px: int, height_px: int, chunks: bytes = b"") -> bytes:
+    """A PNG of that size with one byte of pixels."""
+    header = b"IHDR" + width_px.to_bytes(4, "big") + height_px.to_bytes(4, "big") + b"\x08\x02\x00\x00\x00"
+    return b"\x89PNG\r\n\x1a\n" + b"\x00\x00\x00\x0d" + header + zlib.crc32(header).to_bytes(4, "big") + PIXELS + chunks
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (png(60_000, 60_000), "exceeds limit"),
+        (png(0, 5), ""),
+        (png(2**31, 2**31), ""),
+        (png(50, 50), ""),
+        (png(50, 50, (b"\x00" * 4 + b"abcd" + bytes(4)) * 200_001), "more than 200,000 chunks"),
+        (png(50, 50)[:20], "cannot be read"),
+        (b"text", "not a readable image"),
+        (b"GIF89a" + b"\xff" * 8, ""),
+        (b"II*\x00\x08\x00\x00\x00" + b"\xff" * 40, ""),
+    ],
+)
+def test_images_that_are_bombs_or_damaged(content: bytes, words: str, tmp_path: Path) -> None:
+    """Each is skipped with a reason, or, where its header is intact, rejected when it is decoded."""
+    from modules.data.buckets import ResizeCrop, Size
+    from modules.data.images import BrokenImageError
+    from modules.data.scan import scan_folder
+    from modules.data.transforms.fit import load_pixels
+    from ui.thumbnails import load_fitted, load_square
+
+    path = written(tmp_path / "i.png", content)
+    found = scan_folder(tmp_path, include_subfolders=False, caption_source="text_file")
+    assert len(found.images) + len(found.skipped) == 1
+    assert words in "".join(s.reason for s in found.skipped)
+    for read in (
+        lambda: load_pixels(path, ResizeCrop(Size(16, 16), Size(16, 16), 0, 0)),
+        lambda: load_square(path, 16),
+        lambda: load_fitted(path, 16, 16),
+    ):
+        with pytest.raises(BrokenImageError):
+            read()

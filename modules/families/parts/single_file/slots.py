@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-_MAX_LAYERS = 20_000  # SDXL's UNet has 1,700 tensors
+_MAX_LAYERS = 10_000  # SDXL's UNet has 1,700 tensors
 _T = TypeVar("_T")
 
 
