@@ -23,17 +23,20 @@ ITEM_BYTES = {
     **{"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1},
     **{"I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1},
 }
-MAX_TENSORS = 50_000
-"""In one file: five times as many as SDXL has with its EMA weights and the state of an optimizer."""
+MAX_TENSORS = 30_000
+"""In one file: three times as many as SDXL has with its EMA weights and the state of an optimizer."""
 MAX_NAME_CHARS = 1_000
 """Of a tensor's name."""
-_MAX_HEADER_BYTES = 40_000_000  # an image or the tags of a large data set in the metadata take a few
-_MAX_ELEMENTS = 700_000  # objects, lists and their members in a header: 10 for a tensor, 1 for a line of metadata
+_MAX_HEADER_BYTES = 32_000_000  # an image or the tags of a large data set in the metadata take a few
+_MAX_ELEMENTS = 500_000  # objects, lists and their members in a header: 10 for a tensor, 1 for a line of metadata
 _MAX_AXES = 64
 _INT64 = 2**63
 _AGAIN = "Download it again."
 _TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
-_ASTRAL = re.compile(rb"[\xf0-\xf4]|\\u[dD][89abAB]")  # memory holds four bytes for each character of such a text
+# Characters, or their escapes, that need four bytes, and those that need two or four.
+_EMOJI = re.compile(rb"[\xf0-\xf4]|(?<!\\)(?:\\\\)*\\u[dD][89abAB]")
+_WIDE = re.compile(rb"[\xc4-\xf4]|(?<!\\)(?:\\\\)*\\u(?!00)")
+_CONTINUATION = bytes(range(0x80, 0xC0))  # all bytes of a character but the first
 _LONE = re.compile("[\ud800-\udfff]")
 _PICKLES = (b"PK\x03\x04", *(b"\x80" + bytes([protocol]) for protocol in range(6)))
 
@@ -110,14 +113,14 @@ def _read(path: Path, file: BinaryIO, size: int) -> Header:
 
 def _parsed(path: Path, raw: bytes) -> dict[str, Any]:
     """Return the JSON object in a header, if it takes a bearable time and memory."""
-    if len(raw) > _MAX_HEADER_BYTES // 4 and _ASTRAL.search(raw):
-        raise over_limit(path, f"its header has {len(raw):,} bytes, more than {_MAX_HEADER_BYTES // 4:,} with emoji")
+    if (needed := _num_bytes_in_memory(raw)) > _MAX_HEADER_BYTES:
+        raise over_limit(path, f"its header takes {needed:,} bytes of memory, more than {_MAX_HEADER_BYTES:,}")
     if _has_more_elements(raw, _MAX_ELEMENTS):
         raise over_limit(path, f"its header contains more than {_MAX_ELEMENTS:,} values")
     try:
         text = raw.decode()
         del raw  # one copy less in memory while the text is parsed
-        data = json.loads(text)
+        data = json.loads(text, parse_int=_number)
     except (ValueError, RecursionError) as error:
         raise UnreadableFileError(
             "damaged", f"{path.name} is not a safetensors file: its header cannot be read.", advice=_AGAIN
@@ -129,10 +132,28 @@ def _parsed(path: Path, raw: bytes) -> dict[str, Any]:
     return data
 
 
+def _num_bytes_in_memory(raw: bytes) -> int:
+    """Return how much memory the text of a header takes at most.
+
+    Python stores each character of a text in as many bytes as its widest needs: a single emoji makes it four.
+    """
+    if len(raw) <= _MAX_HEADER_BYTES // 4 or (raw.isascii() and b"\\u" not in raw):
+        return len(raw)
+    width = 1 if _WIDE.search(raw) is None else 2 if _EMOJI.search(raw) is None else 4
+    return width * len(raw.translate(None, _CONTINUATION))
+
+
+def _number(digits: str) -> int:
+    """Return a whole number; one that is too long for a size is -1, since converting it takes long."""
+    return int(digits) if len(digits) < 20 else -1
+
+
 def _has_more_elements(raw: bytes, limit: int) -> bool:
     """Return whether JSON contains more objects, lists and members than `limit`, without parsing it."""
     if _num_marks(raw, 0, len(raw)) <= limit:
         return False
+    if raw.count(b'"') - raw.count(b'\\"') > 4 * limit:
+        return True
     # Commas and brackets inside texts, such as the tags of a data set, do not count.
     count, end = 0, 0
     for found in _TEXT.finditer(raw):

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-MAX_INSTRUCTIONS = 600_000
-"""A checkpoint takes about 40 per tensor: 15,000 tensors, six times those of SDXL."""
+MAX_INSTRUCTIONS = 500_000
+"""A checkpoint takes about 40 per tensor: 12,500 tensors, five times those of SDXL."""
 
 _MAX_LINE_BYTES = 10_000
 _MAX_TEXT_BYTES = 4_000  # of one text that is kept; longer ones, such as a config, are opaque

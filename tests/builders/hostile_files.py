@@ -174,20 +174,20 @@ def by_name() -> dict[str, Callable[[], bytes]]:
             b"\x80\x02}(" + b"".join(text(f"name{i}") + tensor() for i in range(60_000)) + b"u."
         ),
         "header-1200000.safetensors": lambda: many_tensors(1_200_000),
-        "header-49000.safetensors": lambda: many_tensors(49_000),
+        "header-29000.safetensors": lambda: many_tensors(29_000),
         "header-deep.safetensors": lambda: safetensors_of(deep),
         "header-lists.safetensors": lambda: safetensors_of(b'{"a":[' + b"[]," * 20_000_000 + b"[]]}"),
         "header-texts.safetensors": lambda: safetensors_of(b'{"a":[' + b'"",' * 12_000_000 + b'""]}'),
         "header-long-numbers.safetensors": lambda: safetensors_of(
-            b'{"a":{"dtype":"F32","data_offsets":[0,0],"shape":[' + b",".join([b"9" * 4200] * 9_000) + b"]}}"
+            b'{"a":{"dtype":"F32","data_offsets":[0,0],"shape":[' + b",".join([b"9" * 4200] * 7_400) + b"]}}"
         ),
         "header-million-digits.safetensors": lambda: safetensors_of(
             b'{"a":{"dtype":"F32","data_offsets":[0,0],"shape":[' + b"9" * 1_000_000 + b"]}}"
         ),
-        "metadata-39MB.safetensors": lambda: header_of({"__metadata__": {"ss_tag_frequency": "a b, " * 7_800_000}}),
-        "metadata-emoji.safetensors": lambda: header_of({"__metadata__": {"a": "\U0001f600" + "a b, " * 7_800_000}}),
+        "metadata-31MB.safetensors": lambda: header_of({"__metadata__": {"ss_tag_frequency": "a b, " * 6_300_000}}),
+        "metadata-emoji.safetensors": lambda: header_of({"__metadata__": {"a": "\U0001f600" + "a b, " * 6_300_000}}),
         "metadata-90MB.safetensors": lambda: header_of({"__metadata__": {"a": "a" * 90_000_000}}),
-        "metadata-keys.safetensors": lambda: header_of({"__metadata__": {f"key{i}": "a" for i in range(290_000)}}),
+        "metadata-keys.safetensors": lambda: header_of({"__metadata__": {f"key{i}": "a" for i in range(240_000)}}),
         "metadata-configs.safetensors": lambda: header_of(
             {
                 "__metadata__": {"darkroom_part_configs": '{"unet": [' + "[]," * 10_000_000 + "[]]}"},
@@ -195,7 +195,7 @@ def by_name() -> dict[str, Callable[[], bytes]]:
                 | {"shape": [0, 768]},
             }
         ),
-        "names.safetensors": lambda: header_of({f"{i}{'lora.' * 1_900_000}lora_up.weight": EMPTY for i in range(4)}),
+        "names.safetensors": lambda: header_of({f"{i}{'lora.' * 1_500_000}lora_up.weight": EMPTY for i in range(4)}),
     }
 
 

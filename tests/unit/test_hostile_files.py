@@ -386,12 +386,15 @@ def test_the_size_of_a_header_is_limited_before_it_is_read(tmp_path: Path, monke
     with path.open("wb") as file:
         file.write((50_000_000).to_bytes(8, "little") + b"{")
         file.truncate(60_000_000)
-    with pytest.raises(UnreadableFileError, match="50,000,000 bytes, more than 40,000,000"):
+    with pytest.raises(UnreadableFileError, match="50,000,000 bytes, more than 32,000,000"):
         read_header(path)
     monkeypatch.setattr(headers, "_MAX_HEADER_BYTES", 4_000)
-    for text in ("\U0001f600", json.dumps("\U0001f600")[1:-1]):
-        header = ('{"__metadata__":{"a":"' + "a" * 2_000 + text + '"}}').encode()
-        assert "with emoji" in str(refused(path, hostile.safetensors_of(header)))
+    for text, num_chars in (("\U0001f600", 1_100), (r"\ud83d\ude00", 1_100), ("\u5973", 2_100), (r"\u5973", 2_100)):
+        header = ('{"__metadata__":{"a":"' + "a" * num_chars + text + '"}}').encode()
+        assert "bytes of memory, more than 4,000" in str(refused(path, hostile.safetensors_of(header)))
+    for text in ("\u5973" * 1_000, r"\\ud83d" * 400, "é" + "a" * 3_000):  # three bytes become two; an escaped escape
+        header = ('{"__metadata__":{"a":"' + text + '"}}').encode()
+        assert read_header(written(path, hostile.safetensors_of(header))).metadata == {"a": text.replace("\\\\", "\\")}
 
 
 def test_names_and_output_are_short(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ from trainer.cli import Verb
 _MAX_CHARS = 100
 _MAX_LINE_CHARS = 5_000
 _MAX_LINES = 500
+_PIECE_CHARS = 1_000_000
 _ANSWERS = {True: "yes", False: "no", None: "?"}
 
 
@@ -30,7 +31,8 @@ def _inspect(options: argparse.Namespace) -> int:
     if options.json:
         data = {**kind.to_json(), "path": str(path), "loads": [x.to_json() for x in loads], "metadata": dict(metadata)}
         for piece in json.JSONEncoder(indent=2).iterencode(data):  # metadata may be as large as a file
-            sys.stdout.write(piece)
+            for start in range(0, len(piece), _PIECE_CHARS):
+                sys.stdout.write(piece[start : start + _PIECE_CHARS])
         sys.stdout.write("\n")
     else:
         for line in _lines(path, kind, loads, metadata):
