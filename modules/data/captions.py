@@ -8,7 +8,10 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Literal
 
+from modules.system.regular_files import read_regular
 from modules.system.seeds import derive_seed
+
+_MAX_BYTES = 10_000_000  # of a text file; its captions have a few hundred
 
 CaptionSource = Literal["text_file", "file_name", "one_file"]
 
@@ -25,7 +28,7 @@ def read_captions(image: Path, source: CaptionSource, captions_file: Path | None
         return (name,) if name else ()
     file = captions_file if source == "one_file" and captions_file else image.with_suffix(".txt")
     try:
-        content = file.read_bytes()
+        content = read_regular(file, _MAX_BYTES)
     except (OSError, ValueError):  # also a name that is not a valid file name
         return ()
     return tuple(line.strip() for line in _decode(content).splitlines() if line.strip())

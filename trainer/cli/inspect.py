@@ -10,37 +10,41 @@ from pathlib import Path
 
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.folder import folder_metadata
-from modules.families.kinds.programs import who_loads_file
+from modules.families.kinds.identify import identify_with_header
+from modules.families.kinds.programs import who_loads
 from modules.families.kinds.record import Loads
 from modules.families.kinds.unrecognised import BROKEN
-from modules.formats.checkpoint_header import read_checkpoint_header
-from modules.formats.headers import UnreadableFileError
+from modules.formats.checkpoint_header import CheckpointHeader
 from modules.system.paths import from_caller
 from trainer.cli import Verb
 
 _MAX_CHARS = 100
+_MAX_LINE_CHARS = 5_000
+_MAX_LINES = 500
+_PIECE_CHARS = 1_000_000
 
 
 def _inspect(options: argparse.Namespace) -> int:
     path = from_caller(options.file)
-    kind, loads = who_loads_file(path)
-    metadata = _metadata(path, kind)
+    kind, header = identify_with_header(path)
+    loads = who_loads(header, kind)
+    metadata = _metadata(path, kind, header)
     if options.json:
         data = {**kind.to_json(), "path": str(path), "loads": [x.to_json() for x in loads], "metadata": dict(metadata)}
-        _print(json.dumps(data, indent=2))
+        for piece in json.JSONEncoder(indent=2).iterencode(data):  # metadata may be as large as a file
+            for start in range(0, len(piece), _PIECE_CHARS):
+                sys.stdout.write(piece[start : start + _PIECE_CHARS])
+        sys.stdout.write("\n")
     else:
         for line in _lines(path, kind, loads, metadata):
             _print(line)
     return 2 if kind.kind == BROKEN.name else 0
 
 
-def _metadata(path: Path, kind: FileKind) -> Mapping[str, str]:
-    try:
-        if path.is_dir():
-            return folder_metadata(path, kind)
-        return {} if kind.kind == BROKEN.name else read_checkpoint_header(path).metadata
-    except UnreadableFileError:
-        return {}
+def _metadata(path: Path, kind: FileKind, header: CheckpointHeader | None) -> Mapping[str, str]:
+    if header is not None:
+        return header.metadata
+    return folder_metadata(path, kind) if path.is_dir() else {}
 
 
 def _lines(path: Path, kind: FileKind, loads: Sequence[Loads], metadata: Mapping[str, str]) -> list[str]:
@@ -49,7 +53,9 @@ def _lines(path: Path, kind: FileKind, loads: Sequence[Loads], metadata: Mapping
     lines += _program_lines(loads)
     if metadata:
         lines += ["", "Metadata"]
-        lines += [f"  {name}: {_short(value)}" for name, value in sorted(metadata.items())]
+        lines += [f"  {_short(name)}: {_short(value)}" for name, value in sorted(metadata.items())[:_MAX_LINES]]
+        if len(metadata) > _MAX_LINES:
+            lines.append(f"  … and {len(metadata) - _MAX_LINES:,} more; --json prints all")
     return lines
 
 
@@ -67,13 +73,14 @@ def _program_lines(loads: Sequence[Loads]) -> list[str]:
 def _print(line: str) -> None:
     """Write a line; control characters, and characters that the terminal cannot show, are replaced."""
     encoding = sys.stdout.encoding or "utf-8"
-    shown = "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in line)
+    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line[:_MAX_LINE_CHARS])
     sys.stdout.write(shown.encode(encoding, "replace").decode(encoding) + "\n")
 
 
 def _short(value: str) -> str:
-    line = " ".join(value.split())
-    return line if len(line) <= _MAX_CHARS else f"{line[:_MAX_CHARS]}… ({len(value):,} characters)"
+    line = " ".join(value[: 2 * _MAX_CHARS].split())
+    is_whole = len(line) <= _MAX_CHARS and len(value) <= 2 * _MAX_CHARS
+    return line if is_whole else f"{line[:_MAX_CHARS]}… ({len(value):,} characters)"
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:

@@ -98,6 +98,8 @@ def _single_file(found: FileKind, name: str, spec: FamilySpec) -> Iterator[Probl
     if not found.is_model:
         message = f"{name} is not a complete model. {found.sentence}"
         yield Problem("model.base_model", message, advice="Choose a checkpoint, a diffusers folder or a repository.")
+    elif "code" in found.facts:
+        yield Problem("model.base_model", found.sentence, advice="Get it as .safetensors, or from another place.")
     elif found.family != spec.name:
         other = FAMILIES[found.family].label if found.family in FAMILIES else "another family"
         message = f"{name} is not a {spec.label} model. {found.sentence}"

@@ -35,8 +35,6 @@ def _loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]
     if any(lacks):
         advice = "; choose a VAE there" if set(lacks[1]) == {"vae"} else ""
         return tuple(_incomplete(p, lacks[0 if p == "diffusers" else 1], advice) for p in programs)
-    if "code" in kind.facts:
-        return tuple(Loads(p, False, "the file contains code besides weights") for p in programs)
     if not has_published_size(kind.model, header):
         facts = {p: CONSUMERS[p] for p in programs}
         return tuple(Loads(p, f.loads_other_sizes, f.size_note, version=f.version) for p, f in facts.items())

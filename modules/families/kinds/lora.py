@@ -47,6 +47,7 @@ _OTHERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Stable Diffusion 3", ("joint_blocks",)),
     ("a video or another transformer model", ("transformer.", "lora_transformer_", "lora_unet_blocks_", "self_attn_q")),
 )
+_TEXT = ("lora_te", "text_encoder", "base_model.model.text_encoder")  # many models share their text encoders
 _MODEL_TENSORS = ("model.diffusion_model.input_blocks", "first_stage_model.")
 
 
@@ -109,11 +110,12 @@ def _names(layers: Iterable[str]) -> str:
 
 
 def _other_model(found: LoraModel) -> str:
-    """Return the model an adapter is for, where it is not a supported one: many share their text encoders."""
+    """Return the model an adapter is for, where it is not a supported one."""
     if found.models and found.has_denoiser:
         return ""
+    unplaced = [layer for layer in found.unplaced if not layer.startswith(_TEXT)]
     for label, parts in _OTHERS:
-        if any(part in layer for layer in found.unplaced for part in parts):
+        if any(part in layer for layer in unplaced for part in parts):
             return label
     return ""
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from modules.families.parts.single_file.clip_layout import PREFIX as TEXT_PREFIX
+from modules.families.parts.single_file.slots import limited
 from modules.families.parts.single_file.unet_layout import unet_layers
 
 Shape = tuple[int, ...]
@@ -16,10 +17,13 @@ Config = Mapping[str, Any]
 
 
 def text_shapes(config: Config, *, has_projection: bool) -> dict[str, Shape]:
-    """Return the shape of the weight of every layer of a CLIP text encoder that an adapter can change, by path."""
+    """Return the shape of the weight of every layer of a CLIP text encoder that an adapter can change, by path.
+
+    Raises ValueError where the config describes more layers than any model has.
+    """
     width, inner = int(config["hidden_size"]), int(config["intermediate_size"])
     shapes: dict[str, Shape] = {}
-    for index in range(int(config["num_hidden_layers"])):
+    for index in limited(range(int(config["num_hidden_layers"]))):
         layer = f"{TEXT_PREFIX}encoder.layers.{index}"
         shapes |= {f"{layer}.self_attn.{name}": (width, width) for name in ("q_proj", "k_proj", "v_proj", "out_proj")}
         shapes |= {f"{layer}.mlp.fc1": (inner, width), f"{layer}.mlp.fc2": (width, inner)}
@@ -32,7 +36,7 @@ def text_shapes(config: Config, *, has_projection: bool) -> dict[str, Shape]:
 
 def unet_shapes(config: Config) -> dict[str, Shape]:
     """Return the shape of the weight of every layer of a `UNet2DConditionModel` of this config, by path."""
-    blocks = dict(_blocks(config))
+    blocks = dict(limited(_blocks(config)))
     return {layer.path: _shape(layer.path, blocks, config) for layer in unet_layers(config)}
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from modules.families.kinds.file_kind import Prediction
 from modules.families.parts.single_file.record import PredictionMark, SingleFile
 from modules.formats.checkpoint_header import CheckpointHeader
+from modules.system.regular_files import read_regular
 
 VELOCITY_TENSOR = "v_pred tensor"
 """The marker of a file with the empty tensor `v_pred`."""
@@ -27,9 +28,13 @@ SIDECAR_START = "# Written by Darkroom. Keep this file beside the model: program
 
 _MAX_YAML_BYTES = 200_000
 _V_WORDS = {"v", "v_prediction", "vpred", "v-prediction"}
-_PARAMETERIZATION = re.compile(r"""^\s*(?:parameterization|prediction_type)\s*:\s*["']?([\w-]+)""", re.MULTILINE)
+# Each takes linear time on any text: [ \t] does not match the end of a line, and a key is matched as a whole.
+_PARAMETERIZATION = re.compile(
+    r"""^[ \t]*(?:parameterization|prediction_type)[ \t]*:[ \t]*["']?([\w-]+)""", re.MULTILINE
+)
 _SCALING = re.compile(r"\b(V|Eps)Scaling\b")  # SDXL's yaml names a class instead
-_ZERO_SNR = re.compile(r"^\s*\w*(?:ztsnr|zero_terminal_snr|zero_snr)\w*\s*:\s*[Tt]rue", re.MULTILINE)
+_TRUE = re.compile(r"^[ \t]*(\w+)[ \t]*:[ \t]*[Tt]rue", re.MULTILINE)
+_ZERO_SNR = ("ztsnr", "zero_terminal_snr", "zero_snr")
 
 
 def find_prediction(header: CheckpointHeader, record: SingleFile) -> PredictionMark:
@@ -56,9 +61,7 @@ def read_sidecar(path: Path) -> PredictionMark | None:
     """Return the prediction type in the .yaml beside a checkpoint, or None where there is no readable one."""
     for name in (path.with_suffix(".yaml"), path.with_suffix(".yml")):
         try:
-            if name.stat().st_size > _MAX_YAML_BYTES:
-                continue
-            text = name.read_text(encoding="utf-8", errors="replace")
+            text = read_regular(name, _MAX_YAML_BYTES).decode("utf-8", "replace")
         except (OSError, ValueError):
             continue
         found = _PARAMETERIZATION.search(text)
@@ -67,7 +70,8 @@ def read_sidecar(path: Path) -> PredictionMark | None:
             prediction = "v_prediction" if found[1].lower() in _V_WORDS else "epsilon"
         elif scaling := _SCALING.search(text):
             prediction = "v_prediction" if scaling[1] == "V" else "epsilon"
-        return PredictionMark(prediction, bool(_ZERO_SNR.search(text)), name.name)
+        zero_snr = any(word in key for key in _TRUE.findall(text) for word in _ZERO_SNR)
+        return PredictionMark(prediction, zero_snr, name.name)
     return None
 
 
