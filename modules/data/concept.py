@@ -140,6 +140,14 @@ class Concept(Section):
             empty_means="the run's",
         ),
     ] = None
+    background: Annotated[
+        str,
+        Setting(
+            "Background colour",
+            "The colour behind the transparent places of images: a name or a hexadecimal value such as #808080.",
+            level="advanced",
+        ),
+    ] = "#ffffff"
     image: ImageChanges = ImageChanges()
     text: CaptionChanges = CaptionChanges()
 

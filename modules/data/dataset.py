@@ -11,6 +11,7 @@ from pathlib import Path
 
 from modules.data.buckets import ResizeCrop, Size, bucket_sizes, resize_crop_for
 from modules.data.concept import Concept, DatasetKind, Kind
+from modules.data.decode import WHITE, Rgb, colour_of
 from modules.data.order import (
     AccumulationGroup,
     ConceptRepeats,
@@ -28,11 +29,15 @@ from modules.system.seeds import derive_seed
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """An image of a concept, with its resize and crop at each resolution."""
+    """An image of a concept, with its resize and crop at each resolution.
+
+    `background` is the colour behind its transparent places; None where it has none.
+    """
 
     image: SourceImage
     concept: int
     resize_crops: tuple[ResizeCrop, ...]
+    background: Rgb | None = None
 
     def size_conditioning(self, resolution: int) -> SizeConditioning:
         """Return the size conditioning of the image at one of the resolutions."""
@@ -120,9 +125,10 @@ def build_dataset(concepts: Sequence[tuple[Concept, Path]], kind: DatasetKind, r
             captions_file=from_root(concept.captions_file),
         )
         skipped += scan.skipped
+        background = colour_of(concept.background) or WHITE
         for image in scan.images:
             resize_crops = tuple(resize_crop_for(image.width_px, image.height_px, s) for s in sizes)
-            examples.append(Example(image, len(facts), resize_crops))
+            examples.append(Example(image, len(facts), resize_crops, background if image.is_transparent else None))
         facts.append(_facts_of(concept, concept.name or folder.name))
     return _assemble(examples, facts, len(sizes), tuple(skipped))
 

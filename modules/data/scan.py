@@ -27,6 +27,7 @@ class SourceImage:
     size_bytes: int
     mtime_ns: int
     captions: tuple[str, ...]
+    is_transparent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,7 @@ def _look_at(path: Path, caption_source: CaptionSource, captions_file: Path | No
             return Skipped(path, "an empty file")
         with opened(path) as image:
             width_px, height_px = seen_size(image)
+            is_transparent = image.has_transparency_data
     except BrokenImageError as error:
         return Skipped(path, error.reason)
     except OSError as error:
@@ -135,4 +137,4 @@ def _look_at(path: Path, caption_source: CaptionSource, captions_file: Path | No
     if max(width_px, height_px) > _LONGEST * min(width_px, height_px):
         return Skipped(path, f"more than {_LONGEST} times as long as wide ({width_px}x{height_px})")
     captions = read_captions(path, caption_source, captions_file)
-    return SourceImage(path, width_px, height_px, status.st_size, status.st_mtime_ns, captions)
+    return SourceImage(path, width_px, height_px, status.st_size, status.st_mtime_ns, captions, is_transparent)
