@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO
 
 from modules.data.tables import ROW_SUFFIX, TABLE_SUFFIXES, read_row_image
 
@@ -44,7 +43,7 @@ def archive_of(path: Path) -> Path | None:
     return next((p for p in path.parents if p.suffix.lower() in ARCHIVE_SUFFIXES and p.is_file()), None)
 
 
-def open_file(path: Path) -> BinaryIO:
+def open_file(path: Path) -> io.BufferedReader | io.BytesIO:
     """Open a file for reading, also one inside an archive. Raises OSError."""
     try:
         return path.open("rb")
