@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
-from modules.data.caption_settings import CaptionChanges
+from modules.data.captions.settings import CaptionChanges
 from modules.data.image_settings import ImageChanges
 from modules.settings.field import Section, Setting, When
 
@@ -33,15 +33,16 @@ class Concept(Section):
     ] = "training"
     include_subfolders: Annotated[bool, Setting("Include subfolders", "Also uses the images in subfolders.")] = False
     caption_source: Annotated[
-        Literal["text_file", "file_name", "one_file"],
+        Literal["text_file", "file_name", "one_file", "fixed_text"],
         Setting(
             "Captions from",
-            "Text file: cat.txt beside cat.png; if it has several lines, one is chosen each time. File name: "
-            "the image's own name, with underscores read as spaces. One file: the same captions for all images.",
+            "Text file: cat.txt beside cat.png; each line is a caption. File name: the image's own name, with "
+            "underscores read as spaces. One file, fixed text: the same captions for all images.",
             choice_labels={
                 "text_file": "Text file beside the image",
                 "file_name": "File name",
                 "one_file": "One file for all",
+                "fixed_text": "Fixed text",
             },
         ),
     ] = "text_file"
@@ -52,6 +53,24 @@ class Concept(Section):
             "A text file with the captions for all images of the concept, one per line.",
             path_kind="file",
             applies_when=When("caption_source", ("one_file",)),
+        ),
+    ] = ""
+    caption_extension: Annotated[
+        Literal[".txt", ".caption"],
+        Setting(
+            "Caption file extension",
+            "The extension of the text files beside the images.",
+            level="advanced",
+            applies_when=When("caption_source", ("text_file",)),
+        ),
+    ] = ".txt"
+    fixed_caption: Annotated[
+        str,
+        Setting(
+            "Fixed caption",
+            "The caption of all images of the concept; each line is one.",
+            multiline=True,
+            applies_when=When("caption_source", ("fixed_text",)),
         ),
     ] = ""
     balancing: Annotated[
@@ -109,9 +128,9 @@ class Concept(Section):
         Le(10000),
         Setting(
             "Text variations",
-            "How many random augmentations of each caption are cached; they are used in turn.",
+            "How many random augmentations of each caption are cached; they are used in turn, one each epoch. Captions "
+            "that are not cached are augmented anew each time.",
             level="advanced",
-            not_yet="ignored",
         ),
     ] = 1
     seed: Annotated[

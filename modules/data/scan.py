@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.data.captions import CaptionSource, read_captions
+from modules.data.captions.sources import CaptionFault, CaptionSource, read_captions
 from modules.data.images import BrokenImageError, opened, seen_size
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".jfif", ".webp", ".avif", ".bmp", ".gif", ".tif", ".tiff"})
@@ -27,6 +27,8 @@ class SourceImage:
     size_bytes: int
     mtime_ns: int
     captions: tuple[str, ...]
+    caption_fault: CaptionFault = ""
+    caption_file: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
