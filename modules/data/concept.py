@@ -10,6 +10,14 @@ from modules.data.captions.settings import CaptionChanges
 from modules.data.image_settings import ImageChanges
 from modules.settings.field import Section, Setting, When
 
+Kind = Literal["training", "validation", "prior_prediction", "regularization"]
+DatasetKind = Literal["training", "validation"]
+_DATASETS: dict[Kind, DatasetKind] = {
+    "training": "training",
+    "regularization": "training",
+    "validation": "validation",
+}
+
 
 class Concept(Section):
     """A folder of images and how it takes part."""
@@ -21,13 +29,19 @@ class Concept(Section):
     path: Annotated[str, Setting("Folder", "The folder that holds the images.", path_kind="folder")] = ""
     enabled: Annotated[bool, Setting("Enabled", "Whether the concept is used at all.")] = True
     kind: Annotated[
-        Literal["training", "validation", "prior_prediction"],
+        Kind,
         Setting(
             "Concept type",
             "Training concepts are trained on. Validation concepts are only evaluated: the validation loss "
             "measures how well the model does on unseen images. Prior prediction concepts keep the "
-            "model at its original predictions.",
-            choice_labels={"training": "Training", "validation": "Validation", "prior_prediction": "Prior prediction"},
+            "model at its original predictions. Regularization concepts hold images of the general class: each epoch "
+            "trains on as many of them as on training images, in turn, with the loss weight of their concept.",
+            choice_labels={
+                "training": "Training",
+                "validation": "Validation",
+                "prior_prediction": "Prior prediction",
+                "regularization": "Regularization",
+            },
             not_yet_choices=frozenset({"prior_prediction"}),
         ),
     ] = "training"
@@ -80,7 +94,6 @@ class Concept(Section):
             "Whether the number of samples is set per image, or for the whole concept.",
             level="advanced",
             choice_labels={"repeats": "Repeats per image", "samples": "Samples per epoch"},
-            not_yet_choices=frozenset({"samples"}),
         ),
     ] = "repeats"
     repeats: Annotated[
@@ -89,7 +102,8 @@ class Concept(Section):
         Le(10000),
         Setting(
             "Repeats",
-            "How often each image is used per epoch. 2 uses all twice; 0.5 uses half of them, another half each epoch.",
+            "How often each image is used per epoch. 2 uses all twice; 0.5 uses half of them, another half each epoch. "
+            "Of regularization concepts: how often compared to other regularization concepts.",
             unit="times",
             applies_when=When("balancing", ("repeats",)),
         ),
@@ -100,7 +114,8 @@ class Concept(Section):
         Le(100_000_000),
         Setting(
             "Samples per epoch",
-            "How many samples of the concept an epoch has, regardless of its number of images.",
+            "How many samples of the concept an epoch has, regardless of its number of images. The images take turns, "
+            "in an order shuffled by the seed, so that over several epochs all are used equally often.",
             unit="images",
             applies_when=When("balancing", ("samples",)),
         ),
@@ -146,3 +161,15 @@ class Concept(Section):
     ] = None
     image: ImageChanges = ImageChanges()
     text: CaptionChanges = CaptionChanges()
+
+    @property
+    def dataset_kind(self) -> DatasetKind | None:
+        """The dataset that its images belong to: that of training or that of validation; None if not supported yet."""
+        return _DATASETS.get(self.kind)
+
+    @property
+    def zero_field(self) -> Literal["", "repeats", "samples_per_epoch"]:
+        """The field whose 0 leaves its images unused; empty if they are used."""
+        field: Literal["repeats", "samples_per_epoch"]
+        field = "samples_per_epoch" if self.balancing == "samples" else "repeats"
+        return "" if getattr(self, field) else field

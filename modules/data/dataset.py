@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
-from typing import Literal
 
 from modules.data.buckets import ResizeCrop, Size, bucket_sizes, resize_crop_for
-from modules.data.concept import Concept
+from modules.data.concept import Concept, DatasetKind, Kind
 from modules.data.order import (
     AccumulationGroup,
     ConceptRepeats,
@@ -23,6 +23,7 @@ from modules.data.order import (
 from modules.data.scan import Skipped, SourceImage, scan_folder
 from modules.data.size_conditioning import SizeConditioning
 from modules.system.paths import from_root
+from modules.system.seeds import derive_seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +41,19 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class ConceptFacts:
-    """The values of a concept that matter once its images are scanned."""
+    """The values of a concept that matter once its images are scanned.
+
+    `samples_per_epoch` is None where the repeats set the number of samples. `seed` is None where the run's applies.
+    """
 
     name: str
     repeats: float
     loss_weight: float
     first_example: int
     num_examples: int
+    kind: Kind = "training"
+    samples_per_epoch: int | None = None
+    seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +101,7 @@ class Dataset:
         return _assemble(kept, self.concepts, self.num_resolutions, self.skipped)
 
 
-def build_dataset(
-    concepts: Sequence[tuple[Concept, Path]], kind: Literal["training", "validation"], rules: BucketRules
-) -> Dataset:
+def build_dataset(concepts: Sequence[tuple[Concept, Path]], kind: DatasetKind, rules: BucketRules) -> Dataset:
     """Scan the enabled concepts of one type (each with its absolute folder) and assign every image to a bucket.
 
     Raises OSError where a folder cannot be listed.
@@ -106,7 +111,7 @@ def build_dataset(
     facts: list[ConceptFacts] = []
     skipped: list[Skipped] = []
     for concept, folder in concepts:
-        if not concept.enabled or concept.kind != kind:
+        if not concept.enabled or concept.dataset_kind != kind:
             continue
         scan = scan_folder(
             folder,
@@ -118,8 +123,21 @@ def build_dataset(
         for image in scan.images:
             resize_crops = tuple(resize_crop_for(image.width_px, image.height_px, s) for s in sizes)
             examples.append(Example(image, len(facts), resize_crops))
-        facts.append(ConceptFacts(concept.name or folder.name, concept.repeats, concept.loss_weight, 0, 0))
+        facts.append(_facts_of(concept, concept.name or folder.name))
     return _assemble(examples, facts, len(sizes), tuple(skipped))
+
+
+def _facts_of(concept: Concept, name: str) -> ConceptFacts:
+    return ConceptFacts(
+        name,
+        concept.repeats,
+        concept.loss_weight,
+        0,
+        0,
+        kind=concept.kind,
+        samples_per_epoch=concept.samples_per_epoch if concept.balancing == "samples" else None,
+        seed=concept.seed,
+    )
 
 
 def _assemble(
@@ -128,7 +146,7 @@ def _assemble(
     counts = Counter(e.concept for e in examples)
     numbered, first = [], 0
     for index, fact in enumerate(facts):
-        numbered.append(ConceptFacts(fact.name, fact.repeats, fact.loss_weight, first, counts[index]))
+        numbered.append(replace(fact, first_example=first, num_examples=counts[index]))
         first += counts[index]
     buckets = tuple(tuple(p.bucket for p in e.resize_crops) for e in examples)
     return Dataset(tuple(examples), tuple(numbered), num_resolutions, skipped, buckets)
@@ -196,4 +214,34 @@ class EpochPlans:
         )
 
     def _concept_repeats(self) -> list[ConceptRepeats]:
-        return [ConceptRepeats(c.first_example, c.num_examples, c.repeats) for c in self._dataset.concepts]
+        return concept_repeats_of(self._dataset.concepts, run_seed=self._run_seed)
+
+
+def concept_repeats_of(concepts: Sequence[ConceptFacts], *, run_seed: int) -> list[ConceptRepeats]:
+    """Return how often an epoch uses the images of each concept.
+
+    Regularization concepts have as many samples per epoch as the training concepts together, shared among them by
+    their images times their repeats, unless their number is set. Their images and those of concepts balanced by
+    samples take turns in an order that is shuffled once.
+    """
+    plain = [ConceptRepeats(c.first_example, c.num_examples, c.repeats) for c in concepts]
+    is_matched = [c.kind == "regularization" and c.samples_per_epoch is None for c in concepts]
+    given = [Fraction(c.samples_per_epoch) if c.samples_per_epoch is not None else None for c in concepts]
+    uses = [
+        p.exact_repeats * p.num_examples if g is None else g if p.num_examples else Fraction(0)
+        for p, g in zip(plain, given, strict=True)
+    ]
+    to_match = sum((u for u, c in zip(uses, concepts, strict=True) if c.kind == "training"), Fraction(0))
+    shares = sum((u for u, m in zip(uses, is_matched, strict=True) if m), Fraction(0))
+    result = []
+    for index, (concept, repeats, use) in enumerate(zip(concepts, plain, uses, strict=True)):
+        if is_matched[index]:
+            num_samples = to_match * use / shares if shares else Fraction(0)
+        elif given[index] is not None:
+            num_samples = use
+        else:
+            result.append(repeats)
+            continue
+        seed = derive_seed(run_seed if concept.seed is None else concept.seed, "concept", index)
+        result.append(replace(repeats, num_samples=num_samples, seed=seed))
+    return result

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 from modules.data.buckets import Size
 from modules.system.seeds import derive_seed
@@ -28,16 +29,35 @@ AccumulationGroup = tuple[MicroBatch, ...]  # the micro-batches of one optimizer
 
 @dataclass(frozen=True, slots=True)
 class ConceptRepeats:
-    """The examples of one concept, which are contiguous, and how often an epoch repeats each."""
+    """The examples of one concept, which are contiguous, and how often an epoch repeats each.
+
+    With `num_samples`, an epoch has that many samples of the concept instead, whatever `repeats` is. With `seed`, its
+    examples take their turns in a shuffled order instead of that of their names, the same in every epoch.
+    """
 
     first_example: int
     num_examples: int
     repeats: float
+    num_samples: Fraction | None = None
+    seed: int | None = None
 
     @property
     def exact_repeats(self) -> Fraction:
         """The repeats as entered: 0.1 is exactly a tenth, not the nearest binary number."""
+        if self.num_samples is not None:
+            return self.num_samples / self.num_examples if self.num_examples else Fraction(0)
         return Fraction(self.repeats).limit_denominator(10_000)
+
+    def turns(self) -> Sequence[int]:
+        """Return the indices of the concept's examples in the order of their turns."""
+        return range(self.num_examples) if self.seed is None else _shuffled_turns(self.seed, self.num_examples)
+
+
+@lru_cache(maxsize=64)
+def _shuffled_turns(seed: int, count: int) -> Sequence[int]:
+    turns = list(range(count))
+    random.Random(derive_seed(seed, "balancing", count)).shuffle(turns)
+    return tuple(turns)
 
 
 def sample_indices_of_epoch(
@@ -51,7 +71,7 @@ def sample_indices_of_epoch(
     """
     return [
         SampleIndex(example, repeat, (example + shown_before + repeat) % num_resolutions)
-        for example, shown_before, count in _turns(concepts, epoch)
+        for example, shown_before, count in _uses(concepts, epoch)
         for repeat in range(count)
     ]
 
@@ -64,7 +84,7 @@ def sizes_of_epoch(
     `buckets[example][resolution]` is the size of a sample.
     """
     counts: Counter[Size] = Counter()
-    for example, shown_before, count in _turns(concepts, epoch):
+    for example, shown_before, count in _uses(concepts, epoch):
         rounds, rest = divmod(count, num_resolutions)
         for turn in range(min(count, num_resolutions)):
             size = buckets[example][(example + shown_before + turn) % num_resolutions]
@@ -72,16 +92,17 @@ def sizes_of_epoch(
     return counts
 
 
-def _turns(concepts: Sequence[ConceptRepeats], epoch: int) -> Iterator[tuple[int, int, int]]:
-    """Yield each example with how often it was used before an epoch, and how often it is used in it."""
+def _uses(concepts: Sequence[ConceptRepeats], epoch: int) -> Iterator[tuple[int, int, int]]:
+    """Yield each example of an epoch with how often it was used before, and how often it is used in it."""
     for concept in concepts:
-        count = concept.num_examples
+        count, turns = concept.num_examples, concept.turns()
         whole, broken = divmod(concept.exact_repeats, 1)
         first_extra, end_extra = math.ceil(epoch * broken * count), math.ceil((epoch + 1) * broken * count)
-        for index in range(count):
-            extra_before = (first_extra - index + count - 1) // count
-            extra = (end_extra - index + count - 1) // count - extra_before
-            yield concept.first_example + index, whole * epoch + extra_before, whole + extra
+        used = range(count) if whole else sorted(turn % count for turn in range(first_extra, end_extra))
+        for turn in used:
+            extra_before = (first_extra - turn + count - 1) // count
+            extra = (end_extra - turn + count - 1) // count - extra_before
+            yield concept.first_example + turns[turn], whole * epoch + extra_before, whole + extra
 
 
 def period_of_epochs(concepts: Sequence[ConceptRepeats], *, num_resolutions: int) -> int:

@@ -163,6 +163,7 @@ BESIDE: dict[str, dict[str, Any]] = {
 # Refused alone: leaves nothing to train; wants another base model.
 ALONE = {
     ("concepts.0.kind", "validation"),
+    ("concepts.0.kind", "regularization"),
     ("model.family", "sdxl"),
     *(("reward.models.0.kind", kind) for kind in rewards_using("file")),  # their files are not here
 }

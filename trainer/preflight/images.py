@@ -57,7 +57,7 @@ def problems_of_images(config: Config, training: Dataset, validation: Dataset) -
 
 def _empty_concepts(config: Config, training: Dataset, validation: Dataset) -> Iterator[Problem]:
     for dataset, kind in ((training, "training"), (validation, "validation")):
-        indices = [i for i, c in enumerate(config.concepts) if c.enabled and c.kind == kind]
+        indices = [i for i, c in enumerate(config.concepts) if c.enabled and c.dataset_kind == kind]
         for index, fact in zip(indices, dataset.concepts, strict=True):
             if fact.num_examples:
                 continue
@@ -73,7 +73,7 @@ def _empty_concepts(config: Config, training: Dataset, validation: Dataset) -> I
 
 def _without_images(config: Config, training: Dataset, validation: Dataset) -> Iterator[Concept]:
     for dataset, kind in ((training, "training"), (validation, "validation")):
-        concepts = [c for c in config.concepts if c.enabled and c.kind == kind]
+        concepts = [c for c in config.concepts if c.enabled and c.dataset_kind == kind]
         yield from (c for c, fact in zip(concepts, dataset.concepts, strict=True) if not fact.num_examples)
 
 
@@ -89,7 +89,7 @@ def _folders_used_twice(config: Config) -> Iterator[Problem]:
     for index, concept in enumerate(config.concepts):
         if not concept.enabled:
             continue
-        earlier = first.setdefault((concept.kind, real(concept.path)), index)
+        earlier = first.setdefault((concept.dataset_kind or concept.kind, real(concept.path)), index)
         if earlier != index:
             yield Problem(
                 f"concepts.{index}.path",

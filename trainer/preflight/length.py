@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from modules.config.schema import Config
-from modules.data.dataset import Dataset, EpochPlans
+from modules.data.dataset import Dataset, EpochPlans, concept_repeats_of
 from modules.families.registry import FAMILIES
 from modules.settings.every import Every
 from modules.system.problem import Problem
@@ -64,10 +64,11 @@ def _samples_by_size(training: Dataset) -> dict[str, int]:
     """Return the mean number of images of each size per epoch, rounded up."""
     counts: Counter[str] = Counter()
     shares: dict[str, float] = {}
+    repeats = [float(r.exact_repeats) for r in concept_repeats_of(training.concepts, run_seed=0)]
     for example, sizes in zip(training.examples, training.buckets, strict=True):
         for size in sizes:
             key = str(size)
-            shares[key] = shares.get(key, 0.0) + training.concepts[example.concept].repeats / training.num_resolutions
+            shares[key] = shares.get(key, 0.0) + repeats[example.concept] / training.num_resolutions
     counts.update({key: math.ceil(share - 1e-9) for key, share in shares.items() if share > 0})
     return dict(counts)
 

@@ -8,6 +8,8 @@ from modules.config.schema import Config
 from modules.families.registry import FAMILIES
 from modules.system.problem import Problem
 
+NAMES_OF_ZERO = {"repeats": "repeats", "samples_per_epoch": "samples per epoch"}
+
 
 def sizes(config: Config) -> Iterator[Problem]:
     """Yield problems with sizes that are not multiples of what the family and the bucket step require."""
@@ -48,12 +50,13 @@ def concepts(config: Config) -> Iterator[Problem]:
             advice="Add a concept on the Concepts page and choose its folder.",
         )
     for index, concept in enumerate(config.concepts):
-        if concept.enabled and concept.kind == "training" and concept.repeats == 0:
+        if concept.enabled and concept.dataset_kind == "training" and concept.zero_field:
+            what = NAMES_OF_ZERO[concept.zero_field]
             yield Problem(
-                f"concepts.{index}.repeats",
-                f"The concept {concept.name or f'number {index + 1}'} has 0 repeats: its images are never used.",
+                f"concepts.{index}.{concept.zero_field}",
+                f"The concept {concept.name or f'number {index + 1}'} has 0 {what}: its images are never used.",
                 "warning",
-                "Raise the repeats or disable the concept.",
+                f"Raise the {what} or disable the concept.",
             )
     if not config.validation.every.is_never and not any(c.kind == "validation" for c in active):
         yield Problem(
