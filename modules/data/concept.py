@@ -7,8 +7,10 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 
 from modules.data.captions.settings import CaptionChanges
+from modules.data.captions.sources import CaptionOrigin
 from modules.data.image_settings import ImageChanges
 from modules.settings.field import Section, Setting, When
+from modules.system.paths import from_root
 
 Kind = Literal["training", "validation", "prior_prediction", "regularization"]
 DatasetKind = Literal["training", "validation"]
@@ -166,6 +168,12 @@ class Concept(Section):
     def dataset_kind(self) -> DatasetKind | None:
         """The dataset that its images belong to: that of training or that of validation; None if not supported yet."""
         return _DATASETS.get(self.kind)
+
+    @property
+    def caption_origin(self) -> CaptionOrigin:
+        """Where its captions come from."""
+        file = from_root(self.captions_file) if self.caption_source == "one_file" else None
+        return CaptionOrigin(self.caption_source, file, self.caption_extension, self.fixed_caption)
 
     @property
     def zero_field(self) -> Literal["", "repeats", "samples_per_epoch"]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.data.captions.sources import CaptionFault, CaptionSource, read_captions
+from modules.data.captions.sources import CaptionFault, CaptionOrigin, read_captions
 from modules.data.images import BrokenImageError, opened, seen_size
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".jfif", ".webp", ".avif", ".bmp", ".gif", ".tif", ".tiff"})
+_CAPTION_SUFFIXES = frozenset({".txt", ".caption"})
 # Masks and conditioning images of other trainers: never training images.
 _COMPANIONS = ("-masklabel", "-condlabel")
 _LONGEST = 64  # scaled to cover a bucket, a longer strip would take gigabytes
@@ -52,10 +53,11 @@ class Scan:
         return sum(not p.captions for p in self.images)
 
 
-def scan_folder(
-    folder: Path, *, include_subfolders: bool, caption_source: CaptionSource, captions_file: Path | None = None
-) -> Scan:
-    """Return the contents of `folder`. Only headers are read. Raises OSError for an unreadable folder."""
+def scan_folder(folder: Path, *, include_subfolders: bool, captions: CaptionOrigin) -> Scan:
+    """Return the contents of `folder`; `captions` is their origin. Only headers are read.
+
+    Raises OSError for an unreadable folder.
+    """
     images: list[SourceImage] = []
     skipped: list[Skipped] = []
     for path in sorted(_files(folder, include_subfolders, skipped)):
@@ -64,19 +66,18 @@ def scan_folder(
         if path.name.startswith("."):
             skipped.append(Skipped(path, "a hidden file"))
             continue
-        found = _look_at(path, caption_source, captions_file)
+        found = _look_at(path, captions)
         (images if isinstance(found, SourceImage) else skipped).append(found)  # type: ignore[arg-type]
     return Scan(tuple(images), tuple(sorted(skipped, key=lambda s: s.path)))
 
 
-def fingerprint_of_folder(folder: Path, *, include_subfolders: bool, captions_file: Path | None = None) -> str:
-    """Return a hash of the paths, sizes and dates of the files that `scan_folder` reads.
+def fingerprint_of_folder(folder: Path, *, include_subfolders: bool, other_files: Sequence[Path] = ()) -> str:
+    """Return a hash of the paths, sizes and dates of the files that `scan_folder` reads, and of `other_files`.
 
     No file is opened, so it takes a small fraction of a scan's time. Raises OSError for an unreadable folder.
     """
-    read = [p for p in _files(folder, include_subfolders, []) if p.suffix.lower() in (*SUFFIXES, ".txt")]
-    if captions_file is not None:
-        read.append(captions_file)
+    read = [p for p in _files(folder, include_subfolders, []) if p.suffix.lower() in (*SUFFIXES, *_CAPTION_SUFFIXES)]
+    read += other_files
     digest = hashlib.blake2b(digest_size=16)
     for path in sorted(read):
         digest.update(f"{os.fsencode(path)!r} {_size_and_date(path)}\n".encode())
@@ -123,7 +124,7 @@ def _holds(test: Callable[[], bool]) -> bool:
         return False
 
 
-def _look_at(path: Path, caption_source: CaptionSource, captions_file: Path | None) -> SourceImage | Skipped:
+def _look_at(path: Path, origin: CaptionOrigin) -> SourceImage | Skipped:
     try:
         status = path.stat()
         if status.st_size == 0:
@@ -136,5 +137,7 @@ def _look_at(path: Path, caption_source: CaptionSource, captions_file: Path | No
         return Skipped(path, f"cannot be read ({error.strerror})")
     if max(width_px, height_px) > _LONGEST * min(width_px, height_px):
         return Skipped(path, f"more than {_LONGEST} times as long as wide ({width_px}x{height_px})")
-    captions = read_captions(path, caption_source, captions_file)
-    return SourceImage(path, width_px, height_px, status.st_size, status.st_mtime_ns, captions)
+    found = read_captions(path, origin)
+    return SourceImage(
+        path, width_px, height_px, status.st_size, status.st_mtime_ns, found.texts, found.fault, found.file
+    )

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps, PngImagePlugin, features
 
 from modules.data import scan as scan_module
+from modules.data.captions.sources import CaptionOrigin
 from modules.data.images import BrokenImageError, opened, seen_size, upright
 from modules.data.scan import SUFFIXES, Scan, scan_folder
 from tests.builders.images import draw_image
@@ -27,7 +28,7 @@ AVIF = ["avif"] if features.check("avif") else []
 
 
 def scan(folder: Path, *, include_subfolders: bool = False) -> Scan:
-    return scan_folder(folder, include_subfolders=include_subfolders, caption_source="text_file")
+    return scan_folder(folder, include_subfolders=include_subfolders, captions=CaptionOrigin())
 
 
 def names(result: Scan) -> list[str]:

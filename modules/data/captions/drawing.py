@@ -75,6 +75,8 @@ def cached_texts(texts: tuple[str, ...], rules: CaptionRules, *, name: str, run_
 def _changed(
     texts: tuple[str, ...], line: int, rules: CaptionRules, name: str, counters: tuple[int, int], *, run_seed: int
 ) -> str:
+    if rules.is_plain:
+        return texts[line] if texts else ""
     seed = run_seed if rules.seed is None else rules.seed
     number = int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=7).digest(), "little")
     generator = random.Random(derive_seed(seed, "caption operations", number, line, *counters))

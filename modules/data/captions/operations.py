@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from modules.data.captions.choice import CaptionChoice
 from modules.data.captions.tags import (
+    ANY_TAG,
+    CAPITALIZATIONS,
     Capitalization,
     DropMode,
     SpecialTags,
@@ -29,7 +31,7 @@ ORDER = (
     "trigger word",
     "prefix and suffix",
 )
-"""The order in which a caption is changed. Caption dropout comes before: a dropped caption is empty, nothing is added."""
+"""The order in which a caption is changed. A caption that caption dropout drops is empty: nothing is added to it."""
 
 _CLINGS = tuple(".,;:!?)")
 
@@ -48,13 +50,13 @@ class CaptionRules:
     wildcards: bool = False
     replacements: tuple[tuple[str, str], ...] = ()
     delimiter: str = ","
-    keep_count: int = 0
+    keep_count: int = 1
     separator: str = ""
     group_separator: str = ""
     drop_mode: DropMode = "full"
     drop_probability: float | None = None
-    special: SpecialTags = SpecialTags()
-    capitalizations: tuple[Capitalization, ...] = ()
+    special: SpecialTags = ANY_TAG
+    capitalizations: tuple[Capitalization, ...] = CAPITALIZATIONS
     capitalization_probability: float | None = None
     lowercase_first: bool = False
     shuffle: bool = False
@@ -68,18 +70,30 @@ class CaptionRules:
         is_changed = self.drop_probability is not None or self.capitalization_probability is not None
         return is_changed or self.shuffle
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether no operation is on, so that every caption stays as it is."""
+        added = (self.trigger_word, self.prefix, self.suffix)
+        marks = (self.separator, self.group_separator, self.replacements)
+        return not (self.wildcards or self.changes_tags or any(added) or any(marks))
+
     def is_random(self, text: str) -> bool:
         """Return whether the final text of a caption depends on the generator."""
         has_tags = self.shuffle or bool(self.drop_probability) or bool(self.capitalization_probability)
         return has_tags or (self.wildcards and has_wildcards(text))
 
 
+NO_CHANGES = CaptionRules()
+
+
 def final_text(text: str, rules: CaptionRules, generator: random.Random) -> str:
     """Return a caption after all operations, in the order of `ORDER`; a function of its arguments only."""
+    if rules.is_plain:
+        return text
     if rules.wildcards:
         text = resolve_wildcards(text, generator)
     for old, new in rules.replacements:
-        text = re.sub(rf"(?<!\w){re.escape(old)}(?!\w)", lambda _, new=new: new, text)
+        text = new.join(re.split(rf"(?<!\w){re.escape(old)}(?!\w)", text))
     if rules.changes_tags or (rules.separator and rules.separator in text):
         text = _with_changed_tags(text, rules, generator)
     if rules.group_separator:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from modules.data.captions.operations import CaptionRules
 from modules.data.captions.sources import read_text
-from modules.data.captions.tags import CAPITALIZATIONS, Capitalization, SpecialTags
+from modules.data.captions.tags import CAPITALIZATIONS, SpecialTags
 from modules.system.paths import from_root
+from modules.system.problem import shown
 
 if TYPE_CHECKING:
     from modules.data.captions.settings import CaptionChanges
@@ -20,10 +21,7 @@ _LISTS = (".txt", ".csv")
 
 
 def caption_rules(text: CaptionChanges, *, variations: int = 1, seed: int | None = None) -> CaptionRules:
-    """Return the rules of a concept's caption settings.
-
-    Raises OSError for a list of special tags that cannot be read.
-    """
+    """Return the rules of a concept's caption settings, without those of which `faults_of` complains."""
     return CaptionRules(
         choice=text.choice,
         variations=variations,
@@ -37,7 +35,7 @@ def caption_rules(text: CaptionChanges, *, variations: int = 1, seed: int | None
         drop_mode=text.tag_dropout_mode,
         drop_probability=text.tag_dropout_probability if text.tag_dropout else None,
         special=_special_tags(text),
-        capitalizations=tuple(cast(Capitalization, m) for m in modes_of(text) if m in CAPITALIZATIONS),
+        capitalizations=tuple(mode for mode in CAPITALIZATIONS if mode in modes_of(text)),
         capitalization_probability=text.capitalization_probability if text.randomize_capitalization else None,
         lowercase_first=text.lowercase_first,
         shuffle=text.shuffle_tags,
@@ -49,28 +47,29 @@ def caption_rules(text: CaptionChanges, *, variations: int = 1, seed: int | None
 
 def faults_of(text: CaptionChanges) -> Iterator[tuple[str, str]]:
     """Yield what is wrong with caption settings: the field's name, and a sentence."""
-    if text.randomize_capitalization:
-        for mode in modes_of(text):
-            if mode not in CAPITALIZATIONS:
-                known = ", ".join(CAPITALIZATIONS)
-                yield "capitalization_modes", f"{mode!r} is not a capitalization mode. Choose from {known}."
-    for line in text.replacements.splitlines():
-        if line.strip() and not line.partition(ARROW)[0].strip():
-            yield "replacements", f"The line {line.strip()!r} names no text to replace; write: old {ARROW} new."
-        elif line.strip() and ARROW not in line:
-            yield "replacements", f"The line {line.strip()!r} has no {ARROW}; write: old {ARROW} new."
+    known = ", ".join(CAPITALIZATIONS)
+    for mode in modes_of(text) if text.randomize_capitalization else ():
+        if mode not in CAPITALIZATIONS:
+            yield "capitalization_modes", f"{shown(mode)} is not a capitalization mode. Choose from {known}."
+    for line in filter(None, map(str.strip, text.replacements.splitlines())):
+        old, arrow, _ = line.partition(ARROW)
+        if not (arrow and old.strip()):
+            yield "replacements", f"The line {shown(line)} is not a replacement. Write: old {ARROW} new."
+    yield from _faults_of_special_tags(text)
+
+
+def _faults_of_special_tags(text: CaptionChanges) -> Iterator[tuple[str, str]]:
     if not text.tag_dropout or text.special_tags_mode == "none":
         return
     try:
         tags = _listed(text)
     except OSError as error:
-        yield "special_tags", f"The list of special tags {text.special_tags} cannot be read ({error.strerror})."
+        reason = error.strerror or error
+        yield "special_tags", f"The list of special tags {text.special_tags} cannot be read ({reason})."
         return
     for tag in tags if text.special_tags_regex else ():
-        try:
-            re.compile(tag)
-        except re.error as error:
-            yield "special_tags", f"{tag!r} is not a valid regular expression: {error}."
+        if (fault := _fault_of_pattern(tag)) is not None:
+            yield "special_tags", f"{shown(tag)} is not a valid regular expression: {fault}."
 
 
 def replacements_of(lines: str) -> tuple[tuple[str, str], ...]:
@@ -94,7 +93,21 @@ def special_tags_file(text: CaptionChanges) -> Path | None:
 def _special_tags(text: CaptionChanges) -> SpecialTags:
     if not text.tag_dropout or text.special_tags_mode == "none":
         return SpecialTags()
-    return SpecialTags(text.special_tags_mode, _listed(text), text.special_tags_regex)
+    try:
+        tags = _listed(text)
+    except OSError:
+        return SpecialTags()
+    if text.special_tags_regex:
+        tags = tuple(tag for tag in tags if _fault_of_pattern(tag) is None)
+    return SpecialTags(text.special_tags_mode, tags, text.special_tags_regex)
+
+
+def _fault_of_pattern(pattern: str) -> str | None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        return str(error)
+    return None
 
 
 def _listed(text: CaptionChanges) -> tuple[str, ...]:

@@ -22,27 +22,33 @@ class CaptionTexts:
     file: Path | None = None
 
 
-def read_captions(
-    image: Path,
-    source: CaptionSource,
-    captions_file: Path | None = None,
-    *,
-    extension: str = ".txt",
-    fixed_text: str = "",
-) -> CaptionTexts:
+@dataclass(frozen=True, slots=True)
+class CaptionOrigin:
+    """Where the captions of a concept come from.
+
+    With the source "text_file" they are in a file beside the image, with the image's name and `extension`. With
+    "one_file" they are those of `file`, the same for every image; with "fixed_text" the lines of `fixed_text`.
+    """
+
+    source: CaptionSource = "text_file"
+    file: Path | None = None
+    extension: str = ".txt"
+    fixed_text: str = ""
+
+
+def read_captions(image: Path, origin: CaptionOrigin) -> CaptionTexts:
     """Return the captions of an image; no texts where there are none.
 
-    A text file holds one caption per line; blank lines do not count. With the source "text_file" it lies beside the
-    image, with the image's name and `extension`. With "one_file" it is `captions_file`, the same for every image; with
-    "fixed_text" the texts are the lines of `fixed_text`. Text that is not UTF-8 is read as UTF-16 if it starts with a
-    byte order mark, else as Windows-1252 or Latin-1, the encodings of older tag editors.
+    A text file holds one caption per line; blank lines do not count. Text that is not UTF-8 is read as UTF-16 if it
+    starts with a byte order mark, else as Windows-1252 or Latin-1, the encodings of older tag editors.
     """
-    if source == "fixed_text":
-        return _without_a_file(_lines(fixed_text))
-    if source == "file_name":
+    if origin.source == "fixed_text":
+        return _without_a_file(_lines(origin.fixed_text))
+    if origin.source == "file_name":
         name = _decode(os.fsencode(image.stem))[0].replace("_", " ").strip()
         return _without_a_file((name,) if name else ())
-    file = captions_file if source == "one_file" and captions_file else image.with_name(image.stem + extension)
+    shared = origin.file if origin.source == "one_file" else None
+    file = shared or image.with_name(image.stem + origin.extension)
     try:
         text, fault = read_text(file)
     except (OSError, ValueError):  # also a name that is not a valid file name

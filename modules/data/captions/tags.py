@@ -50,6 +50,9 @@ class SpecialTags:
         return any(re.fullmatch(pattern, form) for pattern in self.tags for form in dict.fromkeys((tag, plain)))
 
 
+ANY_TAG = SpecialTags()
+
+
 def split_tags(text: str, *, delimiter: str, keep_count: int, separator: str) -> Tags:
     """Return the tags of a caption, without the spaces around them; empty ones are left out.
 
