@@ -7,6 +7,7 @@ shuffle over all of them. Torch-free.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import tarfile
@@ -14,17 +15,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from modules.data.tables import ROW_SUFFIX, TABLE_SUFFIXES, read_row_image
 
 SHARD_SUFFIXES = frozenset({".tar"})
 ARCHIVE_SUFFIXES = SHARD_SUFFIXES | TABLE_SUFFIXES
-COMPRESSED_SUFFIXES = frozenset({".tgz", ".tbz2", ".txz", ".zip", ".7z", ".rar"})
 
 
 @dataclass(frozen=True, slots=True)
 class FileStatus:
-    """The size of a file and its modification time; inside an archive, that of the archive."""
+    """The size of a file and its modification time.
+
+    A file in an archive has the time of the archive; an image in a row of a Parquet file also has its size.
+    """
 
     size_bytes: int
     mtime_ns: int
@@ -51,7 +55,9 @@ def open_file(path: Path) -> io.BufferedReader | io.BytesIO:
         archive = archive_of(path)
         if archive is None:
             raise
-        return io.BytesIO(_content(archive, path))
+    if archive.suffix.lower() in TABLE_SUFFIXES:
+        return io.BytesIO(read_row_image(archive, _row(archive, path)))
+    return io.BufferedReader(_Part(archive, *_place(archive, path)))
 
 
 def read_bytes(path: Path) -> bytes:
@@ -69,10 +75,9 @@ def status_of(path: Path) -> FileStatus:
         archive = archive_of(path)
         if archive is None:
             raise
-    mtime_ns = archive.stat().st_mtime_ns
-    if archive.suffix.lower() in TABLE_SUFFIXES:
-        return FileStatus(len(_content(archive, path)), mtime_ns)
-    return FileStatus(_place(archive, path)[1], mtime_ns)
+    status = archive.stat()
+    is_row = archive.suffix.lower() in TABLE_SUFFIXES and _row(archive, path) >= 0
+    return FileStatus(status.st_size if is_row else _place(archive, path)[1], status.st_mtime_ns)
 
 
 def shard_index(archive: Path) -> ShardIndex:
@@ -81,13 +86,43 @@ def shard_index(archive: Path) -> ShardIndex:
     return _shard_index(os.fspath(archive), status.st_size, status.st_mtime_ns)
 
 
-def _content(archive: Path, path: Path) -> bytes:
-    if archive.suffix.lower() in TABLE_SUFFIXES:
-        return read_row_image(archive, int(path.name.removesuffix(ROW_SUFFIX)))
-    offset, size_bytes = _place(archive, path)
-    with archive.open("rb") as file:
-        file.seek(offset)
-        return file.read(size_bytes)
+class _Part(io.RawIOBase):
+    """A part of a file, as a file of its own."""
+
+    def __init__(self, file: Path, offset: int, size_bytes: int) -> None:
+        super().__init__()
+        self._file = file.open("rb")
+        self._offset, self._size_bytes, self._position = offset, size_bytes, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size_bytes}[whence]
+        self._position = max(0, start + offset)
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        wanted = max(0, min(len(buffer), self._size_bytes - self._position))
+        self._file.seek(self._offset + self._position)
+        content = self._file.read(wanted)
+        buffer[: len(content)] = content
+        self._position += len(content)
+        return len(content)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _row(archive: Path, path: Path) -> int:
+    """Return the row that a path into a Parquet file names. Raises FileNotFoundError for any other path."""
+    if path.suffix != ROW_SUFFIX or path.parent != archive:
+        raise FileNotFoundError(errno.ENOENT, f"not in {archive.name}", str(path))
+    return int(path.stem)
 
 
 def _place(archive: Path, path: Path) -> tuple[int, int]:
@@ -95,7 +130,7 @@ def _place(archive: Path, path: Path) -> tuple[int, int]:
     try:
         return shard_index(archive).members[name]
     except KeyError:
-        raise FileNotFoundError(2, f"not in {archive.name}", str(path)) from None
+        raise FileNotFoundError(errno.ENOENT, f"not in {archive.name}", str(path)) from None
 
 
 @lru_cache(maxsize=4096)

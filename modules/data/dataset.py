@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
 from modules.data.buckets import ResizeCrop, Size, bucket_sizes, resize_crop_for
+from modules.data.captions.drawing import cached_texts
+from modules.data.captions.operations import NO_CHANGES, CaptionRules
+from modules.data.captions.rules import caption_rules
 from modules.data.concept import Concept, DatasetKind, Kind
 from modules.data.decode import WHITE, Rgb, colour_of
+from modules.data.listing import Skipped
 from modules.data.order import (
     AccumulationGroup,
     ConceptRepeats,
@@ -20,10 +24,10 @@ from modules.data.order import (
     period_of_epochs,
     sample_indices_of_epoch,
     sizes_of_epoch,
+    uses_before,
 )
-from modules.data.scan import Skipped, SourceImage, scan_folder
+from modules.data.scan import SourceImage, scan_folder
 from modules.data.size_conditioning import SizeConditioning
-from modules.system.paths import from_root
 from modules.system.seeds import derive_seed
 
 
@@ -59,6 +63,7 @@ class ConceptFacts:
     kind: Kind = "training"
     samples_per_epoch: int | None = None
     seed: int | None = None
+    captions: CaptionRules = NO_CHANGES
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,16 @@ class Dataset:
         counts = Counter(p.bucket for e in self.examples for p in e.resize_crops)
         return dict(counts.most_common())
 
+    def texts(self, example: Example, *, run_seed: int) -> Iterator[str]:
+        """Yield the texts that are encoded for an example, apart from the empty one, where captions are cached."""
+        rules = self.concepts[example.concept].captions
+        yield from cached_texts(example.image.captions, rules, name=example.image.path.name, run_seed=run_seed)
+
+    def longest_texts(self, example: Example, *, run_seed: int) -> Iterator[str]:
+        """Yield the texts of an example as long as they get: one variation of each caption, without tag dropout."""
+        rules = replace(self.concepts[example.concept].captions, drop_probability=None, variations=1)
+        yield from cached_texts(example.image.captions, rules, name=example.image.path.name, run_seed=run_seed)
+
     def without(self, broken: frozenset[int]) -> Dataset:
         """Return the dataset without the examples at these indices, renumbered."""
         kept = [e for i, e in enumerate(self.examples) if i not in broken]
@@ -118,12 +133,7 @@ def build_dataset(concepts: Sequence[tuple[Concept, Path]], kind: DatasetKind, r
     for concept, folder in concepts:
         if not concept.enabled or concept.dataset_kind != kind:
             continue
-        scan = scan_folder(
-            folder,
-            include_subfolders=concept.include_subfolders,
-            caption_source=concept.caption_source,
-            captions_file=from_root(concept.captions_file),
-        )
+        scan = scan_folder(folder, include_subfolders=concept.include_subfolders, captions=concept.caption_origin)
         skipped += scan.skipped
         background = colour_of(concept.background) or WHITE
         for image in scan.images:
@@ -143,6 +153,7 @@ def _facts_of(concept: Concept, name: str) -> ConceptFacts:
         kind=concept.kind,
         samples_per_epoch=concept.samples_per_epoch if concept.balancing == "samples" else None,
         seed=concept.seed,
+        captions=caption_rules(concept.text, variations=concept.text_variations, seed=concept.seed),
     )
 
 
@@ -173,6 +184,7 @@ class EpochPlans:
         self._accumulation_steps = accumulation_steps
         self._run_seed = run_seed
         self._newest: tuple[int, tuple[AccumulationGroup, ...]] = (-1, ())
+        self._newest_uses: tuple[int, Mapping[int, int]] = (-1, {})
         self._known_steps: list[int] = []
 
     def accumulation_groups(self, epoch: int) -> tuple[AccumulationGroup, ...]:
@@ -190,6 +202,12 @@ class EpochPlans:
                 ),
             )
         return self._newest[1]
+
+    def uses_before(self, epoch: int) -> Mapping[int, int]:
+        """Return how often each example is used before an epoch."""
+        if self._newest_uses[0] != epoch:
+            self._newest_uses = (epoch, uses_before(self._concept_repeats(), epoch))
+        return self._newest_uses[1]
 
     def num_steps(self, epoch: int) -> int:
         """Return how many optimizer steps an epoch has, without computing its order."""

@@ -44,17 +44,6 @@ def table_facts(file: Path) -> TableFacts:
         return TableFacts(tuple(schema.names), images[0] if images else "", table.metadata.num_rows)
 
 
-def row_images(file: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield each row of a Parquet file with the content of its image, empty if it has none. Raises OSError."""
-    facts = table_facts(file)
-    with _parquet(file) as table:
-        row = 0
-        for batch in table.iter_batches(batch_size=64, columns=[facts.image_column]):
-            for cell in batch.column(0):
-                yield row, _image_of(cell.as_py())
-                row += 1
-
-
 def read_row_image(file: Path, row: int) -> bytes:
     """Return the content of the image in a row. Raises OSError, also for a row that has none.
 

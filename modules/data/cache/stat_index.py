@@ -19,8 +19,11 @@ class StatIndex:
     and where it cannot be read or written everything works without it. Threads may share one.
     """
 
-    def __init__(self, file: Path, *, table: str, column: str) -> None:
-        """`table` and `column` name the text in the database. The file and its folder are created when saved."""
+    def __init__(self, file: Path | None, *, table: str, column: str) -> None:
+        """`table` and `column` name the text in the database. The file and its folder are created when saved.
+
+        Without a file the texts are kept in memory only.
+        """
         self._file = file
         self._table = table
         self._column = column
@@ -42,19 +45,21 @@ class StatIndex:
         """Write the texts added since the last save."""
         with self._lock:
             rows, self._fresh = [(name, *facts) for name, facts in self._fresh.items()], {}
-        if not rows:
+        if not rows or self._file is None:
             return
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            with closing(self._connect()) as database, database:
+            with closing(self._connect(self._file)) as database, database:
                 self._create(database)
                 database.executemany(f"INSERT OR REPLACE INTO {self._table} VALUES (?, ?, ?, ?)", rows)
         except (sqlite3.Error, OSError) as error:
             logger.warning("%s cannot be saved: %s", self._file, error)
 
     def _read(self) -> dict[str, tuple[int, int, str]]:
+        if self._file is None or not self._file.exists():
+            return {}
         try:
-            return self._rows()
+            return self._rows(self._file)
         except (sqlite3.OperationalError, OSError) as error:  # locked for too long, or not readable
             logger.warning("%s cannot be used: %s", self._file, error)
             return {}
@@ -63,10 +68,8 @@ class StatIndex:
             self._file.unlink(missing_ok=True)
             return {}
 
-    def _rows(self) -> dict[str, tuple[int, int, str]]:
-        if not self._file.exists():
-            return {}
-        with closing(self._connect()) as database, database:
+    def _rows(self, file: Path) -> dict[str, tuple[int, int, str]]:
+        with closing(self._connect(file)) as database, database:
             self._create(database)
             rows = database.execute(f"SELECT path, bytes, mtime_ns, {self._column} FROM {self._table}").fetchall()
         return {path: (size_bytes, mtime_ns, text) for path, size_bytes, mtime_ns, text in rows}
@@ -77,8 +80,8 @@ class StatIndex:
             f"(path TEXT PRIMARY KEY, bytes INTEGER, mtime_ns INTEGER, {self._column} TEXT)"
         )
 
-    def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self._file, timeout=30)
+    def _connect(self, file: Path) -> sqlite3.Connection:
+        return sqlite3.connect(file, timeout=30)
 
 
 def _name(path: Path) -> str:
