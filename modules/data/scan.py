@@ -75,7 +75,8 @@ def scan_folder(
 ) -> Scan:
     """Return the contents of a folder, or of a single image, tar shard or Parquet file; `captions` is their origin.
 
-    Only headers are read, and of images in `index` none; new ones are added to it, and not saved. Raises OSError for an unreadable source.
+    Only headers are read, and of images in `index` none; new ones are added to it, and not saved. Raises OSError for
+    an unreadable source.
     """
     listing = list_images(folder, include_subfolders=include_subfolders)
     metadata = MetadataCaptions(folder, file=captions.file, columns=captions.columns)
