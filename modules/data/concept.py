@@ -49,15 +49,17 @@ class Concept(Section):
     ] = "training"
     include_subfolders: Annotated[bool, Setting("Include subfolders", "Also uses the images in subfolders.")] = False
     caption_source: Annotated[
-        Literal["text_file", "file_name", "one_file", "fixed_text"],
+        Literal["text_file", "file_name", "one_file", "metadata", "fixed_text"],
         Setting(
             "Captions from",
             "Text file: cat.txt beside cat.png; each line is a caption. File name: the image's own name, with "
-            "underscores read as spaces. One file, fixed text: the same captions for all images.",
+            "underscores read as spaces. One file, fixed text: the same captions for all images. Metadata file: "
+            "metadata.jsonl, .csv or .parquet, with a row for each image; also JSON files of kohya, or one per image.",
             choice_labels={
                 "text_file": "Text file beside the image",
                 "file_name": "File name",
                 "one_file": "One file for all",
+                "metadata": "Metadata file",
                 "fixed_text": "Fixed text",
             },
         ),
@@ -69,6 +71,25 @@ class Concept(Section):
             "A text file with the captions for all images of the concept, one per line.",
             path_kind="file",
             applies_when=When("caption_source", ("one_file",)),
+        ),
+    ] = ""
+    metadata_file: Annotated[
+        str,
+        Setting(
+            "Metadata file",
+            "A .jsonl, .csv, .parquet or .json file that names the images and has their captions.",
+            path_kind="file",
+            empty_means="metadata.jsonl, .csv or .parquet in the folder",
+            applies_when=When("caption_source", ("metadata",)),
+        ),
+    ] = ""
+    caption_columns: Annotated[
+        str,
+        Setting(
+            "Caption columns",
+            "The columns with the captions, separated by commas; each is a caption of the image.",
+            empty_means="text, caption or prompt",
+            applies_when=When("caption_source", ("metadata",)),
         ),
     ] = ""
     caption_extension: Annotated[
@@ -161,6 +182,14 @@ class Concept(Section):
             empty_means="the run's",
         ),
     ] = None
+    background: Annotated[
+        str,
+        Setting(
+            "Background colour",
+            "The colour behind the transparent places of images: a name or a hexadecimal value such as #808080.",
+            level="advanced",
+        ),
+    ] = "#ffffff"
     image: ImageChanges = ImageChanges()
     text: CaptionChanges = CaptionChanges()
 
@@ -172,8 +201,10 @@ class Concept(Section):
     @property
     def caption_origin(self) -> CaptionOrigin:
         """Where its captions come from."""
-        file = from_root(self.captions_file) if self.caption_source == "one_file" else None
-        return CaptionOrigin(self.caption_source, file, self.caption_extension, self.fixed_caption)
+        named = {"one_file": self.captions_file, "metadata": self.metadata_file}.get(self.caption_source, "")
+        file = from_root(named) if named or self.caption_source == "one_file" else None
+        columns = tuple(c.strip() for c in self.caption_columns.split(",") if c.strip())
+        return CaptionOrigin(self.caption_source, file, self.caption_extension, self.fixed_caption, columns)
 
     @property
     def zero_field(self) -> Literal["", "repeats", "samples_per_epoch"]:

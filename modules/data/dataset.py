@@ -14,6 +14,8 @@ from modules.data.captions.drawing import cached_texts
 from modules.data.captions.operations import NO_CHANGES, CaptionRules
 from modules.data.captions.rules import caption_rules
 from modules.data.concept import Concept, DatasetKind, Kind
+from modules.data.decode import WHITE, Rgb, colour_of
+from modules.data.listing import Skipped
 from modules.data.order import (
     AccumulationGroup,
     ConceptRepeats,
@@ -24,18 +26,22 @@ from modules.data.order import (
     sizes_of_epoch,
     uses_before,
 )
-from modules.data.scan import Skipped, SourceImage, scan_folder
+from modules.data.scan import SourceImage, scan_folder
 from modules.data.size_conditioning import SizeConditioning
 from modules.system.seeds import derive_seed
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """An image of a concept, with its resize and crop at each resolution."""
+    """An image of a concept, with its resize and crop at each resolution.
+
+    `background` is the colour behind its transparent places; None where it has none.
+    """
 
     image: SourceImage
     concept: int
     resize_crops: tuple[ResizeCrop, ...]
+    background: Rgb | None = None
 
     def size_conditioning(self, resolution: int) -> SizeConditioning:
         """Return the size conditioning of the image at one of the resolutions."""
@@ -129,9 +135,10 @@ def build_dataset(concepts: Sequence[tuple[Concept, Path]], kind: DatasetKind, r
             continue
         scan = scan_folder(folder, include_subfolders=concept.include_subfolders, captions=concept.caption_origin)
         skipped += scan.skipped
+        background = colour_of(concept.background) or WHITE
         for image in scan.images:
             resize_crops = tuple(resize_crop_for(image.width_px, image.height_px, s) for s in sizes)
-            examples.append(Example(image, len(facts), resize_crops))
+            examples.append(Example(image, len(facts), resize_crops, background if image.is_transparent else None))
         facts.append(_facts_of(concept, concept.name or folder.name))
     return _assemble(examples, facts, len(sizes), tuple(skipped))
 

@@ -73,7 +73,7 @@ def _fingerprints(concepts: tuple[Concept, ...]) -> Iterator[str]:
 
 def _other_files(concept: Concept) -> Iterator[Path]:
     """Yield the files outside of its folder that a concept's captions depend on."""
-    if concept.caption_source == "one_file":
-        yield from_root(concept.captions_file)
+    if (captions_file := concept.caption_origin.file) is not None:
+        yield captions_file
     if (special_tags := special_tags_file(concept.text)) is not None:
         yield special_tags

@@ -15,7 +15,6 @@ from modules.data.cache.key import DigestIndex, caption_key, image_key
 from modules.data.cache.store import CacheStore
 from modules.data.conditioning import Conditioning
 from modules.data.dataset import Dataset
-from modules.data.transforms.fit import load_pixels
 from modules.families.protocol import ModelFamily
 from modules.memory.placement import Placement
 from modules.system.devices import CPU, Device, move
@@ -90,8 +89,9 @@ class Caches:
                     height_px=image.height_px,
                     resize_crop=resize_crop,
                     encoder=self.identities.images,
+                    background=example.background,
                 )
-                jobs[number, resolution] = ImageJob(key, image.path, resize_crop)
+                jobs[number, resolution] = ImageJob(key, image.path, resize_crop, example.background)
         index.save()
         return jobs
 
@@ -125,7 +125,7 @@ class Caches:
         self.emit(WarningRaised(f"The cache entry of {job.path.name} was damaged. The image is encoded again."))
         self.latent_store.remove(job.key)
         with self.placement.phase(phases.CACHE_IMAGES):
-            latents_1CHW = self.encoders.latents(to_tensor(load_pixels(job.path, job.resize_crop))[None])
+            latents_1CHW = self.encoders.latents(to_tensor(job.load())[None])
         self.latent_store.write(job.key, {"latents": latents_1CHW[0]})
         return latents_1CHW[0]
 

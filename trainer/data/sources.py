@@ -16,6 +16,7 @@ from modules.data.cache.build import to_tensor
 from modules.data.cache.store import BrokenEntryError, CacheStore
 from modules.data.conditioning import Conditioning, DeliveredConditioning, PartialConditioning
 from modules.data.dataset import Dataset
+from modules.data.decode import WHITE
 from modules.data.order import SampleIndex
 from modules.data.transforms.fit import Pixels, load_pixels
 from modules.families.protocol import ModelFamily
@@ -87,7 +88,8 @@ class EncodedLatents:
     def prepare(self, sample_index: SampleIndex) -> Prepared:
         """Decode an image, resize and crop it."""
         example = self.dataset.examples[sample_index.example]
-        pixels: Pixels = load_pixels(example.image.path, example.resize_crops[sample_index.resolution])
+        resize_crop = example.resize_crops[sample_index.resolution]
+        pixels: Pixels = load_pixels(example.image.path, resize_crop, example.background or WHITE)
         return to_tensor(pixels)
 
     def deliver(self, sample_indices: Sequence[SampleIndex], prepared: Sequence[Prepared]) -> torch.Tensor:

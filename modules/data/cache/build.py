@@ -15,16 +15,22 @@ import torch
 
 from modules.data.buckets import ResizeCrop
 from modules.data.cache.store import CacheStore
+from modules.data.decode import WHITE, Rgb
 from modules.data.transforms.fit import Pixels, load_pixels
 
 
 @dataclass(frozen=True, slots=True)
 class ImageJob:
-    """An image to encode, and the key of its latents."""
+    """An image to encode, and the key of its latents. `background` is the colour behind its transparent places."""
 
     key: str
     path: Path
     resize_crop: ResizeCrop
+    background: Rgb | None = None
+
+    def load(self) -> Pixels:
+        """Decode the image, resize and crop it."""
+        return load_pixels(self.path, self.resize_crop, self.background or WHITE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +59,7 @@ def build_images(
     ahead of the encoder. An image that cannot be decoded, or whose latents are not finite, is reported.
     """
     with ThreadPoolExecutor(threads, thread_name_prefix="darkroom-decode") as pool:
-        for job, pixels in _ahead(jobs, lambda j: pool.submit(load_pixels, j.path, j.resize_crop), 2 * threads):
+        for job, pixels in _ahead(jobs, lambda j: pool.submit(j.load), 2 * threads):
             try:
                 latents_1CHW = encode(to_tensor(pixels.result())[None])
             except (OSError, ValueError, SyntaxError) as error:

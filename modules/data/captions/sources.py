@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-CaptionSource = Literal["text_file", "file_name", "one_file", "fixed_text"]
+from modules.data.archives import read_bytes
+
+CaptionSource = Literal["text_file", "file_name", "one_file", "metadata", "fixed_text"]
 CaptionFault = Literal["", "missing", "empty", "utf-16", "cp1252", "latin-1"]
 """Why a caption needs attention: there is none, or its file is not UTF-8 and was read in this encoding."""
 
@@ -27,13 +29,16 @@ class CaptionOrigin:
     """Where the captions of a concept come from.
 
     With the source "text_file" they are in a file beside the image, with the image's name and `extension`. With
-    "one_file" they are those of `file`, the same for every image; with "fixed_text" the lines of `fixed_text`.
+    "one_file" they are those of `file`, the same for every image; with "fixed_text" the lines of `fixed_text`. With
+    "metadata" they are in some `columns` of the metadata file `file`, or of those in the folder of the images
+    (`modules/data/metadata.py`); no columns are the usual ones.
     """
 
     source: CaptionSource = "text_file"
     file: Path | None = None
     extension: str = ".txt"
     fixed_text: str = ""
+    columns: tuple[str, ...] = ()
 
 
 def read_captions(image: Path, origin: CaptionOrigin) -> CaptionTexts:
@@ -58,8 +63,11 @@ def read_captions(image: Path, origin: CaptionOrigin) -> CaptionTexts:
 
 
 def read_text(file: Path) -> tuple[str, CaptionFault]:
-    """Return the text of a file, and its encoding if it is not UTF-8. Raises OSError where it cannot be read."""
-    return _decode(file.read_bytes())
+    """Return the text of a file, also of one in an archive, and its encoding if it is not UTF-8.
+
+    Raises OSError where it cannot be read.
+    """
+    return _decode(read_bytes(file))
 
 
 def caption_is_cacheable(
