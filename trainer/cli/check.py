@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from modules.config.schema import Config
@@ -14,6 +15,8 @@ from modules.system.problem import Problem
 from trainer.cli import Verb
 from trainer.cli.options import add_allow_code, add_config_argument, allowed_code, describe, read_config
 from trainer.preflight import Report, check
+
+_MAX_CAPTIONS = 100
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -56,8 +59,16 @@ def _preview(report: Report) -> str:
         f"{model}{images}, {preview.num_validation_images} for validation.\n"
         f"{preview.steps_first_epoch} step{'s' if preview.steps_first_epoch != 1 else ''} in the first epoch, "
         f"{preview.total_steps} in total.\n"
-        f"{memory}"
+        f"{memory}{_captions(preview.captions)}"
     )
+
+
+def _captions(findings: Sequence[tuple[str, str]]) -> str:
+    """Return the findings about captions, one per line."""
+    lines = [f"  {file}: {what}\n" for file, what in findings[:_MAX_CAPTIONS]]
+    more = len(findings) - _MAX_CAPTIONS
+    rest = f"  and {more:,} more; --json lists all\n" if more > 0 else ""
+    return f"Captions:\n{''.join(lines)}{rest}" if findings else ""
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:

@@ -16,7 +16,7 @@ from modules.system.approvals import approved_hashes
 from modules.system.problem import Problem
 from trainer.data.datasets import datasets_of
 from trainer.preflight.budget import describe_memory
-from trainer.preflight.captions import problems_of_captions
+from trainer.preflight.captions import problems_of_caption_settings, report_on_captions
 from trainer.preflight.companions import problems_of_companions
 from trainer.preflight.devices import problems_of_devices
 from trainer.preflight.estimates import problems_of_estimates, sizes_of
@@ -53,6 +53,7 @@ def check(
     problems += problems_of_devices(config)
     problems += problems_of_packages(config)
     problems += problems_of_places(config)
+    problems += problems_of_caption_settings(config)
     model = found_model(config)
     problems += problems_of_model(config, model)
     problems += problems_of_prediction(config, model)
@@ -74,7 +75,8 @@ def check(
         return Report(tuple(problems), None)
     training, validation, plans = found.training, found.validation, found.plans
     problems += problems_of_images(readable, training, validation)
-    problems += problems_of_captions(readable, training)
+    captions = report_on_captions(readable, training, validation)
+    problems += captions.problems
     problems += problems_of_companions(readable, training)
     problems += problems_of_length(readable, training, plans)
     total_steps = plans.total_steps(config.training.epochs)
@@ -87,7 +89,7 @@ def check(
     reward_models = tuple(
         p.message for p in of_reward_models if p.severity == "info" and p.path.startswith(_REWARD_MODELS)
     )
-    return Report(tuple(problems), replace(preview, reward_models=reward_models), found)
+    return Report(tuple(problems), replace(preview, reward_models=reward_models, captions=captions.findings), found)
 
 
 def _without(config: Config, concepts: Collection[int]) -> Config:

@@ -17,6 +17,7 @@ from modules.data.listing import Skipped
 from modules.data.scan import SourceImage
 from modules.system.paths import from_root
 from modules.system.problem import Problem, cut
+from trainer.preflight.captions import fault_of_caption
 from trainer.preflight.model import kind_of
 from trainer.preflight.places import real
 
@@ -51,11 +52,12 @@ def problems_of_images(config: Config, training: Dataset, validation: Dataset) -
     skipped = [s for s in (*training.skipped, *validation.skipped) if not any(_is_in(s.path, f) for f in reported)]
     if skipped:
         yield Problem("concepts", f"{_skipped(skipped)}.", "warning", "Repair them, or remove them from the folder.")
-    if num_without := sum(not e.image.captions for e in training.examples):
-        message = "images have no caption and are" if num_without > 1 else "image has no caption and is"
+    if without := [e.image for e in training.examples if not e.image.captions]:
+        message = "images have no caption and are" if len(without) > 1 else "image has no caption and is"
         yield Problem(
             "concepts",
-            f"{num_without:,} {message} trained without one.",
+            f"{len(without):,} {message} trained without one; the first is {without[0].path.name}: "
+            f"{fault_of_caption(without[0])}.",
             "warning",
             "Add a .txt file of the same name beside each image.",
         )

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from modules.config.imports.kohya_captions import CAPTION_KEYS, caption_settings
 from modules.config.imports.kohya_values import Args, flag_of, is_set, number_of, pop_first, sides_of
 from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.system.problem import Problem, shown
@@ -25,12 +26,14 @@ def images(given: Args, result: Tree, notes: Notes) -> None:
         put(result, "data.text_cache", True)
     if dropout := number_of(pop_first(given, "caption_dropout_rate")):
         put(result, "data.caption_dropout", dropout)
+    if flag_of(given.pop("weighted_captions", False)):
+        put(result, "model.prompt_weighting", True)
     workers = number_of(pop_first(given, "max_data_loader_n_workers"))
     if workers:
         put(result, "data.loader_threads", max(1, int(workers)))
     concepts = [*_from_dataset_config(given, notes), *_from_folders(given, notes), *_from_metadata(given)]
-    shared = _augmentations(given)
-    put(result, "concepts", [{**concept, **shared} for concept in concepts])
+    shared = {**_augmentations(given), **caption_settings(given, notes)}
+    put(result, "concepts", [{**shared, **concept} for concept in concepts])
 
 
 def _sizes(given: Args, result: Tree, notes: Notes) -> None:
@@ -66,26 +69,17 @@ def _from_folders(given: Args, notes: Notes) -> list[dict[str, Any]]:
             {"name": name or path.name, "path": str(path), "repeats": repeats, "loss_weight": loss_weight}
             for path, repeats, name in found
         ]
-    extension = pop_first(given, "caption_extension")
-    if extension not in (None, ".txt", ".caption"):
-        notes.append(Problem("concepts", f"Captions in {shown(extension)} files are not supported.", "warning"))
-    elif extension == ".caption":
-        notes.append(Problem("concepts", "Captions are read from .txt files, not from .caption files.", "warning"))
     return concepts
 
 
 def _augmentations(given: Args) -> dict[str, Any]:
-    """Return the image and text augmentations, which apply to every folder."""
+    """Return the image augmentations, which apply to every folder."""
     image: dict[str, Any] = {}
-    text: dict[str, Any] = {}
     if flag_of(given.pop("flip_aug", False)):
         image["flip"] = "random"
     if flag_of(given.pop("random_crop", False)):
         image["crop_jitter"] = True
-    keep = number_of(pop_first(given, "keep_tokens"))
-    if flag_of(given.pop("shuffle_caption", False)):
-        text = {"shuffle_tags": True, "keep_tags_count": int(keep or 0)}
-    return {key: value for key, value in (("image", image), ("text", text)) if value}
+    return {"image": image} if image else {}
 
 
 def _repeated_folders(folder: Path) -> list[tuple[Path, int, str]]:
@@ -114,6 +108,8 @@ def _from_dataset_config(given: Args, notes: Notes) -> list[dict[str, Any]]:
                 continue
             repeats = number_of(merged.get("num_repeats"))
             concept = {"name": Path(str(folder)).name, "path": str(folder), "repeats": repeats or 1}
+            if any(is_set(merged.get(key)) for key in CAPTION_KEYS):
+                concept |= caption_settings(merged, notes)
             if flag_of(merged.get("is_reg")):
                 concept["loss_weight"] = number_of(given.get("prior_loss_weight")) or 1.0
             concepts.append(concept)

@@ -48,7 +48,8 @@ def test_images_without_captions_and_skipped_files_are_counted(config: Config, t
     messages = [p.message for p in report.problems if p.severity == "warning"]
     assert messages == [
         "2 files are skipped; the first is ._002.png: a hidden file.",
-        "1 image has no caption and is trained without one.",
+        "1 image has no caption and is trained without one; the first is 001.png: 001.txt does not exist or cannot be "
+        "read.",
     ]
     assert report.preview is not None
     assert report.preview.num_without_caption == 1
