@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 
-from modules.data.buckets import ResizeCrop, Size, bucket_sizes, resize_crop_for
+from modules.data.buckets import BucketRules, ResizeCrop, Size
+from modules.data.companions import Companion, box_of_mask, find_conditioning_image, find_mask
 from modules.data.concept import Concept, DatasetKind, Kind
+from modules.data.image_settings import ImageChanges
+from modules.data.images import BrokenImageError
 from modules.data.order import (
     AccumulationGroup,
     ConceptRepeats,
@@ -21,22 +24,26 @@ from modules.data.order import (
     sizes_of_epoch,
 )
 from modules.data.scan import Skipped, SourceImage, scan_folder
-from modules.data.size_conditioning import SizeConditioning
+from modules.data.transforms.geometry import Box
 from modules.system.paths import from_root
 from modules.system.seeds import derive_seed
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """An image of a concept, with its resize and crop at each resolution."""
+    """An image of a concept, with its resize and center crop at each resolution.
+
+    `name` is its path within the concept's folder, from which its augmentations are drawn. `mask_box` is the box around
+    the white of its mask, in pixels of the image, where the concept crops to masks.
+    """
 
     image: SourceImage
     concept: int
     resize_crops: tuple[ResizeCrop, ...]
-
-    def size_conditioning(self, resolution: int) -> SizeConditioning:
-        """Return the size conditioning of the image at one of the resolutions."""
-        return SizeConditioning.of(Size(self.image.width_px, self.image.height_px), self.resize_crops[resolution])
+    name: str = ""
+    mask: Companion | None = None
+    mask_box: Box | None = None
+    conditioning_image: Companion | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,29 +61,16 @@ class ConceptFacts:
     kind: Kind = "training"
     samples_per_epoch: int | None = None
     seed: int | None = None
+    image: ImageChanges = field(default_factory=ImageChanges)
+    image_variations: int = 1
 
 
 @dataclass(frozen=True, slots=True)
-class BucketRules:
-    """How bucket sizes are chosen. A fixed size is the only one, rounded down to a multiple of the bucket step."""
+class WantedCompanions:
+    """Which files beside the images a run uses. Masks are also read for concepts that crop to them."""
 
-    resolutions_px: tuple[int, ...]
-    step_px: int
-    max_aspect_ratio: float
-    is_bucketing: bool
-    fixed: Size | None = None
-
-    def sizes(self) -> tuple[tuple[Size, ...], ...]:
-        """Return the bucket sizes at each resolution."""
-        if self.fixed is not None:
-            sides_px = (self.fixed.width_px, self.fixed.height_px)
-            return ((Size(*(max(self.step_px, side // self.step_px * self.step_px) for side in sides_px)),),)
-        return tuple(
-            bucket_sizes(
-                r, step_px=self.step_px, max_aspect_ratio=self.max_aspect_ratio, is_bucketing=self.is_bucketing
-            )
-            for r in self.resolutions_px
-        )
+    masks: bool = False
+    conditioning_images: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +95,26 @@ class Dataset:
         return _assemble(kept, self.concepts, self.num_resolutions, self.skipped)
 
 
-def build_dataset(concepts: Sequence[tuple[Concept, Path]], kind: DatasetKind, rules: BucketRules) -> Dataset:
+def build_dataset(
+    concepts: Sequence[tuple[Concept, Path]],
+    kind: DatasetKind,
+    rules: BucketRules,
+    wanted: WantedCompanions = WantedCompanions(),
+) -> Dataset:
     """Scan the enabled concepts of one type (each with its absolute folder) and assign every image to a bucket.
 
-    Raises OSError where a folder cannot be listed.
+    A concept with fewer resolutions than another repeats its own, so that all have the same number. Raises OSError
+    where a folder cannot be listed.
     """
-    sizes = rules.sizes()
+    active = [(c, folder) for c, folder in concepts if c.enabled and c.dataset_kind == kind]
+    sizes = {c.image.resolution_px: rules.sizes(c.image.resolution_px) for c, _ in active}
+    num_resolutions = math.lcm(*map(len, sizes.values())) if sizes else len(rules.sizes())
     examples: list[Example] = []
     facts: list[ConceptFacts] = []
     skipped: list[Skipped] = []
-    for concept, folder in concepts:
-        if not concept.enabled or concept.dataset_kind != kind:
-            continue
+    for concept, folder in active:
+        at_resolutions = sizes[concept.image.resolution_px]
+        at_resolutions *= num_resolutions // len(at_resolutions)
         scan = scan_folder(
             folder,
             include_subfolders=concept.include_subfolders,
@@ -121,10 +123,44 @@ def build_dataset(concepts: Sequence[tuple[Concept, Path]], kind: DatasetKind, r
         )
         skipped += scan.skipped
         for image in scan.images:
-            resize_crops = tuple(resize_crop_for(image.width_px, image.height_px, s) for s in sizes)
-            examples.append(Example(image, len(facts), resize_crops))
+            try:
+                examples.append(_example(image, len(facts), concept, folder, rules, at_resolutions, wanted))
+            except BrokenImageError as error:
+                skipped.append(Skipped(image.path, f"its companion cannot be used: {error}"))
+            except ValueError as error:
+                skipped.append(Skipped(image.path, str(error)))
         facts.append(_facts_of(concept, concept.name or folder.name))
-    return _assemble(examples, facts, len(sizes), tuple(skipped))
+    return _assemble(examples, facts, num_resolutions, tuple(skipped))
+
+
+def _example(
+    image: SourceImage,
+    concept_number: int,
+    concept: Concept,
+    folder: Path,
+    rules: BucketRules,
+    sizes: tuple[tuple[Size, ...], ...],
+    wanted: WantedCompanions,
+) -> Example:
+    """Return an image with its companions and its buckets; one that is cropped to its mask has a bucket of its shape.
+
+    Raises BrokenImageError for an unreadable companion, ValueError with the reason for an image that is too small.
+    """
+    settings, size = concept.image, Size(image.width_px, image.height_px)
+    mask = None
+    if wanted.masks or settings.mask_rotate_crop:
+        masks_folder = from_root(settings.masks_folder)
+        mask = find_mask(image.path, settings.mask_source, folder=folder, masks_folder=masks_folder)
+    box = box_of_mask(mask, size) if mask is not None and settings.mask_rotate_crop else None
+    return Example(
+        image,
+        concept_number,
+        rules.resize_crops(size, sizes, box.size if box else size),
+        name=image.path.relative_to(folder).as_posix() if image.path.is_relative_to(folder) else image.path.name,
+        mask=mask,
+        mask_box=box,
+        conditioning_image=find_conditioning_image(image.path) if wanted.conditioning_images else None,
+    )
 
 
 def _facts_of(concept: Concept, name: str) -> ConceptFacts:
@@ -137,6 +173,8 @@ def _facts_of(concept: Concept, name: str) -> ConceptFacts:
         kind=concept.kind,
         samples_per_epoch=concept.samples_per_epoch if concept.balancing == "samples" else None,
         seed=concept.seed,
+        image=concept.image,
+        image_variations=1 if concept.dataset_kind == "validation" else concept.image_variations,
     )
 
 

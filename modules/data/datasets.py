@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from modules.data.buckets import BucketRules
 from modules.data.concept import Concept
-from modules.data.dataset import BucketRules, Dataset, EpochPlans, build_dataset
+from modules.data.dataset import Dataset, EpochPlans, build_dataset
 from modules.data.scan import fingerprint_of_folder
 from modules.system.paths import from_root
 

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules.data.buckets import Size, bucket_sizes, resize_crop_for
+from modules.data.buckets import BucketRules, Size, bucket_sizes, resize_crop_for
 from modules.data.concept import Concept
 from modules.data.dataset import (
-    BucketRules,
     ConceptFacts,
     Dataset,
     EpochPlans,

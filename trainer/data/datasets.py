@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from modules.config.method_facts import steps_per_group
 from modules.config.schema import Config
-from modules.data.buckets import Size
-from modules.data.dataset import BucketRules
+from modules.data.buckets import BucketRules, Size
 from modules.data.datasets import Datasets, DatasetSettings, build_datasets
 from trainer.events import Event, WarningRaised
 

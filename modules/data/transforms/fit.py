@@ -1,37 +1,17 @@
-"""Decoding an image and resizing and cropping it to its bucket. Torch-free."""
+"""Bringing a decoded image of any mode to RGB, and the versions of the resamplers. Torch-free."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from modules.data.buckets import ResizeCrop
-from modules.data.images import opened, upright
-
-# Part of every cache key: increase it when the pixels of the same image would change.
+# Parts of the cache keys: increase one when the pixels of the same image would change.
 RESAMPLER = "pillow-lanczos-reducing-2"
+UPSAMPLER = "pillow-bicubic-1"  # of images that are resized to more pixels
+AUGMENTATION = "pillow-affine-1"  # of images that are rotated, mirrored, cut out or recoloured
 
 Pixels = NDArray[np.uint8]
-
-
-def load_pixels(path: Path, resize_crop: ResizeCrop) -> Pixels:
-    """Return the image at its bucket's size: uint8, (height, width, 3).
-
-    Rotated to its EXIF orientation, transparency on white, resized with Lanczos, center-cropped. An image that already
-    has the bucket's size is not resampled. Raises BrokenImageError, an OSError, where it cannot be decoded.
-    """
-    wanted = (resize_crop.scaled.width_px, resize_crop.scaled.height_px)
-    left, top = resize_crop.crop_left_px, resize_crop.crop_top_px
-    with opened(path) as raw:
-        image = flattened(upright(raw))
-        if image.size != wanted:
-            image = image.resize(wanted, Image.Resampling.LANCZOS, reducing_gap=3.0)
-        if not resize_crop.is_exact:
-            image = image.crop((left, top, left + resize_crop.bucket.width_px, top + resize_crop.bucket.height_px))
-        return np.asarray(image, dtype=np.uint8)
 
 
 def flattened(image: Image.Image) -> Image.Image:
