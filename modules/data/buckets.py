@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from modules.settings.resolution import sides_of
+
 AspectRatios = Literal["free", "fixed"]
 
 # OneTrainer's aspect ratios of long to short side; with their inverses 17.
@@ -52,12 +54,12 @@ class ResizeCrop:
 class BucketRules:
     """How bucket sizes are chosen.
 
-    A resolution is the side of a square in pixels, or a size such as 1024x768, rounded down to a multiple of the bucket
+    A resolution is the side of a square in pixels, or a size such as "1024x768", rounded down to multiples of the bucket
     step, which is then the only one for all images. `fixed` replaces all resolutions by such a size. With
     `never_upscale`, an image that is smaller than its bucket gets a smaller bucket of the same shape.
     """
 
-    resolutions_px: tuple[int | Size, ...]
+    resolutions_px: tuple[int | str, ...]
     step_px: int
     max_aspect_ratio: float
     is_bucketing: bool
@@ -66,12 +68,12 @@ class BucketRules:
     never_upscale: bool = False
     min_side_px: int = 0
 
-    def sizes(self, override_px: tuple[int | Size, ...] = ()) -> tuple[tuple[Size, ...], ...]:
+    def sizes(self, override_px: tuple[int | str, ...] = ()) -> tuple[tuple[Size, ...], ...]:
         """Return the bucket sizes at each resolution; at those of `override_px` instead, if there are any."""
         if override_px:
             return tuple(self._sizes_at(r) for r in override_px)
         if self.fixed is not None:
-            return (self._sizes_at(self.fixed),)
+            return (self._sizes_at(str(self.fixed)),)
         return tuple(self._sizes_at(r) for r in self.resolutions_px)
 
     def resize_crops(self, size: Size, sizes: tuple[tuple[Size, ...], ...], shape: Size) -> tuple[ResizeCrop, ...]:
@@ -89,10 +91,9 @@ class BucketRules:
             result.append(resize_crop_for(size.width_px, size.height_px, (bucket,)))
         return tuple(result)
 
-    def _sizes_at(self, resolution: int | Size) -> tuple[Size, ...]:
-        if isinstance(resolution, Size):
-            width_px, height_px = resolution.width_px, resolution.height_px
-            return (Size(*(max(self.step_px, side // self.step_px * self.step_px) for side in (width_px, height_px))),)
+    def _sizes_at(self, resolution: int | str) -> tuple[Size, ...]:
+        if isinstance(resolution, str):
+            return (Size(*(max(self.step_px, side // self.step_px * self.step_px) for side in sides_of(resolution))),)
         if self.is_bucketing and self.aspect_ratios == "fixed":
             return fixed_bucket_sizes(resolution, step_px=self.step_px, max_aspect_ratio=self.max_aspect_ratio)
         return bucket_sizes(

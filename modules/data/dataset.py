@@ -15,13 +15,7 @@ from modules.data.concept import Concept, DatasetKind, Kind
 from modules.data.image_settings import ImageChanges
 from modules.data.images import BrokenImageError
 from modules.data.order import (
-    AccumulationGroup,
     ConceptRepeats,
-    SampleIndex,
-    groups_of_epoch,
-    period_of_epochs,
-    sample_indices_of_epoch,
-    sizes_of_epoch,
 )
 from modules.data.scan import Skipped, SourceImage, scan_folder
 from modules.data.transforms.geometry import Box
@@ -71,6 +65,9 @@ class WantedCompanions:
 
     masks: bool = False
     conditioning_images: bool = False
+
+
+NO_COMPANIONS = WantedCompanions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,71 +185,6 @@ def _assemble(
         first += counts[index]
     buckets = tuple(tuple(p.bucket for p in e.resize_crops) for e in examples)
     return Dataset(tuple(examples), tuple(numbered), num_resolutions, skipped, buckets)
-
-
-class EpochPlans:
-    """The optimizer steps of every epoch of a run, computed on demand.
-
-    Each accumulation group becomes `steps_per_group` steps: one, unless the method runs inner epochs over it.
-    """
-
-    def __init__(
-        self, dataset: Dataset, *, batch_size: int, accumulation_steps: int, run_seed: int, steps_per_group: int = 1
-    ) -> None:
-        self.steps_per_group = steps_per_group
-        self._dataset = dataset
-        self._batch_size = batch_size
-        self._accumulation_steps = accumulation_steps
-        self._run_seed = run_seed
-        self._newest: tuple[int, tuple[AccumulationGroup, ...]] = (-1, ())
-        self._known_steps: list[int] = []
-
-    def accumulation_groups(self, epoch: int) -> tuple[AccumulationGroup, ...]:
-        """Return the accumulation groups of an epoch (counted from 0)."""
-        if self._newest[0] != epoch:
-            self._newest = (
-                epoch,
-                groups_of_epoch(
-                    self._sample_indices(epoch),
-                    self._dataset.buckets,
-                    batch_size=self._batch_size,
-                    accumulation_steps=self._accumulation_steps,
-                    run_seed=self._run_seed,
-                    epoch=epoch,
-                ),
-            )
-        return self._newest[1]
-
-    def num_steps(self, epoch: int) -> int:
-        """Return how many optimizer steps an epoch has, without computing its order."""
-        counts = sizes_of_epoch(
-            self._concept_repeats(), self._dataset.buckets, num_resolutions=self._dataset.num_resolutions, epoch=epoch
-        )
-        num_batches = sum(math.ceil(n / self._batch_size) for n in counts.values())
-        return math.ceil(num_batches / self._accumulation_steps) * self.steps_per_group
-
-    def total_steps(self, epochs: int) -> int:
-        """Return how many optimizer steps that many epochs have."""
-        steps = self._steps_until_they_recur(epochs)
-        rounds, rest = divmod(epochs, len(steps) or 1)
-        return rounds * sum(steps) + sum(steps[:rest])
-
-    def has_empty_epoch(self, epochs: int) -> bool:
-        """Return whether one of the first `epochs` epochs has no samples: few images with repeats far below 1."""
-        return 0 in self._steps_until_they_recur(epochs)
-
-    def _steps_until_they_recur(self, epochs: int) -> list[int]:
-        period = min(epochs, period_of_epochs(self._concept_repeats(), num_resolutions=self._dataset.num_resolutions))
-        self._known_steps += [self.num_steps(e) for e in range(len(self._known_steps), period)]
-        return self._known_steps[:period]
-
-    def _sample_indices(self, epoch: int) -> list[SampleIndex]:
-        return sample_indices_of_epoch(
-            self._concept_repeats(), num_resolutions=self._dataset.num_resolutions, epoch=epoch
-        )
-
-    def _concept_repeats(self) -> list[ConceptRepeats]:
-        return concept_repeats_of(self._dataset.concepts, run_seed=self._run_seed)
 
 
 def concept_repeats_of(concepts: Sequence[ConceptFacts], *, run_seed: int) -> list[ConceptRepeats]:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from modules.data.buckets import BucketRules
 from modules.data.concept import Concept
-from modules.data.dataset import Dataset, EpochPlans, build_dataset
+from modules.data.dataset import NO_COMPANIONS, Dataset, WantedCompanions, build_dataset
+from modules.data.order import PartialBatches
+from modules.data.plans import EpochPlans
 from modules.data.scan import fingerprint_of_folder
 from modules.system.paths import from_root
 
@@ -23,15 +25,18 @@ class DatasetSettings:
     accumulation_steps: int
     run_seed: int
     steps_per_group: int = 1
+    partial_batches: PartialBatches = "keep"
+    wanted: WantedCompanions = NO_COMPANIONS
 
-    def plans_of(self, dataset: Dataset) -> EpochPlans:
-        """Return the plan of every epoch over a dataset."""
+    def plans_of(self, dataset: Dataset, *, is_validation: bool = False) -> EpochPlans:
+        """Return the plan of every epoch over a dataset; one for validation always keeps partial batches."""
         return EpochPlans(
             dataset,
             batch_size=self.batch_size,
             accumulation_steps=self.accumulation_steps,
             run_seed=self.run_seed,
             steps_per_group=self.steps_per_group,
+            partial_batches="keep" if is_validation else self.partial_batches,
         )
 
 
@@ -57,8 +62,8 @@ def build_datasets(settings: DatasetSettings) -> Datasets:
     """Scan each concept's folder once, and assign every image to a bucket. Raises OSError for an unreadable folder."""
     fingerprint = tuple(_fingerprints(settings.concepts))  # first: a change during the scan counts as a change
     located = [(concept, from_root(concept.path)) for concept in settings.concepts]
-    training = build_dataset(located, "training", settings.rules)
-    validation = build_dataset(located, "validation", settings.rules)
+    training = build_dataset(located, "training", settings.rules, settings.wanted)
+    validation = build_dataset(located, "validation", settings.rules, settings.wanted)
     return Datasets(settings, fingerprint, training, validation, settings.plans_of(training))
 
 
@@ -69,6 +74,8 @@ def _fingerprints(concepts: tuple[Concept, ...]) -> Iterator[str]:
             include_subfolders=concept.include_subfolders,
             captions_file=_captions_file(concept),
         )
+        if concept.image.mask_source == "folder" and concept.image.masks_folder:
+            yield fingerprint_of_folder(from_root(concept.image.masks_folder), include_subfolders=True)
 
 
 def _captions_file(concept: Concept) -> Path | None:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 
 from modules.settings.field import Section, Setting, When
+from modules.settings.resolution import Resolution
 
 _IMAGES = "Image augmentation"
 _WAYS = {"off": "Off", "random": "Random", "always": "Fixed"}
@@ -164,7 +165,7 @@ class ImageChanges(Section):
         ),
     ] = ""
     resolution_px: Annotated[
-        tuple[Annotated[int, Ge(32), Le(8192)], ...],
+        tuple[Resolution, ...],
         Setting(
             "Resolution override",
             "The resolution of this concept, in place of the general one; several are used in turn.",

@@ -15,11 +15,11 @@ from modules.data.concept import Concept
 from modules.data.dataset import (
     ConceptFacts,
     Dataset,
-    EpochPlans,
     Example,
     build_dataset,
     concept_repeats_of,
 )
+from modules.data.plans import EpochPlans
 from modules.data.scan import SourceImage
 from tests.builders.images import draw_folder
 from tests.unit.strategies import steady

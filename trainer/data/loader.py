@@ -11,8 +11,9 @@ import torch
 
 from modules.data.batch import Batch
 from modules.data.captions import choose_caption
-from modules.data.dataset import Dataset, EpochPlans
+from modules.data.dataset import Dataset
 from modules.data.order import MicroBatch
+from modules.data.plans import EpochPlans
 from modules.data.versions import ImageVersion, ImageVersions
 from modules.system.devices import Device, move
 from modules.system.errors import DarkroomError

@@ -73,16 +73,17 @@ def _loader(
     caption_dropout: float,
 ) -> Loader:
     """Fill the caches for one dataset and return its loader; images that cannot be read are left out."""
+    settings, is_validation = datasets.settings, dataset is datasets.validation
     usable, latents = _latent_source(data, datasets, dataset, model, machine, caches)
     return Loader(
         dataset=usable,
-        versions=ImageVersions(usable, datasets.settings.run_seed, is_cached=data.latent_cache),
-        plans=datasets.plans if usable is datasets.training else datasets.settings.plans_of(usable),
+        versions=ImageVersions(usable, settings.run_seed, is_cached=data.latent_cache),
+        plans=datasets.plans if usable is datasets.training else settings.plans_of(usable, is_validation=is_validation),
         latents=latents,
         conditioning=_conditioning_source(data, usable, model, machine, caches),
         device=machine.train_device,
         caption_dropout=caption_dropout,
-        run_seed=datasets.settings.run_seed,
+        run_seed=settings.run_seed,
         threads=data.loader_threads,
     )
 
