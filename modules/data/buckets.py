@@ -54,8 +54,8 @@ class ResizeCrop:
 class BucketRules:
     """How bucket sizes are chosen.
 
-    A resolution is the side of a square in pixels, or a size such as "1024x768", rounded down to multiples of the bucket
-    step, which is then the only one for all images. `fixed` replaces all resolutions by such a size. With
+    A resolution is the side of a square in pixels, or a size such as "1024x768", rounded down to multiples of the
+    bucket step, which is then the only one for all images. `fixed` replaces all resolutions by such a size. With
     `never_upscale`, an image that is smaller than its bucket gets a smaller bucket of the same shape.
     """
 

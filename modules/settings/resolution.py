@@ -1,4 +1,4 @@
-"""A resolution in the config: the side of a square as a number, or one size for all images as a text like "1024x768"."""
+"""A resolution in the config: the side of a square, or one size for all images as a text such as "1024x768"."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _checked(value: int | str) -> int | str:
     """Return a resolution, a size written as "1024x768". Raises ValueError for anything else."""
     sides = sides_of(value)
     if not all(LOWEST_PX <= side <= HIGHEST_PX for side in sides):
-        raise ValueError(f"{shown(value)} is out of range. Sides are from {LOWEST_PX} to {HIGHEST_PX:,} px")
+        raise ValueError(f"{shown(value)} should have sides of at least {LOWEST_PX} and at most {HIGHEST_PX:,} px")
     return value if isinstance(value, int) else f"{sides[0]}x{sides[1]}"
 
 
