@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from modules.data.captions.sources import CaptionOrigin
 from modules.data.concept import Concept
 from modules.data.scan import Scan, scan_folder
 from modules.system.paths import from_root
 from ui.run.background import Background
 from ui.signal import notify
 
-Key = tuple[str, bool, str, str]
+Key = tuple[str, bool, CaptionOrigin]
 Result = Scan | str  # a scan, or the reason for its failure
 
 
 class Scans:
-    """Scans by folder, depth, source of captions and their file."""
+    """Scans by folder, depth and origin of captions."""
 
     def __init__(self, background: Background) -> None:
         self._background = background
@@ -49,20 +50,15 @@ class Scans:
 
 
 def _key(concept: Concept) -> Key:
-    return concept.path.strip(), concept.include_subfolders, concept.caption_source, concept.captions_file
+    return concept.path.strip(), concept.include_subfolders, concept.caption_origin
 
 
 def _scan(key: Key) -> Result:
-    path, include_subfolders, caption_source, captions_file = key
+    path, include_subfolders, captions = key
     if not path:
         return "no folder chosen"
     try:
-        return scan_folder(
-            from_root(path),
-            include_subfolders=include_subfolders,
-            caption_source=caption_source,  # type: ignore[arg-type]  # from a concept, where it was checked
-            captions_file=from_root(captions_file),
-        )
+        return scan_folder(from_root(path), include_subfolders=include_subfolders, captions=captions)
     except FileNotFoundError:
         return "not found"
     except OSError as error:

@@ -23,6 +23,8 @@ class Batch:
     them, or all (None). `size_conditionings` describe how each image was resized and cropped. `group_samples` is the
     number of images in the whole accumulation group, by which the step's gradient is divided; `is_last_micro_batch`
     marks its last micro-batch. `step`, the group's first, and `micro_batch` count from 0 and select the random seeds.
+    `empty_for` is empty, or has the indices of the text encoders that get the empty prompt for each image; then
+    `conditioning` has one more entry at the end, that of the empty prompt.
     """
 
     latents_BCHW: torch.Tensor
@@ -36,6 +38,7 @@ class Batch:
     micro_batch: int
     group_samples: int
     is_last_micro_batch: bool
+    empty_for: tuple[frozenset[int], ...] = ()
 
     @property
     def num_samples(self) -> int:
@@ -47,5 +50,10 @@ class Batch:
 
         `encoder` is the model family.
         """
-        texts = complete_conditioning(self.conditioning, self.captions, encoder)
+        if not self.empty_for:
+            texts = complete_conditioning(self.conditioning, self.captions, encoder)
+        else:
+            given = complete_conditioning(self.conditioning, (*self.captions, ""), encoder)
+            own, empty = given.select(range(self.num_samples)), given.select([self.num_samples])
+            texts = encoder.with_empty_prompts(own, self.empty_for, empty)
         return encoder.with_size_conditioning(texts, self.size_conditionings)

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from modules.data.buckets import Size
 from modules.data.images import BrokenImageError, opened, seen_size, upright
 from modules.data.transforms.geometry import Box
 from modules.data.transforms.masks import alpha_mask, as_mask, white_box
-
-MaskSource = Literal["file", "folder", "alpha"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +25,13 @@ class Companion:
     is_alpha: bool = False
 
 
-def find_mask(image: Path, source: MaskSource, *, folder: Path, masks_folder: Path) -> Companion | None:
+def find_mask(image: Path, *, folder: Path, masks_folder: Path | None = None) -> Companion | None:
     """Return the mask of an image of a concept's `folder`, or None if it has none.
 
     In a masks folder, the mask lies at the image's path within the concept's folder, with the suffix .png or the
-    image's own. Raises BrokenImageError for a mask that is not a readable image.
+    image's own; without one it is beside the image. Raises BrokenImageError for a mask that is not a readable image.
     """
-    if source == "alpha":
-        return _companion(image, is_alpha=True)
-    if source == "file":
+    if masks_folder is None:
         return _companion(image.with_name(f"{image.stem}-masklabel.png"))
     inside = image.relative_to(folder) if image.is_relative_to(folder) else Path(image.name)
     return _companion(masks_folder / inside.with_suffix(".png")) or _companion(masks_folder / inside)
@@ -63,7 +58,7 @@ def box_of_mask(mask: Companion, image_size: Size) -> Box | None:
     return Box(left, top, right, max(top + 1, round(box.bottom_px * down)))
 
 
-def _companion(path: Path, *, is_alpha: bool = False) -> Companion | None:
+def _companion(path: Path) -> Companion | None:
     try:
         status = path.stat()
     except (OSError, ValueError):  # missing, or a name that is not a valid file name
@@ -72,4 +67,4 @@ def _companion(path: Path, *, is_alpha: bool = False) -> Companion | None:
         raise BrokenImageError(path, "an empty file")
     with opened(path) as image:
         size = Size(*seen_size(image))
-    return Companion(path, size, status.st_size, status.st_mtime_ns, is_alpha)
+    return Companion(path, size, status.st_size, status.st_mtime_ns)

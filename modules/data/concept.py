@@ -6,9 +6,11 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
-from modules.data.caption_settings import CaptionChanges
+from modules.data.captions.settings import CaptionChanges
+from modules.data.captions.sources import CaptionOrigin
 from modules.data.image_settings import ImageChanges
 from modules.settings.field import Section, Setting, When
+from modules.system.paths import from_root
 
 Kind = Literal["training", "validation", "prior_prediction", "regularization"]
 DatasetKind = Literal["training", "validation"]
@@ -47,15 +49,18 @@ class Concept(Section):
     ] = "training"
     include_subfolders: Annotated[bool, Setting("Include subfolders", "Also uses the images in subfolders.")] = False
     caption_source: Annotated[
-        Literal["text_file", "file_name", "one_file"],
+        Literal["text_file", "file_name", "one_file", "metadata", "fixed_text"],
         Setting(
             "Captions from",
-            "Text file: cat.txt beside cat.png; if it has several lines, one is chosen each time. File name: "
-            "the image's own name, with underscores read as spaces. One file: the same captions for all images.",
+            "Text file: cat.txt beside cat.png; each line is a caption. File name: the image's own name, with "
+            "underscores read as spaces. One file, fixed text: the same captions for all images. Metadata file: "
+            "metadata.jsonl, .csv or .parquet, with a row for each image; also JSON files of kohya, or one per image.",
             choice_labels={
                 "text_file": "Text file beside the image",
                 "file_name": "File name",
                 "one_file": "One file for all",
+                "metadata": "Metadata file",
+                "fixed_text": "Fixed text",
             },
         ),
     ] = "text_file"
@@ -66,6 +71,43 @@ class Concept(Section):
             "A text file with the captions for all images of the concept, one per line.",
             path_kind="file",
             applies_when=When("caption_source", ("one_file",)),
+        ),
+    ] = ""
+    metadata_file: Annotated[
+        str,
+        Setting(
+            "Metadata file",
+            "A .jsonl, .csv, .parquet or .json file that names the images and has their captions.",
+            path_kind="file",
+            empty_means="metadata.jsonl, .csv or .parquet in the folder",
+            applies_when=When("caption_source", ("metadata",)),
+        ),
+    ] = ""
+    caption_columns: Annotated[
+        str,
+        Setting(
+            "Caption columns",
+            "The columns with the captions, separated by commas; each is a caption of the image.",
+            empty_means="text, caption or prompt",
+            applies_when=When("caption_source", ("metadata",)),
+        ),
+    ] = ""
+    caption_extension: Annotated[
+        Literal[".txt", ".caption"],
+        Setting(
+            "Caption file extension",
+            "The extension of the text files beside the images.",
+            level="advanced",
+            applies_when=When("caption_source", ("text_file",)),
+        ),
+    ] = ".txt"
+    fixed_caption: Annotated[
+        str,
+        Setting(
+            "Fixed caption",
+            "The caption of all images of the concept; each line is one.",
+            multiline=True,
+            applies_when=When("caption_source", ("fixed_text",)),
         ),
     ] = ""
     balancing: Annotated[
@@ -124,9 +166,9 @@ class Concept(Section):
         Le(10000),
         Setting(
             "Text variations",
-            "How many random augmentations of each caption are cached; they are used in turn.",
+            "How many random augmentations of each caption are cached; they are used in turn, one each epoch. Captions "
+            "that are not cached are augmented anew each time.",
             level="advanced",
-            not_yet="ignored",
         ),
     ] = 1
     seed: Annotated[
@@ -140,6 +182,14 @@ class Concept(Section):
             empty_means="the run's",
         ),
     ] = None
+    background: Annotated[
+        str,
+        Setting(
+            "Background colour",
+            "The colour behind the transparent places of images: a name or a hexadecimal value such as #808080.",
+            level="advanced",
+        ),
+    ] = "#ffffff"
     image: ImageChanges = ImageChanges()
     text: CaptionChanges = CaptionChanges()
 
@@ -147,6 +197,14 @@ class Concept(Section):
     def dataset_kind(self) -> DatasetKind | None:
         """The dataset that its images belong to: that of training or that of validation; None if not supported yet."""
         return _DATASETS.get(self.kind)
+
+    @property
+    def caption_origin(self) -> CaptionOrigin:
+        """Where its captions come from."""
+        named = {"one_file": self.captions_file, "metadata": self.metadata_file}.get(self.caption_source, "")
+        file = from_root(named) if named or self.caption_source == "one_file" else None
+        columns = tuple(c.strip() for c in self.caption_columns.split(",") if c.strip())
+        return CaptionOrigin(self.caption_source, file, self.caption_extension, self.fixed_caption, columns)
 
     @property
     def zero_field(self) -> Literal["", "repeats", "samples_per_epoch"]:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 
 from modules.data.buckets import BucketRules, ResizeCrop, Size
+from modules.data.captions.drawing import cached_texts
+from modules.data.captions.operations import NO_CHANGES, CaptionRules
+from modules.data.captions.rules import caption_rules
 from modules.data.companions import Companion, box_of_mask, find_conditioning_image, find_mask
 from modules.data.concept import Concept, DatasetKind, Kind
+from modules.data.decode import WHITE, Rgb, colour_of
 from modules.data.image_settings import ImageChanges
 from modules.data.images import BrokenImageError
-from modules.data.order import (
-    ConceptRepeats,
-)
-from modules.data.scan import Skipped, SourceImage, scan_folder
+from modules.data.listing import Skipped
+from modules.data.order import ConceptRepeats
+from modules.data.scan import SourceImage, scan_folder
 from modules.data.transforms.geometry import Box
 from modules.system.paths import from_root
 from modules.system.seeds import derive_seed
@@ -27,13 +30,15 @@ from modules.system.seeds import derive_seed
 class Example:
     """An image of a concept, with its resize and center crop at each resolution.
 
-    `name` is its path within the concept's folder, from which its augmentations are drawn. `mask_box` is the box around
-    the white of its mask, in pixels of the image, where the concept crops to masks.
+    `background` is the colour behind its transparent places; None where it has none. `name` is its path within the
+    concept's folder, from which its augmentations are drawn. `mask_box` is the box around the white of its mask, in
+    pixels of the image, where the concept crops to masks.
     """
 
     image: SourceImage
     concept: int
     resize_crops: tuple[ResizeCrop, ...]
+    background: Rgb | None = None
     name: str = ""
     mask: Companion | None = None
     mask_box: Box | None = None
@@ -57,6 +62,7 @@ class ConceptFacts:
     seed: int | None = None
     image: ImageChanges = field(default_factory=ImageChanges)
     image_variations: int = 1
+    captions: CaptionRules = NO_CHANGES
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +92,16 @@ class Dataset:
         counts = Counter(p.bucket for e in self.examples for p in e.resize_crops)
         return dict(counts.most_common())
 
+    def texts(self, example: Example, *, run_seed: int) -> Iterator[str]:
+        """Yield the texts that are encoded for an example, apart from the empty one, where captions are cached."""
+        rules = self.concepts[example.concept].captions
+        yield from cached_texts(example.image.captions, rules, name=example.image.path.name, run_seed=run_seed)
+
+    def longest_texts(self, example: Example, *, run_seed: int) -> Iterator[str]:
+        """Yield the texts of an example as long as they get: one variation of each caption, without tag dropout."""
+        rules = replace(self.concepts[example.concept].captions, drop_probability=None, variations=1)
+        yield from cached_texts(example.image.captions, rules, name=example.image.path.name, run_seed=run_seed)
+
     def without(self, broken: frozenset[int]) -> Dataset:
         """Return the dataset without the examples at these indices, renumbered."""
         kept = [e for i, e in enumerate(self.examples) if i not in broken]
@@ -112,12 +128,7 @@ def build_dataset(
     for concept, folder in active:
         at_resolutions = sizes[concept.image.resolution_px]
         at_resolutions *= num_resolutions // len(at_resolutions)
-        scan = scan_folder(
-            folder,
-            include_subfolders=concept.include_subfolders,
-            caption_source=concept.caption_source,
-            captions_file=from_root(concept.captions_file),
-        )
+        scan = scan_folder(folder, include_subfolders=concept.include_subfolders, captions=concept.caption_origin)
         skipped += scan.skipped
         for image in scan.images:
             try:
@@ -146,13 +157,17 @@ def _example(
     settings, size = concept.image, Size(image.width_px, image.height_px)
     mask = None
     if wanted.masks or settings.mask_rotate_crop:
-        masks_folder = from_root(settings.masks_folder)
-        mask = find_mask(image.path, settings.mask_source, folder=folder, masks_folder=masks_folder)
+        if settings.mask_source == "alpha":
+            mask = Companion(image.path, size, image.size_bytes, image.mtime_ns, is_alpha=True)
+        else:
+            masks_folder = from_root(settings.masks_folder) if settings.mask_source == "folder" else None
+            mask = find_mask(image.path, folder=folder, masks_folder=masks_folder)
     box = box_of_mask(mask, size) if mask is not None and settings.mask_rotate_crop else None
     return Example(
         image,
         concept_number,
         rules.resize_crops(size, sizes, box.size if box else size),
+        background=(colour_of(concept.background) or WHITE) if image.is_transparent else None,
         name=image.path.relative_to(folder).as_posix() if image.path.is_relative_to(folder) else image.path.name,
         mask=mask,
         mask_box=box,
@@ -172,6 +187,7 @@ def _facts_of(concept: Concept, name: str) -> ConceptFacts:
         seed=concept.seed,
         image=concept.image,
         image_variations=1 if concept.dataset_kind == "validation" else concept.image_variations,
+        captions=caption_rules(concept.text, variations=concept.text_variations, seed=concept.seed),
     )
 
 

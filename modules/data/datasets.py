@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.data.buckets import BucketRules
+from modules.data.captions.rules import special_tags_file
 from modules.data.concept import Concept
 from modules.data.dataset import NO_COMPANIONS, Dataset, WantedCompanions, build_dataset
 from modules.data.order import PartialBatches
@@ -72,11 +73,15 @@ def _fingerprints(concepts: tuple[Concept, ...]) -> Iterator[str]:
         yield fingerprint_of_folder(
             from_root(concept.path),
             include_subfolders=concept.include_subfolders,
-            captions_file=_captions_file(concept),
+            other_files=tuple(_other_files(concept)),
         )
         if concept.image.mask_source == "folder" and concept.image.masks_folder:
             yield fingerprint_of_folder(from_root(concept.image.masks_folder), include_subfolders=True)
 
 
-def _captions_file(concept: Concept) -> Path | None:
-    return from_root(concept.captions_file) if concept.caption_source == "one_file" else None
+def _other_files(concept: Concept) -> Iterator[Path]:
+    """Yield the files outside of its folder that a concept's captions depend on."""
+    if (captions_file := concept.caption_origin.file) is not None:
+        yield captions_file
+    if (special_tags := special_tags_file(concept.text)) is not None:
+        yield special_tags

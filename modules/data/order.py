@@ -95,6 +95,11 @@ def sizes_of_epoch(
     return counts
 
 
+def uses_before(concepts: Sequence[ConceptRepeats], epoch: int) -> dict[int, int]:
+    """Return how often each example of an epoch was used in the epochs before it."""
+    return {example: used for example, used, _ in _uses(concepts, epoch)}
+
+
 def _uses(concepts: Sequence[ConceptRepeats], epoch: int) -> Iterator[tuple[int, int, int]]:
     """Yield each example of an epoch with how often it was used before, and how often it is used in it."""
     for concept in concepts:

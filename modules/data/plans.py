@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 
 from modules.data.buckets import Size
 from modules.data.dataset import Dataset, concept_repeats_of
@@ -18,6 +19,7 @@ from modules.data.order import (
     sample_indices_of_epoch,
     shuffled_by_size,
     sizes_of_epoch,
+    uses_before,
 )
 
 
@@ -46,6 +48,7 @@ class EpochPlans:
         self._run_seed = run_seed
         self._partial_batches = partial_batches
         self._newest: tuple[int, tuple[AccumulationGroup, ...]] = (-1, ())
+        self._newest_uses: tuple[int, Mapping[int, int]] = (-1, {})
         self._known_steps: list[int] = []
         self._samples_before: list[Counter[Size]] = [Counter()]
 
@@ -66,6 +69,12 @@ class EpochPlans:
                 ),
             )
         return self._newest[1]
+
+    def uses_before(self, epoch: int) -> Mapping[int, int]:
+        """Return how often each example is used before an epoch."""
+        if self._newest_uses[0] != epoch:
+            self._newest_uses = (epoch, uses_before(self._concept_repeats(), epoch))
+        return self._newest_uses[1]
 
     def num_steps(self, epoch: int) -> int:
         """Return how many optimizer steps an epoch has, without computing its order."""

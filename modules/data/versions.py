@@ -63,7 +63,14 @@ class ImageVersions:
         size = Size(example.image.width_px, example.image.height_px)
         purpose = f"image {resize_crop.bucket} {example.name}"
         seed = derive_seed(self.run_seed if concept.seed is None else concept.seed, purpose, variation, repeat)
-        recipe = draw_recipe(concept.image, size=size, resize_crop=resize_crop, mask_box=example.mask_box, seed=seed)
+        recipe = draw_recipe(
+            concept.image,
+            size=size,
+            resize_crop=resize_crop,
+            mask_box=example.mask_box,
+            seed=seed,
+            background=example.background,
+        )
         return ImageVersion(number, resolution, variation, recipe, SizeConditioning.of(size, recipe.geometry))
 
 

@@ -14,7 +14,6 @@ from modules.data.cache.build import Built, ImageJob, build_captions, build_imag
 from modules.data.cache.key import DigestIndex, caption_key, image_key
 from modules.data.cache.store import CacheStore
 from modules.data.conditioning import Conditioning
-from modules.data.transforms.apply import load_pixels
 from modules.data.versions import ImageVersions
 from modules.families.protocol import ModelFamily
 from modules.memory.placement import Placement
@@ -130,7 +129,7 @@ class Caches:
         self.emit(WarningRaised(f"The cache entry of {job.path.name} was damaged. The image is encoded again."))
         self.latent_store.remove(job.key)
         with self.placement.phase(phases.CACHE_IMAGES):
-            latents_1CHW = self.encoders.latents(to_tensor(load_pixels(job.path, job.recipe))[None])
+            latents_1CHW = self.encoders.latents(to_tensor(job.load())[None])
         self.latent_store.write(job.key, {"latents": latents_1CHW[0]})
         return latents_1CHW[0]
 

@@ -10,9 +10,9 @@ from itertools import islice
 import torch
 
 from modules.data.batch import Batch
-from modules.data.captions import choose_caption
+from modules.data.captions.drawing import CaptionDropout, CaptionUse, DrawnCaption, draw_caption
 from modules.data.dataset import Dataset
-from modules.data.order import MicroBatch
+from modules.data.order import MicroBatch, SampleIndex
 from modules.data.plans import EpochPlans
 from modules.data.versions import ImageVersion, ImageVersions
 from modules.system.devices import Device, move
@@ -51,7 +51,8 @@ class Loader:
     latents: LatentSource
     conditioning: ConditioningSource
     device: Device
-    caption_dropout: float
+    caption_dropout: CaptionDropout
+    draws_captions_anew: bool
     run_seed: int
     threads: int
 
@@ -112,22 +113,14 @@ class Loader:
     def _batch(self, epoch: int, position: _Position, loading: list[_Loading]) -> Batch:
         versions = [entry.version for entry in loading]
         examples = [self.dataset.examples[s.example] for s in position.sample_indices]
-        captions = tuple(
-            choose_caption(
-                example.image.captions,
-                dropout=self.caption_dropout,
-                run_seed=self.run_seed,
-                epoch=epoch,
-                example=s.example,
-                repeat=s.repeat,
-            )
-            for s, example in zip(position.sample_indices, examples, strict=True)
-        )
+        drawn = [self._caption(epoch, s) for s in position.sample_indices]
+        captions = tuple(d.text for d in drawn)
+        empty_for = tuple(d.empty_for for d in drawn) if any(d.empty_for for d in drawn) else ()
         concepts = [self.dataset.concepts[e.concept] for e in examples]
         return Batch(
             latents_BCHW=self.latents.deliver(versions, [self._result(entry.latents) for entry in loading]),
             captions=captions,
-            conditioning=self.conditioning.deliver(captions),
+            conditioning=self.conditioning.deliver((*captions, "") if empty_for else captions),
             loss_weights_B=move(torch.tensor([c.loss_weight for c in concepts]), self.device),
             size_conditionings=[v.size_conditioning for v in versions],
             sample_indices=position.sample_indices,
@@ -136,4 +129,17 @@ class Loader:
             micro_batch=position.micro_batch,
             group_samples=position.group_samples,
             is_last_micro_batch=position.is_last_micro_batch,
+            empty_for=empty_for,
+        )
+
+    def _caption(self, epoch: int, sample_index: SampleIndex) -> DrawnCaption:
+        """Return the caption of one use of an image."""
+        number, repeat = sample_index.example, sample_index.repeat
+        image = self.dataset.examples[number].image
+        rules = self.dataset.concepts[self.dataset.examples[number].concept].captions
+        is_in_turn = rules.choice == "in_turn" and len(image.captions) > 1
+        num_used = self.plans.uses_before(epoch)[number] + repeat if is_in_turn else 0
+        use = CaptionUse(self.run_seed, epoch, number, repeat, image.path.name, num_used)
+        return draw_caption(
+            image.captions, rules, use, dropout=self.caption_dropout, draws_anew=self.draws_captions_anew
         )

@@ -16,8 +16,7 @@ from modules.data.cache.build import to_tensor
 from modules.data.cache.store import BrokenEntryError, CacheStore
 from modules.data.conditioning import Conditioning, DeliveredConditioning, PartialConditioning
 from modules.data.dataset import Dataset
-from modules.data.transforms.apply import load_pixels
-from modules.data.transforms.fit import Pixels
+from modules.data.transforms.apply import Pixels, load_pixels
 from modules.data.versions import ImageVersion
 from modules.families.protocol import ModelFamily
 from modules.system.devices import Device, move

@@ -33,7 +33,7 @@ def _masks(config: Config, training: Dataset) -> Iterator[Problem]:
 
 def _words(config: Config, training: Dataset) -> Iterator[Problem]:
     words = [w.placeholder.strip() for w in config.embeddings.words]
-    captions = {c for e in training.examples for c in e.image.captions}
+    captions = {c for e in training.examples for c in training.texts(e, run_seed=config.general.seed) if c}
     for index, word in enumerate(words):
         path = f"embeddings.words.{index}.placeholder"
         if not word:

@@ -11,7 +11,8 @@ from pathlib import Path
 from modules.config.schema import Config
 from modules.data.concept import Concept
 from modules.data.dataset import Dataset
-from modules.data.scan import Skipped, SourceImage
+from modules.data.listing import Skipped
+from modules.data.scan import SourceImage
 from modules.system.paths import from_root
 from modules.system.problem import Problem, cut
 from trainer.preflight.model import kind_of

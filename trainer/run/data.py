@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 
 from modules.config.sections.data import Data
-from modules.data.captions import caption_is_cacheable
+from modules.data.captions.drawing import CaptionDropout
+from modules.data.captions.sources import caption_is_cacheable
 from modules.data.dataset import Dataset
 from modules.data.datasets import Datasets
 from modules.data.versions import ImageVersion, ImageVersions
@@ -48,8 +49,9 @@ def caches_of(cache_dir: Path, model: LoadedModel, machine: Machine, desk: Comma
 
 def build_loaders(data: Data, datasets: Datasets, model: LoadedModel, machine: Machine, caches: Caches) -> Loaders:
     """Fill the caches for the images of a run and return the loaders for training and validation."""
-    training = _loader(data, datasets, datasets.training, model, machine, caches, caption_dropout=data.caption_dropout)
-    validation = _loader(data, datasets, datasets.validation, model, machine, caches, caption_dropout=0.0)
+    dropout = CaptionDropout(data.caption_dropout, data.caption_dropout_2 if _num_encoders(model) > 1 else None)
+    training = _loader(data, datasets, datasets.training, model, machine, caches, caption_dropout=dropout)
+    validation = _loader(data, datasets, datasets.validation, model, machine, caches, caption_dropout=CaptionDropout())
     return Loaders(training, validation)
 
 
@@ -70,7 +72,7 @@ def _loader(
     machine: Machine,
     caches: Caches,
     *,
-    caption_dropout: float,
+    caption_dropout: CaptionDropout,
 ) -> Loader:
     """Fill the caches for one dataset and return its loader; images that cannot be read are left out."""
     settings, is_validation = datasets.settings, dataset is datasets.validation
@@ -80,12 +82,17 @@ def _loader(
         versions=ImageVersions(usable, settings.run_seed, is_cached=data.latent_cache),
         plans=datasets.plans if usable is datasets.training else settings.plans_of(usable, is_validation=is_validation),
         latents=latents,
-        conditioning=_conditioning_source(data, usable, model, machine, caches),
+        conditioning=_conditioning_source(data, usable, model, machine, caches, run_seed=datasets.settings.run_seed),
         device=machine.train_device,
         caption_dropout=caption_dropout,
+        draws_captions_anew=not data.text_cache or model.trains_text_encoder,
         run_seed=settings.run_seed,
         threads=data.loader_threads,
     )
+
+
+def _num_encoders(model: LoadedModel) -> int:
+    return len(model.family.spec.names_of("text_encoder"))
 
 
 def _latent_source(
@@ -111,7 +118,7 @@ def _latent_source(
 
 
 def _conditioning_source(
-    data: Data, dataset: Dataset, model: LoadedModel, machine: Machine, caches: Caches
+    data: Data, dataset: Dataset, model: LoadedModel, machine: Machine, caches: Caches, *, run_seed: int
 ) -> ConditioningSource:
     device, dtype = machine.train_device, machine.precision.compute_dtype
     is_cacheable = functools.partial(caption_is_cacheable, text_encoder_trains=model.trains_text_encoder)
@@ -119,6 +126,7 @@ def _conditioning_source(
         encoded = EncodedConditioning(model.family, caches.encoders.caption, device, dtype)
         return ConditioningByCaption(is_cacheable, encoded)
     if is_cacheable(""):  # if the empty caption is not cacheable, no caption is
-        caches.build_text({c for e in dataset.examples for c in e.image.captions if is_cacheable(c)})
+        texts = {t for e in dataset.examples for t in dataset.texts(e, run_seed=run_seed)}
+        caches.build_text({t for t in texts if is_cacheable(t)})
     cached = CachedConditioning(caches.text_store, caches.caption_key, model.family, device, dtype, caches.rebuild_text)
     return ConditioningByCaption(is_cacheable, cached)

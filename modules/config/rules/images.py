@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from modules.config.schema import Config
 from modules.data.buckets import Size
+from modules.data.decode import colour_of
 from modules.families.registry import FAMILIES
 from modules.settings.resolution import sides_of
-from modules.system.problem import Problem
+from modules.system.problem import Problem, shown
 
 NAMES_OF_ZERO = {"repeats": "repeats", "samples_per_epoch": "samples per epoch"}
 
@@ -64,6 +65,12 @@ def concepts(config: Config) -> Iterator[Problem]:
             advice="Add a concept on the Concepts page and choose its folder.",
         )
     for index, concept in enumerate(config.concepts):
+        if concept.enabled and colour_of(concept.background) is None:
+            yield Problem(
+                f"concepts.{index}.background",
+                f"{shown(concept.background)} is not a colour.",
+                advice="Enter a name such as white, or a hexadecimal value such as #808080.",
+            )
         if concept.enabled and concept.dataset_kind == "training" and concept.zero_field:
             what = NAMES_OF_ZERO[concept.zero_field]
             yield Problem(

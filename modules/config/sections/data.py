@@ -144,12 +144,12 @@ class Data(Section):
         Le(1),
         Setting(
             "Caption dropout 2",
-            "The probability of dropping the caption for the second text encoder alone.",
+            "The probability of an empty caption for the second text encoder alone, drawn on its own; Caption dropout "
+            "is then that of the first alone. Images that a method samples during training get the caption.",
             group="Captions",
             level="advanced",
             empty_means="together with the first",
             applies_when=When("model.family", families_with("text_encoder", at_least=2)),
-            not_yet="refused",
         ),
     ] = None
     latent_cache: Annotated[

@@ -14,8 +14,7 @@ from pathlib import Path
 import torch
 
 from modules.data.cache.store import CacheStore
-from modules.data.transforms.apply import load_pixels
-from modules.data.transforms.fit import Pixels
+from modules.data.transforms.apply import Pixels, load_pixels
 from modules.data.transforms.recipe import Recipe
 
 
@@ -26,6 +25,10 @@ class ImageJob:
     key: str
     path: Path
     recipe: Recipe
+
+    def load(self) -> Pixels:
+        """Decode the image and apply its recipe."""
+        return load_pixels(self.path, self.recipe)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ def build_images(
     ahead of the encoder. An image that cannot be decoded, or whose latents are not finite, is reported.
     """
     with ThreadPoolExecutor(threads, thread_name_prefix="darkroom-decode") as pool:
-        for job, pixels in _ahead(jobs, lambda j: pool.submit(load_pixels, j.path, j.recipe), 2 * threads):
+        for job, pixels in _ahead(jobs, lambda j: pool.submit(j.load), 2 * threads):
             try:
                 latents_1CHW = encode(to_tensor(pixels.result())[None])
             except (OSError, ValueError, SyntaxError) as error:

@@ -5,15 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from modules.data.buckets import Size
+from modules.data.decode import WHITE, flattened
 from modules.data.images import opened, upright
 from modules.data.transforms.colour import recoloured
-from modules.data.transforms.fit import Pixels, flattened
 from modules.data.transforms.geometry import Geometry, direction
 from modules.data.transforms.masks import Mask, alpha_mask, as_mask, circle_of
 from modules.data.transforms.recipe import Recipe
+
+# Parts of the cache keys: increase one when the pixels of the same image would change.
+RESAMPLER = "pillow-lanczos-reducing-3"
+UPSAMPLER = "pillow-bicubic-1"  # of images that are resized to more pixels
+AUGMENTATION = "pillow-affine-1"  # of images that are rotated, mirrored, cut out or recoloured
+
+Pixels = NDArray[np.uint8]
 
 _Filter = Image.Resampling
 
@@ -21,11 +29,11 @@ _Filter = Image.Resampling
 def load_pixels(path: Path, recipe: Recipe) -> Pixels:
     """Return the image as it is trained: uint8, (height, width, 3) of its bucket.
 
-    Rotated to its EXIF orientation, transparency on white, then as in the recipe. An image that already has the
-    bucket's size and is not augmented passes bit-exact. Raises BrokenImageError, an OSError, if decoding fails.
+    Rotated to its EXIF orientation, in sRGB, transparency on the background, then as in the recipe. An image that
+    already has the bucket's size and is not augmented passes bit-exact. Raises BrokenImageError if decoding fails.
     """
     with opened(path) as raw:
-        image = placed(flattened(upright(raw)), recipe.geometry)
+        image = placed(flattened(upright(raw), recipe.background or WHITE), recipe.geometry)
         return recoloured(np.asarray(image, dtype=np.uint8), recipe.colour)
 
 

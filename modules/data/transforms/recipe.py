@@ -10,6 +10,7 @@ import random
 from dataclasses import dataclass
 
 from modules.data.buckets import ResizeCrop, Size
+from modules.data.decode import Rgb
 from modules.data.image_settings import ImageChanges, Way
 from modules.data.transforms.colour import NO_CHANGE, Colour
 from modules.data.transforms.geometry import (
@@ -32,12 +33,13 @@ class Recipe:
     """What happens to an image: its geometry, its colour, and the shrinking of its mask.
 
     `mask_circle` is the radius of the circle its mask is cut to, as a share of the circle around the whole mask; None
-    leaves the mask as it is.
+    leaves the mask as it is. `background` is the colour behind transparent places; None where the image has none.
     """
 
     geometry: Geometry
     colour: Colour = NO_CHANGE
     mask_circle: float | None = None
+    background: Rgb | None = None
 
     @property
     def bucket(self) -> Size:
@@ -45,9 +47,9 @@ class Recipe:
         return self.geometry.resize_crop.bucket
 
 
-def plain_recipe(resize_crop: ResizeCrop) -> Recipe:
+def plain_recipe(resize_crop: ResizeCrop, background: Rgb | None = None) -> Recipe:
     """Return the recipe without augmentation: resized and cropped."""
-    return Recipe(Geometry(resize_crop))
+    return Recipe(Geometry(resize_crop), background=background)
 
 
 def is_random(settings: ImageChanges) -> bool:
@@ -57,7 +59,13 @@ def is_random(settings: ImageChanges) -> bool:
 
 
 def draw_recipe(
-    settings: ImageChanges, *, size: Size, resize_crop: ResizeCrop, mask_box: Box | None, seed: int
+    settings: ImageChanges,
+    *,
+    size: Size,
+    resize_crop: ResizeCrop,
+    mask_box: Box | None,
+    seed: int,
+    background: Rgb | None = None,
 ) -> Recipe:
     """Return the recipe of an upright image of `size` px; `resize_crop` is its resize and center crop.
 
@@ -78,7 +86,7 @@ def draw_recipe(
     if settings.crop_jitter and cut is None:  # the mask crop has a random place already
         resize_crop = jittered(resize_crop, degrees, _generator(seed, "crop"))
     circle = _generator(seed, "mask circle").uniform(*_CIRCLE_SHARE) if settings.circular_mask_shrink else None
-    return Recipe(Geometry(resize_crop, degrees, is_flipped, cut), _draw_colour(settings, seed), circle)
+    return Recipe(Geometry(resize_crop, degrees, is_flipped, cut), _draw_colour(settings, seed), circle, background)
 
 
 def _draw_colour(settings: ImageChanges, seed: int) -> Colour:

@@ -6,22 +6,86 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
+from modules.data.captions.choice import CaptionChoice
 from modules.settings.field import Section, Setting, When
 
 _CAPTIONS = "Caption augmentation"
 
 
 class CaptionChanges(Section):
-    """Augmentation of a concept's captions. A tag is the text between two delimiters."""
+    """Augmentation of a concept's captions. A tag is the text between two delimiters.
 
+    The order of the operations is that of `modules/data/captions/operations.py`.
+    """
+
+    choice: Annotated[
+        CaptionChoice,
+        Setting(
+            "Caption choice",
+            "Which caption is used where an image has several: a random one, all of them in turn, or always the first.",
+            group=_CAPTIONS,
+            level="advanced",
+            choice_labels={"random": "Random", "in_turn": "In turn", "first": "First"},
+        ),
+    ] = "random"
+    trigger_word: Annotated[
+        str,
+        Setting(
+            "Trigger word",
+            "A word or phrase that every caption shall contain. Captions without it get it as their first tag; a tag "
+            "that contains it is neither dropped nor capitalized.",
+            group=_CAPTIONS,
+            level="advanced",
+            empty_means="none",
+        ),
+    ] = ""
+    prefix: Annotated[
+        str,
+        Setting(
+            "Prefix",
+            "Written before every caption, also where an image has none.",
+            group=_CAPTIONS,
+            level="advanced",
+            empty_means="none",
+        ),
+    ] = ""
+    suffix: Annotated[
+        str,
+        Setting(
+            "Suffix",
+            "Written after every caption. Without a space if it begins with a punctuation mark.",
+            group=_CAPTIONS,
+            level="advanced",
+            empty_means="none",
+        ),
+    ] = ""
+    wildcards: Annotated[
+        bool,
+        Setting(
+            "Wildcards",
+            "Replaces {red|blue} in captions by one of its options at random.",
+            group=_CAPTIONS,
+            level="advanced",
+        ),
+    ] = False
+    replacements: Annotated[
+        str,
+        Setting(
+            "Replacements",
+            "Words or phrases to replace in captions, one per line: old => new. Whole words only, in this order.",
+            group=_CAPTIONS,
+            level="advanced",
+            multiline=True,
+            empty_means="none",
+        ),
+    ] = ""
     shuffle_tags: Annotated[
         bool,
         Setting(
             "Shuffle tags",
-            "Shuffles the order of a caption's tags each time.",
+            "Shuffles the order of a caption's tags. Kept tags stay in their place.",
             group=_CAPTIONS,
             level="advanced",
-            not_yet="refused",
         ),
     ] = False
     tag_delimiter: Annotated[
@@ -40,6 +104,27 @@ class CaptionChanges(Section):
             level="advanced",
         ),
     ] = 1
+    keep_tags_separator: Annotated[
+        str,
+        Setting(
+            "Keep tags separator",
+            "A mark in captions, such as |||. Tags before it are kept at the start; those after a second one at the "
+            "end. Captions without it keep the first tags as counted.",
+            group=_CAPTIONS,
+            level="advanced",
+            empty_means="none",
+        ),
+    ] = ""
+    tag_group_separator: Annotated[
+        str,
+        Setting(
+            "Tag group separator",
+            "A mark in captions, such as ;;;, between tags that stay together. It becomes the tag delimiter at last.",
+            group=_CAPTIONS,
+            level="advanced",
+            empty_means="none",
+        ),
+    ] = ""
     tag_dropout: Annotated[
         bool,
         Setting(
@@ -47,14 +132,14 @@ class CaptionChanges(Section):
             "Randomly drops tags from captions.",
             group=_CAPTIONS,
             level="advanced",
-            not_yet="refused",
         ),
     ] = False
     tag_dropout_mode: Annotated[
         Literal["full", "random", "random_weighted"],
         Setting(
             "Tag dropout mode",
-            "Full drops all tags at once, random each on its own, random weighted the later ones more often.",
+            "Full drops all tags at once, random each on its own, random weighted the later ones more often: the "
+            "probability grows up to the last tag.",
             group=_CAPTIONS,
             level="advanced",
             applies_when=When("tag_dropout", (True,)),
@@ -88,7 +173,7 @@ class CaptionChanges(Section):
         str,
         Setting(
             "Special tags",
-            "The tags, separated by the delimiter, or a .txt or .csv file that lists them.",
+            "The tags, separated by the delimiter, or a .txt or .csv file with one on each line.",
             group=_CAPTIONS,
             level="advanced",
             applies_when=When("special_tags_mode", ("blacklist", "whitelist")),
@@ -98,7 +183,7 @@ class CaptionChanges(Section):
         bool,
         Setting(
             "Special tags are regular expressions",
-            "Treats the special tags as regular expressions.",
+            "Treats the special tags as regular expressions that match a whole tag, such as photo.*",
             group=_CAPTIONS,
             level="advanced",
             applies_when=When("special_tags_mode", ("blacklist", "whitelist")),
@@ -111,7 +196,6 @@ class CaptionChanges(Section):
             "Randomly changes the capitalization of tags.",
             group=_CAPTIONS,
             level="advanced",
-            not_yet="refused",
         ),
     ] = False
     capitalization_modes: Annotated[
@@ -140,7 +224,7 @@ class CaptionChanges(Section):
         bool,
         Setting(
             "Force lowercase first",
-            "Converts the caption to lowercase first.",
+            "Converts every tag to lowercase before its capitalization is changed.",
             group=_CAPTIONS,
             level="advanced",
             applies_when=When("randomize_capitalization", (True,)),
