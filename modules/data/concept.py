@@ -155,9 +155,9 @@ class Concept(Section):
         Le(10000),
         Setting(
             "Image variations",
-            "How many random augmentations of each image are cached; they are used in turn.",
+            "How many random augmentations of each image are cached; each epoch uses the next one. Without the latent "
+            "cache, every use is augmented anew.",
             level="advanced",
-            not_yet="ignored",
         ),
     ] = 1
     text_variations: Annotated[

@@ -10,17 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules.data.buckets import Size, bucket_sizes, resize_crop_for
+from modules.data.buckets import BucketRules, Size, bucket_sizes, resize_crop_for
 from modules.data.concept import Concept
 from modules.data.dataset import (
-    BucketRules,
     ConceptFacts,
     Dataset,
-    EpochPlans,
     Example,
     build_dataset,
     concept_repeats_of,
 )
+from modules.data.plans import EpochPlans
 from modules.data.scan import SourceImage
 from tests.builders.images import draw_folder
 from tests.unit.strategies import steady

@@ -15,7 +15,7 @@ from modules.data.captions.drawing import CaptionDropout
 from modules.data.captions.sources import caption_is_cacheable
 from modules.data.dataset import Dataset
 from modules.data.datasets import Datasets
-from modules.data.order import SampleIndex
+from modules.data.versions import ImageVersion, ImageVersions
 from trainer.commands import CommandDesk
 from trainer.data.caching import Caches, Emit, Encoders
 from trainer.data.loader import Loader
@@ -77,16 +77,18 @@ def _loader(
     caption_dropout: CaptionDropout,
 ) -> Loader:
     """Fill the caches for one dataset and return its loader; images that cannot be read are left out."""
-    usable, latents = _latent_source(data, dataset, model, machine, caches)
+    settings, is_validation = datasets.settings, dataset is datasets.validation
+    usable, latents = _latent_source(data, datasets, dataset, model, machine, caches)
     return Loader(
         dataset=usable,
-        plans=datasets.plans if usable is datasets.training else datasets.settings.plans_of(usable),
+        versions=ImageVersions(usable, settings.run_seed, is_cached=data.latent_cache),
+        plans=datasets.plans if usable is datasets.training else settings.plans_of(usable, is_validation=is_validation),
         latents=latents,
         conditioning=_conditioning_source(data, usable, model, machine, caches, run_seed=datasets.settings.run_seed),
         device=machine.train_device,
         caption_dropout=caption_dropout,
         draws_captions_anew=not data.text_cache or model.trains_text_encoder,
-        run_seed=datasets.settings.run_seed,
+        run_seed=settings.run_seed,
         threads=data.loader_threads,
     )
 
@@ -96,21 +98,22 @@ def _num_encoders(model: LoadedModel) -> int:
 
 
 def _latent_source(
-    data: Data, dataset: Dataset, model: LoadedModel, machine: Machine, caches: Caches
+    data: Data, datasets: Datasets, dataset: Dataset, model: LoadedModel, machine: Machine, caches: Caches
 ) -> tuple[Dataset, LatentSource]:
     device, dtype = machine.train_device, machine.precision.compute_dtype
     if not data.latent_cache:
         return dataset, EncodedLatents(dataset, model.family, device, dtype)
     caches.emit(PhaseChanged("scanning", f"{len(dataset.examples)} images"))
-    jobs = caches.image_jobs(dataset, verify=data.verify_cache)
+    versions = ImageVersions(dataset, datasets.settings.run_seed, is_cached=True)
+    jobs = caches.image_jobs(versions, verify=data.verify_cache)
     broken = caches.build_latents(jobs, threads=data.loader_threads)
     if broken:
         dataset = dataset.without(broken)
-        renumbered = {old: new for new, old in enumerate(sorted({n for n, _ in jobs} - broken))}
-        jobs = {(renumbered[n], r): job for (n, r), job in jobs.items() if n not in broken}
+        renumbered = {old: new for new, old in enumerate(sorted({n for n, *_ in jobs} - broken))}
+        jobs = {(renumbered[n], r, v): job for (n, r, v), job in jobs.items() if n not in broken}
 
-    def rebuild(sample_index: SampleIndex) -> torch.Tensor:
-        return caches.rebuild_latents(jobs[sample_index.example, sample_index.resolution])
+    def rebuild(version: ImageVersion) -> torch.Tensor:
+        return caches.rebuild_latents(jobs[version.place])
 
     keys = {place: job.key for place, job in jobs.items()}
     return dataset, CachedLatents(caches.latent_store, keys, device, dtype, rebuild)
