@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from modules.data.archives import status_of
 from modules.data.buckets import Size
 from modules.data.images import BrokenImageError, opened, seen_size, upright
 from modules.data.transforms.geometry import Box
@@ -60,11 +61,11 @@ def box_of_mask(mask: Companion, image_size: Size) -> Box | None:
 
 def _companion(path: Path) -> Companion | None:
     try:
-        status = path.stat()
+        status = status_of(path)
     except (OSError, ValueError):  # missing, or a name that is not a valid file name
         return None
-    if status.st_size == 0:
+    if status.size_bytes == 0:
         raise BrokenImageError(path, "an empty file")
     with opened(path) as image:
         size = Size(*seen_size(image))
-    return Companion(path, size, status.st_size, status.st_mtime_ns)
+    return Companion(path, size, status.size_bytes, status.mtime_ns)

@@ -9,7 +9,7 @@ from annotated_types import Ge, Le
 from modules.settings.field import Section, Setting, When
 from modules.settings.resolution import Resolution
 
-_IMAGES = "Image augmentation"
+IMAGE_AUGMENTATION = "Image augmentation"
 _WAYS = {"off": "Off", "random": "Random", "always": "Fixed"}
 _CHANGED = ("random", "always")
 
@@ -25,7 +25,7 @@ def _strength(label: str, help_text: str) -> tuple[Ge, Le, Setting]:
         Setting(
             label,
             f"{help_text} Fixed uses exactly this much.",
-            group=_IMAGES,
+            group=IMAGE_AUGMENTATION,
             level="advanced",
             applies_when=When(label.partition(":")[0].lower(), _CHANGED),
         ),
@@ -40,7 +40,7 @@ class ImageChanges(Section):
         Setting(
             "Crop jitter",
             "Crops at a random position instead of the centre, where the image is larger than its bucket.",
-            group=_IMAGES,
+            group=IMAGE_AUGMENTATION,
             level="advanced",
         ),
     ] = False
@@ -49,7 +49,7 @@ class ImageChanges(Section):
         Setting(
             "Flip",
             "Flips horizontally. Not suited for faces, text, or anything asymmetric.",
-            group=_IMAGES,
+            group=IMAGE_AUGMENTATION,
             level="advanced",
             choice_labels=_WAYS,
         ),
@@ -59,7 +59,7 @@ class ImageChanges(Section):
         Setting(
             "Rotate",
             "Rotates the image around the middle of its crop, enlarged as far as needed so that no corner is empty.",
-            group=_IMAGES,
+            group=IMAGE_AUGMENTATION,
             level="advanced",
             choice_labels=_WAYS,
         ),
@@ -72,7 +72,7 @@ class ImageChanges(Section):
             "Rotate: max angle",
             "The maximum angle, in both directions; fixed rotates counterclockwise by exactly this much.",
             unit="degrees",
-            group=_IMAGES,
+            group=IMAGE_AUGMENTATION,
             level="advanced",
             applies_when=When("rotate", _CHANGED),
         ),
@@ -82,7 +82,7 @@ class ImageChanges(Section):
         Setting(
             "Brightness",
             "Makes the image brighter or darker.",
-            group=_IMAGES,
+            group=IMAGE_AUGMENTATION,
             level="advanced",
             choice_labels=_WAYS,
         ),
@@ -93,7 +93,7 @@ class ImageChanges(Section):
         Setting(
             "Contrast",
             "Increases or decreases the contrast.",
-            group=_IMAGES,
+            group=IMAGE_AUGMENTATION,
             level="advanced",
             choice_labels=_WAYS,
         ),
@@ -104,7 +104,7 @@ class ImageChanges(Section):
         Setting(
             "Saturation",
             "Increases or decreases the saturation.",
-            group=_IMAGES,
+            group=IMAGE_AUGMENTATION,
             level="advanced",
             choice_labels=_WAYS,
         ),
@@ -115,7 +115,7 @@ class ImageChanges(Section):
         Setting(
             "Hue",
             "Shifts all hues around the colour wheel.",
-            group=_IMAGES,
+            group=IMAGE_AUGMENTATION,
             level="advanced",
             choice_labels=_WAYS,
         ),
@@ -128,7 +128,7 @@ class ImageChanges(Section):
         Setting(
             "Circular mask shrink",
             "Cuts the mask to a circle around its middle, with a random radius: 20 % to 100 % of the mask's.",
-            group=_IMAGES,
+            group=IMAGE_AUGMENTATION,
             level="advanced",
         ),
     ] = False
@@ -138,7 +138,7 @@ class ImageChanges(Section):
             "Mask rotate and crop",
             "Rotates the image randomly by up to 20 degrees and crops it to its mask, with a random margin of 10 % to "
             "30 % at each side. An image without a mask stays whole.",
-            group=_IMAGES,
+            group=IMAGE_AUGMENTATION,
             level="advanced",
         ),
     ] = False
@@ -148,7 +148,7 @@ class ImageChanges(Section):
             "Masks from",
             "File: cat-masklabel.png beside cat.jpg. Folder: a file of the image's name in another folder. Alpha: the "
             "image's own opacity. White is trained with full weight.",
-            group=_IMAGES,
+            group=IMAGE_AUGMENTATION,
             level="advanced",
             choice_labels={"file": "File beside the image", "folder": "Masks folder", "alpha": "Alpha channel"},
         ),
@@ -158,7 +158,7 @@ class ImageChanges(Section):
         Setting(
             "Masks folder",
             "The folder of the masks, with the same names and subfolders as the images.",
-            group=_IMAGES,
+            group=IMAGE_AUGMENTATION,
             level="advanced",
             path_kind="folder",
             applies_when=When("mask_source", ("folder",)),
@@ -170,7 +170,7 @@ class ImageChanges(Section):
             "Resolution override",
             "The resolution of this concept, in place of the general one; several are used in turn.",
             unit="px",
-            group=_IMAGES,
+            group=IMAGE_AUGMENTATION,
             level="advanced",
             empty_means="the general one",
         ),

@@ -13,7 +13,7 @@ from modules.config.schema import Config
 from modules.data.archives import read_bytes
 from modules.data.concept import Concept
 from modules.data.dataset import Dataset
-from modules.data.listing import Skipped
+from modules.data.listing import Skipped, is_metadata
 from modules.data.scan import SourceImage
 from modules.system.paths import from_root
 from modules.system.problem import Problem, cut
@@ -61,8 +61,25 @@ def problems_of_images(config: Config, training: Dataset, validation: Dataset) -
             "warning",
             "Add a .txt file of the same name beside each image.",
         )
+    yield from _unused_metadata(config, training)
     yield from _folders_used_twice(config)
     yield from _trained_and_validated(config, training, validation)
+
+
+def _unused_metadata(config: Config, training: Dataset) -> Iterator[Problem]:
+    """Yield the concepts with images without a caption whose folder has a metadata file that is not used."""
+    indices = [i for i, c in enumerate(config.concepts) if c.enabled and c.dataset_kind == "training"]
+    for number in sorted({e.concept for e in training.examples if not e.image.captions}):
+        index = indices[number]
+        concept = config.concepts[index]
+        files = sorted(p.name for p in from_root(concept.path).glob("metadata.*") if is_metadata(p))
+        if files and concept.caption_source != "metadata":
+            yield Problem(
+                f"concepts.{index}.caption_source",
+                f"The captions in {files[0]}, in the folder of the concept {_label(config, index)}, are not used.",
+                "warning",
+                "To use them, set where captions are from to the metadata file.",
+            )
 
 
 def _empty_concepts(config: Config, training: Dataset, validation: Dataset) -> Iterator[Problem]:

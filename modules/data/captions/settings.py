@@ -9,7 +9,7 @@ from annotated_types import Ge, Le
 from modules.data.captions.choice import CaptionChoice
 from modules.settings.field import Section, Setting, When
 
-_CAPTIONS = "Caption augmentation"
+CAPTION_AUGMENTATION = "Caption augmentation"
 
 
 class CaptionChanges(Section):
@@ -23,7 +23,7 @@ class CaptionChanges(Section):
         Setting(
             "Caption choice",
             "Which caption is used where an image has several: a random one, all of them in turn, or always the first.",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
             choice_labels={"random": "Random", "in_turn": "In turn", "first": "First"},
         ),
@@ -34,7 +34,7 @@ class CaptionChanges(Section):
             "Trigger word",
             "A word or phrase that every caption shall contain. Captions without it get it as their first tag; a tag "
             "that contains it is neither dropped nor capitalized.",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
             empty_means="none",
         ),
@@ -44,7 +44,7 @@ class CaptionChanges(Section):
         Setting(
             "Prefix",
             "Written before every caption, also where an image has none.",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
             empty_means="none",
         ),
@@ -54,7 +54,7 @@ class CaptionChanges(Section):
         Setting(
             "Suffix",
             "Written after every caption. Without a space if it begins with a punctuation mark.",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
             empty_means="none",
         ),
@@ -64,7 +64,7 @@ class CaptionChanges(Section):
         Setting(
             "Wildcards",
             "Replaces {red|blue} in captions by one of its options at random.",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
         ),
     ] = False
@@ -73,7 +73,7 @@ class CaptionChanges(Section):
         Setting(
             "Replacements",
             "Words or phrases to replace in captions, one per line: old => new. Whole words only, in this order.",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
             multiline=True,
             empty_means="none",
@@ -84,13 +84,13 @@ class CaptionChanges(Section):
         Setting(
             "Shuffle tags",
             "Shuffles the order of a caption's tags. Kept tags stay in their place.",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
         ),
     ] = False
     tag_delimiter: Annotated[
         str,
-        Setting("Tag delimiter", "What separates two tags.", group=_CAPTIONS, level="advanced"),
+        Setting("Tag delimiter", "What separates two tags.", group=CAPTION_AUGMENTATION, level="advanced"),
     ] = ","
     keep_tags_count: Annotated[
         int,
@@ -100,7 +100,7 @@ class CaptionChanges(Section):
             "Keep tags count",
             "How many tags at the start of a caption are neither shuffled nor dropped.",
             unit="tags",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
         ),
     ] = 1
@@ -110,7 +110,7 @@ class CaptionChanges(Section):
             "Keep tags separator",
             "A mark in captions, such as |||. Tags before it are kept at the start; those after a second one at the "
             "end. Captions without it keep the first tags as counted.",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
             empty_means="none",
         ),
@@ -120,7 +120,7 @@ class CaptionChanges(Section):
         Setting(
             "Tag group separator",
             "A mark in captions, such as ;;;, between tags that stay together. It becomes the tag delimiter at last.",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
             empty_means="none",
         ),
@@ -130,7 +130,7 @@ class CaptionChanges(Section):
         Setting(
             "Tag dropout",
             "Randomly drops tags from captions.",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
         ),
     ] = False
@@ -140,7 +140,7 @@ class CaptionChanges(Section):
             "Tag dropout mode",
             "Full drops all tags at once, random each on its own, random weighted the later ones more often: the "
             "probability grows up to the last tag.",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
             applies_when=When("tag_dropout", (True,)),
             choice_labels={"full": "Full", "random": "Random", "random_weighted": "Random weighted"},
@@ -153,7 +153,7 @@ class CaptionChanges(Section):
         Setting(
             "Tag dropout probability",
             "The probability that tags are dropped.",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
             applies_when=When("tag_dropout", (True,)),
         ),
@@ -163,7 +163,7 @@ class CaptionChanges(Section):
         Setting(
             "Special tags mode",
             "Whether only the special tags may be dropped (blacklist), or never (whitelist).",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
             applies_when=When("tag_dropout", (True,)),
             choice_labels={"none": "None", "blacklist": "Blacklist", "whitelist": "Whitelist"},
@@ -174,7 +174,7 @@ class CaptionChanges(Section):
         Setting(
             "Special tags",
             "The tags, separated by the delimiter, or a .txt or .csv file with one on each line.",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
             applies_when=When("special_tags_mode", ("blacklist", "whitelist")),
         ),
@@ -184,7 +184,7 @@ class CaptionChanges(Section):
         Setting(
             "Special tags are regular expressions",
             "Treats the special tags as regular expressions that match a whole tag, such as photo.*",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
             applies_when=When("special_tags_mode", ("blacklist", "whitelist")),
         ),
@@ -194,7 +194,7 @@ class CaptionChanges(Section):
         Setting(
             "Randomize capitalization",
             "Randomly changes the capitalization of tags.",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
         ),
     ] = False
@@ -203,7 +203,7 @@ class CaptionChanges(Section):
         Setting(
             "Capitalization modes",
             "Any of capslock, title, first and random, separated by commas; one is chosen each time.",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
             applies_when=When("randomize_capitalization", (True,)),
         ),
@@ -215,7 +215,7 @@ class CaptionChanges(Section):
         Setting(
             "Capitalization probability",
             "The probability that a tag is changed.",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
             applies_when=When("randomize_capitalization", (True,)),
         ),
@@ -225,7 +225,7 @@ class CaptionChanges(Section):
         Setting(
             "Force lowercase first",
             "Converts every tag to lowercase before its capitalization is changed.",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
             applies_when=When("randomize_capitalization", (True,)),
         ),
