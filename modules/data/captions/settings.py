@@ -193,7 +193,8 @@ class CaptionChanges(Section):
         bool,
         Setting(
             "Randomize capitalization",
-            "Randomly changes the capitalization of tags.",
+            "Randomly changes the capitalization of tags. The tokenizer of SD and SDXL reads all letters as lowercase, "
+            "so their images do not depend on it.",
             group=_CAPTIONS,
             level="advanced",
         ),
