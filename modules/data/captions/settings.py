@@ -63,7 +63,7 @@ class CaptionChanges(Section):
         bool,
         Setting(
             "Wildcards",
-            "Replaces {red|blue} in captions by one of its options at random.",
+            "Replaces alternatives in captions, such as {red|blue}, by one of them at random.",
             group=_CAPTIONS,
             level="advanced",
         ),
