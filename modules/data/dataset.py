@@ -10,6 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from modules.data.buckets import ResizeCrop, Size, bucket_sizes, resize_crop_for
+from modules.data.cache.stat_index import StatIndex
 from modules.data.captions.drawing import cached_texts
 from modules.data.captions.operations import NO_CHANGES, CaptionRules
 from modules.data.captions.rules import caption_rules
@@ -26,7 +27,7 @@ from modules.data.order import (
     sizes_of_epoch,
     uses_before,
 )
-from modules.data.scan import SourceImage, scan_folder
+from modules.data.scan import SourceImage, Watch, scan_folder, unwatched
 from modules.data.size_conditioning import SizeConditioning
 from modules.system.seeds import derive_seed
 
@@ -121,10 +122,17 @@ class Dataset:
         return _assemble(kept, self.concepts, self.num_resolutions, self.skipped)
 
 
-def build_dataset(concepts: Sequence[tuple[Concept, Path]], kind: DatasetKind, rules: BucketRules) -> Dataset:
+def build_dataset(
+    concepts: Sequence[tuple[Concept, Path]],
+    kind: DatasetKind,
+    rules: BucketRules,
+    *,
+    index: StatIndex | None = None,
+    watch: Watch = unwatched,
+) -> Dataset:
     """Scan the enabled concepts of one type (each with its absolute folder) and assign every image to a bucket.
 
-    Raises OSError where a folder cannot be listed.
+    `index` and `watch` are those of each scan (`scan_folder`). Raises OSError where a folder cannot be listed.
     """
     sizes = rules.sizes()
     examples: list[Example] = []
@@ -133,7 +141,13 @@ def build_dataset(concepts: Sequence[tuple[Concept, Path]], kind: DatasetKind, r
     for concept, folder in concepts:
         if not concept.enabled or concept.dataset_kind != kind:
             continue
-        scan = scan_folder(folder, include_subfolders=concept.include_subfolders, captions=concept.caption_origin)
+        scan = scan_folder(
+            folder,
+            include_subfolders=concept.include_subfolders,
+            captions=concept.caption_origin,
+            index=index,
+            watch=watch,
+        )
         skipped += scan.skipped
         background = colour_of(concept.background) or WHITE
         for image in scan.images:

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from modules.data.cache.stat_index import StatIndex
 from modules.data.captions.rules import special_tags_file
 from modules.data.concept import Concept
 from modules.data.dataset import BucketRules, Dataset, EpochPlans, build_dataset
-from modules.data.scan import fingerprint_of_folder
+from modules.data.scan import Watch, fingerprint_of_folder, unwatched
 from modules.system.paths import from_root
 
 
@@ -37,13 +38,17 @@ class DatasetSettings:
 
 @dataclass(frozen=True, eq=False)
 class Datasets:
-    """A run's training and validation datasets, the plan of its epochs, and a fingerprint of the scanned files."""
+    """A run's training and validation datasets, the plan of its epochs, and a fingerprint of the scanned files.
+
+    `index` knows the images of earlier scans, so that those that are unchanged are not opened again.
+    """
 
     settings: DatasetSettings
     fingerprint: tuple[str, ...]
     training: Dataset
     validation: Dataset
     plans: EpochPlans
+    index: StatIndex | None = None
 
     def is_current(self) -> bool:
         """Return whether the files are unchanged: no file is opened, only names, sizes and dates are compared."""
@@ -53,13 +58,16 @@ class Datasets:
             return False
 
 
-def build_datasets(settings: DatasetSettings) -> Datasets:
-    """Scan each concept's folder once, and assign every image to a bucket. Raises OSError for an unreadable folder."""
+def build_datasets(settings: DatasetSettings, index: StatIndex | None = None, watch: Watch = unwatched) -> Datasets:
+    """Scan each concept's source once, and assign every image to a bucket. Raises OSError for an unreadable folder.
+
+    `watch` is called during each scan and may raise to stop it.
+    """
     fingerprint = tuple(_fingerprints(settings.concepts))  # first: a change during the scan counts as a change
     located = [(concept, from_root(concept.path)) for concept in settings.concepts]
-    training = build_dataset(located, "training", settings.rules)
-    validation = build_dataset(located, "validation", settings.rules)
-    return Datasets(settings, fingerprint, training, validation, settings.plans_of(training))
+    training = build_dataset(located, "training", settings.rules, index=index, watch=watch)
+    validation = build_dataset(located, "validation", settings.rules, index=index, watch=watch)
+    return Datasets(settings, fingerprint, training, validation, settings.plans_of(training), index)
 
 
 def _fingerprints(concepts: tuple[Concept, ...]) -> Iterator[str]:

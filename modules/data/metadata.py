@@ -91,7 +91,7 @@ class MetadataCaptions:
             folders = {file.parent, self._folder}
             missing = [n for n in metadata.texts if not any(os.path.normpath(f / n) in there for f in folders)]
             if missing:
-                others = f" and {len(missing) - 1:,} others" if len(missing) > 1 else ""
+                others = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
                 found.append(Skipped(file, f"names images that are not there: {shown(missing[0])}{others}"))
         return found
 

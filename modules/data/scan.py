@@ -56,6 +56,10 @@ class Scan:
         return sum(not p.captions for p in self.images)
 
 
+def unwatched(_done: int, _all: int) -> None:
+    """Do nothing: the `Watch` of a scan that nobody follows."""
+
+
 def image_index(cache_dir: Path | None) -> StatIndex:
     """Return the index of the images that were scanned before, in the cache folder; None keeps it in memory only."""
     return StatIndex(cache_dir / "images.sqlite" if cache_dir else None, table="images", column="facts")
@@ -67,11 +71,12 @@ def scan_folder(
     include_subfolders: bool,
     captions: CaptionOrigin,
     index: StatIndex | None = None,
-    watch: Watch = lambda _done, _all: None,
+    watch: Watch = unwatched,
 ) -> Scan:
     """Return the contents of a folder, or of a single image, tar shard or Parquet file; `captions` is their origin.
 
-    Only headers are read, and of images in `index` none. Raises OSError for an unreadable source.
+    Only headers are read, and of images in `index` none; new ones are added to it, and not saved. Raises OSError for
+    an unreadable source.
     """
     listing = list_images(folder, include_subfolders=include_subfolders)
     metadata = MetadataCaptions(folder, file=captions.file, columns=captions.columns)
@@ -83,8 +88,6 @@ def scan_folder(
         found = _look_at(path, captions, metadata, index)
         (images if isinstance(found, SourceImage) else skipped).append(found)  # type: ignore[arg-type]
     skipped += metadata.problems(listing.images)
-    if index is not None:
-        index.save()
     return Scan(tuple(images), tuple(sorted(skipped, key=lambda s: s.path)))
 
 

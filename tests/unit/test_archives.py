@@ -9,6 +9,7 @@ import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from modules.data.scan import Scan, fingerprint_of_folder, image_index, scan_fol
 from tests.builders.images import draw_folder, draw_image
 from tests.builders.shards import draw_shard, image_bytes, write_shard
 
+BESIDE = CaptionOrigin()
 JSON = CaptionOrigin("metadata")
 
 
@@ -33,8 +35,8 @@ def images(tmp_path: Path) -> Path:
     return draw_folder(tmp_path / "images", sizes=[(64, 64)] * 3 + [(96, 64)] * 2)
 
 
-def scan(source: Path, captions: CaptionOrigin = CaptionOrigin(), **options: object) -> Scan:
-    return scan_folder(source, include_subfolders=True, captions=captions, **options)  # type: ignore[arg-type]
+def scan(source: Path, captions: CaptionOrigin = BESIDE, **options: Any) -> Scan:
+    return scan_folder(source, include_subfolders=True, captions=captions, **options)
 
 
 def names(result: Scan, folder: Path) -> list[str]:
@@ -214,7 +216,10 @@ def test_links_and_folders_in_a_shard_are_no_images(tmp_path: Path) -> None:
 def test_unchanged_images_are_not_opened_again(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shard = draw_shard(tmp_path / "a.tar", sizes=[(8, 8)] * 3)
     sources = (images, shard)
-    first = [scan(s, index=image_index(tmp_path / "cache")) for s in sources]
+    index = image_index(tmp_path / "cache")
+    first = [scan(s, index=index) for s in sources]
+    assert not (tmp_path / "cache").exists()
+    index.save()
     again = image_index(tmp_path / "cache")
     with monkeypatch.context() as patch:
         patch.setattr("modules.data.scan.opened", None)

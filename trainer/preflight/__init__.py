@@ -14,6 +14,7 @@ from trainer.preflight.report import Preview, Report
 
 if TYPE_CHECKING:
     from modules.data.datasets import Datasets
+    from modules.data.scan import Watch
 
 __all__ = ["Preview", "Report", "check"]
 
@@ -24,8 +25,9 @@ def check(
     resume_from: Path | None = None,
     approved_code: Collection[str] | None = None,
     datasets: Datasets | None = None,
+    watch: Watch | None = None,
 ) -> Report:
     """Return the report of `trainer.preflight.checks.check`: everything that can be found without loading a model."""
     from trainer.preflight import checks
 
-    return checks.check(config, resume_from=resume_from, approved_code=approved_code, datasets=datasets)
+    return checks.check(config, resume_from=resume_from, approved_code=approved_code, datasets=datasets, watch=watch)

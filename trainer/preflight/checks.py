@@ -10,6 +10,7 @@ from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.data.dataset import Dataset, EpochPlans
 from modules.data.datasets import Datasets
+from modules.data.scan import Watch, unwatched
 from modules.families.kinds.file_kind import FileKind
 from modules.system.approvals import approved_hashes
 from modules.system.problem import Problem
@@ -39,13 +40,14 @@ def check(
     resume_from: Path | None = None,
     approved_code: Collection[str] | None = None,
     datasets: Datasets | None = None,
+    watch: Watch | None = None,
 ) -> Report:
     """Return everything that can be found without loading a model. Only headers, file lists and captions are read.
 
     `resume_from` is the backup, the run's folder or the workspace that the run is to be resumed from, if any.
     `approved_code` are hashes of the user's own code that may run; by default those approved on this machine.
     `datasets` are the datasets of this config if they are already scanned; otherwise they are scanned here. The report
-    contains them.
+    contains them. `watch` is called during the scans and may raise to stop them.
     """
     problems = problems_of(config)
     problems += problems_of_devices(config)
@@ -65,7 +67,7 @@ def check(
     problems += concept_problems.values()
     readable = _without(config, concept_problems.keys())  # the other concepts are still checked: all problems at once
     try:
-        found = datasets or datasets_of(readable)
+        found = datasets or datasets_of(readable, watch or unwatched)
     except OSError as error:
         problems.append(
             Problem("concepts", f"A folder of images cannot be read: {error}.", advice="Check that it exists.")

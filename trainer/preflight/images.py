@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from modules.config.schema import Config
+from modules.data.archives import read_bytes
 from modules.data.concept import Concept
 from modules.data.dataset import Dataset
 from modules.data.listing import Skipped
@@ -18,6 +20,8 @@ from modules.system.problem import Problem, cut
 from trainer.preflight.captions import fault_of_caption
 from trainer.preflight.model import kind_of
 from trainer.preflight.places import real
+
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def problems_of_concept_folders(config: Config) -> Iterator[tuple[int, Problem]]:
@@ -29,11 +33,14 @@ def problems_of_concept_folders(config: Config) -> Iterator[tuple[int, Problem]]
         label = concept.name or f"number {index + 1}"
         if not concept.path.strip():
             yield index, Problem(path, f"The concept {label} has no folder.", advice="Choose a folder or disable it.")
-        elif kind_of(from_root(concept.path)) != "folder":
+        elif (kind := kind_of(from_root(concept.path))) not in ("folder", "file"):
             folder = cut(concept.path, max_chars=200)
             message = f"The folder {folder} of the concept {label} does not exist."
-            yield index, Problem(path, message, advice="Correct the path or disable the concept.")
-        elif not os.access(from_root(concept.path), os.R_OK | os.X_OK):
+            advice = "Correct the path or disable the concept."
+            if _HUB_NAME.fullmatch(concept.path.strip()):
+                advice += " To use a data set of the Hugging Face hub, download it and choose its folder."
+            yield index, Problem(path, message, advice=advice)
+        elif not os.access(from_root(concept.path), os.R_OK | (os.X_OK if kind == "folder" else 0)):
             message = f"The folder {concept.path} of the concept {label} is not readable."
             yield index, Problem(path, message, advice="Change its permissions.")
 
@@ -42,7 +49,7 @@ def problems_of_images(config: Config, training: Dataset, validation: Dataset) -
     """Yield the problems of the images that were found, as far as their headers show."""
     yield from _empty_concepts(config, training, validation)
     reported = [from_root(c.path) for c in _without_images(config, training, validation)]
-    skipped = [s for s in (*training.skipped, *validation.skipped) if not any(f in s.path.parents for f in reported)]
+    skipped = [s for s in (*training.skipped, *validation.skipped) if not any(_is_in(s.path, f) for f in reported)]
     if skipped:
         yield Problem("concepts", f"{_skipped(skipped)}.", "warning", "Repair them, or remove them from the folder.")
     if without := [e.image for e in training.examples if not e.image.captions]:
@@ -65,7 +72,7 @@ def _empty_concepts(config: Config, training: Dataset, validation: Dataset) -> I
             if fact.num_examples:
                 continue
             folder = from_root(config.concepts[index].path)
-            broken = [s for s in dataset.skipped if folder in s.path.parents]
+            broken = [s for s in dataset.skipped if _is_in(s.path, folder)]
             why = f": {_skipped(broken)}" if broken else ""
             yield Problem(
                 f"concepts.{index}.path",
@@ -78,6 +85,10 @@ def _without_images(config: Config, training: Dataset, validation: Dataset) -> I
     for dataset, kind in ((training, "training"), (validation, "validation")):
         concepts = [c for c in config.concepts if c.enabled and c.dataset_kind == kind]
         yield from (c for c, fact in zip(concepts, dataset.concepts, strict=True) if not fact.num_examples)
+
+
+def _is_in(path: Path, source: Path) -> bool:
+    return path == source or source in path.parents
 
 
 def _skipped(files: Sequence[Skipped]) -> str:
@@ -145,7 +156,7 @@ def _facts(image: SourceImage) -> tuple[int, int, int]:
 def _digest(path: Path, known: dict[Path, bytes]) -> bytes:
     if path not in known:
         try:
-            content = path.read_bytes()
+            content = read_bytes(path)
         except OSError:  # removed since the scan: equal to no other file
             content = os.fsencode(path)
         known[path] = hashlib.blake2b(content, digest_size=16).digest()

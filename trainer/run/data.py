@@ -49,6 +49,8 @@ def caches_of(cache_dir: Path, model: LoadedModel, machine: Machine, desk: Comma
 
 def build_loaders(data: Data, datasets: Datasets, model: LoadedModel, machine: Machine, caches: Caches) -> Loaders:
     """Fill the caches for the images of a run and return the loaders for training and validation."""
+    if datasets.index is not None:
+        datasets.index.save()  # only here: a check leaves no file behind
     dropout = CaptionDropout(data.caption_dropout, data.caption_dropout_2 if _num_encoders(model) > 1 else None)
     training = _loader(data, datasets, datasets.training, model, machine, caches, caption_dropout=dropout)
     validation = _loader(data, datasets, datasets.validation, model, machine, caches, caption_dropout=CaptionDropout())

@@ -27,7 +27,7 @@ from modules.system.redaction import redacted
 from modules.system.secrets_file import load_secrets
 from trainer import preflight
 from trainer.commands import CommandDesk, StopRequested
-from trainer.data.datasets import still_valid, up_to_date
+from trainer.data.datasets import scan_watch, still_valid, up_to_date
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, WarningRaised
 from trainer.launch import RunRequest
 from trainer.run.checkpoint import SavedState, read_state
@@ -77,7 +77,7 @@ def execute_guarded(
 def execute(request: RunRequest, *, log: EventLog, desk: CommandDesk, clocks: Clocks) -> None:
     """Carry out a request. Raises DarkroomError for errors the user can fix, StopRequested before the first step."""
     approved_code = request.allowed_code | approved_hashes()
-    datasets = _checked(request, approved_code, log)
+    datasets = _checked(request, approved_code, log, desk)
     machine = machine_of(request.config.general, request.config.training.precision)
     backup = find_backup(request.resume_from) if request.resume_from is not None else None
     saved = _check_resume(request.config, backup) if backup else None
@@ -135,13 +135,14 @@ def _load_secrets_first(log: EventLog) -> None:
         log.emit(WarningRaised(problem.message, problem.advice))
 
 
-def _checked(request: RunRequest, approved_code: frozenset[str], log: EventLog) -> Datasets:
+def _checked(request: RunRequest, approved_code: frozenset[str], log: EventLog, desk: CommandDesk) -> Datasets:
     """Check the config once more, report its warnings and return its datasets, scanned unless the request has them.
 
-    Raises DarkroomError with all errors of the config.
+    Raises DarkroomError with all errors of the config, StopRequested if it is stopped during a scan.
     """
     datasets = still_valid(request.datasets, request.config, log.emit)
-    report = preflight.check(request.config, approved_code=approved_code, datasets=datasets)
+    watch = scan_watch(log.emit, desk.check)
+    report = preflight.check(request.config, approved_code=approved_code, datasets=datasets, watch=watch)
     if report.errors or report.datasets is None:
         advice = " ".join(dict.fromkeys(e.advice for e in report.errors if e.advice))
         raise DarkroomError(" ".join(e.message for e in report.errors), advice=advice)
@@ -193,7 +194,7 @@ def _only_cache(
     log.emit(PhaseChanged("loading", config.model.base_model))
     model = load_model(config, machine, DownloadMeter(emit=log.emit, desk=desk, clock=clocks.seconds))
     caches = caches_of(from_root(config.general.cache_dir), model, machine, desk, log.emit)
-    build_loaders(config.data, up_to_date(datasets, log.emit), model, machine, caches)
+    build_loaders(config.data, up_to_date(datasets, log.emit, desk.check), model, machine, caches)
     log.emit(RunFinished("cached", 0, f"The caches in {config.general.cache_dir} are complete."))
 
 

@@ -108,7 +108,7 @@ def _load(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
     model = load_model(config, machine, meter)
     setup.desk.check()
     caches = caches_of(from_root(config.general.cache_dir), model, machine, setup.desk, log.emit)
-    datasets = up_to_date(setup.datasets, log.emit)  # loading a model can take long
+    datasets = up_to_date(setup.datasets, log.emit, setup.desk.check)  # loading a model can take long
     loaders = build_loaders(config.data, datasets, model, machine, caches)
     if loaders.training.plans.total_steps(config.training.epochs) == 0:
         raise DarkroomError(
