@@ -108,8 +108,8 @@ class CaptionChanges(Section):
         str,
         Setting(
             "Keep tags separator",
-            "A mark in captions, such as |||. Tags before it are kept at the start; those after a second one at the "
-            "end. Captions without it keep the first tags as counted.",
+            "A mark in captions between tags that are kept and others, such as |||. Tags before it are kept at the "
+            "start, those after a second one at the end. Captions without it keep the first tags as counted.",
             group=_CAPTIONS,
             level="advanced",
             empty_means="none",
