@@ -15,50 +15,21 @@ _CAPTIONS = "Caption augmentation"
 class CaptionChanges(Section):
     """Augmentation of a concept's captions. A tag is the text between two delimiters.
 
-    The order of the operations is that of `modules/data/captions/operations.py`.
+    The fields are in the order of the operations, that of `modules/data/captions/operations.py`.
     """
 
     choice: Annotated[
         CaptionChoice,
         Setting(
             "Caption choice",
-            "Which caption is used where an image has several: a random one, all of them in turn, or always the first.",
+            "Which caption is used where an image has several: a random one, all of them in turn, or always the first. "
+            "It is then changed in this order: wildcards, replacements, tag dropout, capitalization, shuffling, trigger "
+            "word, prefix and suffix.",
             group=_CAPTIONS,
             level="advanced",
             choice_labels={"random": "Random", "in_turn": "In turn", "first": "First"},
         ),
     ] = "random"
-    trigger_word: Annotated[
-        str,
-        Setting(
-            "Trigger word",
-            "A word or phrase that every caption shall contain. Captions without it get it as their first tag; a tag "
-            "that contains it is neither dropped nor capitalized.",
-            group=_CAPTIONS,
-            level="advanced",
-            empty_means="none",
-        ),
-    ] = ""
-    prefix: Annotated[
-        str,
-        Setting(
-            "Prefix",
-            "Written before every caption, also where an image has none.",
-            group=_CAPTIONS,
-            level="advanced",
-            empty_means="none",
-        ),
-    ] = ""
-    suffix: Annotated[
-        str,
-        Setting(
-            "Suffix",
-            "Written after every caption. Without a space if it begins with a punctuation mark.",
-            group=_CAPTIONS,
-            level="advanced",
-            empty_means="none",
-        ),
-    ] = ""
     wildcards: Annotated[
         bool,
         Setting(
@@ -79,15 +50,6 @@ class CaptionChanges(Section):
             empty_means="none",
         ),
     ] = ""
-    shuffle_tags: Annotated[
-        bool,
-        Setting(
-            "Shuffle tags",
-            "Shuffles the order of a caption's tags. Kept tags stay in their place.",
-            group=_CAPTIONS,
-            level="advanced",
-        ),
-    ] = False
     tag_delimiter: Annotated[
         str,
         Setting("Tag delimiter", "What separates two tags.", group=_CAPTIONS, level="advanced"),
@@ -231,3 +193,43 @@ class CaptionChanges(Section):
             applies_when=When("randomize_capitalization", (True,)),
         ),
     ] = False
+    shuffle_tags: Annotated[
+        bool,
+        Setting(
+            "Shuffle tags",
+            "Shuffles the order of a caption's tags. Kept tags stay in their place.",
+            group=_CAPTIONS,
+            level="advanced",
+        ),
+    ] = False
+    trigger_word: Annotated[
+        str,
+        Setting(
+            "Trigger word",
+            "A word or phrase that every caption shall contain. Captions without it get it as their first tag; a tag "
+            "that contains it is neither dropped nor capitalized.",
+            group=_CAPTIONS,
+            level="advanced",
+            empty_means="none",
+        ),
+    ] = ""
+    prefix: Annotated[
+        str,
+        Setting(
+            "Prefix",
+            "Written before every caption, also where an image has none.",
+            group=_CAPTIONS,
+            level="advanced",
+            empty_means="none",
+        ),
+    ] = ""
+    suffix: Annotated[
+        str,
+        Setting(
+            "Suffix",
+            "Written after every caption. Without a space if it begins with a punctuation mark.",
+            group=_CAPTIONS,
+            level="advanced",
+            empty_means="none",
+        ),
+    ] = ""
