@@ -39,6 +39,11 @@ from trainer.preflight.packages import problems_of_packages
 from trainer.run import checkpoint
 from trainer.run.setup import Clocks
 
+TWO_LINES = [
+    f"disc {n}, round, red, (flat:1.3), {{one|two}} of {n}\nanother, (plain:1.3), {{small|tiny}}, round, bright"
+    for n in range(3)
+]
+TAG_DROPOUT = {"concepts.0.text.tag_dropout": True, "concepts.0.text.tag_dropout_probability": 0.7}
 SAMPLE = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 3, "guidance": 2.0}
 
 
@@ -46,7 +51,7 @@ SAMPLE = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 3, "guid
 def base(tiny_sd: Path, tmp_path_factory: pytest.TempPathFactory) -> Config:
     """A run in which every choice has something to work on."""
     folder = tmp_path_factory.mktemp("choices")
-    images = draw_folder(folder / "named discs", sizes=[(64, 64)] * 2 + [(96, 64)])
+    images = draw_folder(folder / "named discs", sizes=[(64, 64)] * 2 + [(96, 64)], captions=TWO_LINES)
     held_out = draw_folder(folder / "held out", sizes=[(64, 64)])
     config = small_config(
         folder,
@@ -159,6 +164,8 @@ BESIDE: dict[str, dict[str, Any]] = {
     "model.zero_terminal_snr": {"model.prediction_type": "v_prediction"},
     **{f: {"training.method": SHORT_CHAIN} for f in ("training.method.gradient_truncation", "training.method.loss")},
     "reward.models.0.kind": {"training.method": SHORT_CHAIN},
+    "concepts.0.text.tag_dropout_mode": TAG_DROPOUT,
+    "concepts.0.text.special_tags_mode": {**TAG_DROPOUT, "concepts.0.text.special_tags": "red, small"},
 }
 # Refused alone: leaves nothing to train; wants another base model.
 ALONE = {
@@ -301,6 +308,15 @@ def test_the_average_lies_where_it_is_asked_to(base: Config, monkeypatch: pytest
         ("model.clip_skip", 1),
         ("data.max_aspect_ratio", 1.2),
         ("concepts.0.repeats", 2.0),
+        ("concepts.0.text.shuffle_tags", True),
+        ("concepts.0.text.wildcards", True),
+        ("concepts.0.text.replacements", "round => square"),
+        ("concepts.0.text.trigger_word", "sks"),
+        ("concepts.0.text.prefix", "a photo of"),
+        ("concepts.0.text.suffix", ", best quality"),
+        ("concepts.0.text.keep_tags_separator", "round"),
+        ("concepts.0.text.tag_group_separator", "round"),
+        ("model.prompt_weighting", True),
         ("concepts.0.loss_weight", 3.0),
         ("parts.unet.learning_rate", 0.5),
         ("parts.text_encoder.stop_after", {"n": 1, "unit": "epoch"}),
@@ -308,7 +324,7 @@ def test_the_average_lies_where_it_is_asked_to(base: Config, monkeypatch: pytest
         ("training.schedule.warmup_share", 0.5),
     ],
 )
-def test_a_number_that_is_set_is_used(base: Config, plain: str, path: str, value: object) -> None:
+def test_a_value_that_is_set_is_used(base: Config, plain: str, path: str, value: object) -> None:
     ran = run(with_value(base, path, value), clocks=CLOCKS)
     assert ran.of(RunStarted)
     assert left_behind(ran) != plain

@@ -135,6 +135,17 @@ def test_the_editor_shows_fields_images_and_what_is_skipped(window: Window, conc
         window.settle()
 
 
+def test_the_editor_shows_captions_with_all_operations(window: Window, concepts: Any) -> None:
+    editor = concepts.edit(0)
+    window.settle()
+    text = window.app.form.value("concepts.0.text")
+    window.app.form.edit("concepts.0.text", text.model_copy(update={"trigger_word": "sks", "prefix": "photo of"}))
+    window.settle()
+    captions = ["photo of sks, a cat that sits", "photo of sks", "photo of sks"]
+    assert [t.caption for t in editor.grid_view.tiles] == captions
+    assert "as they are trained, after wildcards, replacements" in editor.summary.cget("text")
+
+
 def test_the_editor_scans_again_when_the_folder_changes(window: Window, concepts: Any) -> None:
     editor = concepts.edit(1)
     window.settle()

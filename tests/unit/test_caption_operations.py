@@ -18,6 +18,7 @@ from modules.data.captions.rules import caption_rules, faults_of
 from modules.data.captions.settings import CaptionChanges
 from modules.data.captions.tags import CAPITALIZATIONS, SpecialTags
 from modules.data.captions.wildcards import resolve_wildcards
+from modules.settings.field import records_of
 from tests.unit.strategies import steady
 
 
@@ -197,6 +198,8 @@ def test_the_order() -> None:
         "trigger word",
         "prefix and suffix",
     )
+    help_text = next(r.setting.help for r in records_of(CaptionChanges) if r.name == "choice")
+    assert ", ".join(ORDER[:-1]) + f", {ORDER[-1]}." in help_text
 
 
 # -- any caption

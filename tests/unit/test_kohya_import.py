@@ -18,6 +18,7 @@ from modules.config.imports.kohya_settings import tree_of_kohya
 from modules.config.imports.kohya_values import arguments_of, sides_of
 from modules.config.imports.lora_metadata import kohya_args
 from modules.config.schema import Config
+from modules.system.problem import Problem
 from tests.builders.images import draw_folder
 from tests.unit.strategies import few, garbage, steady
 from trainer.__main__ import main
@@ -136,6 +137,41 @@ def test_a_dataset_config_gives_concepts() -> None:
     assert [c.kind for c in config.concepts] == ["training", "regularization"]
     assert (config.data.resolution_px, config.training.batch_size) == ((512,), 4)
     assert config.data.aspect_ratio_bucketing
+
+
+def test_caption_settings_are_converted() -> None:
+    captions = {
+        "shuffle_caption": "true",
+        "keep_tokens": 2,
+        "keep_tokens_separator": "|||",
+        "secondary_separator": ";;;",
+        "caption_separator": ";",
+        "caption_prefix": "photo of",
+        "caption_suffix": "at night",
+        "caption_tag_dropout_rate": 0.2,
+        "enable_wildcard": True,
+        "caption_extension": ".caption",
+        "weighted_captions": True,
+    }
+    notes: list[Problem] = []
+    loaded = decode(tree_of_kohya({"train_data_dir": "/none", **captions}, notes))
+    (concept,) = loaded.config.concepts
+    assert concept.caption_extension == ".caption"
+    assert loaded.config.model.prompt_weighting
+    text = concept.text
+    assert (text.shuffle_tags, text.keep_tags_count, text.keep_tags_separator) == (True, 2, "|||")
+    assert (text.tag_group_separator, text.tag_delimiter) == (";;;", ";")
+    assert (text.prefix, text.suffix, text.wildcards, text.choice) == ("photo of", "at night", True, "random")
+    assert (text.tag_dropout, text.tag_dropout_mode, text.tag_dropout_probability) == (True, "random", 0.2)
+    assert "kohya" not in loaded.config.unknown
+
+
+def test_a_subset_has_its_own_caption_settings() -> None:
+    subsets = [{"image_dir": "/a", "keep_tokens": 3, "shuffle_caption": False}, {"image_dir": "/b"}]
+    given = {"general": {"shuffle_caption": True, "keep_tokens": 1}, "datasets": [{"subsets": subsets}]}
+    first, second = decode(tree_of_kohya(given, [])).config.concepts
+    assert (first.text.shuffle_tags, second.text.shuffle_tags, second.text.keep_tags_count) == (False, True, 1)
+    assert {first.text.choice, second.text.choice} == {"first"}  # kohya reads one line
 
 
 def test_any_content_of_a_dataset_config_is_read() -> None:

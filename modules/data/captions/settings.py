@@ -15,55 +15,26 @@ CAPTION_AUGMENTATION = "Caption augmentation"
 class CaptionChanges(Section):
     """Augmentation of a concept's captions. A tag is the text between two delimiters.
 
-    The order of the operations is that of `modules/data/captions/operations.py`.
+    The fields are in the order of the operations, that of `modules/data/captions/operations.py`.
     """
 
     choice: Annotated[
         CaptionChoice,
         Setting(
             "Caption choice",
-            "Which caption is used where an image has several: a random one, all of them in turn, or always the first.",
+            "Which caption is used where an image has several: a random one, all of them in turn, or always the first. "
+            "It is then changed in this order: wildcards, replacements, tag dropout, capitalization, shuffling, trigger "
+            "word, prefix and suffix.",
             group=CAPTION_AUGMENTATION,
             level="advanced",
             choice_labels={"random": "Random", "in_turn": "In turn", "first": "First"},
         ),
     ] = "random"
-    trigger_word: Annotated[
-        str,
-        Setting(
-            "Trigger word",
-            "A word or phrase that every caption shall contain. Captions without it get it as their first tag; a tag "
-            "that contains it is neither dropped nor capitalized.",
-            group=CAPTION_AUGMENTATION,
-            level="advanced",
-            empty_means="none",
-        ),
-    ] = ""
-    prefix: Annotated[
-        str,
-        Setting(
-            "Prefix",
-            "Written before every caption, also where an image has none.",
-            group=CAPTION_AUGMENTATION,
-            level="advanced",
-            empty_means="none",
-        ),
-    ] = ""
-    suffix: Annotated[
-        str,
-        Setting(
-            "Suffix",
-            "Written after every caption. Without a space if it begins with a punctuation mark.",
-            group=CAPTION_AUGMENTATION,
-            level="advanced",
-            empty_means="none",
-        ),
-    ] = ""
     wildcards: Annotated[
         bool,
         Setting(
             "Wildcards",
-            "Replaces {red|blue} in captions by one of its options at random.",
+            "Replaces alternatives in captions, such as {red|blue}, by one of them at random.",
             group=CAPTION_AUGMENTATION,
             level="advanced",
         ),
@@ -79,15 +50,6 @@ class CaptionChanges(Section):
             empty_means="none",
         ),
     ] = ""
-    shuffle_tags: Annotated[
-        bool,
-        Setting(
-            "Shuffle tags",
-            "Shuffles the order of a caption's tags. Kept tags stay in their place.",
-            group=CAPTION_AUGMENTATION,
-            level="advanced",
-        ),
-    ] = False
     tag_delimiter: Annotated[
         str,
         Setting("Tag delimiter", "What separates two tags.", group=CAPTION_AUGMENTATION, level="advanced"),
@@ -108,8 +70,8 @@ class CaptionChanges(Section):
         str,
         Setting(
             "Keep tags separator",
-            "A mark in captions, such as |||. Tags before it are kept at the start; those after a second one at the "
-            "end. Captions without it keep the first tags as counted.",
+            "A mark in captions between tags that are kept and others, such as |||. Tags before it are kept at the "
+            "start, those after a second one at the end. Captions without it keep the first tags as counted.",
             group=CAPTION_AUGMENTATION,
             level="advanced",
             empty_means="none",
@@ -193,7 +155,8 @@ class CaptionChanges(Section):
         bool,
         Setting(
             "Randomize capitalization",
-            "Randomly changes the capitalization of tags.",
+            "Randomly changes the capitalization of tags. The tokenizer of SD and SDXL reads all letters as lowercase, "
+            "so their images do not depend on it.",
             group=CAPTION_AUGMENTATION,
             level="advanced",
         ),
@@ -230,3 +193,43 @@ class CaptionChanges(Section):
             applies_when=When("randomize_capitalization", (True,)),
         ),
     ] = False
+    shuffle_tags: Annotated[
+        bool,
+        Setting(
+            "Shuffle tags",
+            "Shuffles the order of a caption's tags. Kept tags stay in their place.",
+            group=CAPTION_AUGMENTATION,
+            level="advanced",
+        ),
+    ] = False
+    trigger_word: Annotated[
+        str,
+        Setting(
+            "Trigger word",
+            "A word or phrase that every caption shall contain. Captions without it get it as their first tag; a tag "
+            "that contains it is neither dropped nor capitalized.",
+            group=CAPTION_AUGMENTATION,
+            level="advanced",
+            empty_means="none",
+        ),
+    ] = ""
+    prefix: Annotated[
+        str,
+        Setting(
+            "Prefix",
+            "Written before every caption, also where an image has none.",
+            group=CAPTION_AUGMENTATION,
+            level="advanced",
+            empty_means="none",
+        ),
+    ] = ""
+    suffix: Annotated[
+        str,
+        Setting(
+            "Suffix",
+            "Written after every caption. Without a space if it begins with a punctuation mark.",
+            group=CAPTION_AUGMENTATION,
+            level="advanced",
+            empty_means="none",
+        ),
+    ] = ""

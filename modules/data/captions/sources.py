@@ -17,7 +17,7 @@ CaptionFault = Literal["", "missing", "empty", "utf-16", "cp1252", "latin-1"]
 
 @dataclass(frozen=True, slots=True)
 class CaptionTexts:
-    """The texts of an image, the file they are from if it is one, and a fault."""
+    """The texts of an image, the file they are from if it is one, and what is wrong with it."""
 
     texts: tuple[str, ...]
     fault: CaptionFault = ""

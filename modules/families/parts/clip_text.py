@@ -10,6 +10,7 @@ import torch
 
 from modules.families.parts.clip_tokens import ClipTokenizer
 
+_SMALLEST_MEAN = 1e-3  # of the standard deviation; a smaller mean is a matter of rounding
 _OPENAI_ACTIVATION = "quick_gelu"
 
 
@@ -100,12 +101,15 @@ def weighted_states(states_NLD: torch.Tensor, weights_NL: torch.Tensor) -> torch
     """Return the states of chunks, each multiplied by the weight of its token.
 
     As in A1111 and in diffusers' community pipelines for long weighted prompts, a chunk is then scaled so that its mean
-    stays what it was; a chunk whose weights are all 1 does not change.
+    stays what it was, unless the mean is nearly 0 compared to the states. A chunk whose weights are all 1 does not
+    change.
     """
     is_changed_N = (weights_NL != 1).any(dim=1)
     plain_NLD = states_NLD.float()
     weighted_NLD = plain_NLD * weights_NL[:, :, None]
-    scale_N = plain_NLD.mean(dim=(1, 2)) / weighted_NLD.mean(dim=(1, 2))
+    mean_N, new_mean_N = plain_NLD.mean(dim=(1, 2)), weighted_NLD.mean(dim=(1, 2))
+    is_scaled_N = torch.minimum(mean_N.abs(), new_mean_N.abs()) > _SMALLEST_MEAN * plain_NLD.std(dim=(1, 2))
+    scale_N = torch.where(is_scaled_N, mean_N, 1.0) / torch.where(is_scaled_N, new_mean_N, 1.0)
     scaled_NLD = (weighted_NLD * scale_N[:, None, None]).to(states_NLD.dtype)
     return torch.where(is_changed_N[:, None, None], scaled_NLD, states_NLD)
 
