@@ -21,7 +21,7 @@ from tests.builders.runs import Ran, assert_equal_tensors, run
 from tests.training.test_cache_reuse import both, built
 from trainer.commands import Stop
 from trainer.data.loader import Loader
-from trainer.events import StepFinished
+from trainer.events import StepFinished, WarningRaised
 
 JITTER = {"image": {"crop_jitter": True, "flip": "random", "brightness": "random", "brightness_max": 0.3}}
 NUM_IMAGES = 5
@@ -241,3 +241,40 @@ def test_masks_from_a_folder_and_from_alpha(config: Config, tmp_path: Path, trai
         assert batch.masks_B1HW is not None
         assert batch.masks_B1HW.mean().item() == pytest.approx(0.5, abs=0.13)
         assert (batch.masks_B1HW[..., 0, :] == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("concept", "settings"),
+    [
+        ({}, {"data": {"min_side_px": 60, "resolution_px": [96]}}),
+        ({}, {"data": {"never_upscale": True, "resolution_px": [96]}}),
+        ({"image": {"circular_mask_shrink": True}}, {"masks": {"enabled": True}, "data": {"resolution_px": [96]}}),
+        ({"image": {"mask_rotate_crop": True}}, {"data": {"resolution_px": [96]}}),
+    ],
+)
+def test_each_setting_changes_the_run(config: Config, concept: dict[str, Any], settings: dict[str, Any]) -> None:
+    draw_masks(config)
+    draw_folder(Path(config.concepts[0].path) / "small", sizes=[(50, 40)])
+    start = with_concept(laid_over(config, {"data": {"resolution_px": [96]}}), include_subfolders=True)
+    before = run(laid_over(start, {"masks": settings.get("masks", {})})).weights
+    after = run(laid_over(with_concept(start, **concept), settings)).weights
+    assert any(not torch.equal(before[n], after[n]) for n in before)
+
+
+def test_small_images_are_reported_and_never_upscaled(config: Config) -> None:
+    draw_folder(Path(config.concepts[0].path) / "small", sizes=[(50, 40), (20, 12)])
+    start = with_concept(laid_over(config, {"data": {"resolution_px": [96]}}), include_subfolders=True)
+    ran = run(laid_over(start, {"data": {"never_upscale": True}}))
+    assert max(float(row["scale"]) for row in plan_of(ran)) <= 1
+    assert any("001.png: too small for a bucket without upscaling" in w.message for w in ran.of(WarningRaised))
+    ran = run(laid_over(start, {"data": {"min_side_px": 41}}))
+    assert len(plan_of(ran)) == NUM_IMAGES
+    assert any("2 files are skipped; the first is 000.png: smaller than the minimum" in w.message
+               for w in ran.of(WarningRaised))  # fmt: skip
+
+
+def test_dropped_images_are_named(config: Config) -> None:
+    ran = run(laid_over(config, {"data": {"partial_batches": "drop"}}))
+    warnings = [w.message for w in ran.of(WarningRaised)]
+    assert any("2 images are never trained: 003.png, 004.png" in w for w in warnings), warnings
+    assert {Path(r["image"]).name for r in plan_of(ran) if r["samples_epoch_1"] == "0"} >= {"003.png", "004.png"}
