@@ -56,6 +56,12 @@ class ImageVersions:
                 for variation in range(num_variations(self.dataset.concepts[example.concept])):
                     yield self._version(number, resolution, variation, 0)
 
+    def first(self) -> Iterator[ImageVersion]:
+        """Yield the version that each image has in the first epoch at each of its resolutions."""
+        for number, example in enumerate(self.dataset.examples):
+            for resolution in range(len(example.resize_crops)):
+                yield self._version(number, resolution, 0, 0)
+
     def _version(self, number: int, resolution: int, variation: int, repeat: int) -> ImageVersion:
         example = self.dataset.examples[number]
         concept = self.dataset.concepts[example.concept]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
+from typing import TypeVar
 
 import torch
 
@@ -14,10 +15,14 @@ from modules.data.captions.drawing import CaptionDropout, CaptionUse, DrawnCapti
 from modules.data.dataset import Dataset
 from modules.data.order import MicroBatch, SampleIndex
 from modules.data.plans import EpochPlans
+from modules.data.transforms.masks import Mask
 from modules.data.versions import ImageVersion, ImageVersions
 from modules.system.devices import Device, move
 from modules.system.errors import DarkroomError
+from trainer.data.masks import MaskSource
 from trainer.data.sources import ConditioningSource, LatentSource, Prepared
+
+T = TypeVar("T")
 
 _PREFETCH = 4  # micro-batches
 
@@ -35,10 +40,11 @@ class _Position:
 
 @dataclass(frozen=True, slots=True)
 class _Loading:
-    """A version of an image, and its latents as they are being prepared."""
+    """A version of an image, and its latents and its mask as they are being prepared."""
 
     version: ImageVersion
     latents: Future[Prepared]
+    mask: Future[Mask] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +61,7 @@ class Loader:
     draws_captions_anew: bool
     run_seed: int
     threads: int
+    masks: MaskSource | None = None
 
     def batches(self, epoch: int, *, first_epoch_step: int, step: int) -> Iterator[Batch]:
         """Yield the batches of an epoch, starting with the accumulation group of `first_epoch_step`.
@@ -99,9 +106,10 @@ class Loader:
 
     def _submit(self, pool: ThreadPoolExecutor, position: _Position, epoch: int) -> list[_Loading]:
         versions = [self.versions.of(s, epoch) for s in position.sample_indices]
-        return [_Loading(v, pool.submit(self.latents.prepare, v)) for v in versions]
+        masks = [pool.submit(self.masks.prepare, v) if self.masks else None for v in versions]
+        return [_Loading(v, pool.submit(self.latents.prepare, v), m) for v, m in zip(versions, masks, strict=True)]
 
-    def _result(self, future: Future[Prepared]) -> Prepared:
+    def _result(self, future: Future[T]) -> T:
         try:
             return future.result()
         except (OSError, ValueError, SyntaxError) as error:
@@ -117,8 +125,14 @@ class Loader:
         captions = tuple(d.text for d in drawn)
         empty_for = tuple(d.empty_for for d in drawn) if any(d.empty_for for d in drawn) else ()
         concepts = [self.dataset.concepts[e.concept] for e in examples]
+        latents_BCHW = self.latents.deliver(versions, [self._result(entry.latents) for entry in loading])
+        masks_B1HW = area_weights_B1HW = None
+        if self.masks is not None:
+            prepared = [self._result(entry.mask) for entry in loading if entry.mask is not None]
+            masks_B1HW = self.masks.deliver(prepared, latents_BCHW)
+            area_weights_B1HW = self.masks.area_weights(masks_B1HW)
         return Batch(
-            latents_BCHW=self.latents.deliver(versions, [self._result(entry.latents) for entry in loading]),
+            latents_BCHW=latents_BCHW,
             captions=captions,
             conditioning=self.conditioning.deliver((*captions, "") if empty_for else captions),
             loss_weights_B=move(torch.tensor([c.loss_weight for c in concepts]), self.device),
@@ -130,6 +144,8 @@ class Loader:
             group_samples=position.group_samples,
             is_last_micro_batch=position.is_last_micro_batch,
             empty_for=empty_for,
+            masks_B1HW=masks_B1HW,
+            area_weights_B1HW=area_weights_B1HW,
         )
 
     def _caption(self, epoch: int, sample_index: SampleIndex) -> DrawnCaption:

@@ -43,6 +43,22 @@ def problems_of_concept_folders(config: Config) -> Iterator[tuple[int, Problem]]
         elif not os.access(from_root(concept.path), os.R_OK | (os.X_OK if kind == "folder" else 0)):
             message = f"The folder {concept.path} of the concept {label} is not readable."
             yield index, Problem(path, message, advice="Change its permissions.")
+        elif _misses_masks_folder(config, concept):
+            given = cut(concept.image.masks_folder, max_chars=200)
+            message = (
+                f"The masks folder {given} of the concept {label} does not exist."
+                if given
+                else (f"The concept {label} has its masks in a folder, but none is chosen.")
+            )
+            advice = "Choose the folder, or another source of masks."
+            yield index, Problem(f"concepts.{index}.image.masks_folder", message, advice=advice)
+
+
+def _misses_masks_folder(config: Config, concept: Concept) -> bool:
+    image = concept.image
+    if image.mask_source != "folder" or not (config.masks.enabled or image.mask_rotate_crop):
+        return False
+    return not image.masks_folder.strip() or kind_of(from_root(image.masks_folder)) != "folder"
 
 
 def problems_of_images(config: Config, training: Dataset, validation: Dataset) -> Iterator[Problem]:

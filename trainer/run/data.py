@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from modules.config.sections.data import Data
+from modules.config.sections.masks import Masks
 from modules.data.captions.drawing import CaptionDropout
 from modules.data.captions.sources import caption_is_cacheable
 from modules.data.dataset import Dataset
@@ -19,6 +20,7 @@ from modules.data.versions import ImageVersion, ImageVersions
 from trainer.commands import CommandDesk
 from trainer.data.caching import Caches, Emit, Encoders
 from trainer.data.loader import Loader
+from trainer.data.masks import MaskSource
 from trainer.data.sources import (
     CachedConditioning,
     CachedLatents,
@@ -47,13 +49,17 @@ def caches_of(cache_dir: Path, model: LoadedModel, machine: Machine, desk: Comma
     return Caches(cache_dir, model.identities, encoders, model.placement, desk, emit)
 
 
-def build_loaders(data: Data, datasets: Datasets, model: LoadedModel, machine: Machine, caches: Caches) -> Loaders:
+def build_loaders(
+    data: Data, masks: Masks, datasets: Datasets, model: LoadedModel, machine: Machine, caches: Caches
+) -> Loaders:
     """Fill the caches for the images of a run and return the loaders for training and validation."""
     if datasets.index is not None:
         datasets.index.save()  # only here: a check leaves no file behind
     dropout = CaptionDropout(data.caption_dropout, data.caption_dropout_2 if _num_encoders(model) > 1 else None)
-    training = _loader(data, datasets, datasets.training, model, machine, caches, caption_dropout=dropout)
-    validation = _loader(data, datasets, datasets.validation, model, machine, caches, caption_dropout=CaptionDropout())
+    training = _loader(data, masks, datasets, datasets.training, model, machine, caches, caption_dropout=dropout)
+    validation = _loader(
+        data, masks, datasets, datasets.validation, model, machine, caches, caption_dropout=CaptionDropout()
+    )
     return Loaders(training, validation)
 
 
@@ -68,6 +74,7 @@ def plan_fingerprint(loader: Loader) -> str:
 
 def _loader(
     data: Data,
+    masks: Masks,
     datasets: Datasets,
     dataset: Dataset,
     model: LoadedModel,
@@ -90,7 +97,12 @@ def _loader(
         draws_captions_anew=not data.text_cache or model.trains_text_encoder,
         run_seed=settings.run_seed,
         threads=data.loader_threads,
+        masks=_mask_source(masks, usable, machine) if masks.enabled else None,
     )
+
+
+def _mask_source(masks: Masks, dataset: Dataset, machine: Machine) -> MaskSource:
+    return MaskSource(dataset, machine.train_device, masks.unmasked_weight, normalises=masks.normalize_area_loss)
 
 
 def _num_encoders(model: LoadedModel) -> int:

@@ -42,17 +42,6 @@ def image_key(*, digest: str, width_px: int, height_px: int, recipe: Recipe, enc
     return _hash("latents", ingredients)
 
 
-def mask_key(*, digest: str, is_alpha: bool, width_px: int, height_px: int, recipe: Recipe) -> str:
-    """Return the key of a mask in pixels. `digest` is that of the mask's file, or of the image whose opacity it is."""
-    ingredients = {
-        "digest": digest,
-        "alpha": is_alpha,
-        "circle": recipe.mask_circle,
-        **_of_geometry(recipe.geometry, width_px, height_px),
-    }
-    return _hash("mask", ingredients)
-
-
 def _of_geometry(geometry: Geometry, width_px: int, height_px: int) -> dict[str, object]:
     fit, size = geometry.resize_crop, Size(width_px, height_px)
     source = size if geometry.cut is None else geometry.cut.size
