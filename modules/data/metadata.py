@@ -86,7 +86,8 @@ class MetadataCaptions:
         there = {os.fspath(p) for p in images} | {os.fspath(p.with_suffix("")) for p in images}
         for file, metadata in self._read.items():
             found += [Skipped(file, problem) for problem in metadata.problems]
-            if file.suffix.lower() in TABLE_SUFFIXES and not is_metadata(file) and file != self._file:
+            has_images_inside = file.suffix.lower() in TABLE_SUFFIXES and not is_metadata(file) and file != self._file
+            if has_images_inside or self._folder in images:
                 continue
             folders = {file.parent, self._folder}
             missing = [n for n in metadata.texts if not any(os.path.normpath(f / n) in there for f in folders)]
@@ -105,7 +106,7 @@ class MetadataCaptions:
             for name in ("metadata.jsonl", "metadata.csv", "metadata.parquet"):
                 if self._is_there(folder / name):
                     yield folder / name, folder
-            if folder == self._folder:
+            if self._folder in (folder, image):
                 return
 
     def _is_there(self, file: Path) -> bool:

@@ -103,6 +103,14 @@ def test_each_folder_may_have_its_own(folder: Path) -> None:
     assert captions(scan(folder)) == {**EXPECTED, "c.png": ("nearer",)}
 
 
+def test_a_single_image_uses_the_metadata_beside_it_and_no_other(folder: Path) -> None:
+    (folder / "metadata.jsonl").write_text(lines(*ROWS))
+    result = scan(folder / "a.png")
+    assert captions(result) == {"a.png": ("a cat",)}
+    assert reasons(result) == []
+    assert captions(scan(folder / "deep" / "c.png")) == {"c.png": ()}
+
+
 def test_an_image_of_the_same_name_in_another_folder_is_another_image(folder: Path) -> None:
     (folder / "metadata.jsonl").write_text(lines({"file_name": "c.png", "text": "not that one"}))
     result = scan(folder)
