@@ -23,8 +23,8 @@ class CaptionChanges(Section):
         Setting(
             "Caption choice",
             "Which caption is used where an image has several: a random one, all of them in turn, or always the first. "
-            "It is then changed in this order: wildcards, replacements, tag dropout, capitalization, shuffling, trigger "
-            "word, prefix and suffix.",
+            "It is then changed in this order: wildcards, replacements, tag dropout, capitalization, shuffling, "
+            "trigger word, prefix and suffix.",
             group=_CAPTIONS,
             level="advanced",
             choice_labels={"random": "Random", "in_turn": "In turn", "first": "First"},
