@@ -7,6 +7,8 @@ from typing import Literal
 
 from PIL import Image, ImageOps
 
+from modules.data.images import opened
+
 Enlarge = Literal["no", "smooth", "pixels"]
 _PIXELS = Image.Resampling.NEAREST
 
@@ -14,9 +16,9 @@ _PIXELS = Image.Resampling.NEAREST
 def load_fitted(path: Path, width_px: int, height_px: int, *, enlarge: Enlarge = "no") -> Image.Image:
     """Return an image, upright, fitted to a box.
 
-    Raises OSError (or ValueError for invalid data) if it cannot be read.
+    Raises OSError if it cannot be read.
     """
-    with Image.open(path) as image:
+    with opened(path) as image:
         image.draft("RGB", (width_px * 2, height_px * 2))
         upright = ImageOps.exif_transpose(image).convert("RGB")
     factor = min(width_px / upright.width, height_px / upright.height)
@@ -29,7 +31,7 @@ def load_fitted(path: Path, width_px: int, height_px: int, *, enlarge: Enlarge =
 
 def load_square(path: Path, side_px: int) -> Image.Image:
     """Return the centre of an image as a square of the given side. Raises the errors of `load_fitted`."""
-    with Image.open(path) as image:
+    with opened(path) as image:
         image.draft("RGB", (side_px * 2, side_px * 2))
         upright = ImageOps.exif_transpose(image).convert("RGB")
     return ImageOps.fit(upright, (side_px, side_px))

@@ -95,17 +95,21 @@ class _Part(io.RawIOBase):
         self._offset, self._size_bytes, self._position = offset, size_bytes, 0
 
     def readable(self) -> bool:
+        """Return that it can be read."""
         return True
 
     def seekable(self) -> bool:
+        """Return that its position can be set."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Set and return the position in the part."""
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size_bytes}[whence]
         self._position = max(0, start + offset)
         return self._position
 
     def readinto(self, buffer: Any) -> int:
+        """Fill a buffer from the position on; return how many bytes were read, 0 at the end."""
         wanted = max(0, min(len(buffer), self._size_bytes - self._position))
         self._file.seek(self._offset + self._position)
         content = self._file.read(wanted)
@@ -114,6 +118,7 @@ class _Part(io.RawIOBase):
         return len(content)
 
     def close(self) -> None:
+        """Also close the file."""
         self._file.close()
         super().close()
 

@@ -23,6 +23,9 @@ class Batch:
     them, or all (None). `size_conditionings` describe how each image was resized and cropped. `group_samples` is the
     number of images in the whole accumulation group, by which the step's gradient is divided; `is_last_micro_batch`
     marks its last micro-batch. `step`, the group's first, and `micro_batch` count from 0 and select the random seeds.
+    `masks_B1HW`, at the size of the latents, are 1 where an image is trained with full weight and 0 where with that of
+    the unmasked area; `area_weights_B1HW` are the resulting weights of the errors. Both are None without masked
+    training.
     `empty_for` is empty, or has the indices of the text encoders that get the empty prompt for each image; then
     `conditioning` has one more entry at the end, that of the empty prompt.
     """
@@ -39,6 +42,8 @@ class Batch:
     group_samples: int
     is_last_micro_batch: bool
     empty_for: tuple[frozenset[int], ...] = ()
+    masks_B1HW: torch.Tensor | None = None
+    area_weights_B1HW: torch.Tensor | None = None
 
     @property
     def num_samples(self) -> int:

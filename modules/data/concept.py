@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
-from modules.data.captions.settings import CaptionChanges
+from modules.data.captions.settings import CAPTION_AUGMENTATION, CaptionChanges
 from modules.data.captions.sources import CaptionOrigin
-from modules.data.image_settings import ImageChanges
+from modules.data.image_settings import IMAGE_AUGMENTATION, ImageChanges
 from modules.settings.field import Section, Setting, When
 from modules.system.paths import from_root
 
@@ -19,6 +19,8 @@ _DATASETS: dict[Kind, DatasetKind] = {
     "regularization": "training",
     "validation": "validation",
 }
+_CAPTIONS = "Captions"
+_BALANCING = "Balancing"
 
 
 class Concept(Section):
@@ -28,7 +30,15 @@ class Concept(Section):
         str,
         Setting("Name", "What this concept is called in lists and charts.", empty_means="the folder's name"),
     ] = ""
-    path: Annotated[str, Setting("Folder", "The folder that holds the images.", path_kind="folder")] = ""
+    path: Annotated[
+        str,
+        Setting(
+            "Folder",
+            "The folder that holds the images, or tar shards (WebDataset) or Parquet files with images. Also a single "
+            "image, shard or Parquet file.",
+            path_kind="folder",
+        ),
+    ] = ""
     enabled: Annotated[bool, Setting("Enabled", "Whether the concept is used at all.")] = True
     kind: Annotated[
         Kind,
@@ -62,6 +72,7 @@ class Concept(Section):
                 "metadata": "Metadata file",
                 "fixed_text": "Fixed text",
             },
+            group=_CAPTIONS,
         ),
     ] = "text_file"
     captions_file: Annotated[
@@ -71,16 +82,19 @@ class Concept(Section):
             "A text file with the captions for all images of the concept, one per line.",
             path_kind="file",
             applies_when=When("caption_source", ("one_file",)),
+            group=_CAPTIONS,
         ),
     ] = ""
     metadata_file: Annotated[
         str,
         Setting(
             "Metadata file",
-            "A .jsonl, .csv, .parquet or .json file that names the images and has their captions.",
+            "A .jsonl, .csv, .parquet or .json file that names the images and has their captions; by default "
+            "metadata.jsonl, .csv or .parquet in the folder or its subfolders.",
             path_kind="file",
-            empty_means="metadata.jsonl, .csv or .parquet in the folder",
+            empty_means="the one in the folder",
             applies_when=When("caption_source", ("metadata",)),
+            group=_CAPTIONS,
         ),
     ] = ""
     caption_columns: Annotated[
@@ -90,6 +104,7 @@ class Concept(Section):
             "The columns with the captions, separated by commas; each is a caption of the image.",
             empty_means="text, caption or prompt",
             applies_when=When("caption_source", ("metadata",)),
+            group=_CAPTIONS,
         ),
     ] = ""
     caption_extension: Annotated[
@@ -99,6 +114,7 @@ class Concept(Section):
             "The extension of the text files beside the images.",
             level="advanced",
             applies_when=When("caption_source", ("text_file",)),
+            group=_CAPTIONS,
         ),
     ] = ".txt"
     fixed_caption: Annotated[
@@ -108,6 +124,7 @@ class Concept(Section):
             "The caption of all images of the concept; each line is one.",
             multiline=True,
             applies_when=When("caption_source", ("fixed_text",)),
+            group=_CAPTIONS,
         ),
     ] = ""
     balancing: Annotated[
@@ -117,6 +134,7 @@ class Concept(Section):
             "Whether the number of samples is set per image, or for the whole concept.",
             level="advanced",
             choice_labels={"repeats": "Repeats per image", "samples": "Samples per epoch"},
+            group=_BALANCING,
         ),
     ] = "repeats"
     repeats: Annotated[
@@ -129,6 +147,7 @@ class Concept(Section):
             "Of regularization concepts: how often compared to other regularization concepts.",
             unit="times",
             applies_when=When("balancing", ("repeats",)),
+            group=_BALANCING,
         ),
     ] = 1.0
     samples_per_epoch: Annotated[
@@ -141,13 +160,19 @@ class Concept(Section):
             "in an order shuffled by the seed, so that over several epochs all are used equally often.",
             unit="images",
             applies_when=When("balancing", ("samples",)),
+            group=_BALANCING,
         ),
     ] = 1
     loss_weight: Annotated[
         float,
         Ge(0),
         Le(1000),
-        Setting("Loss weight", "How much these images count compared to other concepts.", level="advanced"),
+        Setting(
+            "Loss weight",
+            "How much these images count compared to other concepts.",
+            level="advanced",
+            group=_BALANCING,
+        ),
     ] = 1.0
     image_variations: Annotated[
         int,
@@ -155,9 +180,10 @@ class Concept(Section):
         Le(10000),
         Setting(
             "Image variations",
-            "How many random augmentations of each image are cached; they are used in turn.",
+            "How many random augmentations of each image are cached; each epoch uses the next one. Without the latent "
+            "cache, every use is augmented anew.",
             level="advanced",
-            not_yet="ignored",
+            group=IMAGE_AUGMENTATION,
         ),
     ] = 1
     text_variations: Annotated[
@@ -169,6 +195,7 @@ class Concept(Section):
             "How many random augmentations of each caption are cached; they are used in turn, one each epoch. Captions "
             "that are not cached are augmented anew each time.",
             level="advanced",
+            group=CAPTION_AUGMENTATION,
         ),
     ] = 1
     seed: Annotated[

@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from modules.data.buckets import BucketRules
 from modules.data.cache.stat_index import StatIndex
 from modules.data.captions.rules import special_tags_file
 from modules.data.concept import Concept
-from modules.data.dataset import BucketRules, Dataset, EpochPlans, build_dataset
+from modules.data.dataset import NO_COMPANIONS, Dataset, WantedCompanions, build_dataset
+from modules.data.order import PartialBatches
+from modules.data.plans import EpochPlans
 from modules.data.scan import Watch, fingerprint_of_folder, unwatched
 from modules.system.paths import from_root
 
@@ -24,15 +27,18 @@ class DatasetSettings:
     accumulation_steps: int
     run_seed: int
     steps_per_group: int = 1
+    partial_batches: PartialBatches = "keep"
+    wanted: WantedCompanions = NO_COMPANIONS
 
-    def plans_of(self, dataset: Dataset) -> EpochPlans:
-        """Return the plan of every epoch over a dataset."""
+    def plans_of(self, dataset: Dataset, *, is_validation: bool = False) -> EpochPlans:
+        """Return the plan of every epoch over a dataset; one for validation always keeps partial batches."""
         return EpochPlans(
             dataset,
             batch_size=self.batch_size,
             accumulation_steps=self.accumulation_steps,
             run_seed=self.run_seed,
             steps_per_group=self.steps_per_group,
+            partial_batches="keep" if is_validation else self.partial_batches,
         )
 
 
@@ -65,8 +71,8 @@ def build_datasets(settings: DatasetSettings, index: StatIndex | None = None, wa
     """
     fingerprint = tuple(_fingerprints(settings.concepts))  # first: a change during the scan counts as a change
     located = [(concept, from_root(concept.path)) for concept in settings.concepts]
-    training = build_dataset(located, "training", settings.rules, index=index, watch=watch)
-    validation = build_dataset(located, "validation", settings.rules, index=index, watch=watch)
+    training = build_dataset(located, "training", settings.rules, settings.wanted, index=index, watch=watch)
+    validation = build_dataset(located, "validation", settings.rules, settings.wanted, index=index, watch=watch)
     return Datasets(settings, fingerprint, training, validation, settings.plans_of(training), index)
 
 
@@ -77,6 +83,8 @@ def _fingerprints(concepts: tuple[Concept, ...]) -> Iterator[str]:
             include_subfolders=concept.include_subfolders,
             other_files=tuple(_other_files(concept)),
         )
+        if concept.image.mask_source == "folder" and concept.image.masks_folder:
+            yield fingerprint_of_folder(from_root(concept.image.masks_folder), include_subfolders=True)
 
 
 def _other_files(concept: Concept) -> Iterator[Path]:

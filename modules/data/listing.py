@@ -22,6 +22,7 @@ SUFFIXES = frozenset(
 _COMPANIONS = ("-masklabel", "-condlabel")
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".zip", ".7z", ".rar")
 _UNPACK = "a compressed archive, which cannot be read: unpack it, or store it as plain .tar"
+_ARROW = "an Arrow file, which cannot be read: export the data set as Parquet, or as images with metadata.jsonl"
 _HIDDEN = "a hidden file"
 
 
@@ -60,6 +61,7 @@ def list_images(source: Path, *, include_subfolders: bool) -> Listing:
     else:
         images = [image for archive in archives for image in _inside(archive, skipped)]
         skipped += [Skipped(p, _UNPACK) for p in files if p.name.lower().endswith(_COMPRESSED)]
+        skipped += [Skipped(p, _ARROW) for p in files if p.suffix.lower() == ".arrow"]
     return Listing(tuple(images), tuple(sorted(skipped, key=lambda s: s.path)))
 
 

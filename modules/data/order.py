@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from types import MappingProxyType
+from typing import Literal
 
 from modules.data.buckets import Size
 from modules.system.seeds import derive_seed
@@ -23,6 +25,7 @@ class SampleIndex:
     resolution: int
 
 
+PartialBatches = Literal["keep", "merge", "drop"]
 MicroBatch = tuple[SampleIndex, ...]
 AccumulationGroup = tuple[MicroBatch, ...]  # the micro-batches of one optimizer step
 
@@ -115,6 +118,24 @@ def period_of_epochs(concepts: Sequence[ConceptRepeats], *, num_resolutions: int
     return num_resolutions * math.lcm(*(c.exact_repeats.denominator for c in concepts))
 
 
+def shuffled_by_size(
+    sample_indices: Sequence[SampleIndex], buckets: Sequence[Sequence[Size]], draw: random.Random
+) -> dict[Size, list[SampleIndex]]:
+    """Return the samples of each size in random order, the sizes sorted. `buckets` are as in `groups_of_epoch`."""
+    by_size: dict[Size, list[SampleIndex]] = defaultdict(list)
+    for sample_index in sample_indices:
+        by_size[buckets[sample_index.example][sample_index.resolution]].append(sample_index)
+    ordered = {size: by_size[size] for size in sorted(by_size)}
+    for group in ordered.values():
+        draw.shuffle(group)
+    return ordered
+
+
+def generator_of_epoch(run_seed: int, epoch: int) -> random.Random:
+    """Return the generator of an epoch's order, which depends on nothing else."""
+    return random.Random(derive_seed(run_seed, "order", epoch))
+
+
 def groups_of_epoch(
     sample_indices: Sequence[SampleIndex],
     buckets: Sequence[Sequence[Size]],
@@ -123,20 +144,22 @@ def groups_of_epoch(
     accumulation_steps: int,
     run_seed: int,
     epoch: int,
+    partial_batches: PartialBatches = "keep",
+    carried: Mapping[Size, Sequence[SampleIndex]] = MappingProxyType({}),
 ) -> tuple[AccumulationGroup, ...]:
     """Return the optimizer steps of an epoch. `buckets[example][resolution]` is the size of a sample.
 
-    A micro-batch contains samples of one size. No sample is dropped: a bucket's last micro-batch may be smaller, and so
-    may the epoch's last accumulation group; a group never extends into the next epoch.
+    A micro-batch contains samples of one size. By default no sample is dropped: a bucket's last micro-batch may be
+    smaller, and so may the epoch's last accumulation group; a group never extends into the next epoch. With "drop" and
+    "merge" smaller micro-batches are left out; with "merge", `carried` are the samples left over from earlier epochs,
+    which come first in their bucket.
     """
-    draw = random.Random(derive_seed(run_seed, "order", epoch))
-    by_size: dict[Size, list[SampleIndex]] = defaultdict(list)
-    for sample_index in sample_indices:
-        by_size[buckets[sample_index.example][sample_index.resolution]].append(sample_index)
+    draw = generator_of_epoch(run_seed, epoch)
+    by_size = shuffled_by_size(sample_indices, buckets, draw)
     batches: list[MicroBatch] = []
-    for size in sorted(by_size):
-        group = by_size[size]
-        draw.shuffle(group)
-        batches += [tuple(group[i : i + batch_size]) for i in range(0, len(group), batch_size)]
+    for size in sorted({*by_size, *carried}):
+        group = [*carried.get(size, ()), *by_size.get(size, ())]
+        end = len(group) if partial_batches == "keep" else len(group) // batch_size * batch_size
+        batches += [tuple(group[i : i + batch_size]) for i in range(0, end, batch_size)]
     draw.shuffle(batches)
     return tuple(tuple(batches[i : i + accumulation_steps]) for i in range(0, len(batches), accumulation_steps))

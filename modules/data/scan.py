@@ -57,7 +57,7 @@ class Scan:
 
 
 def unwatched(_done: int, _all: int) -> None:
-    """Do nothing: the `Watch` of a scan that nobody follows."""
+    """Do nothing: the `Watch` of a scan without progress."""
 
 
 def image_index(cache_dir: Path | None) -> StatIndex:

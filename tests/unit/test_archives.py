@@ -20,6 +20,7 @@ from modules.data import images as images_module
 from modules.data.archives import open_file, read_bytes, shard_index, status_of
 from modules.data.cache.key import DigestIndex
 from modules.data.captions.sources import CaptionOrigin
+from modules.data.companions import find_mask
 from modules.data.images import BrokenImageError, opened, upright
 from modules.data.scan import Scan, fingerprint_of_folder, image_index, scan_folder
 from tests.builders.images import draw_folder, draw_image
@@ -294,3 +295,15 @@ def test_a_missing_file_in_no_archive_stays_missing(tmp_path: Path) -> None:
     assert archives.archive_of(tmp_path / "a.tar" / "b.png") is None
     assert listing.list_images(tmp_path, include_subfolders=True) == listing.Listing((), ())
     assert tables.row_name(12) == "00000012.row"
+
+
+def test_a_mask_in_a_shard_belongs_to_its_image(tmp_path: Path) -> None:
+    picture, mask = image_bytes(16, 8, 0), image_bytes(16, 8, 1)
+    shard = write_shard(tmp_path / "a.tar", {"1.png": picture, "1-masklabel.png": mask, "2.png": picture})
+    found = [find_mask(p.path, folder=shard) for p in scan(shard).images]
+    assert [f and (f.path.name, f.size_bytes) for f in found] == [("1-masklabel.png", len(mask)), None]
+
+
+def test_arrow_files_are_named(tmp_path: Path) -> None:
+    (tmp_path / "data-00000-of-00001.arrow").write_bytes(b"ARROW1")
+    assert "export the data set as Parquet" in reasons(scan(tmp_path))["data-00000-of-00001.arrow"]

@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 from modules.data.buckets import ResizeCrop, Size
 from modules.data.cache import key as module
 from modules.data.cache.key import DigestIndex, caption_key, image_key
+from modules.data.transforms.recipe import plain_recipe
 from tests.unit.strategies import steady
 
 IMAGE: dict[str, Any] = {
     "digest": "d1",
     "width_px": 600,
     "height_px": 400,
-    "resize_crop": ResizeCrop(Size(512, 320), Size(512, 341), 0, 10),
+    "recipe": plain_recipe(ResizeCrop(Size(512, 320), Size(512, 341), 0, 10)),
     "encoder": "vae 1",
 }
 
@@ -37,14 +38,14 @@ IMAGE: dict[str, Any] = {
         {"digest": "d2"},
         {"width_px": 601},
         {"height_px": 401},
-        {"resize_crop": ResizeCrop(Size(512, 328), Size(512, 341), 0, 10)},
-        {"resize_crop": ResizeCrop(Size(504, 320), Size(512, 341), 0, 10)},
-        {"resize_crop": ResizeCrop(Size(512, 320), Size(513, 341), 0, 10)},
-        {"resize_crop": ResizeCrop(Size(512, 320), Size(512, 342), 0, 10)},
-        {"resize_crop": ResizeCrop(Size(512, 320), Size(512, 341), 1, 10)},
-        {"resize_crop": ResizeCrop(Size(512, 320), Size(512, 341), 0, 11)},
+        {"recipe": plain_recipe(ResizeCrop(Size(512, 328), Size(512, 341), 0, 10))},
+        {"recipe": plain_recipe(ResizeCrop(Size(504, 320), Size(512, 341), 0, 10))},
+        {"recipe": plain_recipe(ResizeCrop(Size(512, 320), Size(513, 341), 0, 10))},
+        {"recipe": plain_recipe(ResizeCrop(Size(512, 320), Size(512, 342), 0, 10))},
+        {"recipe": plain_recipe(ResizeCrop(Size(512, 320), Size(512, 341), 1, 10))},
+        {"recipe": plain_recipe(ResizeCrop(Size(512, 320), Size(512, 341), 0, 11))},
         {"encoder": "vae 2"},
-        {"background": (255, 255, 255)},
+        {"recipe": plain_recipe(ResizeCrop(Size(512, 320), Size(512, 341), 0, 10), (255, 255, 255))},
     ],
 )
 def test_each_ingredient_of_an_image_changes_its_key(change: dict[str, Any]) -> None:

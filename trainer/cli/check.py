@@ -14,6 +14,7 @@ from modules.system.paths import from_caller
 from modules.system.problem import Problem
 from trainer.cli import Verb
 from trainer.cli.options import add_allow_code, add_config_argument, allowed_code, describe, read_config
+from trainer.cli.plan import plan_lines
 from trainer.preflight import Report, check
 
 _MAX_CAPTIONS = 100
@@ -38,6 +39,9 @@ def _check(options: argparse.Namespace) -> int:
         for problem in (*loaded.problems, *report.problems):
             sys.stdout.write(describe(problem) + "\n")
         sys.stdout.write(_preview(report))
+        if report.datasets is not None:
+            lines = plan_lines(report.datasets, is_cached=loaded.config.data.latent_cache, every_image=options.images)
+            sys.stdout.write("".join(f"{line}\n" for line in lines))
     return 2 if report.errors else 0
 
 
@@ -79,6 +83,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         default="",
         help="also report what prevents resuming from this backup, run's folder or workspace",
     )
+    parser.add_argument("--images", action="store_true", help="also list bucket, scale and crop of every image")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     add_allow_code(parser)
 

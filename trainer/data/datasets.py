@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from modules.config.method_facts import steps_per_group
 from modules.config.schema import Config
-from modules.data.buckets import Size
-from modules.data.dataset import BucketRules
+from modules.data.buckets import BucketRules, Size
+from modules.data.dataset import WantedCompanions
 from modules.data.datasets import Datasets, DatasetSettings, build_datasets
 from modules.data.scan import Watch, image_index, unwatched
 from modules.system.paths import from_root
@@ -27,6 +27,9 @@ def dataset_settings(config: Config) -> DatasetSettings:
         data.max_aspect_ratio,
         data.aspect_ratio_bucketing,
         Size(data.fixed_width_px, data.fixed_height_px) if is_fixed else None,
+        data.bucket_aspect_ratios,
+        data.never_upscale,
+        data.min_side_px,
     )
     return DatasetSettings(
         tuple(c for c in config.concepts if c.enabled),
@@ -35,6 +38,8 @@ def dataset_settings(config: Config) -> DatasetSettings:
         config.training.accumulation_steps,
         config.general.seed,
         steps_per_group(config),
+        data.partial_batches,
+        WantedCompanions(config.masks.enabled, config.masks.custom_conditioning_image),
     )
 
 

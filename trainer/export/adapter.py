@@ -20,6 +20,7 @@ from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.spec import LoraNaming
 from modules.formats.metadata import LoraFacts, lora_metadata, tag_frequency
 from modules.formats.safetensors_io import OnWritten, payload_sha256, write_safetensors
+from modules.settings.resolution import side_of
 from modules.system.dtypes import dtype_of
 
 
@@ -102,7 +103,7 @@ class AdapterExporter:
             architecture=self.naming.architecture,
             rank=network.rank,
             alpha=network.alpha,
-            resolution_px=max(self.config.data.resolution_px),
+            resolution_px=max(map(side_of, self.config.data.resolution_px)),
             clip_skip=self.config.model.clip_skip,
             num_images=len(self.dataset.examples),
             epochs=epoch,

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from modules.config.rules import problems_of
 from modules.config.schema import Config
-from modules.data.dataset import Dataset, EpochPlans
+from modules.data.dataset import Dataset
 from modules.data.datasets import Datasets
+from modules.data.plans import EpochPlans
 from modules.data.scan import Watch, unwatched
 from modules.families.kinds.file_kind import FileKind
 from modules.system.approvals import approved_hashes

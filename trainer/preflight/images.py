@@ -13,7 +13,7 @@ from modules.config.schema import Config
 from modules.data.archives import read_bytes
 from modules.data.concept import Concept
 from modules.data.dataset import Dataset
-from modules.data.listing import Skipped
+from modules.data.listing import Skipped, is_metadata
 from modules.data.scan import SourceImage
 from modules.system.paths import from_root
 from modules.system.problem import Problem, cut
@@ -43,6 +43,22 @@ def problems_of_concept_folders(config: Config) -> Iterator[tuple[int, Problem]]
         elif not os.access(from_root(concept.path), os.R_OK | (os.X_OK if kind == "folder" else 0)):
             message = f"The folder {concept.path} of the concept {label} is not readable."
             yield index, Problem(path, message, advice="Change its permissions.")
+        elif _misses_masks_folder(config, concept):
+            given = cut(concept.image.masks_folder, max_chars=200)
+            message = (
+                f"The masks folder {given} of the concept {label} does not exist."
+                if given
+                else (f"The concept {label} has its masks in a folder, but none is chosen.")
+            )
+            advice = "Choose the folder, or another source of masks."
+            yield index, Problem(f"concepts.{index}.image.masks_folder", message, advice=advice)
+
+
+def _misses_masks_folder(config: Config, concept: Concept) -> bool:
+    image = concept.image
+    if image.mask_source != "folder" or not (config.masks.enabled or image.mask_rotate_crop):
+        return False
+    return not image.masks_folder.strip() or kind_of(from_root(image.masks_folder)) != "folder"
 
 
 def problems_of_images(config: Config, training: Dataset, validation: Dataset) -> Iterator[Problem]:
@@ -61,8 +77,25 @@ def problems_of_images(config: Config, training: Dataset, validation: Dataset) -
             "warning",
             "Add a .txt file of the same name beside each image.",
         )
+    yield from _unused_metadata(config, training)
     yield from _folders_used_twice(config)
     yield from _trained_and_validated(config, training, validation)
+
+
+def _unused_metadata(config: Config, training: Dataset) -> Iterator[Problem]:
+    """Yield the concepts with images without a caption whose folder has a metadata file that is not used."""
+    indices = [i for i, c in enumerate(config.concepts) if c.enabled and c.dataset_kind == "training"]
+    for number in sorted({e.concept for e in training.examples if not e.image.captions}):
+        index = indices[number]
+        concept = config.concepts[index]
+        files = sorted(p.name for p in from_root(concept.path).glob("metadata.*") if is_metadata(p))
+        if files and concept.caption_source != "metadata":
+            yield Problem(
+                f"concepts.{index}.caption_source",
+                f"The captions in {files[0]}, in the folder of the concept {_label(config, index)}, are not used.",
+                "warning",
+                "To use them, set where captions are from to the metadata file.",
+            )
 
 
 def _empty_concepts(config: Config, training: Dataset, validation: Dataset) -> Iterator[Problem]:

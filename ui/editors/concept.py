@@ -14,7 +14,7 @@ from modules.system.problem import count
 from ui.context import Context
 from ui.editors.images import ImageViewer
 from ui.forms.layout import FormView
-from ui.forms.records import Group, inner_records
+from ui.forms.records import item_groups
 from ui.scanning import Scans
 from ui.theme import PAD
 from ui.widgets.card import Card
@@ -53,8 +53,8 @@ class ConceptEditor(Window):
         scroll.grid_propagate(False)
         scroll.grid(row=0, column=0, sticky="nsew", padx=(px(PAD), 0), pady=px(PAD))
         scroll.body.columnconfigure(0, weight=1)
-        group = Group(path, "Concept", inner_records(Concept, path))
-        self.form_view = FormView(scroll.body, context, lambda: (group,), max_columns=1)
+        groups = item_groups(Concept, path, "Concept")
+        self.form_view = FormView(scroll.body, context, lambda: groups, max_columns=1)
         self.form_view.grid(row=0, column=0, sticky="new")
         self.form_view.build()
         self._add_preview(px(PAD))

@@ -50,6 +50,8 @@ def _sizes(given: Args, result: Tree, notes: Notes) -> None:
     put(result, "data.aspect_ratio_bucketing", flag_of(has_buckets) if is_set(has_buckets) else False)
     if step_px := number_of(pop_first(given, "bucket_reso_steps")):
         put(result, "data.bucket_step_px", int(step_px))
+    if flag_of(given.pop("bucket_no_upscale", False)):
+        put(result, "data.never_upscale", True)
     pop_first(given, "min_bucket_reso", "max_bucket_reso", "bucket_info")
 
 

@@ -25,7 +25,7 @@ _NOT_SETTINGS_NAMES = """
     config_file huggingface_token huggingface_repo_id huggingface_repo_type huggingface_repo_visibility
     huggingface_path_in_repo no_metadata metadata_author metadata_description metadata_license metadata_tags
     metadata_title additional_parameters LyCORIS_preset console_log_level console_log_file output_config
-    prior_loss_weight save_model_as skip_cache_check torch_compile bucket_no_upscale max_token_length
+    prior_loss_weight save_model_as skip_cache_check torch_compile max_token_length
 """
 _NOT_SETTINGS = frozenset(_NOT_SETTINGS_NAMES.split())
 

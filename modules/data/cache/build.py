@@ -13,24 +13,22 @@ from pathlib import Path
 
 import torch
 
-from modules.data.buckets import ResizeCrop
 from modules.data.cache.store import CacheStore
-from modules.data.decode import WHITE, Rgb
-from modules.data.transforms.fit import Pixels, load_pixels
+from modules.data.transforms.apply import Pixels, load_pixels
+from modules.data.transforms.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True)
 class ImageJob:
-    """An image to encode, and the key of its latents. `background` is the colour behind its transparent places."""
+    """A version of an image to encode, and the key of its latents."""
 
     key: str
     path: Path
-    resize_crop: ResizeCrop
-    background: Rgb | None = None
+    recipe: Recipe
 
     def load(self) -> Pixels:
-        """Decode the image, resize and crop it."""
-        return load_pixels(self.path, self.resize_crop, self.background or WHITE)
+        """Decode the image and apply its recipe."""
+        return load_pixels(self.path, self.recipe)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,40 +10,53 @@ import json
 from pathlib import Path
 
 from modules.data.archives import open_file
-from modules.data.buckets import ResizeCrop
+from modules.data.buckets import Size
 from modules.data.cache.stat_index import StatIndex
-from modules.data.decode import Rgb
-from modules.data.transforms.fit import RESAMPLER
+from modules.data.transforms.apply import AUGMENTATION, RESAMPLER, UPSAMPLER
+from modules.data.transforms.geometry import Geometry
+from modules.data.transforms.recipe import Recipe
 
 CACHE_FORMAT = 1
 
 
-def image_key(
-    *,
-    digest: str,
-    width_px: int,
-    height_px: int,
-    resize_crop: ResizeCrop,
-    encoder: str,
-    background: Rgb | None = None,
-) -> str:
+def image_key(*, digest: str, width_px: int, height_px: int, recipe: Recipe, encoder: str) -> str:
     """Return the key of an image's latents. `encoder` identifies the VAE's weights, dtype and TF32.
 
-    `background` is the colour behind the image's transparent places; None where it has none.
+    All of the recipe that affects the image is in it, and no setting that it was drawn from.
     """
-    return _hash(
-        "latents",
-        {
-            "digest": digest,
-            "size": [width_px, height_px],
-            "scaled": [resize_crop.scaled.width_px, resize_crop.scaled.height_px],
-            "crop": [resize_crop.crop_left_px, resize_crop.crop_top_px],
-            "bucket": [resize_crop.bucket.width_px, resize_crop.bucket.height_px],
-            "resampler": RESAMPLER,
-            "encoder": encoder,
-            "background": background,
-        },
-    )
+    ingredients = {
+        "digest": digest,
+        "encoder": encoder,
+        "background": recipe.background,
+        **_of_geometry(recipe.geometry, width_px, height_px),
+    }
+    if not recipe.colour.is_plain:
+        colour = recipe.colour
+        ingredients["colour"] = [
+            AUGMENTATION,
+            colour.brightness,
+            colour.contrast,
+            colour.saturation,
+            colour.hue_degrees,
+        ]
+    return _hash("latents", ingredients)
+
+
+def _of_geometry(geometry: Geometry, width_px: int, height_px: int) -> dict[str, object]:
+    fit, size = geometry.resize_crop, Size(width_px, height_px)
+    source = size if geometry.cut is None else geometry.cut.size
+    is_larger = fit.scaled.width_px > source.width_px or fit.scaled.height_px > source.height_px
+    ingredients: dict[str, object] = {
+        "size": [width_px, height_px],
+        "scaled": [fit.scaled.width_px, fit.scaled.height_px],
+        "crop": [fit.crop_left_px, fit.crop_top_px],
+        "bucket": [fit.bucket.width_px, fit.bucket.height_px],
+        "resampler": UPSAMPLER if is_larger else RESAMPLER,
+    }
+    if not geometry.is_plain:
+        cut = list(geometry.cut.corners) if geometry.cut else []
+        ingredients["geometry"] = [AUGMENTATION, geometry.degrees, geometry.is_flipped, cut]
+    return ingredients
 
 
 def caption_key(*, caption: str, encoder: str) -> str:

@@ -9,7 +9,7 @@ from annotated_types import Ge, Le
 from modules.data.captions.choice import CaptionChoice
 from modules.settings.field import Section, Setting, When
 
-_CAPTIONS = "Caption augmentation"
+CAPTION_AUGMENTATION = "Caption augmentation"
 
 
 class CaptionChanges(Section):
@@ -25,7 +25,7 @@ class CaptionChanges(Section):
             "Which caption is used where an image has several: a random one, all of them in turn, or always the first. "
             "It is then changed in this order: wildcards, replacements, tag dropout, capitalization, shuffling, "
             "trigger word, prefix and suffix.",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
             choice_labels={"random": "Random", "in_turn": "In turn", "first": "First"},
         ),
@@ -35,7 +35,7 @@ class CaptionChanges(Section):
         Setting(
             "Wildcards",
             "Replaces alternatives in captions, such as {red|blue}, by one of them at random.",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
         ),
     ] = False
@@ -44,7 +44,7 @@ class CaptionChanges(Section):
         Setting(
             "Replacements",
             "Words or phrases to replace in captions, one per line: old => new. Whole words only, in this order.",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
             multiline=True,
             empty_means="none",
@@ -52,7 +52,7 @@ class CaptionChanges(Section):
     ] = ""
     tag_delimiter: Annotated[
         str,
-        Setting("Tag delimiter", "What separates two tags.", group=_CAPTIONS, level="advanced"),
+        Setting("Tag delimiter", "What separates two tags.", group=CAPTION_AUGMENTATION, level="advanced"),
     ] = ","
     keep_tags_count: Annotated[
         int,
@@ -62,7 +62,7 @@ class CaptionChanges(Section):
             "Keep tags count",
             "How many tags at the start of a caption are neither shuffled nor dropped.",
             unit="tags",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
         ),
     ] = 1
@@ -72,7 +72,7 @@ class CaptionChanges(Section):
             "Keep tags separator",
             "A mark in captions between tags that are kept and others, such as |||. Tags before it are kept at the "
             "start, those after a second one at the end. Captions without it keep the first tags as counted.",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
             empty_means="none",
         ),
@@ -82,7 +82,7 @@ class CaptionChanges(Section):
         Setting(
             "Tag group separator",
             "A mark in captions, such as ;;;, between tags that stay together. It becomes the tag delimiter at last.",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
             empty_means="none",
         ),
@@ -92,7 +92,7 @@ class CaptionChanges(Section):
         Setting(
             "Tag dropout",
             "Randomly drops tags from captions.",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
         ),
     ] = False
@@ -102,7 +102,7 @@ class CaptionChanges(Section):
             "Tag dropout mode",
             "Full drops all tags at once, random each on its own, random weighted the later ones more often: the "
             "probability grows up to the last tag.",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
             applies_when=When("tag_dropout", (True,)),
             choice_labels={"full": "Full", "random": "Random", "random_weighted": "Random weighted"},
@@ -115,7 +115,7 @@ class CaptionChanges(Section):
         Setting(
             "Tag dropout probability",
             "The probability that tags are dropped.",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
             applies_when=When("tag_dropout", (True,)),
         ),
@@ -125,7 +125,7 @@ class CaptionChanges(Section):
         Setting(
             "Special tags mode",
             "Whether only the special tags may be dropped (blacklist), or never (whitelist).",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
             applies_when=When("tag_dropout", (True,)),
             choice_labels={"none": "None", "blacklist": "Blacklist", "whitelist": "Whitelist"},
@@ -136,7 +136,7 @@ class CaptionChanges(Section):
         Setting(
             "Special tags",
             "The tags, separated by the delimiter, or a .txt or .csv file with one on each line.",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
             applies_when=When("special_tags_mode", ("blacklist", "whitelist")),
         ),
@@ -146,7 +146,7 @@ class CaptionChanges(Section):
         Setting(
             "Special tags are regular expressions",
             "Treats the special tags as regular expressions that match a whole tag, such as photo.*",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
             applies_when=When("special_tags_mode", ("blacklist", "whitelist")),
         ),
@@ -157,7 +157,7 @@ class CaptionChanges(Section):
             "Randomize capitalization",
             "Randomly changes the capitalization of tags. The tokenizer of SD and SDXL reads all letters as lowercase, "
             "so their images do not depend on it.",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
         ),
     ] = False
@@ -166,7 +166,7 @@ class CaptionChanges(Section):
         Setting(
             "Capitalization modes",
             "Any of capslock, title, first and random, separated by commas; one is chosen each time.",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
             applies_when=When("randomize_capitalization", (True,)),
         ),
@@ -178,7 +178,7 @@ class CaptionChanges(Section):
         Setting(
             "Capitalization probability",
             "The probability that a tag is changed.",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
             applies_when=When("randomize_capitalization", (True,)),
         ),
@@ -188,7 +188,7 @@ class CaptionChanges(Section):
         Setting(
             "Force lowercase first",
             "Converts every tag to lowercase before its capitalization is changed.",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
             applies_when=When("randomize_capitalization", (True,)),
         ),
@@ -198,7 +198,7 @@ class CaptionChanges(Section):
         Setting(
             "Shuffle tags",
             "Shuffles the order of a caption's tags. Kept tags stay in their place.",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
         ),
     ] = False
@@ -208,7 +208,7 @@ class CaptionChanges(Section):
             "Trigger word",
             "A word or phrase that every caption shall contain. Captions without it get it as their first tag; a tag "
             "that contains it is neither dropped nor capitalized.",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
             empty_means="none",
         ),
@@ -218,7 +218,7 @@ class CaptionChanges(Section):
         Setting(
             "Prefix",
             "Written before every caption, also where an image has none.",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
             empty_means="none",
         ),
@@ -228,7 +228,7 @@ class CaptionChanges(Section):
         Setting(
             "Suffix",
             "Written after every caption. Without a space if it begins with a punctuation mark.",
-            group=_CAPTIONS,
+            group=CAPTION_AUGMENTATION,
             level="advanced",
             empty_means="none",
         ),
