@@ -5,22 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from modules.data.cache.stat_index import StatIndex
+from modules.data.captions.sources import CaptionOrigin
 from modules.data.concept import Concept
-from modules.data.scan import Scan, scan_folder
+from modules.data.scan import Scan, image_index, scan_folder
 from modules.system.paths import from_root
 from ui.run.background import Background
 from ui.signal import notify
 
-Key = tuple[str, bool, str, str]
+Key = tuple[str, bool, CaptionOrigin]
 Result = Scan | str  # a scan, or the reason for its failure
 
 
 class Scans:
-    """Scans by folder, depth, source of captions and their file."""
+    """Scans by folder, depth and origin of captions."""
 
     def __init__(self, background: Background) -> None:
         self._background = background
         self._results: dict[Key, Result] = {}
+        self._index = image_index(None)  # so that scanning again opens new and changed images only
         self._waiting: dict[Key, list[Callable[[], None]]] = {}
 
     def of(self, concept: Concept) -> Result | None:
@@ -36,7 +39,7 @@ class Scans:
             self._waiting[key].append(done)
             return
         self._waiting[key] = [done]
-        self._background.run(partial(_scan, key), partial(self._keep, key))
+        self._background.run(partial(_scan, key, self._index), partial(self._keep, key))
 
     def forget(self) -> None:
         """Drop all results, so that the next request scans again."""
@@ -49,20 +52,15 @@ class Scans:
 
 
 def _key(concept: Concept) -> Key:
-    return concept.path.strip(), concept.include_subfolders, concept.caption_source, concept.captions_file
+    return concept.path.strip(), concept.include_subfolders, concept.caption_origin
 
 
-def _scan(key: Key) -> Result:
-    path, include_subfolders, caption_source, captions_file = key
+def _scan(key: Key, index: StatIndex) -> Result:
+    path, include_subfolders, captions = key
     if not path:
         return "no folder chosen"
     try:
-        return scan_folder(
-            from_root(path),
-            include_subfolders=include_subfolders,
-            caption_source=caption_source,  # type: ignore[arg-type]  # from a concept, where it was checked
-            captions_file=from_root(captions_file),
-        )
+        return scan_folder(from_root(path), include_subfolders=include_subfolders, captions=captions, index=index)
     except FileNotFoundError:
         return "not found"
     except OSError as error:

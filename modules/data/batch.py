@@ -23,6 +23,11 @@ class Batch:
     them, or all (None). `size_conditionings` describe how each image was resized and cropped. `group_samples` is the
     number of images in the whole accumulation group, by which the step's gradient is divided; `is_last_micro_batch`
     marks its last micro-batch. `step`, the group's first, and `micro_batch` count from 0 and select the random seeds.
+    `masks_B1HW`, at the size of the latents, are 1 where an image is trained with full weight and 0 where with that of
+    the unmasked area; `area_weights_B1HW` are the resulting weights of the errors. Both are None without masked
+    training.
+    `empty_for` is empty, or has the indices of the text encoders that get the empty prompt for each image; then
+    `conditioning` has one more entry at the end, that of the empty prompt.
     """
 
     latents_BCHW: torch.Tensor
@@ -36,6 +41,9 @@ class Batch:
     micro_batch: int
     group_samples: int
     is_last_micro_batch: bool
+    empty_for: tuple[frozenset[int], ...] = ()
+    masks_B1HW: torch.Tensor | None = None
+    area_weights_B1HW: torch.Tensor | None = None
 
     @property
     def num_samples(self) -> int:
@@ -47,5 +55,10 @@ class Batch:
 
         `encoder` is the model family.
         """
-        texts = complete_conditioning(self.conditioning, self.captions, encoder)
+        if not self.empty_for:
+            texts = complete_conditioning(self.conditioning, self.captions, encoder)
+        else:
+            given = complete_conditioning(self.conditioning, (*self.captions, ""), encoder)
+            own, empty = given.select(range(self.num_samples)), given.select([self.num_samples])
+            texts = encoder.with_empty_prompts(own, self.empty_for, empty)
         return encoder.with_size_conditioning(texts, self.size_conditionings)

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
+
+from modules.settings.resolution import sides_of
+
+AspectRatios = Literal["free", "fixed"]
+
+# OneTrainer's aspect ratios of long to short side; with their inverses 17.
+FIXED_ASPECT_RATIOS = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -18,13 +26,18 @@ class Size:
         """Width over height."""
         return self.width_px / self.height_px
 
+    @property
+    def sides_px(self) -> tuple[int, int]:
+        """Width and height."""
+        return self.width_px, self.height_px
+
     def __str__(self) -> str:
         return f"{self.width_px}x{self.height_px}"
 
 
 @dataclass(frozen=True, slots=True)
 class ResizeCrop:
-    """How an image is brought to its bucket's size: scaled to cover it, then center-cropped."""
+    """How an image is brought to its bucket's size: resized to cover it, then cropped."""
 
     bucket: Size
     scaled: Size
@@ -35,6 +48,68 @@ class ResizeCrop:
     def is_exact(self) -> bool:
         """Whether nothing is cropped away."""
         return self.scaled == self.bucket
+
+
+@dataclass(frozen=True, slots=True)
+class BucketRules:
+    """How bucket sizes are chosen.
+
+    A resolution is the side of a square in pixels, or a size such as "1024x768", rounded down to multiples of the
+    bucket step, which is then the only one for all images. `fixed` replaces all resolutions by such a size. With
+    `never_upscale`, an image that is smaller than its bucket gets a smaller bucket of the same shape.
+    """
+
+    resolutions_px: tuple[int | str, ...]
+    step_px: int
+    max_aspect_ratio: float
+    is_bucketing: bool
+    fixed: Size | None = None
+    aspect_ratios: AspectRatios = "free"
+    never_upscale: bool = False
+    min_side_px: int = 0
+
+    def sizes(self, override_px: tuple[int | str, ...] = ()) -> tuple[tuple[Size, ...], ...]:
+        """Return the bucket sizes at each resolution; at those of `override_px` instead, if there are any."""
+        if override_px:
+            return tuple(self._sizes_at(r) for r in override_px)
+        if self.fixed is not None:
+            return (self._sizes_at(str(self.fixed)),)
+        return tuple(self._sizes_at(r) for r in self.resolutions_px)
+
+    def resize_crops(self, size: Size, sizes: tuple[tuple[Size, ...], ...], shape: Size) -> tuple[ResizeCrop, ...]:
+        """Return how an image of `size` is resized and cropped at each resolution. `sizes` are those of `sizes()`.
+
+        The bucket is chosen for `shape`: the image's size, or that of the part of it that is trained. Raises ValueError
+        with the reason for an image that is too small.
+        """
+        if min(size.width_px, size.height_px) < self.min_side_px:
+            raise ValueError(f"smaller than the minimum of {self.min_side_px} px ({size})")
+        result = []
+        for at_resolution in sizes:
+            fit = resize_crop_for(shape.width_px, shape.height_px, at_resolution)
+            bucket = self._not_upscaled(shape, fit.bucket) if self.never_upscale else fit.bucket
+            result.append(resize_crop_for(size.width_px, size.height_px, (bucket,)))
+        return tuple(result)
+
+    def _sizes_at(self, resolution: int | str) -> tuple[Size, ...]:
+        if isinstance(resolution, str):
+            return (Size(*(max(self.step_px, side // self.step_px * self.step_px) for side in sides_of(resolution))),)
+        if self.is_bucketing and self.aspect_ratios == "fixed":
+            return fixed_bucket_sizes(resolution, step_px=self.step_px, max_aspect_ratio=self.max_aspect_ratio)
+        return bucket_sizes(
+            resolution, step_px=self.step_px, max_aspect_ratio=self.max_aspect_ratio, is_bucketing=self.is_bucketing
+        )
+
+    def _not_upscaled(self, shape: Size, bucket: Size) -> Size:
+        """Return a bucket, or the largest smaller one of about its aspect ratio that the image covers unscaled."""
+        share = min(shape.width_px / bucket.width_px, shape.height_px / bucket.height_px)
+        if share >= 1:
+            return bucket
+        sides = (int(side * share) // self.step_px * self.step_px for side in (bucket.width_px, bucket.height_px))
+        smaller = Size(*sides)
+        if not (smaller.width_px and smaller.height_px):
+            raise ValueError(f"too small for a bucket without upscaling ({shape})")
+        return smaller
 
 
 def bucket_sizes(resolution_px: int, *, step_px: int, max_aspect_ratio: float, is_bucketing: bool) -> tuple[Size, ...]:
@@ -51,6 +126,23 @@ def bucket_sizes(resolution_px: int, *, step_px: int, max_aspect_ratio: float, i
             short_px = resolution_px * resolution_px // long_px // step_px * step_px
             if short_px >= step_px and 1 <= long_px / short_px <= max_aspect_ratio:
                 sizes |= {Size(long_px, short_px), Size(short_px, long_px)}
+    return tuple(sorted(sizes))
+
+
+def fixed_bucket_sizes(resolution_px: int, *, step_px: int, max_aspect_ratio: float) -> tuple[Size, ...]:
+    """Return the bucket sizes of OneTrainer's aspect ratios up to `max_aspect_ratio` at one resolution, sorted.
+
+    The sides are resolution * sqrt(aspect ratio) and resolution / sqrt(aspect ratio), each rounded to the nearest
+    multiple of `step_px`, so the area may be a little larger than `resolution_px` squared.
+    """
+    sizes = set()
+    for ratio in FIXED_ASPECT_RATIOS:
+        if ratio <= max_aspect_ratio:
+            long_px, short_px = (
+                max(step_px, round(side / step_px) * step_px)
+                for side in (resolution_px * math.sqrt(ratio), resolution_px / math.sqrt(ratio))
+            )
+            sizes |= {Size(long_px, short_px), Size(short_px, long_px)}
     return tuple(sorted(sizes))
 
 

@@ -6,9 +6,21 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
-from modules.data.caption_settings import CaptionChanges
-from modules.data.image_settings import ImageChanges
+from modules.data.captions.settings import CAPTION_AUGMENTATION, CaptionChanges
+from modules.data.captions.sources import CaptionOrigin
+from modules.data.image_settings import IMAGE_AUGMENTATION, ImageChanges
 from modules.settings.field import Section, Setting, When
+from modules.system.paths import from_root
+
+Kind = Literal["training", "validation", "prior_prediction", "regularization"]
+DatasetKind = Literal["training", "validation"]
+_DATASETS: dict[Kind, DatasetKind] = {
+    "training": "training",
+    "regularization": "training",
+    "validation": "validation",
+}
+_CAPTIONS = "Captions"
+_BALANCING = "Balancing"
 
 
 class Concept(Section):
@@ -18,31 +30,49 @@ class Concept(Section):
         str,
         Setting("Name", "What this concept is called in lists and charts.", empty_means="the folder's name"),
     ] = ""
-    path: Annotated[str, Setting("Folder", "The folder that holds the images.", path_kind="folder")] = ""
+    path: Annotated[
+        str,
+        Setting(
+            "Folder",
+            "The folder that holds the images, or tar shards (WebDataset) or Parquet files with images. Also a single "
+            "image, shard or Parquet file.",
+            path_kind="folder",
+        ),
+    ] = ""
     enabled: Annotated[bool, Setting("Enabled", "Whether the concept is used at all.")] = True
     kind: Annotated[
-        Literal["training", "validation", "prior_prediction"],
+        Kind,
         Setting(
             "Concept type",
             "Training concepts are trained on. Validation concepts are only evaluated: the validation loss "
             "measures how well the model does on unseen images. Prior prediction concepts keep the "
-            "model at its original predictions.",
-            choice_labels={"training": "Training", "validation": "Validation", "prior_prediction": "Prior prediction"},
+            "model at its original predictions. Regularization concepts hold images of the general class: each epoch "
+            "trains on as many of them as on training images, in turn, with the loss weight of their concept.",
+            choice_labels={
+                "training": "Training",
+                "validation": "Validation",
+                "prior_prediction": "Prior prediction",
+                "regularization": "Regularization",
+            },
             not_yet_choices=frozenset({"prior_prediction"}),
         ),
     ] = "training"
     include_subfolders: Annotated[bool, Setting("Include subfolders", "Also uses the images in subfolders.")] = False
     caption_source: Annotated[
-        Literal["text_file", "file_name", "one_file"],
+        Literal["text_file", "file_name", "one_file", "metadata", "fixed_text"],
         Setting(
             "Captions from",
-            "Text file: cat.txt beside cat.png; if it has several lines, one is chosen each time. File name: "
-            "the image's own name, with underscores read as spaces. One file: the same captions for all images.",
+            "Text file: cat.txt beside cat.png; each line is a caption. File name: the image's own name, with "
+            "underscores read as spaces. One file, fixed text: the same captions for all images. Metadata file: "
+            "metadata.jsonl, .csv or .parquet, with a row for each image; also JSON files of kohya, or one per image.",
             choice_labels={
                 "text_file": "Text file beside the image",
                 "file_name": "File name",
                 "one_file": "One file for all",
+                "metadata": "Metadata file",
+                "fixed_text": "Fixed text",
             },
+            group=_CAPTIONS,
         ),
     ] = "text_file"
     captions_file: Annotated[
@@ -52,6 +82,49 @@ class Concept(Section):
             "A text file with the captions for all images of the concept, one per line.",
             path_kind="file",
             applies_when=When("caption_source", ("one_file",)),
+            group=_CAPTIONS,
+        ),
+    ] = ""
+    metadata_file: Annotated[
+        str,
+        Setting(
+            "Metadata file",
+            "A .jsonl, .csv, .parquet or .json file that names the images and has their captions; by default "
+            "metadata.jsonl, .csv or .parquet in the folder or its subfolders.",
+            path_kind="file",
+            empty_means="the one in the folder",
+            applies_when=When("caption_source", ("metadata",)),
+            group=_CAPTIONS,
+        ),
+    ] = ""
+    caption_columns: Annotated[
+        str,
+        Setting(
+            "Caption columns",
+            "The columns with the captions, separated by commas; each is a caption of the image.",
+            empty_means="text, caption or prompt",
+            applies_when=When("caption_source", ("metadata",)),
+            group=_CAPTIONS,
+        ),
+    ] = ""
+    caption_extension: Annotated[
+        Literal[".txt", ".caption"],
+        Setting(
+            "Caption file extension",
+            "The extension of the text files beside the images.",
+            level="advanced",
+            applies_when=When("caption_source", ("text_file",)),
+            group=_CAPTIONS,
+        ),
+    ] = ".txt"
+    fixed_caption: Annotated[
+        str,
+        Setting(
+            "Fixed caption",
+            "The caption of all images of the concept; each line is one.",
+            multiline=True,
+            applies_when=When("caption_source", ("fixed_text",)),
+            group=_CAPTIONS,
         ),
     ] = ""
     balancing: Annotated[
@@ -61,7 +134,7 @@ class Concept(Section):
             "Whether the number of samples is set per image, or for the whole concept.",
             level="advanced",
             choice_labels={"repeats": "Repeats per image", "samples": "Samples per epoch"},
-            not_yet_choices=frozenset({"samples"}),
+            group=_BALANCING,
         ),
     ] = "repeats"
     repeats: Annotated[
@@ -70,9 +143,11 @@ class Concept(Section):
         Le(10000),
         Setting(
             "Repeats",
-            "How often each image is used per epoch. 2 uses all twice; 0.5 uses half of them, another half each epoch.",
+            "How often each image is used per epoch. 2 uses all twice; 0.5 uses half of them, another half each epoch. "
+            "Of regularization concepts: how often compared to other regularization concepts.",
             unit="times",
             applies_when=When("balancing", ("repeats",)),
+            group=_BALANCING,
         ),
     ] = 1.0
     samples_per_epoch: Annotated[
@@ -81,16 +156,23 @@ class Concept(Section):
         Le(100_000_000),
         Setting(
             "Samples per epoch",
-            "How many samples of the concept an epoch has, regardless of its number of images.",
+            "How many samples of the concept an epoch has, regardless of its number of images. The images take turns, "
+            "in an order shuffled by the seed, so that over several epochs all are used equally often.",
             unit="images",
             applies_when=When("balancing", ("samples",)),
+            group=_BALANCING,
         ),
     ] = 1
     loss_weight: Annotated[
         float,
         Ge(0),
         Le(1000),
-        Setting("Loss weight", "How much these images count compared to other concepts.", level="advanced"),
+        Setting(
+            "Loss weight",
+            "How much these images count compared to other concepts.",
+            level="advanced",
+            group=_BALANCING,
+        ),
     ] = 1.0
     image_variations: Annotated[
         int,
@@ -98,9 +180,10 @@ class Concept(Section):
         Le(10000),
         Setting(
             "Image variations",
-            "How many random augmentations of each image are cached; they are used in turn.",
+            "How many random augmentations of each image are cached; each epoch uses the next one. Without the latent "
+            "cache, every use is augmented anew.",
             level="advanced",
-            not_yet="ignored",
+            group=IMAGE_AUGMENTATION,
         ),
     ] = 1
     text_variations: Annotated[
@@ -109,9 +192,10 @@ class Concept(Section):
         Le(10000),
         Setting(
             "Text variations",
-            "How many random augmentations of each caption are cached; they are used in turn.",
+            "How many random augmentations of each caption are cached; they are used in turn, one each epoch. Captions "
+            "that are not cached are augmented anew each time.",
             level="advanced",
-            not_yet="ignored",
+            group=CAPTION_AUGMENTATION,
         ),
     ] = 1
     seed: Annotated[
@@ -120,10 +204,39 @@ class Concept(Section):
         Le(2**31 - 1),
         Setting(
             "Augmentation seed",
-            "The seed of the random augmentations of its images and captions.",
+            "The seed of the random augmentations of its images and captions, and of the order in which its images "
+            "take turns.",
             level="advanced",
             empty_means="the run's",
         ),
     ] = None
+    background: Annotated[
+        str,
+        Setting(
+            "Background colour",
+            "The colour behind the transparent places of images: a name or a hexadecimal value such as #808080.",
+            level="advanced",
+        ),
+    ] = "#ffffff"
     image: ImageChanges = ImageChanges()
     text: CaptionChanges = CaptionChanges()
+
+    @property
+    def dataset_kind(self) -> DatasetKind | None:
+        """The dataset that its images belong to: that of training or that of validation; None if not supported yet."""
+        return _DATASETS.get(self.kind)
+
+    @property
+    def caption_origin(self) -> CaptionOrigin:
+        """Where its captions come from."""
+        named = {"one_file": self.captions_file, "metadata": self.metadata_file}.get(self.caption_source, "")
+        file = from_root(named) if named or self.caption_source == "one_file" else None
+        columns = tuple(c.strip() for c in self.caption_columns.split(",") if c.strip())
+        return CaptionOrigin(self.caption_source, file, self.caption_extension, self.fixed_caption, columns)
+
+    @property
+    def zero_field(self) -> Literal["", "repeats", "samples_per_epoch"]:
+        """The field whose 0 leaves its images unused; empty if they are used."""
+        field: Literal["repeats", "samples_per_epoch"]
+        field = "samples_per_epoch" if self.balancing == "samples" else "repeats"
+        return "" if getattr(self, field) else field

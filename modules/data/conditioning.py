@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -44,6 +44,15 @@ class PromptEncoder(Protocol):
         self, conditioning: Conditioning, size_conditionings: Sequence[SizeConditioning]
     ) -> Conditioning:
         """Return the conditioning with the size conditioning of its images, where the model supports it."""
+        ...
+
+    def with_empty_prompts(
+        self, conditioning: Conditioning, empty_for: Sequence[Collection[int]], empty: Conditioning
+    ) -> Conditioning:
+        """Return the conditioning with the empty prompt's for some text encoders of each prompt, by their index.
+
+        `empty` is the conditioning of the empty prompt alone, as long as the others.
+        """
         ...
 
     def join(self, conditionings: Sequence[Conditioning], empty: Conditioning) -> Conditioning:

@@ -4,72 +4,77 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from pathlib import Path
-from typing import Literal
 
-from modules.data.buckets import ResizeCrop, Size, bucket_sizes, resize_crop_for
-from modules.data.concept import Concept
-from modules.data.order import (
-    AccumulationGroup,
-    ConceptRepeats,
-    SampleIndex,
-    groups_of_epoch,
-    period_of_epochs,
-    sample_indices_of_epoch,
-    sizes_of_epoch,
-)
-from modules.data.scan import Skipped, SourceImage, scan_folder
-from modules.data.size_conditioning import SizeConditioning
+from modules.data.buckets import BucketRules, ResizeCrop, Size
+from modules.data.cache.stat_index import StatIndex
+from modules.data.captions.drawing import cached_texts
+from modules.data.captions.operations import NO_CHANGES, CaptionRules
+from modules.data.captions.rules import caption_rules
+from modules.data.companions import Companion, box_of_mask, find_conditioning_image, find_mask
+from modules.data.concept import Concept, DatasetKind, Kind
+from modules.data.decode import WHITE, Rgb, colour_of
+from modules.data.image_settings import ImageChanges
+from modules.data.images import BrokenImageError
+from modules.data.listing import Skipped
+from modules.data.order import ConceptRepeats
+from modules.data.scan import SourceImage, Watch, scan_folder, unwatched
+from modules.data.transforms.geometry import Box
 from modules.system.paths import from_root
+from modules.system.seeds import derive_seed
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """An image of a concept, with its resize and crop at each resolution."""
+    """An image of a concept, with its resize and center crop at each resolution.
+
+    `background` is the colour behind its transparent places; None where it has none. `name` is its path within the
+    concept's folder, from which its augmentations are drawn. `mask_box` is the box around the white of its mask, in
+    pixels of the image, where the concept crops to masks.
+    """
 
     image: SourceImage
     concept: int
     resize_crops: tuple[ResizeCrop, ...]
-
-    def size_conditioning(self, resolution: int) -> SizeConditioning:
-        """Return the size conditioning of the image at one of the resolutions."""
-        return SizeConditioning.of(Size(self.image.width_px, self.image.height_px), self.resize_crops[resolution])
+    background: Rgb | None = None
+    name: str = ""
+    mask: Companion | None = None
+    mask_box: Box | None = None
+    conditioning_image: Companion | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ConceptFacts:
-    """The values of a concept that matter once its images are scanned."""
+    """The values of a concept that matter once its images are scanned.
+
+    `samples_per_epoch` is None where the repeats set the number of samples. `seed` is None where the run's applies.
+    """
 
     name: str
     repeats: float
     loss_weight: float
     first_example: int
     num_examples: int
+    kind: Kind = "training"
+    samples_per_epoch: int | None = None
+    seed: int | None = None
+    image: ImageChanges = field(default_factory=ImageChanges)
+    image_variations: int = 1
+    captions: CaptionRules = NO_CHANGES
 
 
 @dataclass(frozen=True, slots=True)
-class BucketRules:
-    """How bucket sizes are chosen. A fixed size is the only one, rounded down to a multiple of the bucket step."""
+class WantedCompanions:
+    """Which files beside the images a run uses. Masks are also read for concepts that crop to them."""
 
-    resolutions_px: tuple[int, ...]
-    step_px: int
-    max_aspect_ratio: float
-    is_bucketing: bool
-    fixed: Size | None = None
+    masks: bool = False
+    conditioning_images: bool = False
 
-    def sizes(self) -> tuple[tuple[Size, ...], ...]:
-        """Return the bucket sizes at each resolution."""
-        if self.fixed is not None:
-            sides_px = (self.fixed.width_px, self.fixed.height_px)
-            return ((Size(*(max(self.step_px, side // self.step_px * self.step_px) for side in sides_px)),),)
-        return tuple(
-            bucket_sizes(
-                r, step_px=self.step_px, max_aspect_ratio=self.max_aspect_ratio, is_bucketing=self.is_bucketing
-            )
-            for r in self.resolutions_px
-        )
+
+NO_COMPANIONS = WantedCompanions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,16 @@ class Dataset:
         counts = Counter(p.bucket for e in self.examples for p in e.resize_crops)
         return dict(counts.most_common())
 
+    def texts(self, example: Example, *, run_seed: int) -> Iterator[str]:
+        """Yield the texts that are encoded for an example, apart from the empty one, where captions are cached."""
+        rules = self.concepts[example.concept].captions
+        yield from cached_texts(example.image.captions, rules, name=example.image.path.name, run_seed=run_seed)
+
+    def longest_texts(self, example: Example, *, run_seed: int) -> Iterator[str]:
+        """Yield the texts of an example as long as they get: one variation of each caption, without tag dropout."""
+        rules = replace(self.concepts[example.concept].captions, drop_probability=None, variations=1)
+        yield from cached_texts(example.image.captions, rules, name=example.image.path.name, run_seed=run_seed)
+
     def without(self, broken: frozenset[int]) -> Dataset:
         """Return the dataset without the examples at these indices, renumbered."""
         kept = [e for i, e in enumerate(self.examples) if i not in broken]
@@ -95,31 +110,95 @@ class Dataset:
 
 
 def build_dataset(
-    concepts: Sequence[tuple[Concept, Path]], kind: Literal["training", "validation"], rules: BucketRules
+    concepts: Sequence[tuple[Concept, Path]],
+    kind: DatasetKind,
+    rules: BucketRules,
+    wanted: WantedCompanions = WantedCompanions(),
+    *,
+    index: StatIndex | None = None,
+    watch: Watch = unwatched,
 ) -> Dataset:
     """Scan the enabled concepts of one type (each with its absolute folder) and assign every image to a bucket.
 
-    Raises OSError where a folder cannot be listed.
+    A concept with fewer resolutions than another repeats its own, so that all have the same number. `index` and `watch`
+    are those of each scan (`scan_folder`). Raises OSError where a folder cannot be listed.
     """
-    sizes = rules.sizes()
+    active = [(c, folder) for c, folder in concepts if c.enabled and c.dataset_kind == kind]
+    sizes = {c.image.resolution_px: rules.sizes(c.image.resolution_px) for c, _ in active}
+    num_resolutions = math.lcm(*map(len, sizes.values())) if sizes else len(rules.sizes())
     examples: list[Example] = []
     facts: list[ConceptFacts] = []
     skipped: list[Skipped] = []
-    for concept, folder in concepts:
-        if not concept.enabled or concept.kind != kind:
-            continue
+    for concept, folder in active:
+        at_resolutions = sizes[concept.image.resolution_px]
+        at_resolutions *= num_resolutions // len(at_resolutions)
         scan = scan_folder(
             folder,
             include_subfolders=concept.include_subfolders,
-            caption_source=concept.caption_source,
-            captions_file=from_root(concept.captions_file),
+            captions=concept.caption_origin,
+            index=index,
+            watch=watch,
         )
         skipped += scan.skipped
         for image in scan.images:
-            resize_crops = tuple(resize_crop_for(image.width_px, image.height_px, s) for s in sizes)
-            examples.append(Example(image, len(facts), resize_crops))
-        facts.append(ConceptFacts(concept.name or folder.name, concept.repeats, concept.loss_weight, 0, 0))
-    return _assemble(examples, facts, len(sizes), tuple(skipped))
+            try:
+                examples.append(_example(image, len(facts), concept, folder, rules, at_resolutions, wanted))
+            except BrokenImageError as error:
+                skipped.append(Skipped(image.path, f"its companion cannot be used: {error}"))
+            except ValueError as error:
+                skipped.append(Skipped(image.path, str(error)))
+        facts.append(_facts_of(concept, concept.name or folder.name))
+    return _assemble(examples, facts, num_resolutions, tuple(skipped))
+
+
+def _example(
+    image: SourceImage,
+    concept_number: int,
+    concept: Concept,
+    folder: Path,
+    rules: BucketRules,
+    sizes: tuple[tuple[Size, ...], ...],
+    wanted: WantedCompanions,
+) -> Example:
+    """Return an image with its companions and its buckets; one that is cropped to its mask has a bucket of its shape.
+
+    Raises BrokenImageError for an unreadable companion, ValueError with the reason for an image that is too small.
+    """
+    settings, size = concept.image, Size(image.width_px, image.height_px)
+    mask = None
+    if wanted.masks or settings.mask_rotate_crop:
+        if settings.mask_source == "alpha":
+            mask = Companion(image.path, size, image.size_bytes, image.mtime_ns, is_alpha=True)
+        else:
+            masks_folder = from_root(settings.masks_folder) if settings.mask_source == "folder" else None
+            mask = find_mask(image.path, folder=folder, masks_folder=masks_folder)
+    box = box_of_mask(mask, size) if mask is not None and settings.mask_rotate_crop else None
+    return Example(
+        image,
+        concept_number,
+        rules.resize_crops(size, sizes, box.size if box else size),
+        background=(colour_of(concept.background) or WHITE) if image.is_transparent else None,
+        name=image.path.relative_to(folder).as_posix() if image.path.is_relative_to(folder) else image.path.name,
+        mask=mask,
+        mask_box=box,
+        conditioning_image=find_conditioning_image(image.path) if wanted.conditioning_images else None,
+    )
+
+
+def _facts_of(concept: Concept, name: str) -> ConceptFacts:
+    return ConceptFacts(
+        name,
+        concept.repeats,
+        concept.loss_weight,
+        0,
+        0,
+        kind=concept.kind,
+        samples_per_epoch=concept.samples_per_epoch if concept.balancing == "samples" else None,
+        seed=concept.seed,
+        image=concept.image,
+        image_variations=1 if concept.dataset_kind == "validation" else concept.image_variations,
+        captions=caption_rules(concept.text, variations=concept.text_variations, seed=concept.seed),
+    )
 
 
 def _assemble(
@@ -128,72 +207,37 @@ def _assemble(
     counts = Counter(e.concept for e in examples)
     numbered, first = [], 0
     for index, fact in enumerate(facts):
-        numbered.append(ConceptFacts(fact.name, fact.repeats, fact.loss_weight, first, counts[index]))
+        numbered.append(replace(fact, first_example=first, num_examples=counts[index]))
         first += counts[index]
     buckets = tuple(tuple(p.bucket for p in e.resize_crops) for e in examples)
     return Dataset(tuple(examples), tuple(numbered), num_resolutions, skipped, buckets)
 
 
-class EpochPlans:
-    """The optimizer steps of every epoch of a run, computed on demand.
+def concept_repeats_of(concepts: Sequence[ConceptFacts], *, run_seed: int) -> list[ConceptRepeats]:
+    """Return how often an epoch uses the images of each concept.
 
-    Each accumulation group becomes `steps_per_group` steps: one, unless the method runs inner epochs over it.
+    Regularization concepts have as many samples per epoch as the training concepts together, shared among them by
+    their images times their repeats, unless their number is set. Their images and those of concepts balanced by
+    samples take turns in an order that is shuffled once.
     """
-
-    def __init__(
-        self, dataset: Dataset, *, batch_size: int, accumulation_steps: int, run_seed: int, steps_per_group: int = 1
-    ) -> None:
-        self.steps_per_group = steps_per_group
-        self._dataset = dataset
-        self._batch_size = batch_size
-        self._accumulation_steps = accumulation_steps
-        self._run_seed = run_seed
-        self._newest: tuple[int, tuple[AccumulationGroup, ...]] = (-1, ())
-        self._known_steps: list[int] = []
-
-    def accumulation_groups(self, epoch: int) -> tuple[AccumulationGroup, ...]:
-        """Return the accumulation groups of an epoch (counted from 0)."""
-        if self._newest[0] != epoch:
-            self._newest = (
-                epoch,
-                groups_of_epoch(
-                    self._sample_indices(epoch),
-                    self._dataset.buckets,
-                    batch_size=self._batch_size,
-                    accumulation_steps=self._accumulation_steps,
-                    run_seed=self._run_seed,
-                    epoch=epoch,
-                ),
-            )
-        return self._newest[1]
-
-    def num_steps(self, epoch: int) -> int:
-        """Return how many optimizer steps an epoch has, without computing its order."""
-        counts = sizes_of_epoch(
-            self._concept_repeats(), self._dataset.buckets, num_resolutions=self._dataset.num_resolutions, epoch=epoch
-        )
-        num_batches = sum(math.ceil(n / self._batch_size) for n in counts.values())
-        return math.ceil(num_batches / self._accumulation_steps) * self.steps_per_group
-
-    def total_steps(self, epochs: int) -> int:
-        """Return how many optimizer steps that many epochs have."""
-        steps = self._steps_until_they_recur(epochs)
-        rounds, rest = divmod(epochs, len(steps) or 1)
-        return rounds * sum(steps) + sum(steps[:rest])
-
-    def has_empty_epoch(self, epochs: int) -> bool:
-        """Return whether one of the first `epochs` epochs has no samples: few images with repeats far below 1."""
-        return 0 in self._steps_until_they_recur(epochs)
-
-    def _steps_until_they_recur(self, epochs: int) -> list[int]:
-        period = min(epochs, period_of_epochs(self._concept_repeats(), num_resolutions=self._dataset.num_resolutions))
-        self._known_steps += [self.num_steps(e) for e in range(len(self._known_steps), period)]
-        return self._known_steps[:period]
-
-    def _sample_indices(self, epoch: int) -> list[SampleIndex]:
-        return sample_indices_of_epoch(
-            self._concept_repeats(), num_resolutions=self._dataset.num_resolutions, epoch=epoch
-        )
-
-    def _concept_repeats(self) -> list[ConceptRepeats]:
-        return [ConceptRepeats(c.first_example, c.num_examples, c.repeats) for c in self._dataset.concepts]
+    plain = [ConceptRepeats(c.first_example, c.num_examples, c.repeats) for c in concepts]
+    is_matched = [c.kind == "regularization" and c.samples_per_epoch is None for c in concepts]
+    given = [Fraction(c.samples_per_epoch) if c.samples_per_epoch is not None else None for c in concepts]
+    uses = [
+        p.exact_repeats * p.num_examples if g is None else g if p.num_examples else Fraction(0)
+        for p, g in zip(plain, given, strict=True)
+    ]
+    to_match = sum((u for u, c in zip(uses, concepts, strict=True) if c.kind == "training"), Fraction(0))
+    shares = sum((u for u, m in zip(uses, is_matched, strict=True) if m), Fraction(0))
+    result = []
+    for index, (concept, repeats, use) in enumerate(zip(concepts, plain, uses, strict=True)):
+        if is_matched[index]:
+            num_samples = to_match * use / shares if shares else Fraction(0)
+        elif given[index] is not None:
+            num_samples = use
+        else:
+            result.append(repeats)
+            continue
+        seed = derive_seed(run_seed if concept.seed is None else concept.seed, "concept", index)
+        result.append(replace(repeats, num_samples=num_samples, seed=seed))
+    return result

@@ -6,9 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from modules.data.buckets import BucketRules
+from modules.data.cache.stat_index import StatIndex
+from modules.data.captions.rules import special_tags_file
 from modules.data.concept import Concept
-from modules.data.dataset import BucketRules, Dataset, EpochPlans, build_dataset
-from modules.data.scan import fingerprint_of_folder
+from modules.data.dataset import NO_COMPANIONS, Dataset, WantedCompanions, build_dataset
+from modules.data.order import PartialBatches
+from modules.data.plans import EpochPlans
+from modules.data.scan import Watch, fingerprint_of_folder, unwatched
 from modules.system.paths import from_root
 
 
@@ -22,27 +27,34 @@ class DatasetSettings:
     accumulation_steps: int
     run_seed: int
     steps_per_group: int = 1
+    partial_batches: PartialBatches = "keep"
+    wanted: WantedCompanions = NO_COMPANIONS
 
-    def plans_of(self, dataset: Dataset) -> EpochPlans:
-        """Return the plan of every epoch over a dataset."""
+    def plans_of(self, dataset: Dataset, *, is_validation: bool = False) -> EpochPlans:
+        """Return the plan of every epoch over a dataset; one for validation always keeps partial batches."""
         return EpochPlans(
             dataset,
             batch_size=self.batch_size,
             accumulation_steps=self.accumulation_steps,
             run_seed=self.run_seed,
             steps_per_group=self.steps_per_group,
+            partial_batches="keep" if is_validation else self.partial_batches,
         )
 
 
 @dataclass(frozen=True, eq=False)
 class Datasets:
-    """A run's training and validation datasets, the plan of its epochs, and a fingerprint of the scanned files."""
+    """A run's training and validation datasets, the plan of its epochs, and a fingerprint of the scanned files.
+
+    `index` knows the images of earlier scans, so that those that are unchanged are not opened again.
+    """
 
     settings: DatasetSettings
     fingerprint: tuple[str, ...]
     training: Dataset
     validation: Dataset
     plans: EpochPlans
+    index: StatIndex | None = None
 
     def is_current(self) -> bool:
         """Return whether the files are unchanged: no file is opened, only names, sizes and dates are compared."""
@@ -52,13 +64,16 @@ class Datasets:
             return False
 
 
-def build_datasets(settings: DatasetSettings) -> Datasets:
-    """Scan each concept's folder once, and assign every image to a bucket. Raises OSError for an unreadable folder."""
+def build_datasets(settings: DatasetSettings, index: StatIndex | None = None, watch: Watch = unwatched) -> Datasets:
+    """Scan each concept's source once, and assign every image to a bucket. Raises OSError for an unreadable folder.
+
+    `watch` is called during each scan and may raise to stop it.
+    """
     fingerprint = tuple(_fingerprints(settings.concepts))  # first: a change during the scan counts as a change
     located = [(concept, from_root(concept.path)) for concept in settings.concepts]
-    training = build_dataset(located, "training", settings.rules)
-    validation = build_dataset(located, "validation", settings.rules)
-    return Datasets(settings, fingerprint, training, validation, settings.plans_of(training))
+    training = build_dataset(located, "training", settings.rules, settings.wanted, index=index, watch=watch)
+    validation = build_dataset(located, "validation", settings.rules, settings.wanted, index=index, watch=watch)
+    return Datasets(settings, fingerprint, training, validation, settings.plans_of(training), index)
 
 
 def _fingerprints(concepts: tuple[Concept, ...]) -> Iterator[str]:
@@ -66,9 +81,15 @@ def _fingerprints(concepts: tuple[Concept, ...]) -> Iterator[str]:
         yield fingerprint_of_folder(
             from_root(concept.path),
             include_subfolders=concept.include_subfolders,
-            captions_file=_captions_file(concept),
+            other_files=tuple(_other_files(concept)),
         )
+        if concept.image.mask_source == "folder" and concept.image.masks_folder:
+            yield fingerprint_of_folder(from_root(concept.image.masks_folder), include_subfolders=True)
 
 
-def _captions_file(concept: Concept) -> Path | None:
-    return from_root(concept.captions_file) if concept.caption_source == "one_file" else None
+def _other_files(concept: Concept) -> Iterator[Path]:
+    """Yield the files outside of its folder that a concept's captions depend on."""
+    if (captions_file := concept.caption_origin.file) is not None:
+        yield captions_file
+    if (special_tags := special_tags_file(concept.text)) is not None:
+        yield special_tags

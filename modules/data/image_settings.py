@@ -7,22 +7,25 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 
 from modules.settings.field import Section, Setting, When
+from modules.settings.resolution import Resolution
 
-_IMAGES = "Image augmentation"
+IMAGE_AUGMENTATION = "Image augmentation"
 _WAYS = {"off": "Off", "random": "Random", "always": "Fixed"}
 _CHANGED = ("random", "always")
+
+_FACTOR = "The maximum change: 0.2 is a factor of 0.8 to 1.2."
 
 Way = Literal["off", "random", "always"]
 
 
-def _strength(label: str, of_what: str) -> tuple[Ge, Le, Setting]:
+def _strength(label: str, help_text: str) -> tuple[Ge, Le, Setting]:
     return (
         Ge(0),
         Le(1),
         Setting(
             label,
-            f"The maximum change of {of_what}; fixed uses exactly this much.",
-            group=_IMAGES,
+            f"{help_text} Fixed uses exactly this much.",
+            group=IMAGE_AUGMENTATION,
             level="advanced",
             applies_when=When(label.partition(":")[0].lower(), _CHANGED),
         ),
@@ -36,10 +39,9 @@ class ImageChanges(Section):
         bool,
         Setting(
             "Crop jitter",
-            "Crops at a random position instead of the centre.",
-            group=_IMAGES,
+            "Crops at a random position instead of the centre, where the image is larger than its bucket.",
+            group=IMAGE_AUGMENTATION,
             level="advanced",
-            not_yet="ignored",
         ),
     ] = False
     flip: Annotated[
@@ -47,21 +49,19 @@ class ImageChanges(Section):
         Setting(
             "Flip",
             "Flips horizontally. Not suited for faces, text, or anything asymmetric.",
-            group=_IMAGES,
+            group=IMAGE_AUGMENTATION,
             level="advanced",
             choice_labels=_WAYS,
-            not_yet="refused",
         ),
     ] = "off"
     rotate: Annotated[
         Way,
         Setting(
             "Rotate",
-            "Rotates the image.",
-            group=_IMAGES,
+            "Rotates the image around the middle of its crop, enlarged as far as needed so that no corner is empty.",
+            group=IMAGE_AUGMENTATION,
             level="advanced",
             choice_labels=_WAYS,
-            not_yet="refused",
         ),
     ] = "off"
     rotate_max_degrees: Annotated[
@@ -70,9 +70,9 @@ class ImageChanges(Section):
         Le(360),
         Setting(
             "Rotate: max angle",
-            "The maximum angle; fixed rotates by exactly this much.",
+            "The maximum angle, in both directions; fixed rotates counterclockwise by exactly this much.",
             unit="degrees",
-            group=_IMAGES,
+            group=IMAGE_AUGMENTATION,
             level="advanced",
             applies_when=When("rotate", _CHANGED),
         ),
@@ -82,78 +82,96 @@ class ImageChanges(Section):
         Setting(
             "Brightness",
             "Makes the image brighter or darker.",
-            group=_IMAGES,
+            group=IMAGE_AUGMENTATION,
             level="advanced",
             choice_labels=_WAYS,
-            not_yet="refused",
         ),
     ] = "off"
-    brightness_max: Annotated[float, *_strength("Brightness: strength", "the brightness")] = 0.0
+    brightness_max: Annotated[float, *_strength("Brightness: strength", _FACTOR)] = 0.0
     contrast: Annotated[
         Way,
         Setting(
             "Contrast",
             "Increases or decreases the contrast.",
-            group=_IMAGES,
+            group=IMAGE_AUGMENTATION,
             level="advanced",
             choice_labels=_WAYS,
-            not_yet="refused",
         ),
     ] = "off"
-    contrast_max: Annotated[float, *_strength("Contrast: strength", "the contrast")] = 0.0
+    contrast_max: Annotated[float, *_strength("Contrast: strength", _FACTOR)] = 0.0
     saturation: Annotated[
         Way,
         Setting(
             "Saturation",
             "Increases or decreases the saturation.",
-            group=_IMAGES,
+            group=IMAGE_AUGMENTATION,
             level="advanced",
             choice_labels=_WAYS,
-            not_yet="refused",
         ),
     ] = "off"
-    saturation_max: Annotated[float, *_strength("Saturation: strength", "the saturation")] = 0.0
+    saturation_max: Annotated[float, *_strength("Saturation: strength", _FACTOR)] = 0.0
     hue: Annotated[
         Way,
         Setting(
             "Hue",
             "Shifts all hues around the colour wheel.",
-            group=_IMAGES,
+            group=IMAGE_AUGMENTATION,
             level="advanced",
             choice_labels=_WAYS,
-            not_yet="refused",
         ),
     ] = "off"
-    hue_max: Annotated[float, *_strength("Hue: strength", "the hue")] = 0.0
+    hue_max: Annotated[
+        float, *_strength("Hue: strength", "The maximum shift: 1 is half the colour wheel, in both directions.")
+    ] = 0.0
     circular_mask_shrink: Annotated[
         bool,
         Setting(
             "Circular mask shrink",
-            "Shrinks the mask to a circle of random size.",
-            group=_IMAGES,
+            "Cuts the mask to a circle around its middle, with a random radius: 20 % to 100 % of the mask's.",
+            group=IMAGE_AUGMENTATION,
             level="advanced",
-            not_yet="refused",
         ),
     ] = False
     mask_rotate_crop: Annotated[
         bool,
         Setting(
             "Mask rotate and crop",
-            "Rotates the image randomly and crops it to the mask.",
-            group=_IMAGES,
+            "Rotates the image randomly by up to 20 degrees and crops it to its mask, with a random margin of 10 % to "
+            "30 % at each side. An image without a mask stays whole.",
+            group=IMAGE_AUGMENTATION,
             level="advanced",
-            not_yet="refused",
         ),
     ] = False
+    mask_source: Annotated[
+        Literal["file", "folder", "alpha"],
+        Setting(
+            "Masks from",
+            "File: cat-masklabel.png beside cat.jpg. Folder: a file of the image's name in another folder. Alpha: the "
+            "image's own opacity. White is trained with full weight.",
+            group=IMAGE_AUGMENTATION,
+            level="advanced",
+            choice_labels={"file": "File beside the image", "folder": "Masks folder", "alpha": "Alpha channel"},
+        ),
+    ] = "file"
+    masks_folder: Annotated[
+        str,
+        Setting(
+            "Masks folder",
+            "The folder of the masks, with the same names and subfolders as the images.",
+            group=IMAGE_AUGMENTATION,
+            level="advanced",
+            path_kind="folder",
+            applies_when=When("mask_source", ("folder",)),
+        ),
+    ] = ""
     resolution_px: Annotated[
-        tuple[Annotated[int, Ge(32), Le(8192)], ...],
+        tuple[Resolution, ...],
         Setting(
             "Resolution override",
             "The resolution of this concept, in place of the general one; several are used in turn.",
             unit="px",
-            group=_IMAGES,
+            group=IMAGE_AUGMENTATION,
             level="advanced",
             empty_means="the general one",
-            not_yet="refused",
         ),
     ] = ()

@@ -5,13 +5,17 @@ Pillow raises many exception types for damaged files, and not all of them are OS
 
 from __future__ import annotations
 
+import importlib
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import IO
 
 from PIL import Image, ImageFile, UnidentifiedImageError
+
+from modules.data.archives import archive_of, open_file
 
 _UNREADABLE = (
     OSError,
@@ -37,6 +41,7 @@ _METHODS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 _SIDEWAYS = (5, 6, 7, 8)
 _MAX_CHUNKS = 200_000  # of a PNG; one of a gigabyte has half as many
 _PNG_TEXT = (b"eXIf", b"iTXt", b"tEXt", b"zTXt")
@@ -52,14 +57,61 @@ class BrokenImageError(OSError):
 
 @contextmanager
 def opened(path: Path) -> Iterator[ImageFile.ImageFile]:
-    """Open an image; any exception about it inside the block becomes a BrokenImageError."""
+    """Open an image, also one inside an archive; any exception about it inside the block becomes a BrokenImageError.
+
+    HEIC images need the package pillow-heif.
+    """
     try:
-        with Image.open(path) as image:
+        with _identified(path) as image:
             yield image
+    except BrokenImageError:
+        raise
     except UnidentifiedImageError as error:
         raise BrokenImageError(path, "not a readable image") from error
     except _UNREADABLE as error:
-        raise BrokenImageError(path, f"cannot be read ({error})") from error
+        raise BrokenImageError(path, f"cannot be read ({_reason(error)})") from error
+
+
+def _identified(path: Path) -> ImageFile.ImageFile:
+    """Return an opened image of a format that Pillow, or pillow-heif, reads; what the file is called does not count."""
+    try:
+        return _image_at(path)
+    except UnidentifiedImageError:
+        if not _is_heic(path):
+            raise
+    if not _can_read_heic():
+        raise BrokenImageError(path, "a HEIC image, which needs the package pillow-heif (pip install pillow-heif)")
+    return _image_at(path)
+
+
+def _image_at(path: Path) -> ImageFile.ImageFile:
+    try:
+        return Image.open(path)
+    except (NotADirectoryError, FileNotFoundError):
+        if archive_of(path) is None:
+            raise
+    return Image.open(open_file(path))
+
+
+def _is_heic(path: Path) -> bool:
+    with open_file(path) as file:
+        head = file.read(12)
+    return head[4:8] == b"ftyp" and head[8:12] in _HEIC_BRANDS
+
+
+@cache
+def _can_read_heic() -> bool:
+    """Return whether pillow-heif is installed, and let Pillow use it."""
+    try:
+        importlib.import_module("pillow_heif").register_heif_opener()
+    except (ImportError, OSError):
+        return False
+    return True
+
+
+def _reason(error: BaseException) -> str:
+    """Return what a system error is about without the file's name, which is given beside it."""
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
 
 def seen_size(image: ImageFile.ImageFile) -> tuple[int, int]:

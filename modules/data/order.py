@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Literal
 
 from modules.data.buckets import Size
 from modules.system.seeds import derive_seed
@@ -22,22 +25,42 @@ class SampleIndex:
     resolution: int
 
 
+PartialBatches = Literal["keep", "merge", "drop"]
 MicroBatch = tuple[SampleIndex, ...]
 AccumulationGroup = tuple[MicroBatch, ...]  # the micro-batches of one optimizer step
 
 
 @dataclass(frozen=True, slots=True)
 class ConceptRepeats:
-    """The examples of one concept, which are contiguous, and how often an epoch repeats each."""
+    """The examples of one concept, which are contiguous, and how often an epoch repeats each.
+
+    With `num_samples`, an epoch has that many samples of the concept instead, whatever `repeats` is. With `seed`, its
+    examples take their turns in a shuffled order instead of that of their names, the same in every epoch.
+    """
 
     first_example: int
     num_examples: int
     repeats: float
+    num_samples: Fraction | None = None
+    seed: int | None = None
 
     @property
     def exact_repeats(self) -> Fraction:
         """The repeats as entered: 0.1 is exactly a tenth, not the nearest binary number."""
+        if self.num_samples is not None:
+            return self.num_samples / self.num_examples if self.num_examples else Fraction(0)
         return Fraction(self.repeats).limit_denominator(10_000)
+
+    def turns(self) -> Sequence[int]:
+        """Return the indices of the concept's examples in the order of their turns."""
+        return range(self.num_examples) if self.seed is None else _shuffled_turns(self.seed, self.num_examples)
+
+
+@lru_cache(maxsize=64)
+def _shuffled_turns(seed: int, count: int) -> Sequence[int]:
+    turns = list(range(count))
+    random.Random(derive_seed(seed, "balancing", count)).shuffle(turns)
+    return tuple(turns)
 
 
 def sample_indices_of_epoch(
@@ -51,7 +74,7 @@ def sample_indices_of_epoch(
     """
     return [
         SampleIndex(example, repeat, (example + shown_before + repeat) % num_resolutions)
-        for example, shown_before, count in _turns(concepts, epoch)
+        for example, shown_before, count in _uses(concepts, epoch)
         for repeat in range(count)
     ]
 
@@ -64,7 +87,7 @@ def sizes_of_epoch(
     `buckets[example][resolution]` is the size of a sample.
     """
     counts: Counter[Size] = Counter()
-    for example, shown_before, count in _turns(concepts, epoch):
+    for example, shown_before, count in _uses(concepts, epoch):
         rounds, rest = divmod(count, num_resolutions)
         for turn in range(min(count, num_resolutions)):
             size = buckets[example][(example + shown_before + turn) % num_resolutions]
@@ -72,21 +95,45 @@ def sizes_of_epoch(
     return counts
 
 
-def _turns(concepts: Sequence[ConceptRepeats], epoch: int) -> Iterator[tuple[int, int, int]]:
-    """Yield each example with how often it was used before an epoch, and how often it is used in it."""
+def uses_before(concepts: Sequence[ConceptRepeats], epoch: int) -> dict[int, int]:
+    """Return how often each example of an epoch was used in the epochs before it."""
+    return {example: used for example, used, _ in _uses(concepts, epoch)}
+
+
+def _uses(concepts: Sequence[ConceptRepeats], epoch: int) -> Iterator[tuple[int, int, int]]:
+    """Yield each example of an epoch with how often it was used before, and how often it is used in it."""
     for concept in concepts:
-        count = concept.num_examples
+        count, turns = concept.num_examples, concept.turns()
         whole, broken = divmod(concept.exact_repeats, 1)
         first_extra, end_extra = math.ceil(epoch * broken * count), math.ceil((epoch + 1) * broken * count)
-        for index in range(count):
-            extra_before = (first_extra - index + count - 1) // count
-            extra = (end_extra - index + count - 1) // count - extra_before
-            yield concept.first_example + index, whole * epoch + extra_before, whole + extra
+        used = range(count) if whole else sorted(turn % count for turn in range(first_extra, end_extra))
+        for turn in used:
+            extra_before = (first_extra - turn + count - 1) // count
+            extra = (end_extra - turn + count - 1) // count - extra_before
+            yield concept.first_example + turns[turn], whole * epoch + extra_before, whole + extra
 
 
 def period_of_epochs(concepts: Sequence[ConceptRepeats], *, num_resolutions: int) -> int:
     """Return the number of epochs after which the numbers of samples per size repeat."""
     return num_resolutions * math.lcm(*(c.exact_repeats.denominator for c in concepts))
+
+
+def shuffled_by_size(
+    sample_indices: Sequence[SampleIndex], buckets: Sequence[Sequence[Size]], draw: random.Random
+) -> dict[Size, list[SampleIndex]]:
+    """Return the samples of each size in random order, the sizes sorted. `buckets` are as in `groups_of_epoch`."""
+    by_size: dict[Size, list[SampleIndex]] = defaultdict(list)
+    for sample_index in sample_indices:
+        by_size[buckets[sample_index.example][sample_index.resolution]].append(sample_index)
+    ordered = {size: by_size[size] for size in sorted(by_size)}
+    for group in ordered.values():
+        draw.shuffle(group)
+    return ordered
+
+
+def generator_of_epoch(run_seed: int, epoch: int) -> random.Random:
+    """Return the generator of an epoch's order, which depends on nothing else."""
+    return random.Random(derive_seed(run_seed, "order", epoch))
 
 
 def groups_of_epoch(
@@ -97,20 +144,22 @@ def groups_of_epoch(
     accumulation_steps: int,
     run_seed: int,
     epoch: int,
+    partial_batches: PartialBatches = "keep",
+    carried: Mapping[Size, Sequence[SampleIndex]] = MappingProxyType({}),
 ) -> tuple[AccumulationGroup, ...]:
     """Return the optimizer steps of an epoch. `buckets[example][resolution]` is the size of a sample.
 
-    A micro-batch contains samples of one size. No sample is dropped: a bucket's last micro-batch may be smaller, and so
-    may the epoch's last accumulation group; a group never extends into the next epoch.
+    A micro-batch contains samples of one size. By default no sample is dropped: a bucket's last micro-batch may be
+    smaller, and so may the epoch's last accumulation group; a group never extends into the next epoch. With "drop" and
+    "merge" smaller micro-batches are left out; with "merge", `carried` are the samples left over from earlier epochs,
+    which come first in their bucket.
     """
-    draw = random.Random(derive_seed(run_seed, "order", epoch))
-    by_size: dict[Size, list[SampleIndex]] = defaultdict(list)
-    for sample_index in sample_indices:
-        by_size[buckets[sample_index.example][sample_index.resolution]].append(sample_index)
+    draw = generator_of_epoch(run_seed, epoch)
+    by_size = shuffled_by_size(sample_indices, buckets, draw)
     batches: list[MicroBatch] = []
-    for size in sorted(by_size):
-        group = by_size[size]
-        draw.shuffle(group)
-        batches += [tuple(group[i : i + batch_size]) for i in range(0, len(group), batch_size)]
+    for size in sorted({*by_size, *carried}):
+        group = [*carried.get(size, ()), *by_size.get(size, ())]
+        end = len(group) if partial_batches == "keep" else len(group) // batch_size * batch_size
+        batches += [tuple(group[i : i + batch_size]) for i in range(0, end, batch_size)]
     draw.shuffle(batches)
     return tuple(tuple(batches[i : i + accumulation_steps]) for i in range(0, len(batches), accumulation_steps))

@@ -1,25 +1,36 @@
-"""Scanning a folder: its images, their sizes and captions, and the skipped files with the reasons."""
+"""Scanning a source: its images, their sizes and captions, and the skipped files with the reasons."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.data.captions import CaptionSource, read_captions
+from modules.data.archives import ARCHIVE_SUFFIXES, FileStatus, status_of
+from modules.data.cache.stat_index import StatIndex
+from modules.data.captions.sources import CaptionFault, CaptionOrigin, CaptionTexts, read_captions
 from modules.data.images import BrokenImageError, opened, seen_size
+from modules.data.listing import SUFFIXES, Skipped, list_images, walk
+from modules.data.metadata import METADATA_SUFFIXES, MetadataCaptions
+from modules.data.tables import ROW_SUFFIX
 
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".jfif", ".webp", ".avif", ".bmp", ".gif", ".tif", ".tiff"})
-# Masks and conditioning images of other trainers: never training images.
-_COMPANIONS = ("-masklabel", "-condlabel")
+Watch = Callable[[int, int], None]
+"""Called during a scan with the number of images that are done and of all; may raise to stop it."""
+
+_CAPTION_SUFFIXES = frozenset({".txt", ".caption"})
+_READ_SUFFIXES = SUFFIXES | ARCHIVE_SUFFIXES | _CAPTION_SUFFIXES | METADATA_SUFFIXES
 _LONGEST = 64  # scaled to cover a bucket, a longer strip would take gigabytes
+_WATCHED_EVERY = 100  # images
 
 
 @dataclass(frozen=True, slots=True)
 class SourceImage:
-    """An image file on disk; its size is after applying the EXIF orientation."""
+    """An image file; its size is after applying the EXIF orientation.
+
+    The path of an image in an archive leads into the archive. `is_transparent`: it may have transparent places.
+    """
 
     path: Path
     width_px: int
@@ -27,19 +38,14 @@ class SourceImage:
     size_bytes: int
     mtime_ns: int
     captions: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """A file that looks like an image but cannot be used, with the reason."""
-
-    path: Path
-    reason: str
+    caption_fault: CaptionFault = ""
+    caption_file: Path | None = None
+    is_transparent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The contents of a folder, sorted by path."""
+    """The contents of a source, sorted by path."""
 
     images: tuple[SourceImage, ...]
     skipped: tuple[Skipped, ...]
@@ -50,35 +56,63 @@ class Scan:
         return sum(not p.captions for p in self.images)
 
 
+def unwatched(_done: int, _all: int) -> None:
+    """Do nothing: the `Watch` of a scan without progress."""
+
+
+def image_index(cache_dir: Path | None) -> StatIndex:
+    """Return the index of the images that were scanned before, in the cache folder; None keeps it in memory only."""
+    return StatIndex(cache_dir / "images.sqlite" if cache_dir else None, table="images", column="facts")
+
+
 def scan_folder(
-    folder: Path, *, include_subfolders: bool, caption_source: CaptionSource, captions_file: Path | None = None
+    folder: Path,
+    *,
+    include_subfolders: bool,
+    captions: CaptionOrigin,
+    index: StatIndex | None = None,
+    watch: Watch = unwatched,
 ) -> Scan:
-    """Return the contents of `folder`. Only headers are read. Raises OSError for an unreadable folder."""
+    """Return the contents of a folder, or of a single image, tar shard or Parquet file; `captions` is their origin.
+
+    Only headers are read, and of images in `index` none; new ones are added to it, and not saved. Raises OSError for
+    an unreadable source.
+    """
+    listing = list_images(folder, include_subfolders=include_subfolders)
+    metadata = MetadataCaptions(folder, file=captions.file, columns=captions.columns)
     images: list[SourceImage] = []
-    skipped: list[Skipped] = []
-    for path in sorted(_files(folder, include_subfolders, skipped)):
-        if path.suffix.lower() not in SUFFIXES or path.stem.endswith(_COMPANIONS):
-            continue
-        if path.name.startswith("."):
-            skipped.append(Skipped(path, "a hidden file"))
-            continue
-        found = _look_at(path, caption_source, captions_file)
+    skipped = list(listing.skipped)
+    for number, path in enumerate(listing.images):
+        if number % _WATCHED_EVERY == 0:
+            watch(number, len(listing.images))
+        found = _look_at(path, captions, metadata, index)
         (images if isinstance(found, SourceImage) else skipped).append(found)  # type: ignore[arg-type]
+    skipped += metadata.problems(listing.images)
     return Scan(tuple(images), tuple(sorted(skipped, key=lambda s: s.path)))
 
 
-def fingerprint_of_folder(folder: Path, *, include_subfolders: bool, captions_file: Path | None = None) -> str:
-    """Return a hash of the paths, sizes and dates of the files that `scan_folder` reads.
+def fingerprint_of_folder(folder: Path, *, include_subfolders: bool, other_files: Sequence[Path] = ()) -> str:
+    """Return a hash of the paths, sizes and dates of the files that `scan_folder` reads, and of `other_files`.
 
     No file is opened, so it takes a small fraction of a scan's time. Raises OSError for an unreadable folder.
     """
-    read = [p for p in _files(folder, include_subfolders, []) if p.suffix.lower() in (*SUFFIXES, ".txt")]
-    if captions_file is not None:
-        read.append(captions_file)
+    read = [*_read_beside(folder, include_subfolders), *other_files]
     digest = hashlib.blake2b(digest_size=16)
     for path in sorted(read):
         digest.update(f"{os.fsencode(path)!r} {_size_and_date(path)}\n".encode())
     return digest.hexdigest()
+
+
+def _read_beside(source: Path, include_subfolders: bool) -> Iterator[Path]:
+    """Yield the files that a scan of a source may read, itself among them; of a single file also missing ones."""
+    if source.is_file():
+        yield source
+        yield from (source.with_suffix(s) for s in (*_CAPTION_SUFFIXES, ".json"))
+        yield from (source.with_name(f"metadata{s}") for s in METADATA_SUFFIXES)
+        return
+    for path in walk(source, include_subfolders=include_subfolders, skipped=[]):
+        if path.suffix.lower() in _READ_SUFFIXES:
+            yield path
 
 
 def _size_and_date(path: Path) -> tuple[int, int]:
@@ -89,50 +123,53 @@ def _size_and_date(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _files(folder: Path, include_subfolders: bool, skipped: list[Skipped]) -> Iterator[Path]:
-    """Yield the files of a folder. A folder that is reached twice, through a link, is read once."""
-    entered: set[str] = set()
-    waiting = [folder]
-    while waiting:
-        here = waiting.pop()
-        real = os.path.realpath(here)
-        if real in entered:
-            continue
-        entered.add(real)
-        try:
-            with os.scandir(here) as entries:
-                found = list(entries)
-        except OSError as error:
-            if here == folder:
-                raise
-            skipped.append(Skipped(here, f"a folder that cannot be listed ({error.strerror})"))
-            continue
-        for entry in found:
-            if _holds(entry.is_file):
-                yield Path(entry.path)
-            elif include_subfolders and not entry.name.startswith(".") and _holds(entry.is_dir):
-                waiting.append(Path(entry.path))
-
-
-def _holds(test: Callable[[], bool]) -> bool:
+def _look_at(
+    path: Path, origin: CaptionOrigin, metadata: MetadataCaptions, index: StatIndex | None
+) -> SourceImage | Skipped:
     try:
-        return test()
-    except OSError:  # a link to itself
-        return False
-
-
-def _look_at(path: Path, caption_source: CaptionSource, captions_file: Path | None) -> SourceImage | Skipped:
-    try:
-        status = path.stat()
-        if status.st_size == 0:
+        status = status_of(path)
+        if status.size_bytes == 0:
             return Skipped(path, "an empty file")
-        with opened(path) as image:
-            width_px, height_px = seen_size(image)
+        width_px, height_px, is_transparent = _header(path, status, index)
     except BrokenImageError as error:
         return Skipped(path, error.reason)
     except OSError as error:
         return Skipped(path, f"cannot be read ({error.strerror})")
     if max(width_px, height_px) > _LONGEST * min(width_px, height_px):
         return Skipped(path, f"more than {_LONGEST} times as long as wide ({width_px}x{height_px})")
-    captions = read_captions(path, caption_source, captions_file)
-    return SourceImage(path, width_px, height_px, status.st_size, status.st_mtime_ns, captions)
+    texts = _captions_of(path, origin, metadata)
+    return SourceImage(
+        path,
+        width_px,
+        height_px,
+        status.size_bytes,
+        status.mtime_ns,
+        texts.texts,
+        texts.fault,
+        texts.file,
+        is_transparent,
+    )
+
+
+def _header(path: Path, status: FileStatus, index: StatIndex | None) -> tuple[int, int, bool]:
+    """Return the width and height in px of an image, and whether it may be transparent. Raises BrokenImageError."""
+    facts = {"size_bytes": status.size_bytes, "mtime_ns": status.mtime_ns}
+    known = index.find(path, **facts) if index is not None else None
+    if known is not None:
+        width, height, transparent = known.split()
+        return int(width), int(height), transparent == "1"
+    with opened(path) as image:
+        width_px, height_px = seen_size(image)
+        is_transparent = image.has_transparency_data
+    if index is not None:
+        index.keep(path, f"{width_px} {height_px} {is_transparent:d}", **facts)
+    return width_px, height_px, is_transparent
+
+
+def _captions_of(image: Path, origin: CaptionOrigin, metadata: MetadataCaptions) -> CaptionTexts:
+    """Return the captions of an image. Those of an image in a Parquet file are in the columns beside it."""
+    has_columns = image.suffix == ROW_SUFFIX and origin.source in ("text_file", "file_name")
+    if origin.source != "metadata" and not has_columns:
+        return read_captions(image, origin)
+    texts = metadata.texts_of(image)
+    return CaptionTexts(texts, "" if texts else "missing")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from modules.data.buckets import ResizeCrop, Size
+from modules.data.buckets import Size
+from modules.data.transforms.geometry import Geometry
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +22,13 @@ class SizeConditioning:
     target: Size
 
     @classmethod
-    def of(cls, original: Size, resize_crop: ResizeCrop) -> Self:
-        """Return the size conditioning of an image of that size, resized and cropped to its bucket."""
-        return cls(original, resize_crop.crop_left_px, resize_crop.crop_top_px, resize_crop.bucket)
+    def of(cls, original: Size, geometry: Geometry) -> Self:
+        """Return the size conditioning of an image of that size, brought to its bucket by `geometry`.
+
+        The original size is the file's, also where the mask crop uses only a part. The crop is counted in the image as
+        it is trained: that of a mirrored image from the other edge (`Geometry.crop_corner`).
+        """
+        return cls(original, *geometry.crop_corner(original), geometry.resize_crop.bucket)
 
     @classmethod
     def whole(cls, size: Size) -> Self:

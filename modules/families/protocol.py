@@ -8,7 +8,7 @@ Shapes: B batch, C H W of latents, P H W of images in pixels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -85,6 +85,15 @@ class ModelFamily(Protocol):
 
     def conditioning_from(self, tensors: Mapping[str, torch.Tensor]) -> Conditioning:
         """Return the conditioning from the tensors of `Conditioning.tensors`."""
+        ...
+
+    def with_empty_prompts(
+        self, conditioning: Conditioning, empty_for: Sequence[Collection[int]], empty: Conditioning
+    ) -> Conditioning:
+        """Return the conditioning with the empty prompt's for some text encoders of each prompt, by their index.
+
+        `empty` is the conditioning of the empty prompt alone, as long as the others.
+        """
         ...
 
     def join(self, conditionings: Sequence[Conditioning], empty: Conditioning) -> Conditioning:

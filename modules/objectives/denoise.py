@@ -32,6 +32,24 @@ def prediction_errors(
     return squared_errors(output_BCHW, family.process.target(latents_BCHW, noise_BCHW, timesteps_B))
 
 
+def area_weights(masks_B1HW: torch.Tensor, *, unmasked_weight: float, normalises: bool) -> torch.Tensor:
+    """Return the weights of the errors of each place, (B, 1, H, W), for masks in [0, 1] (OneTrainer's masked training).
+
+    They are the mask, at least `unmasked_weight`. With `normalises`, each image's are divided by their mean, so that
+    the sum of its weights does not depend on the size of its mask; an image whose weights are all 0 keeps them.
+    """
+    weights_B1HW = masks_B1HW.clamp(min=unmasked_weight)
+    if not normalises:
+        return weights_B1HW
+    means_B111 = weights_B1HW.mean(dim=(1, 2, 3), keepdim=True)
+    return weights_B1HW / torch.where(means_B111 > 0, means_B111, torch.ones_like(means_B111))
+
+
+def weighted_by_area(errors_BCHW: torch.Tensor, area_weights_B1HW: torch.Tensor | None) -> torch.Tensor:
+    """Return the errors times the weights of their places; None counts as 1 everywhere."""
+    return errors_BCHW if area_weights_B1HW is None else errors_BCHW * area_weights_B1HW
+
+
 def sample_losses(errors_BCHW: torch.Tensor, *weights_B: torch.Tensor | None) -> torch.Tensor:
     """Return each sample's loss, float32 of shape (B,): the mean of its elements, times its weights in order.
 

@@ -21,10 +21,11 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.fields import FieldInfo
 
 from modules.settings.every import Every
+from modules.settings.resolution import HIGHEST_PX, LOWEST_PX, Resolution
 from modules.system.problem import shown
 
 Level = Literal["basic", "advanced"]
-Kind = Literal["int", "float", "bool", "text", "choice", "every", "int_list", "section", "list", "map"]
+Kind = Literal["int", "float", "bool", "text", "choice", "every", "int_list", "resolutions", "section", "list", "map"]
 PathKind = Literal["", "folder", "file", "model", "save"]
 NotYet = Literal["", "refused", "ignored"]
 
@@ -224,8 +225,8 @@ def _record(path: str, name: str, annotation: Any, optional: bool, info: FieldIn
         default=info.get_default(call_default_factory=True, validated_data={}),
         setting=setting,
         optional=optional,
-        lo=_bound(lower),
-        hi=_bound(upper),
+        lo=LOWEST_PX if kind == "resolutions" else _bound(lower),
+        hi=HIGHEST_PX if kind == "resolutions" else _bound(upper),
         lo_is_open=isinstance(lower, Gt),
         hi_is_open=isinstance(upper, Lt),
         step=multiple,  # type: ignore[arg-type]  # annotated_types declares a protocol here
@@ -263,6 +264,8 @@ def _classify(
         return "choice", {str(a): setting.choice_labels.get(str(a), str(a)) for a in arguments}, None, {}
     if origin is tuple:
         inner, _ = _strip_optional(arguments[0])
+        if arguments[0] == Resolution:
+            return "resolutions", {}, None, {}
         if inner is int:
             return "int_list", {}, None, {}
         return "list", {}, inner, {}

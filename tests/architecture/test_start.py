@@ -15,7 +15,7 @@ WINDOW_SIDE = (
     "modules.config.rules",
     "modules.data.dataset",
     "modules.data.batch",
-    "modules.data.transforms.fit",
+    "modules.data.transforms.apply",
     "modules.families.registry",
     "modules.families.parts.clip_tokens",
     "modules.sampling.registry",

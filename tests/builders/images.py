@@ -30,3 +30,10 @@ def draw_image(width: int, height: int, index: int) -> Image.Image:
     box = (centre[0] - radius, centre[1] - radius, centre[0] + radius, centre[1] + radius)
     ImageDraw.Draw(image).ellipse(box, fill=_COLOURS[index % len(_COLOURS)])
     return image
+
+
+def draw_mask(file: Path, width: int = 64, height: int = 64) -> None:
+    """A mask with a white rectangle, a little off the middle."""
+    mask = Image.new("L", (width, height))
+    ImageDraw.Draw(mask).rectangle((width // 4, height // 4, width * 5 // 8, height * 5 // 8), fill=255)
+    mask.save(file)

@@ -30,7 +30,7 @@ from modules.settings.field import FieldRecord, records_of
 from modules.settings.walk import condition_path, is_relevant, live_records
 from modules.system.devices import Device
 from tests.builders.configs import laid_over, small_config
-from tests.builders.images import draw_folder
+from tests.builders.images import draw_folder, draw_mask
 from tests.builders.runs import Ran, run
 from tests.unit.strategies import few, valid_values
 from trainer.events import RunStarted, SampleReady
@@ -39,6 +39,11 @@ from trainer.preflight.packages import problems_of_packages
 from trainer.run import checkpoint
 from trainer.run.setup import Clocks
 
+TWO_LINES = [
+    f"disc {n}, round, red, (flat:1.3), {{one|two}} of {n}\nanother, (plain:1.3), {{small|tiny}}, round, bright"
+    for n in range(3)
+]
+TAG_DROPOUT = {"concepts.0.text.tag_dropout": True, "concepts.0.text.tag_dropout_probability": 0.7}
 SAMPLE = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 3, "guidance": 2.0}
 
 
@@ -46,7 +51,8 @@ SAMPLE = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 3, "guid
 def base(tiny_sd: Path, tmp_path_factory: pytest.TempPathFactory) -> Config:
     """A run in which every choice has something to work on."""
     folder = tmp_path_factory.mktemp("choices")
-    images = draw_folder(folder / "named discs", sizes=[(64, 64)] * 2 + [(96, 64)])
+    images = draw_folder(folder / "named discs", sizes=[(64, 64)] * 2 + [(96, 64)], captions=TWO_LINES)
+    draw_mask(images / "000-masklabel.png")
     held_out = draw_folder(folder / "held out", sizes=[(64, 64)])
     config = small_config(
         folder,
@@ -159,12 +165,29 @@ SHORT_CHAIN = {"name": "alignprop", "steps": 3, "backprop_steps": 2, "guidance":
 BESIDE: dict[str, dict[str, Any]] = {
     "adapter.layers": {"adapter.custom_layers": "attn2"},
     "model.zero_terminal_snr": {"model.prediction_type": "v_prediction"},
+    **{
+        f"concepts.0.image.{name}": {f"concepts.0.image.{strength}": amount}
+        for name, strength, amount in (
+            ("rotate", "rotate_max_degrees", 20.0),
+            ("brightness", "brightness_max", 0.5),
+            ("contrast", "contrast_max", 0.5),
+            ("saturation", "saturation_max", 0.5),
+            ("hue", "hue_max", 0.5),
+        )
+    },
+    "concepts.0.image.mask_source": {"masks.enabled": True},
+    "data.bucket_aspect_ratios": {"data.bucket_step_px": 8},
+    "data.partial_batches": {"training.batch_size": 2, "concepts.0.repeats": 3.0},
     **{f: {"training.method": SHORT_CHAIN} for f in ("training.method.gradient_truncation", "training.method.loss")},
     "reward.models.0.kind": {"training.method": SHORT_CHAIN},
+    "concepts.0.text.tag_dropout_mode": TAG_DROPOUT,
+    "concepts.0.text.special_tags_mode": {**TAG_DROPOUT, "concepts.0.text.special_tags": "red, small"},
 }
 # Refused alone: leaves nothing to train; wants another base model.
 ALONE = {
     ("concepts.0.kind", "validation"),
+    ("concepts.0.image.mask_source", "folder"),  # there is none; see test_image_versions
+    ("concepts.0.kind", "regularization"),
     ("model.family", "sdxl"),
     *(("reward.models.0.kind", kind) for kind in rewards_using("file")),  # their files are not here
 }
@@ -301,7 +324,21 @@ def test_the_average_lies_where_it_is_asked_to(base: Config, monkeypatch: pytest
         ("general.seed", 7),
         ("model.clip_skip", 1),
         ("data.max_aspect_ratio", 1.2),
+        ("data.resolution_px", [96, "64x80"]),
+        ("concepts.0.image.resolution_px", ["80x64"]),
+        ("concepts.0.image.crop_jitter", True),
+        ("concepts.0.image.mask_rotate_crop", True),
+        ("masks.enabled", True),
         ("concepts.0.repeats", 2.0),
+        ("concepts.0.text.shuffle_tags", True),
+        ("concepts.0.text.wildcards", True),
+        ("concepts.0.text.replacements", "round => square"),
+        ("concepts.0.text.trigger_word", "sks"),
+        ("concepts.0.text.prefix", "a photo of"),
+        ("concepts.0.text.suffix", ", best quality"),
+        ("concepts.0.text.keep_tags_separator", "round"),
+        ("concepts.0.text.tag_group_separator", "round"),
+        ("model.prompt_weighting", True),
         ("concepts.0.loss_weight", 3.0),
         ("parts.unet.learning_rate", 0.5),
         ("parts.text_encoder.stop_after", {"n": 1, "unit": "epoch"}),
@@ -309,7 +346,7 @@ def test_the_average_lies_where_it_is_asked_to(base: Config, monkeypatch: pytest
         ("training.schedule.warmup_share", 0.5),
     ],
 )
-def test_a_number_that_is_set_is_used(base: Config, plain: str, path: str, value: object) -> None:
+def test_a_value_that_is_set_is_used(base: Config, plain: str, path: str, value: object) -> None:
     ran = run(with_value(base, path, value), clocks=CLOCKS)
     assert ran.of(RunStarted)
     assert left_behind(ran) != plain

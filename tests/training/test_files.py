@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from modules.data.buckets import Size, resize_crop_for
 from modules.data.cache.build import ImageJob, build_captions, build_images, missing_images, to_tensor
 from modules.data.cache.store import BrokenEntryError, CacheStore, weights_fingerprint
+from modules.data.transforms.recipe import plain_recipe
 from modules.formats.safetensors_io import payload_sha256, read_safetensors, write_safetensors
 from modules.system.errors import DarkroomError
 from tests.builders.images import draw_folder
@@ -145,7 +146,8 @@ def test_the_fingerprint_is_of_weights_names_and_dtypes() -> None:
 def jobs_in(folder: Path) -> list[ImageJob]:
     sizes = (Size(64, 64),)
     return [
-        ImageJob(f"{i:02d}aa", p, resize_crop_for(64, 64, sizes)) for i, p in enumerate(sorted(folder.glob("*.png")))
+        ImageJob(f"{i:02d}aa", p, plain_recipe(resize_crop_for(64, 64, sizes)))
+        for i, p in enumerate(sorted(folder.glob("*.png")))
     ]
 
 
@@ -173,7 +175,7 @@ def test_equal_keys_are_built_once_and_damaged_images_are_reported(tmp_path: Pat
     folder = draw_folder(tmp_path / "images", sizes=[(64, 64)] * 3)
     (folder / "001.png").write_bytes(b"no image")
     jobs = jobs_in(folder)
-    doubled = [*jobs, ImageJob(jobs[0].key, jobs[2].path, jobs[2].resize_crop)]
+    doubled = [*jobs, ImageJob(jobs[0].key, jobs[2].path, jobs[2].recipe)]
     store = CacheStore(tmp_path / "cache")
     assert len(missing_images(doubled, store)) == 3
     built = list(build_images(missing_images(doubled, store), store, lambda p: p, threads=1))

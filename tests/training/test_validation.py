@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from modules.config.schema import Config
-from modules.data.dataset import EpochPlans
+from modules.data.plans import EpochPlans
 from modules.diffusion.weightings.min_snr import min_snr_weights
 from modules.formats.safetensors_io import read_safetensors
 from modules.objectives.denoise import timestep_weights

@@ -147,7 +147,7 @@ def change(row: Row) -> Any:
                 return f"{record.default}more\nlines"
             fill(inside(frame, Entry), "something else")
             return "something else"
-        case "int_list":
+        case "int_list" | "resolutions":
             fill(inside(frame, Entry), "64, 128")
             return (64, 128)
         case _:

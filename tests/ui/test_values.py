@@ -100,5 +100,5 @@ def test_values_are_displayed_with_labels_and_units() -> None:
 
 @for_each(records_of(Config), named=lambda r: r.path)
 def test_every_default_of_the_real_config_can_be_typed(record: FieldRecord) -> None:
-    if record.kind in ("int", "float", "text", "int_list"):
+    if record.kind in ("int", "float", "text", "int_list", "resolutions"):
         assert from_text(record, to_text(record, record.default)) == record.default

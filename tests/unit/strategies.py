@@ -73,6 +73,9 @@ def _by_kind(record: FieldRecord) -> st.SearchStrategy[Any]:
             assert record.hi is not None, record.path
             numbers = st.integers(int(record.lo) // step, int(record.hi) // step).map(lambda n: n * step)
             return numbers if record.kind == "int" else st.lists(numbers, min_size=1, max_size=4)
+        case "resolutions":
+            sizes = st.tuples(st.integers(32, 8192), st.integers(32, 8192)).map(lambda s: f"{s[0]}x{s[1]}")
+            return st.lists(st.integers(32, 8192) | sizes, min_size=1, max_size=4)
         case "float":
             return st.floats(
                 record.lo, record.hi, exclude_min=record.lo_is_open, exclude_max=record.hi_is_open, allow_nan=False

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules.data.buckets import Size, bucket_sizes, resize_crop_for
+from modules.data.buckets import (
+    AspectRatios,
+    BucketRules,
+    Size,
+    bucket_sizes,
+    fixed_bucket_sizes,
+    resize_crop_for,
+)
 from tests.unit.strategies import steady
 
 steps = st.sampled_from([8, 16, 32, 64])
@@ -125,3 +133,40 @@ def test_resize_crops(width: int, height: int, bucket: str, scaled: str, crop: t
     placed = resize_crop_for(width, height, bucket_sizes(512, step_px=64, max_aspect_ratio=2.0, is_bucketing=True))
     assert (str(placed.bucket), str(placed.scaled)) == (bucket, scaled)
     assert (placed.crop_left_px, placed.crop_top_px) == crop
+
+
+@pytest.mark.parametrize(
+    ("resolution", "step", "expected"),
+    [
+        (512, 64, {"512x512", "576x448", "640x448", "704x384", "832x320", "896x320", "960x256", "1024x256"}),
+        (512, 8, {"512x512", "576x456", "624x416", "680x384", "728x360", "808x320", "888x296", "960x272", "1024x256"}),
+        (1024, 64, {"1024x1024", "1152x896", "1280x832", "1344x768", "1472x704", "1600x640", "1792x576", "1920x576",
+                    "2048x512"}),
+    ],
+)  # fmt: skip
+def test_fixed_aspect_ratios(resolution: int, step: int, expected: set[str]) -> None:
+    """OneTrainer's: 1, 1.25, 1.5, 1.75, 2, 2.5, 3, 3.5, 4, each side rounded to the step."""
+    sizes = fixed_bucket_sizes(resolution, step_px=step, max_aspect_ratio=4.0)
+    assert {str(s) for s in sizes if s.width_px >= s.height_px} == expected
+    assert {(s.height_px, s.width_px) for s in sizes} == {(s.width_px, s.height_px) for s in sizes}
+    if step == 8:
+        assert len(sizes) == 17
+
+
+@steady
+@given(width=st.integers(16, 700), height=st.integers(16, 700), aspects=st.sampled_from(["free", "fixed"]))
+def test_never_upscaled(width: int, height: int, aspects: AspectRatios) -> None:
+    rules = BucketRules((512,), 64, 4.0, is_bucketing=True, aspect_ratios=aspects, never_upscale=True)
+    size = Size(width, height)
+    try:
+        (fit,) = rules.resize_crops(size, rules.sizes(), size)
+    except ValueError as error:
+        assert "too small" in str(error)  # noqa: PT017 - either is right
+        return
+    assert fit.scaled.width_px <= width
+    assert fit.scaled.height_px <= height
+    assert fit.bucket.width_px % 64 == fit.bucket.height_px % 64 == 0
+    plain = replace(rules, never_upscale=False)
+    (large,) = plain.resize_crops(size, plain.sizes(), size)
+    if width >= large.bucket.width_px and height >= large.bucket.height_px:
+        assert fit == large

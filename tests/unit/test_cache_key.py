@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 from modules.data.buckets import ResizeCrop, Size
 from modules.data.cache import key as module
 from modules.data.cache.key import DigestIndex, caption_key, image_key
+from modules.data.transforms.recipe import plain_recipe
 from tests.unit.strategies import steady
 
 IMAGE: dict[str, Any] = {
     "digest": "d1",
     "width_px": 600,
     "height_px": 400,
-    "resize_crop": ResizeCrop(Size(512, 320), Size(512, 341), 0, 10),
+    "recipe": plain_recipe(ResizeCrop(Size(512, 320), Size(512, 341), 0, 10)),
     "encoder": "vae 1",
 }
 
@@ -37,13 +38,14 @@ IMAGE: dict[str, Any] = {
         {"digest": "d2"},
         {"width_px": 601},
         {"height_px": 401},
-        {"resize_crop": ResizeCrop(Size(512, 328), Size(512, 341), 0, 10)},
-        {"resize_crop": ResizeCrop(Size(504, 320), Size(512, 341), 0, 10)},
-        {"resize_crop": ResizeCrop(Size(512, 320), Size(513, 341), 0, 10)},
-        {"resize_crop": ResizeCrop(Size(512, 320), Size(512, 342), 0, 10)},
-        {"resize_crop": ResizeCrop(Size(512, 320), Size(512, 341), 1, 10)},
-        {"resize_crop": ResizeCrop(Size(512, 320), Size(512, 341), 0, 11)},
+        {"recipe": plain_recipe(ResizeCrop(Size(512, 328), Size(512, 341), 0, 10))},
+        {"recipe": plain_recipe(ResizeCrop(Size(504, 320), Size(512, 341), 0, 10))},
+        {"recipe": plain_recipe(ResizeCrop(Size(512, 320), Size(513, 341), 0, 10))},
+        {"recipe": plain_recipe(ResizeCrop(Size(512, 320), Size(512, 342), 0, 10))},
+        {"recipe": plain_recipe(ResizeCrop(Size(512, 320), Size(512, 341), 1, 10))},
+        {"recipe": plain_recipe(ResizeCrop(Size(512, 320), Size(512, 341), 0, 11))},
         {"encoder": "vae 2"},
+        {"recipe": plain_recipe(ResizeCrop(Size(512, 320), Size(512, 341), 0, 10), (255, 255, 255))},
     ],
 )
 def test_each_ingredient_of_an_image_changes_its_key(change: dict[str, Any]) -> None:
@@ -80,7 +82,7 @@ def test_different_captions_have_different_keys(captions: set[str]) -> None:
 
 def test_keys_are_the_same_in_every_process() -> None:
     """They name files that later runs look for."""
-    assert image_key(**IMAGE) == "3ea397069d7d34eae6de499f1792771e6c22c7e2"
+    assert image_key(**IMAGE) == "e9756a61d9b923dbd78251394c061b1c530a7cbc"
     assert caption_key(caption="a cat", encoder="clip") == "9cb89a0b122c4d1a30157477621d52c6cee5c26f"
 
 
@@ -223,8 +225,10 @@ def test_an_index_that_cannot_be_used_only_costs_time(
 ) -> None:
     index = DigestIndex(cache_dir)
     digest = index.digest(image, **stat_of(image))
+    index.save()
+    index.digest(image, **stat_of(image), verify=True)
     content = (cache_dir / "digests.sqlite").read_bytes()
-    monkeypatch.setattr(module.sqlite3, "connect", locked)
+    monkeypatch.setattr(sqlite3, "connect", locked)
     index.save()
     assert DigestIndex(cache_dir).digest(image, **stat_of(image)) == digest
     assert (cache_dir / "digests.sqlite").read_bytes() == content, "a locked index is in use"

@@ -38,7 +38,7 @@ def another(record: FieldRecord) -> Any:
             return middle if middle != record.default else (record.lo + 3 * record.hi) / 4
         case "every":
             return {"n": 123, "unit": "second"}
-        case "int_list":
+        case "int_list" | "resolutions":
             return [640]
         case "section":
             return {"name": next(n for n in record.variants if n != record.default.name)}

@@ -10,9 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules.data.buckets import Size, bucket_sizes, resize_crop_for
+from modules.data.buckets import BucketRules, Size, bucket_sizes, resize_crop_for
 from modules.data.concept import Concept
-from modules.data.dataset import BucketRules, ConceptFacts, Dataset, EpochPlans, Example, build_dataset
+from modules.data.dataset import (
+    ConceptFacts,
+    Dataset,
+    Example,
+    build_dataset,
+    concept_repeats_of,
+)
+from modules.data.image_settings import ImageChanges
+from modules.data.order import PartialBatches, SampleIndex, sample_indices_of_epoch
+from modules.data.plans import EpochPlans
 from modules.data.scan import SourceImage
 from tests.builders.images import draw_folder
 from tests.unit.strategies import steady
@@ -156,6 +165,9 @@ def datasets(draw: st.DrawFn) -> Dataset:
                 1.0,
                 len(examples),
                 len(shapes),
+                kind=draw(st.sampled_from(["training", "training", "regularization"])),
+                samples_per_epoch=draw(st.sampled_from([None, None, 0, 1, 3, 7, 20])),
+                seed=draw(st.sampled_from([None, 1])),
             )
         )
         for width, height in shapes:
@@ -192,8 +204,9 @@ def test_over_a_run_every_image_comes_as_often_as_promised(
                 assert 1 <= len(batch) <= shape[0]
                 assert len({dataset.buckets[s.example][s.resolution] for s in batch}) == 1
                 times.update(s.example for s in batch)
+    repeats = concept_repeats_of(dataset.concepts, run_seed=shape[2])
     for number, example in enumerate(dataset.examples):
-        assert abs(times[number] - dataset.concepts[example.concept].repeats * epochs) < 1
+        assert abs(times[number] - repeats[example.concept].exact_repeats * epochs) < 1
 
 
 @steady
@@ -219,3 +232,165 @@ def test_epochs_without_an_image_are_noticed(images: Path) -> None:
     assert [len(plan.accumulation_groups(e)) for e in range(4)] == [1, 0, 1, 0]
     assert plan.has_empty_epoch(2)
     assert not plan.has_empty_epoch(1)
+
+
+# -- balancing by samples, and regularization
+
+
+def used(plan: EpochPlans, epochs: range) -> Counter[int]:
+    return Counter(s.example for e in epochs for g in plan.accumulation_groups(e) for b in g for s in b)
+
+
+def test_samples_per_epoch_give_every_image_its_share(tmp_path: Path) -> None:
+    images = draw_folder(tmp_path / "a", sizes=[(64, 64)] * 7)
+    dataset = build([(Concept(balancing="samples", samples_per_epoch=3, repeats=50), images)])
+    plan = plans(dataset)
+    for epochs in range(1, 30):
+        times = used(plan, range(epochs))
+        assert sum(times.values()) == 3 * epochs
+        assert max(times[i] for i in range(7)) - min(times[i] for i in range(7)) <= 1
+    assert set(used(plan, range(7)).values()) == {3}
+    assert plan.total_steps(700) == 700 * plan.num_steps(0)
+
+
+def test_samples_per_epoch_may_exceed_the_images(tmp_path: Path) -> None:
+    images = draw_folder(tmp_path / "a", sizes=[(64, 64)] * 2)
+    plan = plans(build([(Concept(balancing="samples", samples_per_epoch=5), images)]))
+    assert sum(used(plan, range(1)).values()) == 5
+    assert set(used(plan, range(2)).values()) == {5}
+
+
+def test_samples_take_turns_in_an_order_of_the_seed(tmp_path: Path) -> None:
+    """In the order of their names, the first epochs would show the first folders only."""
+    images = draw_folder(tmp_path / "a", sizes=[(64, 64)] * 12)
+    concept = Concept(balancing="samples", samples_per_epoch=4)
+
+    def first_ones(concept: Concept, run_seed: int) -> list[int]:
+        return sorted(used(plans(build([(concept, images)]), run_seed=run_seed), range(1)))
+
+    assert first_ones(concept, 1) == first_ones(concept, 1) != first_ones(concept, 2)
+    seeded = concept.model_copy(update={"seed": 5})
+    assert first_ones(seeded, 1) == first_ones(seeded, 2)
+    orders = {tuple(first_ones(concept.model_copy(update={"seed": s}), 1)) for s in range(5)}
+    assert len(orders) > 1
+
+
+def test_as_many_regularization_images_as_training_images(tmp_path: Path) -> None:
+    sks = draw_folder(tmp_path / "sks", sizes=[(64, 64)] * 4)
+    dogs = draw_folder(tmp_path / "dogs", sizes=[(64, 64)] * 10)
+    cats = draw_folder(tmp_path / "cats", sizes=[(64, 64)] * 2)
+    dataset = build(
+        [
+            (Concept(kind="regularization", loss_weight=0.5), dogs),
+            (Concept(repeats=3.0), sks),
+            (Concept(kind="regularization", repeats=5.0), cats),
+            (Concept(kind="regularization", balancing="samples", samples_per_epoch=1), cats),
+        ]
+    )
+    plan = plans(dataset)
+    times = used(plan, range(10))
+    assert [times[i] for i in range(10, 14)] == [30] * 4
+    assert sum(times[i] for i in range(10)) == 60  # 10 images and 2 times 5 repeats: half of the 120 for each
+    assert set(times[i] for i in range(10)) == {6}
+    assert [times[14], times[15]] == [30, 30]
+    assert times[16] + times[17] == 10
+    assert [c.loss_weight for c in dataset.concepts] == [0.5, 1.0, 1.0, 1.0]
+
+
+def test_regularization_without_training_images_or_images_is_no_error(tmp_path: Path) -> None:
+    dogs = draw_folder(tmp_path / "dogs", sizes=[(64, 64)] * 2)
+    (tmp_path / "empty").mkdir()
+    alone = build([(Concept(kind="regularization"), dogs)])
+    assert plans(alone).total_steps(3) == 0
+    empty = [
+        (Concept(), dogs),
+        (Concept(kind="regularization"), tmp_path / "empty"),
+        (Concept(balancing="samples"), tmp_path / "empty"),
+    ]
+    assert sum(used(plans(build(empty)), range(1)).values()) == 2
+
+
+# -- partial batches
+
+
+@steady
+@given(dataset=datasets(), shape=shapes_of_runs, epochs=st.integers(1, 12), partial=st.sampled_from(["merge", "drop"]))
+def test_partial_batches_are_merged_or_dropped(
+    dataset: Dataset, shape: tuple[int, int, int], epochs: int, partial: PartialBatches
+) -> None:
+    """All batches are full. Merged, nothing is lost but what the last epochs leave over: less than a batch per size."""
+    batch_size, accumulation_steps, run_seed = shape
+    plan, every = (
+        EpochPlans(
+            dataset,
+            batch_size=batch_size,
+            accumulation_steps=accumulation_steps,
+            run_seed=run_seed,
+            partial_batches=p,
+        )
+        for p in (partial, "keep")
+    )
+    trained: Counter[SampleIndex] = Counter()
+    listed: Counter[SampleIndex] = Counter()
+    for epoch in range(epochs):
+        groups = plan.accumulation_groups(epoch)
+        assert len(groups) == plan.num_steps(epoch)
+        assert all(len(batch) == batch_size for group in groups for batch in group)
+        for batch in (b for group in groups for b in group):
+            assert len({dataset.buckets[s.example][s.resolution] for s in batch}) == 1
+            trained.update(batch)
+        listed.update(s for group in every.accumulation_groups(epoch) for b in group for s in b)
+    assert sum(plan.num_steps(e) for e in range(epochs)) == plan.total_steps(epochs)
+    assert trained <= listed
+    left = Counter(dataset.buckets[s.example][s.resolution] for s in (listed - trained).elements())
+    limit = batch_size if partial == "merge" else batch_size * epochs
+    assert all(count < limit or batch_size == 1 for count in left.values())
+
+
+def test_an_epoch_with_merged_batches_does_not_depend_on_the_ones_computed_before() -> None:
+    rules = BucketRules((64,), step_px=16, max_aspect_ratio=2.0, is_bucketing=True)
+    images = [SourceImage(Path(f"{i}.png"), 64 + 32 * (i % 2), 64, 1, 1, ()) for i in range(7)]
+    crops = [rules.resize_crops(Size(i.width_px, 64), rules.sizes(), Size(i.width_px, 64)) for i in images]
+    examples = tuple(Example(image, 0, crop) for image, crop in zip(images, crops, strict=True))
+    dataset = Dataset(examples, (ConceptFacts("a", 1.5, 1.0, 0, 7),), 1, (), tuple((c[0].bucket,) for c in crops))
+
+    def plan() -> EpochPlans:
+        return EpochPlans(dataset, batch_size=3, accumulation_steps=1, run_seed=4, partial_batches="merge")
+
+    in_order = plan()
+    groups = [in_order.accumulation_groups(e) for e in range(9)]
+    assert groups[7] == plan().accumulation_groups(7)
+    assert in_order.left_out(0)
+
+
+# -- buckets and resolutions of a concept
+
+
+def test_concepts_with_resolutions_of_their_own(images: Path) -> None:
+    rules = BucketRules((64, 96), step_px=16, max_aspect_ratio=1.0, is_bucketing=True)
+    own = Concept(image=ImageChanges(resolution_px=("48x80", 32, 64)))
+    dataset = build([(Concept(), images), (own, images)], rules=rules)
+    assert dataset.num_resolutions == 6
+    first, second = (
+        [str(p.bucket) for p in dataset.examples[dataset.concepts[c].first_example].resize_crops] for c in (0, 1)
+    )
+    assert first == ["64x64", "96x96"] * 3
+    assert second == ["48x80", "32x32", "64x64"] * 2
+    uses = Counter(
+        (s.example, str(dataset.buckets[s.example][s.resolution]))
+        for epoch in range(6)
+        for s in sample_indices_of_epoch(
+            concept_repeats_of(dataset.concepts, run_seed=0), num_resolutions=6, epoch=epoch
+        )
+    )
+    assert set(uses.values()) == {2, 3}  # of six epochs: each of three sizes twice, each of two three times
+
+
+def test_images_below_the_minimum_are_skipped_with_the_reason(tmp_path: Path) -> None:
+    folder = draw_folder(tmp_path / "some", sizes=[(64, 64), (40, 90)])
+    rules = BucketRules((64,), step_px=16, max_aspect_ratio=2.0, is_bucketing=True, min_side_px=41)
+    dataset = build([(Concept(), folder)], rules=rules)
+    assert len(dataset.examples) == 1
+    assert [(s.path.name, s.reason) for s in dataset.skipped] == [
+        ("001.png", "smaller than the minimum of 41 px (40x90)")
+    ]

@@ -14,7 +14,8 @@ from PIL import Image
 
 from modules.data.buckets import ResizeCrop, Size, bucket_sizes, resize_crop_for
 from modules.data.images import BrokenImageError
-from modules.data.transforms.fit import load_pixels
+from modules.data.transforms import apply
+from modules.data.transforms.recipe import plain_recipe
 from tests.builders.images import draw_image
 from tests.unit.strategies import steady
 
@@ -25,6 +26,10 @@ NOISE = RNG.integers(0, 256, (24, 40, 3), dtype=np.uint8)
 def exact(width_px: int, height_px: int) -> ResizeCrop:
     size = Size(width_px, height_px)
     return ResizeCrop(size, size, 0, 0)
+
+
+def load_pixels(path: Path, resize_crop: ResizeCrop) -> np.ndarray:
+    return apply.load_pixels(path, plain_recipe(resize_crop))
 
 
 def fitted(file: Path, image: Image.Image, resize_crop: ResizeCrop | None = None, **options: object) -> np.ndarray:

@@ -18,6 +18,8 @@ from modules.config.imports.kohya_settings import tree_of_kohya
 from modules.config.imports.kohya_values import arguments_of, sides_of
 from modules.config.imports.lora_metadata import kohya_args
 from modules.config.schema import Config
+from modules.system.problem import Problem
+from tests.builders.images import draw_folder
 from tests.unit.strategies import few, garbage, steady
 from trainer.__main__ import main
 
@@ -132,6 +134,44 @@ def test_a_config_of_sd_scripts_with_sections_and_arguments() -> None:
 def test_a_dataset_config_gives_concepts() -> None:
     config = load_any(FIXTURES / "dataset.toml").config
     assert [(c.path, c.repeats) for c in config.concepts] == [("/pictures/hoge", 10), ("/pictures/reg", 1)]
+    assert [c.kind for c in config.concepts] == ["training", "regularization"]
+    assert (config.data.resolution_px, config.training.batch_size) == ((512,), 4)
+    assert config.data.aspect_ratio_bucketing
+
+
+def test_caption_settings_are_converted() -> None:
+    captions = {
+        "shuffle_caption": "true",
+        "keep_tokens": 2,
+        "keep_tokens_separator": "|||",
+        "secondary_separator": ";;;",
+        "caption_separator": ";",
+        "caption_prefix": "photo of",
+        "caption_suffix": "at night",
+        "caption_tag_dropout_rate": 0.2,
+        "enable_wildcard": True,
+        "caption_extension": ".caption",
+        "weighted_captions": True,
+    }
+    notes: list[Problem] = []
+    loaded = decode(tree_of_kohya({"train_data_dir": "/none", **captions}, notes))
+    (concept,) = loaded.config.concepts
+    assert concept.caption_extension == ".caption"
+    assert loaded.config.model.prompt_weighting
+    text = concept.text
+    assert (text.shuffle_tags, text.keep_tags_count, text.keep_tags_separator) == (True, 2, "|||")
+    assert (text.tag_group_separator, text.tag_delimiter) == (";;;", ";")
+    assert (text.prefix, text.suffix, text.wildcards, text.choice) == ("photo of", "at night", True, "random")
+    assert (text.tag_dropout, text.tag_dropout_mode, text.tag_dropout_probability) == (True, "random", 0.2)
+    assert "kohya" not in loaded.config.unknown
+
+
+def test_a_subset_has_its_own_caption_settings() -> None:
+    subsets = [{"image_dir": "/a", "keep_tokens": 3, "shuffle_caption": False}, {"image_dir": "/b"}]
+    given = {"general": {"shuffle_caption": True, "keep_tokens": 1}, "datasets": [{"subsets": subsets}]}
+    first, second = decode(tree_of_kohya(given, [])).config.concepts
+    assert (first.text.shuffle_tags, second.text.shuffle_tags, second.text.keep_tags_count) == (False, True, 1)
+    assert {first.text.choice, second.text.choice} == {"first"}  # kohya reads one line
 
 
 def test_any_content_of_a_dataset_config_is_read() -> None:
@@ -158,6 +198,46 @@ def test_folders_with_repeats_in_their_names_become_concepts(tmp_path: Path) -> 
     tree = tree_of_kohya({"train_data_dir": str(tmp_path), "network_dim": 4, "unet_lr": 1e-4}, [])
     assert [(c["name"], c["repeats"]) for c in tree["concepts"]] == [("sks dog", 10), ("dog", 2)]
     assert tree["concepts"][0]["path"] == str(tmp_path / "10_sks dog")
+
+
+def test_regularization_folders_become_regularization_concepts(tmp_path: Path) -> None:
+    for name in ("train/10_sks dog", "reg/1_dog"):
+        (tmp_path / name).mkdir(parents=True)
+    folders = {"train_data_dir": str(tmp_path / "train"), "reg_data_dir": str(tmp_path / "reg")}
+    tree = tree_of_kohya({**folders, "prior_loss_weight": 0.3, "network_dim": 4}, [])
+    assert [(c.get("kind"), c["loss_weight"], c["repeats"]) for c in tree["concepts"]] == [
+        (None, 1.0, 10),
+        ("regularization", 0.3, 1),
+    ]
+
+
+def test_class_tokens_are_the_captions_where_there_are_no_caption_files(tmp_path: Path) -> None:
+    """The way of DreamBooth: kohya trains such images with the name of their folder."""
+    for name in ("10_sks dog", "5_a cat"):
+        draw_folder(tmp_path / name, sizes=[(8, 8)])
+    (tmp_path / "10_sks dog" / "000.txt").unlink()
+    tree = tree_of_kohya({"train_data_dir": str(tmp_path), "network_dim": 4}, [])
+    assert [(c["name"], c.get("caption_source"), c.get("fixed_caption")) for c in tree["concepts"]] == [
+        ("sks dog", "fixed_text", "sks dog"),
+        ("a cat", None, None),
+    ]
+    subset = {"image_dir": str(tmp_path / "10_sks dog"), "class_tokens": "sks dog"}
+    [concept] = tree_of_kohya({"datasets": [{"subsets": [subset]}]}, [])["concepts"]
+    assert concept["fixed_caption"] == "sks dog"
+
+
+def test_metadata_files_become_the_source_of_captions() -> None:
+    subsets = [{"image_dir": "/a", "metadata_file": "/m.json", "num_repeats": 3, "flip_aug": True},
+               {"metadata_file": "/sets/b/meta.json"}]  # fmt: skip
+    config = decode(tree_of_kohya({"datasets": [{"subsets": subsets}]}, [])).config
+    assert [(c.path, c.caption_source, c.metadata_file, c.repeats, c.image.flip) for c in config.concepts] == [
+        ("/a", "metadata", "/m.json", 3, "random"),
+        ("/sets/b", "metadata", "/sets/b/meta.json", 1, "off"),
+    ]
+    tuned = decode(tree_of_kohya({"train_data_dir": "/a", "in_json": "/m.json", "dataset_repeats": 2}, [])).config
+    assert [(c.path, c.caption_source, c.metadata_file, c.repeats) for c in tuned.concepts] == [
+        ("/a", "metadata", "/m.json", 2)
+    ]
 
 
 def lora_file(folder: Path, metadata: dict[str, str]) -> Path:

@@ -44,7 +44,6 @@ MEANINGLESS = {
     ("top", "continue_last_backup"): "OneTrainer's backups cannot be resumed; reported in a note",
     ("top", "secrets"): "kept in a file of its own; reported in a note",
     ("concept", "concept_stats"): "statistics, not settings",
-    ("concept.image", "enable_crop_jitter"): "off here always; reported in a note where it is on",
 }
 # Keys of 1.12 in the facts of OneTrainer: they belong to other model types.
 OTHER_KINDS = {

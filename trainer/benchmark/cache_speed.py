@@ -12,7 +12,8 @@ from PIL import Image
 from modules.data.buckets import Size, resize_crop_for
 from modules.data.cache.build import ImageJob, build_images, to_tensor
 from modules.data.cache.store import CacheStore
-from modules.data.transforms.fit import load_pixels
+from modules.data.transforms.apply import load_pixels
+from modules.data.transforms.recipe import plain_recipe
 from modules.families.parts.vae import encode_mean
 from modules.system.devices import CPU, Device, move
 from trainer.benchmark.measure import Ratio, paired
@@ -39,8 +40,10 @@ def cache_against_bare(folder: Path, device: Device, *, num_images: int, side_px
     for index in range(num_images):
         path = folder / f"{index}.jpg"
         _draw(path, side_px * 3 // 2, index)
-        jobs.append(ImageJob(f"{index:02d}", path, resize_crop_for(side_px * 3 // 2, side_px * 3 // 2, sizes)))
-    ready = [move(to_tensor(load_pixels(j.path, j.resize_crop))[None], device) for j in jobs]
+        jobs.append(
+            ImageJob(f"{index:02d}", path, plain_recipe(resize_crop_for(side_px * 3 // 2, side_px * 3 // 2, sizes)))
+        )
+    ready = [move(to_tensor(load_pixels(j.path, j.recipe))[None], device) for j in jobs]
     store = CacheStore(folder / "cache")
 
     def ours() -> None:

@@ -30,6 +30,7 @@ from modules.families.parts.single_file.models import shipped_configs
 from modules.families.parts.single_file.write import CheckpointTraits
 from modules.families.registry import FAMILIES, published
 from modules.formats.lazy_tensors import LazyTensor
+from modules.settings.resolution import side_of
 from modules.system.devices import Device
 from modules.system.factories import load_factory
 from trainer.benchmark.loop_speed import run_setup
@@ -117,7 +118,7 @@ def draw_noise(folder: Path, *, num_images: int, side_px: int) -> Path:
 
 def measured(case: str, config: Config, device: Device, *, rounds: int, num_threads: int) -> FullSize:
     """Train a few epochs and measure the steps after the first epoch. Raises ValueError without a memory estimate."""
-    side_px = config.data.resolution_px[0]
+    side_px = side_of(config.data.resolution_px[0])
     estimate = memory_estimate(config, {Size(side_px, side_px): 1})
     training = estimate.phase("training") if estimate is not None else None
     if training is None:

@@ -13,7 +13,7 @@ from modules.data.batch import Batch
 from modules.diffusion.noise import fixed_timesteps, generator_for
 from modules.families.protocol import ModelFamily
 from modules.memory.placement import Placement
-from modules.objectives.denoise import prediction_errors, sample_losses
+from modules.objectives.denoise import prediction_errors, sample_losses, weighted_by_area
 from modules.system.devices import Device, move
 from trainer import phases
 from trainer.callbacks.best import Best, Search
@@ -162,7 +162,8 @@ class ValidationCallback:
                     noise_BCHW=self._noise(batch, timestep),
                 )
             plain_B = sample_losses(errors_BCHW)
-            weighted_B = sample_losses(errors_BCHW, self._weights_at(timesteps_B), batch.loss_weights_B)
+            by_area_BCHW = weighted_by_area(errors_BCHW, batch.area_weights_B1HW)
+            weighted_B = sample_losses(by_area_BCHW, self._weights_at(timesteps_B), batch.loss_weights_B)
             for concept, *both in zip(concepts, plain_B.tolist(), weighted_B.tolist(), strict=True):
                 losses[concept, timestep].append((both[0], both[1]))
 

@@ -18,7 +18,7 @@ class Verb:
 
 def verbs() -> Mapping[str, Verb]:
     """Return all verbs by name."""
-    from trainer.cli import benchmark, check, convert, demo, diff, inspect, runs, sample, schema, secrets
+    from trainer.cli import benchmark, check, convert, demo, diff, inspect, preview, runs, sample, schema, secrets
 
     return {
         "train": runs.TRAIN,
@@ -26,6 +26,7 @@ def verbs() -> Mapping[str, Verb]:
         "check": check.CHECK,
         "sample": sample.SAMPLE,
         "cache": runs.CACHE,
+        "preview": preview.PREVIEW,
         "inspect": inspect.INSPECT,
         "convert": convert.CONVERT,
         "diff": diff.DIFF,

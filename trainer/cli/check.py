@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from modules.config.schema import Config
@@ -13,7 +14,10 @@ from modules.system.paths import from_caller
 from modules.system.problem import Problem
 from trainer.cli import Verb
 from trainer.cli.options import add_allow_code, add_config_argument, allowed_code, describe, read_config
+from trainer.cli.plan import plan_lines
 from trainer.preflight import Report, check
+
+_MAX_CAPTIONS = 100
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -35,6 +39,9 @@ def _check(options: argparse.Namespace) -> int:
         for problem in (*loaded.problems, *report.problems):
             sys.stdout.write(describe(problem) + "\n")
         sys.stdout.write(_preview(report))
+        if report.datasets is not None:
+            lines = plan_lines(report.datasets, is_cached=loaded.config.data.latent_cache, every_image=options.images)
+            sys.stdout.write("".join(f"{line}\n" for line in lines))
     return 2 if report.errors else 0
 
 
@@ -56,8 +63,16 @@ def _preview(report: Report) -> str:
         f"{model}{images}, {preview.num_validation_images} for validation.\n"
         f"{preview.steps_first_epoch} step{'s' if preview.steps_first_epoch != 1 else ''} in the first epoch, "
         f"{preview.total_steps} in total.\n"
-        f"{memory}"
+        f"{memory}{_captions(preview.captions)}"
     )
+
+
+def _captions(findings: Sequence[tuple[str, str]]) -> str:
+    """Return the findings about captions, one per line."""
+    lines = [f"  {file}: {what}\n" for file, what in findings[:_MAX_CAPTIONS]]
+    more = len(findings) - _MAX_CAPTIONS
+    rest = f"  and {more:,} more; --json lists all\n" if more > 0 else ""
+    return f"Captions:\n{''.join(lines)}{rest}" if findings else ""
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,6 +83,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         default="",
         help="also report what prevents resuming from this backup, run's folder or workspace",
     )
+    parser.add_argument("--images", action="store_true", help="also list bucket, scale and crop of every image")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     add_allow_code(parser)
 

@@ -10,6 +10,7 @@ import threading
 from types import FrameType
 
 from modules.config.codec import load_file
+from modules.system.approvals import approved_hashes
 from modules.system.paths import from_caller
 from modules.system.problem import Problem
 from trainer import commands
@@ -24,8 +25,10 @@ from trainer.cli.options import (
     describe,
     read_config,
 )
+from trainer.cli.plan import plan_lines
 from trainer.events import Event, RunFailed, RunFinished
 from trainer.launch import RunRequest, import_engine
+from trainer.preflight import check
 from trainer.run_folder.backup import find_backup
 
 
@@ -40,7 +43,15 @@ def _cache(options: argparse.Namespace) -> int:
     loaded = read_config(options.config, options.changes, preset=options.preset)
     _report(loaded.problems, options)
     allowed = allowed_code(loaded.config, options)
-    return _run(RunRequest(loaded.config, kind="cache", beside_window=False, allowed_code=allowed), options)
+    report = check(loaded.config, approved_code=approved_hashes() | allowed)
+    if report.datasets is not None and not options.json_lines:
+        is_cached = loaded.config.data.latent_cache
+        for line in plan_lines(report.datasets, is_cached=is_cached, every_image=options.images):
+            sys.stdout.write(f"{line}\n")
+    request = RunRequest(
+        loaded.config, kind="cache", datasets=report.datasets, beside_window=False, allowed_code=allowed
+    )
+    return _run(request, options)
 
 
 def _resume(options: argparse.Namespace) -> int:
@@ -108,6 +119,11 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     _add_run_options(parser)
 
 
+def _cache_arguments(parser: argparse.ArgumentParser) -> None:
+    _arguments(parser)
+    parser.add_argument("--images", action="store_true", help="list bucket, scale and crop of every image")
+
+
 def _resume_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_path", metavar="RUN", help="a run's folder, one of its backups, or a workspace")
     add_set_argument(parser)
@@ -125,4 +141,4 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
 
 TRAIN = Verb("train a config", _arguments, _train)
 RESUME = Verb("resume a run from its newest backup", _resume_arguments, _resume)
-CACHE = Verb("fill the caches of a config and stop", _arguments, _cache)
+CACHE = Verb("fill the caches of a config and stop", _cache_arguments, _cache)

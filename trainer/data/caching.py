@@ -14,8 +14,7 @@ from modules.data.cache.build import Built, ImageJob, build_captions, build_imag
 from modules.data.cache.key import DigestIndex, caption_key, image_key
 from modules.data.cache.store import CacheStore
 from modules.data.conditioning import Conditioning
-from modules.data.dataset import Dataset
-from modules.data.transforms.fit import load_pixels
+from modules.data.versions import ImageVersions
 from modules.families.protocol import ModelFamily
 from modules.memory.placement import Placement
 from modules.system.devices import CPU, Device, move
@@ -75,27 +74,32 @@ class Caches:
         """The cache of text embeddings."""
         return CacheStore(self.cache_dir / "text")
 
-    def image_jobs(self, dataset: Dataset, *, verify: bool) -> dict[tuple[int, int], ImageJob]:
-        """Return the encoding jobs by (example, resolution). New and changed files are read for their digest."""
+    def image_jobs(self, versions: ImageVersions, *, verify: bool) -> dict[tuple[int, int, int], ImageJob]:
+        """Return the encoding jobs by example, resolution and variation.
+
+        New and changed files are read for their digest.
+        """
         index = DigestIndex(self.cache_dir)
-        jobs: dict[tuple[int, int], ImageJob] = {}
-        for number, example in enumerate(dataset.examples):
+        digests: list[str] = []
+        for example in versions.dataset.examples:
             self.desk.check()
-            image = example.image
-            digest = index.digest(image.path, size_bytes=image.size_bytes, mtime_ns=image.mtime_ns, verify=verify)
-            for resolution, resize_crop in enumerate(example.resize_crops):
-                key = image_key(
-                    digest=digest,
-                    width_px=image.width_px,
-                    height_px=image.height_px,
-                    resize_crop=resize_crop,
-                    encoder=self.identities.images,
-                )
-                jobs[number, resolution] = ImageJob(key, image.path, resize_crop)
+            path, size_bytes, mtime_ns = example.image.path, example.image.size_bytes, example.image.mtime_ns
+            digests.append(index.digest(path, size_bytes=size_bytes, mtime_ns=mtime_ns, verify=verify))
         index.save()
+        jobs: dict[tuple[int, int, int], ImageJob] = {}
+        for version in versions.cached():
+            image = versions.dataset.examples[version.example].image
+            key = image_key(
+                digest=digests[version.example],
+                width_px=image.width_px,
+                height_px=image.height_px,
+                recipe=version.recipe,
+                encoder=self.identities.images,
+            )
+            jobs[version.place] = ImageJob(key, image.path, version.recipe)
         return jobs
 
-    def build_latents(self, jobs: Mapping[tuple[int, int], ImageJob], *, threads: int) -> frozenset[int]:
+    def build_latents(self, jobs: Mapping[tuple[int, int, int], ImageJob], *, threads: int) -> frozenset[int]:
         """Encode the missing images. Returns the numbers of examples that cannot be used, and warns about them."""
         todo = missing_images(jobs.values(), self.latent_store)
         problems: dict[str, str] = {}
@@ -105,7 +109,7 @@ class Caches:
                 built = build_images(todo, self.latent_store, self.encoders.latents, threads=threads)
                 problems = self._drive(built, "images", len(todo))
         self._report(list(problems.values()))
-        return frozenset(number for (number, _), job in jobs.items() if job.key in problems)
+        return frozenset(number for (number, *_), job in jobs.items() if job.key in problems)
 
     def build_text(self, captions: set[str]) -> None:
         """Encode the missing captions, including the empty one."""
@@ -125,7 +129,7 @@ class Caches:
         self.emit(WarningRaised(f"The cache entry of {job.path.name} was damaged. The image is encoded again."))
         self.latent_store.remove(job.key)
         with self.placement.phase(phases.CACHE_IMAGES):
-            latents_1CHW = self.encoders.latents(to_tensor(load_pixels(job.path, job.resize_crop))[None])
+            latents_1CHW = self.encoders.latents(to_tensor(job.load())[None])
         self.latent_store.write(job.key, {"latents": latents_1CHW[0]})
         return latents_1CHW[0]
 

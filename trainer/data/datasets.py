@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from modules.config.method_facts import steps_per_group
 from modules.config.schema import Config
-from modules.data.buckets import Size
-from modules.data.dataset import BucketRules
+from modules.data.buckets import BucketRules, Size
+from modules.data.dataset import WantedCompanions
 from modules.data.datasets import Datasets, DatasetSettings, build_datasets
-from trainer.events import Event, WarningRaised
+from modules.data.scan import Watch, image_index, unwatched
+from modules.system.paths import from_root
+from trainer.events import Event, PhaseChanged, WarningRaised
+
+_REPORTED_EVERY_SECONDS = 1.0
 
 
 def dataset_settings(config: Config) -> DatasetSettings:
@@ -22,6 +27,9 @@ def dataset_settings(config: Config) -> DatasetSettings:
         data.max_aspect_ratio,
         data.aspect_ratio_bucketing,
         Size(data.fixed_width_px, data.fixed_height_px) if is_fixed else None,
+        data.bucket_aspect_ratios,
+        data.never_upscale,
+        data.min_side_px,
     )
     return DatasetSettings(
         tuple(c for c in config.concepts if c.enabled),
@@ -30,12 +38,32 @@ def dataset_settings(config: Config) -> DatasetSettings:
         config.training.accumulation_steps,
         config.general.seed,
         steps_per_group(config),
+        data.partial_batches,
+        WantedCompanions(config.masks.enabled, config.masks.custom_conditioning_image),
     )
 
 
-def datasets_of(config: Config) -> Datasets:
-    """Scan the images of a config. Raises OSError for a folder that does not exist."""
-    return build_datasets(dataset_settings(config))
+def datasets_of(config: Config, watch: Watch = unwatched) -> Datasets:
+    """Scan the images of a config, apart from those that an index in its cache folder knows.
+
+    `watch` is called during each scan. Raises OSError for a folder that does not exist.
+    """
+    index = image_index(from_root(config.general.cache_dir))
+    return build_datasets(dataset_settings(config), index, watch)
+
+
+def scan_watch(emit: Callable[[Event], None], check: Callable[[], None]) -> Watch:
+    """Return a watch that reports a long scan about once per second, and calls `check`, which may raise to stop it."""
+    reported = time.monotonic()
+
+    def watch(done: int, total: int) -> None:
+        nonlocal reported
+        check()
+        if time.monotonic() - reported >= _REPORTED_EVERY_SECONDS:
+            reported = time.monotonic()
+            emit(PhaseChanged("scanning", f"{done:,} of {total:,} images"))
+
+    return watch
 
 
 def still_valid(datasets: Datasets | None, config: Config, emit: Callable[[Event], None]) -> Datasets | None:
@@ -48,12 +76,14 @@ def still_valid(datasets: Datasets | None, config: Config, emit: Callable[[Event
     return datasets if _is_current(datasets, emit) else None
 
 
-def up_to_date(datasets: Datasets, emit: Callable[[Event], None]) -> Datasets:
+def up_to_date(datasets: Datasets, emit: Callable[[Event], None], check: Callable[[], None] = lambda: None) -> Datasets:
     """Return the current datasets: the given ones, or a new scan with a warning if files have changed.
 
-    Raises OSError for a folder that no longer exists.
+    `check` is called during the scan and may raise to stop it. Raises OSError for a folder that no longer exists.
     """
-    return datasets if _is_current(datasets, emit) else build_datasets(datasets.settings)
+    if _is_current(datasets, emit):
+        return datasets
+    return build_datasets(datasets.settings, datasets.index, scan_watch(emit, check))
 
 
 def _is_current(datasets: Datasets, emit: Callable[[Event], None]) -> bool:

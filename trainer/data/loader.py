@@ -6,16 +6,23 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
+from typing import TypeVar
 
 import torch
 
 from modules.data.batch import Batch
-from modules.data.captions import choose_caption
-from modules.data.dataset import Dataset, EpochPlans
-from modules.data.order import MicroBatch
+from modules.data.captions.drawing import CaptionDropout, CaptionUse, DrawnCaption, draw_caption
+from modules.data.dataset import Dataset
+from modules.data.order import MicroBatch, SampleIndex
+from modules.data.plans import EpochPlans
+from modules.data.transforms.masks import Mask
+from modules.data.versions import ImageVersion, ImageVersions
 from modules.system.devices import Device, move
 from modules.system.errors import DarkroomError
+from trainer.data.masks import MaskSource
 from trainer.data.sources import ConditioningSource, LatentSource, Prepared
+
+T = TypeVar("T")
 
 _PREFETCH = 4  # micro-batches
 
@@ -31,18 +38,30 @@ class _Position:
     is_last_micro_batch: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Loading:
+    """A version of an image, and its latents and its mask as they are being prepared."""
+
+    version: ImageVersion
+    latents: Future[Prepared]
+    mask: Future[Mask] | None
+
+
 @dataclass(frozen=True, eq=False)
 class Loader:
     """Delivers the batches of any epoch from any of its steps on; they follow from the seed."""
 
     dataset: Dataset
+    versions: ImageVersions
     plans: EpochPlans
     latents: LatentSource
     conditioning: ConditioningSource
     device: Device
-    caption_dropout: float
+    caption_dropout: CaptionDropout
+    draws_captions_anew: bool
     run_seed: int
     threads: int
+    masks: MaskSource | None = None
 
     def batches(self, epoch: int, *, first_epoch_step: int, step: int) -> Iterator[Batch]:
         """Yield the batches of an epoch, starting with the accumulation group of `first_epoch_step`.
@@ -52,11 +71,11 @@ class Loader:
         positions = self._positions(epoch, first_epoch_step, step)
         pool = ThreadPoolExecutor(self.threads, thread_name_prefix="darkroom-loader")
         try:
-            pending = [(p, self._submit(pool, p)) for p in islice(positions, _PREFETCH)]
+            pending = [(p, self._submit(pool, p, epoch)) for p in islice(positions, _PREFETCH)]
             while pending:
-                position, futures = pending.pop(0)
-                pending += [(p, self._submit(pool, p)) for p in islice(positions, 1)]
-                yield self._batch(epoch, position, [self._result(f) for f in futures])
+                position, loading = pending.pop(0)
+                pending += [(p, self._submit(pool, p, epoch)) for p in islice(positions, 1)]
+                yield self._batch(epoch, position, loading)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
@@ -71,7 +90,7 @@ class Loader:
         heaviest = max(batches, key=self._num_pixels)
         position = _Position(heaviest, step, 0, len(heaviest), is_last_micro_batch=True)
         with ThreadPoolExecutor(self.threads, thread_name_prefix="darkroom-loader") as pool:
-            return self._batch(epoch, position, [self._result(f) for f in self._submit(pool, position)])
+            return self._batch(epoch, position, self._submit(pool, position, epoch))
 
     def _num_pixels(self, sample_indices: MicroBatch) -> int:
         buckets = [self.dataset.buckets[s.example][s.resolution] for s in sample_indices]
@@ -85,10 +104,12 @@ class Loader:
             for number, sample_indices in enumerate(group):
                 yield _Position(sample_indices, first_step, number, group_samples, number == len(group) - 1)
 
-    def _submit(self, pool: ThreadPoolExecutor, position: _Position) -> list[Future[Prepared]]:
-        return [pool.submit(self.latents.prepare, s) for s in position.sample_indices]
+    def _submit(self, pool: ThreadPoolExecutor, position: _Position, epoch: int) -> list[_Loading]:
+        versions = [self.versions.of(s, epoch) for s in position.sample_indices]
+        masks = [pool.submit(self.masks.prepare, v) if self.masks else None for v in versions]
+        return [_Loading(v, pool.submit(self.latents.prepare, v), m) for v, m in zip(versions, masks, strict=True)]
 
-    def _result(self, future: Future[Prepared]) -> Prepared:
+    def _result(self, future: Future[T]) -> T:
         try:
             return future.result()
         except (OSError, ValueError, SyntaxError) as error:
@@ -97,32 +118,44 @@ class Loader:
                 advice="Remove or replace the image, or switch on the latent cache, which leaves such images out.",
             ) from error
 
-    def _batch(self, epoch: int, position: _Position, prepared: list[Prepared]) -> Batch:
+    def _batch(self, epoch: int, position: _Position, loading: list[_Loading]) -> Batch:
+        versions = [entry.version for entry in loading]
         examples = [self.dataset.examples[s.example] for s in position.sample_indices]
-        captions = tuple(
-            choose_caption(
-                example.image.captions,
-                dropout=self.caption_dropout,
-                run_seed=self.run_seed,
-                epoch=epoch,
-                example=s.example,
-                repeat=s.repeat,
-            )
-            for s, example in zip(position.sample_indices, examples, strict=True)
-        )
+        drawn = [self._caption(epoch, s) for s in position.sample_indices]
+        captions = tuple(d.text for d in drawn)
+        empty_for = tuple(d.empty_for for d in drawn) if any(d.empty_for for d in drawn) else ()
         concepts = [self.dataset.concepts[e.concept] for e in examples]
+        latents_BCHW = self.latents.deliver(versions, [self._result(entry.latents) for entry in loading])
+        masks_B1HW = area_weights_B1HW = None
+        if self.masks is not None:
+            prepared = [self._result(entry.mask) for entry in loading if entry.mask is not None]
+            masks_B1HW = self.masks.deliver(prepared, latents_BCHW)
+            area_weights_B1HW = self.masks.area_weights(masks_B1HW)
         return Batch(
-            latents_BCHW=self.latents.deliver(position.sample_indices, prepared),
+            latents_BCHW=latents_BCHW,
             captions=captions,
-            conditioning=self.conditioning.deliver(captions),
+            conditioning=self.conditioning.deliver((*captions, "") if empty_for else captions),
             loss_weights_B=move(torch.tensor([c.loss_weight for c in concepts]), self.device),
-            size_conditionings=[
-                e.size_conditioning(s.resolution) for s, e in zip(position.sample_indices, examples, strict=True)
-            ],
+            size_conditionings=[v.size_conditioning for v in versions],
             sample_indices=position.sample_indices,
             epoch=epoch,
             step=position.step,
             micro_batch=position.micro_batch,
             group_samples=position.group_samples,
             is_last_micro_batch=position.is_last_micro_batch,
+            empty_for=empty_for,
+            masks_B1HW=masks_B1HW,
+            area_weights_B1HW=area_weights_B1HW,
+        )
+
+    def _caption(self, epoch: int, sample_index: SampleIndex) -> DrawnCaption:
+        """Return the caption of one use of an image."""
+        number, repeat = sample_index.example, sample_index.repeat
+        image = self.dataset.examples[number].image
+        rules = self.dataset.concepts[self.dataset.examples[number].concept].captions
+        is_in_turn = rules.choice == "in_turn" and len(image.captions) > 1
+        num_used = self.plans.uses_before(epoch)[number] + repeat if is_in_turn else 0
+        use = CaptionUse(self.run_seed, epoch, number, repeat, image.path.name, num_used)
+        return draw_caption(
+            image.captions, rules, use, dropout=self.caption_dropout, draws_anew=self.draws_captions_anew
         )

@@ -1,4 +1,4 @@
-"""The sources of a batch's latents and text embeddings: a cache, or the encoders themselves.
+"""The sources of a batch's latents, masks and text embeddings: a cache, or the files and the encoders themselves.
 
 A source has two methods. `prepare` does the work without a model (reading, decoding) and runs on a loader thread, ahead
 of time; `deliver` runs on the training thread and returns the result on the training device in the training dtype.
@@ -16,8 +16,8 @@ from modules.data.cache.build import to_tensor
 from modules.data.cache.store import BrokenEntryError, CacheStore
 from modules.data.conditioning import Conditioning, DeliveredConditioning, PartialConditioning
 from modules.data.dataset import Dataset
-from modules.data.order import SampleIndex
-from modules.data.transforms.fit import Pixels, load_pixels
+from modules.data.transforms.apply import Pixels, load_pixels
+from modules.data.versions import ImageVersion
 from modules.families.protocol import ModelFamily
 from modules.system.devices import Device, move
 
@@ -25,14 +25,14 @@ Prepared = torch.Tensor | None
 
 
 class LatentSource(Protocol):
-    """Delivers the latents of sample indices."""
+    """Delivers the latents of versions of images."""
 
-    def prepare(self, sample_index: SampleIndex) -> Prepared:
+    def prepare(self, version: ImageVersion) -> Prepared:
         """Return the data that needs no model, or None if the image or its entry is broken."""
         ...
 
-    def deliver(self, sample_indices: Sequence[SampleIndex], prepared: Sequence[Prepared]) -> torch.Tensor:
-        """Return the latents of samples of one size, (B, C, H, W)."""
+    def deliver(self, versions: Sequence[ImageVersion], prepared: Sequence[Prepared]) -> torch.Tensor:
+        """Return the latents of versions of one size, (B, C, H, W)."""
         ...
 
 
@@ -57,21 +57,21 @@ class CachedLatents:
     """Latents from the cache. A broken entry is encoded again by `rebuild`."""
 
     store: CacheStore
-    keys: Mapping[tuple[int, int], str]
+    keys: Mapping[tuple[int, int, int], str]
     device: Device
     dtype: torch.dtype
-    rebuild: Callable[[SampleIndex], torch.Tensor]
+    rebuild: Callable[[ImageVersion], torch.Tensor]
 
-    def prepare(self, sample_index: SampleIndex) -> Prepared:
+    def prepare(self, version: ImageVersion) -> Prepared:
         """Read an entry; None if it is broken."""
         try:
-            return self.store.read(self.keys[sample_index.example, sample_index.resolution])["latents"]
+            return self.store.read(self.keys[version.place])["latents"]
         except (BrokenEntryError, KeyError):
             return None
 
-    def deliver(self, sample_indices: Sequence[SampleIndex], prepared: Sequence[Prepared]) -> torch.Tensor:
+    def deliver(self, versions: Sequence[ImageVersion], prepared: Sequence[Prepared]) -> torch.Tensor:
         """Stack the entries and move them to the device together."""
-        latents = [self.rebuild(s) if p is None else p for s, p in zip(sample_indices, prepared, strict=True)]
+        latents = [self.rebuild(v) if p is None else p for v, p in zip(versions, prepared, strict=True)]
         return move(torch.stack(latents), self.device, dtype=self.dtype)
 
 
@@ -84,13 +84,12 @@ class EncodedLatents:
     device: Device
     dtype: torch.dtype
 
-    def prepare(self, sample_index: SampleIndex) -> Prepared:
-        """Decode an image, resize and crop it."""
-        example = self.dataset.examples[sample_index.example]
-        pixels: Pixels = load_pixels(example.image.path, example.resize_crops[sample_index.resolution])
+    def prepare(self, version: ImageVersion) -> Prepared:
+        """Decode an image and apply its recipe."""
+        pixels: Pixels = load_pixels(self.dataset.examples[version.example].image.path, version.recipe)
         return to_tensor(pixels)
 
-    def deliver(self, sample_indices: Sequence[SampleIndex], prepared: Sequence[Prepared]) -> torch.Tensor:
+    def deliver(self, versions: Sequence[ImageVersion], prepared: Sequence[Prepared]) -> torch.Tensor:
         """Encode the images."""
         images = torch.stack([p for p in prepared if p is not None])
         with torch.no_grad():

@@ -20,6 +20,7 @@ from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.spec import LoraNaming
 from modules.formats.metadata import LoraFacts, lora_metadata
 from modules.formats.safetensors_io import OnWritten, payload_sha256, write_safetensors
+from modules.settings.resolution import side_of
 from modules.system.dtypes import dtype_of
 from trainer.export.embedded_config import embedded_config
 from trainer.export.run_facts import dataset_facts, training_settings
@@ -109,7 +110,7 @@ class AdapterExporter:
             architecture=self.naming.architecture,
             rank=network.rank,
             alpha=network.alpha,
-            resolution_px=max(self.config.data.resolution_px),
+            resolution_px=max(map(side_of, self.config.data.resolution_px)),
             clip_skip=self.config.model.clip_skip,
             epoch=epoch,
             epochs=self.config.training.epochs,

@@ -10,7 +10,7 @@ from modules.config.sections.loss import Loss
 from modules.config.sections.training import Training
 from modules.data.batch import Batch
 from modules.diffusion.noise import gaussian_like, generator_for, uniform_timesteps
-from modules.objectives.denoise import prediction_errors, sample_losses, timestep_weights
+from modules.objectives.denoise import prediction_errors, sample_losses, timestep_weights, weighted_by_area
 from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
 
 
@@ -52,7 +52,9 @@ class Denoise:
         )
         weights_B = timestep_weights(process, timesteps_B, weighting=self.weighting, gamma=self.gamma)
         return StepLoss(
-            loss=sample_losses(errors_BCHW, weights_B, batch.loss_weights_B).mean(),
+            loss=sample_losses(
+                weighted_by_area(errors_BCHW, batch.area_weights_B1HW), weights_B, batch.loss_weights_B
+            ).mean(),
             num_samples=batch.num_samples,
             group_samples=batch.group_samples,
             is_last_micro_batch=batch.is_last_micro_batch,

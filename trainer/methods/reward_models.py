@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
 from modules.config.method_facts import rollout_of, scorers_of
 from modules.config.schema import Config
@@ -80,7 +81,7 @@ def _captions(config: Config, dataset: Dataset) -> list[SamplePrompt]:
     found: dict[str, SamplePrompt] = {}
     for example in dataset.examples:
         size = example.resize_crops[0].bucket
-        for caption in example.image.captions[:1]:
+        for caption in filter(None, islice(dataset.texts(example, run_seed=config.general.seed), 1)):
             found.setdefault(
                 caption,
                 SamplePrompt(

@@ -14,6 +14,7 @@ from trainer.preflight.report import Preview, Report
 
 if TYPE_CHECKING:
     from modules.data.datasets import Datasets
+    from modules.data.scan import Watch
 
 __all__ = ["Preview", "Report", "check"]
 
@@ -25,6 +26,7 @@ def check(
     approved_code: Collection[str] | None = None,
     datasets: Datasets | None = None,
     has_start_copy: bool | None = None,
+    watch: Watch | None = None,
 ) -> Report:
     """Return the report of `trainer.preflight.checks.check`: everything that can be found without loading a model."""
     from trainer.preflight import checks
@@ -35,4 +37,5 @@ def check(
         approved_code=approved_code,
         datasets=datasets,
         has_start_copy=has_start_copy,
+        watch=watch,
     )

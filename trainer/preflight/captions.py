@@ -1,41 +1,126 @@
-"""The length of the captions in tokens, counted with the model's own tokenizer and without torch."""
+"""The captions before a run: settings that cannot work, files without a caption or in another encoding, long texts.
+
+Tokens are counted with the model's own tokenizer and without torch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from modules.config.schema import Config
+from modules.data.captions.rules import faults_of
+from modules.data.captions.sources import CaptionFault
 from modules.data.dataset import Dataset
+from modules.data.scan import SourceImage
 from modules.families.parts.clip_tokens import CHUNK_TOKENS, ClipTokenizer
+from modules.families.parts.prompt_weights import without_weights
 from modules.families.registry import FAMILIES, load_tokenizer
 from modules.families.spec import tokenizer_of
 from modules.system.paths import from_root
-from modules.system.problem import Problem
+from modules.system.problem import Problem, count, cut
 
 _USUAL_LIMIT_TOKENS = 3 * CHUNK_TOKENS  # the limit of other trainers and of many programs
+_ENCODINGS: dict[CaptionFault, str] = {"utf-16": "UTF-16", "cp1252": "Windows-1252", "latin-1": "Latin-1"}
+_MAX_CHARS = 200
+
+CaptionFinding = tuple[str, str]
+"""A file, an image or its caption file, and what is to be known about its caption."""
 
 
-def problems_of_captions(config: Config, training: Dataset) -> Iterator[Problem]:
-    """Yield how many captions are longer than one chunk of the text encoder, and by how much.
+@dataclass(frozen=True, slots=True)
+class CaptionsReport:
+    """The problems of all captions, and the findings file by file."""
+
+    problems: tuple[Problem, ...] = ()
+    findings: tuple[CaptionFinding, ...] = ()
+
+
+def problems_of_caption_settings(config: Config) -> Iterator[Problem]:
+    """Yield the caption settings of enabled concepts that cannot work: patterns, modes, lists."""
+    for index, concept in enumerate(config.concepts):
+        if concept.enabled:
+            for field, message in faults_of(concept.text):
+                yield Problem(f"concepts.{index}.text.{field}", message)
+
+
+def report_on_captions(config: Config, training: Dataset, validation: Dataset) -> CaptionsReport:
+    """Return the captions that are missing, empty, in another encoding, or longer than one chunk of tokens.
 
     Nothing is truncated: a longer caption is encoded in chunks of 75 tokens (`modules/families/parts/clip_tokens.py`).
+    Missing and empty ones are counted with the images (`problems_of_images`).
     """
-    captions = sorted({c for e in training.examples for c in e.image.captions})
-    if not captions:
+    images = [e.image for d in (training, validation) for e in d.examples]
+    problems, findings = [*_encodings(images)], [*_faults(images)]
+    texts = _texts_of(config, training)
+    if texts:
+        folder = tokenizer_folder(config)
+        try:
+            tokenizer = load_tokenizer(config.model.family)(folder)
+            lengths = {text: tokenizer.count(text) for text in sorted(texts)}
+        except Exception as error:  # noqa: BLE001 - the library raises a plain Exception for a damaged vocabulary
+            reason = str(error) or type(error).__name__
+            message = f"The tokenizer of the base model in {folder} cannot be read: {reason}."
+            problems.append(Problem("model.base_model", message, advice="Download or copy the model again."))
+        else:
+            problems += _long_ones(list(lengths.values()), tokenizer, list(lengths))
+            findings += _cut_texts(texts, lengths, tokenizer)
+    return CaptionsReport(tuple(problems), tuple(findings))
+
+
+def fault_of_caption(image: SourceImage) -> str:
+    """Return what is wrong with the caption of an image, as a phrase; empty if nothing is."""
+    name = image.caption_file.name if image.caption_file else ""
+    match image.caption_fault:
+        case "":
+            return ""
+        case "missing":
+            return f"{name} does not exist or cannot be read" if name else "it has no caption"
+        case "empty":
+            return f"{name} is empty" if name else "its caption is empty"
+        case encoding:
+            return f"{name} is not valid UTF-8 and was read as {_ENCODINGS[encoding]}"
+
+
+def _texts_of(config: Config, training: Dataset) -> dict[str, Path]:
+    """Return each text that is trained, as long as it gets, with the first file it is from."""
+    texts: dict[str, Path] = {}
+    for example in training.examples:
+        for given in training.longest_texts(example, run_seed=config.general.seed):
+            text = without_weights(given) if config.model.prompt_weighting else given
+            if text:
+                texts.setdefault(text, example.image.caption_file or example.image.path)
+    return texts
+
+
+def _faults(images: Sequence[SourceImage]) -> Iterator[CaptionFinding]:
+    for image in images:
+        if image.caption_fault:
+            yield str(image.path), fault_of_caption(image)
+
+
+def _encodings(images: Sequence[SourceImage]) -> Iterator[Problem]:
+    files = {i.caption_file: i.caption_fault for i in images if i.caption_file and i.caption_fault in _ENCODINGS}
+    if not files:
         return
-    folder = tokenizer_folder(config)
-    try:
-        tokenizer = load_tokenizer(config.model.family)(folder)
-        lengths = [tokenizer.count(c) for c in captions]
-    except Exception as error:  # noqa: BLE001 - the library raises a plain Exception for a damaged vocabulary
-        yield Problem(
-            "model.base_model",
-            f"The tokenizer of the base model in {folder} cannot be read: {str(error) or type(error).__name__}.",
-            advice="Download or copy the model again.",
-        )
-        return
-    yield from _long_ones(lengths, tokenizer, captions)
+    first, fault = next(iter(files.items()))
+    verb = "is not valid UTF-8 and is" if len(files) == 1 else "are not valid UTF-8 and are"
+    yield Problem(
+        "concepts",
+        f"{count(len(files), 'caption file')} {verb} read in another encoding; the first is {first.name} "
+        f"({_ENCODINGS[fault]}).",
+        "warning",
+        "Check the captions, and save the files as UTF-8.",
+    )
+
+
+def _cut_texts(texts: dict[str, Path], lengths: dict[str, int], tokenizer: ClipTokenizer) -> Iterator[CaptionFinding]:
+    """Yield the texts of more than one chunk, with the part that programs limited to one chunk do not see."""
+    for text, file in texts.items():
+        if lengths[text] > CHUNK_TOKENS:
+            rest = cut(tokenizer.beyond(text, CHUNK_TOKENS), max_chars=_MAX_CHARS)
+            yield str(file), f"{lengths[text]} tokens; beyond the first {CHUNK_TOKENS}: {rest}"
 
 
 def _long_ones(lengths: Sequence[int], tokenizer: ClipTokenizer, captions: Sequence[str]) -> Iterator[Problem]:

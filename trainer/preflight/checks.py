@@ -8,15 +8,17 @@ from pathlib import Path
 
 from modules.config.rules import problems_of
 from modules.config.schema import Config
-from modules.data.dataset import Dataset, EpochPlans
+from modules.data.dataset import Dataset
 from modules.data.datasets import Datasets
+from modules.data.plans import EpochPlans
+from modules.data.scan import Watch, unwatched
 from modules.families.kinds.file_kind import FileKind
 from modules.system.approvals import approved_hashes
 from modules.system.errors import DarkroomError
 from modules.system.problem import Problem
 from trainer.data.datasets import datasets_of
 from trainer.preflight.budget import describe_memory
-from trainer.preflight.captions import problems_of_captions
+from trainer.preflight.captions import problems_of_caption_settings, report_on_captions
 from trainer.preflight.companions import problems_of_companions
 from trainer.preflight.devices import problems_of_devices
 from trainer.preflight.estimates import problems_of_estimates, sizes_of
@@ -44,6 +46,7 @@ def check(
     approved_code: Collection[str] | None = None,
     datasets: Datasets | None = None,
     has_start_copy: bool | None = None,
+    watch: Watch | None = None,
 ) -> Report:
     """Return everything that can be found without loading a model. Only headers, file lists and captions are read.
 
@@ -52,11 +55,13 @@ def check(
     `datasets` are the datasets of this config if they are already scanned; otherwise they are scanned here. The report
     contains them. `has_start_copy` is whether a run that is being resumed has its own copy of the adapter file that it
     started from; None for a new run.
+    `watch` is called during the scans and may raise to stop them.
     """
     problems = problems_of(config)
     problems += problems_of_devices(config)
     problems += problems_of_packages(config)
     problems += problems_of_places(config)
+    problems += problems_of_caption_settings(config)
     model = found_model(config)
     problems += problems_of_model(config, model)
     has_copy = has_start_copy if resume_from is None else _has_start_copy(resume_from)
@@ -72,7 +77,7 @@ def check(
     problems += concept_problems.values()
     readable = _without(config, concept_problems.keys())  # the other concepts are still checked: all problems at once
     try:
-        found = datasets or datasets_of(readable)
+        found = datasets or datasets_of(readable, watch or unwatched)
     except OSError as error:
         problems.append(
             Problem("concepts", f"A folder of images cannot be read: {error}.", advice="Check that it exists.")
@@ -80,7 +85,8 @@ def check(
         return Report(tuple(problems), None)
     training, validation, plans = found.training, found.validation, found.plans
     problems += problems_of_images(readable, training, validation)
-    problems += problems_of_captions(readable, training)
+    captions = report_on_captions(readable, training, validation)
+    problems += captions.problems
     problems += problems_of_companions(readable, training)
     problems += problems_of_length(readable, training, plans)
     total_steps = plans.total_steps(config.training.epochs)
@@ -93,7 +99,7 @@ def check(
     reward_models = tuple(
         p.message for p in of_reward_models if p.severity == "info" and p.path.startswith(_REWARD_MODELS)
     )
-    return Report(tuple(problems), replace(preview, reward_models=reward_models), found)
+    return Report(tuple(problems), replace(preview, reward_models=reward_models, captions=captions.findings), found)
 
 
 def _has_start_copy(place: Path) -> bool:

@@ -8,6 +8,8 @@ from modules.config.schema import Config
 from modules.data.dataset import Dataset
 from modules.system.problem import Problem, shown
 
+_ASPECT_TOLERANCE = 0.02  # rounding of small sizes
+
 
 def problems_of_companions(config: Config, training: Dataset) -> Iterator[Problem]:
     """Yield masked training without masks, and embedding placeholders that no caption contains."""
@@ -19,7 +21,7 @@ def _masks(config: Config, training: Dataset) -> Iterator[Problem]:
     if not config.masks.enabled or not training.examples:
         return
     images = [e.image.path for e in training.examples]
-    num_without = sum(not p.with_name(f"{p.stem}-masklabel.png").is_file() for p in images)
+    num_without = sum(e.mask is None for e in training.examples)
     if num_without == len(images):
         yield Problem(
             "masks.enabled",
@@ -29,11 +31,30 @@ def _masks(config: Config, training: Dataset) -> Iterator[Problem]:
     elif num_without:
         message = f"{num_without:,} of {len(images):,} images have no mask and are trained without one."
         yield Problem("masks.enabled", message, "info")
+    yield from _mask_shapes(training)
+
+
+def _mask_shapes(training: Dataset) -> Iterator[Problem]:
+    """Yield a warning about masks that do not have the aspect ratio of their image: they are stretched to it."""
+    odd = [
+        e.mask.path
+        for e in training.examples
+        if e.mask is not None and abs(e.mask.size.aspect * e.image.height_px / e.image.width_px - 1) > _ASPECT_TOLERANCE
+    ]
+    if odd:
+        masks = "masks do not have the aspect ratio of their images and are"
+        one = "mask does not have the aspect ratio of its image and is"
+        yield Problem(
+            "masks.enabled",
+            f"{len(odd):,} {masks if len(odd) > 1 else one} stretched; the first is {odd[0].name}.",
+            "warning",
+            "Create the masks at the size of their images.",
+        )
 
 
 def _words(config: Config, training: Dataset) -> Iterator[Problem]:
     words = [w.placeholder.strip() for w in config.embeddings.words]
-    captions = {c for e in training.examples for c in e.image.captions}
+    captions = {c for e in training.examples for c in training.texts(e, run_seed=config.general.seed) if c}
     for index, word in enumerate(words):
         path = f"embeddings.words.{index}.placeholder"
         if not word:

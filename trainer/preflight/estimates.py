@@ -25,7 +25,8 @@ def problems_of_estimates(
     if is_new:
         yield from start_problems(config, sizes)
     yield from memory_problems(config, sizes)
-    captions = {c for d in (training, validation) for e in d.examples for c in e.image.captions}
+    seed = config.general.seed
+    captions = {c for d in (training, validation) for e in d.examples for c in d.texts(e, run_seed=seed) if c}
     yield from disk_problems(config, sizes, num_captions=len(captions), total_steps=total_steps)
 
 

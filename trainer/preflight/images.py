@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from modules.config.schema import Config
+from modules.data.archives import open_file
 from modules.data.concept import Concept
 from modules.data.dataset import Dataset
-from modules.data.scan import Skipped, SourceImage
+from modules.data.listing import Skipped, is_metadata
+from modules.data.scan import SourceImage
 from modules.system.paths import from_root
 from modules.system.problem import Problem, cut
+from trainer.preflight.captions import fault_of_caption
 from trainer.preflight.model import kind_of
 from trainer.preflight.places import real
+
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def problems_of_concept_folders(config: Config) -> Iterator[tuple[int, Problem]]:
@@ -27,42 +33,79 @@ def problems_of_concept_folders(config: Config) -> Iterator[tuple[int, Problem]]
         label = concept.name or f"number {index + 1}"
         if not concept.path.strip():
             yield index, Problem(path, f"The concept {label} has no folder.", advice="Choose a folder or disable it.")
-        elif kind_of(from_root(concept.path)) != "folder":
+        elif (kind := kind_of(from_root(concept.path))) not in ("folder", "file"):
             folder = cut(concept.path, max_chars=200)
             message = f"The folder {folder} of the concept {label} does not exist."
-            yield index, Problem(path, message, advice="Correct the path or disable the concept.")
-        elif not os.access(from_root(concept.path), os.R_OK | os.X_OK):
+            advice = "Correct the path or disable the concept."
+            if _HUB_NAME.fullmatch(concept.path.strip()):
+                advice += " To use a data set of the Hugging Face hub, download it and choose its folder."
+            yield index, Problem(path, message, advice=advice)
+        elif not os.access(from_root(concept.path), os.R_OK | (os.X_OK if kind == "folder" else 0)):
             message = f"The folder {concept.path} of the concept {label} is not readable."
             yield index, Problem(path, message, advice="Change its permissions.")
+        elif _misses_masks_folder(config, concept):
+            given = cut(concept.image.masks_folder, max_chars=200)
+            message = (
+                f"The masks folder {given} of the concept {label} does not exist."
+                if given
+                else (f"The concept {label} has its masks in a folder, but none is chosen.")
+            )
+            advice = "Choose the folder, or another source of masks."
+            yield index, Problem(f"concepts.{index}.image.masks_folder", message, advice=advice)
+
+
+def _misses_masks_folder(config: Config, concept: Concept) -> bool:
+    image = concept.image
+    if image.mask_source != "folder" or not (config.masks.enabled or image.mask_rotate_crop):
+        return False
+    return not image.masks_folder.strip() or kind_of(from_root(image.masks_folder)) != "folder"
 
 
 def problems_of_images(config: Config, training: Dataset, validation: Dataset) -> Iterator[Problem]:
     """Yield the problems of the images that were found, as far as their headers show."""
     yield from _empty_concepts(config, training, validation)
     reported = [from_root(c.path) for c in _without_images(config, training, validation)]
-    skipped = [s for s in (*training.skipped, *validation.skipped) if not any(f in s.path.parents for f in reported)]
+    skipped = [s for s in (*training.skipped, *validation.skipped) if not any(_is_in(s.path, f) for f in reported)]
     if skipped:
         yield Problem("concepts", f"{_skipped(skipped)}.", "warning", "Repair them, or remove them from the folder.")
-    if num_without := sum(not e.image.captions for e in training.examples):
-        message = "images have no caption and are" if num_without > 1 else "image has no caption and is"
+    if without := [e.image for e in training.examples if not e.image.captions]:
+        message = "images have no caption and are" if len(without) > 1 else "image has no caption and is"
         yield Problem(
             "concepts",
-            f"{num_without:,} {message} trained without one.",
+            f"{len(without):,} {message} trained without one; the first is {without[0].path.name}: "
+            f"{fault_of_caption(without[0])}.",
             "warning",
             "Add a .txt file of the same name beside each image.",
         )
+    yield from _unused_metadata(config, training)
     yield from _folders_used_twice(config)
     yield from _trained_and_validated(config, training, validation)
 
 
+def _unused_metadata(config: Config, training: Dataset) -> Iterator[Problem]:
+    """Yield the concepts with images without a caption whose folder has a metadata file that is not used."""
+    indices = [i for i, c in enumerate(config.concepts) if c.enabled and c.dataset_kind == "training"]
+    for number in sorted({e.concept for e in training.examples if not e.image.captions}):
+        index = indices[number]
+        concept = config.concepts[index]
+        files = sorted(p.name for p in from_root(concept.path).glob("metadata.*") if is_metadata(p))
+        if files and concept.caption_source != "metadata":
+            yield Problem(
+                f"concepts.{index}.caption_source",
+                f"The captions in {files[0]}, in the folder of the concept {_label(config, index)}, are not used.",
+                "warning",
+                "To use them, set where captions are from to the metadata file.",
+            )
+
+
 def _empty_concepts(config: Config, training: Dataset, validation: Dataset) -> Iterator[Problem]:
     for dataset, kind in ((training, "training"), (validation, "validation")):
-        indices = [i for i, c in enumerate(config.concepts) if c.enabled and c.kind == kind]
+        indices = [i for i, c in enumerate(config.concepts) if c.enabled and c.dataset_kind == kind]
         for index, fact in zip(indices, dataset.concepts, strict=True):
             if fact.num_examples:
                 continue
             folder = from_root(config.concepts[index].path)
-            broken = [s for s in dataset.skipped if folder in s.path.parents]
+            broken = [s for s in dataset.skipped if _is_in(s.path, folder)]
             why = f": {_skipped(broken)}" if broken else ""
             yield Problem(
                 f"concepts.{index}.path",
@@ -73,8 +116,12 @@ def _empty_concepts(config: Config, training: Dataset, validation: Dataset) -> I
 
 def _without_images(config: Config, training: Dataset, validation: Dataset) -> Iterator[Concept]:
     for dataset, kind in ((training, "training"), (validation, "validation")):
-        concepts = [c for c in config.concepts if c.enabled and c.kind == kind]
+        concepts = [c for c in config.concepts if c.enabled and c.dataset_kind == kind]
         yield from (c for c, fact in zip(concepts, dataset.concepts, strict=True) if not fact.num_examples)
+
+
+def _is_in(path: Path, source: Path) -> bool:
+    return path == source or source in path.parents
 
 
 def _skipped(files: Sequence[Skipped]) -> str:
@@ -89,7 +136,7 @@ def _folders_used_twice(config: Config) -> Iterator[Problem]:
     for index, concept in enumerate(config.concepts):
         if not concept.enabled:
             continue
-        earlier = first.setdefault((concept.kind, real(concept.path)), index)
+        earlier = first.setdefault((concept.dataset_kind or concept.kind, real(concept.path)), index)
         if earlier != index:
             yield Problem(
                 f"concepts.{index}.path",
@@ -142,10 +189,10 @@ def _facts(image: SourceImage) -> tuple[int, int, int]:
 def _digest(path: Path, known: dict[Path, bytes]) -> bytes:
     if path not in known:
         try:
-            content = path.read_bytes()
+            with open_file(path) as file:
+                known[path] = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
         except OSError:  # removed since the scan: equal to no other file
-            content = os.fsencode(path)
-        known[path] = hashlib.blake2b(content, digest_size=16).digest()
+            known[path] = os.fsencode(path)
     return known[path]
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from modules.config.schema import Config
-from modules.data.dataset import Dataset, EpochPlans
+from modules.data.dataset import Dataset, concept_repeats_of
+from modules.data.plans import EpochPlans
 from modules.families.registry import FAMILIES
 from modules.settings.every import Every
 from modules.system.problem import Problem
+
+_MAX_NAMED = 20
 
 
 def problems_of_length(config: Config, training: Dataset, plans: EpochPlans) -> Iterator[Problem]:
@@ -19,15 +22,19 @@ def problems_of_length(config: Config, training: Dataset, plans: EpochPlans) -> 
         return
     epochs = config.training.epochs
     total_steps = plans.total_steps(epochs)
-    if total_steps == 0:
-        yield Problem("concepts", "With these repeats no image is used at all.", advice="Raise the repeats.")
-        return
-    if plans.has_empty_epoch(epochs):
-        yield Problem(
-            "concepts",
-            "There are so few images and repeats that some epochs would have no images.",
-            advice="Raise the repeats.",
+    keeps_all = config.data.partial_batches == "keep"
+    fills_no_batch = "" if keeps_all else " Or keep partial batches."
+    if total_steps == 0 or plans.has_empty_epoch(epochs):
+        message = (
+            "With these repeats no image is used at all."
+            if total_steps == 0 and keeps_all
+            else "There are so few images and repeats that some epochs would have no images."
+            if keeps_all
+            else "There are so few images and repeats that some epochs would have no full batch."
         )
+        yield Problem("concepts", message, advice=f"Raise the repeats.{fills_no_batch}")
+    if total_steps == 0:
+        return
     yield from _batches(config, training)
     yield from _ema(config, total_steps)
     yield from _warm_up(config, total_steps)
@@ -35,21 +42,28 @@ def problems_of_length(config: Config, training: Dataset, plans: EpochPlans) -> 
 
 
 def _batches(config: Config, training: Dataset) -> Iterator[Problem]:
-    """Nothing is dropped (`modules/data/order.py`), so a bucket with too few images gives a smaller batch."""
+    """Yield what becomes of buckets with fewer images than a batch, and too many accumulation steps."""
     batch_size, accumulation = config.training.batch_size, config.training.accumulation_steps
     sample_indices = _samples_by_size(training)
-    small = [size for size, count in sample_indices.items() if count < batch_size]
-    if small:
+    small = {size for size, count in sample_indices.items() if count < batch_size}
+    if small and config.data.partial_batches == "drop":
+        yield _never_trained(training, small, batch_size)
+    elif small:
         whole = len(small) == len(sample_indices)
         have = "has" if whole or len(small) == 1 else "have"
+        fate = (
+            "these batches are smaller."
+            if config.data.partial_batches == "keep"
+            else "they are trained with those of later epochs."
+        )
         yield Problem(
             "training.batch_size",
             f"{'Every size' if whole else f'{len(small)} of {len(sample_indices)} sizes'} of image {have} fewer images "
-            f"in an epoch than the batch of {batch_size}. No image is dropped: these batches are smaller.",
+            f"in an epoch than the batch of {batch_size}. No image is dropped: {fate}",
             "warning" if whole else "info",
             "Lower the batch size, or raise the bucket step, so that there are fewer sizes.",
         )
-    num_batches = sum(math.ceil(count / batch_size) for count in sample_indices.values())
+    num_batches = max(1, sum(math.ceil(count / batch_size) for count in sample_indices.values()))
     if accumulation > num_batches:
         yield Problem(
             "training.accumulation_steps",
@@ -60,14 +74,34 @@ def _batches(config: Config, training: Dataset) -> Iterator[Problem]:
         )
 
 
+def _never_trained(training: Dataset, small: Collection[str], batch_size: int) -> Problem:
+    """Return a warning that lists the images of buckets that never fill a batch."""
+    paths = [
+        e.image.path
+        for e, sizes in zip(training.examples, training.buckets, strict=True)
+        if all(str(size) in small for size in sizes)
+    ]
+    names = ", ".join(p.name for p in paths[:_MAX_NAMED])
+    rest = f" and {len(paths) - _MAX_NAMED:,} more" if len(paths) > _MAX_NAMED else ""
+    return Problem(
+        "data.partial_batches",
+        f"Partial batches are dropped, and {len(small)} sizes of image have fewer images in an epoch than the batch of "
+        f"{batch_size}. {len(paths):,} images are never trained"
+        f"{f': {names}{rest}' if paths else ', but some not at every resolution'}.",
+        "warning",
+        "Keep or merge partial batches, or lower the batch size.",
+    )
+
+
 def _samples_by_size(training: Dataset) -> dict[str, int]:
     """Return the mean number of images of each size per epoch, rounded up."""
     counts: Counter[str] = Counter()
     shares: dict[str, float] = {}
+    repeats = [float(r.exact_repeats) for r in concept_repeats_of(training.concepts, run_seed=0)]
     for example, sizes in zip(training.examples, training.buckets, strict=True):
         for size in sizes:
             key = str(size)
-            shares[key] = shares.get(key, 0.0) + training.concepts[example.concept].repeats / training.num_resolutions
+            shares[key] = shares.get(key, 0.0) + repeats[example.concept] / training.num_resolutions
     counts.update({key: math.ceil(share - 1e-9) for key, share in shares.items() if share > 0})
     return dict(counts)
 

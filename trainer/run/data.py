@@ -11,13 +11,16 @@ from pathlib import Path
 import torch
 
 from modules.config.sections.data import Data
-from modules.data.captions import caption_is_cacheable
+from modules.config.sections.masks import Masks
+from modules.data.captions.drawing import CaptionDropout
+from modules.data.captions.sources import caption_is_cacheable
 from modules.data.dataset import Dataset
 from modules.data.datasets import Datasets
-from modules.data.order import SampleIndex
+from modules.data.versions import ImageVersion, ImageVersions
 from trainer.commands import CommandDesk
 from trainer.data.caching import Caches, Emit, Encoders
 from trainer.data.loader import Loader
+from trainer.data.masks import MaskSource
 from trainer.data.sources import (
     CachedConditioning,
     CachedLatents,
@@ -46,10 +49,17 @@ def caches_of(cache_dir: Path, model: LoadedModel, machine: Machine, desk: Comma
     return Caches(cache_dir, model.identities, encoders, model.placement, desk, emit)
 
 
-def build_loaders(data: Data, datasets: Datasets, model: LoadedModel, machine: Machine, caches: Caches) -> Loaders:
+def build_loaders(
+    data: Data, masks: Masks, datasets: Datasets, model: LoadedModel, machine: Machine, caches: Caches
+) -> Loaders:
     """Fill the caches for the images of a run and return the loaders for training and validation."""
-    training = _loader(data, datasets, datasets.training, model, machine, caches, caption_dropout=data.caption_dropout)
-    validation = _loader(data, datasets, datasets.validation, model, machine, caches, caption_dropout=0.0)
+    if datasets.index is not None:
+        datasets.index.save()  # only here: a check leaves no file behind
+    dropout = CaptionDropout(data.caption_dropout, data.caption_dropout_2 if _num_encoders(model) > 1 else None)
+    training = _loader(data, masks, datasets, datasets.training, model, machine, caches, caption_dropout=dropout)
+    validation = _loader(
+        data, masks, datasets, datasets.validation, model, machine, caches, caption_dropout=CaptionDropout()
+    )
     return Loaders(training, validation)
 
 
@@ -64,51 +74,65 @@ def plan_fingerprint(loader: Loader) -> str:
 
 def _loader(
     data: Data,
+    masks: Masks,
     datasets: Datasets,
     dataset: Dataset,
     model: LoadedModel,
     machine: Machine,
     caches: Caches,
     *,
-    caption_dropout: float,
+    caption_dropout: CaptionDropout,
 ) -> Loader:
     """Fill the caches for one dataset and return its loader; images that cannot be read are left out."""
-    usable, latents = _latent_source(data, dataset, model, machine, caches)
+    settings, is_validation = datasets.settings, dataset is datasets.validation
+    usable, latents = _latent_source(data, datasets, dataset, model, machine, caches)
     return Loader(
         dataset=usable,
-        plans=datasets.plans if usable is datasets.training else datasets.settings.plans_of(usable),
+        versions=ImageVersions(usable, settings.run_seed, is_cached=data.latent_cache),
+        plans=datasets.plans if usable is datasets.training else settings.plans_of(usable, is_validation=is_validation),
         latents=latents,
-        conditioning=_conditioning_source(data, usable, model, machine, caches),
+        conditioning=_conditioning_source(data, usable, model, machine, caches, run_seed=datasets.settings.run_seed),
         device=machine.train_device,
         caption_dropout=caption_dropout,
-        run_seed=datasets.settings.run_seed,
+        draws_captions_anew=not data.text_cache or model.trains_text_encoder,
+        run_seed=settings.run_seed,
         threads=data.loader_threads,
+        masks=_mask_source(masks, usable, machine) if masks.enabled else None,
     )
 
 
+def _mask_source(masks: Masks, dataset: Dataset, machine: Machine) -> MaskSource:
+    return MaskSource(dataset, machine.train_device, masks.unmasked_weight, normalises=masks.normalize_area_loss)
+
+
+def _num_encoders(model: LoadedModel) -> int:
+    return len(model.family.spec.names_of("text_encoder"))
+
+
 def _latent_source(
-    data: Data, dataset: Dataset, model: LoadedModel, machine: Machine, caches: Caches
+    data: Data, datasets: Datasets, dataset: Dataset, model: LoadedModel, machine: Machine, caches: Caches
 ) -> tuple[Dataset, LatentSource]:
     device, dtype = machine.train_device, machine.precision.compute_dtype
     if not data.latent_cache:
         return dataset, EncodedLatents(dataset, model.family, device, dtype)
     caches.emit(PhaseChanged("scanning", f"{len(dataset.examples)} images"))
-    jobs = caches.image_jobs(dataset, verify=data.verify_cache)
+    versions = ImageVersions(dataset, datasets.settings.run_seed, is_cached=True)
+    jobs = caches.image_jobs(versions, verify=data.verify_cache)
     broken = caches.build_latents(jobs, threads=data.loader_threads)
     if broken:
         dataset = dataset.without(broken)
-        renumbered = {old: new for new, old in enumerate(sorted({n for n, _ in jobs} - broken))}
-        jobs = {(renumbered[n], r): job for (n, r), job in jobs.items() if n not in broken}
+        renumbered = {old: new for new, old in enumerate(sorted({n for n, *_ in jobs} - broken))}
+        jobs = {(renumbered[n], r, v): job for (n, r, v), job in jobs.items() if n not in broken}
 
-    def rebuild(sample_index: SampleIndex) -> torch.Tensor:
-        return caches.rebuild_latents(jobs[sample_index.example, sample_index.resolution])
+    def rebuild(version: ImageVersion) -> torch.Tensor:
+        return caches.rebuild_latents(jobs[version.place])
 
     keys = {place: job.key for place, job in jobs.items()}
     return dataset, CachedLatents(caches.latent_store, keys, device, dtype, rebuild)
 
 
 def _conditioning_source(
-    data: Data, dataset: Dataset, model: LoadedModel, machine: Machine, caches: Caches
+    data: Data, dataset: Dataset, model: LoadedModel, machine: Machine, caches: Caches, *, run_seed: int
 ) -> ConditioningSource:
     device, dtype = machine.train_device, machine.precision.compute_dtype
     is_cacheable = functools.partial(caption_is_cacheable, text_encoder_trains=model.trains_text_encoder)
@@ -116,6 +140,7 @@ def _conditioning_source(
         encoded = EncodedConditioning(model.family, caches.encoders.caption, device, dtype)
         return ConditioningByCaption(is_cacheable, encoded)
     if is_cacheable(""):  # if the empty caption is not cacheable, no caption is
-        caches.build_text({c for e in dataset.examples for c in e.image.captions if is_cacheable(c)})
+        texts = {t for e in dataset.examples for t in dataset.texts(e, run_seed=run_seed)}
+        caches.build_text({t for t in texts if is_cacheable(t)})
     cached = CachedConditioning(caches.text_store, caches.caption_key, model.family, device, dtype, caches.rebuild_text)
     return ConditioningByCaption(is_cacheable, cached)

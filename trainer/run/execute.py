@@ -27,7 +27,7 @@ from modules.system.redaction import redacted
 from modules.system.secrets_file import load_secrets
 from trainer import preflight
 from trainer.commands import CommandDesk, StopRequested
-from trainer.data.datasets import still_valid, up_to_date
+from trainer.data.datasets import scan_watch, still_valid, up_to_date
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, WarningRaised
 from trainer.launch import RunRequest
 from trainer.run.checkpoint import SavedState, read_state
@@ -80,7 +80,7 @@ def execute(request: RunRequest, *, log: EventLog, desk: CommandDesk, clocks: Cl
     approved_code = request.allowed_code | approved_hashes()
     backup = find_backup(request.resume_from) if request.resume_from is not None else None
     has_start_copy = start_copy_in(backup.run_dir).is_file() if backup is not None else None
-    datasets = _checked(request, approved_code, log, has_start_copy=has_start_copy)
+    datasets = _checked(request, approved_code, log, desk, has_start_copy=has_start_copy)
     machine = machine_of(request.config.general, request.config.training.precision)
     saved = _check_resume(request.config, backup) if backup else None
     if backup and saved and _is_complete(request.config, backup, saved):
@@ -138,16 +138,25 @@ def _load_secrets_first(log: EventLog) -> None:
 
 
 def _checked(
-    request: RunRequest, approved_code: frozenset[str], log: EventLog, *, has_start_copy: bool | None
+    request: RunRequest,
+    approved_code: frozenset[str],
+    log: EventLog,
+    desk: CommandDesk,
+    *,
+    has_start_copy: bool | None,
 ) -> Datasets:
     """Check the config once more, report its warnings and return its datasets, scanned unless the request has them.
 
     A resumed run with its own copy of the adapter file that it started from needs that file no more. Raises
-    DarkroomError with all errors of the config.
+    DarkroomError with all errors of the config, StopRequested if it is stopped during a scan.
     """
     datasets = still_valid(request.datasets, request.config, log.emit)
     report = preflight.check(
-        request.config, approved_code=approved_code, datasets=datasets, has_start_copy=has_start_copy
+        request.config,
+        approved_code=approved_code,
+        datasets=datasets,
+        has_start_copy=has_start_copy,
+        watch=scan_watch(log.emit, desk.check),
     )
     if report.errors or report.datasets is None:
         advice = " ".join(dict.fromkeys(e.advice for e in report.errors if e.advice))
@@ -200,7 +209,8 @@ def _only_cache(
     log.emit(PhaseChanged("loading", config.model.base_model))
     model = load_model(config, machine, DownloadMeter(emit=log.emit, desk=desk, clock=clocks.seconds))
     caches = caches_of(from_root(config.general.cache_dir), model, machine, desk, log.emit)
-    build_loaders(config.data, up_to_date(datasets, log.emit), model, machine, caches)
+    found = up_to_date(datasets, log.emit, desk.check)
+    build_loaders(config.data, config.masks, found, model, machine, caches)
     log.emit(RunFinished("cached", 0, f"The caches in {config.general.cache_dir} are complete."))
 
 

@@ -77,6 +77,7 @@ def load_family(model: Model, part_of: PartOf, on_bytes: Callable[[float, float]
         dtypes={p.name: dtype_of(part_of(p.name).dtype) for p in spec.parts},
         clip_skip=model.clip_skip,
         clip_skip_2=model.clip_skip_2,
+        prompt_weighting=model.prompt_weighting,
         prediction=model.prediction_type,
         zero_terminal_snr=model.zero_terminal_snr,
         vae_file=model.vae_file,

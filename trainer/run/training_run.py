@@ -8,8 +8,10 @@ from contextlib import suppress
 from modules.config.codec import export_file
 from modules.config.method_facts import method_of
 from modules.data.conditioning import complete_conditioning
+from modules.data.plan_table import as_csv, plan_rows
 from modules.memory.placement import free_cached_memory
 from modules.optim.param_groups import TrainGroup, named_parameters
+from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from trainer import phases
@@ -76,6 +78,9 @@ def carry_out(setup: RunSetup) -> None:
 def prepare(setup: RunSetup) -> Prepared:
     """Load the model, fill the caches, build the stepper and the callbacks, restore a backup, and announce the run."""
     model, loaders = _load(setup)
+    training_loader = loaders.training
+    rows = plan_rows(training_loader.dataset, training_loader.plans, training_loader.versions)
+    write_text(setup.run_dir / "plan.csv", as_csv(rows))
     reward_models = _load_reward_models(setup)
     method = build_method(setup.config.training, reward_models.followed if reward_models else None)
     total_steps = loaders.training.plans.total_steps(setup.config.training.epochs)
@@ -112,8 +117,8 @@ def _load(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
         _report_start(setup, model)
     setup.desk.check()
     caches = caches_of(from_root(config.general.cache_dir), model, machine, setup.desk, log.emit)
-    datasets = up_to_date(setup.datasets, log.emit)  # loading a model can take long
-    loaders = build_loaders(config.data, datasets, model, machine, caches)
+    datasets = up_to_date(setup.datasets, log.emit, setup.desk.check)  # loading a model can take long
+    loaders = build_loaders(config.data, config.masks, datasets, model, machine, caches)
     if loaders.training.plans.total_steps(config.training.epochs) == 0:
         raise DarkroomError(
             "No image is left to train on.", advice="See the warnings: they name the files that were left out."

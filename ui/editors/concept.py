@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import tkinter as tk
+from dataclasses import replace
 
+from modules.data.captions.drawing import cached_texts
+from modules.data.captions.operations import NO_CHANGES, ORDER, CaptionRules
+from modules.data.captions.rules import caption_rules
 from modules.data.concept import Concept
-from modules.data.scan import Scan
+from modules.data.scan import Scan, SourceImage
 from modules.system.problem import count
 from ui.context import Context
 from ui.editors.images import ImageViewer
 from ui.forms.layout import FormView
-from ui.forms.records import Group, inner_records
+from ui.forms.records import item_groups
 from ui.scanning import Scans
 from ui.theme import PAD
 from ui.widgets.card import Card
@@ -23,6 +27,13 @@ from ui.widgets.scroll import ScrollFrame
 _SIZE = (980, 640)
 _FORM_WIDTH = 440
 _MAX_SKIPPED_LINES = 6
+_MAX_CHANGED = 500  # images whose captions are shown with all operations; more would delay each edit
+
+
+def _caption_text(image: SourceImage, rules: CaptionRules, *, run_seed: int) -> str:
+    """Return the captions of an image as they are trained, in their first variation."""
+    texts = cached_texts(image.captions, replace(rules, variations=1), name=image.path.name, run_seed=run_seed)
+    return " | ".join(filter(None, texts)) or "(no caption)"
 
 
 class ConceptEditor(Window):
@@ -42,8 +53,8 @@ class ConceptEditor(Window):
         scroll.grid_propagate(False)
         scroll.grid(row=0, column=0, sticky="nsew", padx=(px(PAD), 0), pady=px(PAD))
         scroll.body.columnconfigure(0, weight=1)
-        group = Group(path, "Concept", inner_records(Concept, path))
-        self.form_view = FormView(scroll.body, context, lambda: (group,), max_columns=1)
+        groups = item_groups(Concept, path, "Concept")
+        self.form_view = FormView(scroll.body, context, lambda: groups, max_columns=1)
         self.form_view.grid(row=0, column=0, sticky="new")
         self.form_view.build()
         self._add_preview(px(PAD))
@@ -98,8 +109,18 @@ class ConceptEditor(Window):
         parts = [count(len(scan.images), "image")]
         if scan.num_without_caption:
             parts.append(f"{scan.num_without_caption:,} without a caption")
+        concept: Concept = self._context.form.value(self.path)
+        rules = caption_rules(concept.text, seed=concept.seed)
+        if not rules.is_plain and scan.images:
+            parts.append(f"with captions as they are trained, after {', '.join(ORDER[:-1])}, {ORDER[-1]}")
         self.summary.set_text(", ".join(parts))
-        self.grid_view.show([Tile(p.path, " | ".join(p.captions) or "(no caption)") for p in scan.images])
+        run_seed = self._context.form.value("general.seed")
+        self.grid_view.show(
+            [
+                Tile(p.path, _caption_text(p, rules if n < _MAX_CHANGED else NO_CHANGES, run_seed=run_seed))
+                for n, p in enumerate(scan.images)
+            ]
+        )
         lines = [f"Skipped: {s.path.name}: {s.reason}" for s in scan.skipped[:_MAX_SKIPPED_LINES]]
         more = len(scan.skipped) - _MAX_SKIPPED_LINES
         self.skipped.set_text("\n".join([*lines, *([f"and {more} more"] if more > 0 else [])]))

@@ -80,7 +80,7 @@ def _number(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
     frame = Panel(master, context.theme, "card")
     variable = TextVar(master=frame)
     hint = record.setting.empty_means if record.optional else ""
-    width = NUMBER_WIDTH + 60 if hint or record.kind == "int_list" else NUMBER_WIDTH
+    width = NUMBER_WIDTH + 60 if hint or record.kind in ("int_list", "resolutions") else NUMBER_WIDTH
     entry = Entry(frame, context.theme, variable, width=width, placeholder=hint)
     entry.pack(side="left")
     if record.setting.unit:
@@ -176,6 +176,7 @@ _MAKERS: Mapping[str, Maker] = {
     "int": _number,
     "float": _number,
     "int_list": _number,
+    "resolutions": _number,
     "text": _line,
     "bool": _switch,
     "choice": _choice,

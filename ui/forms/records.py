@@ -89,6 +89,17 @@ def claimed_sections(config_type: type[Config]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(path.partition(".")[0] for path in top_records(config_type)))
 
 
+def item_groups(section: type[BaseModel], path: str, title: str) -> tuple[Group, ...]:
+    """Return the groups of an item of a list, in the order of declaration; fields without a heading are under `title`.
+
+    Equal headings merge.
+    """
+    groups: dict[str, list[FieldRecord]] = {}
+    for record in inner_records(section, path):
+        groups.setdefault(record.setting.group or title, []).append(record)
+    return tuple(Group(f"{path}/{name}", name, tuple(records)) for name, records in groups.items())
+
+
 def _plain_group(section: str, record: FieldRecord) -> Group:
     title = record.setting.group or section.replace("_", " ").capitalize()
     return Group(f"{section}/{title}", title, (record,))

@@ -5,6 +5,7 @@ Only the syntax is checked here; `modules.settings.edit.set_path` validates the 
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from modules.settings.every import Every
@@ -40,8 +41,16 @@ def from_text(record: FieldRecord, text: str) -> Any:
             return number(stripped)
         case "int_list":
             return tuple(whole_number(part) for part in stripped.replace(";", ",").split(",") if part.strip())
+        case "resolutions":
+            return tuple(_resolution(part) for part in stripped.replace(";", ",").split(",") if part.strip())
         case _:
             return stripped
+
+
+def _resolution(text: str) -> int | str:
+    """Return a number of pixels, or a size such as 1024x768. Raises ValueError with a message for the user."""
+    sides = [whole_number(side) for side in re.split("[xX×]", text)]
+    return sides[0] if len(sides) == 1 else "x".join(map(str, sides))
 
 
 def number(text: str) -> float:

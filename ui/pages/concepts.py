@@ -10,6 +10,7 @@ from typing import Any
 
 from PIL import Image, ImageTk
 
+from modules.data.archives import ARCHIVE_SUFFIXES
 from modules.data.concept import Concept
 from modules.data.scan import Scan
 from modules.system.paths import PROGRAM_ROOT, from_root
@@ -94,8 +95,9 @@ class ConceptsPage:
         self.add_folders(self._context.interaction.ask_folders("Add folders of images", start))
 
     def add_folders(self, folders: Iterable[Path]) -> None:
-        """Add a concept for each folder; a dropped file stands for its folder."""
-        paths = dict.fromkeys(p if p.is_dir() else p.parent for p in folders)
+        """Add a concept for each folder and archive; another dropped file stands for its folder."""
+        is_source = [(p, p.is_dir() or p.suffix.lower() in ARCHIVE_SUFFIXES) for p in folders]
+        paths = dict.fromkeys(p if is_own else p.parent for p, is_own in is_source)
         new = [Concept(path=as_config_path(p)) for p in paths]
         if new:
             self.list.add(new)

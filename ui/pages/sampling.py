@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
+from modules.settings.resolution import side_of
 from ui.context import Context
 from ui.pages.catalogue import PageSpec
 from ui.pages.form_with_list import FormWithList, ListSpec, Row
@@ -30,7 +31,7 @@ def _new(present: Sequence[SamplePrompt], config: Config) -> SamplePrompt:
     """Return a prompt like the last one, or one at the training resolution."""
     if present:
         return present[-1].model_copy(update={"prompt": ""})
-    side_px = config.data.resolution_px[0] // 8 * 8
+    side_px = side_of(config.data.resolution_px[0]) // 8 * 8
     return SamplePrompt(width_px=side_px, height_px=side_px)
 
 

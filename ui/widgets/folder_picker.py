@@ -7,7 +7,7 @@ import time
 import tkinter as tk
 from pathlib import Path
 
-from modules.data.scan import SUFFIXES
+from modules.data.listing import SUFFIXES
 from ui.interaction import Answer
 from ui.theme import GAP, Theme
 from ui.widgets.controls import Button

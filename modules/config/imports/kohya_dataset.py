@@ -7,10 +7,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+from modules.config.imports.kohya_captions import CAPTION_KEYS, caption_settings
 from modules.config.imports.kohya_values import Args, flag_of, is_set, number_of, pop_first, sides_of
 from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.system.problem import Problem, shown
 
+_OF_DATASETS = {"resolution": "resolution", "batch_size": "train_batch_size", "enable_bucket": "enable_bucket"}
 _REPEATED = re.compile(r"(\d+)_(.*)")  # 10_sks dog
 
 
@@ -25,12 +27,14 @@ def images(given: Args, result: Tree, notes: Notes) -> None:
         put(result, "data.text_cache", True)
     if dropout := number_of(pop_first(given, "caption_dropout_rate")):
         put(result, "data.caption_dropout", dropout)
+    if flag_of(given.pop("weighted_captions", False)):
+        put(result, "model.prompt_weighting", True)
     workers = number_of(pop_first(given, "max_data_loader_n_workers"))
     if workers:
         put(result, "data.loader_threads", max(1, int(workers)))
     concepts = [*_from_dataset_config(given, notes), *_from_folders(given, notes), *_from_metadata(given)]
-    shared = _augmentations(given)
-    put(result, "concepts", [{**concept, **shared} for concept in concepts])
+    shared = {**_augmentations(given), **caption_settings(given, notes)}
+    put(result, "concepts", [{**shared, **concept} for concept in concepts])
 
 
 def _sizes(given: Args, result: Tree, notes: Notes) -> None:
@@ -46,16 +50,38 @@ def _sizes(given: Args, result: Tree, notes: Notes) -> None:
     put(result, "data.aspect_ratio_bucketing", flag_of(has_buckets) if is_set(has_buckets) else False)
     if step_px := number_of(pop_first(given, "bucket_reso_steps")):
         put(result, "data.bucket_step_px", int(step_px))
+    if flag_of(given.pop("bucket_no_upscale", False)):
+        put(result, "data.never_upscale", True)
     pop_first(given, "min_bucket_reso", "max_bucket_reso", "bucket_info")
 
 
+def lift_of_datasets(given: Args) -> None:
+    """Set the size, the batch and the buckets of the datasets of a dataset config for the whole run, where it has none.
+
+    They are those of the first dataset that has them.
+    """
+    datasets = given.get("datasets")
+    for source in (given.get("general"), *(datasets if isinstance(datasets, list) else [])):
+        for theirs, ours in _OF_DATASETS.items():
+            if isinstance(source, dict) and is_set(source.get(theirs)) and not is_set(given.get(ours)):
+                given[ours] = source[theirs]
+
+
 def _from_folders(given: Args, notes: Notes) -> list[dict[str, Any]]:
-    """Return a concept for each sub-folder with repeats in its name, of training and regularization images."""
-    concepts = []
-    weight = number_of(given.get("prior_loss_weight")) or 1.0
-    for key, loss_weight in (("train_data_dir", 1.0), ("reg_data_dir", weight)):
+    """Return a concept for each sub-folder with repeats in its name, of training and regularization images.
+
+    A folder with a metadata file (`in_json`) is one concept.
+    """
+    concepts: list[dict[str, Any]] = []
+    metadata_file = pop_first(given, "in_json")
+    for key, shared in (("train_data_dir", {"loss_weight": 1.0}), ("reg_data_dir", _regularization(given))):
         folder = pop_first(given, key)
         if folder is None:
+            continue
+        if metadata_file is not None and key == "train_data_dir":
+            path = Path(str(folder))
+            repeats = number_of(pop_first(given, "dataset_repeats")) or 1
+            concepts.append({"name": path.name, "path": str(path), "repeats": repeats, **_metadata(metadata_file)})
             continue
         found = _repeated_folders(Path(str(folder)))
         if not found:
@@ -63,29 +89,40 @@ def _from_folders(given: Args, notes: Notes) -> list[dict[str, Any]]:
             notes.append(Problem("concepts", message, "info"))
             found = [(Path(str(folder)), 1, "")]
         concepts += [
-            {"name": name or path.name, "path": str(path), "repeats": repeats, "loss_weight": loss_weight}
+            {"name": name or path.name, "path": str(path), "repeats": repeats, **shared, **_class_caption(path, name)}
             for path, repeats, name in found
         ]
-    extension = pop_first(given, "caption_extension")
-    if extension not in (None, ".txt", ".caption"):
-        notes.append(Problem("concepts", f"Captions in {shown(extension)} files are not supported.", "warning"))
-    elif extension == ".caption":
-        notes.append(Problem("concepts", "Captions are read from .txt files, not from .caption files.", "warning"))
     return concepts
 
 
+def _regularization(given: Args) -> dict[str, Any]:
+    return {"kind": "regularization", "loss_weight": number_of(given.get("prior_loss_weight")) or 1.0}
+
+
+def _metadata(file: object) -> dict[str, Any]:
+    return {"caption_source": "metadata", "metadata_file": str(file), "include_subfolders": True}
+
+
+def _class_caption(folder: Path, class_tokens: str) -> dict[str, Any]:
+    """Return the fields for class tokens as the caption of all images: kohya uses them where no image has a file."""
+    try:
+        suffixes = {p.suffix.lower() for p in folder.iterdir()} if class_tokens else set()
+    except (OSError, ValueError):
+        return {}
+    has_captions = not suffixes.isdisjoint((".txt", ".caption"))
+    if not suffixes or has_captions:
+        return {}
+    return {"caption_source": "fixed_text", "fixed_caption": class_tokens}
+
+
 def _augmentations(given: Args) -> dict[str, Any]:
-    """Return the image and text augmentations, which apply to every folder."""
+    """Return the image augmentations, which apply to every folder."""
     image: dict[str, Any] = {}
-    text: dict[str, Any] = {}
     if flag_of(given.pop("flip_aug", False)):
         image["flip"] = "random"
     if flag_of(given.pop("random_crop", False)):
         image["crop_jitter"] = True
-    keep = number_of(pop_first(given, "keep_tokens"))
-    if flag_of(given.pop("shuffle_caption", False)):
-        text = {"shuffle_tags": True, "keep_tags_count": int(keep or 0)}
-    return {key: value for key, value in (("image", image), ("text", text)) if value}
+    return {"image": image} if image else {}
 
 
 def _repeated_folders(folder: Path) -> list[tuple[Path, int, str]]:
@@ -109,17 +146,30 @@ def _from_dataset_config(given: Args, notes: Notes) -> list[dict[str, Any]]:
         subsets = dataset.get("subsets")
         for subset in subsets if isinstance(subsets, list) else []:
             merged = {**defaults, **dataset, **subset} if isinstance(subset, dict) else {}
-            folder = merged.get("image_dir")
-            if not is_set(folder):
-                continue
-            repeats = number_of(merged.get("num_repeats"))
-            concept = {"name": Path(str(folder)).name, "path": str(folder), "repeats": repeats or 1}
-            if flag_of(merged.get("is_reg")):
-                concept["loss_weight"] = number_of(given.get("prior_loss_weight")) or 1.0
-            concepts.append(concept)
+            if (concept := _of_subset(merged, notes)) is not None:
+                concepts.append(concept | (_regularization(given) if flag_of(merged.get("is_reg")) else {}))
     if isinstance(datasets, list) and not concepts:
         notes.append(Problem("concepts", "The dataset config contains no image folder.", "warning"))
     return concepts
+
+
+def _of_subset(given: Args, notes: Notes) -> dict[str, Any] | None:
+    """Return the concept of a subset with the settings of its dataset; None if it has no folder."""
+    folder, metadata_file = (v if is_set(v := given.get(key)) else None for key in ("image_dir", "metadata_file"))
+    if folder is None and metadata_file is None:
+        return None
+    path = Path(str(folder)) if folder is not None else Path(str(metadata_file)).parent
+    concept: dict[str, Any] = {
+        "name": path.name,
+        "path": str(path),
+        "repeats": number_of(given.get("num_repeats")) or 1,
+        **_augmentations(given),
+    }
+    if any(is_set(given.get(key)) for key in CAPTION_KEYS):
+        concept |= caption_settings(given, notes)
+    if metadata_file is not None:
+        return concept | _metadata(metadata_file)
+    return concept | _class_caption(path, str(given.get("class_tokens") or "").strip())
 
 
 def _from_metadata(given: Args) -> list[dict[str, Any]]:

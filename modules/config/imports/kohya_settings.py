@@ -7,7 +7,7 @@ the defaults of sd-scripts, with which the run was made.
 
 from __future__ import annotations
 
-from modules.config.imports.kohya_dataset import images
+from modules.config.imports.kohya_dataset import images, lift_of_datasets
 from modules.config.imports.kohya_sampling import sampling_and_saving
 from modules.config.imports.kohya_training import learning
 from modules.config.imports.kohya_values import Args, arguments_of, flag_of, is_set, number_of, pop_first
@@ -25,7 +25,7 @@ _NOT_SETTINGS_NAMES = """
     config_file huggingface_token huggingface_repo_id huggingface_repo_type huggingface_repo_visibility
     huggingface_path_in_repo no_metadata metadata_author metadata_description metadata_license metadata_tags
     metadata_title additional_parameters LyCORIS_preset console_log_level console_log_file output_config
-    prior_loss_weight save_model_as skip_cache_check torch_compile bucket_no_upscale max_token_length
+    prior_loss_weight save_model_as skip_cache_check torch_compile max_token_length
 """
 _NOT_SETTINGS = frozenset(_NOT_SETTINGS_NAMES.split())
 
@@ -33,6 +33,7 @@ _NOT_SETTINGS = frozenset(_NOT_SETTINGS_NAMES.split())
 def tree_of_kohya(args: Args, notes: Notes) -> Tree:
     """Return our tree for kohya's flat settings. Total: values that do not fit are reported and left out."""
     given = {key: value for key, value in args.items() if isinstance(key, str)}
+    lift_of_datasets(given)
     result: Tree = {"darkroom_version": 2}
     for convert in (_model, _adapter, learning, images, sampling_and_saving):
         convert(given, result, notes)

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from modules.config.schema import Config
+from modules.data.buckets import Size
+from modules.data.decode import colour_of
 from modules.families.registry import FAMILIES
-from modules.system.problem import Problem
+from modules.settings.resolution import sides_of
+from modules.system.problem import Problem, shown
+
+NAMES_OF_ZERO = {"repeats": "repeats", "samples_per_epoch": "samples per epoch"}
 
 
 def sizes(config: Config) -> Iterator[Problem]:
@@ -25,13 +30,25 @@ def sizes(config: Config) -> Iterator[Problem]:
             "A fixed size needs both a width and a height.",
             advice="Set both, or set both to 0.",
         )
-    for side_px in config.data.resolution_px:
-        if side_px % config.data.bucket_step_px:
-            step_px = config.data.bucket_step_px
+    yield from _resolutions(config.data.resolution_px, "data.resolution_px", config.data.bucket_step_px)
+    for index, concept in enumerate(config.concepts):
+        if concept.enabled:
+            path = f"concepts.{index}.image.resolution_px"
+            yield from _resolutions(concept.image.resolution_px, path, config.data.bucket_step_px)
+
+
+def _resolutions(given: tuple[int | str, ...], path: str, step_px: int) -> Iterator[Problem]:
+    for resolution in given:
+        if isinstance(resolution, str) and any(side % step_px for side in sides_of(resolution)):
+            rounded = Size(*(max(step_px, side // step_px * step_px) for side in sides_of(resolution)))
+            message = f"{resolution} is not a multiple of the bucket step of {step_px} px; images will be {rounded}."
+            yield Problem(path, message, "warning", f"Use {rounded}.")
+        elif isinstance(resolution, int) and resolution % step_px:
+            side_px = resolution
             rounded_px = max(1, side_px // step_px) * step_px
             yield Problem(
-                "data.resolution_px",
-                f"{side_px} px is not a multiple of the bucket step of {config.data.bucket_step_px} px; "
+                path,
+                f"{side_px} px is not a multiple of the bucket step of {step_px} px; "
                 f"square images will be {rounded_px} px.",
                 "warning",
                 f"Use {rounded_px} or {rounded_px + step_px}.",
@@ -48,12 +65,19 @@ def concepts(config: Config) -> Iterator[Problem]:
             advice="Add a concept on the Concepts page and choose its folder.",
         )
     for index, concept in enumerate(config.concepts):
-        if concept.enabled and concept.kind == "training" and concept.repeats == 0:
+        if concept.enabled and colour_of(concept.background) is None:
             yield Problem(
-                f"concepts.{index}.repeats",
-                f"The concept {concept.name or f'number {index + 1}'} has 0 repeats: its images are never used.",
+                f"concepts.{index}.background",
+                f"{shown(concept.background)} is not a colour.",
+                advice="Enter a name such as white, or a hexadecimal value such as #808080.",
+            )
+        if concept.enabled and concept.dataset_kind == "training" and concept.zero_field:
+            what = NAMES_OF_ZERO[concept.zero_field]
+            yield Problem(
+                f"concepts.{index}.{concept.zero_field}",
+                f"The concept {concept.name or f'number {index + 1}'} has 0 {what}: its images are never used.",
                 "warning",
-                "Raise the repeats or disable the concept.",
+                f"Raise the {what} or disable the concept.",
             )
     if not config.validation.every.is_never and not any(c.kind == "validation" for c in active):
         yield Problem(

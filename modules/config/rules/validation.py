@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from modules.config.rules.images import NAMES_OF_ZERO
 from modules.config.schema import Config
 from modules.settings.every import Moment
 from modules.system.problem import Problem
@@ -63,12 +64,13 @@ def _without_validation(config: Config) -> Iterator[Problem]:
 def _concepts_without_repeats(config: Config) -> Iterator[Problem]:
     concepts = [(i, c) for i, c in enumerate(config.concepts) if c.enabled and c.kind == "validation"]
     for index, concept in concepts:
-        if concept.repeats == 0:
-            is_all = all(c.repeats == 0 for _, c in concepts)
+        if concept.zero_field:
+            is_all = all(c.zero_field for _, c in concepts)
+            what = NAMES_OF_ZERO[concept.zero_field]
             yield Problem(
-                f"concepts.{index}.repeats",
-                f"The validation concept {concept.name or f'number {index + 1}'} has 0 repeats: its images are never "
+                f"concepts.{index}.{concept.zero_field}",
+                f"The validation concept {concept.name or f'number {index + 1}'} has 0 {what}: its images are never "
                 f"measured{', and there is no other' if is_all else ''}.",
                 "error" if is_all else "warning",
-                "Set its repeats to 1, or disable the concept.",
+                f"Raise its {what}, or disable the concept.",
             )

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Le, MinLen
 
 from modules.families.registry import families_with
 from modules.settings.field import Section, Setting, When
+from modules.settings.resolution import Resolution
 
 
 class Data(Section):
     """Sizes, captions and caches, for all concepts."""
 
     resolution_px: Annotated[
-        tuple[Annotated[int, Ge(32), Le(8192)], ...],
+        tuple[Resolution, ...],
         MinLen(1),
         Setting(
             "Resolution",
-            "The side of a square image at the training size; other aspect ratios get the same area. Several, "
-            "such as 512, 768, train each image at each of them in turn.",
+            "The side of a square image at the training size; other aspect ratios get the same area. A size such as "
+            "1024x768 is one size for all images. Several, such as 512, 768, train each image at each of them in turn.",
             unit="px",
             group="Size",
         ),
@@ -69,6 +70,18 @@ class Data(Section):
             applies_when=When("aspect_ratio_bucketing", (True,)),
         ),
     ] = 64
+    bucket_aspect_ratios: Annotated[
+        Literal["free", "fixed"],
+        Setting(
+            "Bucket aspect ratios",
+            "Free: all sizes that are multiples of the bucket step, of at most the resolution's area. Fixed: 1, 1.25, "
+            "1.5, 1.75, 2, 2.5, 3, 3.5, 4 and their inverses, as in OneTrainer: fewer sizes, fuller batches.",
+            group="Size",
+            level="advanced",
+            choice_labels={"free": "Free", "fixed": "Fixed (17)"},
+            applies_when=When("aspect_ratio_bucketing", (True,)),
+        ),
+    ] = "free"
     max_aspect_ratio: Annotated[
         float,
         Ge(1),
@@ -82,6 +95,39 @@ class Data(Section):
             applies_when=When("aspect_ratio_bucketing", (True,)),
         ),
     ] = 2.0
+    never_upscale: Annotated[
+        bool,
+        Setting(
+            "Never upscale",
+            "Trains images that are smaller than their bucket at a smaller size of the same shape.",
+            group="Size",
+            level="advanced",
+        ),
+    ] = False
+    min_side_px: Annotated[
+        int,
+        Ge(0),
+        Le(8192),
+        Setting(
+            "Minimum size",
+            "Leaves out images whose shorter side is below this; the check lists them. 0 keeps all.",
+            unit="px",
+            group="Size",
+            level="advanced",
+        ),
+    ] = 0
+    partial_batches: Annotated[
+        Literal["keep", "merge", "drop"],
+        Setting(
+            "Partial batches",
+            "The rest of a bucket that does not fill a batch. Keep: a smaller batch. Merge: it is trained in the next "
+            "epoch, first in its bucket; after the last epoch a rest may remain. Drop: it is left out of that epoch, "
+            "and a warning lists the files.",
+            group="Size",
+            level="advanced",
+            choice_labels={"keep": "Keep", "merge": "Merge across epochs", "drop": "Drop"},
+        ),
+    ] = "keep"
     caption_dropout: Annotated[
         float,
         Ge(0),
@@ -98,12 +144,12 @@ class Data(Section):
         Le(1),
         Setting(
             "Caption dropout 2",
-            "The probability of dropping the caption for the second text encoder alone.",
+            "The probability of an empty caption for the second text encoder alone, drawn on its own; Caption dropout "
+            "is then that of the first alone. Images that a method samples during training get the caption.",
             group="Captions",
             level="advanced",
             empty_means="together with the first",
             applies_when=When("model.family", families_with("text_encoder", at_least=2)),
-            not_yet="refused",
         ),
     ] = None
     latent_cache: Annotated[

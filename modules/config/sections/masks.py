@@ -22,7 +22,6 @@ class Masks(Section):
             "has full weight everywhere.",
             group="Masks",
             level="advanced",
-            not_yet="refused",
         ),
     ] = False
     unmasked_weight: Annotated[
@@ -46,6 +45,7 @@ class Masks(Section):
             "The probability that a step ignores the mask. Only for inpainting models.",
             group="Masks",
             level="advanced",
+            not_yet="ignored",
             applies_when=_MASKED,
         ),
     ] = 0.1
@@ -68,6 +68,7 @@ class Masks(Section):
             "How strongly the model is kept at its original prediction outside the mask. For adapters.",
             group="Masks",
             level="advanced",
+            not_yet="refused",
             applies_when=_MASKED,
         ),
     ] = 0.0

@@ -113,6 +113,16 @@ class Model(Section):
             applies_when=When("family", families_with("text_encoder", at_least=2)),
         ),
     ] = None
+    prompt_weighting: Annotated[
+        bool,
+        Setting(
+            "Prompt weighting",
+            "Reads (word:1.2), (word) and [word] in captions and sample prompts as weights, as A1111 does. Off: "
+            "brackets are ordinary characters.",
+            group="Base model",
+            level="advanced",
+        ),
+    ] = False
     compile: Annotated[
         bool,
         Setting(

@@ -13,18 +13,22 @@ from pathlib import Path
 
 import torch
 
-from modules.data.buckets import ResizeCrop
 from modules.data.cache.store import CacheStore
-from modules.data.transforms.fit import Pixels, load_pixels
+from modules.data.transforms.apply import Pixels, load_pixels
+from modules.data.transforms.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True)
 class ImageJob:
-    """An image to encode, and the key of its latents."""
+    """A version of an image to encode, and the key of its latents."""
 
     key: str
     path: Path
-    resize_crop: ResizeCrop
+    recipe: Recipe
+
+    def load(self) -> Pixels:
+        """Decode the image and apply its recipe."""
+        return load_pixels(self.path, self.recipe)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,7 @@ def build_images(
     ahead of the encoder. An image that cannot be decoded, or whose latents are not finite, is reported.
     """
     with ThreadPoolExecutor(threads, thread_name_prefix="darkroom-decode") as pool:
-        for job, pixels in _ahead(jobs, lambda j: pool.submit(load_pixels, j.path, j.resize_crop), 2 * threads):
+        for job, pixels in _ahead(jobs, lambda j: pool.submit(j.load), 2 * threads):
             try:
                 latents_1CHW = encode(to_tensor(pixels.result())[None])
             except (OSError, ValueError, SyntaxError) as error:

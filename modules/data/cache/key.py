@@ -7,35 +7,56 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
-import os
-import sqlite3
-import threading
-from contextlib import closing
 from pathlib import Path
 
-from modules.data.buckets import ResizeCrop
-from modules.data.transforms.fit import RESAMPLER
+from modules.data.archives import open_file
+from modules.data.buckets import Size
+from modules.data.cache.stat_index import StatIndex
+from modules.data.transforms.apply import AUGMENTATION, RESAMPLER, UPSAMPLER
+from modules.data.transforms.geometry import Geometry
+from modules.data.transforms.recipe import Recipe
 
 CACHE_FORMAT = 1
 
-logger = logging.getLogger("darkroom.cache")
+
+def image_key(*, digest: str, width_px: int, height_px: int, recipe: Recipe, encoder: str) -> str:
+    """Return the key of an image's latents. `encoder` identifies the VAE's weights, dtype and TF32.
+
+    All of the recipe that affects the image is in it, and no setting that it was drawn from.
+    """
+    ingredients = {
+        "digest": digest,
+        "encoder": encoder,
+        "background": recipe.background,
+        **_of_geometry(recipe.geometry, width_px, height_px),
+    }
+    if not recipe.colour.is_plain:
+        colour = recipe.colour
+        ingredients["colour"] = [
+            AUGMENTATION,
+            colour.brightness,
+            colour.contrast,
+            colour.saturation,
+            colour.hue_degrees,
+        ]
+    return _hash("latents", ingredients)
 
 
-def image_key(*, digest: str, width_px: int, height_px: int, resize_crop: ResizeCrop, encoder: str) -> str:
-    """Return the key of an image's latents. `encoder` identifies the VAE's weights, dtype and TF32."""
-    return _hash(
-        "latents",
-        {
-            "digest": digest,
-            "size": [width_px, height_px],
-            "scaled": [resize_crop.scaled.width_px, resize_crop.scaled.height_px],
-            "crop": [resize_crop.crop_left_px, resize_crop.crop_top_px],
-            "bucket": [resize_crop.bucket.width_px, resize_crop.bucket.height_px],
-            "resampler": RESAMPLER,
-            "encoder": encoder,
-        },
-    )
+def _of_geometry(geometry: Geometry, width_px: int, height_px: int) -> dict[str, object]:
+    fit, size = geometry.resize_crop, Size(width_px, height_px)
+    source = size if geometry.cut is None else geometry.cut.size
+    is_larger = fit.scaled.width_px > source.width_px or fit.scaled.height_px > source.height_px
+    ingredients: dict[str, object] = {
+        "size": [width_px, height_px],
+        "scaled": [fit.scaled.width_px, fit.scaled.height_px],
+        "crop": [fit.crop_left_px, fit.crop_top_px],
+        "bucket": [fit.bucket.width_px, fit.bucket.height_px],
+        "resampler": UPSAMPLER if is_larger else RESAMPLER,
+    }
+    if not geometry.is_plain:
+        cut = list(geometry.cut.corners) if geometry.cut else []
+        ingredients["geometry"] = [AUGMENTATION, geometry.degrees, geometry.is_flipped, cut]
+    return ingredients
 
 
 def caption_key(*, caption: str, encoder: str) -> str:
@@ -49,65 +70,24 @@ def _hash(kind: str, ingredients: dict[str, object]) -> str:
 
 
 class DigestIndex:
-    """The digests of image files, stored by path, size and modification time, so that no file is read twice.
-
-    Stored in one SQLite file in the cache folder; concurrent runs may share it. It only saves time: an unreadable index
-    is started anew, and where it cannot be written the run continues without it.
-    """
+    """The digests of image files, stored by path, size and modification time, so that no file is read twice."""
 
     def __init__(self, cache_dir: Path) -> None:
-        cache_dir.mkdir(parents=True, exist_ok=True)
-        self._file = cache_dir / "digests.sqlite"
-        self._lock = threading.Lock()
-        self._known = self._read()
-        self._fresh: dict[str, tuple[int, int, str]] = {}
+        self._index = StatIndex(cache_dir / "digests.sqlite", table="digests", column="digest")
 
     def digest(self, path: Path, *, size_bytes: int, mtime_ns: int, verify: bool = False) -> str:
         """Return the digest of a file's content; read it only if it is new, changed, or `verify` is set.
 
         Raises OSError where it cannot be read.
         """
-        name = os.fsencode(path).decode("utf-8", errors="backslashreplace")  # SQLite only accepts UTF-8
-        known = self._known.get(name)
-        if known is not None and not verify and known[:2] == (size_bytes, mtime_ns):
-            return known[2]
-        with path.open("rb") as handle:
+        known = self._index.find(path, size_bytes=size_bytes, mtime_ns=mtime_ns)
+        if known is not None and not verify:
+            return known
+        with open_file(path) as handle:
             digest = hashlib.file_digest(handle, lambda: hashlib.blake2b(digest_size=20)).hexdigest()
-        with self._lock:
-            self._known[name] = self._fresh[name] = (size_bytes, mtime_ns, digest)
+        self._index.keep(path, digest, size_bytes=size_bytes, mtime_ns=mtime_ns)
         return digest
 
     def save(self) -> None:
         """Write the digests added since the last save."""
-        with self._lock:
-            rows, self._fresh = [(name, *facts) for name, facts in self._fresh.items()], {}
-        if not rows:
-            return
-        try:
-            with closing(self._connect()) as database, database:
-                database.executemany("INSERT OR REPLACE INTO digests VALUES (?, ?, ?, ?)", rows)
-        except sqlite3.Error as error:
-            logger.warning("The image digests cannot be saved in %s: %s", self._file, error)
-
-    def _read(self) -> dict[str, tuple[int, int, str]]:
-        try:
-            return self._rows()
-        except sqlite3.OperationalError as error:  # locked for too long, or not writable
-            logger.warning("The image digests in %s cannot be used: %s", self._file, error)
-            return {}
-        except sqlite3.DatabaseError as error:  # not a database, or a damaged one
-            logger.warning("%s is damaged and is started anew: %s", self._file, error)
-            self._file.unlink()
-            return self._rows()
-
-    def _rows(self) -> dict[str, tuple[int, int, str]]:
-        with closing(self._connect()) as database, database:
-            database.execute(
-                "CREATE TABLE IF NOT EXISTS digests "
-                "(path TEXT PRIMARY KEY, bytes INTEGER, mtime_ns INTEGER, digest TEXT)"
-            )
-            rows = database.execute("SELECT path, bytes, mtime_ns, digest FROM digests").fetchall()
-        return {path: (size_bytes, mtime_ns, digest) for path, size_bytes, mtime_ns, digest in rows}
-
-    def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self._file, timeout=30)
+        self._index.save()

@@ -10,6 +10,7 @@ import torch
 
 from modules.families.parts.clip_tokens import ClipTokenizer
 
+_SMALLEST_MEAN = 1e-3  # of the standard deviation; a smaller mean is a matter of rounding
 _OPENAI_ACTIVATION = "quick_gelu"
 
 
@@ -27,27 +28,29 @@ class TextTower:
 
     `skipped_layers` counts the last layers left out; `is_normed`: the final layer norm is applied to the output of the
     layer before them. SD applies it, SDXL does not (Podell et al. 2023, section 2.1; diffusers' pipelines).
+    `is_weighted`: prompts may contain weights, `(word:1.2)`.
     """
 
     encoder: Any
     tokenizer: ClipTokenizer
     skipped_layers: int
     is_normed: bool
+    is_weighted: bool = False
 
     def num_chunks(self, prompts: Sequence[str]) -> int:
         """Return the number of 77-token chunks that the longest prompt needs."""
-        return max(len(self.tokenizer.chunks(p)) for p in prompts)
+        return max(len(self._chunks(p)) for p in prompts)
 
     def encode(self, forward: Callable[..., Any], prompts: Sequence[str], *, num_chunks: int) -> TextStates:
         """Return the states of prompts, shorter ones padded with empty chunks; pooled is that of the first chunk.
 
         `forward` is the (checkpointed) forward pass of the encoder.
         """
-        empty = self.tokenizer.chunks("")
-        chunked = [self.tokenizer.chunks(p) for p in prompts]
-        ids = [chunk for chunks in chunked for chunk in chunks + empty * (num_chunks - len(chunks))]
+        empty = self._chunks("")
+        chunked = [self._chunks(p) for p in prompts]
+        filled = [chunk for chunks in chunked for chunk in chunks + empty * (num_chunks - len(chunks))]
         device = next(self.encoder.parameters()).device
-        ids_NL = torch.tensor(ids, dtype=torch.long, device=device)  # N = B * chunks, L = 77
+        ids_NL = torch.tensor([ids for ids, _ in filled], dtype=torch.long, device=device)  # N = B * chunks, L = 77
         if self.skipped_layers == 0 and self.is_normed:
             output = forward(input_ids=ids_NL)
             states_NLD = output.last_hidden_state
@@ -56,6 +59,8 @@ class TextTower:
             states_NLD = output.hidden_states[-(self.skipped_layers + 1)]
             if self.is_normed:
                 states_NLD = self._text_model.final_layer_norm(states_NLD)
+        if any(weight != 1 for _, weights in filled for weight in weights):
+            states_NLD = weighted_states(states_NLD, torch.tensor([weights for _, weights in filled], device=device))
         pooled_NE = getattr(output, "text_embeds", None)
         return TextStates(
             states_NLD.reshape(len(prompts), -1, states_NLD.shape[-1]),
@@ -78,12 +83,35 @@ class TextTower:
 
     def identity(self) -> str:
         """Return everything but the encoder's weights that affects how a prompt is encoded."""
-        return f"{self.tokenizer.identity()}|skip{self.skipped_layers}"
+        return f"{self.tokenizer.identity()}|skip{self.skipped_layers}{'|weighted' if self.is_weighted else ''}"
+
+    def _chunks(self, prompt: str) -> list[tuple[list[int], list[float]]]:
+        """Return the chunks of a prompt, each with the weight of every token."""
+        if self.is_weighted:
+            return self.tokenizer.weighted_chunks(prompt)
+        return [(ids, []) for ids in self.tokenizer.chunks(prompt)]
 
     @property
     def _text_model(self) -> Any:
         # transformers 5.6 dropped the inner `text_model` of encoders without a projection; older ones still have it.
         return getattr(self.encoder, "text_model", self.encoder)
+
+
+def weighted_states(states_NLD: torch.Tensor, weights_NL: torch.Tensor) -> torch.Tensor:
+    """Return the states of chunks, each multiplied by the weight of its token.
+
+    As in A1111 and in diffusers' community pipelines for long weighted prompts, a chunk is then scaled so that its mean
+    stays what it was, unless the mean is nearly 0 compared to the states. A chunk whose weights are all 1 does not
+    change.
+    """
+    is_changed_N = (weights_NL != 1).any(dim=1)
+    plain_NLD = states_NLD.float()
+    weighted_NLD = plain_NLD * weights_NL[:, :, None]
+    mean_N, new_mean_N = plain_NLD.mean(dim=(1, 2)), weighted_NLD.mean(dim=(1, 2))
+    is_scaled_N = torch.minimum(mean_N.abs(), new_mean_N.abs()) > _SMALLEST_MEAN * plain_NLD.std(dim=(1, 2))
+    scale_N = torch.where(is_scaled_N, mean_N, 1.0) / torch.where(is_scaled_N, new_mean_N, 1.0)
+    scaled_NLD = (weighted_NLD * scale_N[:, None, None]).to(states_NLD.dtype)
+    return torch.where(is_changed_N[:, None, None], scaled_NLD, states_NLD)
 
 
 def is_open_clip(encoder: Any) -> bool:

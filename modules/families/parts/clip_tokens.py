@@ -16,6 +16,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from modules.families.parts.clip_vocabulary import END_TOKEN, START_TOKEN, build_clip_tokenizer
+from modules.families.parts.prompt_weights import weighted_texts
 from modules.system.errors import DarkroomError
 
 CHUNK_TOKENS = 75
@@ -38,9 +39,26 @@ class ClipTokenizer:
         pieces = [ids[i : i + CHUNK_TOKENS] for i in range(0, len(ids), CHUNK_TOKENS)] or [[]]
         return [self._with_start_and_end(piece) for piece in pieces]
 
+    def weighted_chunks(self, prompt: str) -> list[tuple[list[int], list[float]]]:
+        """Return the chunks of a prompt with weights (see `prompt_weights`), each with the weight of every token."""
+        tokens = [(i, piece.weight) for piece in weighted_texts(prompt) for i in self._ids(piece.text)]
+        pieces = [tokens[i : i + CHUNK_TOKENS] for i in range(0, len(tokens), CHUNK_TOKENS)] or [[]]
+        return [
+            (
+                self._with_start_and_end([i for i, _ in piece]),
+                [1.0, *(weight for _, weight in piece), *[1.0] * (CHUNK_TOKENS + 1 - len(piece))],
+            )
+            for piece in pieces
+        ]
+
     def count(self, prompt: str) -> int:
         """Return the number of tokens of a prompt, without start, end and padding."""
         return len(self._ids(prompt))
+
+    def beyond(self, prompt: str, num_tokens: int) -> str:
+        """Return the rest of a prompt after its first `num_tokens` tokens, as it is written."""
+        offsets = self.tokenizer.encode(prompt, add_special_tokens=False).offsets
+        return prompt[offsets[num_tokens][0] :] if len(offsets) > num_tokens else ""
 
     def identity(self) -> str:
         """Return a fingerprint of everything that affects the ids of a prompt."""

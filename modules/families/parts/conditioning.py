@@ -44,6 +44,11 @@ class TextConditioning:
         return cls(torch.cat([_lengthened(p.states_BLD, longest, empty.states_BLD) for p in parts]))
 
 
+def replaced_rows(rows_BX: torch.Tensor, other_1X: torch.Tensor, is_replaced: Sequence[bool]) -> torch.Tensor:
+    """Return the rows (B, ...) of a tensor with another (1, ...) in place of those for which `is_replaced` holds."""
+    return torch.cat([other_1X if r else row[None] for row, r in zip(rows_BX, is_replaced, strict=True)])
+
+
 def _lengthened(states_BLD: torch.Tensor, length: int, empty_1LD: torch.Tensor) -> torch.Tensor:
     missing_chunks = (length - states_BLD.shape[1]) // empty_1LD.shape[1]
     if missing_chunks == 0:

@@ -33,12 +33,12 @@ class ModelFiles:
     scheduler: Mapping[str, Any]
     tokenizers: Mapping[str, Path]
 
-    def tower(self, part: str, *, skipped_layers: int, is_normed: bool) -> TextTower:
+    def tower(self, part: str, *, skipped_layers: int, is_normed: bool, is_weighted: bool = False) -> TextTower:
         """Return one of the text encoders with its tokenizer."""
         encoder = self.parts[part]
         usual_pad = OPEN_CLIP_PAD if is_open_clip(encoder) else END_TOKEN
         tokenizer = load_clip_tokenizer(self.tokenizers.get(part), usual_pad=usual_pad)
-        return TextTower(encoder, tokenizer, skipped_layers, is_normed)
+        return TextTower(encoder, tokenizer, skipped_layers, is_normed, is_weighted)
 
 
 def read_folder(folder: Path, name: str, spec: FamilySpec, dtypes: Mapping[str, torch.dtype]) -> ModelFiles:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from modules.data.conditioning import Conditioning
 from modules.data.size_conditioning import SizeConditioning
-from modules.families.parts.conditioning import TextConditioning
+from modules.families.parts.conditioning import TextConditioning, replaced_rows
 from modules.families.parts.latent_diffusion import LatentDiffusion
 
 
@@ -28,6 +28,13 @@ class StableDiffusion(LatentDiffusion):
     ) -> TextConditioning:
         """Return the conditioning unchanged: SD has no size conditioning."""
         return _own(conditioning)
+
+    def with_empty_prompts(
+        self, conditioning: Conditioning, empty_for: Sequence[Collection[int]], empty: Conditioning
+    ) -> TextConditioning:
+        """Return the conditioning with the empty prompt's where the text encoder gets it."""
+        own, other = _own(conditioning), _own(empty)
+        return TextConditioning(replaced_rows(own.states_BLD, other.states_BLD, [0 in e for e in empty_for]))
 
     def conditioning_from(self, tensors: Mapping[str, torch.Tensor]) -> TextConditioning:
         """Return the conditioning of a cache entry."""

@@ -26,6 +26,7 @@ def load(
     dtypes: Mapping[str, torch.dtype],
     clip_skip: int = 0,
     clip_skip_2: int | None = None,
+    prompt_weighting: bool = False,
     prediction: str = "auto",
     zero_terminal_snr: str = "auto",
     vae_file: str = "",
@@ -36,10 +37,11 @@ def load(
 ) -> StableDiffusion:
     """Load the model with every part on the CPU, frozen, in its dtype from `dtypes` (default float32).
 
-    `clip_skip_2` is ignored: there is no second text encoder. `prediction` and `zero_terminal_snr` override the model's
-    scheduler config (see `scheduler_with`). `vae_file` names a VAE that replaces the model's own; `hub` has the token
-    for a download, and `on_bytes(done, total)` reports its progress. Raises DarkroomError where a file is missing or
-    the model is not Stable Diffusion 1.x or 2.x.
+    `clip_skip_2` is ignored: there is no second text encoder. With `prompt_weighting`, prompts may contain weights (see
+    `prompt_weights`). `prediction` and `zero_terminal_snr` override the model's scheduler config (see
+    `scheduler_with`). `vae_file` names a VAE that replaces the model's own; `hub` has the token for a download, and
+    `on_bytes(done, total)` reports its progress. Raises DarkroomError where a file is missing or the model is not
+    Stable Diffusion 1.x or 2.x.
     """
     files = read_model(
         base_model,
@@ -52,10 +54,10 @@ def load(
         on_bytes=on_bytes,
     )
     scheduler = scheduler_with(files.scheduler, prediction=prediction, zero_terminal_snr=zero_terminal_snr)
-    return assemble(replace(files, scheduler=scheduler), clip_skip=clip_skip)
+    return assemble(replace(files, scheduler=scheduler), clip_skip=clip_skip, prompt_weighting=prompt_weighting)
 
 
-def assemble(files: ModelFiles, *, clip_skip: int) -> StableDiffusion:
+def assemble(files: ModelFiles, *, clip_skip: int, prompt_weighting: bool = False) -> StableDiffusion:
     """Build the model from its files, which were read from any form."""
     require_plain_unet(files, SD)
     process = process_of(files.scheduler, name=files.name)
@@ -63,7 +65,11 @@ def assemble(files: ModelFiles, *, clip_skip: int) -> StableDiffusion:
         spec=SD,
         unet=files.parts["unet"],
         vae=files.parts["vae"],
-        towers={"text_encoder": files.tower("text_encoder", skipped_layers=clip_skip, is_normed=True)},
+        towers={
+            "text_encoder": files.tower(
+                "text_encoder", skipped_layers=clip_skip, is_normed=True, is_weighted=prompt_weighting
+            )
+        },
         process=process,
         scheduler=files.scheduler,
         lora_naming=lora_naming(files.parts, prediction=process.prediction_type),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -33,6 +33,17 @@ class StableDiffusionXL(LatentDiffusion):
     ) -> SdxlConditioning:
         """Return the conditioning with the sizes of its images (Podell et al. 2023, sections 2.2 and 2.3)."""
         return _own(conditioning).with_size_conditioning(size_conditionings)
+
+    def with_empty_prompts(
+        self, conditioning: Conditioning, empty_for: Sequence[Collection[int]], empty: Conditioning
+    ) -> SdxlConditioning:
+        """Return the conditioning with the empty prompt's states for encoders; that of the second also has its pooled.
+
+        An encoder's empty prompt gives the same states as if the whole prompt were empty: the encoders do not see each
+        other.
+        """
+        width = int(self.towers["text_encoder"].encoder.config.hidden_size)
+        return _own(conditioning).with_empty_prompts(empty_for, _own(empty), first_width=width)
 
     def conditioning_from(self, tensors: Mapping[str, torch.Tensor]) -> SdxlConditioning:
         """Return the conditioning of a cache entry."""

@@ -27,6 +27,7 @@ def load(
     dtypes: Mapping[str, torch.dtype],
     clip_skip: int = 0,
     clip_skip_2: int | None = None,
+    prompt_weighting: bool = False,
     prediction: str = "auto",
     zero_terminal_snr: str = "auto",
     vae_file: str = "",
@@ -37,9 +38,10 @@ def load(
 ) -> StableDiffusionXL:
     """Load the model with every part on the CPU, frozen, in its dtype from `dtypes` (default float32).
 
-    `prediction` and `zero_terminal_snr` override the model's scheduler config (see `scheduler_with`). `vae_file` names
-    a VAE that replaces the model's own; `hub` has the token for a download, and `on_bytes(done, total)` reports its
-    progress. Raises DarkroomError where a file is missing or the model is not SDXL.
+    With `prompt_weighting`, prompts may contain weights (see `prompt_weights`). `prediction` and `zero_terminal_snr`
+    override the model's scheduler config (see `scheduler_with`). `vae_file` names a VAE that replaces the model's own;
+    `hub` has the token for a download, and `on_bytes(done, total)` reports its progress. Raises DarkroomError where a
+    file is missing or the model is not SDXL.
     """
     wanted = dtypes.get("vae", torch.float32)
     careful = {**dtypes, "vae": torch.float32} if wanted == torch.float16 else dtypes
@@ -56,7 +58,12 @@ def load(
     if wanted == torch.float16:
         halve_if_safe(files.parts["vae"], name=base_model)
     scheduler = scheduler_with(files.scheduler, prediction=prediction, zero_terminal_snr=zero_terminal_snr)
-    return assemble(replace(files, scheduler=scheduler), clip_skip=clip_skip, clip_skip_2=clip_skip_2)
+    return assemble(
+        replace(files, scheduler=scheduler),
+        clip_skip=clip_skip,
+        clip_skip_2=clip_skip_2,
+        prompt_weighting=prompt_weighting,
+    )
 
 
 def halve_if_safe(vae: Any, *, name: str) -> None:
@@ -70,7 +77,9 @@ def halve_if_safe(vae: Any, *, name: str) -> None:
         vae.half()
 
 
-def assemble(files: ModelFiles, *, clip_skip: int, clip_skip_2: int | None = None) -> StableDiffusionXL:
+def assemble(
+    files: ModelFiles, *, clip_skip: int, clip_skip_2: int | None = None, prompt_weighting: bool = False
+) -> StableDiffusionXL:
     """Build the model from its files, which were read from any form.
 
     SDXL always skips the last layer of both encoders; `clip_skip` counts the layers skipped beyond it, `clip_skip_2`
@@ -84,7 +93,7 @@ def assemble(files: ModelFiles, *, clip_skip: int, clip_skip_2: int | None = Non
         unet=files.parts["unet"],
         vae=files.parts["vae"],
         towers={
-            name: files.tower(name, skipped_layers=1 + skip, is_normed=False)
+            name: files.tower(name, skipped_layers=1 + skip, is_normed=False, is_weighted=prompt_weighting)
             for name, skip in (
                 ("text_encoder", clip_skip),
                 ("text_encoder_2", clip_skip if clip_skip_2 is None else clip_skip_2),

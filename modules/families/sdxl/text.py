@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
 
 from modules.data.size_conditioning import SizeConditioning
-from modules.families.parts.conditioning import TextConditioning
+from modules.families.parts.conditioning import TextConditioning, replaced_rows
 from modules.system.devices import Device, move
 
 
@@ -52,6 +52,15 @@ class SdxlConditioning:
             [_sizes(f) for f in size_conditionings], dtype=torch.float32, device=self.pooled_BE.device
         )
         return replace(self, sizes_B6=sizes_B6)
+
+    def with_empty_prompts(self, empty_for: Sequence[Collection[int]], empty: Self, *, first_width: int) -> Self:
+        """Return it with `empty` for the encoders 0 and 1 of each prompt; the first's states have `first_width`."""
+        is_first, is_second = ([index in e for e in empty_for] for index in (0, 1))
+        own_BLD, other_1LD = self.text.states_BLD, empty.text.states_BLD
+        first_BLD = replaced_rows(own_BLD[..., :first_width], other_1LD[..., :first_width], is_first)
+        second_BLD = replaced_rows(own_BLD[..., first_width:], other_1LD[..., first_width:], is_second)
+        pooled_BE = replaced_rows(self.pooled_BE, empty.pooled_BE, is_second)
+        return replace(self, text=TextConditioning(torch.cat([first_BLD, second_BLD], dim=-1)), pooled_BE=pooled_BE)
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> Self:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from modules.data.size_conditioning import SizeConditioning
 from modules.diffusion.process import DDPMProcess
 from modules.families.parts.clip_text import TextTower
-from modules.families.parts.conditioning import TextConditioning
+from modules.families.parts.conditioning import TextConditioning, replaced_rows
 from modules.families.parts.forwards import Forwards
 from modules.families.protocol import Conditioning, Part, PartMemory
 from modules.families.spec import FamilySpec, LoraNaming
@@ -54,6 +54,12 @@ class ToyPixel:
         self, conditioning: Conditioning, size_conditionings: Sequence[SizeConditioning]
     ) -> TextConditioning:
         return _own(conditioning)
+
+    def with_empty_prompts(
+        self, conditioning: Conditioning, empty_for: Sequence[Collection[int]], empty: Conditioning
+    ) -> TextConditioning:
+        own, other = _own(conditioning), _own(empty)
+        return TextConditioning(replaced_rows(own.states_BLD, other.states_BLD, [0 in e for e in empty_for]))
 
     def conditioning_from(self, tensors: Mapping[str, torch.Tensor]) -> TextConditioning:
         return TextConditioning.from_tensors(tensors)

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from modules.config.codec import save_file
 from modules.config.schema import Config
 from tests.builders.images import draw_folder
 from tests.unit.preflight.setups import changed, errors
+from trainer.__main__ import main
 from trainer.preflight import captions, check
 
 
@@ -71,3 +73,46 @@ def test_a_broken_vocabulary_is_reported(config: Config, tmp_path: Path, vocabul
         assert "tokenizer of the base model" in report.errors[0].message
     else:
         assert [p.path for p in report.errors] in ([], ["model.base_model"])
+
+
+def test_each_file_is_named_with_what_is_wrong(
+    config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = draw_folder(tmp_path / "faults", sizes=[(64, 64)] * 5)
+    (folder / "000.txt").unlink()
+    (folder / "001.txt").write_text(" \n")
+    (folder / "002.txt").write_bytes("été".encode("cp1252"))
+    (folder / "003.txt").write_text(f"{cat(75)}, the End of it", encoding="utf-8")
+    broken = changed(config, concepts__0__path=str(folder))
+    report = check(broken)
+    warnings = [p.message for p in report.problems if p.severity == "warning"]
+    assert warnings == [
+        "2 images have no caption and are trained without one; the first is 000.png: 000.txt does not exist or cannot "
+        "be read.",
+        "1 caption file is not valid UTF-8 and is read in another encoding; the first is 002.txt (Windows-1252).",
+    ]
+    assert report.preview is not None
+    assert report.preview.captions == (
+        (str(folder / "000.png"), "000.txt does not exist or cannot be read"),
+        (str(folder / "001.png"), "001.txt is empty"),
+        (str(folder / "002.png"), "002.txt is not valid UTF-8 and was read as Windows-1252"),
+        (str(folder / "003.txt"), "80 tokens; beyond the first 75: , the End of it"),
+    )
+    save_file(broken, tmp_path / "config.json")
+    main(["check", str(tmp_path / "config.json")])
+    printed = capsys.readouterr().out
+    assert f"  {folder / '003.txt'}: 80 tokens; beyond the first 75: , the End of it\n" in printed
+
+
+def test_the_operations_count_before_the_tokens_are_counted(config: Config, tmp_path: Path) -> None:
+    folder = draw_folder(tmp_path / "long", sizes=[(64, 64)], captions=[cat(70)])
+    concept = {**config.concepts[0].model_dump(), "path": str(folder)}
+    longer = changed(config, concepts=[{**concept, "text": {"prefix": cat(10), "shuffle_tags": True}}])
+    message = " ".join(p.message for p in check(longer).problems)
+    assert "(the longest, 80 tokens, in 2)" in message
+
+
+def test_settings_that_cannot_work_are_errors(config: Config) -> None:
+    text = {"tag_dropout": True, "special_tags_mode": "blacklist", "special_tags": "(", "special_tags_regex": True}
+    report = check(changed(config, concepts=[{**config.concepts[0].model_dump(), "text": text}]))
+    assert errors(report) == ["concepts.0.text.special_tags"]

@@ -70,9 +70,14 @@ def images_only_below(config: Config, tmp: Path) -> Config:
     return concept(path="TMP/above")(config, tmp)
 
 
-def concept_is_a_file(config: Config, tmp: Path) -> Config:
-    draw_image(8, 8, 0).save(tmp / "image.png")
-    return concept(path="TMP/image.png")(config, tmp)
+def concept_is_no_shard(config: Config, tmp: Path) -> Config:
+    (tmp / "a.tar").write_bytes(b"no archive")
+    return changed(config, concepts__0__path=str(tmp / "a.tar"))
+
+
+def concept_is_no_image(config: Config, tmp: Path) -> Config:
+    (tmp / "notes.txt").write_text("not an image")
+    return changed(config, concepts__0__path=str(tmp / "notes.txt"))
 
 
 def nothing_trained(config: Config, tmp: Path) -> Config:
@@ -128,7 +133,10 @@ BROKEN: dict[str, tuple[Break, str]] = {
         with_model(lambda m: (m / "vae" / "diffusion_pytorch_model.safetensors").unlink()), "model.base_model"),
     "concept without a folder": (concept(path=" "), "concepts.0.path"),
     "concept missing": (concept(path="TMP/nowhere"), "concepts.0.path"),
-    "concept is a file": (concept_is_a_file, "concepts.0.path"),
+    "concept is a file that is no image": (concept_is_no_image, "concepts.0.path"),
+    "concept with a background that is no colour": (concept(background="no colour"), "concepts.0.background"),
+    "concept of a shard that is damaged": (concept_is_no_shard, "concepts.0.path"),
+    "concept of the hub": (concept(path="someone/some-images"), "concepts.0.path"),
     "concept of an unknown user's home": (concept(path="~no such user/x"), "concepts.0.path"),
     "concept of a long text": (concept(path="x" * 5000), "concepts.0.path"),
     "concept with a NUL": (concept(path="a\x00b"), "concepts.0.path"),

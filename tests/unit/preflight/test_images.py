@@ -13,6 +13,7 @@ from PIL import Image
 from modules.config.schema import Config
 from modules.data import datasets
 from tests.builders.images import draw_folder
+from tests.builders.shards import draw_shard
 from tests.unit.preflight.setups import changed, errors, reported
 from trainer.preflight import check
 
@@ -22,7 +23,7 @@ def test_a_concept_that_is_not_readable(config: Config, monkeypatch: pytest.Monk
         patch.setattr(os, "access", lambda path, mode: False)
         assert errors(check(config)) == ["concepts.0.path"]
 
-    def vanish(*args: object) -> None:
+    def vanish(*args: object, **options: object) -> None:
         raise FileNotFoundError(errno.ENOENT, "No such file or directory", "images")
 
     with monkeypatch.context() as patch:
@@ -47,7 +48,8 @@ def test_images_without_captions_and_skipped_files_are_counted(config: Config, t
     messages = [p.message for p in report.problems if p.severity == "warning"]
     assert messages == [
         "2 files are skipped; the first is ._002.png: a hidden file.",
-        "1 image has no caption and is trained without one.",
+        "1 image has no caption and is trained without one; the first is 001.png: 001.txt does not exist or cannot be "
+        "read.",
     ]
     assert report.preview is not None
     assert report.preview.num_without_caption == 1
@@ -105,3 +107,40 @@ def test_files_of_one_size_that_differ_are_not_the_same_image(config: Config, tm
     config = changed(config, training__batch_size=1)
     assert (training / "a.bmp").stat().st_size == (validation / "a.bmp").stat().st_size
     assert reported(check(two(config, training, validation, kind="validation"))) == []
+
+
+# -- other sources
+
+
+def test_a_single_image_a_shard_and_metadata_are_sources(config: Config, tmp_path: Path) -> None:
+    folder = draw_folder(tmp_path / "one", sizes=[(64, 64)] * 2)
+    shard = draw_shard(tmp_path / "a.tar", sizes=[(64, 64)] * 2)
+    for path in (folder / "000.png", shard):
+        report = check(changed(config, concepts__0__path=str(path), training__batch_size=1))
+        assert reported(report) == []
+        assert report.preview is not None
+    (folder / "metadata.jsonl").write_text('{"file_name": "gone.png", "text": "a"}\n{"file_name": "000.png"}\n')
+    named = changed(config, concepts__0__path=str(folder), concepts__0__caption_source="metadata")
+    messages = [p.message for p in check(named).problems]
+    assert "1 file is skipped; the first is metadata.jsonl: names images that are not there: 'gone.png'." in messages
+    assert any(m.startswith("2 images have no caption") for m in messages)
+
+
+def test_regularization_images_are_counted_and_named(config: Config, tmp_path: Path) -> None:
+    folder = draw_folder(tmp_path / "one", sizes=[(64, 64)] * 2)
+    (tmp_path / "empty").mkdir()
+    both = two(config, folder, tmp_path / "empty", kind="regularization")
+    assert errors(check(both)) == ["concepts.1.path"]
+    alone = changed(config, concepts=[{"path": str(folder), "kind": "regularization"}])
+    assert "concepts" in errors(check(alone))
+    unused = two(config, folder, folder, kind="regularization", balancing="samples", samples_per_epoch=0)
+    assert ("concepts.1.samples_per_epoch", "warning") in reported(check(unused))
+
+
+def test_a_metadata_file_that_is_not_used_is_named(config: Config, tmp_path: Path) -> None:
+    folder = draw_folder(tmp_path / "one", sizes=[(64, 64)] * 2)
+    (folder / "metadata.jsonl").write_text('{"file_name": "000.png", "text": "a"}\n')
+    config = changed(config, concepts__0__path=str(folder), training__batch_size=1)
+    assert reported(check(config)) == []
+    (folder / "001.txt").unlink()
+    assert ("concepts.0.caption_source", "warning") in reported(check(config))

@@ -57,20 +57,10 @@ def concepts_of(rest: Tree, result: Tree, notes: Notes) -> None:
 
 def concepts_from(given: object, notes: Notes) -> tuple[list[Tree], list[Tree]]:
     """Return our concepts for their list, and the unused keys of each."""
-    jittered: list[str] = []
-
-    def convert(item: Tree, notes: Notes, where: str) -> Tree:
-        return _concept(item, notes, where, jittered)
-
-    entries, leftovers = converted(given, "concepts", "concepts", convert, notes)
-    if jittered:  # on by default in OneTrainer: one note for all
-        which = "one concept" if len(jittered) == 1 else f"{len(jittered)} concepts"
-        message = f"Crop jitter of {which} is not supported: images are cropped in the center."
-        notes.append(Problem("concepts", message, "info"))
-    return entries, leftovers
+    return converted(given, "concepts", "concepts", _concept, notes)
 
 
-def _concept(given: Tree, notes: Notes, where: str, jittered: list[str]) -> Tree:
+def _concept(given: Tree, notes: Notes, where: str) -> Tree:
     kind = given.pop("type", "VALIDATION" if given.pop("validation_concept", False) else "STANDARD")
     given.pop("validation_concept", None)
     given.pop("concept_stats", None)  # statistics, not settings
@@ -86,8 +76,6 @@ def _concept(given: Tree, notes: Notes, where: str, jittered: list[str]) -> Tree
     _balancing(given, concept, notes, where)
     image, text = (pop_object(given, key, notes, where) for key in ("image", "text"))
     _captions(text, concept, notes, where)
-    if image.pop("enable_crop_jitter", True) is not False:
-        jittered.append(where)
     concept["image"] = _image(image, notes, where)
     concept["text"] = _text(text, notes, where)
     put_back(given, "image", image)
@@ -116,7 +104,7 @@ def _captions(text: Tree, concept: Tree, notes: Notes, where: str) -> None:
 
 
 def _image(given: Tree, notes: Notes, where: str) -> Tree:
-    image: Tree = {}
+    image: Tree = {"crop_jitter": given.pop("enable_crop_jitter", True) is not False}  # on by default in OneTrainer
     for name in _AUGMENTATIONS:
         is_random = given.pop(f"enable_random_{name}", False) is True
         is_fixed = given.pop(f"enable_fixed_{name}", False) is True
@@ -127,9 +115,9 @@ def _image(given: Tree, notes: Notes, where: str) -> Tree:
             notes.append(Problem(f"{where}.image.{name}", message, "info"))
     move_all(given, image, _IMAGE)
     if given.pop("enable_resolution_override", False) is True:
-        sides, _, is_whole = resolution_of(given.get("resolution_override", "512"))
-        if is_whole and sides:
-            image["resolution_px"] = sides
+        resolutions, is_whole = resolution_of(given.get("resolution_override", "512"))
+        if is_whole and resolutions:
+            image["resolution_px"] = resolutions
             given.pop("resolution_override", None)
         else:
             value = plain(given.get("resolution_override"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from modules.config.migrations.onetrainer_11.tables import family_of, move_all, resolution_of
 from modules.config.migrations.tree_moves import Notes, Tree, put
+from modules.settings.resolution import sides_of
 from modules.system.problem import DEFAULT_USED, Problem, shown
 
 _SIZE_STEPS_PX = {"sd": 8, "sdxl": 64}
@@ -26,19 +27,20 @@ def data_of(rest: Tree, result: Tree, notes: Notes) -> None:
         _resolution(rest.pop("resolution"), result, notes)
     move_all(rest, result, _PLAIN)
     put(result, "data.bucket_step_px", _SIZE_STEPS_PX[family_of(result)])
+    put(result, "data.bucket_aspect_ratios", "fixed")
     put(result, "data.max_aspect", 4.0)
 
 
 def _resolution(given: object, result: Tree, notes: Notes) -> None:
-    sides, fixed, is_whole = resolution_of(given)
-    if sides:
-        put(result, "data.resolution_px", sides)
-    elif fixed:
-        put(result, "data.fixed_width_px", fixed[0])
-        put(result, "data.fixed_height_px", fixed[1])
+    resolutions, is_whole = resolution_of(given)
+    if len(resolutions) == 1 and isinstance(resolutions[0], str):
+        width_px, height_px = sides_of(resolutions[0])
+        put(result, "data.fixed_width_px", width_px)
+        put(result, "data.fixed_height_px", height_px)
+    elif resolutions:
+        put(result, "data.resolution_px", resolutions)
     if not is_whole:
-        used = f"{', '.join(f'{s:g}' for s in sides)} is used" if sides else DEFAULT_USED
-        if fixed and not sides:
-            used = f"{fixed[0]}x{fixed[1]} is used"
+        shorter = ", ".join(r if isinstance(r, str) else f"{r:g}" for r in resolutions)
+        used = f"{shorter} is used" if resolutions else DEFAULT_USED
         message = f"{shown(given)} is not a valid resolution; {used}."
         notes.append(Problem("data.resolution_px", message, "warning"))

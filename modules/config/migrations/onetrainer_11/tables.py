@@ -87,25 +87,21 @@ def period(n: float, unit: str, steps_per_update: int) -> Tree:
     return {"n": n, "unit": _UNITS[unit]}
 
 
-def resolution_of(given: object) -> tuple[list[float], tuple[int, int] | None, bool]:
-    """Return the sides of a resolution, its fixed width and height, and whether all of it was valid.
+def resolution_of(given: object) -> tuple[list[float | str], bool]:
+    """Return the resolutions, numbers or sizes such as "1024x768", and whether all of what was given is valid.
 
-    They write "512", "512, 768" or one fixed "1024x768"; a number or a list is accepted as well.
+    They write "512", "512, 768" or one fixed "1024x768"; a number or a list is accepted as well, and so is a mixed one.
     """
     values = given.strip(" ,").split(",") if isinstance(given, str) else given if isinstance(given, list) else [given]
-    sides: list[float] = []
-    fixed: list[tuple[int, int]] = []
-    is_whole = bool(values)
+    resolutions: list[float | str] = []
     for value in values:
         match = re.fullmatch(r"\s*(\d{1,5})\s*[xX]\s*(\d{1,5})\s*", value) if isinstance(value, str) else None
         side = number(value)
         if match:
-            fixed.append((int(match[1]), int(match[2])))
+            resolutions.append(f"{int(match[1])}x{int(match[2])}")
         elif side is not None:
-            sides.append(side)
-        else:
-            is_whole = False
-    return sides, fixed[0] if fixed else None, is_whole and not (sides and fixed) and len(fixed) <= 1
+            resolutions.append(side)
+    return resolutions, bool(values) and len(resolutions) == len(values)
 
 
 def family_of(result: Tree) -> str:

@@ -1,0 +1,166 @@
+"""Files inside archives: tar shards, as WebDataset writes them, and the images in the rows of Parquet files.
+
+A path below an archive names one of its files: `shards/0001.tar/000123.jpg`. Each archive is indexed once, so any
+of its files is read at its place without reading those before it; a run can so resume in the middle of a shard, and
+shuffle over all of them. Torch-free.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from modules.data.tables import ROW_SUFFIX, TABLE_SUFFIXES, read_row_image
+from modules.system.regular_files import FileTooLargeError, open_regular
+
+SHARD_SUFFIXES = frozenset({".tar"})
+ARCHIVE_SUFFIXES = SHARD_SUFFIXES | TABLE_SUFFIXES
+
+
+@dataclass(frozen=True, slots=True)
+class FileStatus:
+    """The size of a file and its modification time.
+
+    A file in an archive has the time of the archive; an image in a row of a Parquet file also has its size.
+    """
+
+    size_bytes: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardIndex:
+    """The files of a tar shard by name, each with its place and size in bytes, and what is wrong with the shard."""
+
+    members: Mapping[str, tuple[int, int]]
+    problem: str = ""
+
+
+def archive_of(path: Path) -> Path | None:
+    """Return the archive that a path leads into; None for a path of the file system itself."""
+    return next((p for p in path.parents if p.suffix.lower() in ARCHIVE_SUFFIXES and p.is_file()), None)
+
+
+def open_file(path: Path) -> io.BufferedReader | io.BytesIO:
+    """Open a regular file for reading, also one inside an archive. Raises OSError."""
+    try:
+        return open_regular(path)
+    except (NotADirectoryError, FileNotFoundError):
+        archive = archive_of(path)
+        if archive is None:
+            raise
+    if archive.suffix.lower() in TABLE_SUFFIXES:
+        return io.BytesIO(read_row_image(archive, _row(archive, path)))
+    return io.BufferedReader(_Part(archive, *_place(archive, path)))
+
+
+def read_bytes(path: Path, max_bytes: int) -> bytes:
+    """Return the content of a file, also of one inside an archive. Raises OSError, also for a larger file."""
+    with open_file(path) as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise FileTooLargeError(path, max_bytes)
+    return content
+
+
+def status_of(path: Path) -> FileStatus:
+    """Return the size and time of a file, also of one inside an archive. Raises OSError."""
+    try:
+        status = path.stat()
+        return FileStatus(status.st_size, status.st_mtime_ns)
+    except (NotADirectoryError, FileNotFoundError):
+        archive = archive_of(path)
+        if archive is None:
+            raise
+    status = archive.stat()
+    is_row = archive.suffix.lower() in TABLE_SUFFIXES and _row(archive, path) >= 0
+    return FileStatus(status.st_size if is_row else _place(archive, path)[1], status.st_mtime_ns)
+
+
+def shard_index(archive: Path) -> ShardIndex:
+    """Return the index of a tar shard, made once for as long as the file is the same. Raises OSError."""
+    status = archive.stat()
+    return _shard_index(os.fspath(archive), status.st_size, status.st_mtime_ns)
+
+
+class _Part(io.RawIOBase):
+    """A part of a file, as a file of its own."""
+
+    def __init__(self, file: Path, offset: int, size_bytes: int) -> None:
+        super().__init__()
+        self._file = file.open("rb")
+        self._offset, self._size_bytes, self._position = offset, size_bytes, 0
+
+    def readable(self) -> bool:
+        """Return that it can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return that its position can be set."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Set and return the position in the part."""
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size_bytes}[whence]
+        self._position = max(0, start + offset)
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer from the position on; return how many bytes were read, 0 at the end."""
+        wanted = max(0, min(len(buffer), self._size_bytes - self._position))
+        self._file.seek(self._offset + self._position)
+        content = self._file.read(wanted)
+        buffer[: len(content)] = content
+        self._position += len(content)
+        return len(content)
+
+    def close(self) -> None:
+        """Also close the file."""
+        self._file.close()
+        super().close()
+
+
+def _row(archive: Path, path: Path) -> int:
+    """Return the row that a path into a Parquet file names. Raises FileNotFoundError for any other path."""
+    if path.suffix != ROW_SUFFIX or path.parent != archive:
+        raise FileNotFoundError(errno.ENOENT, f"not in {archive.name}", str(path))
+    return int(path.stem)
+
+
+def _place(archive: Path, path: Path) -> tuple[int, int]:
+    name = path.relative_to(archive).as_posix()
+    try:
+        return shard_index(archive).members[name]
+    except KeyError:
+        raise FileNotFoundError(errno.ENOENT, f"not in {archive.name}", str(path)) from None
+
+
+@lru_cache(maxsize=4096)
+def _shard_index(archive: str, size_bytes: int, mtime_ns: int) -> ShardIndex:
+    """Read the headers of a tar file, skipping over the contents. The arguments after the path identify its version."""
+    members: dict[str, tuple[int, int]] = {}
+    num_doubled = 0
+    problem = ""
+    try:
+        with tarfile.open(archive, "r:") as tar:
+            for member in tar:
+                if not member.isreg() or member.issparse():
+                    continue
+                if member.offset_data + member.size > size_bytes:
+                    problem = f"cut off in the middle of {member.name}"
+                    break
+                name = Path(member.name).as_posix().lstrip("/")
+                num_doubled += name in members
+                members[name] = (member.offset_data, member.size)
+    except (tarfile.TarError, EOFError, ValueError) as error:
+        problem = f"not a readable tar file ({error})" if not members else f"damaged after {len(members):,} files"
+    if num_doubled and not problem:
+        problem = f"{num_doubled:,} of its files have the name of an earlier one and replace it"
+    return ShardIndex(members, problem)

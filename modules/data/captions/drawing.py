@@ -1,0 +1,93 @@
+"""The final caption of each use of an image: chosen, changed, or dropped, all from counters."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from modules.data.captions.choice import choose_line, lines_in_use
+from modules.data.captions.operations import CaptionRules, final_text
+from modules.system.seeds import derive_seed
+
+
+@dataclass(frozen=True, slots=True)
+class CaptionDropout:
+    """The probabilities of the empty prompt: for all text encoders together, or, with `second`, each on its own.
+
+    With `second`, the first probability is that of the first text encoder alone.
+    """
+
+    first: float = 0.0
+    second: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CaptionUse:
+    """One use of an image: the counters its caption is drawn from.
+
+    `name` is the image's file name, `use` the number of its earlier uses in the run.
+    """
+
+    run_seed: int
+    epoch: int
+    example: int
+    repeat: int
+    name: str
+    use: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnCaption:
+    """The caption of one use, and the indices of the text encoders that get the empty prompt in its place."""
+
+    text: str
+    empty_for: frozenset[int] = frozenset()
+
+
+def draw_caption(
+    texts: tuple[str, ...], rules: CaptionRules, use: CaptionUse, *, dropout: CaptionDropout, draws_anew: bool
+) -> DrawnCaption:
+    """Return the caption of one use of an image with these texts.
+
+    The operations are drawn anew for each use with `draws_anew`; otherwise the variations are used in turn, by the
+    epoch: exactly those of `cached_texts`. The counters do not depend on the position of the image in the concept.
+    """
+    generator = random.Random(derive_seed(use.run_seed, "caption", use.epoch, use.example, use.repeat))
+    empty_for = _dropped(dropout, use, generator)
+    if empty_for == {0, 1}:
+        return DrawnCaption("")
+    line = choose_line(len(texts), rules.choice, generator, use=use.use) if texts else 0
+    counters = (use.epoch, use.repeat) if draws_anew else (use.epoch % rules.variations, 0)
+    text = _changed(texts, line, rules, use.name, counters, run_seed=use.run_seed)
+    return DrawnCaption(text, empty_for if text else frozenset())
+
+
+def cached_texts(texts: tuple[str, ...], rules: CaptionRules, *, name: str, run_seed: int) -> Iterator[str]:
+    """Yield every text that `draw_caption` may return without `draws_anew` and caption dropout."""
+    for line in lines_in_use(len(texts), rules.choice) if texts else (0,):
+        is_random = bool(texts) and rules.is_random(texts[line])
+        for variation in range(rules.variations if is_random else 1):
+            yield _changed(texts, line, rules, name, (variation, 0), run_seed=run_seed)
+
+
+def _changed(
+    texts: tuple[str, ...], line: int, rules: CaptionRules, name: str, counters: tuple[int, int], *, run_seed: int
+) -> str:
+    if rules.is_plain:
+        return texts[line] if texts else ""
+    seed = run_seed if rules.seed is None else rules.seed
+    number = int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=7).digest(), "little")
+    generator = random.Random(derive_seed(seed, "caption operations", number, line, *counters))
+    return final_text(texts[line] if texts else "", rules, generator)
+
+
+def _dropped(dropout: CaptionDropout, use: CaptionUse, generator: random.Random) -> frozenset[int]:
+    """Return the indices of the text encoders whose caption is dropped; both where there is one draw for all."""
+    is_first = dropout.first > 0 and generator.random() < dropout.first
+    if dropout.second is None:
+        return frozenset({0, 1}) if is_first else frozenset()
+    other = random.Random(derive_seed(use.run_seed, "caption dropout 2", use.epoch, use.example, use.repeat))
+    is_second = dropout.second > 0 and other.random() < dropout.second
+    return frozenset(index for index, is_dropped in ((0, is_first), (1, is_second)) if is_dropped)

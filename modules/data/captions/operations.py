@@ -1,0 +1,149 @@
+"""The operations on a caption, composed in one order."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from modules.data.captions.choice import CaptionChoice
+from modules.data.captions.tags import (
+    ANY_TAG,
+    CAPITALIZATIONS,
+    Capitalization,
+    DropMode,
+    SpecialTags,
+    capitalize_tags,
+    drop_tags,
+    join_tags,
+    shuffle_tags,
+    split_tags,
+)
+from modules.data.captions.wildcards import has_wildcards, resolve_wildcards
+
+ORDER = (
+    "wildcards",
+    "replacements",
+    "tag dropout",
+    "capitalization",
+    "shuffling",
+    "trigger word",
+    "prefix and suffix",
+)
+"""The order in which a caption is changed. A caption that caption dropout drops is empty: nothing is added to it."""
+
+_CLINGS = tuple(".,;:!?)")
+
+
+@dataclass(frozen=True, slots=True)
+class CaptionRules:
+    """How the captions of a concept are chosen and changed; the defaults change nothing.
+
+    `variations` is the number of variants of each caption when they are cached; `seed` replaces the run's for the
+    operations. A probability of None switches an operation off.
+    """
+
+    choice: CaptionChoice = "random"
+    variations: int = 1
+    seed: int | None = None
+    wildcards: bool = False
+    replacements: tuple[tuple[str, str], ...] = ()
+    delimiter: str = ","
+    keep_count: int = 1
+    separator: str = ""
+    group_separator: str = ""
+    drop_mode: DropMode = "full"
+    drop_probability: float | None = None
+    special: SpecialTags = ANY_TAG
+    capitalizations: tuple[Capitalization, ...] = CAPITALIZATIONS
+    capitalization_probability: float | None = None
+    lowercase_first: bool = False
+    shuffle: bool = False
+    trigger_word: str = ""
+    prefix: str = ""
+    suffix: str = ""
+
+    @property
+    def changes_tags(self) -> bool:
+        """Whether a caption is taken apart into tags and joined again."""
+        is_changed = self.drop_probability is not None or self.capitalization_probability is not None
+        return is_changed or self.shuffle
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no operation is on, so that every caption stays as it is."""
+        added = (self.trigger_word, self.prefix, self.suffix)
+        marks = (self.separator, self.group_separator, self.replacements)
+        return not (self.wildcards or self.changes_tags or any(added) or any(marks))
+
+    def is_random(self, text: str) -> bool:
+        """Return whether the final text of a caption depends on the generator."""
+        has_tags = self.shuffle or bool(self.drop_probability) or bool(self.capitalization_probability)
+        return has_tags or (self.wildcards and has_wildcards(text))
+
+
+NO_CHANGES = CaptionRules()
+
+
+def final_text(text: str, rules: CaptionRules, generator: random.Random) -> str:
+    """Return a caption after all operations, in the order of `ORDER`; a function of its arguments only."""
+    if rules.is_plain:
+        return text
+    if rules.wildcards:
+        text = resolve_wildcards(text, generator)
+    for old, new in rules.replacements:
+        text = new.join(re.split(rf"(?<!\w){re.escape(old)}(?!\w)", text))
+    if rules.changes_tags or (rules.separator and rules.separator in text):
+        text = _with_changed_tags(text, rules, generator)
+    if rules.group_separator:
+        pieces = (piece.strip() for piece in text.split(rules.group_separator))
+        text = _joined(pieces, rules.delimiter)
+    if rules.trigger_word and not _contains(text, rules.trigger_word):
+        text = _joined((rules.trigger_word, text), rules.delimiter)
+    return _between(rules.prefix, text, rules.suffix)
+
+
+def _with_changed_tags(text: str, rules: CaptionRules, generator: random.Random) -> str:
+    def is_trigger(tag: str) -> bool:
+        return bool(rules.trigger_word) and _contains(tag, rules.trigger_word)
+
+    tags = split_tags(text, delimiter=rules.delimiter, keep_count=rules.keep_count, separator=rules.separator)
+    if rules.drop_probability is not None:
+        tags = drop_tags(
+            tags,
+            rules.drop_mode,
+            rules.drop_probability,
+            generator,
+            may_be_dropped=lambda tag: rules.special.may_be_dropped(tag) and not is_trigger(tag),
+        )
+    if rules.capitalization_probability is not None:
+        tags = capitalize_tags(
+            tags,
+            rules.capitalizations,
+            rules.capitalization_probability,
+            generator,
+            lowercase_first=rules.lowercase_first,
+            is_fixed=is_trigger,
+        )
+    if rules.shuffle:
+        tags = shuffle_tags(tags, generator)
+    return join_tags(tags, delimiter=rules.delimiter)
+
+
+def _joined(pieces: Iterable[str], delimiter: str) -> str:
+    return f"{delimiter.strip()} ".join(filter(None, pieces))
+
+
+def _contains(text: str, word: str) -> bool:
+    """Return whether a text contains a word or a phrase, not merely as a part of a longer word."""
+    return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text) is not None
+
+
+def _between(prefix: str, text: str, suffix: str) -> str:
+    """Return a text between a prefix and a suffix, with spaces; none before a punctuation mark."""
+    result = ""
+    for part in (prefix.strip(), text, suffix.strip()):
+        joint = "" if not result or part.startswith(_CLINGS) else " "
+        result = f"{result}{joint}{part}" if part else result
+    return result

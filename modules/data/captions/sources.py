@@ -1,0 +1,104 @@
+"""The caption texts of an image, and what is wrong with them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from modules.data.archives import read_bytes
+
+_MAX_BYTES = 10_000_000  # of a text file; its captions have a few hundred
+
+CaptionSource = Literal["text_file", "file_name", "one_file", "metadata", "fixed_text"]
+CaptionFault = Literal["", "missing", "empty", "utf-16", "cp1252", "latin-1"]
+"""Why a caption needs attention: there is none, or its file is not UTF-8 and was read in this encoding."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaptionTexts:
+    """The texts of an image, the file they are from if it is one, and what is wrong with it."""
+
+    texts: tuple[str, ...]
+    fault: CaptionFault = ""
+    file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CaptionOrigin:
+    """Where the captions of a concept come from.
+
+    With the source "text_file" they are in a file beside the image, with the image's name and `extension`. With
+    "one_file" they are those of `file`, the same for every image; with "fixed_text" the lines of `fixed_text`. With
+    "metadata" they are in some `columns` of the metadata file `file`, or of those in the folder of the images
+    (`modules/data/metadata.py`); no columns are the usual ones.
+    """
+
+    source: CaptionSource = "text_file"
+    file: Path | None = None
+    extension: str = ".txt"
+    fixed_text: str = ""
+    columns: tuple[str, ...] = ()
+
+
+def read_captions(image: Path, origin: CaptionOrigin) -> CaptionTexts:
+    """Return the captions of an image; no texts where there are none.
+
+    A text file holds one caption per line; blank lines do not count. Text that is not UTF-8 is read as UTF-16 if it
+    starts with a byte order mark, else as Windows-1252 or Latin-1, the encodings of older tag editors.
+    """
+    if origin.source == "fixed_text":
+        return _without_a_file(_lines(origin.fixed_text))
+    if origin.source == "file_name":
+        name = _decode(os.fsencode(image.stem))[0].replace("_", " ").strip()
+        return _without_a_file((name,) if name else ())
+    shared = origin.file if origin.source == "one_file" else None
+    file = shared or image.with_name(image.stem + origin.extension)
+    try:
+        text, fault = read_text(file)
+    except (OSError, ValueError):  # also a name that is not a valid file name
+        return CaptionTexts((), "missing", file)
+    texts = _lines(text)
+    return CaptionTexts(texts, fault if texts else "empty", file)
+
+
+def read_text(file: Path) -> tuple[str, CaptionFault]:
+    """Return the text of a file, also of one in an archive, and its encoding if it is not UTF-8.
+
+    Raises OSError where it cannot be read.
+    """
+    return _decode(read_bytes(file, _MAX_BYTES))
+
+
+def caption_is_cacheable(
+    caption: str, *, text_encoder_trains: bool, trained_tokens: Collection[str] = frozenset()
+) -> bool:
+    """Return whether a caption is encoded identically throughout a run, so that its text embeddings may be cached.
+
+    Not where a text encoder is trained, nor where the caption contains a trained token (an embedding).
+    """
+    return not text_encoder_trains and not any(token in caption for token in trained_tokens)
+
+
+def _without_a_file(texts: tuple[str, ...]) -> CaptionTexts:
+    return CaptionTexts(texts, "" if texts else "empty")
+
+
+def _lines(text: str) -> tuple[str, ...]:
+    return tuple(line.strip() for line in text.splitlines() if line.strip())
+
+
+def _decode(content: bytes) -> tuple[str, CaptionFault]:
+    """Return the text of some bytes, and the encoding if it is not UTF-8."""
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return content.decode("utf-16", errors="replace"), "utf-16"
+    try:
+        return content.decode("utf-8-sig"), ""
+    except UnicodeDecodeError:
+        pass
+    try:
+        return content.decode("cp1252"), "cp1252"
+    except UnicodeDecodeError:
+        return content.decode("latin-1"), "latin-1"

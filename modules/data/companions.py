@@ -1,0 +1,71 @@
+"""Files that belong to an image: its mask and its conditioning image. Only headers are read.
+
+The names are OneTrainer's: the mask of cat.jpg is cat-masklabel.png, its conditioning image cat-condlabel.png.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from modules.data.archives import status_of
+from modules.data.buckets import Size
+from modules.data.images import BrokenImageError, opened, seen_size, upright
+from modules.data.transforms.geometry import Box
+from modules.data.transforms.masks import alpha_mask, as_mask, white_box
+
+
+@dataclass(frozen=True, slots=True)
+class Companion:
+    """A file that belongs to an image, with its size in its EXIF orientation; `is_alpha`: the image's own opacity."""
+
+    path: Path
+    size: Size
+    size_bytes: int
+    mtime_ns: int
+    is_alpha: bool = False
+
+
+def find_mask(image: Path, *, folder: Path, masks_folder: Path | None = None) -> Companion | None:
+    """Return the mask of an image of a concept's `folder`, or None if it has none.
+
+    In a masks folder, the mask lies at the image's path within the concept's folder, with the suffix .png or the
+    image's own; without one it is beside the image. Raises BrokenImageError for a mask that is not a readable image.
+    """
+    if masks_folder is None:
+        return _companion(image.with_name(f"{image.stem}-masklabel.png"))
+    inside = image.relative_to(folder) if image.is_relative_to(folder) else Path(image.name)
+    return _companion(masks_folder / inside.with_suffix(".png")) or _companion(masks_folder / inside)
+
+
+def find_conditioning_image(image: Path) -> Companion | None:
+    """Return the conditioning image of an image, or None. Raises BrokenImageError if it is not a readable image."""
+    return _companion(image.with_name(f"{image.stem}-condlabel.png"))
+
+
+def box_of_mask(mask: Companion, image_size: Size) -> Box | None:
+    """Return the box around the white of a mask, in pixels of its image; None if it has no white.
+
+    The mask is decoded. Raises BrokenImageError if that fails.
+    """
+    with opened(mask.path) as raw:
+        whole = upright(raw)
+        box = white_box(alpha_mask(whole) if mask.is_alpha else as_mask(whole))
+    if box is None or mask.size == image_size:
+        return box
+    across, down = image_size.width_px / mask.size.width_px, image_size.height_px / mask.size.height_px
+    left, top = int(box.left_px * across), int(box.top_px * down)
+    right = max(left + 1, round(box.right_px * across))
+    return Box(left, top, right, max(top + 1, round(box.bottom_px * down)))
+
+
+def _companion(path: Path) -> Companion | None:
+    try:
+        status = status_of(path)
+    except (OSError, ValueError):  # missing, or a name that is not a valid file name
+        return None
+    if status.size_bytes == 0:
+        raise BrokenImageError(path, "an empty file")
+    with opened(path) as image:
+        size = Size(*seen_size(image))
+    return Companion(path, size, status.size_bytes, status.mtime_ns)

@@ -1,0 +1,153 @@
+"""The files of a concept's source: a folder, a single image, a tar shard or a Parquet file. No image is opened."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from modules.data.archives import ARCHIVE_SUFFIXES, SHARD_SUFFIXES, shard_index
+from modules.data.tables import TABLE_SUFFIXES, row_name, table_facts
+
+# All that Pillow decodes by itself, and HEIC. Not among them: EPS and PostScript, which are run as a program.
+SUFFIXES = frozenset(
+    {".apng", ".avif", ".avifs", ".blp", ".bmp", ".bw", ".cur", ".dcx", ".dds", ".dib", ".fit", ".fits", ".flc",
+     ".fli", ".ftc", ".ftu", ".gbr", ".gif", ".heic", ".heif", ".hif", ".icb", ".icns", ".ico", ".im", ".j2c", ".j2k",
+     ".jfif", ".jp2", ".jpc", ".jpe", ".jpeg", ".jpf", ".jpg", ".jpx", ".msp", ".pbm", ".pcd", ".pcx", ".pfm",
+     ".pgm", ".png", ".pnm", ".ppm", ".psd", ".pxr", ".qoi", ".ras", ".rgb", ".rgba", ".sgi", ".tga", ".tif",
+     ".tiff", ".vda", ".vst", ".webp", ".xbm", ".xpm"}
+)  # fmt: skip
+# Masks and conditioning images of other trainers: never training images.
+_COMPANIONS = ("-masklabel", "-condlabel")
+_COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".zip", ".7z", ".rar")
+_UNPACK = "a compressed archive, which cannot be read: unpack it, or store it as plain .tar"
+_ARROW = "an Arrow file, which cannot be read: export the data set as Parquet, or as images with metadata.jsonl"
+_HIDDEN = "a hidden file"
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A file that looks like an image but cannot be used, with the reason."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The images of a source, sorted by path, and the files that are skipped. A path may lead into an archive."""
+
+    images: tuple[Path, ...]
+    skipped: tuple[Skipped, ...]
+
+
+def list_images(source: Path, *, include_subfolders: bool) -> Listing:
+    """Return the images of a source. Raises OSError for one that cannot be listed.
+
+    The archives of a folder are read if it has no image files; otherwise they are skipped, because they usually
+    contain the same images.
+    """
+    skipped: list[Skipped] = []
+    if source.is_file():
+        images = [source] if source.suffix.lower() not in ARCHIVE_SUFFIXES else list(_inside(source, skipped))
+        return Listing(tuple(images), tuple(skipped))
+    files = sorted(walk(source, include_subfolders=include_subfolders, skipped=skipped))
+    images = [p for p in files if p.suffix.lower() in SUFFIXES and not _is_left_out(p, skipped)]
+    archives = [p for p in files if p.suffix.lower() in ARCHIVE_SUFFIXES and not is_metadata(p)]
+    if images:
+        beside = "an archive beside image files; choose the archive itself to use its images"
+        skipped += [Skipped(p, beside) for p in archives]
+    else:
+        images = [image for archive in archives for image in _inside(archive, skipped)]
+        skipped += [Skipped(p, _UNPACK) for p in files if p.name.lower().endswith(_COMPRESSED)]
+        skipped += [Skipped(p, _ARROW) for p in files if p.suffix.lower() == ".arrow"]
+    return Listing(tuple(images), tuple(sorted(skipped, key=lambda s: s.path)))
+
+
+def walk(folder: Path, *, include_subfolders: bool, skipped: list[Skipped]) -> Iterator[Path]:
+    """Yield the files of a folder. A folder that is reached twice, through a link, is read once.
+
+    Subfolders that cannot be listed are added to `skipped`. Raises OSError if the folder itself cannot be.
+    """
+    entered: set[str] = set()
+    waiting = [folder]
+    while waiting:
+        here = waiting.pop()
+        real = os.path.realpath(here)
+        if real in entered:
+            continue
+        entered.add(real)
+        try:
+            with os.scandir(here) as entries:
+                found = list(entries)
+        except OSError as error:
+            if here == folder:
+                raise
+            skipped.append(Skipped(here, f"a folder that cannot be listed ({error.strerror})"))
+            continue
+        for entry in found:
+            if _holds(entry.is_file):
+                yield Path(entry.path)
+            elif include_subfolders and not entry.name.startswith(".") and _holds(entry.is_dir):
+                waiting.append(Path(entry.path))
+
+
+def is_metadata(path: Path) -> bool:
+    """Return whether a file is the metadata of the images of its folder, as data sets on the Hugging Face hub have."""
+    return path.stem == "metadata" and path.suffix.lower() in (".jsonl", ".csv", ".parquet")
+
+
+def _holds(test: Callable[[], bool]) -> bool:
+    try:
+        return test()
+    except OSError:  # a link to itself
+        return False
+
+
+def _is_left_out(image: Path, skipped: list[Skipped]) -> bool:
+    if image.stem.endswith(_COMPANIONS):
+        return True
+    if image.name.startswith("."):
+        skipped.append(Skipped(image, _HIDDEN))
+        return True
+    return False
+
+
+def _inside(archive: Path, skipped: list[Skipped]) -> Iterator[Path]:
+    """Yield the images in an archive; what is wrong with it is added to `skipped`."""
+    if archive.name.startswith("."):
+        skipped.append(Skipped(archive, _HIDDEN))
+        return
+    try:
+        if archive.suffix.lower() in TABLE_SUFFIXES:
+            yield from _rows(archive, skipped)
+        elif archive.suffix.lower() in SHARD_SUFFIXES:
+            yield from _members(archive, skipped)
+    except OSError as error:
+        skipped.append(Skipped(archive, error.strerror or str(error)))
+
+
+def _rows(table: Path, skipped: list[Skipped]) -> Iterator[Path]:
+    facts = table_facts(table)
+    if not facts.image_column:
+        skipped.append(Skipped(table, f"has no column of images; its columns are {', '.join(facts.columns)}"))
+        return
+    for row in range(facts.num_rows):
+        yield table / row_name(row)
+
+
+def _members(shard: Path, skipped: list[Skipped]) -> Iterator[Path]:
+    index = shard_index(shard)
+    if index.problem:
+        skipped.append(Skipped(shard, index.problem))
+    images = [shard / name for name in sorted(index.members) if Path(name).suffix.lower() in SUFFIXES]
+    keys = {_key(p) for p in images if "." not in p.stem}
+    for image in images:
+        # 0001.seg.png beside 0001.jpg is another field of the same sample.
+        if not ("." in image.stem and _key(image) in keys) and not _is_left_out(image, skipped):
+            yield image
+
+
+def _key(member: Path) -> Path:
+    return member.with_name(member.name.partition(".")[0] or member.name)

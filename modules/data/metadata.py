@@ -1,0 +1,262 @@
+"""Captions in a metadata file: `metadata.jsonl`, `.csv` or `.parquet` beside the images, or kohya's JSON files.
+
+Each row names an image, by its path relative to the file, and has columns of text. Torch-free.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from modules.data.archives import archive_of, read_bytes
+from modules.data.listing import Skipped, is_metadata
+from modules.data.tables import ROW_SUFFIX, TABLE_SUFFIXES, read_texts, row_name, table_facts
+from modules.system.problem import shown
+
+METADATA_SUFFIXES = frozenset({".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet"})
+CAPTION_COLUMNS = ("text", "caption", "captions", "prompt", "description")
+_FILE_COLUMNS = ("file_name", "image_file_name", "filename", "file", "image", "image_path", "path")
+_MAX_NAMED = 3  # problems of one file
+_MAX_BYTES = 2_000_000_000  # of a file with the captions of all images
+_MAX_ROW_BYTES = 10_000_000  # of the file of one image
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """The texts of a metadata file by image, and what is wrong with it.
+
+    An image is named by its path relative to the file, with slashes; a kohya file may leave out the suffix.
+    """
+
+    texts: Mapping[str, tuple[str, ...]]
+    problems: tuple[str, ...] = ()
+
+
+def read_metadata(file: Path, columns: Sequence[str]) -> Metadata:
+    """Return the texts of a metadata file, from some of its columns; by default from the first that is usual.
+
+    Nothing is raised: a file that cannot be read has no texts and one problem.
+    """
+    try:
+        if file.suffix.lower() in TABLE_SUFFIXES:
+            return _of_table(file, columns)
+        text = _decoded(read_bytes(file, _MAX_BYTES))
+    except OSError as error:
+        return Metadata({}, (error.strerror or str(error),))
+    problems: list[str] = []
+    if file.suffix.lower() == ".json":
+        rows = _of_json(text, problems)
+    elif file.suffix.lower() in (".csv", ".tsv"):
+        rows = _of_csv(text, "\t" if file.suffix.lower() == ".tsv" else ",", problems)
+    else:
+        rows = _of_lines(text, problems)
+    return _texts_of(list(rows), columns, problems)
+
+
+class MetadataCaptions:
+    """The captions of the images below a folder, from the metadata files in it. Each file is read once.
+
+    With `file`, all captions are from that one; its images are named relative to itself, or to the folder.
+    """
+
+    def __init__(self, folder: Path, *, file: Path | None, columns: Sequence[str]) -> None:
+        self._folder = folder
+        self._file = file
+        self._columns = tuple(columns)
+        self._read: dict[Path, Metadata] = {}
+
+    def texts_of(self, image: Path) -> tuple[str, ...]:
+        """Return the captions of an image; empty if no metadata file names it."""
+        if image.suffix == ROW_SUFFIX and (archive := archive_of(image)) is not None:
+            return self._metadata(archive).texts.get(image.name, ())
+        for file, folder in self._files_for(image):
+            texts = self._metadata(file).texts
+            for name in _names_of(image, folder, is_keyed=file.suffix.lower() == ".json"):
+                if name in texts:
+                    return texts[name]
+        return self._of_own_file(image)
+
+    def problems(self, images: Sequence[Path]) -> list[Skipped]:
+        """Return the problems of the files read so far, with the images they name that are not among `images`."""
+        found: list[Skipped] = []
+        there = {os.fspath(p) for p in images} | {os.fspath(p.with_suffix("")) for p in images}
+        for file, metadata in self._read.items():
+            found += [Skipped(file, problem) for problem in metadata.problems]
+            has_images_inside = file.suffix.lower() in TABLE_SUFFIXES and not is_metadata(file) and file != self._file
+            if has_images_inside or self._folder in images:
+                continue
+            folders = {file.parent, self._folder}
+            missing = [n for n in metadata.texts if not any(os.path.normpath(f / n) in there for f in folders)]
+            if missing:
+                others = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+                found.append(Skipped(file, f"names images that are not there: {shown(missing[0])}{others}"))
+        return found
+
+    def _files_for(self, image: Path) -> Iterator[tuple[Path, Path]]:
+        """Yield the metadata files that may name an image, the nearest first, with the folder their names start at."""
+        if self._file is not None:
+            yield self._file, self._file.parent
+            yield self._file, self._folder
+            return
+        for folder in image.parents:
+            for name in ("metadata.jsonl", "metadata.csv", "metadata.parquet"):
+                if self._is_there(folder / name):
+                    yield folder / name, folder
+            if self._folder in (folder, image):
+                return
+
+    def _is_there(self, file: Path) -> bool:
+        return file in self._read or file.is_file()
+
+    def _metadata(self, file: Path) -> Metadata:
+        if file not in self._read:
+            self._read[file] = read_metadata(file, self._columns)
+        return self._read[file]
+
+    def _of_own_file(self, image: Path) -> tuple[str, ...]:
+        """Return the captions in a JSON file of the image's own name, as in shards and from some downloaders."""
+        try:
+            row = json.loads(_decoded(read_bytes(image.with_suffix(".json"), _MAX_ROW_BYTES)))
+        except (OSError, ValueError, RecursionError):
+            return ()
+        return _texts_of_row(row, self._columns or _usual_columns(row)) if isinstance(row, dict) else ()
+
+
+def _names_of(image: Path, folder: Path, *, is_keyed: bool) -> Iterator[str]:
+    """Yield the names that an image may have in a metadata file; the keys of kohya's may have no suffix."""
+    names = [image.relative_to(folder).as_posix()] if image.is_relative_to(folder) else []
+    names.append(image.as_posix())
+    yield from names
+    if is_keyed:
+        yield from (name.removesuffix(image.suffix) for name in names)
+
+
+def _texts_of(
+    rows: Sequence[tuple[str, dict[str, Any]]],
+    columns: Sequence[str],
+    problems: list[str],
+    known: Sequence[str] | None = None,
+) -> Metadata:
+    """Return the texts of rows, each with the name of its image (empty: in a column of its own).
+
+    `known` are the columns of the file; by default those of the rows.
+    """
+    if known is None:
+        known = list(dict.fromkeys(name for _, row in rows for name in row))
+    file_column = next((c for c in _FILE_COLUMNS if c in known), "")
+    if rows and not file_column and not rows[0][0]:
+        problems.append(f"has no column {_FILE_COLUMNS[0]} with the names of the images; {_listed(known)}")
+        return Metadata({}, tuple(problems))
+    if not columns:
+        columns = _usual_columns(known)
+        if rows and not columns:
+            problems.append(f"has no column {CAPTION_COLUMNS[0]} or {CAPTION_COLUMNS[1]}; {_listed(known)}")
+    problems += [f"has no column {shown(c)}; {_listed(known)}" for c in columns if rows and c not in known]
+    texts = {}
+    for key, row in rows:
+        name = key or row.get(file_column)
+        if isinstance(name, str) and name:
+            texts[_plain_path(name)] = _texts_of_row(row, columns)
+    return Metadata(texts, tuple(problems))
+
+
+def _of_table(file: Path, columns: Sequence[str]) -> Metadata:
+    """Return the texts of a Parquet file: by its rows if its images are inside, otherwise by a column of names.
+
+    Raises OSError.
+    """
+    facts = table_facts(file)
+    known = [c for c in facts.columns if c != facts.image_column]
+    wanted = [c for c in known if c in (*_FILE_COLUMNS, *(columns or CAPTION_COLUMNS))]
+    rows = read_texts(file, wanted) if wanted else [{} for _ in range(facts.num_rows)]
+    names = [row_name(i) if facts.image_column else "" for i in range(len(rows))]
+    return _texts_of(list(zip(names, rows, strict=True)), columns, [], known)
+
+
+def _of_lines(text: str, problems: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    bad = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        if isinstance(row, dict):
+            yield "", row
+        else:
+            bad.append(number)
+    if bad:
+        numbers = ", ".join(map(str, bad[:_MAX_NAMED])) + (" and others" if len(bad) > _MAX_NAMED else "")
+        problems.append(f"{'line' if len(bad) == 1 else 'lines'} {numbers}: not a JSON object")
+
+
+def _of_json(text: str, problems: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the rows of a JSON file: a list of objects, or kohya's object with one for each image."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        problems.append(f"not valid JSON ({error})")
+        return
+    if isinstance(content, list):
+        yield from (("", row) for row in content if isinstance(row, dict))
+    elif isinstance(content, dict):
+        for name, row in content.items():
+            if isinstance(row, dict):
+                yield name, _joined(row)
+            elif isinstance(row, str):
+                yield name, {"caption": row}
+    else:
+        problems.append("neither a list nor an object with one entry for each image")
+
+
+def _joined(row: dict[str, Any]) -> dict[str, Any]:
+    """Return kohya's caption with its tags behind it, as it is trained there."""
+    caption, tags = (row.get(k) if isinstance(row.get(k), str) else "" for k in ("caption", "tags"))
+    return {**row, "caption": ", ".join(t for t in (caption, tags) if t)}
+
+
+def _of_csv(text: str, delimiter: str, problems: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    try:
+        yield from (("", row) for row in csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter))
+    except csv.Error as error:
+        problems.append(f"not a readable table ({error})")
+
+
+def _texts_of_row(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
+    """Return the texts in some columns of a row; a list has several. Line breaks within a text become spaces."""
+    cells = [cell for column in columns for cell in _as_list(row.get(column))]
+    texts = (" ".join(str(c).split()) for c in cells if isinstance(c, str | int | float) and not isinstance(c, bool))
+    return tuple(dict.fromkeys(t for t in texts if t))
+
+
+def _as_list(cell: object) -> list[object]:
+    return cell if isinstance(cell, list) else [cell]
+
+
+def _usual_columns(columns: Collection[str]) -> tuple[str, ...]:
+    return next(((c,) for c in CAPTION_COLUMNS if c in columns), ())
+
+
+def _listed(columns: Collection[str]) -> str:
+    return f"its columns are {', '.join(shown(c) for c in list(columns)[:20])}" if columns else "it has no columns"
+
+
+def _plain_path(name: str) -> str:
+    """Return the path of an image without "./" and backslashes."""
+    return os.path.normpath(name.replace("\\", "/")).replace(os.sep, "/")
+
+
+def _decoded(content: bytes) -> str:
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return content.decode("utf-16", errors="replace")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return content.decode("cp1252", errors="replace")

@@ -1,0 +1,154 @@
+"""The optimizer steps of every epoch of a run, computed on demand: a function of the seed and the epoch."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+
+from modules.data.buckets import Size
+from modules.data.dataset import Dataset, concept_repeats_of
+from modules.data.order import (
+    AccumulationGroup,
+    ConceptRepeats,
+    PartialBatches,
+    SampleIndex,
+    generator_of_epoch,
+    groups_of_epoch,
+    period_of_epochs,
+    sample_indices_of_epoch,
+    shuffled_by_size,
+    sizes_of_epoch,
+    uses_before,
+)
+
+
+class EpochPlans:
+    """The optimizer steps of every epoch of a run, computed on demand.
+
+    Each accumulation group becomes `steps_per_group` steps: one, unless the method runs inner epochs over it. The rest
+    of a bucket that does not fill a batch becomes a smaller batch ("keep"), comes first in its bucket in the next epoch
+    ("merge"), or is left out of the epoch ("drop").
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        batch_size: int,
+        accumulation_steps: int,
+        run_seed: int,
+        steps_per_group: int = 1,
+        partial_batches: PartialBatches = "keep",
+    ) -> None:
+        self.steps_per_group = steps_per_group
+        self._dataset = dataset
+        self._batch_size = batch_size
+        self._accumulation_steps = accumulation_steps
+        self._run_seed = run_seed
+        self._partial_batches = partial_batches
+        self._newest: tuple[int, tuple[AccumulationGroup, ...]] = (-1, ())
+        self._newest_uses: tuple[int, Mapping[int, int]] = (-1, {})
+        self._known_steps: list[int] = []
+        self._samples_before: list[Counter[Size]] = [Counter()]
+
+    def accumulation_groups(self, epoch: int) -> tuple[AccumulationGroup, ...]:
+        """Return the accumulation groups of an epoch (counted from 0)."""
+        if self._newest[0] != epoch:
+            self._newest = (
+                epoch,
+                groups_of_epoch(
+                    self._sample_indices(epoch),
+                    self._dataset.buckets,
+                    batch_size=self._batch_size,
+                    accumulation_steps=self._accumulation_steps,
+                    run_seed=self._run_seed,
+                    epoch=epoch,
+                    partial_batches=self._partial_batches,
+                    carried=self._carried_into(epoch),
+                ),
+            )
+        return self._newest[1]
+
+    def uses_before(self, epoch: int) -> Mapping[int, int]:
+        """Return how often each example is used before an epoch."""
+        if self._newest_uses[0] != epoch:
+            self._newest_uses = (epoch, uses_before(self._concept_repeats(), epoch))
+        return self._newest_uses[1]
+
+    def num_steps(self, epoch: int) -> int:
+        """Return how many optimizer steps an epoch has, without computing its order."""
+        batch_size = self._batch_size
+        match self._partial_batches:
+            case "keep":
+                num_batches = sum(math.ceil(n / batch_size) for n in self._samples(epoch).values())
+            case "drop":
+                num_batches = sum(n // batch_size for n in self._samples(epoch).values())
+            case "merge":
+                before, after = self._before(epoch), self._before(epoch + 1)
+                num_batches = sum(n // batch_size - before[size] // batch_size for size, n in after.items())
+        return math.ceil(num_batches / self._accumulation_steps) * self.steps_per_group
+
+    def total_steps(self, epochs: int) -> int:
+        """Return how many optimizer steps that many epochs have."""
+        steps = self._steps_until_they_recur(epochs)
+        rounds, rest = divmod(epochs, len(steps) or 1)
+        return rounds * sum(steps) + sum(steps[:rest])
+
+    def has_empty_epoch(self, epochs: int) -> bool:
+        """Return whether one of the first `epochs` epochs has no step: few images with repeats far below 1."""
+        return 0 in self._steps_until_they_recur(epochs)
+
+    def left_out(self, epoch: int) -> frozenset[int]:
+        """Return the examples with a sample in an epoch that is not trained in it: those of partial batches."""
+        trained = Counter(s for group in self.accumulation_groups(epoch) for batch in group for s in batch)
+        carried = Counter(s for samples in self._carried_into(epoch).values() for s in samples)
+        missing = Counter(self._sample_indices(epoch)) + carried - trained
+        return frozenset(sample.example for sample in missing)
+
+    def _steps_until_they_recur(self, epochs: int) -> list[int]:
+        period = self._period() * (self._batch_size if self._partial_batches == "merge" else 1)
+        self._known_steps += [self.num_steps(e) for e in range(len(self._known_steps), min(epochs, period))]
+        return self._known_steps[: min(epochs, period)]
+
+    def _carried_into(self, epoch: int) -> dict[Size, list[SampleIndex]]:
+        """Return the samples of each size that are left over from the epochs before, in their order."""
+        if self._partial_batches != "merge":
+            return {}
+        missing = {size: n % self._batch_size for size, n in self._before(epoch).items() if n % self._batch_size}
+        carried: dict[Size, list[SampleIndex]] = {size: [] for size in missing}
+        for earlier in range(epoch - 1, -1, -1):
+            if not missing:
+                break
+            draw = generator_of_epoch(self._run_seed, earlier)
+            by_size = shuffled_by_size(self._sample_indices(earlier), self._dataset.buckets, draw)
+            for size in list(missing):
+                rest = by_size.get(size, [])[-missing[size] :]
+                carried[size] = rest + carried[size]
+                missing[size] -= len(rest)
+                if not missing[size]:
+                    del missing[size]
+        return carried
+
+    def _before(self, epoch: int) -> Counter[Size]:
+        """Return how many samples of each size all epochs before this one have together."""
+        known = self._samples_before
+        while len(known) <= epoch:
+            known.append(known[-1] + self._samples((len(known) - 1) % self._period()))
+        return known[epoch]
+
+    def _samples(self, epoch: int) -> Counter[Size]:
+        return sizes_of_epoch(
+            self._concept_repeats(), self._dataset.buckets, num_resolutions=self._dataset.num_resolutions, epoch=epoch
+        )
+
+    def _period(self) -> int:
+        return period_of_epochs(self._concept_repeats(), num_resolutions=self._dataset.num_resolutions)
+
+    def _sample_indices(self, epoch: int) -> list[SampleIndex]:
+        return sample_indices_of_epoch(
+            self._concept_repeats(), num_resolutions=self._dataset.num_resolutions, epoch=epoch
+        )
+
+    def _concept_repeats(self) -> list[ConceptRepeats]:
+        return concept_repeats_of(self._dataset.concepts, run_seed=self._run_seed)

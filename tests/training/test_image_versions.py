@@ -1,0 +1,280 @@
+"""Augmented images in a run: which versions are cached and trained, and that the plan is what happens."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image, ImageDraw
+
+from modules.config.schema import Config
+from modules.data.batch import Batch
+from modules.objectives.denoise import area_weights
+from tests.builders.configs import laid_over, small_config
+from tests.builders.images import draw_folder
+from tests.builders.runs import Ran, assert_equal_tensors, run
+from tests.training.test_cache_reuse import both, built
+from trainer.commands import Stop
+from trainer.data.loader import Loader
+from trainer.events import StepFinished, WarningRaised
+
+JITTER = {"image": {"crop_jitter": True, "flip": "random", "brightness": "random", "brightness_max": 0.3}}
+NUM_IMAGES = 5
+
+
+@pytest.fixture
+def config(tiny_sd: Path, tmp_path: Path) -> Config:
+    images = draw_folder(tmp_path / "images", sizes=[(64, 64)] * 3 + [(140, 64), (64, 130)], captions=["a disc"])
+    return small_config(
+        tmp_path, model=tiny_sd, images=images, parts={"text_encoder": {"train": False}}, training={"batch_size": 2}
+    )
+
+
+def with_concept(config: Config, **changes: Any) -> Config:
+    return laid_over(config, {"concepts": [{**config.concepts[0].model_dump(), **changes}]})
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[Batch]:
+    """The batches of a run, as they are trained."""
+    seen: list[Batch] = []
+    plain = Loader.batches
+
+    def batches(self: Loader, *arguments: Any, **options: Any) -> Iterator[Batch]:
+        for batch in plain(self, *arguments, **options):
+            seen.append(batch)
+            yield batch
+
+    monkeypatch.setattr(Loader, "batches", batches)
+    return seen
+
+
+def plan_of(ran: Ran) -> list[dict[str, str]]:
+    with (Path(ran.finished.backup_path).parents[1] / "plan.csv").open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+# -- the cache
+
+
+def test_each_variation_has_its_entry_and_nothing_else_is_built(config: Config) -> None:
+    varied = with_concept(config, image_variations=3, **JITTER)
+    counts = built(varied)["images"]
+    assert NUM_IMAGES < counts <= 3 * NUM_IMAGES  # two draws of a flip and a brightness are hardly ever the same
+    assert built(varied)["images"] == 0
+    assert built(laid_over(varied, {"training": {"epochs": 9, "batch_size": 1}})) == both(0, 0)
+    fewer = built(with_concept(varied, image_variations=2))
+    assert fewer == both(0, 0)
+    assert built(with_concept(varied, image_variations=4))["images"] <= NUM_IMAGES
+
+
+def test_variations_without_random_augmentation_are_one(config: Config) -> None:
+    assert built(with_concept(config, image_variations=4, image={"flip": "always"}))["images"] == NUM_IMAGES
+
+
+def test_an_added_image_leaves_the_draws_of_the_others(config: Config, tmp_path: Path) -> None:
+    varied = with_concept(config, **JITTER)
+    built(varied)
+    draw_folder(tmp_path / "more", sizes=[(64, 64)])
+    (tmp_path / "more" / "000.png").rename(tmp_path / "images" / "0000.png")  # the first by name
+    assert built(varied)["images"] == 1
+
+
+def test_the_seed_of_a_concept_decides_its_draws(config: Config) -> None:
+    varied = with_concept(config, seed=3, **JITTER)
+    built(varied)
+    assert built(laid_over(varied, {"general": {"seed": 99}})) == both(0, 0)
+    assert built(with_concept(varied, seed=4))["images"] > 0
+
+
+# -- the run
+
+
+@pytest.mark.parametrize("latent_cache", [True, False])
+@pytest.mark.parametrize(
+    ("concept", "data"),
+    [
+        ({}, {}),
+        ({**JITTER, "image_variations": 2, "repeats": 1.5}, {"resolution_px": [64, "96x64"]}),
+        ({"image": {"resolution_px": [96], "rotate": "always", "rotate_max_degrees": 10}}, {"never_upscale": True}),
+    ],
+)
+def test_the_plan_is_what_is_trained(
+    config: Config, trained: list[Batch], concept: dict[str, Any], data: dict[str, Any], latent_cache: bool
+) -> None:
+    changed = laid_over(with_concept(config, **concept), {"data": {**data, "latent_cache": latent_cache}})
+    rows = plan_of(run(changed))
+    planned = Counter({(r["image"], r["bucket"]): int(r["samples_epoch_1"]) for r in rows if r["variation"] == "0"})
+    happened: Counter[tuple[str, str]] = Counter()
+    paths = sorted(str(p) for p in Path(config.concepts[0].path).glob("*.png"))
+    for batch in trained:
+        height, width = batch.latents_BCHW.shape[-2:]
+        for sample, conditioning in zip(batch.sample_indices, batch.size_conditionings, strict=True):
+            target = conditioning.target
+            assert (target.width_px // 8, target.height_px // 8) in ((width, height), (width * 4, height * 4))
+            if batch.epoch == 0:
+                happened[paths[sample.example], str(target)] += 1
+    assert happened == +planned
+    per_epoch = sum(float(r["samples_per_epoch"]) for r in rows)
+    assert per_epoch == pytest.approx(NUM_IMAGES * concept.get("repeats", 1), abs=0.01)
+
+
+def test_an_epoch_uses_the_next_variation_and_then_the_first_again(config: Config, trained: list[Batch]) -> None:
+    run(laid_over(with_concept(config, image_variations=2, **JITTER), {"training": {"epochs": 3}}))
+    first, second, third = ({k: v for b in trained if b.epoch == e for k, v in latents_of(b)} for e in range(3))
+    assert_equal_tensors(first, third)
+    assert any(not torch.equal(first[k], second[k]) for k in first)
+
+
+def latents_of(batch: Batch) -> Iterator[tuple[str, torch.Tensor]]:
+    for sample, latents in zip(batch.sample_indices, batch.latents_BCHW, strict=True):
+        yield str(sample.example), latents.clone()
+
+
+def test_without_the_cache_each_epoch_is_drawn_anew_whatever_the_threads(config: Config, trained: list[Batch]) -> None:
+    uncached = laid_over(with_concept(config, **JITTER), {"data": {"latent_cache": False}, "training": {"epochs": 2}})
+    one = run(uncached)
+    first, second = ({k: v for b in trained if b.epoch == e for k, v in latents_of(b)} for e in range(2))
+    assert any(not torch.equal(first[k], second[k]) for k in first)
+    assert_equal_tensors(one.weights, run(laid_over(uncached, {"data": {"loader_threads": 3}})).weights)
+
+
+@pytest.mark.parametrize("partial_batches", ["keep", "merge", "drop"])
+def test_a_resumed_run_trains_the_same(config: Config, partial_batches: str) -> None:
+    changes = {"data": {"partial_batches": partial_batches}, "training": {"epochs": 3}}
+    varied = laid_over(with_concept(config, image_variations=2, repeats=1.5, **JITTER), changes)
+    whole = run(varied)
+
+    def stop(event: Any, send: Any) -> None:
+        if isinstance(event, StepFinished) and event.step == 2:
+            send(Stop())
+
+    stopped = run(varied, on_event=stop)
+    resumed = run(varied, resume_from=Path(stopped.finished.backup_path))
+    assert_equal_tensors(resumed.weights, whole.weights)
+
+
+# -- masks
+
+
+def draw_masks(config: Config) -> None:
+    for path in sorted(Path(config.concepts[0].path).glob("0*.png"))[:4]:
+        with Image.open(path) as image:
+            mask = Image.new("L", image.size)
+            ImageDraw.Draw(mask).rectangle((0, 0, image.width // 2 - 1, image.height), fill=255)
+        mask.save(path.with_name(f"{path.stem}-masklabel.png"))
+
+
+def test_masks_arrive_at_the_size_of_the_latents(config: Config, trained: list[Batch]) -> None:
+    draw_masks(config)
+    masked = with_concept(config, image={"flip": "always"})
+    run(laid_over(masked, {"masks": {"enabled": True, "unmasked_weight": 0.25}, "training": {"epochs": 1}}))
+    seen = 0
+    for batch in trained:
+        assert batch.masks_B1HW is not None
+        assert batch.area_weights_B1HW is not None
+        assert batch.masks_B1HW.shape == (batch.num_samples, 1, *batch.latents_BCHW.shape[-2:])
+        for sample, mask, weights in zip(batch.sample_indices, batch.masks_B1HW, batch.area_weights_B1HW, strict=True):
+            half = mask.shape[-1] // 2
+            if sample.example == 4:  # it has none
+                assert (mask == 1).all()
+                continue
+            seen += 1
+            assert (mask[..., half + 1 :] == 1).all()  # mirrored with its image
+            assert (mask[..., : half - 1] == 0).all()
+            assert torch.equal(weights, mask.clamp(min=0.25))
+    assert seen == 4
+
+
+@pytest.mark.parametrize("settings", [{}, {"unmasked_weight": 0.7}, {"normalize_area_loss": True}])
+def test_masked_training_changes_the_result(config: Config, settings: dict[str, Any]) -> None:
+    draw_masks(config)
+    plain = run(config).weights
+    masked = run(laid_over(config, {"masks": {"enabled": True, **settings}})).weights
+    assert any(not torch.equal(plain[n], masked[n]) for n in plain)
+    if settings:
+        default = run(laid_over(config, {"masks": {"enabled": True}})).weights
+        assert any(not torch.equal(default[n], masked[n]) for n in plain)
+
+
+def test_white_masks_change_nothing(config: Config) -> None:
+    plain = run(config).weights
+    Image.new("L", (64, 64), 255).save(Path(config.concepts[0].path) / "000-masklabel.png")
+    assert_equal_tensors(
+        run(laid_over(config, {"masks": {"enabled": True, "normalize_area_loss": True}})).weights, plain
+    )
+
+
+def test_area_weights_by_hand() -> None:
+    masks = torch.tensor([[[[1.0, 0.0], [0.5, 0.0]]], [[[0.0, 0.0], [0.0, 0.0]]]])
+    plain = area_weights(masks, unmasked_weight=0.1, normalises=False)
+    assert plain.tolist() == [
+        [[[1.0, pytest.approx(0.1)], [0.5, pytest.approx(0.1)]]],
+        [[[pytest.approx(0.1)] * 2] * 2],
+    ]
+    normalised = area_weights(masks, unmasked_weight=0.1, normalises=True)
+    assert normalised.mean(dim=(1, 2, 3)).tolist() == pytest.approx([1, 1])
+    assert area_weights(masks, unmasked_weight=0.0, normalises=True)[1].eq(0).all()
+
+
+@pytest.mark.parametrize("source", ["folder", "alpha"])
+def test_masks_from_a_folder_and_from_alpha(config: Config, tmp_path: Path, trained: list[Batch], source: str) -> None:
+    masks = tmp_path / "masks"
+    masks.mkdir()
+    for path in sorted(Path(config.concepts[0].path).glob("0*.png")):
+        with Image.open(path) as image:
+            image = image.convert("RGB")
+        mask = Image.new("L", image.size)
+        ImageDraw.Draw(mask).rectangle((0, 0, image.width, image.height // 2 - 1), fill=255)
+        mask.save(masks / path.name)
+        image.putalpha(mask)
+        if source == "alpha":
+            image.save(path)
+    changed = with_concept(config, image={"mask_source": source, "masks_folder": str(masks)})
+    run(laid_over(changed, {"masks": {"enabled": True}, "training": {"epochs": 1}}))
+    for batch in trained:
+        assert batch.masks_B1HW is not None
+        assert batch.masks_B1HW.mean().item() == pytest.approx(0.5, abs=0.13)
+        assert (batch.masks_B1HW[..., 0, :] == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("concept", "settings"),
+    [
+        ({}, {"data": {"min_side_px": 60, "resolution_px": [96]}}),
+        ({}, {"data": {"never_upscale": True, "resolution_px": [96]}}),
+        ({"image": {"circular_mask_shrink": True}}, {"masks": {"enabled": True}, "data": {"resolution_px": [96]}}),
+        ({"image": {"mask_rotate_crop": True}}, {"data": {"resolution_px": [96]}}),
+    ],
+)
+def test_each_setting_changes_the_run(config: Config, concept: dict[str, Any], settings: dict[str, Any]) -> None:
+    draw_masks(config)
+    draw_folder(Path(config.concepts[0].path) / "small", sizes=[(50, 40)])
+    start = with_concept(laid_over(config, {"data": {"resolution_px": [96]}}), include_subfolders=True)
+    before = run(laid_over(start, {"masks": settings.get("masks", {})})).weights
+    after = run(laid_over(with_concept(start, **concept), settings)).weights
+    assert any(not torch.equal(before[n], after[n]) for n in before)
+
+
+def test_small_images_are_reported_and_never_upscaled(config: Config) -> None:
+    draw_folder(Path(config.concepts[0].path) / "small", sizes=[(50, 40), (20, 12)])
+    start = with_concept(laid_over(config, {"data": {"resolution_px": [96]}}), include_subfolders=True)
+    ran = run(laid_over(start, {"data": {"never_upscale": True}}))
+    assert max(float(row["scale"]) for row in plan_of(ran)) <= 1
+    assert any("001.png: too small for a bucket without upscaling" in w.message for w in ran.of(WarningRaised))
+    ran = run(laid_over(start, {"data": {"min_side_px": 41}}))
+    assert len(plan_of(ran)) == NUM_IMAGES
+    assert any("2 files are skipped; the first is 000.png: smaller than the minimum" in w.message
+               for w in ran.of(WarningRaised))  # fmt: skip
+
+
+def test_dropped_images_are_named(config: Config) -> None:
+    ran = run(laid_over(config, {"data": {"partial_batches": "drop"}}))
+    warnings = [w.message for w in ran.of(WarningRaised)]
+    assert any("2 images are never trained: 003.png, 004.png" in w for w in warnings), warnings
+    assert {Path(r["image"]).name for r in plan_of(ran) if r["samples_epoch_1"] == "0"} >= {"003.png", "004.png"}

@@ -1,0 +1,38 @@
+"""The plan and the contact sheet on the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from modules.config.codec import export_file
+from tests.builders.configs import small_config
+from tests.builders.images import draw_folder, draw_mask
+from trainer.__main__ import main
+
+
+@pytest.fixture
+def config_file(tiny_sd: Path, tmp_path: Path) -> Path:
+    images = draw_folder(tmp_path / "images", sizes=[(64, 64), (140, 64)])
+    draw_mask(images / "000-masklabel.png")
+    augmented = {"flip": "always", "crop_jitter": True, "hue": "random", "hue_max": 0.5, "mask_rotate_crop": True}
+    config = small_config(tmp_path, model=tiny_sd, images=images, concepts=[{"path": str(images), "image": augmented}])
+    export_file(config, tmp_path / "config.json")
+    return tmp_path / "config.json"
+
+
+def test_a_sheet_has_a_row_for_each_image(config_file: Path, tmp_path: Path) -> None:
+    assert main(["preview", str(config_file), "--out", str(tmp_path / "sheet.png"), "--epochs", "2"]) == 0
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.size == (8 + (1 + 4 + 2) * 232, 8 + 2 * 248)
+        assert len(sheet.getcolors(1 << 24) or ()) > 100
+
+
+@pytest.mark.parametrize("verb", ["check", "cache"])
+def test_the_plan_is_printed(config_file: Path, verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main([verb, str(config_file), "--images"])
+    text = capsys.readouterr().out
+    assert "64x64       1 image        1 samples in epoch 1  scale" in text
+    assert "001.png: 140x64 to 80x48, scale 0.750, crop" in text

@@ -1,0 +1,14 @@
+"""The plan of a run, image by image, as text for the command line."""
+
+from __future__ import annotations
+
+from modules.data.datasets import Datasets
+from modules.data.plan_table import describe_buckets, describe_images, plan_rows
+from modules.data.versions import ImageVersions
+
+
+def plan_lines(datasets: Datasets, *, is_cached: bool, every_image: bool) -> list[str]:
+    """Return a line for each bucket of the training images, and with `every_image` one for each version of an image."""
+    versions = ImageVersions(datasets.training, datasets.settings.run_seed, is_cached=is_cached)
+    rows = plan_rows(datasets.training, datasets.plans, versions)
+    return [*describe_buckets(rows), *(describe_images(rows) if every_image else [])]

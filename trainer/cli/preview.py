@@ -1,0 +1,127 @@
+"""preview: a contact sheet of what the trainer sees: for each image, every augmentation alone and several versions."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from PIL import Image, ImageDraw
+
+from modules.config.schema import Config
+from modules.data.buckets import Size
+from modules.data.dataset import Dataset, Example
+from modules.data.image_settings import ImageChanges
+from modules.data.order import SampleIndex
+from modules.data.transforms.apply import load_mask, load_pixels
+from modules.data.transforms.recipe import Recipe, draw_recipe, plain_recipe
+from modules.data.versions import ImageVersions
+from modules.system.atomic import write_bytes
+from modules.system.errors import DarkroomError
+from modules.system.paths import from_caller
+from trainer.cli import Verb
+from trainer.cli.options import add_config_argument, read_config
+from trainer.data.datasets import datasets_of
+
+_AUGMENTATIONS = {
+    "crop_jitter": False,
+    "flip": "off",
+    "rotate": "off",
+    "brightness": "off",
+    "contrast": "off",
+    "saturation": "off",
+    "hue": "off",
+    "mask_rotate_crop": False,
+    "circular_mask_shrink": False,
+}
+_TILE_PX, _GAP_PX, _LABEL_PX = 224, 8, 16
+_UNMASKED_SHADE = 0.35  # of the brightness, where the mask is black
+
+Tile = tuple[str, Recipe]
+
+
+def _preview(options: argparse.Namespace) -> int:
+    config = read_config(options.config, options.changes, preset=options.preset).config
+    sheet = contact_sheet(config, num_images=options.num_images, num_epochs=options.epochs)
+    content = io.BytesIO()
+    sheet.save(content, "PNG")
+    out = Path(from_caller(options.out))
+    write_bytes(out, content.getvalue())
+    sys.stdout.write(f"{out}\n")
+    return 0
+
+
+def contact_sheet(config: Config, *, num_images: int, num_epochs: int) -> Image.Image:
+    """Return a sheet with a row for each image: plain, each augmentation alone, and the versions of the first epochs.
+
+    The images are spread over all. Where one has a mask, its black area is darkened. Raises DarkroomError if there are
+    none.
+    """
+    datasets = datasets_of(config)
+    dataset = datasets.training
+    if not dataset.examples:
+        raise DarkroomError("There are no images to preview.", advice="Add a concept and choose its folder.")
+    versions = ImageVersions(dataset, datasets.settings.run_seed, is_cached=config.data.latent_cache)
+    step = max(1, len(dataset.examples) // num_images)
+    numbers = range(0, len(dataset.examples), step)[:num_images]
+    rows = [_row(dataset, number, versions, num_epochs) for number in numbers]
+    width = max(map(len, rows)) * (_TILE_PX + _GAP_PX) + _GAP_PX
+    sheet = Image.new("RGB", (width, len(rows) * (_TILE_PX + _LABEL_PX + _GAP_PX) + _GAP_PX), (32, 32, 32))
+    for row_number, row in enumerate(rows):
+        for column, (label, image) in enumerate(row):
+            left = _GAP_PX + column * (_TILE_PX + _GAP_PX)
+            top = _GAP_PX + row_number * (_TILE_PX + _LABEL_PX + _GAP_PX)
+            image.thumbnail((_TILE_PX, _TILE_PX))
+            sheet.paste(image, (left, top + _LABEL_PX))
+            ImageDraw.Draw(sheet).text((left, top), label[:38], fill=(230, 230, 230))
+    return sheet
+
+
+def _row(dataset: Dataset, number: int, versions: ImageVersions, num_epochs: int) -> list[tuple[str, Image.Image]]:
+    example = dataset.examples[number]
+    size = Size(example.image.width_px, example.image.height_px)
+    whole = Recipe(plain_recipe(example.resize_crops[0]).geometry, background=example.background)
+    tiles: list[Tile] = [(f"{example.image.path.name} {size} to {whole.bucket}", whole)]
+    tiles += _alone(dataset.concepts[example.concept].image, example, size)
+    for epoch in range(num_epochs):
+        version = versions.of(SampleIndex(number, 0, 0), epoch)
+        tiles.append((f"epoch {epoch + 1}", version.recipe))
+    return [(label, _seen(example, recipe, size)) for label, recipe in tiles]
+
+
+def _alone(settings: ImageChanges, example: Example, size: Size) -> Iterator[Tile]:
+    """Yield each augmentation that is on, as if it were the only one."""
+    for name, off in _AUGMENTATIONS.items():
+        if getattr(settings, name) == off:
+            continue
+        only = settings.model_copy(update={other: o for other, o in _AUGMENTATIONS.items() if other != name})
+        recipe = draw_recipe(
+            only,
+            size=size,
+            resize_crop=example.resize_crops[0],
+            mask_box=example.mask_box,
+            seed=0,
+            background=example.background,
+        )
+        yield name.replace("_", " "), recipe
+
+
+def _seen(example: Example, recipe: Recipe, size: Size) -> Image.Image:
+    image = Image.fromarray(load_pixels(example.image.path, recipe))
+    if example.mask is None:
+        return image
+    mask = load_mask(example.mask.path, recipe, image_size=size, is_alpha=example.mask.is_alpha)
+    darker = image.point(lambda value: int(value * _UNMASKED_SHADE))
+    return Image.composite(image, darker, Image.fromarray(mask))
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    add_config_argument(parser)
+    parser.add_argument("--out", metavar="FILE", default="preview.png", help="the PNG file to write")
+    parser.add_argument("--num-images", type=int, default=8, help="how many images, spread over all (default: 8)")
+    parser.add_argument("--epochs", type=int, default=4, help="the versions of how many epochs (default: 4)")
+
+
+PREVIEW = Verb("draw a contact sheet of the images as they are trained", _arguments, _preview)
