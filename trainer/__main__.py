@@ -3,6 +3,7 @@
     python -m trainer train CONFIG          CONFIG is a file, or the name of a preset such as '#demo'
     python -m trainer resume RUN            RUN is a run's folder, one of its backups, or a workspace
     python -m trainer check CONFIG          list the errors and warnings of a config, and what the run would do
+    python -m trainer doctor CONFIG         find images and captions that are probably wrong
     python -m trainer sample CONFIG         generate its samples, with a LoRA if one is given
     python -m trainer cache CONFIG          fill the caches and stop
     python -m trainer inspect FILE          describe a model file or folder and list the programs that load it
