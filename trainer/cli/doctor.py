@@ -48,7 +48,9 @@ def with_time_left(show: Callable[[str, int, int, str], None]) -> Callable[[str,
 
     def progress(name: str, done: int, total: int) -> None:
         began = started.setdefault(name, time.monotonic())
-        left = (time.monotonic() - began) / done * (total - done) if done else 0.0
+        if not done:
+            return
+        left = (time.monotonic() - began) / done * (total - done)
         show(name, done, total, f"about {left:.0f} s left" if left >= 1 else "")
 
     return progress

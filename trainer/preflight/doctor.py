@@ -112,12 +112,13 @@ def in_threads(
 ) -> list[Result]:
     """Return the results of `work` for all items, in their order, from several threads.
 
-    `progress` is called in this thread after each result. If it raises, no further item is begun.
+    `progress` is called in this thread, at the start and after each result. If it raises, no further item is begun.
     """
     results: list[Result] = []
     with ThreadPoolExecutor(min(_MAX_THREADS, os.cpu_count() or 1), thread_name_prefix="doctor") as pool:
         futures = [pool.submit(work, item) for item in items]
         try:
+            progress(0, len(items))
             for future in futures:
                 results.append(future.result())
                 progress(len(results), len(items))

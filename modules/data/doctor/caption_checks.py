@@ -17,7 +17,7 @@ CHUNK_TOKENS = 75  # what one pass of CLIP's text encoder sees
 USUAL_LIMIT_TOKENS = 3 * CHUNK_TOKENS  # the limit of other trainers and of many programs
 CONSTANT_SHARE = 0.95  # of the images of a concept
 MOST = 0.5  # of the images of a concept: then the same caption is probably meant
-MIN_IMAGES = 10  # in fewer, that a tag is in all or in one says little
+MIN_IMAGES = 10  # in fewer, that a tag is in all or in one means little
 _MIN_TAGS, _MAX_WORDS = 3.0, 3.0  # on average per caption and per tag: captions with fewer or longer ones are sentences
 _MAX_NAMED = 8
 _MAX_CHARS = 120
@@ -31,7 +31,7 @@ def _missing(examined: Examined) -> Iterator[Finding]:
         fault = fault_of_caption(source) or "it has no caption"
         if source.captions:
             fix = "Check the text, and save the file as UTF-8."
-            yield Finding("missing_caption", (image.path,), f"{_upper(fault)}.", 1, "captions", fix, "info")
+            yield Finding("missing_caption", (image.path,), f"{_upper(fault)}.", 1, "caption", fix, "info")
         else:
             fix = "Write a caption, or choose where the captions of the concept are from."
             reason = f"The image is trained without a caption: {fault}."
@@ -165,7 +165,10 @@ def _upper(text: str) -> str:
 
 
 MISSING_CAPTION = CheckSpec(
-    "missing_caption", "Missing captions", "Images without a caption, or with one that is not valid UTF-8.", _missing
+    "missing_caption",
+    "Captions that are missing or not UTF-8",
+    "Images without a caption, or with one that is not valid UTF-8.",
+    _missing,
 )
 DUPLICATE_CAPTION = CheckSpec(
     "duplicate_caption", "Duplicate captions", "Images of a concept with the same caption.", _duplicate

@@ -21,7 +21,7 @@ SIDE_PX = 512  # the area of the measured image is at most the square of it
 COLOURS_SIDE = 16
 _TILE_PX = 32  # of the halved image: a sixteenth of its side, so that a small sharp subject fills some tiles
 _MIN_CONTRAST = 15.0  # of 255: below, rounding and compression dominate the Laplacian
-_SHARPEST = 0.05  # of the tiles: a blurred background is no fault
+_SHARPEST = 0.05  # of the tiles: a blurred background is usual
 _OPAQUE = 250  # of 255: below, a pixel shows the background
 _ANIMATED_FORMATS = ("GIF", "WEBP", "PNG", "AVIF")  # in others, several images are pages, thumbnails or depth maps
 

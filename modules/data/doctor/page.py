@@ -12,9 +12,8 @@ from PIL import Image
 
 from modules.data.decode import flattened
 from modules.data.doctor.finding import Finding, printable
-from modules.data.doctor.report import by_check, figure_of, summary_of
+from modules.data.doctor.report import by_check, figure_of, images_of, summary_of
 from modules.data.images import BrokenImageError, opened, upright
-from modules.system.problem import count
 
 MAX_FILES_SHOWN = 12  # of one finding, as thumbnails; the names of all are listed
 _THUMBNAIL_PX = 160
@@ -63,7 +62,6 @@ def as_html(
 ) -> str:
     """Return the page. Names are escaped, and its policy forbids scripts and every request."""
     body = "\n".join(_body(findings, thumbnails))
-    images = f"{count(num_images, 'image')} and {num_validation_images:,} for validation"
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -75,7 +73,7 @@ def as_html(
 </head>
 <body>
 <h1>Dataset doctor</h1>
-<p>{_text(title)}: {images}; {summary_of(findings)}. Nothing was changed.</p>
+<p>{_text(title)}: {images_of(num_images, num_validation_images)}; {summary_of(findings)}. Nothing was changed.</p>
 {body}
 </body>
 </html>

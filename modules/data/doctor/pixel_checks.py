@@ -130,7 +130,7 @@ def _surprises(examined: Examined) -> Iterator[Finding]:
                 (image.path,),
                 "The image is not in sRGB; its colours are converted.",
                 1,
-                "colour profiles",
+                "colour profile",
                 "Compare the colours in a contact sheet (the verb preview).",
                 "info",
             )
@@ -140,7 +140,7 @@ def _surprises(examined: Examined) -> Iterator[Finding]:
                 (image.path,),
                 "The file is an animation; only its first image is used.",
                 1,
-                "images used",
+                "image used",
                 "Save the images that are to be trained as files of their own.",
                 "info",
             )

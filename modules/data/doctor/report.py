@@ -28,7 +28,7 @@ def as_json(findings: Sequence[Finding], *, num_images: int, num_validation_imag
 
 def as_table(findings: Sequence[Finding], *, num_images: int, num_validation_images: int) -> str:
     """Return the findings by check as lines for a terminal, at most `SHOWN_PER_CHECK` of each."""
-    lines = [f"{count(num_images, 'image')} and {num_validation_images:,} for validation: {summary_of(findings)}."]
+    lines = [f"{images_of(num_images, num_validation_images)}: {summary_of(findings)}."]
     for spec, found in by_check(findings):
         lines += ["", f"{spec.label} ({len(found):,})", *_rows(found[:SHOWN_PER_CHECK])]
         if len(found) > SHOWN_PER_CHECK:
@@ -47,6 +47,12 @@ def by_check(findings: Sequence[Finding]) -> Iterator[tuple[CheckSpec, list[Find
 def number_of(findings: Sequence[Finding], severity: str) -> int:
     """Return how many findings have a severity."""
     return sum(f.severity == severity for f in findings)
+
+
+def images_of(num_images: int, num_validation_images: int) -> str:
+    """Return how many images were examined: "1,200 images and 20 for validation"."""
+    validation = f" and {num_validation_images:,} for validation" if num_validation_images else ""
+    return f"{count(num_images, 'image')}{validation}"
 
 
 def summary_of(findings: Sequence[Finding]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from modules.data.buckets import Size
 from modules.data.doctor.examined import Examined, ExaminedImage
 from modules.data.doctor.finding import CheckSpec, Finding
-from modules.system.problem import Severity, count
+from modules.system.problem import Severity
 
 MAX_UPSCALING = 1.25  # below, the softness of upscaling can hardly be seen
 MAX_ASPECT = 3.0  # base models have seen few images that are longer; their own buckets end at 2 to 4
@@ -77,7 +77,7 @@ def _small_buckets(examined: Examined) -> Iterator[Finding]:
             f"The bucket {size} has fewer samples per epoch than a batch ({examined.batch_size}), so it {what}.",
             samples,
             "sample per epoch" if samples == 1 else "samples per epoch",
-            f"Crop {count(len(set(files)), 'image')} to a more frequent size, add similar ones, or raise the repeats.",
+            "Crop its images to a more frequent size, add similar ones, or raise the repeats.",
             severity,
         )
 
