@@ -54,6 +54,11 @@ class CheckSpec:
     find: Callable[[Examined], Iterable[Finding]]
 
 
+def short_name(path: Path) -> str:
+    """Return the name of a file with its folder's, as it may be shown: concepts often have files of the same name."""
+    return printable(f"{path.parent.name}/{path.name}")
+
+
 def printable(text: object) -> str:
     """Return a text as it may be shown: control characters, line breaks and undecodable bytes as escapes.
 

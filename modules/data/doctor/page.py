@@ -11,7 +11,7 @@ from pathlib import Path
 from PIL import Image
 
 from modules.data.decode import flattened
-from modules.data.doctor.finding import Finding, printable
+from modules.data.doctor.finding import Finding, printable, short_name
 from modules.data.doctor.report import by_check, figure_of, images_of, summary_of
 from modules.data.images import BrokenImageError, opened, upright
 
@@ -108,7 +108,7 @@ def _figure(path: Path, content: bytes | None) -> str:
     image = '<span class="none">no preview</span>'
     if content is not None:
         image = f'<img alt="" src="data:image/jpeg;base64,{base64.b64encode(content).decode("ascii")}">'
-    return f'<figure title="{_text(path)}">{image}<figcaption>{_text(path.name)}</figcaption></figure>'
+    return f'<figure title="{_text(path)}">{image}<figcaption>{_text(short_name(path))}</figcaption></figure>'
 
 
 def _text(value: object) -> str:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from modules.data.doctor.finding import SEVERITIES, CheckSpec, Finding, printable
+from modules.data.doctor.finding import SEVERITIES, CheckSpec, Finding, printable, short_name
 from modules.data.doctor.registry import CHECKS
 from modules.system.problem import count, cut
 
@@ -74,13 +74,13 @@ def _rows(findings: Sequence[Finding]) -> Iterator[str]:
     before = ""
     for finding in findings:
         more = len(finding.files) - 1
-        name = printable(finding.files[0].name) + (f" and {more:,} more" if more > 0 else "")
+        name = short_name(finding.files[0]) + (f" and {more:,} more" if more > 0 else "")
         label = finding.severity.upper() if finding.severity != "info" else "NOTE"
         yield f"  {label:8}{_middle_cut(name):{_NAME_CHARS}}  {figure_of(finding)}"
         if finding.reason != before or common[finding.reason] == 1:
             yield f"          {cut(printable(finding.reason), max_chars=_REASON_CHARS)}"
         if more > 0:
-            others = ", ".join(printable(p.name) for p in finding.files[1:_OTHERS_SHOWN])
+            others = ", ".join(short_name(p) for p in finding.files[1:_OTHERS_SHOWN])
             yield f"          also: {cut(others, max_chars=_REASON_CHARS)}"
         before = finding.reason
 
