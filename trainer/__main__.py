@@ -15,7 +15,8 @@
     python -m trainer benchmark             measure the program on this machine
 
 Any setting can be changed for one run with --set, as in --set training.epochs=20.
-Exit codes: 0 success, 1 the run failed or the doctor found an error, 2 the command or the config is invalid, 130 stopped by the user.
+Exit codes: 0 success, 1 the run failed or the doctor found an error, 2 the command or the config is invalid,
+130 stopped by the user.
 """
 
 from __future__ import annotations
