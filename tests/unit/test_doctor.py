@@ -6,13 +6,14 @@ import json
 import random
 import shutil
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFilter
 
 from modules.config.codec import export_file
 from modules.config.schema import Config
@@ -322,3 +323,44 @@ def test_every_tag_of_the_page_is_closed(drawn: Path) -> None:
     balance.feed(page)
     assert balance.open == []
     assert page.count("<section") == len(CHECKS)
+
+
+def line_drawing(pen: ImageDraw.ImageDraw) -> None:
+    for i in range(12):
+        pen.line((30 + 15 * i, 40, 215 - 15 * i, 210), fill=(70, 70, 70), width=2)
+
+
+def product(pen: ImageDraw.ImageDraw) -> None:
+    pen.rectangle((25, 25, 230, 220), fill=(200, 30, 30))
+
+
+def yellow_drawing(pen: ImageDraw.ImageDraw) -> None:
+    pen.ellipse((50, 60, 170, 190), fill=(255, 230, 60))
+
+
+def night(pen: ImageDraw.ImageDraw) -> None:
+    pen.rectangle((0, 0, 256, 256), fill=(6, 6, 14))
+    pen.ellipse((110, 60, 150, 100), fill=(255, 240, 200))
+
+
+@pytest.mark.parametrize("draw", [line_drawing, product, yellow_drawing, night])
+def test_plain_backgrounds_and_dark_scenes_are_not_faulty(draw: Callable[..., None], tmp_path: Path) -> None:
+    image = Image.new("RGB", (256, 256), "white")
+    draw(ImageDraw.Draw(image))
+    image.save(tmp_path / "image.png")
+    assert findings_of_folder(tmp_path) == []
+
+
+def test_a_small_sharp_subject_before_a_blurred_background_is_sharp(tmp_path: Path) -> None:
+    scene = draw_scene(1, 512, 512)
+    image = scene.filter(ImageFilter.GaussianBlur(12))
+    image.paste(scene.crop((200, 200, 300, 300)), (200, 200))
+    image.save(tmp_path / "image.png")
+    assert findings_of_folder(tmp_path) == []
+
+
+def findings_of_folder(folder: Path) -> list[Finding]:
+    concept = {"path": str(folder), "caption_source": "fixed_text", "fixed_caption": "a zog"}
+    data = {"resolution_px": [256], "bucket_step_px": 64}
+    config = small_config(folder, model=folder, images=folder, data=data, concepts=[concept])
+    return [f for f in examine(config).findings if f.check != "small_bucket"]

@@ -11,7 +11,7 @@ _SAME = 12  # of 255: compression moves the colour of a bar by less
 _STRAYS = 0.02  # of a line: pixels of another colour that still belong to a bar
 _OTHER = 20  # of 255: how much the image differs from the bar beside it
 _BEYOND_PX = 8  # lines after a bar in which the image must differ from it
-_WHOLE_EDGE = 0.8  # of the line: an object on a plain background touches less of it
+_WHOLE_EDGE = 0.9  # of the line: an object on a plain background touches less of it
 
 
 @dataclass(frozen=True, slots=True)

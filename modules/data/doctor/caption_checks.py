@@ -16,6 +16,7 @@ from modules.system.problem import cut
 CHUNK_TOKENS = 75  # what one pass of CLIP's text encoder sees
 USUAL_LIMIT_TOKENS = 3 * CHUNK_TOKENS  # the limit of other trainers and of many programs
 CONSTANT_SHARE = 0.95  # of the images of a concept
+MIN_WORDS = 15  # shorter captions are often the same; of longer ones, one was probably copied
 MOST = 0.5  # of the images of a concept: then the same caption is probably meant
 MIN_IMAGES = 10  # in fewer, that a tag is in all or in one means little
 _MIN_TAGS, _MAX_WORDS = 3.0, 3.0  # on average per caption and per tag: captions with fewer or longer ones are sentences
@@ -60,7 +61,7 @@ def _duplicate(examined: Examined) -> Iterator[Finding]:
                 len(files),
                 "images",
                 fix,
-                "info" if is_meant else "warning",
+                "info" if is_meant or _num_words(captions) < MIN_WORDS else "warning",
             )
 
 
@@ -154,6 +155,10 @@ def _long(examined: Examined) -> Iterator[Finding]:
             "Put the important words first, or shorten it.",
             "warning" if is_too_long else "info",
         )
+
+
+def _num_words(captions: Sequence[str]) -> int:
+    return sum(len(c.split()) for c in captions)
 
 
 def _quoted(tag: str) -> str:

@@ -32,8 +32,9 @@ Luma = NDArray[np.float32]
 class Measured:
     """The measurements of an image.
 
-    `sharpness`: see `sharpness_of`; None without contrast. `darkest` and `brightest`: the 1st and 99th percentile of
-    the luma, in [0, 1]. `spread`: the largest standard deviation of red, green and blue, of 255. `hash`: the perceptual
+    `sharpness`: see `sharpness_of`; None without contrast. `darkest`: the 1st percentile of
+    each pixel's smallest channel, in [0, 1], so that colourful places are not pale; `brightest`: the 99th of its
+    largest. `spread`: the largest standard deviation of red, green and blue, of 255. `hash`: the perceptual
     hash, 64 bits. `colours`: uint8, (16, 16, 3), the image reduced to that size. `transparent`: the share of pixels
     that show the background. `is_converted`: whether decoding converts its colours to sRGB.
     """
@@ -65,7 +66,8 @@ def measure(path: Path, background: Rgb | None = None) -> Measured:
         image = _reduced(flattened(whole, background or WHITE))
     pixels_HWC = np.asarray(image, dtype=np.uint8)
     luma_HW = np.asarray(image.convert("L"), dtype=np.float32)
-    darkest, brightest = np.percentile(luma_HW[::2, ::2], (1, 99)) / 255
+    some_HWC = pixels_HWC[::2, ::2]
+    darkest, brightest = np.percentile(some_HWC.min(axis=2), 1) / 255, np.percentile(some_HWC.max(axis=2), 99) / 255
     return Measured(
         sharpness_of(luma_HW),
         float(darkest),

@@ -12,7 +12,7 @@ from modules.data.listing import SUFFIXES
 
 MIN_SHARPNESS = 0.08  # photographs have 0.4 and more, and with a Gaussian blur of 3 to 4 px at 512 px less than this
 MAX_DARK = 0.2  # even the brightest hundredth is darker: a night scene with a lamp or a window is not
-MIN_BRIGHT = 0.6  # even the darkest hundredth is brighter: a drawing on white paper is not
+MIN_BRIGHT = 0.65  # even the darkest or most colourful hundredth is brighter: a drawing on white paper is not
 MIN_SPREAD = 6.0  # of 255: what noise and compression leave of a plain area
 MIN_BARS = 0.03  # of the image: thinner ones are the antialiasing of an edge
 MIN_TRANSPARENT = 0.01  # of the image
@@ -72,7 +72,7 @@ def _bright(examined: Examined) -> Iterator[Finding]:
             yield Finding(
                 "blown_out",
                 (image.path,),
-                f"The image is pale throughout: even its darkest hundredth is above {MIN_BRIGHT:.0%} of white.",
+                f"The image is pale throughout: even its darkest or most colourful hundredth is above {MIN_BRIGHT:.0%} of white.",
                 measured.darkest * 100,
                 "% of white",
                 "Use a correctly exposed version, or remove it.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -11,7 +12,8 @@ from numpy.typing import NDArray
 from modules.data.doctor.measure import Measured
 
 MAX_DISTANCE = 6  # of 64 bits: copies, resized and recompressed ones differ by 0 to 4, other images by about 32
-MAX_COLOUR_DIFFERENCE = 10.0  # of 255, on average: the hash sees no colours, and drawings may share their shapes
+MAX_COLOUR_DIFFERENCE = 12.0  # of 255, on average: the hash sees no colours
+MIN_CORRELATION = 0.95  # of the reduced images: simple drawings have similar hashes, with their shapes elsewhere
 _ROWS = 512  # compared with all others at once: 20,000 images then need 10 M comparisons, 80 MB
 
 
@@ -52,10 +54,14 @@ def _pairs(images: Sequence[Measured]) -> Iterator[tuple[int, int, int]]:
         distances_RN: NDArray[np.uint8] = np.bitwise_count(rows ^ hashes_N[None, start:])
         for row, column in np.argwhere(distances_RN <= MAX_DISTANCE):
             first, second = start + int(row), start + int(column)
-            if first < second and _have_same_colours(images[first], images[second]):
+            if first < second and _look_the_same(images[first], images[second]):
                 yield first, second, int(distances_RN[row, column])
 
 
-def _have_same_colours(first: Measured, second: Measured) -> bool:
-    difference = np.abs(first.colours.astype(np.int16) - second.colours.astype(np.int16))
-    return float(difference.mean()) <= MAX_COLOUR_DIFFERENCE
+def _look_the_same(first: Measured, second: Measured) -> bool:
+    one, other = first.colours.astype(np.float32).ravel(), second.colours.astype(np.float32).ravel()
+    if float(np.abs(one - other).mean()) > MAX_COLOUR_DIFFERENCE:
+        return False
+    one, other = one - one.mean(), other - other.mean()
+    scale = math.sqrt(float(one @ one) * float(other @ other))
+    return scale == 0 or float(one @ other) >= MIN_CORRELATION * scale
