@@ -72,7 +72,8 @@ def _bright(examined: Examined) -> Iterator[Finding]:
             yield Finding(
                 "blown_out",
                 (image.path,),
-                f"The image is pale throughout: even its darkest or most colourful hundredth is above {MIN_BRIGHT:.0%} of white.",
+                "The image is pale throughout: even its darkest or most colourful hundredth is above "
+                f"{MIN_BRIGHT:.0%} of white.",
                 measured.darkest * 100,
                 "% of white",
                 "Use a correctly exposed version, or remove it.",
