@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 import zipfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -27,6 +27,7 @@ _DTYPE_LABELS = {
     "F8_E4M3": "float8",
     "F8_E5M2": "float8",
 }
+_MOST_SCALAR_BYTES = 8
 _HARMLESS = ("torch.", "collections.OrderedDict", "numpy.", "pytorch_lightning.", "lightning.", "builtins.set")
 
 
@@ -89,6 +90,25 @@ def read_values(path: Path, name: str) -> np.ndarray | None:
         if error.defect == "pickled" and zipfile.is_zipfile(path):
             return _pickled_values(path, name)
     return None
+
+
+def read_scalars(path: Path, names: Iterable[str]) -> dict[str, float]:
+    """Return the values of tensors of one number in a safetensors file; of those alone that can be read."""
+    found: dict[str, float] = {}
+    try:
+        entries = read_header(path).tensors
+        with path.open("rb") as file:
+            for name in names:
+                entry = entries.get(name)
+                if entry is None or entry.end - entry.start > _MOST_SCALAR_BYTES:
+                    continue
+                file.seek(entry.start)
+                values = _floats(file.read(entry.end - entry.start), entry)
+                if values is not None and len(values) == 1:
+                    found[name] = float(values[0])
+    except (UnreadableFileError, OSError):
+        pass
+    return found
 
 
 def _pickled(path: Path) -> CheckpointHeader:

@@ -55,7 +55,7 @@ def metadata_of(path: Path) -> dict[str, str]:
 
 
 def read(path: Path, model: str) -> AdapterFile:
-    return read_adapter_file(path, published(model).lora.targets(tiny_configs(model)))
+    return read_adapter_file(path, published(model).adapter_targets(tiny_configs(model)))
 
 
 def assert_same_bits(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor]) -> None:

@@ -59,7 +59,7 @@ def header_of(tensors: Tensors, path: Path, **metadata: str) -> Path:
 
 
 def read(path: Path, model: str, configs: Any) -> AdapterFile:
-    return read_adapter_file(path, published(model).lora.targets(configs))
+    return read_adapter_file(path, published(model).adapter_targets(configs))
 
 
 def equal_layers(ours: AdapterLayer, theirs: AdapterLayer) -> bool:

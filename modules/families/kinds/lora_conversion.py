@@ -36,7 +36,7 @@ def open_lora(path: Path, kind: FileKind, *, use_ema: bool = False) -> Source:
     tensors, metadata = read_adapter_tensors(path)
     configs = configs_of_file(kind.model, {}, metadata)
     try:
-        targets = published(kind.model).lora.targets(configs)
+        targets = published(kind.model).adapter_targets(configs)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise DarkroomError(f"The model configs in the metadata of {path.name} are not valid: {error!r}.") from error
     found = adapter_file(tensors, metadata, targets)

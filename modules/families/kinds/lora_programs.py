@@ -30,9 +30,9 @@ def lora_loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, 
         return ()
     if len(header.shapes) > _MOST_TENSORS:
         return tuple(Loads(program, None, "more tensors than an adapter has") for program in programs)
-    contents = read_contents(header, kind.model)
-    if not contents.model:
+    if not kind.model:
         return tuple(Loads(program, None, _UNKNOWN_MODEL) for program in programs)
+    contents = read_contents(header, kind.model)
     consumers = (c for c in CONSUMERS if c.program in programs or not c.is_main)
     return tuple(_loads(c, contents, is_published=CONFIGS_KEY not in header.metadata) for c in consumers)
 
@@ -49,14 +49,14 @@ def _counted(consumer: Consumer, contents: AdapterContents) -> Loads:
     total, is_mixed = len(contents.layers), contents.is_mixed
     verdicts = [(layer, consumer.verdict(layer, is_mixed=is_mixed)) for layer in contents.layers]
     lost = [(layer, rule.why) for layer, rule in verdicts if rule.loads is False]
-    unknown = sum(rule.loads is None for _, rule in verdicts)
+    doubtful = Counter(rule.why or "was not measured" for _, rule in verdicts if rule.loads is None)
+    unknown = doubtful.total()
     loaded = total - len(lost) - unknown
     if refused := consumer.refuses(contents) or _too_many(consumer, contents, [layer for layer, _ in lost]):
         return loads_layers(consumer.program, 0, total, _joined(refused, _advice(consumer, contents, 0)))
     advice = _advice(consumer, contents, loaded)
-    reasons = [_reason(why, count, total) for why, count in Counter(why for _, why in lost).items()]
-    if unknown:
-        reasons.append(_reason("was not measured", unknown, total))
+    causes = (*Counter(why for _, why in lost).items(), *doubtful.items())
+    reasons = [_reason(why, count, total) for why, count in causes]
     found = loads_layers(consumer.program, loaded, total, _joined(*reasons, advice), unknown=unknown)
     return _with_embeddings(found, consumer) if contents.embeddings else found
 
