@@ -10,6 +10,7 @@ from modules.formats.adapter_forms import Layout, split_layer
 from modules.formats.adapter_names import DOWN, UP, Shape
 
 Shapes = Mapping[str, Shape]
+Name = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +44,13 @@ class AdapterTargets:
     """All layers of a model that files can change, and the same by part and path with underscores."""
 
     all: tuple[AdapterTarget, ...]
-    by_name: Mapping[tuple[str, str], tuple[AdapterTarget, ...]]
+    by_name: Mapping[Name, tuple[AdapterTarget, ...]]
 
     @classmethod
     def of(cls, targets: Iterable[AdapterTarget]) -> AdapterTargets:
         """Return the targets by name in every layout, with and without their part."""
         every = tuple(targets)
-        found: dict[tuple[str, str], tuple[AdapterTarget, ...]] = {}
+        found: dict[Name, tuple[AdapterTarget, ...]] = {}
         for target in every:
             names = dict.fromkeys(_flat(path) for path in target.paths.values())
             for key in ((part, name) for part in (target.part, "") for name in names):
@@ -62,13 +63,22 @@ class AdapterTargets:
         `layer` is its name in the file and `shapes` are those of its factors by kohya's names. They decide where the
         name does not say which text encoder it is for.
         """
-        prefix, path = split_layer(layer)
-        found = self.by_name.get((prefix.part, path), ())
+        return self.find_by(name_of(layer), shapes)
+
+    def find_by(self, name: Name, shapes: Shapes) -> AdapterTarget | None:
+        """Return what `find` does, for the `name_of` a layer: many models can look for the same one."""
+        found = self.by_name.get(name, ())
         return next((t for t in found if fits(shapes, t.weight)), found[0] if found else None)
 
 
 def _flat(path: str) -> str:
     return path.replace(".", "_")
+
+
+def name_of(layer: str) -> Name:
+    """Return the part that a layer's name in a file says, and the path in it with underscores for dots."""
+    prefix, path = split_layer(layer)
+    return prefix.part, path
 
 
 def fits(shapes: Shapes, weight: Shape) -> bool:

@@ -16,7 +16,7 @@ from modules.families.parts.single_file.models import CONFIGS_KEY, configs_of_fi
 from modules.families.published import PublishedModel
 from modules.families.registry import files_of, published, published_models
 from modules.formats.adapter_names import DOWN
-from modules.formats.adapter_targets import AdapterTargets, Shapes, fits
+from modules.formats.adapter_targets import AdapterTargets, Name, Shapes, fits, name_of
 
 _MODEL_KEYS = ("ss_v2", "ss_base_model_version", "modelspec.architecture")
 # What configs that are not valid raise.
@@ -61,7 +61,7 @@ class _Match:
 
 def model_of_lora(layers: Mapping[str, Shapes], metadata: Mapping[str, str]) -> LoraModel:
     """Return which model an adapter file is for. `layers` are the shapes of the factors by layer, as in the file."""
-    some = dict(list(layers.items())[:_MOST_LAYERS])
+    some = {layer: (name_of(layer), shapes) for layer, shapes in list(layers.items())[:_MOST_LAYERS]}
     matches = [m for record in published_models() if (m := _match(record, some, metadata)).named * 2 > len(some)]
     if not matches:
         return LoraModel((), tuple(layers))
@@ -85,13 +85,13 @@ def model_of_lora(layers: Mapping[str, Shapes], metadata: Mapping[str, str]) -> 
     )
 
 
-def _match(record: PublishedModel, layers: Mapping[str, Shapes], metadata: Mapping[str, str]) -> _Match:
+def _match(record: PublishedModel, layers: Mapping[str, tuple[Name, Shapes]], metadata: Mapping[str, str]) -> _Match:
     named = fitting = axes = 0
     parts = set()
     unplaced = []
     targets = targets_of(record, metadata)
-    for layer, shapes in layers.items():
-        target = targets.find(layer, shapes) if targets else None
+    for layer, (name, shapes) in layers.items():
+        target = targets.find_by(name, shapes) if targets else None
         if target is None:
             unplaced.append(layer)
             continue

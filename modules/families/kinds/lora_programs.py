@@ -16,7 +16,7 @@ from modules.formats.checkpoint_header import CheckpointHeader
 
 _CONVERT = "convert it to the kohya form"
 _KOHYA_TENSORS = ("lora_unet_.lora_down.weight", "lora_unet_.lora_up.weight", "lora_unet_.alpha")
-_MOST_TENSORS = 50_000  # SDXL's adapters have about 3,000, of one that changes every layer
+_MOST_TENSORS = 20_000  # SDXL's adapters have about 3,000, of one that changes every layer
 _UNKNOWN_MODEL = "unknown for this model"
 _OTHER_SIZE = "made for a model of a different size than the published ones"
 
