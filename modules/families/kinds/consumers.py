@@ -199,12 +199,24 @@ _ADD_EMBEDDING_LOST = Rule(
     False, ("kohya, diffusers names",), path=_ADD_EMBEDDING, why="gives both layers the same name"
 )
 # diffusers finds the alpha of a layer again by a name that it makes of the name in the file. For these layers that name
-# is another one, so they get the most common alpha of their part.
-_LOST_ALPHAS = (("unet", _ATTENTION), ("text_encoder", ""), ("text_encoder_2", _TEXT_ATTENTION))
-_KOHYA_NAMES: tuple[Naming, ...] = (*_KOHYA, _TE, _TE1, "kohya, text without text_model")
+# is another one, so they get the most common alpha of their part. (The first text encoder has no "text_model" in
+# transformers 5.6 and later.)
+_LOST_ALPHAS = (("unet", _ATTENTION), ("text_encoder", r"text_model\..*"), ("text_encoder_2", _TEXT_ATTENTION))
+
+
+def diffusers_loses_alpha(part: str, path: str) -> bool:
+    """Whether diffusers 0.42.1 gives a layer of a kohya file the most common alpha of its part instead of its own."""
+    return any(part == p and re.fullmatch(layers, path) for p, layers in _LOST_ALPHAS)
+
+
+_BARE: Naming = "kohya, text without text_model"
+_KOHYA_NAMES: tuple[Naming, ...] = (*_KOHYA, _TE, _TE1, _BARE)
 _MAYBE = "gives them a wrong strength if they have alphas of their own"
 _WRONG_ALPHA = "gives them the alpha of most layers, a wrong strength"
 _ALPHAS = (
+    Rule(False, (_BARE,), alphas=("own",), path=_TEXT_ATTENTION, why=_WRONG_ALPHA),
+    Rule(None, (_BARE,), alphas=("not known",), path=_TEXT_ATTENTION, why=_MAYBE),
+    Rule(True, (_BARE,), alphas=("own", "not known")),
     *(Rule(False, _KOHYA_NAMES, alphas=("own",), part=p, path=path, why=_WRONG_ALPHA) for p, path in _LOST_ALPHAS),
     Rule(False, _KOHYA_NAMES, alphas=("missing",), why=_WRONG_ALPHA),
     *(Rule(None, _KOHYA_NAMES, alphas=("not known",), part=p, path=path, why=_MAYBE) for p, path in _LOST_ALPHAS),

@@ -31,11 +31,15 @@ def alphas_of(path: Path, layers: Mapping[str, tuple[str, Mapping[str, Shape]]])
     found: dict[str, Alpha] = {}
     for part in {part for part, _ in ranks.values()}:
         own = {name: rank for name, (p, rank) in ranks.items() if p == part}
-        found |= _in_part(own, {name: values.get(f"{name}.{ALPHA}") for name in stored if name in own})
+        found |= compared(own, {name: values.get(f"{name}.{ALPHA}") for name in stored if name in own})
     return found
 
 
-def _in_part(ranks: Mapping[str, int], alphas: Mapping[str, float | None]) -> dict[str, Alpha]:
+def compared(ranks: Mapping[str, int], alphas: Mapping[str, float | None]) -> dict[str, Alpha]:
+    """Return what is known of the alphas of one part, by its LoRA layers.
+
+    `alphas` are those of the layers with one, None where it cannot be read.
+    """
     if None in alphas.values():
         return dict.fromkeys(ranks, "not known") if alphas and len(set(ranks.values())) > 1 else {}
     if not alphas:
