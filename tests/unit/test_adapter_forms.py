@@ -196,6 +196,23 @@ def test_an_unpublished_size_is_said(tmp_path: Path) -> None:
     assert (found.model, "size" in found.facts) == ("sdxl", False)
 
 
+@pytest.mark.parametrize(
+    ("part", "name", "value"),
+    [
+        ("unet", "transformer_layers_per_block", 10**9),
+        ("unet", "layers_per_block", 10**9),
+        ("unet", "layers_per_block", float("inf")),
+        ("text_encoder", "num_hidden_layers", 10**9),
+    ],
+)
+def test_configs_of_endless_models_are_ignored(part: str, name: str, value: float, tmp_path: Path) -> None:
+    configs = shipped_configs("sdxl")
+    tensors = tensors_in(FORMS["kohya, SGM names"], full_size("sdxl"), configs)
+    configs[part][name] = value
+    path = header_of(tensors, tmp_path / "l.safetensors", **{CONFIGS_KEY: json.dumps(configs)})
+    assert identify(path).model == "sdxl"
+
+
 def test_names_of_nobodys_size_need_all_layers_or_the_metadata(tmp_path: Path) -> None:
     name = "lora_unet_up_blocks_{}_attentions_0_transformer_blocks_0_attn1_to_q.lora_down.weight"
     shapes = {name.format(0): (2, 7), name.format(1): (2, 7), name.format(2): (2, 7)}  # SD 1.x lacks 0, SDXL 2

@@ -13,13 +13,20 @@ from modules.families.parts.single_file.unet_layout import unet_layers
 
 Shape = tuple[int, ...]
 Config = Mapping[str, Any]
+_MOST_TEXT_LAYERS = 1000  # OpenCLIP-G has 32
 
 
 def text_shapes(config: Config, *, has_projection: bool) -> dict[str, Shape]:
-    """Return the shape of the weight of every layer of a CLIP text encoder that an adapter can change, by path."""
+    """Return the shape of the weight of every layer of a CLIP text encoder that an adapter can change, by path.
+
+    Raises ValueError for more layers than any encoder has: a config may come from a file.
+    """
     width, inner = int(config["hidden_size"]), int(config["intermediate_size"])
+    num_layers = int(config["num_hidden_layers"])
+    if num_layers > _MOST_TEXT_LAYERS:
+        raise ValueError("The config describes more layers than a text encoder has.")
     shapes: dict[str, Shape] = {}
-    for index in range(int(config["num_hidden_layers"])):
+    for index in range(num_layers):
         layer = f"{TEXT_PREFIX}encoder.layers.{index}"
         shapes |= {f"{layer}.self_attn.{name}": (width, width) for name in ("q_proj", "k_proj", "v_proj", "out_proj")}
         shapes |= {f"{layer}.mlp.fc1": (inner, width), f"{layer}.mlp.fc2": (width, inner)}
@@ -32,8 +39,9 @@ def text_shapes(config: Config, *, has_projection: bool) -> dict[str, Shape]:
 
 def unet_shapes(config: Config) -> dict[str, Shape]:
     """Return the shape of the weight of every layer of a `UNet2DConditionModel` of this config, by path."""
+    layers = unet_layers(config)  # it refuses a config with too many of them
     blocks = dict(_blocks(config))
-    return {layer.path: _shape(layer.path, blocks, config) for layer in unet_layers(config)}
+    return {layer.path: _shape(layer.path, blocks, config) for layer in layers}
 
 
 def _blocks(config: Config) -> Iterator[tuple[str, tuple[int, int]]]:

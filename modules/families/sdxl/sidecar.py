@@ -96,14 +96,13 @@ def _denoiser(scheduler: Mapping[str, Any]) -> Tree:
 def _unet(config: Mapping[str, Any]) -> Tree:
     depth, context = config["transformer_layers_per_block"], config["cross_attention_dim"]
     is_list = isinstance(depth, list | tuple)
-    heads = config["attention_head_dim"]
+    heads, width = config["attention_head_dim"], config["block_out_channels"][0]
     return {
         "adm_in_channels": config["projection_class_embeddings_input_dim"],
         "num_classes": "sequential",
         "use_checkpoint": True,
         **unet_sizes(config),
-        "num_head_channels": config["block_out_channels"][0]
-        // (heads[0] if isinstance(heads, list | tuple) else heads),
+        "num_head_channels": width // (heads[0] if isinstance(heads, list | tuple) else heads),
         "use_spatial_transformer": True,
         "use_linear_in_transformer": True,
         "transformer_depth": list(depth) if is_list else depth,

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any, Literal
 
 from modules.families.parts.single_file.slots import Slot, module_slots
 
 Sort = Literal["linear", "conv", "norm"]
 
+_MOST_LAYERS = 20_000  # SDXL's has 1,000
 # The layers inside a residual block: the name in `ResBlock` and the one in `ResnetBlock2D`.
 _RESNET: tuple[tuple[str, str, Sort], ...] = (
     ("norm1", "in_layers.0", "norm"),
@@ -51,8 +53,15 @@ def unet_slots(config: Mapping[str, Any]) -> tuple[Slot, ...]:
 
 
 def unet_layers(config: Mapping[str, Any]) -> tuple[Layer, ...]:
-    """Return every layer of a `UNet2DConditionModel` of this config, in both layouts."""
-    return (*_ends(config), *_down(config), *_middle(config), *_up(config))
+    """Return every layer of a `UNet2DConditionModel` of this config, in both layouts.
+
+    Raises ValueError for more layers than any model has: a config may come from a file.
+    """
+    every = chain(_ends(config), _down(config), _middle(config), _up(config))
+    layers = tuple(islice(every, _MOST_LAYERS + 1))
+    if len(layers) > _MOST_LAYERS:
+        raise ValueError("The config describes more layers than a UNet has.")
+    return layers
 
 
 def _ends(config: Mapping[str, Any]) -> Iterator[Layer]:
