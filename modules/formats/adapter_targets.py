@@ -76,7 +76,7 @@ def _flat(path: str) -> str:
 
 
 def name_of(layer: str) -> Name:
-    """Return the part that a layer's name in a file says, and the path in it with underscores for dots."""
+    """Return the part in a layer's name in a file, and the path behind it with underscores for dots."""
     prefix, path = split_layer(layer)
     return prefix.part, path
 
