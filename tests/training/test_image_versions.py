@@ -159,6 +159,24 @@ def test_a_resumed_run_trains_the_same(config: Config, partial_batches: str) -> 
     assert_equal_tensors(resumed.weights, whole.weights)
 
 
+def test_the_crop_position_is_that_of_the_image_as_trained(config: Config, trained: list[Batch]) -> None:
+    """After jitter, and for a flipped image from the other edge (SDXL's size conditioning)."""
+    image = {"crop_jitter": True, "flip": "always"}
+    rows = plan_of(run(laid_over(with_concept(config, image=image), {"training": {"epochs": 1}})))
+    by_name = {Path(r["image"]).name: r for r in rows}
+    corners = {}
+    for batch in trained:
+        for sample, seen in zip(batch.sample_indices, batch.size_conditionings, strict=True):
+            row = by_name[f"{sample.example:03d}.png"]
+            assert str(seen.original) == row["size"]
+            scaled_px = round(seen.original.width_px * float(row["scale"]))
+            assert seen.crop_left_px == pytest.approx(scaled_px - float(row["crop_right"]) * float(row["scale"]), abs=1)
+            assert seen.crop_top_px == pytest.approx(float(row["crop_top"]) * float(row["scale"]), abs=1)
+            corners[sample.example] = seen.crop_left_px, seen.crop_top_px
+    assert corners[0] == (0, 0)
+    assert any(corner != (0, 0) for corner in corners.values())
+
+
 # -- masks
 
 

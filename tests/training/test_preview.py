@@ -36,3 +36,13 @@ def test_the_plan_is_printed(config_file: Path, verb: str, capsys: pytest.Captur
     text = capsys.readouterr().out
     assert "64x64       1 image        1 samples in epoch 1  scale" in text
     assert "001.png: 140x64 to 80x48, scale 0.750, crop" in text
+
+
+@pytest.mark.parametrize(
+    ("partial", "fate"), [("drop", "are dropped from epoch 1"), ("merge", "wait for a later epoch")]
+)
+def test_partial_batches_are_listed(
+    config_file: Path, capsys: pytest.CaptureFixture[str], partial: str, fate: str
+) -> None:
+    main(["check", str(config_file), "--set", f"data.partial_batches={partial}"])
+    assert f"In partial batches, 2 images {fate}: 000.png, 001.png" in capsys.readouterr().out

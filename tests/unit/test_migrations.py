@@ -377,7 +377,7 @@ def test_stochastic_rounding_is_a_setting_of_the_weights(dtype: str, asked: bool
 @pytest.mark.parametrize(
     ("path", "keys"),
     [
-        ("masks.enabled", {"masked_training": True}),
+        ("masks.prior_preservation_weight", {"masked_training": True, "masked_prior_preservation_weight": 0.5}),
         ("training.noise.offset_weight", {"offset_noise_weight": 0.1}),
         ("training.loss.mae_strength", {"mae_strength": 1.0}),
         ("training.noise.distribution", {"timestep_distribution": "SIGMOID"}),

@@ -11,4 +11,14 @@ def plan_lines(datasets: Datasets, *, is_cached: bool, every_image: bool) -> lis
     """Return a line for each bucket of the training images, and with `every_image` one for each version of an image."""
     versions = ImageVersions(datasets.training, datasets.settings.run_seed, is_cached=is_cached)
     rows = plan_rows(datasets.training, datasets.plans, versions)
-    return [*describe_buckets(rows), *(describe_images(rows) if every_image else [])]
+    return [*describe_buckets(rows), *_left_out(datasets), *(describe_images(rows) if every_image else [])]
+
+
+def _left_out(datasets: Datasets) -> list[str]:
+    """Return a line with the images of the first epoch's partial batches, where these are not trained in it."""
+    names = sorted(datasets.training.examples[n].image.path.name for n in datasets.plans.left_out(0))
+    if not names:
+        return []
+    is_merged = datasets.settings.partial_batches == "merge"
+    fate = "wait for a later epoch" if is_merged else "are dropped from epoch 1"
+    return [f"  In partial batches, {len(names):,} image{'s' if len(names) != 1 else ''} {fate}: {', '.join(names)}"]
