@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +11,15 @@ from pathlib import Path
 import torch
 
 from modules.data.cache.build import Built, ImageJob, build_captions, build_images, missing_images, to_tensor
-from modules.data.cache.key import DigestIndex, caption_key, image_key
+from modules.data.cache.key import DigestIndex, caption_key, image_key, mask_key
+from modules.data.cache.masks import MaskFile, build_masks, mask_file
 from modules.data.cache.store import CacheStore
 from modules.data.conditioning import Conditioning
 from modules.data.versions import ImageVersions
 from modules.families.protocol import ModelFamily
 from modules.memory.placement import Placement
 from modules.system.devices import CPU, Device, move
+from modules.system.errors import DarkroomError
 from trainer import phases
 from trainer.commands import CommandDesk
 from trainer.events import CacheProgress, Event, PhaseChanged, WarningRaised
@@ -74,6 +76,11 @@ class Caches:
         """The cache of text embeddings."""
         return CacheStore(self.cache_dir / "text")
 
+    @property
+    def mask_store(self) -> CacheStore:
+        """The cache of masks."""
+        return CacheStore(self.cache_dir / "masks")
+
     def image_jobs(self, versions: ImageVersions, *, verify: bool) -> dict[tuple[int, int, int], ImageJob]:
         """Return the encoding jobs by example, resolution and variation.
 
@@ -110,6 +117,52 @@ class Caches:
                 problems = self._drive(built, "images", len(todo))
         self._report(list(problems.values()))
         return frozenset(number for (number, *_), job in jobs.items() if job.key in problems)
+
+    def mask_files(self, versions: ImageVersions, *, verify: bool) -> dict[tuple[int, int, int], tuple[str, MaskFile]]:
+        """Return the masks of the images that have one, with their keys, by example, resolution and variation."""
+        index, factor = DigestIndex(self.cache_dir), self.encoders.family.spec.latent_factor
+        files: dict[tuple[int, int, int], tuple[str, MaskFile]] = {}
+        digests: dict[int, str] = {}
+        for number, example in enumerate(versions.dataset.examples):
+            self.desk.check()
+            if (mask := example.mask) is not None:
+                digests[number] = index.digest(
+                    mask.path, size_bytes=mask.size_bytes, mtime_ns=mask.mtime_ns, verify=verify and not mask.is_alpha
+                )
+        index.save()
+        for version in versions.cached():
+            if version.example in digests:
+                file = mask_file(versions.dataset.examples[version.example], version.recipe, factor)
+                key = mask_key(
+                    digest=digests[version.example],
+                    width_px=file.image_size.width_px,
+                    height_px=file.image_size.height_px,
+                    is_alpha=file.is_alpha,
+                    recipe=version.recipe,
+                    latent_factor=factor,
+                )
+                files[version.place] = key, file
+        return files
+
+    def build_masks(self, files: Iterable[tuple[str, MaskFile]], *, threads: int) -> None:
+        """Read the missing masks. Raises DarkroomError for one that cannot be decoded."""
+        todo = [(key, file) for key, file in dict(files).items() if not self.mask_store.has(key)]
+        if not todo:
+            return
+        self.emit(PhaseChanged("caching", "reading masks"))
+        problems = self._drive(build_masks(todo, self.mask_store, threads=threads), "masks", len(todo))
+        if problems:
+            raise DarkroomError(
+                f"The mask {next(iter(problems.values()))}.", advice="Repair the file, or remove it with its image."
+            )
+
+    def rebuild_mask(self, key: str, file: MaskFile) -> torch.Tensor:
+        """Read a mask again whose cache entry is broken; returns it (1, H, W)."""
+        self.emit(WarningRaised("The cache entry of a mask was damaged. The mask is read again."))
+        self.mask_store.remove(key)
+        mask_1HW = file.load()
+        self.mask_store.write(key, {"mask": mask_1HW})
+        return mask_1HW
 
     def build_text(self, captions: set[str]) -> None:
         """Encode the missing captions, including the empty one."""

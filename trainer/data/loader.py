@@ -15,7 +15,6 @@ from modules.data.captions.drawing import CaptionDropout, CaptionUse, DrawnCapti
 from modules.data.dataset import Dataset
 from modules.data.order import MicroBatch, SampleIndex
 from modules.data.plans import EpochPlans
-from modules.data.transforms.masks import Mask
 from modules.data.versions import ImageVersion, ImageVersions
 from modules.system.devices import Device, move
 from modules.system.errors import DarkroomError
@@ -44,7 +43,7 @@ class _Loading:
 
     version: ImageVersion
     latents: Future[Prepared]
-    mask: Future[Mask] | None
+    mask: Future[torch.Tensor | None] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,12 +81,12 @@ class Loader:
     def heaviest_batch(self, epoch: int, *, step: int) -> Batch | None:
         """Return the batch of an epoch with the most pixels, as if it were all of step number `step` of the run.
 
-        None if the epoch has no images.
+        Among equals, it is one with images of several kinds of concepts. None if the epoch has no images.
         """
         batches = [m for group in self.plans.accumulation_groups(epoch) for m in group]
         if not batches:
             return None
-        heaviest = max(batches, key=self._num_pixels)
+        heaviest = max(batches, key=lambda m: (self._num_pixels(m), self._num_kinds(m)))
         position = _Position(heaviest, step, 0, len(heaviest), is_last_micro_batch=True)
         with ThreadPoolExecutor(self.threads, thread_name_prefix="darkroom-loader") as pool:
             return self._batch(epoch, position, self._submit(pool, position, epoch))
@@ -95,6 +94,10 @@ class Loader:
     def _num_pixels(self, sample_indices: MicroBatch) -> int:
         buckets = [self.dataset.buckets[s.example][s.resolution] for s in sample_indices]
         return sum(b.width_px * b.height_px for b in buckets)
+
+    def _num_kinds(self, sample_indices: MicroBatch) -> int:
+        examples = self.dataset.examples
+        return len({self.dataset.concepts[examples[s.example].concept].kind for s in sample_indices})
 
     def _positions(self, epoch: int, first_epoch_step: int, step: int) -> Iterator[_Position]:
         first_group, num_done = divmod(first_epoch_step, self.plans.steps_per_group)
@@ -126,11 +129,11 @@ class Loader:
         empty_for = tuple(d.empty_for for d in drawn) if any(d.empty_for for d in drawn) else ()
         concepts = [self.dataset.concepts[e.concept] for e in examples]
         latents_BCHW = self.latents.deliver(versions, [self._result(entry.latents) for entry in loading])
-        masks_B1HW = area_weights_B1HW = None
+        masks = None
         if self.masks is not None:
             prepared = [self._result(entry.mask) for entry in loading if entry.mask is not None]
-            masks_B1HW = self.masks.deliver(prepared, latents_BCHW)
-            area_weights_B1HW = self.masks.area_weights(masks_B1HW)
+            masks = self.masks.deliver(versions, prepared, position.sample_indices, epoch)
+        are_prior = tuple(c.kind == "prior_prediction" for c in concepts)
         return Batch(
             latents_BCHW=latents_BCHW,
             captions=captions,
@@ -144,8 +147,10 @@ class Loader:
             group_samples=position.group_samples,
             is_last_micro_batch=position.is_last_micro_batch,
             empty_for=empty_for,
-            masks_B1HW=masks_B1HW,
-            area_weights_B1HW=area_weights_B1HW,
+            masks_B1HW=masks.masks_B1HW if masks else None,
+            area_weights_B1HW=masks.area_weights_B1HW if masks else None,
+            prior_weights_B1HW=masks.prior_weights_B1HW if masks else None,
+            prior_samples=are_prior if any(are_prior) else (),
         )
 
     def _caption(self, epoch: int, sample_index: SampleIndex) -> DrawnCaption:

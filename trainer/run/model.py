@@ -15,12 +15,15 @@ from modules.adapters.registry import ADAPTERS
 from modules.adapters.settings import AdapterSettings
 from modules.adapters.stored import read_layers
 from modules.adapters.targets import target_layers
+from modules.config.method_facts import uses_prior
 from modules.config.schema import Config
 from modules.config.sections.model import Model
 from modules.config.sections.model import Part as PartSettings
 from modules.data.cache.store import weights_fingerprint
 from modules.families.protocol import ModelFamily, Part, PartMemory
 from modules.families.registry import FAMILIES
+from modules.memory.checkpointing import offloaded_weights
+from modules.memory.frozen_copy import FrozenCopy
 from modules.memory.placement import Placement
 from modules.optim.param_groups import TrainGroup
 from modules.system.dtypes import dtype_of
@@ -39,13 +42,17 @@ PartOf = Callable[[str], PartSettings]
 
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
-    """The model of a run, its trained parameters, and the placement of its parts. A fine-tune has no adapters."""
+    """The model of a run, its trained parameters, and the placement of its parts. A fine-tune has no adapters.
+
+    `originals` are copies of the trained weights before training, if the run needs predictions of the original model.
+    """
 
     family: ModelFamily
     adapters: Sequence[Adapter]
     groups: Sequence[TrainGroup]
     placement: Placement
     identities: EncoderIdentities
+    originals: Sequence[FrozenCopy] = ()
 
     @property
     def trained_modules(self) -> list[torch.nn.Module]:
@@ -118,18 +125,48 @@ def load_model(config: Config, machine: Machine, on_bytes: Callable[[float, floa
         train_device=machine.train_device,
         temp_device=machine.temp_device,
     )
-    return LoadedModel(family, adapters, groups, placement_of(family, facts, machine), identities)
+    here, offloaded = _originals(family, groups) if uses_prior(config) and not adapters else ({}, {})
+    placement = placement_of(family, facts, machine, here, offloaded)
+    return LoadedModel(family, adapters, groups, placement, identities, (*here.values(), *offloaded.values()))
 
 
-def placement_of(family: ModelFamily, facts: phases.PhaseFacts, machine: Machine) -> Placement:
-    """Return the placement that moves the parts of a model between devices as the phase changes."""
+def placement_of(
+    family: ModelFamily,
+    facts: phases.PhaseFacts,
+    machine: Machine,
+    originals: Mapping[str, FrozenCopy] | None = None,
+    offloaded: Mapping[str, FrozenCopy] | None = None,
+) -> Placement:
+    """Return the placement that moves the parts of a model between devices as the phase changes.
+
+    `originals`, copies of weights by a name of their own, are needed in training; `offloaded` ones never move in.
+    """
+    originals, offloaded = originals or {}, offloaded or {}
+
+    def needed_in(phase: str) -> frozenset[str]:
+        parts = phases.needed_parts(phase, family.spec, facts)
+        return parts | originals.keys() if phase == phases.TRAIN else parts
+
     return Placement(
-        {name: part.module for name, part in family.parts.items()},
+        {**{name: part.module for name, part in family.parts.items()}, **originals, **offloaded},
         train_device=machine.train_device,
         temp_device=machine.temp_device,
-        needed_in=lambda phase: phases.needed_parts(phase, family.spec, facts),
+        needed_in=needed_in,
         guard=machine.guard,
     )
+
+
+def _originals(
+    family: ModelFamily, groups: Sequence[TrainGroup]
+) -> tuple[dict[str, FrozenCopy], dict[str, FrozenCopy]]:
+    """Return copies of the trained weights by a name for the placement, and those of offloaded weights."""
+    here, there = {}, {}
+    for group in groups:
+        offloaded = {id(w) for part in family.parts.values() for w in offloaded_weights(part.module)}
+        weights = group.parameters.values()
+        here[f"original {group.name}"] = FrozenCopy(w for w in weights if id(w) not in offloaded)
+        there[f"original {group.name}, offloaded"] = FrozenCopy(w for w in weights if id(w) in offloaded)
+    return here, there
 
 
 def _memory_of(settings: PartSettings, part: str, adapters: Sequence[Adapter]) -> PartMemory:

@@ -38,6 +38,7 @@ from trainer.step.counters import Counters
 from trainer.step.freezing import freeze_finished_units, training_parts
 from trainer.step.loop import Training, run_loop
 from trainer.step.pauses import Pauses
+from trainer.step.prior import prior_mode
 from trainer.step.rollout import rollout_mode
 from trainer.step.stepper import Stepper
 
@@ -166,6 +167,7 @@ def _training(
             run_seed=config.general.seed,
             step=step,
         ),
+        prior=lambda: prior_mode(model.adapters, model.originals, model.trained_modules, setup.machine.precision),
     )
 
     def freeze(now: Counters, when: str = "") -> None:
