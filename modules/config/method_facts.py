@@ -30,7 +30,7 @@ def uses_prior(config: Config) -> bool:
     masks = config.masks
     preserves = masks.enabled and masks.prior_preservation_weight > 0 and masks.unmasked_weight < 1
     has_concept = any(c.enabled and c.kind == "prior_prediction" for c in config.concepts)
-    return not method_of(config).samples_images and (preserves or has_concept)
+    return preserves or has_concept
 
 
 def steps_per_group(config: Config) -> int:

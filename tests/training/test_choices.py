@@ -128,11 +128,12 @@ def is_not_yet(record: FieldRecord, value: str) -> bool:
 
 
 def left_behind(ran: Ran) -> str:
-    """A hash of what a run leaves: the result's tensors, which settings it embeds, the samples, the weights."""
+    """A hash of what a run leaves: the result's tensors, what it tells of the run, the samples, the weights."""
     digest = hashlib.sha256()
     result, metadata = read_safetensors(Path(ran.finished.model_path))
     embedded = json.loads(metadata.get("darkroom_config", "{}"))
-    digest.update(json.dumps([sorted(embedded), bool(embedded.get("concepts"))]).encode())
+    told = [metadata.get(f"ss_{name}") for name in ("dataset_dirs", "tag_frequency")]
+    digest.update(json.dumps([sorted(embedded), bool(embedded.get("concepts")), told]).encode())
     for name, tensor in sorted(result.items()):
         digest.update(f"{name} {tensor.dtype}".encode() + tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     for sample in ran.of(SampleReady):
@@ -152,6 +153,7 @@ EXACT = {
     ("model.zero_terminal_snr", "off"),  # as above
     *(("embeddings.dtype", dtype) for dtype in ("bfloat16", "float16")),  # there are no embeddings, which are refused
     ("output.model_format", "diffusers"),  # says nothing of a LoRA; see test_fine_tune
+    ("adapter.other_layers", "leave_out"),  # nothing to leave out; see test_keep_other_layers
     ("validation.result", "best"),  # here the last is the best; see test_validation
     (
         "training.low_precision_updates",

@@ -9,19 +9,21 @@ from typing import Any
 import torch
 
 from modules.config.sections.loss import Loss
+from modules.config.sections.noise import Noise
 from modules.config.sections.training import Training
 from modules.data.batch import Batch
-from modules.diffusion.noise import gaussian_like, generator_for, uniform_timesteps
+from modules.diffusion.noise import Strengths, gaussian_like, generator_for, uniform_timesteps
 from modules.objectives.denoise import Prior, sample_losses, timestep_weights, weighted_errors
 from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
 
 
 @dataclass(frozen=True, slots=True)
 class Denoise:
-    """The denoising method with the name of its loss weighting and the weighting's gamma."""
+    """The denoising method: its loss weighting by name, the weighting's gamma, and the noising strengths."""
 
     weighting: str = "none"
     gamma: float = 5.0
+    strengths: Strengths = (0.0, 1.0)
 
     def prepare(self, context: StepContext) -> None:
         """Nothing to prepare."""
@@ -39,6 +41,7 @@ class Denoise:
             num_timesteps=process.num_timesteps,
             generator=generator_for(*seed_parts),
             device=context.device,
+            strengths=self.strengths,
         )
         noise_BCHW = gaussian_like(
             batch.latents_BCHW,
@@ -82,11 +85,11 @@ def _prior_of(batch: Batch, noisy_BCHW: torch.Tensor, timesteps_B: torch.Tensor,
     return Prior(prediction_BCHW, batch.prior_samples, batch.prior_weights_B1HW)
 
 
-def denoise_of(loss: Loss) -> Denoise:
-    """Return the method with a run's loss settings."""
-    return Denoise(loss.weighting, loss.gamma)
+def denoise_of(loss: Loss, noise: Noise) -> Denoise:
+    """Return the method with a run's loss and noise settings."""
+    return Denoise(loss.weighting, loss.gamma, (noise.min_strength, noise.max_strength))
 
 
 def build(settings: object, training: Training, reward: object) -> Denoise:
     """Return the method; it has no settings of its own and needs no reward."""
-    return denoise_of(training.loss)
+    return denoise_of(training.loss, training.noise)
