@@ -19,8 +19,8 @@ class FrozenCopy(nn.Module):
     def __init__(self, weights: Iterable[nn.Parameter]) -> None:
         """Copy the weights, in their own dtype and on their own device."""
         super().__init__()
-        self._weights = tuple(weights)  # a tuple: the weights belong to their own module
-        self.copies = nn.ParameterList(nn.Parameter(w.detach().clone(), requires_grad=False) for w in self._weights)
+        self.weights = tuple(weights)  # a tuple, so that they are no parameters of this module
+        self.copies = nn.ParameterList(nn.Parameter(w.detach().clone(), requires_grad=False) for w in self.weights)
 
     @contextlib.contextmanager
     def swapped_in(self) -> Iterator[None]:
@@ -28,12 +28,12 @@ class FrozenCopy(nn.Module):
 
         No gradient is recorded inside, and no graph through the weights may be alive: its backward pass would mix both.
         """
-        own = [weight.data for weight in self._weights]
+        own = [weight.data for weight in self.weights]
         with torch.no_grad():
             try:
-                for weight, copy in zip(self._weights, self.copies, strict=True):
+                for weight, copy in zip(self.weights, self.copies, strict=True):
                     weight.data = copy.data
                 yield
             finally:
-                for weight, value in zip(self._weights, own, strict=True):
+                for weight, value in zip(self.weights, own, strict=True):
                     weight.data = value

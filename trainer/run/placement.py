@@ -43,9 +43,9 @@ def originals_of(
     family: ModelFamily, groups: Sequence[TrainGroup]
 ) -> tuple[dict[str, FrozenCopy], dict[str, FrozenCopy]]:
     """Return copies of the trained weights by a name for the placement, and those of offloaded weights."""
+    offloaded = {id(w) for part in family.parts.values() for w in offloaded_weights(part.module)}
     here, there = {}, {}
     for group in groups:
-        offloaded = {id(w) for part in family.parts.values() for w in offloaded_weights(part.module)}
         weights = group.parameters.values()
         here[f"original {group.name}"] = FrozenCopy(w for w in weights if id(w) not in offloaded)
         there[f"original {group.name}, offloaded"] = FrozenCopy(w for w in weights if id(w) in offloaded)
