@@ -26,7 +26,7 @@ class Batch:
     `masks_B1HW`, at the size of the latents, are 1 where an image is trained with full weight and 0 where with that of
     the unmasked area; `area_weights_B1HW` are the resulting weights of the errors. Both are None without masked
     training.
-    `prior_samples` is empty, or says of each image whether its target is the prediction of the original model.
+    `prior_samples` is empty, or has for each image whether its target is the prediction of the original model.
     `prior_weights_B1HW`, shaped like the masks, are the weights of the errors against that prediction that are added to
     the loss; None adds none.
     `empty_for` is empty, or has the indices of the text encoders that get the empty prompt for each image; then
