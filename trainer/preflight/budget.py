@@ -172,12 +172,15 @@ def _disk_need(budget: Budget, sizes: Counts, num_captions: int) -> DiskNeed:
     spec = FAMILIES[config.model.family]
     weights = {name: budget.passes.weights(name, plan) for name, plan in run.plans.items()}
     encoders = spec.names_of("vae") or spec.names_of("denoiser")  # without a VAE pixels have the denoiser's dtype
+    counts = {(s.width_px, s.height_px): n for s, n in sizes.items()}
     latents = latents_bytes(
-        {(s.width_px, s.height_px): n for s, n in sizes.items()},
+        counts,
         factor=spec.latent_factor,
         channels=spec.latent_channels,
         item_bytes=run.plans[encoders[0]].weight_bytes,
     )
+    if config.masks.enabled:
+        latents += latents_bytes(counts, factor=spec.latent_factor, channels=1, item_bytes=FLOAT32_BYTES)
     text = text_bytes(num_captions, size=memory_of(config.model.family).text_size(configs), item_bytes=FLOAT32_BYTES)
     return DiskNeed(
         backup_bytes=backup_bytes(
