@@ -204,7 +204,8 @@ class Concept(Section):
         Le(2**31 - 1),
         Setting(
             "Augmentation seed",
-            "The seed of the random augmentations of its images and captions.",
+            "The seed of the random augmentations of its images and captions, and of the order in which its images "
+            "take turns.",
             level="advanced",
             empty_means="the run's",
         ),

@@ -9,14 +9,14 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from modules.data.archives import archive_of, read_bytes
 from modules.data.listing import Skipped, is_metadata
-from modules.data.tables import ROW_SUFFIX, TABLE_SUFFIXES, read_texts, table_facts
+from modules.data.tables import ROW_SUFFIX, TABLE_SUFFIXES, read_texts, row_name, table_facts
 from modules.system.problem import shown
 
 METADATA_SUFFIXES = frozenset({".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet"})
@@ -86,7 +86,8 @@ class MetadataCaptions:
         there = {os.fspath(p) for p in images} | {os.fspath(p.with_suffix("")) for p in images}
         for file, metadata in self._read.items():
             found += [Skipped(file, problem) for problem in metadata.problems]
-            if file.suffix.lower() in TABLE_SUFFIXES and not is_metadata(file) and file != self._file:
+            has_images_inside = file.suffix.lower() in TABLE_SUFFIXES and not is_metadata(file) and file != self._file
+            if has_images_inside or self._folder in images:
                 continue
             folders = {file.parent, self._folder}
             missing = [n for n in metadata.texts if not any(os.path.normpath(f / n) in there for f in folders)]
@@ -105,7 +106,7 @@ class MetadataCaptions:
             for name in ("metadata.jsonl", "metadata.csv", "metadata.parquet"):
                 if self._is_there(folder / name):
                     yield folder / name, folder
-            if folder == self._folder:
+            if self._folder in (folder, image):
                 return
 
     def _is_there(self, file: Path) -> bool:
@@ -134,9 +135,18 @@ def _names_of(image: Path, folder: Path, *, is_keyed: bool) -> Iterator[str]:
         yield from (name.removesuffix(image.suffix) for name in names)
 
 
-def _texts_of(rows: list[tuple[str, dict[str, Any]]], columns: Sequence[str], problems: list[str]) -> Metadata:
-    """Return the texts of rows, each with the name of its image (empty: in a column of its own)."""
-    known = dict.fromkeys(name for _, row in rows for name in row)
+def _texts_of(
+    rows: Sequence[tuple[str, dict[str, Any]]],
+    columns: Sequence[str],
+    problems: list[str],
+    known: Sequence[str] | None = None,
+) -> Metadata:
+    """Return the texts of rows, each with the name of its image (empty: in a column of its own).
+
+    `known` are the columns of the file; by default those of the rows.
+    """
+    if known is None:
+        known = list(dict.fromkeys(name for _, row in rows for name in row))
     file_column = next((c for c in _FILE_COLUMNS if c in known), "")
     if rows and not file_column and not rows[0][0]:
         problems.append(f"has no column {_FILE_COLUMNS[0]} with the names of the images; {_listed(known)}")
@@ -155,21 +165,16 @@ def _texts_of(rows: list[tuple[str, dict[str, Any]]], columns: Sequence[str], pr
 
 
 def _of_table(file: Path, columns: Sequence[str]) -> Metadata:
-    """Return the texts of a Parquet file: by the rows' names if its images are inside, otherwise by a column of names.
+    """Return the texts of a Parquet file: by its rows if its images are inside, otherwise by a column of names.
 
     Raises OSError.
     """
     facts = table_facts(file)
-    wanted = [
-        c for c in facts.columns if c in (*_FILE_COLUMNS, *(columns or CAPTION_COLUMNS)) and c != facts.image_column
-    ]
-    rows = read_texts(file, wanted)
-    problems: list[str] = []
-    if facts.image_column:
-        metadata = _texts_of([(f"{i:08d}{ROW_SUFFIX}", row) for i, row in enumerate(rows)], columns, problems)
-    else:
-        metadata = _texts_of([("", row) for row in rows], columns, problems)
-    return metadata
+    known = [c for c in facts.columns if c != facts.image_column]
+    wanted = [c for c in known if c in (*_FILE_COLUMNS, *(columns or CAPTION_COLUMNS))]
+    rows = read_texts(file, wanted) if wanted else [{} for _ in range(facts.num_rows)]
+    names = [row_name(i) if facts.image_column else "" for i in range(len(rows))]
+    return _texts_of(list(zip(names, rows, strict=True)), columns, [], known)
 
 
 def _of_lines(text: str, problems: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -233,11 +238,11 @@ def _as_list(cell: object) -> list[object]:
     return cell if isinstance(cell, list) else [cell]
 
 
-def _usual_columns(columns: Mapping[str, Any]) -> tuple[str, ...]:
+def _usual_columns(columns: Collection[str]) -> tuple[str, ...]:
     return next(((c,) for c in CAPTION_COLUMNS if c in columns), ())
 
 
-def _listed(columns: Mapping[str, Any]) -> str:
+def _listed(columns: Collection[str]) -> str:
     return f"its columns are {', '.join(shown(c) for c in list(columns)[:20])}" if columns else "it has no columns"
 
 

@@ -74,6 +74,7 @@ def test_a_second_time_nothing_is_built(config: Config) -> None:
         ({"parts": {"vae": {"dtype": "bfloat16"}}}, both(NUM_IMAGES, 0)),
         ({"parts": {"text_encoder": {"dtype": "bfloat16"}}}, both(0, NUM_CAPTIONS)),
         ({"training": {"learning_rate": 0.5, "epochs": 7, "batch_size": 3}}, NONE),
+        ({"model": {"prompt_weighting": True}}, both(0, NUM_CAPTIONS)),
         ({"general": {"seed": 7}}, NONE),
         ({"adapter": {"rank": 5, "layers": "all"}}, NONE),
         ({"data": {"caption_dropout": 0.5, "loader_threads": 3, "verify_cache": True}}, NONE),
@@ -107,6 +108,27 @@ def test_a_setting_rebuilds_what_hangs_on_it_in_sdxl(
     assert built(config) == ALL
     assert built(laid_over(config, change)) == expected
     assert built(config) == NONE, "what was there before is still there"
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"text": {"prefix": "photo of"}}, both(0, NUM_CAPTIONS - 1)),  # the empty prompt is there
+        ({"text": {"trigger_word": "picture"}}, NONE),  # every caption has it
+        ({"text": {"replacements": "3 => three"}}, both(0, 1)),
+        ({"text": {"shuffle_tags": True, "wildcards": True}, "text_variations": 5}, NONE),  # a single tag each
+        ({"text": {"choice": "first"}, "seed": 7}, NONE),
+        ({"caption_source": "file_name"}, both(0, NUM_CAPTIONS - 1)),
+    ],
+    ids=str,
+)
+def test_a_caption_setting_rebuilds_the_captions_it_changes(
+    config: Config, change: dict[str, Any], expected: dict[str, int]
+) -> None:
+    built(config)
+    concept = {**config.concepts[0].model_dump(mode="json"), **change}
+    assert built(laid_over(config, {"concepts": [concept]})) == expected
+    assert built(config) == NONE
 
 
 def test_on_a_gpu_latents_of_different_tf32_have_different_keys(config: Config, tiny_sd: Path) -> None:

@@ -12,6 +12,7 @@ from PIL import Image
 
 from modules.config.sections.evaluation import SamplePrompt
 from modules.data.concept import Concept
+from tests.builders.shards import draw_shard
 from tests.ui.conftest import Window
 from tests.ui.driving import change, expected, fill, flip, inside, shown_by
 from ui.editors.images import ImageViewer
@@ -271,3 +272,15 @@ def test_the_last_session_restores_the_lists(window: Window, open_window: Callab
     page: Any = again.open_page("concepts")
     assert row_values(page.list.table, 0)[0] == "cats"
     assert again.app.context.navigation.page == "concepts"
+
+
+def test_a_dropped_shard_is_a_concept_and_another_file_stands_for_its_folder(
+    window: Window, concepts: Any, folders: tuple[Path, Path], tmp_path: Path
+) -> None:
+    shard = draw_shard(tmp_path / "a.tar", sizes=[(64, 64)] * 2)
+    concepts.add_folders([shard, next(folders[0].glob("*.png"))])
+    paths = [c.path for c in window.app.form.value("concepts")[-2:]]
+    assert [Path(p).name for p in paths] == ["a.tar", folders[0].name]
+    editor = concepts.edit(len(window.app.form.value("concepts")) - 2)
+    window.wait_until(lambda: editor.summary.cget("text").startswith("2 images"))
+    assert [card.group.title for card in editor.form_view.cards][:3] == ["Concept", "Captions", "Balancing"]

@@ -103,6 +103,14 @@ def test_each_folder_may_have_its_own(folder: Path) -> None:
     assert captions(scan(folder)) == {**EXPECTED, "c.png": ("nearer",)}
 
 
+def test_a_single_image_uses_the_metadata_beside_it_and_no_other(folder: Path) -> None:
+    (folder / "metadata.jsonl").write_text(lines(*ROWS))
+    result = scan(folder / "a.png")
+    assert captions(result) == {"a.png": ("a cat",)}
+    assert reasons(result) == []
+    assert captions(scan(folder / "deep" / "c.png")) == {"c.png": ()}
+
+
 def test_an_image_of_the_same_name_in_another_folder_is_another_image(folder: Path) -> None:
     (folder / "metadata.jsonl").write_text(lines({"file_name": "c.png", "text": "not that one"}))
     result = scan(folder)
@@ -227,7 +235,10 @@ def test_parquet_metadata_and_images(folder: Path, tmp_path: Path) -> None:
     result = scan_folder(table.parent, include_subfolders=False, captions=CaptionOrigin())
     assert [p.captions for p in result.images] == [("a cat",), ("a dog",), ("a cow",)]
     assert [(p.width_px, p.height_px) for p in result.images] == [(8, 8)] * 3
-    assert reasons(result) == [("00000003.row", "row 3 of train.parquet has no image")]
+    assert reasons(result) == [("00000003.row", "cannot be read (row 3 of train.parquet has no image)")]
+    unknown = CaptionOrigin("metadata", columns=("txt",))
+    result = scan_folder(table, include_subfolders=False, captions=unknown)
+    assert ("train.parquet", "has no column 'txt'; its columns are 'text'") in reasons(result)
     parquet.write_table(pyarrow.Table.from_pylist([{"text": "x"}]), table)
     result = scan_folder(table, include_subfolders=False, captions=CaptionOrigin())
     assert reasons(result) == [("train.parquet", "has no column of images; its columns are text")]
