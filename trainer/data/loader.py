@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TypeVar
 
@@ -17,10 +17,10 @@ from modules.data.order import MicroBatch, SampleIndex
 from modules.data.plans import EpochPlans
 from modules.data.transforms.masks import Mask
 from modules.data.versions import ImageVersion, ImageVersions
-from modules.system.devices import Device, move
+from modules.system.devices import Device, move, pinned
 from modules.system.errors import DarkroomError
 from trainer.data.masks import MaskSource
-from trainer.data.sources import ConditioningSource, LatentSource, Prepared
+from trainer.data.sources import ConditioningSource, LatentSource, Prepared, PreparedTexts
 
 T = TypeVar("T")
 
@@ -45,6 +45,37 @@ class _Loading:
     version: ImageVersion
     latents: Future[Prepared]
     mask: Future[Mask] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """The captions of a micro-batch, and what is read of their embeddings ahead of time."""
+
+    drawn: tuple[DrawnCaption, ...]
+    prepared: PreparedTexts
+
+    @property
+    def captions(self) -> tuple[str, ...]:
+        """The captions of the images."""
+        return tuple(d.text for d in self.drawn)
+
+    @property
+    def empty_for(self) -> tuple[frozenset[int], ...]:
+        """The text encoders that get the empty prompt, for each image; empty if there are none."""
+        return tuple(d.empty_for for d in self.drawn) if any(d.empty_for for d in self.drawn) else ()
+
+    @property
+    def encoded(self) -> tuple[str, ...]:
+        """The captions whose embeddings the batch contains: with `empty_for`, also the empty one."""
+        return (*self.captions, "") if self.empty_for else self.captions
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A micro-batch as it is being prepared."""
+
+    images: list[_Loading]
+    texts: Future[_Texts]
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,10 +135,11 @@ class Loader:
             for number, sample_indices in enumerate(group):
                 yield _Position(sample_indices, first_step, number, group_samples, number == len(group) - 1)
 
-    def _submit(self, pool: ThreadPoolExecutor, position: _Position, epoch: int) -> list[_Loading]:
+    def _submit(self, pool: ThreadPoolExecutor, position: _Position, epoch: int) -> _Pending:
         versions = [self.versions.of(s, epoch) for s in position.sample_indices]
         masks = [pool.submit(self.masks.prepare, v) if self.masks else None for v in versions]
-        return [_Loading(v, pool.submit(self.latents.prepare, v), m) for v, m in zip(versions, masks, strict=True)]
+        images = [_Loading(v, pool.submit(self.latents.prepare, v), m) for v, m in zip(versions, masks, strict=True)]
+        return _Pending(images, pool.submit(self._texts, epoch, position.sample_indices))
 
     def _result(self, future: Future[T]) -> T:
         try:
@@ -118,12 +150,10 @@ class Loader:
                 advice="Remove or replace the image, or switch on the latent cache, which leaves such images out.",
             ) from error
 
-    def _batch(self, epoch: int, position: _Position, loading: list[_Loading]) -> Batch:
+    def _batch(self, epoch: int, position: _Position, pending: _Pending) -> Batch:
+        loading, texts = pending.images, pending.texts.result()
         versions = [entry.version for entry in loading]
         examples = [self.dataset.examples[s.example] for s in position.sample_indices]
-        drawn = [self._caption(epoch, s) for s in position.sample_indices]
-        captions = tuple(d.text for d in drawn)
-        empty_for = tuple(d.empty_for for d in drawn) if any(d.empty_for for d in drawn) else ()
         concepts = [self.dataset.concepts[e.concept] for e in examples]
         latents_BCHW = self.latents.deliver(versions, [self._result(entry.latents) for entry in loading])
         masks_B1HW = area_weights_B1HW = None
@@ -133,9 +163,9 @@ class Loader:
             area_weights_B1HW = self.masks.area_weights(masks_B1HW)
         return Batch(
             latents_BCHW=latents_BCHW,
-            captions=captions,
-            conditioning=self.conditioning.deliver((*captions, "") if empty_for else captions),
-            loss_weights_B=move(torch.tensor([c.loss_weight for c in concepts]), self.device),
+            captions=texts.captions,
+            conditioning=self.conditioning.deliver(texts.encoded, texts.prepared),
+            loss_weights_B=move(pinned(torch.tensor([c.loss_weight for c in concepts]), self.device), self.device),
             size_conditionings=[v.size_conditioning for v in versions],
             sample_indices=position.sample_indices,
             epoch=epoch,
@@ -143,10 +173,15 @@ class Loader:
             micro_batch=position.micro_batch,
             group_samples=position.group_samples,
             is_last_micro_batch=position.is_last_micro_batch,
-            empty_for=empty_for,
+            empty_for=texts.empty_for,
             masks_B1HW=masks_B1HW,
             area_weights_B1HW=area_weights_B1HW,
         )
+
+    def _texts(self, epoch: int, sample_indices: MicroBatch) -> _Texts:
+        """Draw the captions of a micro-batch and read their embeddings; on a loader thread."""
+        drawn = _Texts(tuple(self._caption(epoch, s) for s in sample_indices), None)
+        return replace(drawn, prepared=self.conditioning.prepare(drawn.encoded))
 
     def _caption(self, epoch: int, sample_index: SampleIndex) -> DrawnCaption:
         """Return the caption of one use of an image."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -17,8 +17,11 @@ from modules.data.captions.sources import caption_is_cacheable
 from modules.data.dataset import Dataset
 from modules.data.datasets import Datasets
 from modules.data.versions import ImageVersion, ImageVersions
+from modules.system.dtypes import dtype_of
+from modules.system.paths import from_root
 from trainer.commands import CommandDesk
-from trainer.data.caching import Caches, Emit, Encoders
+from trainer.data.caching import Caches, Emit, Stores, overflow_warning
+from trainer.data.encoders import Encoders
 from trainer.data.loader import Loader
 from trainer.data.masks import MaskSource
 from trainer.data.sources import (
@@ -43,10 +46,16 @@ class Loaders:
     validation: Loader
 
 
-def caches_of(cache_dir: Path, model: LoadedModel, machine: Machine, desk: CommandDesk, emit: Emit) -> Caches:
-    """Return the caches of a run."""
+def caches_of(
+    data: Data, cache_dir: str, model: LoadedModel, machine: Machine, desk: CommandDesk, emit: Emit
+) -> Caches:
+    """Return the caches of a run, in the cache folder or in memory."""
     encoders = Encoders(model.family, machine.train_device, machine.precision.autocast)
-    return Caches(cache_dir, model.identities, encoders, model.placement, desk, emit)
+    identities, dtype = model.identities, None
+    if data.cache_dtype != "encoder":
+        identities, dtype = identities.stored_in(data.cache_dtype), dtype_of(data.cache_dtype)
+    stores = Stores.of(from_root(cache_dir) if data.cache_location == "disk" else None, dtype)
+    return Caches(stores, identities, encoders, model.placement, desk, emit)
 
 
 def build_loaders(
@@ -114,7 +123,7 @@ def _latent_source(
 ) -> tuple[Dataset, LatentSource]:
     device, dtype = machine.train_device, machine.precision.compute_dtype
     if not data.latent_cache:
-        return dataset, EncodedLatents(dataset, model.family, device, dtype)
+        return dataset, EncodedLatents(dataset, caches.encoders, device, dtype, _warn_once(caches.emit))
     caches.emit(PhaseChanged("scanning", f"{len(dataset.examples)} images"))
     versions = ImageVersions(dataset, datasets.settings.run_seed, is_cached=True)
     jobs = caches.image_jobs(versions, verify=data.verify_cache)
@@ -128,7 +137,20 @@ def _latent_source(
         return caches.rebuild_latents(jobs[version.place])
 
     keys = {place: job.key for place, job in jobs.items()}
-    return dataset, CachedLatents(caches.latent_store, keys, device, dtype, rebuild)
+    return dataset, CachedLatents(caches.stores.latents, keys, device, dtype, rebuild)
+
+
+def _warn_once(emit: Emit) -> Callable[[list[str]], None]:
+    """Return a function that warns about each file once that the VAE cannot encode in its own dtype."""
+    named: set[str] = set()
+
+    def warn(files: list[str]) -> None:
+        fresh = [f for f in files if f not in named]
+        named.update(fresh)
+        if fresh:
+            emit(overflow_warning(fresh))
+
+    return warn
 
 
 def _conditioning_source(
@@ -142,5 +164,7 @@ def _conditioning_source(
     if is_cacheable(""):  # if the empty caption is not cacheable, no caption is
         texts = {t for e in dataset.examples for t in dataset.texts(e, run_seed=run_seed)}
         caches.build_text({t for t in texts if is_cacheable(t)})
-    cached = CachedConditioning(caches.text_store, caches.caption_key, model.family, device, dtype, caches.rebuild_text)
+    cached = CachedConditioning(
+        caches.stores.text, caches.caption_key, model.family, device, dtype, caches.rebuild_text
+    )
     return ConditioningByCaption(is_cacheable, cached)

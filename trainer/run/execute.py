@@ -193,7 +193,7 @@ def _only_cache(
     """Fill the caches and end."""
     log.emit(PhaseChanged("loading", config.model.base_model))
     model = load_model(config, machine, DownloadMeter(emit=log.emit, desk=desk, clock=clocks.seconds))
-    caches = caches_of(from_root(config.general.cache_dir), model, machine, desk, log.emit)
+    caches = caches_of(config.data, config.general.cache_dir, model, machine, desk, log.emit)
     found = up_to_date(datasets, log.emit, desk.check)
     build_loaders(config.data, config.masks, found, model, machine, caches)
     log.emit(RunFinished("cached", 0, f"The caches in {config.general.cache_dir} are complete."))
