@@ -103,9 +103,9 @@ class Caches:
         return frozenset(number for (number, *_), job in jobs.items() if job.key in broken)
 
     def build_text(self, captions: set[str]) -> None:
-        """Encode the missing captions, including the empty one. Equal captions share one entry."""
+        """Encode the missing captions. Equal captions share one entry."""
         store = self.stores.text
-        by_key = {self.caption_key(c): c for c in sorted(captions | {""})}
+        by_key = {self.caption_key(c): c for c in sorted(captions)}
         self.used.update(by_key)
         missing = {k: c for k, c in by_key.items() if not store.has(k)}
         if missing:

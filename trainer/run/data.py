@@ -20,7 +20,7 @@ from modules.data.versions import ImageVersion, ImageVersions
 from modules.system.dtypes import dtype_of
 from modules.system.paths import from_root
 from trainer.commands import CommandDesk
-from trainer.data.caching import Caches, Emit, Stores, overflow_warning
+from trainer.data.caching import Caches, Emit, EncoderIdentities, Stores, overflow_warning
 from trainer.data.encoders import Encoders
 from trainer.data.loader import Loader
 from trainer.data.masks import MaskSource
@@ -51,11 +51,15 @@ def caches_of(
 ) -> Caches:
     """Return the caches of a run, in the cache folder or in memory."""
     encoders = Encoders(model.family, machine.train_device, machine.precision.autocast)
-    identities, dtype = model.identities, None
-    if data.cache_dtype != "encoder":
-        identities, dtype = identities.stored_in(data.cache_dtype), dtype_of(data.cache_dtype)
+    dtype = None if data.cache_dtype == "encoder" else dtype_of(data.cache_dtype)
     stores = Stores.of(from_root(cache_dir) if data.cache_location == "disk" else None, dtype)
-    return Caches(stores, identities, encoders, model.placement, desk, emit)
+    return Caches(stores, identities_of(data, model), encoders, model.placement, desk, emit)
+
+
+def identities_of(data: Data, model: LoadedModel) -> EncoderIdentities:
+    """Return the identities of the encoders in the cache keys of a run."""
+    kept_as_encoded = data.cache_dtype == "encoder"
+    return model.identities if kept_as_encoded else model.identities.stored_in(data.cache_dtype)
 
 
 def build_loaders(
@@ -140,6 +144,18 @@ def _latent_source(
     return dataset, CachedLatents(caches.stores.latents, keys, device, dtype, rebuild)
 
 
+def texts_to_cache(dataset: Dataset, model: LoadedModel, *, run_seed: int) -> set[str]:
+    """Return the texts of a dataset that are encoded ahead of training, and the empty one; none if none can be."""
+    is_cacheable = _is_cacheable(model)
+    if not is_cacheable(""):  # then no caption is
+        return set()
+    return {"", *(t for e in dataset.examples for t in dataset.texts(e, run_seed=run_seed) if is_cacheable(t))}
+
+
+def _is_cacheable(model: LoadedModel) -> Callable[[str], bool]:
+    return functools.partial(caption_is_cacheable, text_encoder_trains=model.trains_text_encoder)
+
+
 def _warn_once(emit: Emit) -> Callable[[list[str]], None]:
     """Return a function that warns about each file once that the VAE cannot encode in its own dtype."""
     named: set[str] = set()
@@ -157,13 +173,12 @@ def _conditioning_source(
     data: Data, dataset: Dataset, model: LoadedModel, machine: Machine, caches: Caches, *, run_seed: int
 ) -> ConditioningSource:
     device, dtype = machine.train_device, machine.precision.compute_dtype
-    is_cacheable = functools.partial(caption_is_cacheable, text_encoder_trains=model.trains_text_encoder)
+    is_cacheable = _is_cacheable(model)
     if not data.text_cache:
         encoded = EncodedConditioning(model.family, caches.encoders.caption, device, dtype)
         return ConditioningByCaption(is_cacheable, encoded)
-    if is_cacheable(""):  # if the empty caption is not cacheable, no caption is
-        texts = {t for e in dataset.examples for t in dataset.texts(e, run_seed=run_seed)}
-        caches.build_text({t for t in texts if is_cacheable(t)})
+    if texts := texts_to_cache(dataset, model, run_seed=run_seed):
+        caches.build_text(texts)
     cached = CachedConditioning(
         caches.stores.text, caches.caption_key, model.family, device, dtype, caches.rebuild_text
     )
