@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TypeVar
 
 import torch
 
@@ -21,8 +20,6 @@ from modules.system.devices import Device, move, pinned
 from modules.system.errors import DarkroomError
 from trainer.data.masks import MaskSource
 from trainer.data.sources import ConditioningSource, LatentSource, Prepared, PreparedTexts
-
-T = TypeVar("T")
 
 _PREFETCH = 4  # micro-batches
 
@@ -39,12 +36,12 @@ class _Position:
 
 
 @dataclass(frozen=True, slots=True)
-class _Loading:
-    """A version of an image, and its latents and its mask as they are being prepared."""
+class _Image:
+    """A version of an image, and what is read of its latents and its mask ahead of time."""
 
     version: ImageVersion
-    latents: Future[Prepared]
-    mask: Future[Mask] | None
+    latents: Prepared
+    mask: Mask | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +71,7 @@ class _Texts:
 class _Pending:
     """A micro-batch as it is being prepared."""
 
-    images: list[_Loading]
+    images: list[Future[_Image]]
     texts: Future[_Texts]
 
 
@@ -104,9 +101,10 @@ class Loader:
         try:
             pending = [(p, self._submit(pool, p, epoch)) for p in islice(positions, _PREFETCH)]
             while pending:
-                position, loading = pending.pop(0)
+                batch = self._batch(epoch, *pending.pop(0))
+                # Not before: the threads would compete with this one for the interpreter.
                 pending += [(p, self._submit(pool, p, epoch)) for p in islice(positions, 1)]
-                yield self._batch(epoch, position, loading)
+                yield batch
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
@@ -136,12 +134,16 @@ class Loader:
                 yield _Position(sample_indices, first_step, number, group_samples, number == len(group) - 1)
 
     def _submit(self, pool: ThreadPoolExecutor, position: _Position, epoch: int) -> _Pending:
-        versions = [self.versions.of(s, epoch) for s in position.sample_indices]
-        masks = [pool.submit(self.masks.prepare, v) if self.masks else None for v in versions]
-        images = [_Loading(v, pool.submit(self.latents.prepare, v), m) for v, m in zip(versions, masks, strict=True)]
+        images = [pool.submit(self._image, epoch, s) for s in position.sample_indices]
         return _Pending(images, pool.submit(self._texts, epoch, position.sample_indices))
 
-    def _result(self, future: Future[T]) -> T:
+    def _image(self, epoch: int, sample_index: SampleIndex) -> _Image:
+        """Read one use of an image; on a loader thread."""
+        version = self.versions.of(sample_index, epoch)
+        mask = self.masks.prepare(version) if self.masks is not None else None
+        return _Image(version, self.latents.prepare(version), mask)
+
+    def _result(self, future: Future[_Image]) -> _Image:
         try:
             return future.result()
         except (OSError, ValueError, SyntaxError) as error:
@@ -151,15 +153,14 @@ class Loader:
             ) from error
 
     def _batch(self, epoch: int, position: _Position, pending: _Pending) -> Batch:
-        loading, texts = pending.images, pending.texts.result()
-        versions = [entry.version for entry in loading]
+        images, texts = [self._result(image) for image in pending.images], pending.texts.result()
+        versions = [image.version for image in images]
         examples = [self.dataset.examples[s.example] for s in position.sample_indices]
         concepts = [self.dataset.concepts[e.concept] for e in examples]
-        latents_BCHW = self.latents.deliver(versions, [self._result(entry.latents) for entry in loading])
+        latents_BCHW = self.latents.deliver(versions, [image.latents for image in images])
         masks_B1HW = area_weights_B1HW = None
         if self.masks is not None:
-            prepared = [self._result(entry.mask) for entry in loading if entry.mask is not None]
-            masks_B1HW = self.masks.deliver(prepared, latents_BCHW)
+            masks_B1HW = self.masks.deliver([i.mask for i in images if i.mask is not None], latents_BCHW)
             area_weights_B1HW = self.masks.area_weights(masks_B1HW)
         return Batch(
             latents_BCHW=latents_BCHW,
