@@ -12,7 +12,7 @@ import torch
 from modules.data.batch import Batch
 from modules.data.captions.drawing import CaptionDropout, CaptionUse, DrawnCaption, draw_caption
 from modules.data.dataset import Dataset
-from modules.data.order import MicroBatch, SampleIndex
+from modules.data.order import ONLY_RANK, MicroBatch, Rank, SampleIndex
 from modules.data.plans import EpochPlans
 from modules.data.transforms.masks import Mask
 from modules.data.versions import ImageVersion, ImageVersions
@@ -77,7 +77,10 @@ class _Pending:
 
 @dataclass(frozen=True, eq=False)
 class Loader:
-    """Delivers the batches of any epoch from any of its steps on; they follow from the seed."""
+    """Delivers the batches of any epoch from any of its steps on; they follow from the seed.
+
+    They are the same with any number of `threads`. Of several processes each delivers its share of every group.
+    """
 
     dataset: Dataset
     versions: ImageVersions
@@ -90,6 +93,7 @@ class Loader:
     run_seed: int
     threads: int
     masks: MaskSource | None = None
+    rank: Rank = ONLY_RANK
 
     def batches(self, epoch: int, *, first_epoch_step: int, step: int) -> Iterator[Batch]:
         """Yield the batches of an epoch, starting with the accumulation group of `first_epoch_step`.
@@ -130,8 +134,9 @@ class Loader:
         for index, group in enumerate(self.plans.accumulation_groups(epoch)[first_group:]):
             first_step = step - num_done + index * self.plans.steps_per_group
             group_samples = sum(len(m) for m in group)
-            for number, sample_indices in enumerate(group):
-                yield _Position(sample_indices, first_step, number, group_samples, number == len(group) - 1)
+            share = self.rank.share_of(group)
+            for number, sample_indices in share:
+                yield _Position(sample_indices, first_step, number, group_samples, number == share[-1][0])
 
     def _submit(self, pool: ThreadPoolExecutor, position: _Position, epoch: int) -> _Pending:
         images = [pool.submit(self._image, epoch, s) for s in position.sample_indices]
