@@ -147,7 +147,7 @@ def _latent_source(
 def texts_to_cache(dataset: Dataset, model: LoadedModel, *, run_seed: int) -> set[str]:
     """Return the texts of a dataset that are encoded ahead of training, and the empty one; none if none can be."""
     is_cacheable = _is_cacheable(model)
-    if not is_cacheable(""):  # then no caption is
+    if not dataset.examples or not is_cacheable(""):  # if the empty caption is not cacheable, no caption is
         return set()
     return {"", *(t for e in dataset.examples for t in dataset.texts(e, run_seed=run_seed) if is_cacheable(t))}
 
