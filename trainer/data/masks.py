@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import torch
 
 from modules.data.cache.masks import MaskFile, mask_file
-from modules.data.cache.store import BrokenEntryError, CacheStore
+from modules.data.cache.store import BrokenEntryError, EntryStore
 from modules.data.dataset import Dataset
 from modules.data.order import SampleIndex
 from modules.data.versions import ImageVersion
 from modules.objectives.denoise import area_weights, preservation_weights
-from modules.system.devices import Device, move
+from modules.system.devices import Device, move, pinned
 from modules.system.seeds import derive_seed
 
 
@@ -47,7 +47,7 @@ class BatchMasks:
 class MaskCache:
     """Entries of masks by version. A broken one is read from its file again by `rebuild`."""
 
-    store: CacheStore
+    store: EntryStore
     keys: Mapping[tuple[int, int, int], str]
     rebuild: Callable[[str, MaskFile], torch.Tensor]
 
@@ -84,7 +84,7 @@ class MaskSource:
         masks = [self._rebuilt(v) if p is None else p for v, p in zip(versions, prepared, strict=True)]
         ignored = [self._ignores_mask(sample, epoch) for sample in samples]
         on_cpu = torch.stack([torch.ones_like(m) if i else m for m, i in zip(masks, ignored, strict=True)])
-        masks_B1HW, rules = move(on_cpu, self.device), self.rules
+        masks_B1HW, rules = move(pinned(on_cpu, self.device), self.device), self.rules
         prior_weights_B1HW = None
         if rules.preservation_weight and bool((on_cpu < 1).any()):
             prior_weights_B1HW = preservation_weights(

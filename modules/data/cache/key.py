@@ -89,8 +89,9 @@ def _hash(kind: str, ingredients: dict[str, object]) -> str:
 class DigestIndex:
     """The digests of image files, stored by path, size and modification time, so that no file is read twice."""
 
-    def __init__(self, cache_dir: Path) -> None:
-        self._index = StatIndex(cache_dir / "digests.sqlite", table="digests", column="digest")
+    def __init__(self, cache_dir: Path | None) -> None:
+        """Without a folder the digests are kept in memory only."""
+        self._index = StatIndex(cache_dir / "digests.sqlite" if cache_dir else None, table="digests", column="digest")
 
     def digest(self, path: Path, *, size_bytes: int, mtime_ns: int, verify: bool = False) -> str:
         """Return the digest of a file's content; read it only if it is new, changed, or `verify` is set.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ import torch
 
 from modules.data.buckets import Size
 from modules.data.cache.build import Built
-from modules.data.cache.store import CacheStore
+from modules.data.cache.store import EntryStore
 from modules.data.dataset import Example
 from modules.data.transforms.apply import load_mask
 from modules.data.transforms.masks import Mask
@@ -60,14 +60,16 @@ def at_latents(mask_PP: Mask, size: tuple[int, int]) -> torch.Tensor:
     return torch.nn.functional.adaptive_avg_pool2d(pixels_1PP, size)
 
 
-def build_masks(files: Sequence[tuple[str, MaskFile]], store: CacheStore, *, threads: int) -> Iterator[Built]:
+def build_masks(
+    files: Sequence[tuple[str, MaskFile]], store: EntryStore, *, threads: int
+) -> Generator[Built, None, None]:
     """Store the masks of these keys, yielding after each; one that cannot be decoded is reported."""
     with ThreadPoolExecutor(threads, thread_name_prefix="darkroom-masks") as pool:
         for key, problem in pool.map(lambda entry: (entry[0], _stored(entry[0], entry[1], store)), files):
-            yield Built(key, problem)
+            yield Built(key, problem=problem)
 
 
-def _stored(key: str, file: MaskFile, store: CacheStore) -> str:
+def _stored(key: str, file: MaskFile, store: EntryStore) -> str:
     try:
         store.write(key, {"mask": file.load()})
     except (OSError, ValueError, SyntaxError) as error:
