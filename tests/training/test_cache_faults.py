@@ -295,4 +295,4 @@ def test_size_and_hit_rate_are_reported(config: Config, tmp_path: Path) -> None:
     latents, _ = stores(config)
     assert again["images"].num_bytes == sum(e.num_bytes for e in latents.entries())
     assert "Text cache: 4 of 5 entries found (80%), 1 encoded" in again["captions"].summary
-    assert "does not use 2 text embeddings" in ran.finished.message
+    assert "text embeddings (2, " in ran.finished.message
