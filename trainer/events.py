@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import Any, ClassVar, Literal, get_args
@@ -220,11 +220,21 @@ class BackupSaved:
     path: str
 
 
+def _in_programs(start: str, programs: Sequence[str]) -> str:
+    """Return "<start> A, B and C", or nothing for no programs."""
+    if not programs:
+        return ""
+    *most, last = programs
+    return f"{start} {', '.join(most)} and {last}" if most else f"{start} {last}"
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSaved:
     """A file other programs can use. `is_final` marks the final result; otherwise it is an intermediate save.
 
-    `loaded_by` names the programs that load all of it, as far as their rules are known.
+    `loaded_by` names the programs that load all of it. `loading` is how completely each program loads it: "yes", "no",
+    "48 of 176 layers", or "?" where it is unknown; older logs do not have it. `needs` is what a program that loads all
+    of it needs besides: "A1111: keep the .yaml beside it".
     """
 
     may_coalesce: ClassVar[bool] = False
@@ -234,6 +244,21 @@ class ModelSaved:
     format: str
     is_final: bool
     loaded_by: tuple[str, ...] = ()
+    loading: Mapping[str, str] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+
+    @property
+    def loading_words(self) -> str:
+        """How completely each program loads it, as a phrase; empty where nothing is known."""
+        partly = {p: a for p, a in self.loading.items() if a not in ("yes", "no", "?")}
+        phrases = [
+            _in_programs("loads completely in", self.loaded_by),
+            *(f"{answer} in {program}" for program, answer in partly.items()),
+            _in_programs("not in", [p for p, a in self.loading.items() if a == "no"]),
+            _in_programs("unknown for", [p for p, a in self.loading.items() if a == "?"]),
+            *self.needs,
+        ]
+        return "; ".join(phrase for phrase in phrases if phrase)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ _PIXELS = Image.Resampling.NEAREST
 def load_fitted(path: Path, width_px: int, height_px: int, *, enlarge: Enlarge = "no") -> Image.Image:
     """Return an image, upright, fitted to a box.
 
-    Raises OSError if it cannot be read.
+    Raises BrokenImageError, an OSError, if it cannot be read.
     """
     with opened(path) as image:
         image.draft("RGB", (width_px * 2, height_px * 2))

@@ -11,6 +11,7 @@ from modules.adapters.settings import (
     LayerNames,
     LayerPatterns,
     Layers,
+    OtherLayers,
     Rank,
     StartFrom,
     WeightType,
@@ -27,6 +28,7 @@ class Loha(Section):
     alpha: Alpha = 16.0
     dropout: Dropout = 0.0
     start_from: StartFrom = ""
+    other_layers: OtherLayers = "keep"
     layers: Layers = "attention_mlp"
     custom_layers: LayerNames = ""
     layers_regex: LayerPatterns = False

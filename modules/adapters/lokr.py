@@ -7,6 +7,7 @@ small matrices to a weight: `W + scale * kron(w1, w2)`, with w1 of (a, b) and w2
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge, Le
@@ -19,16 +20,20 @@ from modules.adapters.settings import (
     LayerNames,
     LayerPatterns,
     Layers,
+    OtherLayers,
     Rank,
     StartFrom,
     WeightType,
 )
 from modules.adapters.spec import AdapterSpec, NetworkFacts, Shape
+from modules.formats.adapter_names import DORA_SCALE
 from modules.settings.field import Section, Setting, When
 
 if TYPE_CHECKING:
     from modules.memory.tape import Array
     from modules.memory.walk import Walk
+
+FACTORS = frozenset({"lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b", "lokr_t2"})
 
 
 class Lokr(Section):
@@ -39,6 +44,7 @@ class Lokr(Section):
     alpha: Alpha = 16.0
     dropout: Dropout = 0.0
     start_from: StartFrom = ""
+    other_layers: OtherLayers = "keep"
     layers: Layers = "attention_mlp"
     custom_layers: LayerNames = ""
     layers_regex: LayerPatterns = False
@@ -185,10 +191,31 @@ def network(settings: Lokr) -> NetworkFacts:
     return NetworkFacts("lycoris.kohya", settings.rank, settings.alpha, args)
 
 
+def trainable(names: Collection[str]) -> frozenset[str]:
+    """Return the factors of a layer in a file that are trained: a LoKr's, unless it has DoRA's magnitude."""
+    own = frozenset(names) & FACTORS
+    is_whole = all(f"lokr_w{n}" in own or {f"lokr_w{n}_a", f"lokr_w{n}_b"} <= own for n in (1, 2))
+    return own if is_whole and not {DORA_SCALE, "lokr_t1"} & frozenset(names) else frozenset()
+
+
+def settings_as(settings: Lokr, shapes: Mapping[str, Shape]) -> Lokr:
+    """Return the settings that give a layer the factors that it has in a file, from their shapes."""
+    rank = next((shapes[name][0] for name in ("lokr_w1_b", "lokr_w2_b") if name in shapes), settings.rank)
+    first = shapes.get("lokr_w1") or (shapes["lokr_w1_a"][0], shapes["lokr_w1_b"][1])
+    forms = {
+        "decompose_both": "lokr_w1_a" in shapes,
+        "full_matrix": "lokr_w2" in shapes and "lokr_w1" in shapes,
+        "use_tucker": "lokr_t2" in shapes,
+    }
+    return settings.model_copy(update={"rank": rank, "factor": max(first), **forms})
+
+
 LOKR = AdapterSpec(
     "LoKr",
     Lokr,
     factory="modules.adapters.lokr_layers:LOKR_KIND",
     walk=walk,
     network=network,
+    trainable=trainable,
+    settings_as=settings_as,
 )

@@ -16,11 +16,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from modules.adapters.changes import does_not_fit
 from modules.adapters.lokr import Lokr, factor_shapes
 from modules.adapters.spec import FileForm
 from modules.families.spec import LoraNaming
 from modules.formats.adapter_layers import AdapterLayer
-from modules.formats.lycoris_files import from_kohya, to_kohya
+from modules.formats.lora_files import to_kohya
 from modules.formats.safetensors_io import Writable
 from modules.system.devices import CPU
 from modules.system.dtypes import dtype_of
@@ -28,7 +29,6 @@ from modules.system.errors import DarkroomError
 from modules.system.global_rng import seeded_global_rng
 
 _NAME = "lokr"
-_FACTORS = ("lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b", "lokr_t2")
 _Layer = nn.Linear | nn.Conv2d
 
 
@@ -129,29 +129,16 @@ class LokrAdapter:
             for path, delta in self.deltas.items()
         ]
 
-    def load(self, layers: Sequence[AdapterLayer], *, where: str) -> None:
-        """Take the factors of layers of a file named `where`; layers that the file does not have stay as they are.
+    def load(self, layers: Sequence[AdapterLayer]) -> None:
+        """Take the factors of layers, all of which the adapter has, in the shapes that it has.
 
-        The strength stays what it was: where the alpha is another, the last factor is scaled. Raises DarkroomError
-        where the adapter lacks a layer or has factors of other shapes.
+        The strength stays what it was: where the scale is another, the last factor is multiplied.
         """
         with torch.no_grad():
             for layer in layers:
-                delta = self.deltas.get(layer.path)
-                if delta is None:
-                    raise DarkroomError(
-                        f"{where} has a LoKr on {self.part}.{layer.path}, which this run leaves out.",
-                        advice="Choose all layers, on the LoRA / Adapter page.",
-                    )
-                own = dict(delta.named_parameters())
-                if _shapes(own) != _shapes(layer.factors):
-                    raise DarkroomError(
-                        f"{where} has other factors at {self.part}.{layer.path} than this run's LoKr: "
-                        f"{_described(layer.factors)} instead of {_described(own)}.",
-                        advice="Set rank, factor and the forms of the matrices to those the file was trained with.",
-                    )
+                delta = self.deltas[layer.path]
                 ratio = _scale(layer.factors, layer.alpha) / delta.scale
-                for name, factor in own.items():
+                for name, factor in delta.named_parameters():
                     is_last = name in ("lokr_w2", "lokr_w2_b")
                     factor.copy_(layer.factors[name].float() * (ratio if is_last else 1.0))
 
@@ -177,25 +164,44 @@ class LokrAdapter:
 class LokrKind:
     """LoKr, as the program handles any adapter (`AdapterKind`)."""
 
-    def attach(self, part: str, module: nn.Module, targets: Sequence[str], settings: Lokr, *, seed: int) -> LokrAdapter:
-        """Put a fresh LoKr on the target layers of a part."""
+    def attach(
+        self,
+        part: str,
+        module: nn.Module,
+        targets: Sequence[str],
+        settings: Lokr,
+        *,
+        seed: int,
+        start: Sequence[AdapterLayer] = (),
+        where: str = "",
+    ) -> LokrAdapter:
+        """Put a LoKr on the target layers of a part; those of `start` have the factors they have there."""
         module.requires_grad_(False)
         dtype, deltas = dtype_of(settings.dtype), {}
+        found = {layer.path: layer for layer in start}
         with seeded_global_rng(seed, CPU):
             for path in targets:
                 layer = _layer_at(module, path)
-                shapes = factor_shapes(settings, tuple(layer.weight.shape))
-                factors = {name: _begun(name, torch.empty(shape)) for name, shape in shapes.items()}
+                if path in found:
+                    factors = {name: torch.empty(factor.shape) for name, factor in found[path].factors.items()}
+                else:
+                    shapes = factor_shapes(settings, tuple(layer.weight.shape))
+                    factors = {name: _begun(name, torch.empty(shape)) for name, shape in shapes.items()}
                 # Two full matrices have no rank and a strength of 1: LyCORIS writes an alpha of the rank for them.
-                alpha = settings.alpha if _rank(factors) else float(settings.rank)
+                rank = _rank(factors)
+                alpha = settings.alpha if rank == settings.rank else settings.alpha / settings.rank * (rank or 0)
                 deltas[path] = KroneckerDelta(
                     layer.weight.shape[2:],
                     {name: factor.to(layer.weight.device, dtype) for name, factor in factors.items()},
-                    alpha=alpha,
+                    alpha=alpha if rank else float(settings.rank),
                     dropout=settings.dropout,
                     vec_trick=settings.vec_trick,
                 )
-        return _attached(part, module, deltas)
+                if path in found:
+                    _require_fit(deltas[path], layer, found[path], where)
+        adapter = _attached(part, module, deltas)
+        adapter.load(start)
+        return adapter
 
     def attach_stored(self, part: str, module: nn.Module, layers: Sequence[AdapterLayer], *, where: str) -> LokrAdapter:
         """Put the LoKr of a file on the layers that the file has, with the factors that it has."""
@@ -206,24 +212,9 @@ class LokrKind:
             factors = {name: factor.float().to(layer.weight.device) for name, factor in stored.factors.items()}
             alpha = _rank(factors) or 1.0 if stored.alpha is None else stored.alpha
             delta = KroneckerDelta(layer.weight.shape[2:], factors, alpha=alpha, dropout=0.0, vec_trick=True)
-            if not _fits(delta, layer):
-                raise DarkroomError(f"{where} does not fit this model: {_described(factors)} at {part}.{stored.path}.")
+            _require_fit(delta, layer, stored, where)
             deltas[stored.path] = delta
         return _attached(part, module, deltas)
-
-    def read(
-        self, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], naming: LoraNaming
-    ) -> list[AdapterLayer]:
-        """Read the kohya form, with diffusers' or the original names for the UNet."""
-        layers = from_kohya(tensors, naming.kohya_places, label="LoKr", factors=_FACTORS)
-        for layer in layers:
-            for side in ("lokr_w1", "lokr_w2"):
-                if side not in layer.factors and not {f"{side}_a", f"{side}_b"} <= layer.factors.keys():
-                    raise DarkroomError(
-                        f"The LoKr is incomplete: {side} of {layer.part}.{layer.path} is missing.",
-                        advice="Download it again.",
-                    )
-        return layers
 
     def write(
         self, layers: Iterable[AdapterLayer], form: FileForm, naming: LoraNaming
@@ -270,15 +261,9 @@ def _scale(factors: Mapping[str, torch.Tensor], alpha: float | None) -> float:
     return 1.0 if rank is None or alpha is None else alpha / rank
 
 
-def _fits(delta: KroneckerDelta, layer: _Layer) -> bool:
+def _require_fit(delta: KroneckerDelta, layer: _Layer, stored: AdapterLayer, where: str) -> None:
+    """Raise DarkroomError if the factors of a file do not fit each other or the layer."""
     with torch.no_grad(), contextlib.suppress(RuntimeError):  # which is what factors that do not fit each other raise
-        return delta.weight().shape == layer.weight.shape
-    return False
-
-
-def _shapes(factors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(factor.shape) for name, factor in factors.items()}
-
-
-def _described(factors: Mapping[str, torch.Tensor]) -> str:
-    return ", ".join(f"{name} {tuple(factor.shape)}" for name, factor in sorted(factors.items()))
+        if delta.weight().shape == layer.weight.shape:
+            return
+    raise does_not_fit(stored, tuple(layer.weight.shape), where)

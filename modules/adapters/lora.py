@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from modules.adapters.settings import (
@@ -12,11 +13,13 @@ from modules.adapters.settings import (
     LayerNames,
     LayerPatterns,
     Layers,
+    OtherLayers,
     Rank,
     StartFrom,
     WeightType,
 )
 from modules.adapters.spec import AdapterSpec, NetworkFacts, Shape
+from modules.formats.adapter_names import DORA_SCALE, DOWN, MID, UP
 from modules.settings.field import Section, Setting, When
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ class Lora(Section):
     alpha: Alpha = 16.0
     dropout: Dropout = 0.0
     start_from: StartFrom = ""
+    other_layers: OtherLayers = "keep"
     layers: Layers = "attention_mlp"
     custom_layers: LayerNames = ""
     layers_regex: LayerPatterns = False
@@ -86,6 +90,17 @@ def network(settings: Lora) -> NetworkFacts:
     return NetworkFacts("networks.lora", settings.rank, settings.alpha)
 
 
+def trainable(names: Collection[str]) -> frozenset[str]:
+    """Return the factors of a layer in a file that are trained: a LoRA's, unless it has DoRA's magnitude."""
+    own = frozenset(names) & {DOWN, UP, MID}
+    return own if {DOWN, UP} <= own and DORA_SCALE not in names else frozenset()
+
+
+def settings_as(settings: Lora, shapes: Mapping[str, Shape]) -> Lora:
+    """Return the settings with the rank that a layer has in a file, from the shapes of its factors."""
+    return settings.model_copy(update={"rank": shapes[DOWN][0]})
+
+
 LORA = AdapterSpec(
     "LoRA",
     Lora,
@@ -93,4 +108,6 @@ LORA = AdapterSpec(
     forms=("kohya", "diffusers"),
     walk=walk,
     network=network,
+    trainable=trainable,
+    settings_as=settings_as,
 )

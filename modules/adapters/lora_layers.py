@@ -6,6 +6,7 @@ peft's layers are what diffusers itself loads a LoRA into, so what is trained he
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,12 +16,13 @@ from peft import LoraConfig, inject_adapter_in_model
 from peft.tuners.lora import LoraLayer
 from torch import nn
 
+from modules.adapters.changes import plain_lora
 from modules.adapters.lora import Lora
 from modules.adapters.spec import FileForm
 from modules.families.spec import LoraNaming
 from modules.formats.adapter_layers import AdapterLayer, lora_layer
 from modules.formats.adapter_names import DOWN, UP
-from modules.formats.lora_files import from_kohya, from_peft, to_kohya, to_peft
+from modules.formats.lora_files import to_kohya, to_peft
 from modules.formats.safetensors_io import Writable
 from modules.system.devices import CPU
 from modules.system.dtypes import dtype_of
@@ -60,33 +62,20 @@ class LoraAdapter:
 
     def stored_layers(self, values: Mapping[str, torch.Tensor]) -> list[AdapterLayer]:
         """Return A (down) and B (up) of every layer out of `values`, which are named as `parameters` names them."""
-        named = ((path, *self._names(path)) for path, _ in self.layers())
-        return [lora_layer(self.part, path, values[down], values[up], self.shape.alpha) for path, down, up in named]
+        named = ((path, *self._names(path), layer.lora_alpha[ADAPTER]) for path, layer in self.layers())
+        return [lora_layer(self.part, path, values[down], values[up], alpha) for path, down, up, alpha in named]
 
-    def load(self, layers: Sequence[AdapterLayer], *, where: str) -> None:
-        """Take the weights of layers of a file named `where`; layers that the file does not have stay as they are.
+    def load(self, layers: Sequence[AdapterLayer]) -> None:
+        """Take the weights of layers, all of which the adapter has, in the shapes that it has.
 
-        The strength stays what it was: where the alpha is another, the up matrix is scaled. Raises DarkroomError where
-        the adapter lacks a layer or has another rank.
+        The strength stays what it was: where alpha by rank is another, the up matrix is scaled.
         """
-        parameters, shape = self.parameters(), self.shape
+        parameters, own = self.parameters(), dict(self.layers())
         with torch.no_grad():
             for layer in layers:
-                names = self._names(layer.path)
-                if names[0] not in parameters:
-                    raise DarkroomError(
-                        f"{where} has a LoRA on {self.part}.{layer.path}, which this run leaves out.",
-                        advice="Choose all layers, on the LoRA / Adapter page.",
-                    )
-                down, up = (parameters[n] for n in names)
-                if down.shape != layer.factors[DOWN].shape or up.shape != layer.factors[UP].shape:
-                    raise DarkroomError(
-                        f"{where} has the rank {layer.rank} at {self.part}.{layer.path}, this run's LoRA has "
-                        f"{shape.rank}.",
-                        advice=f"Set the rank to {layer.rank}.",
-                    )
+                down, up = (parameters[n] for n in self._names(layer.path))
                 down.copy_(layer.factors[DOWN])
-                up.copy_(layer.factors[UP].float() * (layer.scale / (shape.alpha / shape.rank)))
+                up.copy_(layer.factors[UP].float() * (layer.scale / own[layer.path].scaling[ADAPTER]))
 
     def _names(self, path: str) -> tuple[str, str]:
         """Return the full names of A and B of a layer."""
@@ -100,6 +89,7 @@ class LoraAdapter:
         No gradient is recorded inside: a backward pass through a disabled adapter would give it none, silently.
         """
         layers = [layer for _, layer in self.layers()]
+        were_trained = {p: p.requires_grad for p in self.parameters().values()}
         with torch.no_grad():
             for layer in layers:
                 layer.enable_adapters(False)
@@ -108,19 +98,33 @@ class LoraAdapter:
             finally:
                 for layer in layers:
                     layer.enable_adapters(True)
+                for parameter, was_trained in were_trained.items():  # peft would train a frozen adapter again
+                    parameter.requires_grad_(was_trained)
 
 
-def attach_lora(part: str, module: nn.Module, targets: list[str], shape: LoraShape, *, seed: int) -> LoraAdapter:
+def attach_lora(
+    part: str,
+    module: nn.Module,
+    targets: list[str],
+    shape: LoraShape,
+    *,
+    seed: int,
+    own: Mapping[str, tuple[int, float]] | None = None,
+) -> LoraAdapter:
     """Put a LoRA beside the target layers of a frozen module, in place, and return it.
 
-    A is drawn as in Hu et al. (Kaiming uniform) from `seed` alone, B is zero: at first the model is what it was.
+    A is drawn as in Hu et al. (Kaiming uniform) from `seed` alone, B is zero: at first the model is what it was. `own`
+    contains the rank and the alpha of the layers that do not have those of `shape`, by their names.
     """
+    own = own or {}
     config = LoraConfig(
         r=shape.rank,
         lora_alpha=shape.alpha,  # annotated int, but only ever divided by the rank
         lora_dropout=shape.dropout,
         target_modules=targets,
         bias="none",
+        rank_pattern=_pattern({path: rank for path, (rank, _) in own.items() if rank != shape.rank}),
+        alpha_pattern=_pattern({path: alpha for path, (_, alpha) in own.items() if alpha != shape.alpha}),
     )
     module.requires_grad_(False)
     with seeded_global_rng(seed, CPU):
@@ -132,28 +136,48 @@ def attach_lora(part: str, module: nn.Module, targets: list[str], shape: LoraSha
     return adapter
 
 
+def _pattern(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values by layer as peft's `rank_pattern` takes them: one regular expression for all layers of a value.
+
+    peft tries every expression on every layer, and matches the end of a name; "^" makes it the whole name.
+    """
+    paths: dict[Any, list[str]] = {}
+    for path, value in values.items():
+        paths.setdefault(value, []).append(re.escape(path))
+    return {f"^(?:{'|'.join(of_value)})": value for value, of_value in paths.items()}
+
+
 class LoraKind:
     """LoRA, as the program handles any adapter (`AdapterKind`)."""
 
-    def attach(self, part: str, module: nn.Module, targets: Sequence[str], settings: Lora, *, seed: int) -> LoraAdapter:
-        """Put a fresh LoRA on the target layers of a part."""
+    def attach(
+        self,
+        part: str,
+        module: nn.Module,
+        targets: Sequence[str],
+        settings: Lora,
+        *,
+        seed: int,
+        start: Sequence[AdapterLayer] = (),
+        where: str = "",
+    ) -> LoraAdapter:
+        """Put a LoRA on the target layers of a part; those of `start` have the rank and the weights they have there."""
         shape = LoraShape(settings.rank, settings.alpha, settings.dropout, dtype_of(settings.dtype))
-        return attach_lora(part, module, list(targets), shape, seed=seed)
-
-    def attach_stored(self, part: str, module: nn.Module, layers: Sequence[AdapterLayer], *, where: str) -> LoraAdapter:
-        """Put the LoRA of a file on the layers that the file has, with the rank of the first of them."""
-        shape = LoraShape(layers[0].rank, layers[0].lora_alpha, 0.0, torch.float32)
-        adapter = attach_lora(part, module, [layer.path for layer in layers], shape, seed=0)
-        adapter.load(layers, where=where)
+        plain = _plain(module, start, where)
+        strength = settings.alpha / settings.rank
+        own = {layer.path: (layer.rank, strength * layer.rank) for layer in plain if layer.rank != settings.rank}
+        adapter = attach_lora(part, module, list(targets), shape, seed=seed, own=own)
+        adapter.load(plain)
         return adapter
 
-    def read(
-        self, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], naming: LoraNaming
-    ) -> list[AdapterLayer]:
-        """Read kohya form, with diffusers' or the original names for the UNet, and diffusers/PEFT form."""
-        ends = ".lora_down.weight"
-        is_kohya = any(name.endswith(ends) and "." not in name.removesuffix(ends) for name in tensors)
-        return from_kohya(tensors, naming.kohya_places) if is_kohya else from_peft(tensors, metadata)
+    def attach_stored(self, part: str, module: nn.Module, layers: Sequence[AdapterLayer], *, where: str) -> LoraAdapter:
+        """Put the LoRA of a file on the layers that the file has, each with its rank and alpha."""
+        plain = _plain(module, layers, where)
+        shape = LoraShape(plain[0].rank, plain[0].lora_alpha, 0.0, torch.float32)
+        own = {layer.path: (layer.rank, layer.lora_alpha) for layer in plain}
+        adapter = attach_lora(part, module, [layer.path for layer in plain], shape, seed=0, own=own)
+        adapter.load(plain)
+        return adapter
 
     def write(
         self, layers: Iterable[AdapterLayer], form: FileForm, naming: LoraNaming
@@ -161,7 +185,23 @@ class LoraKind:
         """Return the tensors of the kohya or the PEFT form, and the metadata that the form needs."""
         if form == "kohya":
             return to_kohya(layers, naming.kohya_name), {}
-        return to_peft(layers, naming.peft_name)
+        return to_peft(layers, naming.peft_name, folds_alpha=True)
+
+
+def _plain(module: nn.Module, layers: Sequence[AdapterLayer], where: str) -> list[AdapterLayer]:
+    """Return layers of a file with the shapes of peft's layers, a Tucker core in down."""
+    return [_plain_layer(module, layer, where) for layer in layers]
+
+
+def _plain_layer(module: nn.Module, layer: AdapterLayer, where: str) -> AdapterLayer:
+    own = module.get_submodule(layer.path)
+    if not isinstance(own, nn.Linear | nn.Conv2d):
+        raise DarkroomError(
+            f"{where} has a LoRA on {layer.part}.{layer.path}, a {type(own).__name__}, which cannot have one.",
+            advice="Choose other layers, on the LoRA / Adapter page: those that are not trained are kept as they are.",
+        )
+    down, up = plain_lora(layer, tuple(own.weight.shape), where=where)
+    return lora_layer(layer.part, layer.path, down, up, layer.alpha)
 
 
 LORA_KIND = LoraKind()

@@ -6,7 +6,16 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
-from modules.adapters.settings import Bundle, Dropout, LayerNames, LayerPatterns, Layers, StartFrom, WeightType
+from modules.adapters.settings import (
+    Bundle,
+    Dropout,
+    LayerNames,
+    LayerPatterns,
+    Layers,
+    OtherLayers,
+    StartFrom,
+    WeightType,
+)
 from modules.adapters.spec import AdapterSpec
 from modules.settings.field import Section, Setting
 
@@ -17,6 +26,7 @@ class Oft(Section):
     name: Literal["oft"] = "oft"
     dropout: Dropout = 0.0
     start_from: StartFrom = ""
+    other_layers: OtherLayers = "keep"
     layers: Layers = "attention_mlp"
     custom_layers: LayerNames = ""
     layers_regex: LayerPatterns = False

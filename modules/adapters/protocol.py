@@ -11,22 +11,9 @@ from torch import nn
 
 from modules.adapters.spec import AdapterSpec, FileForm
 from modules.families.spec import LoraNaming
+from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.safetensors_io import Writable
 from modules.system.factories import load_factory
-
-
-class StoredLayer(Protocol):
-    """What a file holds for one layer of a model; each kind of adapter has its own class of it, a dataclass."""
-
-    @property
-    def part(self) -> str:
-        """The part of the model."""
-        ...
-
-    @property
-    def path(self) -> str:
-        """The layer's dotted name in the part."""
-        ...
 
 
 class Adapter(Protocol):
@@ -49,48 +36,51 @@ class Adapter(Protocol):
         """Return the trainable parameters by the part's name and their dotted name in it."""
         ...
 
-    def stored_layers(self, values: Mapping[str, torch.Tensor]) -> list[Any]:
+    def stored_layers(self, values: Mapping[str, torch.Tensor]) -> list[AdapterLayer]:
         """Return the adapter as files hold it, its weights out of `values`, which are named as `parameters` names them.
 
         They are layers of its own kind, for its kind's `write`.
         """
         ...
 
-    def load(self, layers: Sequence[Any], *, where: str) -> None:
-        """Take the weights of layers of a file named `where`; layers that the file does not have stay as they are.
-
-        The strength stays what it was in the file, whatever alpha is there and here. Raises DarkroomError where the
-        adapter lacks a layer or has other shapes.
-        """
-        ...
-
     def disabled(self) -> AbstractContextManager[None]:
-        """Return a context in which the model is without the adapter and no gradient is recorded."""
+        """Return a context in which the model is without the adapter and no gradient is recorded.
+
+        Frozen layers of the file that the run started from stay on (`kept_layers`): they are part of what it started
+        from, and the reference is the model without what was trained.
+        """
         ...
 
 
 class AdapterKind(Protocol):
     """What can be done with one kind of adapter."""
 
-    def attach(self, part: str, module: nn.Module, targets: Sequence[str], settings: Any, *, seed: int) -> Adapter:
-        """Put a fresh adapter on the target layers of a part, which gets frozen, in place.
+    def attach(
+        self,
+        part: str,
+        module: nn.Module,
+        targets: Sequence[str],
+        settings: Any,
+        *,
+        seed: int,
+        start: Sequence[AdapterLayer] = (),
+        where: str = "",
+    ) -> Adapter:
+        """Put an adapter on the target layers of a part, which gets frozen, in place.
 
         `settings` are of the spec's class. At first the model is what it was; weights are drawn from `seed` alone.
+        The target layers in `start`, of a file named `where`, have the weights and the shapes (such as the rank) that
+        they have there. Their strength stays what it was; alpha by rank is that of the settings. Raises DarkroomError
+        if a layer does not fit the model.
         """
         ...
 
-    def attach_stored(self, part: str, module: nn.Module, layers: Sequence[Any], *, where: str) -> Adapter:
+    def attach_stored(self, part: str, module: nn.Module, layers: Sequence[AdapterLayer], *, where: str) -> Adapter:
         """Put an adapter with the weights of a file named `where` on the layers that the file has."""
         ...
 
-    def read(
-        self, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], naming: LoraNaming
-    ) -> Sequence[StoredLayer]:
-        """Return the layers of a file. Raises DarkroomError where it is damaged, or of another kind or model."""
-        ...
-
     def write(
-        self, layers: Iterable[Any], form: FileForm, naming: LoraNaming
+        self, layers: Iterable[AdapterLayer], form: FileForm, naming: LoraNaming
     ) -> tuple[Mapping[str, Writable], dict[str, str]]:
         """Return the tensors of a file, and what the form adds to its metadata. `form` is one of the spec's."""
         ...

@@ -87,12 +87,24 @@ StartFrom = Annotated[
     str,
     Setting(
         "Start from",
-        "An adapter file to continue training from. Its rank and layers must match the settings here.",
+        "An adapter file to continue training from. Its layers keep the rank that they have in it.",
         group="Adapter",
         level="advanced",
         applies_when=AN_ADAPTER,
         path_kind="file",
         empty_means="a new adapter",
+    ),
+]
+OtherLayers = Annotated[
+    Literal["keep", "leave_out"],
+    Setting(
+        "Other layers",
+        "What becomes of layers in the file to start from that this run does not train, such as those of text encoders "
+        "in a run of the UNet. Kept as they are, they act in the run and are written again; or they are left out.",
+        group="Adapter",
+        level="advanced",
+        applies_when=AN_ADAPTER,
+        choice_labels={"keep": "Keep as they are", "leave_out": "Leave out"},
     ),
 ]
 WeightType = Annotated[
@@ -136,6 +148,11 @@ class AdapterSettings(Protocol):
     @property
     def start_from(self) -> str:
         """The file to start from; empty for a fresh adapter."""
+        ...
+
+    @property
+    def other_layers(self) -> str:
+        """Whether layers of that file which are not trained are kept ("keep") or left out ("leave_out")."""
         ...
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +20,9 @@ Shape = tuple[int, ...]
 # whose weight has the shape `weight` (out, in, and height and width of a kernel), whose input is `x` and whose result
 # is `out`. It returns what is to be added to `out`.
 AdapterWalk = Callable[[Any, "Walk", str, Shape, "Array", "Array"], "Array"]
+
+
+Trainable = Callable[[Collection[str]], frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,9 @@ class AdapterSpec:
     (`modules/adapters/protocol.py`) as "module:name", imported inside the training thread; it is empty for an adapter
     that files may name and that is not supported yet. `forms` are the file forms it can be written in.
     `walk` is what the memory estimate counts, `network(settings)` what the file's metadata say.
+
+    `trainable(names)` returns which factors of a layer in a file this adapter continues to train, from all their names;
+    `settings_as(settings, shapes)` the settings that give a layer the shapes that its factors have there.
     """
 
     label: str
@@ -49,6 +55,8 @@ class AdapterSpec:
     supports_dora: bool = False
     walk: AdapterWalk | None = None
     network: Callable[[Any], NetworkFacts] | None = None
+    trainable: Trainable | None = None
+    settings_as: Callable[[Any, Mapping[str, Shape]], Any] | None = None
 
     @property
     def name(self) -> str:

@@ -2,57 +2,84 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
 
+import torch
 from torch import nn
 
-from modules.adapters.protocol import AdapterKind, StoredLayer, kind_of
+from modules.adapters.factors import lacking_factor
 from modules.adapters.registry import ADAPTERS, DEFAULT, spec_labelled
+from modules.adapters.spec import AdapterSpec
+from modules.adapters.start import AdapterContent
 from modules.families.kinds.identify import identify
 from modules.families.kinds.registry import serves_as
 from modules.families.spec import LoraNaming
-from modules.formats.stored_tensors import read_stored
+from modules.formats.adapter_file import read_adapter_file
+from modules.formats.adapter_layers import AdapterLayer
 from modules.system.errors import DarkroomError
+from modules.system.problem import count
 
 _TEXT_MODEL = "text_model."
-_Layer = TypeVar("_Layer", bound=StoredLayer)
 
 
-def kind_of_file(path: Path) -> AdapterKind:
-    """Return the kind of adapter in a file; for an unsupported file LoRA, whose reader reports what is wrong."""
-    return kind_of(spec_labelled(identify(path).facts.get("adapter", "")) or ADAPTERS[DEFAULT])
+def adapter_of_file(path: Path) -> AdapterSpec:
+    """Return the record of the adapter in a file; for an unsupported one that of LoRA."""
+    return spec_labelled(identify(path).facts.get("adapter", "")) or ADAPTERS[DEFAULT]
 
 
-def read_layers(
-    path: Path, kind: AdapterKind, naming: LoraNaming, modules: Mapping[str, nn.Module]
-) -> dict[str, list[StoredLayer]]:
-    """Return the layers of a file of one kind by part, their paths as in `modules`, the model's parts by name.
+def read_adapter(path: Path, naming: LoraNaming, modules: Mapping[str, nn.Module]) -> AdapterContent:
+    """Return the content of a file, its layers by the paths they have in `modules`, the model's parts by name.
 
-    Reads every form of the kind. Raises DarkroomError where the file is of another kind, or of another model.
+    Raises DarkroomError where the file is not an adapter, is damaged or not finite, or is of another model: most of its
+    layers are not in this one.
     """
     found = identify(path)
     if not serves_as(found, "start of an adapter"):
         is_missing = found.facts.get("defect") == "missing"
         message = found.sentence if is_missing else f"{path.name} is not a supported adapter file. {found.sentence}"
         raise DarkroomError(message, advice="Choose a LoRA or LoKr file.")
-    stored, metadata = read_stored(path)
-    layers = kind.read({name: tensor.make() for name, tensor in stored.items()}, metadata, naming)
-    by_part: dict[str, list[StoredLayer]] = {}
-    for layer in layers:
-        by_part.setdefault(layer.part, []).append(_placed(layer, modules, path))
-    return by_part
+    content = read_adapter_file(path, naming.targets)
+    if len(content.unplaced) > len(content.layers):
+        raise DarkroomError(
+            f"{path.name} has {count(len(content.unplaced), 'layer')} that this model does not have; the first is "
+            f"{content.unplaced[0]}.",
+            advice="Choose a file that was trained on a model of this family.",
+        )
+    for layer in content.layers:
+        if lacking := lacking_factor(layer.factors):
+            raise DarkroomError(
+                f"{path.name} is incomplete: {layer.part}.{layer.path} has no {lacking}.", advice="Download it again."
+            )
+        if not math.isfinite(layer.alpha or 0.0) or not all(map(_is_finite, layer.factors.values())):
+            raise _not_finite(path, f"{layer.part}.{layer.path}")
+    for name, tensor in content.extra_tensors.items():
+        if not _is_finite(tensor):
+            raise _not_finite(path, name)
+    layers = tuple(_placed(layer, modules, path) for layer in content.layers)
+    return AdapterContent(path.name, layers, content.extra_tensors)
 
 
-def _placed(layer: _Layer, modules: Mapping[str, nn.Module], file: Path) -> _Layer:
+def _is_finite(tensor: torch.Tensor) -> bool:
+    wide = tensor.float() if tensor.is_floating_point() and tensor.dtype.itemsize == 1 else tensor
+    return bool(wide.isfinite().all())
+
+
+def _not_finite(path: Path, where: str) -> DarkroomError:
+    return DarkroomError(
+        f"{path.name} has NaN or infinite values at {where}.",
+        advice="Choose another file, such as an earlier save of the same training.",
+    )
+
+
+def _placed(layer: AdapterLayer, modules: Mapping[str, nn.Module], file: Path) -> AdapterLayer:
     """Return a layer under the path that its module has; transformers 5.6 dropped the "text_model." of files."""
     module = modules.get(layer.part)
     for path in (layer.path, layer.path.removeprefix(_TEXT_MODEL)):
         if module is not None and _has(module, path):
-            placed: Any = replace(layer, path=path)  # type: ignore[type-var]  # a dataclass, as StoredLayer requires
-            return placed  # type: ignore[no-any-return]
+            return replace(layer, path=path)
     raise DarkroomError(f"{file.name} has a layer that this model lacks: {layer.part}.{layer.path}.")
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.data.tables import ROW_SUFFIX, TABLE_SUFFIXES, read_row_image
+from modules.system.regular_files import FileTooLargeError, open_regular
 
 SHARD_SUFFIXES = frozenset({".tar"})
 ARCHIVE_SUFFIXES = SHARD_SUFFIXES | TABLE_SUFFIXES
@@ -48,9 +49,9 @@ def archive_of(path: Path) -> Path | None:
 
 
 def open_file(path: Path) -> io.BufferedReader | io.BytesIO:
-    """Open a file for reading, also one inside an archive. Raises OSError."""
+    """Open a regular file for reading, also one inside an archive. Raises OSError."""
     try:
-        return path.open("rb")
+        return open_regular(path)
     except (NotADirectoryError, FileNotFoundError):
         archive = archive_of(path)
         if archive is None:
@@ -60,10 +61,13 @@ def open_file(path: Path) -> io.BufferedReader | io.BytesIO:
     return io.BufferedReader(_Part(archive, *_place(archive, path)))
 
 
-def read_bytes(path: Path) -> bytes:
-    """Return the content of a file, also of one inside an archive. Raises OSError."""
+def read_bytes(path: Path, max_bytes: int) -> bytes:
+    """Return the content of a file, also of one inside an archive. Raises OSError, also for a larger file."""
     with open_file(path) as file:
-        return file.read()
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise FileTooLargeError(path, max_bytes)
+    return content
 
 
 def status_of(path: Path) -> FileStatus:

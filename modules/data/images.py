@@ -43,6 +43,7 @@ _METHODS = {
 }
 _HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 _SIDEWAYS = (5, 6, 7, 8)
+_MAX_CHUNKS = 200_000  # of a PNG; one of a gigabyte has half as many
 _PNG_TEXT = (b"eXIf", b"iTXt", b"tEXt", b"zTXt")
 
 
@@ -146,7 +147,11 @@ def _has_late_text(file: IO[bytes]) -> bool:
     here = file.seek(0, 1)
     size = file.seek(0, 2)
     position, is_late, found = 8, False, False
+    num_chunks = 0
     while position + 8 <= size:
+        num_chunks += 1
+        if num_chunks > _MAX_CHUNKS:
+            raise OSError(f"it has more than {_MAX_CHUNKS:,} chunks")
         file.seek(position)
         length, kind = struct.unpack(">I4s", file.read(8))
         position += 12 + length

@@ -23,6 +23,8 @@ METADATA_SUFFIXES = frozenset({".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".p
 CAPTION_COLUMNS = ("text", "caption", "captions", "prompt", "description")
 _FILE_COLUMNS = ("file_name", "image_file_name", "filename", "file", "image", "image_path", "path")
 _MAX_NAMED = 3  # problems of one file
+_MAX_BYTES = 2_000_000_000  # of a file with the captions of all images
+_MAX_ROW_BYTES = 10_000_000  # of the file of one image
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ def read_metadata(file: Path, columns: Sequence[str]) -> Metadata:
     try:
         if file.suffix.lower() in TABLE_SUFFIXES:
             return _of_table(file, columns)
-        text = _decoded(read_bytes(file))
+        text = _decoded(read_bytes(file, _MAX_BYTES))
     except OSError as error:
         return Metadata({}, (error.strerror or str(error),))
     problems: list[str] = []
@@ -120,7 +122,7 @@ class MetadataCaptions:
     def _of_own_file(self, image: Path) -> tuple[str, ...]:
         """Return the captions in a JSON file of the image's own name, as in shards and from some downloaders."""
         try:
-            row = json.loads(_decoded(read_bytes(image.with_suffix(".json"))))
+            row = json.loads(_decoded(read_bytes(image.with_suffix(".json"), _MAX_ROW_BYTES)))
         except (OSError, ValueError, RecursionError):
             return ()
         return _texts_of_row(row, self._columns or _usual_columns(row)) if isinstance(row, dict) else ()

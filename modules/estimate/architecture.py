@@ -16,6 +16,9 @@ from modules.families.registry import FAMILIES, files_of
 from modules.formats.checkpoint_header import read_checkpoint_header
 from modules.formats.headers import UnreadableFileError
 from modules.system.paths import from_root
+from modules.system.regular_files import read_regular
+
+_MAX_CONFIG_BYTES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +50,7 @@ def architecture_of(base_model: str, family: str) -> Architecture | None:
 
 def _of_folder(folder: Path, family: str) -> Architecture:
     parts = [part.name for part in FAMILIES[family].parts]
-    return Architecture({p: json.loads((folder / p / "config.json").read_text(encoding="utf-8")) for p in parts})
+    return Architecture({p: json.loads(read_regular(folder / p / "config.json", _MAX_CONFIG_BYTES)) for p in parts})
 
 
 def _of_file(path: Path) -> Architecture | None:

@@ -20,7 +20,7 @@ _ENTRY_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class DiskNeed:
-    """The bytes that a run writes: one backup, one saved model, both caches."""
+    """The bytes that a run writes: one backup, one saved model, both caches. Masks count as latents."""
 
     backup_bytes: int
     result_bytes: int
@@ -68,11 +68,11 @@ def backup_bytes(
 
 
 def result_bytes(weights: Mapping[str, PartWeights], plans: Plans, *, is_whole_model: bool, item_bytes: int) -> int:
-    """Return the size of the saved model: a whole model, or only the adapters."""
+    """Return the size of the saved model: a whole model, or only the adapters and what is kept beside them."""
     parts = weights.values()
     if is_whole_model:
         return item_bytes * sum(count(p.own.values()) for p in parts)
-    return item_bytes * sum(count(weights[n].adapter.values()) for n in plans)
+    return item_bytes * sum(count(weights[n].adapter.values()) + plans[n].num_kept for n in plans)
 
 
 def free_bytes(path: Path) -> int | None:

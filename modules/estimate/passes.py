@@ -11,7 +11,7 @@ from typing import Any
 from modules.families.registry import memory_of
 from modules.families.spec import FamilySpec, Role
 from modules.memory.offloaded_layers import choose_offloaded
-from modules.memory.tape import Array, Gradients, PartPlan, Shape, Tape
+from modules.memory.tape import FLOAT32_BYTES, Array, Gradients, PartPlan, Shape, Tape
 from modules.memory.walk import Walk
 
 _SMALL_PX = 64  # the weights of a part do not depend on the image size
@@ -45,7 +45,8 @@ class PartWeights:
         resident = count(shape for name, shape in self.own.items() if not name.startswith(plan.offloaded_prefixes))
         blocks = self._blocks(plan.offloaded_prefixes)
         loaded = sum(sorted(blocks.values())[-2:]) + (max(blocks.values(), default=0) if plan.trains == "full" else 0)
-        return (resident + loaded) * plan.weight_bytes + count(self.adapter.values()) * adapter_bytes
+        kept_bytes = plan.num_kept * FLOAT32_BYTES
+        return (resident + loaded) * plan.weight_bytes + count(self.adapter.values()) * adapter_bytes + kept_bytes
 
     def offloaded_blocks(self, pattern: re.Pattern[str], fraction: float) -> tuple[str, ...]:
         """Return the prefixes of the blocks that are offloaded at this fraction; `pattern` matches block prefixes."""

@@ -11,25 +11,47 @@ from typing import Any
 
 from modules.families.kinds.file_kind import FileKind
 from modules.families.parts.single_file.record import SingleFile
+from modules.formats.adapter_targets import AdapterTargets
 from modules.formats.checkpoint_header import CheckpointHeader
 
 Configs = Mapping[str, Mapping[str, Any]]
 LoraPlaces = Mapping[str, tuple[str, str]]
 """kohya names of layers, mapped to the part and the dotted path of each layer."""
 
-ALL_PROGRAMS = ("diffusers", "ComfyUI", "A1111", "Forge")
+ALL_PROGRAMS = ("ComfyUI", "A1111", "Forge", "diffusers")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedLayer:
+    """A layer that an adapter of any program can change.
+
+    `path` is its dotted path in diffusers, `original` that in the original layout (empty where it has no other), and
+    `prefix` what kohya's names of its part begin with.
+    """
+
+    part: str
+    path: str
+    prefix: str
+    original: str = ""
+    is_norm: bool = False
+
+
+def _no_layers(configs: Configs) -> tuple[NamedLayer, ...]:
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
 class LoraNames:
-    """The kohya names of a model's layers, from the configs of its parts.
+    """The names of a model's layers in adapter files, from the configs of its parts.
 
-    `written` are the names in our files; `known` those that other programs support; `readable` all that can be read.
+    `written` are the kohya names in our files; `known` those that other programs support; `targets` all layers, by
+    every name that can be read; `layers` all layers with what their names are made of.
     """
 
     written: Callable[[Configs], LoraPlaces]
     known: Callable[[Configs], LoraPlaces]
-    readable: Callable[[Configs], LoraPlaces]
+    targets: Callable[[Configs], AdapterTargets]
+    layers: Callable[[Configs], tuple[NamedLayer, ...]] = _no_layers
 
 
 def _no_note(program: str, kind: FileKind) -> str:
@@ -94,16 +116,15 @@ class FamilyFiles:
     """How the files of a family are detected.
 
     `pipelines` maps the classes that a folder's index may name to the variant; `folder_model` returns the published
-    model of a folder. `checkpoint` detects a single-file model. A LoRA belongs to the family if a tensor's name starts
-    with one of `lora_markers` or its metadata contains one of `lora_words`; each is paired with its model.
-    `repository_model` returns the published model of a repository's name.
+    model of a folder. `checkpoint` detects a single-file model. Where the layers of a LoRA fit several models, the
+    `lora_words` in its metadata decide, each paired with its model. `repository_model` returns the published model of a
+    repository's name.
     """
 
     models: tuple[PublishedModel, ...]
     pipelines: Mapping[str, str]
     folder_model: Callable[[FolderFacts], str]
     checkpoint: Callable[[CheckpointHeader], FileKind | None] = _no_checkpoint
-    lora_markers: tuple[tuple[str, str], ...] = ()
     lora_words: tuple[tuple[str, str], ...] = ()
     variants: Mapping[int, str] = field(default_factory=dict)
     """The variants by how many channels the denoiser's first layer reads."""

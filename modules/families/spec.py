@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
+
+from modules.formats.adapter_targets import AdapterTargets
 
 Role = Literal["denoiser", "text_encoder", "vae"]
 
@@ -82,9 +84,9 @@ class LoraNaming:
     """The names of a loaded model and its layers in LoRA files; both functions take a part and a dotted path.
 
     `model` is its name among the family's published models, `base_version` kohya's name, `architecture` ModelSpec's;
-    `prediction` is its prediction type. `kohya_places` maps all names that can be read from kohya files to the part and
-    the path of the layer, text layers with "text_model."; `own_configs` are the configs of the parts as JSON, where the
-    model has a different size than the published one and files must include them.
+    `prediction` is its prediction type. `targets` are all its layers by every name that files of any form have for
+    them, paths of text layers with "text_model."; `own_configs` are the configs of the parts as JSON, where the model
+    has a different size than the published one and files must include them.
     """
 
     kohya_name: Callable[[str, str], str]
@@ -92,7 +94,7 @@ class LoraNaming:
     base_version: str
     architecture: str
     model: str
-    kohya_places: Mapping[str, tuple[str, str]]
+    targets: AdapterTargets
     prediction: str = "epsilon"
     own_configs: str = ""
     is_v2: bool = False

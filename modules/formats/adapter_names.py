@@ -5,8 +5,6 @@ Each program has its own names for the same factor (formats.md 5.1); here they a
 
 from __future__ import annotations
 
-import re
-
 DOWN, UP, MID = "lora_down.weight", "lora_up.weight", "lora_mid.weight"
 ALPHA, DORA_SCALE = "alpha", "dora_scale"
 LORA_FACTORS = frozenset({DOWN, UP, MID, DORA_SCALE})
@@ -19,25 +17,26 @@ DIFFERENCE_FACTORS = frozenset({"diff", "diff_b", "set_weight", "w_norm", "b_nor
 FACTORS = LORA_FACTORS | LOHA_FACTORS | LOKR_FACTORS | OFT_FACTORS | GLORA_FACTORS | DIFFERENCE_FACTORS | {ALPHA}
 BUNDLED_EMBEDDING = "bundle_emb."
 
-# Other programs' names of factors: PEFT's with and without an adapter's name, then diffusers' before PEFT.
+# Other programs' names of factors: PEFT's, then diffusers' before PEFT.
 _OTHER_NAMES = {
     "lora_A.weight": DOWN,
     "lora_B.weight": UP,
-    "lora_A.default.weight": DOWN,
-    "lora_B.default.weight": UP,
     "lora_magnitude_vector": DORA_SCALE,
     "lora_magnitude_vector.weight": DORA_SCALE,
-    "lora_magnitude_vector.default.weight": DORA_SCALE,
     "lora.down.weight": DOWN,
     "lora.up.weight": UP,
     "lora_linear_layer.down.weight": DOWN,
     "lora_linear_layer.up.weight": UP,
 }
-_ENDS = sorted(((end, end) for end in FACTORS), key=lambda pair: -len(pair[0])) + sorted(
-    _OTHER_NAMES.items(), key=lambda pair: -len(pair[0])
-)
-# diffusers' attention processors: `attn1.processor.to_q_lora.down.weight`.
-_PROCESSOR = re.compile(r"^(.*?)(?:\.processor)?\.(to_[qkv]|to_out)_lora\.(down|up)\.weight$")
+_BY_END = {factor: factor for factor in FACTORS} | _OTHER_NAMES
+_LONGEST_END = 3  # dotted words in the longest of these names
+# PEFT with the name of the adapter, as in a state dict: `lora_A.default.weight`.
+_NAMED = {"lora_A": DOWN, "lora_B": UP, "lora_magnitude_vector": DORA_SCALE}
+# diffusers' attention processors: `attn1.processor.to_q_lora.down.weight`, in text encoders `self_attn.to_q_lora...`.
+_PROCESSORS = {"to_q_lora": "to_q", "to_k_lora": "to_k", "to_v_lora": "to_v", "to_out_lora": "to_out.0"}
+_TEXT_PROCESSORS = {"to_q_lora": "q_proj", "to_k_lora": "k_proj", "to_v_lora": "v_proj", "to_out_lora": "out_proj"}
+# Names with one dotted word for the whole layer, as in kohya's files: whatever follows the first dot is a factor.
+_FLAT_LAYERS = ("lora_unet_", "lora_te_", "lora_te1_", "lora_te2_", "oft_unet_", "lycoris_")
 
 
 def layer_and_factor(name: str) -> tuple[str, str]:
@@ -47,10 +46,24 @@ def layer_and_factor(name: str) -> tuple[str, str]:
     """
     if name.startswith(BUNDLED_EMBEDDING):
         return "", ""
-    if old := _PROCESSOR.match(name):
-        target = f"{old[2]}.0" if old[2] == "to_out" else old[2]
-        return f"{old[1]}.{target}", DOWN if old[3] == "down" else UP
-    for end, factor in _ENDS:
-        if name.endswith(f".{end}"):
-            return name[: -len(end) - 1], factor
-    return "", ""
+    words = name.rsplit(".", _LONGEST_END)
+    if len(words) > _LONGEST_END and (found := _of_module(*words)):
+        return found
+    for first in range(1, len(words)):
+        if factor := _BY_END.get(".".join(words[first:])):
+            return ".".join(words[:first]), factor
+    if len(words) > 2 and words[-2] == "lora_magnitude_vector":
+        return ".".join(words[:-2]), DORA_SCALE
+    layer, _, factor = name.partition(".")
+    return (layer, factor) if factor and layer.startswith(_FLAT_LAYERS) else ("", "")
+
+
+def _of_module(layer: str, third: str, second: str, last: str) -> tuple[str, str] | None:
+    """Return layer and factor where the last three words of a name are PEFT's with an adapter, or a processor's."""
+    if third in _NAMED and last == "weight":
+        return layer, _NAMED[third]
+    if third in _PROCESSORS and second in ("down", "up") and last == "weight":
+        layer = layer.removesuffix(".processor")
+        names = _TEXT_PROCESSORS if layer.endswith("self_attn") else _PROCESSORS
+        return f"{layer}.{names[third]}", DOWN if second == "down" else UP
+    return None

@@ -5,18 +5,20 @@ Torch-free and quick: no tensor data is read, except a few small tensors that di
 
 from __future__ import annotations
 
-import struct
+import math
 import zipfile
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 import numpy as np
 
 from modules.formats.headers import ITEM_BYTES, TensorEntry, UnreadableFileError, read_header
-from modules.formats.pickle_header import PickledTensor, read_pickle_header
+from modules.formats.pickle_header import limited_zip, read_pickle_header, unsafe_names_of
+from modules.formats.pickle_machine import PickledTensor, PickleLimitError
+from modules.system.regular_files import open_regular
 
 Container = Literal["safetensors", "pickle"]
 _DTYPE_LABELS = {
@@ -27,7 +29,9 @@ _DTYPE_LABELS = {
     "F8_E4M3": "float8",
     "F8_E5M2": "float8",
 }
-_HARMLESS = ("torch.", "collections.OrderedDict", "numpy.", "pytorch_lightning.", "lightning.", "builtins.set")
+
+_PICKLED_SUFFIXES = (".ckpt", ".pt", ".pth", ".bin", ".pkl", ".pickle")
+_MAX_VALUES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,8 @@ class CheckpointHeader:
     """Plain numbers and strings that a pickle contains beside its tensors, such as `global_step`."""
     code: tuple[str, ...] = ()
     """Names in a pickle that could run code; such a file is never loaded."""
+    entries: Mapping[str, TensorEntry | PickledTensor] = field(default_factory=dict, repr=False)
+    """Where the tensors are in the file, for `read_values`."""
 
     def has(self, *prefixes: str) -> bool:
         """Whether a tensor's name starts with one of these prefixes."""
@@ -65,30 +71,43 @@ def read_checkpoint_header(path: Path) -> CheckpointHeader:
     try:
         header = read_header(path)
     except UnreadableFileError as error:
-        if error.defect != "pickled":
-            raise
-        return _pickled(path)
+        if error.defect == "pickled":
+            return _pickled(path)
+        if error.defect == "damaged" and path.suffix.lower() in _PICKLED_SUFFIXES:
+            _refuse_code(path)
+        raise
     return CheckpointHeader(
         path,
         "safetensors",
         {name: t.shape for name, t in header.tensors.items()},
         {name: t.dtype for name, t in header.tensors.items()},
         header.metadata,
+        entries=header.tensors,
     )
 
 
-def read_values(path: Path, name: str) -> np.ndarray | None:
+def read_values(header: CheckpointHeader, name: str) -> np.ndarray | None:
     """Return one small tensor's values as float32, or None where they cannot be read without torch."""
+    entry = header.entries.get(name)
+    if entry is None or math.prod(entry.shape) > _MAX_VALUES:
+        return None
     try:
-        entry = read_header(path).tensors.get(name)
-        if entry is not None:
-            with path.open("rb") as file:
-                file.seek(entry.start)
-                return _floats(file.read(entry.end - entry.start), entry)
+        with open_regular(header.path) as file:
+            if isinstance(entry, PickledTensor):
+                return _pickled_values(file, entry)
+            file.seek(entry.start)
+            return _floats(file.read(entry.end - entry.start), entry.dtype)
+    except (OSError, ValueError, RuntimeError, PickleLimitError, zipfile.BadZipFile):
+        return None
+
+
+def _refuse_code(path: Path) -> None:
+    """Raise UnreadableFileError if a file is a pickle of an old protocol, without a beginning of its own, with code."""
+    try:
+        read_pickle_header(path)
     except UnreadableFileError as error:
-        if error.defect == "pickled" and zipfile.is_zipfile(path):
-            return _pickled_values(path, name)
-    return None
+        if error.defect == "unsafe":
+            raise
 
 
 def _pickled(path: Path) -> CheckpointHeader:
@@ -100,30 +119,25 @@ def _pickled(path: Path) -> CheckpointHeader:
         {name: t.dtype for name, t in found.tensors.items()},
         {},
         found.values,
-        tuple(sorted(n for n in found.names if not n.startswith(_HARMLESS))),
+        unsafe_names_of(found.names),
+        found.tensors,
     )
 
 
-def _pickled_values(path: Path, name: str) -> np.ndarray | None:
-    tensor = read_pickle_header(path).tensors.get(name)
-    if tensor is None:
-        return None
+def _pickled_values(file: BinaryIO, tensor: PickledTensor) -> np.ndarray | None:
     storage, first = tensor.place
-    count, size = int(np.prod(tensor.shape, dtype=np.int64)), ITEM_BYTES.get(tensor.dtype, 0)
-    with zipfile.ZipFile(path) as archive:
-        place = next((n for n in archive.namelist() if n.endswith(f"/data/{storage}")), None)
-        if place is None or not size:
+    size = ITEM_BYTES.get(tensor.dtype, 0)
+    with limited_zip(file) as archive:
+        place = next((e for e in archive.infolist() if e.filename.endswith(f"/data/{storage}")), None)
+        if place is None or not size or place.compress_type != zipfile.ZIP_STORED:
             return None
-        with archive.open(place) as file:
-            file.seek(first * size)
-            return _floats(file.read(count * size), tensor)
+        with archive.open(place) as stored:
+            stored.seek(first * size)
+            return _floats(stored.read(math.prod(tensor.shape) * size), tensor.dtype)
 
 
-def _floats(raw: bytes, tensor: TensorEntry | PickledTensor) -> np.ndarray | None:
+def _floats(raw: bytes, dtype: str) -> np.ndarray | None:
     kinds = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
-    try:
-        if tensor.dtype == "BF16":  # the upper half of a float32
-            return (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
-        return np.frombuffer(raw, kinds[tensor.dtype]).astype(np.float32)
-    except (KeyError, ValueError, struct.error):
-        return None
+    if dtype == "BF16":  # the upper half of a float32
+        return (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
+    return np.frombuffer(raw, kinds[dtype]).astype(np.float32) if dtype in kinds else None

@@ -13,6 +13,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
+from modules.system.regular_files import read_regular
 from modules.system.secrets import WHERE_TO_ENTER, HubAccess
 
 _WANTED = (
@@ -22,7 +23,7 @@ _WANTED = (
     "tokenizer*/*",
 )
 _UNWANTED = ("*.fp16.*", "*.non_ema.*", "*flax*", "*.onnx*", "safety_checker/*", "feature_extractor/*")
-
+_MAX_JSON_BYTES = 1_000_000
 
 OnBytes = Callable[[float, float], None]
 
@@ -130,8 +131,8 @@ def read_json(folder: Path, *names: str) -> dict[str, Any]:
     """Return a JSON file of a model's folder. Raises DarkroomError where it is missing or damaged."""
     file = folder.joinpath(*names)
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        data = json.loads(read_regular(file, _MAX_JSON_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
         raise DarkroomError(
             f"The model in {folder} is incomplete: {'/'.join(names)} cannot be read ({error}).",
             advice="Download it again.",

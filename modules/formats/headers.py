@@ -7,25 +7,42 @@ tensors' bytes. Some files only carry the .safetensors suffix; each known kind o
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from modules.system.errors import DarkroomError
+from modules.system.regular_files import open_regular
 
-Defect = Literal["missing", "empty", "html", "lfs", "pickled", "truncated", "damaged"]
+Defect = Literal["missing", "empty", "html", "lfs", "pickled", "truncated", "damaged", "limit", "unsafe"]
 
 ITEM_BYTES = {
     **{"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1},
     **{"I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1},
 }
-_MAX_HEADER_BYTES = 100_000_000  # the library's own limit
+MAX_TENSORS = 30_000
+"""In one file: three times as many as SDXL has with its EMA weights and the state of an optimizer."""
+MAX_NAME_CHARS = 1_000
+"""Of a tensor's name."""
+_MAX_HEADER_BYTES = 32_000_000  # an image or the tags of a large data set in the metadata take a few
+_MAX_ELEMENTS = 500_000  # objects, lists and their members in a header: 10 for a tensor, 1 for a line of metadata
+_MAX_AXES = 64
+_INT64 = 2**63
 _AGAIN = "Download it again."
+_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+# Characters, or their escapes, that need four bytes, and those that need two or four.
+_EMOJI = re.compile(rb"[\xf0-\xf4]|(?<!\\)(?:\\\\)*\\u[dD][89abAB]")
+_WIDE = re.compile(rb"[\xc4-\xf4]|(?<!\\)(?:\\\\)*\\u(?!00)")
+_CONTINUATION = bytes(range(0x80, 0xC0))  # all bytes of a character but the first
+_LONE = re.compile("[\ud800-\udfff]")
+_PICKLES = (b"PK\x03\x04", *(b"\x80" + bytes([protocol]) for protocol in range(6)))
 
 
 class UnreadableFileError(DarkroomError):
-    """A file that is not a valid safetensors file; `defect` names what is wrong with it."""
+    """A file that is not a valid model file; `defect` names what is wrong with it."""
 
     def __init__(self, defect: Defect, message: str, *, advice: str = "") -> None:
         super().__init__(message, advice=advice)
@@ -53,9 +70,8 @@ class Header:
 def read_header(path: Path) -> Header:
     """Return a safetensors file's header. Raises UnreadableFileError for any other file."""
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            return _read(path, file, size)
+        with open_regular(path) as file:
+            return _read(path, file, os.fstat(file.fileno()).st_size)
     except FileNotFoundError as error:
         raise UnreadableFileError("missing", f"There is no file {path}.") from error
     except (OSError, ValueError) as error:  # a null character in the name is a ValueError
@@ -63,18 +79,48 @@ def read_header(path: Path) -> Header:
         raise UnreadableFileError("missing", f"{path} cannot be read: {reason}.") from error
 
 
+def over_limit(path: Path, what: str) -> UnreadableFileError:
+    """Return the error for a file that is larger than a reader accepts; `what` is a clause: "it contains ..."."""
+    return UnreadableFileError(
+        "limit",
+        f"{path.name} was not read: {what}, which is far more than any real model has.",
+        advice="It may have been made to exhaust programs. Get the model from another place.",
+    )
+
+
 def _read(path: Path, file: BinaryIO, size: int) -> Header:
     beginning = file.read(512)
     _refuse_strangers(path, beginning, size)
     length = int.from_bytes(beginning[:8], "little")
-    if size < 8 or length > _MAX_HEADER_BYTES:
+    if size < 8 or beginning[8:9] not in (b"{", b"[", b"") or length >= 2**40:
         advice = "Choose another file; if it was a safetensors file, download it again."
         raise UnreadableFileError("damaged", f"{path.name} is not a safetensors file.", advice=advice)
     if 8 + length > size:
         raise _truncated(path, size, 8 + length)
+    if length > _MAX_HEADER_BYTES:
+        raise over_limit(path, f"its header has {length:,} bytes, more than {_MAX_HEADER_BYTES:,}")
     file.seek(8)
+    data = _parsed(path, file.read(length))
+    entries = [(name, value) for name, value in data.items() if name != "__metadata__"]
+    if len(entries) > MAX_TENSORS:
+        raise over_limit(path, f"its header describes {len(entries):,} tensors, more than {MAX_TENSORS:,}")
+    if any(len(name) > MAX_NAME_CHARS for name, _ in entries):
+        raise over_limit(path, f"the name of a tensor has more than {MAX_NAME_CHARS:,} characters")
+    tensors = {_whole(name): _entry(path, name, value, 8 + length) for name, value in entries}
+    _require_contiguous(path, tensors.values(), 8 + length, size)
+    return Header(tensors, _metadata(path, data.get("__metadata__")))
+
+
+def _parsed(path: Path, raw: bytes) -> dict[str, Any]:
+    """Return the JSON object in a header, if it takes a bearable time and memory."""
+    if (needed := _num_bytes_in_memory(raw)) > _MAX_HEADER_BYTES:
+        raise over_limit(path, f"its header takes {needed:,} bytes of memory, more than {_MAX_HEADER_BYTES:,}")
+    if _has_more_elements(raw, _MAX_ELEMENTS):
+        raise over_limit(path, f"its header contains more than {_MAX_ELEMENTS:,} values")
     try:
-        data = json.loads(file.read(length))
+        text = raw.decode()
+        del raw  # one copy less in memory while the text is parsed
+        data = json.loads(text, parse_int=_number)
     except (ValueError, RecursionError) as error:
         raise UnreadableFileError(
             "damaged", f"{path.name} is not a safetensors file: its header cannot be read.", advice=_AGAIN
@@ -83,11 +129,62 @@ def _read(path: Path, file: BinaryIO, size: int) -> Header:
         raise UnreadableFileError(
             "damaged", f"{path.name} is not a safetensors file: its header is not a list of tensors."
         )
-    tensors = {name: _entry(path, name, value, 8 + length) for name, value in data.items() if name != "__metadata__"}
-    needed = max((t.end for t in tensors.values()), default=8 + length)
-    if needed > size:
-        raise _truncated(path, size, needed)
-    return Header(tensors, _metadata(data.get("__metadata__")))
+    return data
+
+
+def _num_bytes_in_memory(raw: bytes) -> int:
+    """Return how much memory the text of a header takes at most.
+
+    Python stores each character of a text in as many bytes as its widest needs: a single emoji makes it four.
+    """
+    if len(raw) <= _MAX_HEADER_BYTES // 4 or (raw.isascii() and b"\\u" not in raw):
+        return len(raw)
+    width = 1 if _WIDE.search(raw) is None else 2 if _EMOJI.search(raw) is None else 4
+    return width * len(raw.translate(None, _CONTINUATION))
+
+
+def _number(digits: str) -> int:
+    """Return a whole number; one that is too long for a size is -1, since converting it takes long."""
+    return int(digits) if len(digits) < 20 else -1
+
+
+def _has_more_elements(raw: bytes, limit: int) -> bool:
+    """Return whether JSON contains more objects, lists and members than `limit`, without parsing it."""
+    if _num_marks(raw, 0, len(raw)) <= limit:
+        return False
+    if raw.count(b'"') - raw.count(b'\\"') > 4 * limit:
+        return True
+    # Commas and brackets inside texts, such as the tags of a data set, do not count.
+    count, end = 0, 0
+    for found in _TEXT.finditer(raw):
+        count += 1 + _num_marks(raw, end, found.start())
+        end = found.end()
+        if count > 2 * limit:
+            return True
+    return count + _num_marks(raw, end, len(raw)) > 2 * limit
+
+
+def _num_marks(raw: bytes, start: int, end: int) -> int:
+    return sum(raw.count(mark, start, end) for mark in (b",", b"[", b"{"))
+
+
+def _require_contiguous(path: Path, tensors: Iterable[TensorEntry], start: int, size: int) -> None:
+    """Raise UnreadableFileError unless the tensors fill the file without gaps and overlaps, as the format requires."""
+    position = start
+    for begins, ends in sorted((t.start, t.end) for t in tensors):
+        if begins < position:
+            raise _misplaced(path, "tensors overlap")
+        if begins > position:
+            raise _misplaced(path, "there are bytes between its tensors that belong to none")
+        position = ends
+    if position > size:
+        raise _truncated(path, size, position)
+    if position < size:
+        raise _misplaced(path, f"{size - position:,} bytes follow after its last tensor")
+
+
+def _misplaced(path: Path, what: str) -> UnreadableFileError:
+    return UnreadableFileError("damaged", f"{path.name} is damaged, and no program loads it: {what}.", advice=_AGAIN)
 
 
 def _refuse_strangers(path: Path, beginning: bytes, size: int) -> None:
@@ -107,7 +204,7 @@ def _refuse_strangers(path: Path, beginning: bytes, size: int) -> None:
             advice="Run `git lfs pull` in its repository, or download the file itself.",
         )
     # A safetensors length can coincide with the first bytes of a pickle; then the header still starts with a brace.
-    if beginning[8:9] != b"{" and beginning.startswith((b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04")):
+    if beginning[8:9] != b"{" and beginning.startswith(_PICKLES):
         raise UnreadableFileError("pickled", f"{path.name} is a pickled checkpoint with a .safetensors suffix.")
 
 
@@ -121,16 +218,19 @@ def _truncated(path: Path, size: int, needed: int) -> UnreadableFileError:
 
 def _entry(path: Path, name: str, value: Any, data_start: int) -> TensorEntry:
     try:
-        dtype, shape = str(value["dtype"]), tuple(int(n) for n in value["shape"])
-        start, end = (int(n) for n in value["data_offsets"])
-    except (TypeError, KeyError, ValueError, OverflowError) as error:
+        dtype, shape, (start, end) = value["dtype"], value["shape"], value["data_offsets"]
+    except (TypeError, KeyError, ValueError) as error:
         raise _wrong_entry(path, name) from error
+    if not isinstance(dtype, str) or not isinstance(shape, list) or len(shape) > _MAX_AXES:
+        raise _wrong_entry(path, name)
+    if any(type(n) is not int or not 0 <= n < _INT64 for n in (start, end, *shape)):
+        raise _wrong_entry(path, name)
     num_bytes = ITEM_BYTES.get(dtype, 0)
     for n in shape:
         num_bytes *= n
-    if start < 0 or end < start or min(shape, default=0) < 0 or (dtype in ITEM_BYTES and num_bytes != end - start):
+    if end < start or (dtype in ITEM_BYTES and num_bytes != end - start):
         raise _wrong_entry(path, name)
-    return TensorEntry(dtype, shape, data_start + start, data_start + end)
+    return TensorEntry(dtype, tuple(shape), data_start + start, data_start + end)
 
 
 def _wrong_entry(path: Path, name: str) -> UnreadableFileError:
@@ -139,12 +239,20 @@ def _wrong_entry(path: Path, name: str) -> UnreadableFileError:
     )
 
 
-def _metadata(value: Any) -> dict[str, str]:
-    """Return the metadata as texts; lone surrogates, valid in JSON but not in UTF-8, are replaced."""
-    if not isinstance(value, dict):
+def _metadata(path: Path, value: Any) -> dict[str, str]:
+    if value is None:
         return {}
-    return {_whole(str(k)): _whole(str(v)) for k, v in value.items()}
+    if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
+        raise UnreadableFileError(
+            "damaged",
+            f"{path.name} is damaged, and no program loads it: its metadata contains something else than texts.",
+            advice="Save it again with the program that made it.",
+        )
+    return {_whole(k): _whole(v) for k, v in value.items()}
 
 
 def _whole(text: str) -> str:
+    """Return a text with its lone surrogates replaced: they are valid in JSON, but not in UTF-8."""
+    if text.isascii() or _LONE.search(text) is None:
+        return text
     return text.encode("utf-8", "replace").decode()

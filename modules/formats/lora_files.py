@@ -1,153 +1,137 @@
-"""Reading and writing LoRA weights in the two layouts that other programs read.
+"""Writing adapter files in the two forms that other programs read.
 
-kohya layout: `<layer>.lora_down.weight`, `<layer>.lora_up.weight` and a scalar `<layer>.alpha`, layers named with
-underscores. diffusers/PEFT layout: `<part>.<layer>.lora_A.weight`, `.lora_B.weight`, no alpha: it is folded into B,
-and rank and alpha are in the metadata under `lora_adapter_metadata`.
+kohya form: `<layer>.lora_down.weight`, `<layer>.lora_up.weight` or other factors, and a scalar `<layer>.alpha`, layers
+named with underscores. diffusers/PEFT form: `<part>.<layer>.lora_A.weight` and `.lora_B.weight`, no alpha: rank and
+alpha are in the metadata under `lora_adapter_metadata`, which diffusers reads since 0.34.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 
-from modules.formats.adapter_layers import AdapterLayer, lora_layer
-from modules.formats.adapter_names import DOWN, UP
+from modules.formats.adapter_file import PEFT_SETTINGS
+from modules.formats.adapter_layers import AdapterLayer
+from modules.formats.adapter_names import ALPHA, DORA_SCALE, DOWN, LORA_FACTORS, MID, UP
 from modules.formats.lazy_tensors import LazyTensor, lazy
-from modules.system.errors import DarkroomError
 
 NameOf = Callable[[str, str], str]
 
 
 def to_kohya(layers: Iterable[AdapterLayer], name_of: NameOf) -> dict[str, torch.Tensor]:
-    """Return the tensors in the kohya layout; `name_of(part, path)` is the family's."""
+    """Return the tensors in the kohya form, of every type of adapter; `name_of(part, path)` is the family's.
+
+    A LoRA without an alpha gets its rank as alpha, which is the same strength.
+    """
     tensors: dict[str, torch.Tensor] = {}
     for layer in layers:
         name = name_of(layer.part, layer.path)
-        tensors[f"{name}.lora_down.weight"] = layer.factors[DOWN]
-        tensors[f"{name}.lora_up.weight"] = layer.factors[UP]
-        tensors[f"{name}.alpha"] = torch.tensor(layer.lora_alpha)
+        tensors |= {f"{name}.{factor}": tensor for factor, tensor in layer.factors.items()}
+        alpha = layer.lora_alpha if DOWN in layer.factors else layer.alpha
+        if alpha is not None:
+            tensors[f"{name}.{ALPHA}"] = _alpha(alpha, layer.factors)
     return tensors
 
 
-def to_peft(layers: Iterable[AdapterLayer], name_of: NameOf) -> tuple[dict[str, LazyTensor], dict[str, str]]:
-    """Return the tensors in the PEFT layout, alpha folded into B as each is created, and their metadata."""
+def _alpha(alpha: float, factors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Return an alpha as a tensor, in the dtype of the layer's factors as other programs write it if that is exact."""
+    exact = torch.tensor(float(alpha))
+    dtype = next((t.dtype for t in factors.values() if t.is_floating_point()), exact.dtype)
+    return exact.to(dtype) if exact.to(dtype) == exact else exact
+
+
+def to_peft(
+    layers: Iterable[AdapterLayer], name_of: NameOf, *, folds_alpha: bool = False
+) -> tuple[dict[str, LazyTensor], dict[str, str]]:
+    """Return the tensors in the PEFT form and their metadata; every layer must be one that `fits_peft`.
+
+    diffusers since 0.34 takes alpha from the metadata. With `folds_alpha` it is folded into B, which gives every
+    program the right strength; the tensors then no longer are those of the file that they came from.
+    """
     tensors: dict[str, LazyTensor] = {}
-    ranks: dict[str, dict[str, int]] = {}
+    by_part: dict[str, dict[str, tuple[int, float]]] = {}
+    doras = set()
     for layer in layers:
         name = name_of(layer.part, layer.path)
-        tensors[f"{name}.lora_A.weight"] = lazy(layer.factors[DOWN])
-        tensors[f"{name}.lora_B.weight"] = _scaled(layer.factors[UP], layer.scale)
+        tensors[f"{name}.lora_A.weight"] = _down(layer)
+        tensors[f"{name}.lora_B.weight"] = _scaled(layer.factors[UP], layer.scale if folds_alpha else 1.0)
+        if DORA_SCALE in layer.factors:
+            tensors[f"{name}.lora_magnitude_vector"] = _magnitudes(layer)
+            doras.add(layer.part)
         # peft matches suffixes: without "text_model." a target matches the layouts before and after transformers 5.6.
         target = name.removeprefix(f"{layer.part}.").removeprefix("text_model.")
-        ranks.setdefault(layer.part, {})[target] = layer.rank
+        alpha = layer.rank if folds_alpha else layer.lora_alpha
+        by_part.setdefault(layer.part, {})[target] = (layer.rank, alpha)
     settings: dict[str, object] = {}
-    for part, by_target in ranks.items():
-        [(rank, _)] = Counter(by_target.values()).most_common(1)
-        others = {target: r for target, r in sorted(by_target.items()) if r != rank}
-        settings |= {
-            f"{part}.r": rank,
-            f"{part}.lora_alpha": rank,
-            f"{part}.lora_dropout": 0.0,
-            f"{part}.bias": "none",
-            f"{part}.target_modules": sorted(by_target),
-        }
-        if others:
-            settings |= {f"{part}.rank_pattern": others, f"{part}.alpha_pattern": others}
-    return tensors, {"format": "pt", "lora_adapter_metadata": json.dumps(settings, sort_keys=True)}
+    for part, targets in by_part.items():
+        settings |= {f"{part}.{name}": value for name, value in _peft_config(targets).items()}
+        if part in doras:
+            settings[f"{part}.use_dora"] = True
+    return tensors, {"format": "pt", PEFT_SETTINGS: json.dumps(settings, sort_keys=True)}
+
+
+def _peft_config(targets: Mapping[str, tuple[int, float]]) -> dict[str, object]:
+    """Return the arguments of peft's LoraConfig for targets with their rank and alpha."""
+    ranks = {target: rank for target, (rank, _) in targets.items()}
+    alphas = {target: _whole(alpha) for target, (_, alpha) in targets.items()}
+    rank, alpha = (Counter(values.values()).most_common(1)[0][0] for values in (ranks, alphas))
+    settings: dict[str, object] = {
+        "r": rank,
+        "lora_alpha": alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "target_modules": sorted(targets),
+    }
+    for name, values, usual in (("rank_pattern", ranks, rank), ("alpha_pattern", alphas, alpha)):
+        if others := {target: value for target, value in sorted(values.items()) if value != usual}:
+            settings[name] = others
+    return settings
+
+
+def _whole(alpha: float) -> float:
+    return int(alpha) if float(alpha).is_integer() else alpha
+
+
+def fits_peft(layer: AdapterLayer) -> bool:
+    """Whether the PEFT form can hold a layer: a LoRA, with Tucker's middle, with DoRA's scale per output, or plain."""
+    factors = layer.factors
+    if not {DOWN, UP} <= factors.keys() <= LORA_FACTORS:
+        return False
+    scale = factors.get(DORA_SCALE)
+    return scale is None or (scale.ndim > 0 and scale.shape[0] == scale.numel() == factors[UP].shape[0])
+
+
+def _down(layer: AdapterLayer) -> LazyTensor:
+    return lazy(folded_down(layer.factors))
+
+
+def folded_down(factors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Return the down matrix (rank, in, height, width), with the middle of Tucker's form folded in where there is one.
+
+    LyCORIS' Tucker form is up (out, r), mid (r, r, height, width) and down (r, in); diffusers and peft have no middle.
+    """
+    down, mid = factors[DOWN], factors.get(MID)
+    if mid is None:
+        return down
+    return torch.einsum("ijkl,jm->imkl", mid.float(), down.flatten(1).float()).to(down.dtype)
+
+
+def _magnitudes(layer: AdapterLayer) -> LazyTensor:
+    """Return DoRA's scale of shape (out, 1, ...) as peft's magnitudes: (out,), or (1, out, 1, 1) for a convolution."""
+    scale = layer.factors[DORA_SCALE]
+    return lazy(scale.reshape(1, -1, 1, 1) if layer.factors[DOWN].ndim == 4 else scale.reshape(-1))
 
 
 def _scaled(tensor: torch.Tensor, scale: float) -> LazyTensor:
-    return lazy(tensor).then(tensor.shape, lambda made: made * scale)
+    if scale == 1.0:
+        return lazy(tensor)
+    return lazy(tensor).then(tensor.shape, lambda made: (made.float() * scale).to(made.dtype))
 
 
-def from_kohya(tensors: Mapping[str, torch.Tensor], names: Mapping[str, tuple[str, str]]) -> list[AdapterLayer]:
-    """Return the layers of a kohya file. `names` maps kohya names to (part, path).
-
-    A missing alpha means a scale of 1. Raises DarkroomError for layers that the model does not have, and for a file
-    that is not a plain LoRA.
-    """
-    _require_plain(tensors, _KOHYA_ENDS)
-    stems = sorted({key.split(".", 1)[0] for key in tensors})
-    strangers = [s for s in stems if s not in names]
-    if strangers:
-        raise DarkroomError(
-            f"The LoRA has {len(strangers)} layers this model does not have; the first is {strangers[0]}."
-        )
-    layers = []
-    for stem in stems:
-        down, up = _pair(tensors, f"{stem}.lora_down.weight", f"{stem}.lora_up.weight")
-        alpha = tensors.get(f"{stem}.alpha")
-        part, path = names[stem]
-        layers.append(lora_layer(part, path, down, up, None if alpha is None else float(alpha)))
-    return layers
-
-
-def from_peft(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> list[AdapterLayer]:
-    """Return the layers of a file in diffusers' layout, with PEFT's names or those of diffusers before 0.22.
-
-    Alpha is the rank where the metadata has no other. Raises DarkroomError for a file that is not a plain LoRA.
-    """
-    renamed = {_modern(name): tensor for name, tensor in tensors.items()}
-    _require_plain(renamed, _PEFT_ENDS)
-    settings = _adapter_settings(metadata)
-    layers = []
-    for name in sorted(n for n in renamed if n.endswith(_DOWN)):
-        stem = name.removesuffix(_DOWN)
-        down, up = _pair(renamed, name, f"{stem}{_UP}")
-        part, _, path = stem.partition(".")
-        layers.append(lora_layer(part, path, down, up, _peft_alpha(settings, part, path, int(down.shape[0]))))
-    return layers
-
-
-_DOWN, _UP = ".lora_A.weight", ".lora_B.weight"
-_KOHYA_ENDS = (".lora_down.weight", ".lora_up.weight", ".alpha")
-_PEFT_ENDS = (_DOWN, _UP)
-# Before PEFT: `attn1.processor.to_q_lora.down.weight`, then `attn1.to_q.lora.down.weight`.
-_OLD = re.compile(r"(?:\.processor)?\.(to_[qkv]|to_out)_lora\.(down|up)\.weight$")
-
-
-def _modern(name: str) -> str:
-    layer = _OLD.sub(lambda m: f".{m[1] + '.0' if m[1] == 'to_out' else m[1]}.lora.{m[2]}.weight", name)
-    layer = layer.replace(".lora_linear_layer.", ".lora.")
-    return layer.replace(".lora.down.weight", _DOWN).replace(".lora.up.weight", _UP)
-
-
-def _require_plain(tensors: Iterable[str], ends: tuple[str, ...]) -> None:
-    strange = sorted(n for n in tensors if not n.endswith(ends))
-    if strange:
-        raise DarkroomError(
-            f"The file is not a plain LoRA: {len(strange)} of its tensors are of another kind, such as {strange[0]}.",
-            advice="DoRA, LoHa, LoKr, OFT, Tucker factors and bundled embeddings are not supported here.",
-        )
-
-
-def _pair(tensors: Mapping[str, torch.Tensor], down: str, up: str) -> tuple[torch.Tensor, torch.Tensor]:
-    lacking = next((n for n in (down, up) if n not in tensors), "")
-    if lacking:
-        raise DarkroomError(f"The LoRA is incomplete: {lacking} is missing.", advice="Download it again.")
-    a, b = tensors[down], tensors[up]
-    if a.ndim < 2 or b.ndim < 2 or b.shape[1] != a.shape[0]:
-        raise DarkroomError(f"The LoRA is damaged: {down} {tuple(a.shape)} and {up} {tuple(b.shape)} do not match.")
-    return a, b
-
-
-def _adapter_settings(metadata: Mapping[str, str]) -> dict[str, object]:
-    try:
-        settings = json.loads(metadata.get("lora_adapter_metadata", "{}"))
-    except ValueError:
-        return {}
-    return settings if isinstance(settings, dict) else {}
-
-
-def _peft_alpha(settings: Mapping[str, object], part: str, path: str, rank: int) -> float:
-    pattern = settings.get(f"{part}.alpha_pattern")
-    if isinstance(pattern, dict):
-        for target, alpha in pattern.items():
-            if isinstance(alpha, int | float) and (path == target or path.endswith(f".{target}")):
-                return float(alpha)
-    alpha = settings.get(f"{part}.lora_alpha")
-    return float(alpha) if isinstance(alpha, int | float) else float(rank)
+def ranks_and_alphas(layers: Sequence[AdapterLayer]) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Return all ranks and all alphas of the LoRA layers among some layers, in ascending order."""
+    loras = [layer for layer in layers if DOWN in layer.factors]
+    return tuple(sorted({x.rank for x in loras})), tuple(sorted({x.lora_alpha for x in loras}))

@@ -7,14 +7,45 @@ All values are strings.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+
+FOLDED_KEY = "darkroom_model_metadata"
+"""The key of a model's metadata in the header of a folder's denoiser, as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConceptFacts:
+    """A concept in a file's metadata: its name, how often each image is used per epoch, and its number of images."""
+
+    name: str
+    repeats: float
+    num_images: int
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetFacts:
+    """The images of a run, as far as a file's metadata may describe them.
+
+    `buckets` are the samples of the first epoch by width and height in pixels, `mean_aspect_error` the mean difference
+    between the aspect ratios of the images and of their buckets. `tag_frequency` contains pieces of the captions, by
+    concept; it is empty where the user does not want that.
+    """
+
+    concepts: Sequence[ConceptFacts]
+    buckets: Mapping[tuple[int, int], int]
+    mean_aspect_error: float
+    tag_frequency: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class LoraFacts:
-    """The facts that a LoRA file's metadata describes."""
+    """The facts that a LoRA file's metadata describes.
+
+    `epoch` and `step` are those of the weights, `epochs` the length of the run. `started` is when its training started.
+    `settings` are more of sd-scripts' keys, without their prefix "ss_", with their values as text.
+    """
 
     title: str
     base_model: str
@@ -24,15 +55,17 @@ class LoraFacts:
     alpha: float
     resolution_px: int
     clip_skip: int
-    num_images: int
+    epoch: int
     epochs: int
-    steps: int
+    step: int
     seed: int
     created: datetime
+    started: datetime | None = None
+    dataset: DatasetFacts | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
     network_module: str = "networks.lora"
     network_args: Mapping[str, str] = field(default_factory=dict)
     prediction: str = "epsilon"
-    tag_frequency: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     config_json: str = ""
     trigger_phrase: str = ""
     is_v2: bool = False
@@ -44,8 +77,8 @@ class LoraFacts:
 class CheckpointFacts:
     """The facts that a checkpoint's metadata describes.
 
-    `architecture` is ModelSpec's id, `implementation` the code base whose layout the file has, `dtype` the plain name
-    of its dtype.
+    `architecture` is ModelSpec's id, `implementation` the code base whose layout the file has, `dtypes` the plain names
+    of its denoiser's and its VAE's dtype. `created` is when the model was made, None where that is not known.
     """
 
     title: str
@@ -53,36 +86,73 @@ class CheckpointFacts:
     implementation: str
     prediction: str
     resolution_px: int
-    dtype: str
-    created: datetime
+    dtypes: tuple[str, str]
+    created: datetime | None
 
 
-def checkpoint_metadata(facts: CheckpointFacts, *, payload_sha256: str) -> dict[str, str]:
+def checkpoint_metadata(
+    facts: CheckpointFacts, kept: Mapping[str, str] | None = None, *, payload_sha256: str
+) -> dict[str, str]:
     """Return the metadata of a single-file checkpoint (ModelSpec 1.0.1).
 
-    The prediction type is stored under the spec's key and under ComfyUI's, which differs.
+    `kept` is more metadata, such as that of the file it was converted from; its title, date and resolution stay, and
+    what describes the new file is replaced. The prediction type is stored under the spec's key and under ComfyUI's,
+    which differs.
     """
     prediction = "v" if facts.prediction == "v_prediction" else "epsilon"
-    return {
-        "format": "pt",
+    unet_dtype, vae_dtype = facts.dtypes
+    of_the_model = {
         "modelspec.sai_model_spec": "1.0.1",
-        "modelspec.architecture": facts.architecture,
         "modelspec.implementation": facts.implementation,
         "modelspec.title": facts.title,
-        "modelspec.date": facts.created.isoformat(timespec="seconds"),
         "modelspec.resolution": f"{facts.resolution_px}x{facts.resolution_px}",
-        "modelspec.prediction_type": prediction,
-        "modelspec.predict_key": prediction,
-        "modelspec.unet_dtype": facts.dtype,
-        "modelspec.vae_dtype": facts.dtype,
-        "modelspec.hash_sha256": f"0x{payload_sha256}",
         "software": "Darkroom",
     }
+    if facts.created is not None:
+        of_the_model["modelspec.date"] = facts.created.isoformat(timespec="seconds")
+    of_the_file = {
+        "format": "pt",
+        "modelspec.architecture": facts.architecture,
+        "modelspec.prediction_type": prediction,
+        "modelspec.predict_key": prediction,
+        "modelspec.unet_dtype": unet_dtype,
+        "modelspec.vae_dtype": vae_dtype,
+        "modelspec.hash_sha256": f"0x{payload_sha256}",
+    }
+    lasting = lasting_metadata(kept or {})
+    if lasting.get("modelspec.implementation") == "diffusers":  # the layout that the model had elsewhere
+        del lasting["modelspec.implementation"]
+    return of_the_model | lasting | of_the_file
+
+
+def lasting_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Return the metadata of a model that stay true in another file of it: all but the hashes of the file itself."""
+    return {n: text for n, text in metadata.items() if n != "modelspec.hash_sha256" and not n.startswith("sshs_")}
+
+
+def folded_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Return the metadata of a model as one entry for the header of its denoiser in a diffusers folder.
+
+    Header entries are ignored by diffusers and, unlike a file of their own, vanish when another program replaces the
+    weights they describe. A single entry, because a `modelspec.*` key there would describe the denoiser alone.
+    """
+    lasting = lasting_metadata(metadata)
+    return {FOLDED_KEY: json.dumps(lasting, sort_keys=True, ensure_ascii=False)} if lasting else {}
+
+
+def unfolded_metadata(header: Mapping[str, str]) -> dict[str, str]:
+    """Return the metadata that `folded_metadata` stored in a header; none where it is missing or not valid."""
+    try:
+        stored = json.loads(header.get(FOLDED_KEY, "{}"))
+    except (ValueError, RecursionError):
+        return {}
+    return {str(n): str(text) for n, text in stored.items()} if isinstance(stored, dict) else {}
 
 
 def lora_metadata(facts: LoraFacts, *, payload_sha256: str) -> dict[str, str]:
-    """Return the metadata of a LoRA file; only `modelspec.date` differs between two saves of the same weights."""
+    """Return the metadata of a LoRA file; only the dates differ between two saves of the same weights."""
     metadata = {
+        **{f"ss_{name}": text for name, text in facts.settings.items()},
         "ss_base_model_version": facts.base_version,
         "ss_v2": str(facts.is_v2),
         "ss_network_module": facts.network_module,
@@ -93,11 +163,11 @@ def lora_metadata(facts: LoraFacts, *, payload_sha256: str) -> dict[str, str]:
         "ss_sd_model_name": facts.base_model,
         "ss_resolution": f"({facts.resolution_px}, {facts.resolution_px})",
         "ss_clip_skip": str(facts.clip_skip + 1),
-        "ss_num_train_images": str(facts.num_images),
+        "ss_epoch": str(facts.epoch),
         "ss_num_epochs": str(facts.epochs),
-        "ss_steps": str(facts.steps),
+        "ss_steps": str(facts.step),
         "ss_seed": str(facts.seed),
-        "ss_tag_frequency": json.dumps(facts.tag_frequency, ensure_ascii=False),
+        "ss_training_finished_at": str(facts.created.timestamp()),
         "sshs_model_hash": payload_sha256,
         "modelspec.sai_model_spec": "1.0.1",
         "modelspec.architecture": f"{facts.architecture}/lora",
@@ -110,11 +180,38 @@ def lora_metadata(facts: LoraFacts, *, payload_sha256: str) -> dict[str, str]:
         "software": "Darkroom",
     }
     optional = {
+        "ss_training_started_at": "" if facts.started is None else str(facts.started.timestamp()),
         "darkroom_config": facts.config_json,
         "modelspec.trigger_phrase": facts.trigger_phrase,
         "modelspec.thumbnail": facts.thumbnail,
+        "ssmd_cover_images": json.dumps([facts.thumbnail.partition(",")[2]]) if facts.thumbnail else "",
     }
-    return metadata | {name: text for name, text in optional.items() if text}
+    metadata |= {name: text for name, text in optional.items() if text}
+    return metadata if facts.dataset is None else metadata | dataset_metadata(facts.dataset)
+
+
+def dataset_metadata(facts: DatasetFacts) -> dict[str, str]:
+    """Return the metadata of a run's images in sd-scripts' shapes, which A1111 and Forge show on a LoRA's card.
+
+    As in sd-scripts, the number of images and the counts of buckets are those of an epoch: with repeats.
+    """
+    buckets = {
+        str(index): {"resolution": list(size), "count": samples}
+        for index, (size, samples) in enumerate(sorted(facts.buckets.items()))
+    }
+    concepts = {c.name: {"n_repeats": _plain(c.repeats), "img_count": c.num_images} for c in facts.concepts}
+    metadata = {
+        "ss_num_train_images": str(sum(facts.buckets.values())),
+        "ss_dataset_dirs": json.dumps(concepts, ensure_ascii=False),
+        "ss_bucket_info": json.dumps({"buckets": buckets, "mean_img_ar_error": facts.mean_aspect_error}),
+    }
+    if facts.tag_frequency:
+        metadata["ss_tag_frequency"] = json.dumps(facts.tag_frequency, ensure_ascii=False)
+    return metadata
+
+
+def _plain(number: float) -> float:
+    return int(number) if number == int(number) else number
 
 
 def tag_frequency(captions_by_folder: Mapping[str, list[str]]) -> dict[str, dict[str, int]]:

@@ -1,43 +1,38 @@
 """Reads the contents of a pickled checkpoint (.ckpt, .pt) without running any of its code.
 
-A pickle is a program for a stack machine (docs.python.org, pickletools). This module interprets its instructions and
-tracks the objects they would build, tensors as names, shapes and dtypes; nothing named in the file is imported or
-called. Torch-free; the weights themselves are read elsewhere, by torch with weights_only.
+Two formats: a zip archive with the pickle as `data.pkl`, and, before PyTorch 1.6, five pickles in a row: a magic
+number, the version, the system info, the object, the names of its storages. Loading runs all five. Torch-free; the
+weights themselves are read elsewhere, by torch with weights_only.
 """
 
 from __future__ import annotations
 
-import pickletools
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from io import BytesIO
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO, cast
 
-from modules.formats.headers import UnreadableFileError
+from modules.formats.headers import MAX_NAME_CHARS, MAX_TENSORS, UnreadableFileError, over_limit
+from modules.formats.pickle_machine import PickledTensor, PickleLimitError, PickleMachine
+from modules.formats.pickle_names import is_safe_name
+from modules.system.regular_files import open_regular
 
-_MAX_PICKLE_BYTES = 200_000_000
+__all__ = ["PickleHeader", "PickledTensor", "is_zip", "limited_zip", "read_pickle_header", "unsafe_names_of"]
+
+_MAX_PICKLE_BYTES = 16_000_000  # that of a checkpoint of SDXL has 0.5 MB
+_MAX_DIRECTORY_BYTES = 4_000_000  # of a zip archive; about 80 bytes for each of its members
 _MAX_DEPTH = 6
-_MARK = object()
+_MAX_VALUES = 100_000
 # The exceptions that the zip and pickle readers raise for damaged and hostile files.
 _DAMAGE = (
     *(OSError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError),
     *(RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error),
 )
-_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-_DTYPES = {"Float": "F32", "Half": "F16", "BFloat16": "BF16", "Double": "F64", "Long": "I64", "Int": "I32"}
-_OLD_FORMAT = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # torch before 1.6 begins with this number
-
-
-@dataclass(frozen=True, slots=True)
-class PickledTensor:
-    """A tensor as described in a pickle; `place` is its storage's name and the index of its first element there."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    place: tuple[str, int] = ("", 0)
+_MAGIC = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the number that files of torch before 1.6 begin with, and STOP
+_ZIP = b"PK\x03\x04"
+_NAMES_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,207 +44,138 @@ class PickleHeader:
     names: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Named:
-    name: str
-
-
-@dataclass
-class _Machine:
-    stack: list[Any] = field(default_factory=list)
-    memory: dict[int, Any] = field(default_factory=dict)
-    names: set[str] = field(default_factory=set)
-
-
 def read_pickle_header(path: Path) -> PickleHeader:
-    """Return the contents of a pickled checkpoint. Raises UnreadableFileError where it cannot be interpreted."""
-    machine = _Machine()
+    """Return the contents of a pickled checkpoint.
+
+    Raises UnreadableFileError where it cannot be interpreted: it is damaged, larger than any real checkpoint, or not
+    one of PyTorch. The defect is "unsafe" where what was read names code; programs run it before they find the damage.
+    """
+    names: set[str] = set()
     try:
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                root = _run(BytesIO(_pickle_of(archive)), machine)
-        else:
-            with path.open("rb") as file:
-                root = _run_old(file, machine)
+        with open_regular(path) as file:
+            root = _root(file, names)
+        return _header(root, names)
+    except PickleLimitError as error:
+        raise _unsafe(path, names) or over_limit(path, f"it contains {error}") from error
     except _DAMAGE as error:
-        raise UnreadableFileError(
+        raise _unsafe(path, names) or UnreadableFileError(
             "damaged", f"{path.name} is not a complete checkpoint.", advice="Download it again."
         ) from error
+
+
+def unsafe_names_of(names: Iterator[str] | set[str] | frozenset[str]) -> tuple[str, ...]:
+    """Return those of a pickle's names that could run code, sorted."""
+    return tuple(sorted(n for n in names if not is_safe_name(n)))
+
+
+def unsafe_sentence(name: str, unsafe: tuple[str, ...]) -> str:
+    """Return the sentence about a file whose pickle names code."""
+    shown = ", ".join(n[:80] for n in unsafe[:_NAMES_SHOWN])
+    more = f" and {len(unsafe) - _NAMES_SHOWN} more" if len(unsafe) > _NAMES_SHOWN else ""
+    return f"{name} is not safe to load: it would call or create {shown}{more}, which is not part of any weights."
+
+
+def is_zip(file: BinaryIO) -> bool:
+    """Return whether torch would read an open file as a zip archive: it only looks at the beginning."""
+    file.seek(0)
+    return file.read(len(_ZIP)) == _ZIP
+
+
+def limited_zip(file: BinaryIO) -> zipfile.ZipFile:
+    """Open a zip archive. Raises PickleLimitError where it has too many members to list."""
+    reads = _LimitedReads(file)
+    archive = zipfile.ZipFile(cast("Any", reads))
+    reads.is_listing = False
+    return archive
+
+
+class _LimitedReads:
+    """A file for zipfile, which reads and lists a directory of any size at once."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.is_listing = file, True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def read(self, count: int = -1) -> bytes:
+        """Return the next bytes. Raises PickleLimitError for a directory that is too large."""
+        if not self.is_listing:
+            return self._file.read(count)
+        found = self._file.read(_MAX_DIRECTORY_BYTES + 1 if count < 0 else min(count, _MAX_DIRECTORY_BYTES + 1))
+        if len(found) > _MAX_DIRECTORY_BYTES:
+            raise PickleLimitError("more files than can be listed")
+        return found
+
+
+def _root(file: BinaryIO, names: set[str]) -> Any:
+    """Return the object in a checkpoint; `names` receives what its pickles name, also where one is damaged."""
+    if is_zip(file):
+        with limited_zip(file) as archive:
+            return PickleMachine(_pickle_of(archive, names), names=names).run()
+    file.seek(0)
+    data = file.read(_MAX_PICKLE_BYTES + 1)
+    machine = PickleMachine(data[:_MAX_PICKLE_BYTES], names=names)
+    try:
+        machine.run()
+        if not data[: machine.position].endswith(_MAGIC):
+            raise ValueError("a pickle, but not a checkpoint")
+        _, _, root, _ = (machine.run() for _ in range(4))
+    except (ValueError, IndexError) as error:
+        if len(data) > _MAX_PICKLE_BYTES and machine.position > _MAX_PICKLE_BYTES // 2:
+            raise PickleLimitError(f"a pickle of more than {_MAX_PICKLE_BYTES:,} bytes") from error
+        raise
+    return root
+
+
+def _pickle_of(archive: zipfile.ZipFile, names: set[str]) -> bytes:
+    by_name = [(e.filename.lower().rpartition("/")[2], e) for e in archive.infolist()]
+    if any(name == "constants.pkl" for name, _ in by_name):
+        names.add("a TorchScript program")
+    entries = [e for name, e in by_name if name == "data.pkl"]
+    if len(entries) != 1:  # of several, every program may choose another
+        raise ValueError("not one data.pkl")
+    if entries[0].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError("a compression that torch does not support")
+    with archive.open(entries[0]) as file:
+        data = file.read(_MAX_PICKLE_BYTES + 1)
+    if len(data) > _MAX_PICKLE_BYTES:
+        raise PickleLimitError(f"a pickle of more than {_MAX_PICKLE_BYTES:,} bytes")
+    return data
+
+
+def _header(root: Any, names: set[str]) -> PickleHeader:
     tensors: dict[str, PickledTensor] = {}
     values: dict[str, object] = {}
-    for name, value in _flattened(root, "", 0):
+    for count, (name, value) in enumerate(_flattened(root, "", 0)):
+        if count >= _MAX_VALUES:
+            raise PickleLimitError(f"more than {_MAX_VALUES:,} values")
         if isinstance(value, PickledTensor):
             tensors[name] = value
         elif isinstance(value, str | int | float | bool):
             values[name] = value
-    return PickleHeader(tensors, values, frozenset(machine.names))
-
-
-def _pickle_of(archive: zipfile.ZipFile) -> bytes:
-    entry = next((e for e in archive.infolist() if e.filename.endswith("data.pkl")), None)
-    if entry is None or entry.file_size > _MAX_PICKLE_BYTES:
-        raise ValueError("no data.pkl of a plausible size")
-    return archive.read(entry)
-
-
-def _run_old(file: IO[bytes], machine: _Machine) -> Any:
-    """Interpret the fourth pickle of the old format: a magic number, the version and the system info precede it."""
-    if file.read(len(_OLD_FORMAT)) != _OLD_FORMAT:
-        raise ValueError("not a checkpoint")
-    for _ in range(2):
-        _run(file, _Machine())
-    return _run(file, machine)
-
-
-def _run(file: IO[bytes], machine: _Machine) -> Any:
-    for operation, argument, _ in pickletools.genops(file):
-        if operation.name == "STOP":
-            return machine.stack[-1]
-        _step(machine, operation.name, argument)
-    raise ValueError("the pickle does not end")
-
-
-def _step(machine: _Machine, name: str, argument: Any) -> None:
-    stack = machine.stack
-    if name in ("PROTO", "FRAME"):
-        return
-    if name in _CONSTANTS:
-        stack.append(_CONSTANTS[name])
-    elif name == "MARK":
-        stack.append(_MARK)
-    elif name.endswith("PUT") or name == "MEMOIZE":
-        machine.memory[len(machine.memory) if argument is None else int(argument)] = stack[-1]
-    elif name.endswith("GET"):
-        stack.append(machine.memory[int(argument)])
-    elif name in _COLLECT:
-        _COLLECT[name](machine)
-    elif name in ("GLOBAL", "STACK_GLOBAL", "INST"):
-        _name(machine, name, argument)
-    elif name in _CALL:
-        _CALL[name](machine)
-    elif argument is not None:
-        stack.append(argument)
-    else:
-        raise ValueError(f"unexpected {name}")
-
-
-def _since_mark(stack: list[Any]) -> list[Any]:
-    index = len(stack) - 1
-    while stack[index] is not _MARK:
-        index -= 1
-        if index < 0:
-            raise ValueError("no mark")
-    items = stack[index + 1 :]
-    del stack[index:]
-    return items
-
-
-def _tuple(machine: _Machine, count: int) -> None:
-    items = machine.stack[len(machine.stack) - count :]
-    del machine.stack[len(machine.stack) - count :]
-    machine.stack.append(tuple(items))
-
-
-def _set_items(machine: _Machine, items: list[Any]) -> None:
-    target = machine.stack[-1]
-    if isinstance(target, dict):
-        for key, value in zip(items[::2], items[1::2], strict=False):
-            if isinstance(key, str | int):
-                target[str(key)] = value
-
-
-def _append(machine: _Machine, items: list[Any]) -> None:
-    if isinstance(machine.stack[-1], list):
-        machine.stack[-1].extend(items)
-
-
-def _set_item(machine: _Machine) -> None:
-    value, key = machine.stack.pop(), machine.stack.pop()
-    _set_items(machine, [key, value])
-
-
-def _dict_of(machine: _Machine) -> None:
-    items = _since_mark(machine.stack)
-    machine.stack.append({})
-    _set_items(machine, items)
-
-
-def _name(machine: _Machine, operation: str, argument: Any) -> None:
-    if operation == "STACK_GLOBAL":
-        name, module = machine.stack.pop(), machine.stack.pop()
-        argument = f"{module} {name}"
-    elif operation == "INST":
-        _since_mark(machine.stack)
-    named = _Named(str(argument).replace(" ", ".").encode("utf-8", "replace").decode())
-    machine.names.add(named.name)
-    machine.stack.append(named)
-
-
-def _call(machine: _Machine) -> None:
-    arguments, function = machine.stack.pop(), machine.stack.pop()
-    machine.stack.append(_result(function, arguments))
-
-
-def _call_with_names(machine: _Machine) -> None:
-    machine.stack.pop()
-    _call(machine)
-
-
-def _result(function: Any, arguments: Any) -> Any:
-    """Return the result of a call, as far as it matters here: tensors, parameters and dictionaries."""
-    name = function.name if isinstance(function, _Named) else ""
-    if name == "collections.OrderedDict":
-        return {}
-    if name.startswith("torch._utils._rebuild_tensor"):
-        storage, offset, shape = arguments[0], arguments[1], arguments[2]
-        kind = storage[1].name.rpartition(".")[2].removesuffix("Storage")
-        size = tuple(int(n) for n in shape)
-        return PickledTensor(_DTYPES.get(kind, kind), size, (str(storage[2]), int(offset)))
-    if name == "torch._utils._rebuild_parameter":
-        return arguments[0]
-    return None
-
-
-def _build(machine: _Machine) -> None:
-    machine.stack.pop()  # the state of an object: attributes, never tensors of a state dict
-
-
-_COLLECT: dict[str, Callable[[_Machine], object]] = {
-    "EMPTY_DICT": lambda m: m.stack.append({}),
-    "EMPTY_LIST": lambda m: m.stack.append([]),
-    "EMPTY_SET": lambda m: m.stack.append([]),
-    "EMPTY_TUPLE": lambda m: m.stack.append(()),
-    "DICT": _dict_of,
-    "LIST": lambda m: m.stack.append(_since_mark(m.stack)),
-    "TUPLE": lambda m: m.stack.append(tuple(_since_mark(m.stack))),
-    "FROZENSET": lambda m: m.stack.append(_since_mark(m.stack)),
-    "TUPLE1": lambda m: _tuple(m, 1),
-    "TUPLE2": lambda m: _tuple(m, 2),
-    "TUPLE3": lambda m: _tuple(m, 3),
-    "SETITEM": _set_item,
-    "SETITEMS": lambda m: _set_items(m, _since_mark(m.stack)),
-    "APPEND": lambda m: _append(m, [m.stack.pop()]),
-    "APPENDS": lambda m: _append(m, _since_mark(m.stack)),
-    "ADDITEMS": lambda m: _append(m, _since_mark(m.stack)),
-    "POP": lambda m: m.stack.pop(),
-    "POP_MARK": lambda m: _since_mark(m.stack),
-    "DUP": lambda m: m.stack.append(m.stack[-1]),
-}
-_CALL: dict[str, Callable[[_Machine], object]] = {
-    "REDUCE": _call,
-    "NEWOBJ": _call,
-    "NEWOBJ_EX": _call_with_names,
-    "OBJ": lambda m: m.stack.append(_result(None, _since_mark(m.stack))),
-    "BUILD": _build,
-    "BINPERSID": lambda m: None,  # the tuple that names a storage stays on the stack unchanged
-}
+    if len(tensors) > MAX_TENSORS:
+        raise PickleLimitError(f"more than {MAX_TENSORS:,} tensors")
+    return PickleHeader(tensors, values, frozenset(names))
 
 
 def _flattened(value: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
-    """Yield the leaves of nested dictionaries with their dotted names, without a "state_dict" prefix."""
+    """Yield the leaves of nested dictionaries with their dotted names, without a "state_dict" prefix.
+
+    A dictionary counts as a value, too: the same empty one can be at very many places.
+    """
+    if len(name) > MAX_NAME_CHARS:
+        raise PickleLimitError(f"a name of more than {MAX_NAME_CHARS:,} characters")
+    yield name, value
     if isinstance(value, dict) and depth < _MAX_DEPTH:
         for key, inner in value.items():
             prefix = name if key == "state_dict" else f"{name}.{key}" if name else key
             yield from _flattened(inner, prefix, depth + 1)
-    else:
-        yield name, value
+
+
+def _unsafe(path: Path, names: set[str]) -> UnreadableFileError | None:
+    unsafe = unsafe_names_of(names)
+    if not unsafe:
+        return None
+    message = unsafe_sentence(path.name, unsafe) + " It is also damaged or not a checkpoint."
+    return UnreadableFileError("unsafe", message, advice="Do not open it in any program; get it as .safetensors.")

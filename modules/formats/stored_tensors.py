@@ -11,13 +11,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
-from zipfile import is_zipfile
 
 import torch
 
 from modules.formats.headers import TensorEntry, UnreadableFileError, read_header
 from modules.formats.lazy_tensors import LazyTensor, lazy
+from modules.formats.pickle_header import is_zip, read_pickle_header, unsafe_names_of, unsafe_sentence
+from modules.formats.pickle_names import LEFTOVERS
 from modules.system.errors import DarkroomError
+from modules.system.regular_files import open_regular
 
 DTYPE_CODES = {
     "F64": torch.float64,
@@ -33,16 +35,7 @@ DTYPE_CODES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-# Classes that published SD 1 checkpoints reference beside tensors: leftovers of their trainer, replaced by empty
-# objects.
-_LEFTOVERS = (
-    "pytorch_lightning.callbacks.model_checkpoint.ModelCheckpoint",
-    "lightning.pytorch.callbacks.model_checkpoint.ModelCheckpoint",
-    "pytorch_lightning.utilities.enums.DeviceType",
-    "numpy.core.multiarray.scalar",
-    "numpy.dtype",
-    "numpy._core.multiarray.scalar",
-)
+_UNSAFE_ADVICE = "Get it as .safetensors, or convert it with the program that made it."
 _MAX_DEPTH = 4
 
 
@@ -76,11 +69,18 @@ def pickled_tensors(path: Path) -> dict[str, LazyTensor]:
 
     Raises DarkroomError where it is damaged, in the format before PyTorch 1.6, or contains more than weights.
     """
-    if not is_zipfile(path):
+    # torch sets no limits: a file of a few bytes can take hours and all memory. The header's reader does.
+    unsafe = unsafe_names_of(read_pickle_header(path).names)
+    if unsafe:
         raise DarkroomError(
-            f"{path.name} is damaged, or in the format of PyTorch before 1.6, which is not supported.",
-            advice="Convert it to .safetensors with another program, or download it again.",
+            f"{unsafe_sentence(path.name, unsafe)} It contains more than weights.", advice=_UNSAFE_ADVICE
         )
+    with open_regular(path) as file:
+        if not is_zip(file):
+            raise DarkroomError(
+                f"{path.name} is in the format of PyTorch before 1.6, which is not supported.",
+                advice="Convert it to .safetensors with another program.",
+            )
     try:
         with _harmless_leftovers():
             data = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
@@ -89,7 +89,7 @@ def pickled_tensors(path: Path) -> dict[str, LazyTensor]:
     except UnpicklingError as error:
         raise DarkroomError(
             f"{path.name} contains more than weights, and loading it could run code from the file.",
-            advice="Get it as .safetensors, or convert it with the program that made it.",
+            advice=_UNSAFE_ADVICE,
         ) from error
     return {name: lazy(tensor) for name, tensor in _flattened(data, "", 0)}
 
@@ -101,7 +101,7 @@ def _stored(path: Path, entry: TensorEntry) -> LazyTensor:
         if entry.end == entry.start:
             return torch.empty(entry.shape, dtype=dtype)
         buffer = bytearray(entry.end - entry.start)
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(entry.start)
             if file.readinto(buffer) != len(buffer):
                 raise DarkroomError(f"{path.name} was truncated while it was read.")
@@ -132,5 +132,5 @@ class _Nothing:
 
 @contextlib.contextmanager
 def _harmless_leftovers() -> Iterator[None]:
-    with torch.serialization.safe_globals([(_Nothing, name) for name in _LEFTOVERS]):
+    with torch.serialization.safe_globals([(_Nothing, name) for name in LEFTOVERS]):
         yield

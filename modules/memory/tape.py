@@ -75,7 +75,8 @@ class Array:
 class AdapterPlan:
     """An adapter on every linear and convolution layer whose dotted name contains one of `entries`.
 
-    `walk` runs it beside a layer, by its `settings` (`modules/adapters/spec.py`).
+    `walk` runs it beside a layer, by its `settings` (`modules/adapters/spec.py`) or those that `settings_at` returns
+    for the layer.
     """
 
     settings: Any
@@ -83,6 +84,7 @@ class AdapterPlan:
     item_bytes: int
     entries: tuple[str, ...]
     has_dropout: bool = False
+    settings_at: Callable[[str], Any] | None = None
 
     def takes(self, path: str) -> bool:
         """Whether a layer gets the adapter."""
@@ -96,7 +98,8 @@ class PartPlan:
     `weight_bytes` and `compute_bytes` are item sizes, the latter of autocast, 0 without; `trains` selects what is
     trained, and `adapter` is the adapter, if it is one. Layers with a prefix in `unreached` are never trained: they get
     no gradient. `offloads` moves activations to the offload device. `offload_fraction` of the weights of its blocks
-    stay there; the selection depends on the sizes: the layers with a prefix in `offloaded_prefixes`.
+    stay there; the selection depends on the sizes: the layers with a prefix in `offloaded_prefixes`. `num_kept` is the
+    number of values in float32 of an adapter that the part has and that is not trained.
     """
 
     weight_bytes: int = FLOAT32_BYTES
@@ -108,6 +111,7 @@ class PartPlan:
     offloads: bool = False
     offload_fraction: float = 0.0
     offloaded_prefixes: tuple[str, ...] = ()
+    num_kept: int = 0
 
     def is_trained(self, path: str) -> bool:
         """Whether a layer's own weights are trained."""

@@ -131,7 +131,8 @@ class Walk:
             self._keep(self.new(taken.shape, item_bytes=1))
             taken = self._like(taken)
         weight = (width, channels, *((kernel, kernel) if is_conv else ()))
-        high = adapter.walk(adapter.settings, self, path, weight, taken, out)
+        settings = adapter.settings if adapter.settings_at is None else adapter.settings_at(path)
+        high = adapter.walk(settings, self, path, weight, taken, out)
         del taken
         scaled = self._like(high)
         del high

@@ -29,7 +29,7 @@ def approve(digest: str, path: Path, file: Path | None = None) -> None:
 def _read(file: Path) -> dict[str, str]:
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     if not isinstance(data, dict):
         return {}

@@ -110,7 +110,7 @@ def _read(file: Path) -> LoadedSecrets:
 def _set_aside(file: Path) -> Problem:
     """Rename an unreadable file to the first free `.bad` name, with mode 0600 as it may contain a token."""
     names = (file.with_name(f"{file.name}.bad{number}") for number in ("", *range(2, 1000)))
-    aside = next(name for name in names if not name.exists())
+    aside = next((name for name in names if not name.exists()), file.with_name(f"{file.name}.bad"))
     try:
         file.chmod(_OWNER_ONLY)
         file.rename(aside)

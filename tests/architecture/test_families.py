@@ -64,7 +64,7 @@ def test_a_familys_records_fit_its_parts(spec: FamilySpec) -> None:
         assert model.family == spec.name
         assert model.shipped_configs().keys() - {"scheduler"} <= names
     known = {m.name for m in files.models}
-    assert {m for _, m in (*files.lora_markers, *files.lora_words)} | {files.repository_model("owner/name")} <= known
+    assert {m for _, m in files.lora_words} | {files.repository_model("owner/name")} <= known
 
 
 def test_every_kind_of_file_is_a_whole_record() -> None:

@@ -128,11 +128,12 @@ def is_not_yet(record: FieldRecord, value: str) -> bool:
 
 
 def left_behind(ran: Ran) -> str:
-    """A hash of what a run leaves: the result's tensors, which settings it embeds, the samples, the weights."""
+    """A hash of what a run leaves: the result's tensors, what it tells of the run, the samples, the weights."""
     digest = hashlib.sha256()
     result, metadata = read_safetensors(Path(ran.finished.model_path))
     embedded = json.loads(metadata.get("darkroom_config", "{}"))
-    digest.update(json.dumps([sorted(embedded), bool(embedded.get("concepts"))]).encode())
+    told = [metadata.get(f"ss_{name}") for name in ("dataset_dirs", "tag_frequency")]
+    digest.update(json.dumps([sorted(embedded), bool(embedded.get("concepts")), told]).encode())
     for name, tensor in sorted(result.items()):
         digest.update(f"{name} {tensor.dtype}".encode() + tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     for sample in ran.of(SampleReady):
@@ -153,6 +154,7 @@ EXACT = {
     ("model.zero_terminal_snr", "off"),  # as above
     *(("embeddings.dtype", dtype) for dtype in ("bfloat16", "float16")),  # there are no embeddings, which are refused
     ("output.model_format", "diffusers"),  # says nothing of a LoRA; see test_fine_tune
+    ("adapter.other_layers", "leave_out"),  # nothing to leave out; see test_keep_other_layers
     ("validation.result", "best"),  # here the last is the best; see test_validation
     (
         "training.low_precision_updates",
@@ -187,6 +189,7 @@ ALONE = {
     ("concepts.0.kind", "validation"),
     ("concepts.0.image.mask_source", "folder"),  # there is none; see test_image_versions
     ("concepts.0.kind", "regularization"),
+    ("concepts.0.kind", "prior_prediction"),  # see test_prior_prediction
     ("model.family", "sdxl"),
     *(("reward.models.0.kind", kind) for kind in rewards_using("file")),  # their files are not here
 }
@@ -328,6 +331,8 @@ def test_the_average_lies_where_it_is_asked_to(base: Config, monkeypatch: pytest
         ("concepts.0.image.crop_jitter", True),
         ("concepts.0.image.mask_rotate_crop", True),
         ("masks.enabled", True),
+        ("training.noise.min_strength", 0.5),
+        ("training.noise.max_strength", 0.5),
         ("concepts.0.repeats", 2.0),
         ("concepts.0.text.shuffle_tags", True),
         ("concepts.0.text.wildcards", True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from base64 import b64decode
 from datetime import datetime
 from io import BytesIO
@@ -25,6 +26,7 @@ from tests.builders.runs import Ran, assert_equal_tensors, run
 from trainer.commands import Stop
 from trainer.events import BackupSaved, Event, ModelSaved, SampleReady, StepFinished
 from trainer.preflight import check
+from trainer.run.setup import Clocks
 
 PROMPT = SamplePrompt(prompt="a disc", width_px=64, height_px=64, steps=3, guidance=2.0)
 FULL: dict[str, Any] = {"training": {"trains": "full", "learning_rate": 1e-3}, "output": {"dtype": "float32"}}
@@ -56,7 +58,7 @@ def as_folder(path: Path, folder: Path) -> Path:
     return folder
 
 
-NOW = datetime(2026, 1, 1)
+NOW, LATER = datetime(2026, 1, 1), datetime(2026, 5, 6)
 
 
 @pytest.mark.parametrize("form", ["single_file", "diffusers"])
@@ -257,3 +259,38 @@ def test_trigger_words_and_an_image_are_in_the_file(sd_config: Config, tmp_path:
     plain = run(laid_over(changed, {"output": {"trigger_words": "", "thumbnail": False}}))
     with safe_open(plain.finished.model_path, framework="pt") as file:
         assert not {"modelspec.trigger_phrase", "modelspec.thumbnail"} & file.metadata().keys()
+
+
+def test_a_fine_tune_as_a_folder_keeps_the_facts_of_its_run(sd_config: Config, tmp_path: Path) -> None:
+    facts = {"trigger_words": "a zog", "model_format": "diffusers", "destination": str(tmp_path / "my.model")}
+    ran = run(laid_over(sd_config, {"training": {"epochs": 1}, "output": facts}), clocks=Clocks(now=lambda: NOW))
+    [file] = convert(
+        open_source(Path(ran.finished.model_path)), tmp_path / "b.safetensors", "single", dtype=None, created=LATER
+    )
+    with safe_open(file, framework="pt") as opened:
+        metadata = opened.metadata()
+    assert metadata["modelspec.trigger_phrase"] == "a zog"
+    assert metadata["modelspec.title"] == "my.model"
+    assert metadata["modelspec.date"] == NOW.isoformat()
+    assert (metadata["ss_steps"], metadata["ss_num_epochs"]) == (str(ran.finished.step), "1")
+    assert json.loads(metadata["darkroom_config"])["training"]["epochs"] == 1
+
+
+def test_a_v_prediction_sdxl_gets_its_yaml_also_as_the_best(tiny_sdxl: Path, images: Path, tmp_path: Path) -> None:
+    config = laid_over(
+        small_config(tmp_path, model=tiny_sdxl, images=images),
+        {
+            **FULL,
+            "concepts": [{"path": str(images)}, {"path": str(images), "kind": "validation"}],
+            "model": {"prediction_type": "v_prediction", "zero_terminal_snr": "on"},
+            "validation": {"every": {"n": 1, "unit": "epoch"}, "num_timesteps": 1, "keep_best": True, "result": "best"},
+            "output": {"dtype": "float32", "destination": str(tmp_path / "v.safetensors")},
+        },
+    )
+    ran = run(config)
+    found = identify(Path(ran.finished.model_path))
+    assert (found.prediction, found.zero_snr) == ("v_prediction", True)
+    assert found.facts["prediction_from"] == "v_pred tensor, v.yaml"
+    final = ran.of(ModelSaved)[-1]
+    assert final.is_final
+    assert final.loading == {"diffusers": "no", "ComfyUI": "no", "A1111": "?", "Forge": "?"}  # it is tiny

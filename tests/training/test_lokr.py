@@ -22,7 +22,7 @@ from modules.settings.edit import set_path
 from tests.builders.configs import laid_over, small_config
 from tests.builders.pipelines import load_tiny
 from tests.builders.runs import Ran, assert_equal_tensors, run
-from trainer.events import BackupSaved, RunFailed, StepFinished
+from trainer.events import BackupSaved, StepFinished
 from trainer.export.adapter import AdapterExporter
 from trainer.preflight import check
 from trainer.run.standalone import put_adapter_on
@@ -178,10 +178,15 @@ def test_a_file_of_another_kind_is_refused_before_the_run(trained: tuple[Config,
     as_lora = with_adapter(config, name="lora", start_from=file)
     [error] = check(as_lora).errors
     assert (error.path, "is not a LoRA, the adapter type of this run" in error.message) == ("adapter.start_from", True)
-    other = laid_over(config, {"adapter": {"start_from": file, "factor": 2}})
-    ending = run(other).ending
-    assert isinstance(ending, RunFailed)
-    assert "has other factors" in ending.message
+
+
+def test_the_factors_of_the_file_decide(trained: tuple[Config, Ran], tmp_path: Path) -> None:
+    config, ran = trained
+    before = load_file(ran.finished.model_path)
+    destination = {"destination": str(tmp_path / "onwards.safetensors")}
+    other = {"start_from": ran.finished.model_path, "factor": 2, "rank": 3}
+    after = load_file(run(laid_over(config, {"adapter": other, "output": destination})).finished.model_path)
+    assert {name: tensor.shape for name, tensor in before.items()} == {n: t.shape for n, t in after.items()}
 
 
 def test_the_diffusers_form_is_refused(trained: tuple[Config, Ran]) -> None:

@@ -126,9 +126,9 @@ def test_what_changes_while_the_model_loads_is_scanned_again_and_said(
 ) -> None:
     load_model = training_run.load_model
 
-    def slowly(*arguments: Any) -> Any:
+    def slowly(*arguments: Any, **options: Any) -> Any:
         (folders[0] / "001.png").unlink()
-        return load_model(*arguments)
+        return load_model(*arguments, **options)
 
     monkeypatch.setattr(training_run, "load_model", slowly)
     ran = run(config)

@@ -12,7 +12,7 @@ from modules.config.schema import Config
 from modules.settings.edit import set_path
 from tests.builders.configs import laid_over, small_config
 from tests.builders.runs import Ran, run
-from trainer.events import RunFailed, ValidationFinished
+from trainer.events import ValidationFinished
 from trainer.preflight import check
 
 FIRST: dict[str, Any] = {
@@ -54,25 +54,6 @@ def test_it_continues_where_the_file_ended(config: Config, tmp_path: Path, form:
     )
     assert begun == pytest.approx(ended, rel=1e-5)
     assert abs(begun - plain) > 1e-3 * plain
-
-
-def failure(config: Config) -> str:
-    ran = run(config)
-    assert isinstance(ran.ending, RunFailed)
-    return f"{ran.ending.message} {ran.ending.advice}"
-
-
-def test_what_does_not_fit_is_said(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
-    base = laid_over(small_config(tmp_path, model=tiny_sd, images=images), {"training": {"epochs": 1}})
-    file, _ = trained_file(base, tmp_path / "first.safetensors")
-
-    def starting(changes: dict[str, Any]) -> Config:
-        return laid_over(base, {"adapter": {"start_from": str(file)}, **changes})
-
-    assert "Set the rank to 2" in failure(starting({"adapter": {"start_from": str(file), "rank": 3}}))
-    assert "which is not trained in this run" in failure(starting({"parts": {"text_encoder": {"train": False}}}))
-    fewer = failure(starting({"adapter": {"start_from": str(file), "layers": "attention"}}))
-    assert "which this run leaves out" in fewer
 
 
 def test_a_file_that_is_not_a_lora_is_reported_before_the_run(tiny_sd: Path, images: Path, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from trainer.run_folder.backup import (
     new_run_dir,
     newest_resumable,
     remove_older,
+    started_at,
     verify,
     write_backup,
 )
@@ -70,6 +71,11 @@ def test_a_run_s_folder_is_never_used_again(workspace: Path) -> None:
     first.rmdir()
     first.write_text("a file in the way")
     assert new_run_dir(workspace, now=NOW).name == "2026-03-04_05-06-07-4"
+
+
+def test_a_run_s_folder_tells_when_the_run_started(workspace: Path) -> None:
+    assert [started_at(new_run_dir(workspace, now=NOW)) for _ in range(2)] == [NOW, NOW]
+    assert started_at(workspace / "my favourite run") is None
 
 
 def test_a_workspace_that_cannot_be_is_an_error(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainer.cli.console import words
-from trainer.events import RewardMeasured, ValidationFinished
+from trainer.events import ModelSaved, RewardMeasured, ValidationFinished, from_line
 
 
 def test_a_validation_reports_all_its_losses() -> None:
@@ -23,3 +23,24 @@ def test_a_measurement_of_the_reward_is_a_line() -> None:
         "reward 0.50000, held-out reward (contrast) 0.25000 at step 20, best at step 10"
     )
     assert words(RewardMeasured(0, 8, None)) == "reward none at step 0"
+
+
+def test_a_saved_model_says_how_completely_every_program_loads_it() -> None:
+    everywhere = dict.fromkeys(("ComfyUI", "A1111", "Forge", "diffusers"), "yes")
+    assert words(ModelSaved(5, "m", "kohya", True, tuple(everywhere), everywhere)) == (
+        "saved: m (loads completely in ComfyUI, A1111, Forge and diffusers)"
+    )
+    unknown = {"ComfyUI": "?", "A1111": "?", "diffusers": "yes"}
+    assert words(ModelSaved(5, "m", "kohya", True, ("diffusers",), unknown)) == (
+        "saved: m (loads completely in diffusers; unknown for ComfyUI and A1111)"
+    )
+    assert words(ModelSaved(5, "m", "kohya", True)) == "saved: m"
+
+
+def test_a_saved_model_of_an_older_log_names_the_programs_that_load_it() -> None:
+    line = (
+        '{"event": "ModelSaved", "step": 5, "path": "m", "format": "kohya", "is_final": true, "loaded_by": ["Forge"]}'
+    )
+    event = from_line(line)
+    assert event is not None
+    assert words(event) == "saved: m (loads completely in Forge)"

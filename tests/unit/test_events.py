@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import FrozenInstanceError, asdict, fields
-from typing import Any, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -38,10 +38,12 @@ def same(one: Event, other: Event | None) -> bool:
 
 def values_of(kind: type[Event]) -> dict[str, st.SearchStrategy[Any]]:
     hints = get_type_hints(kind)
-    numbers = st.dictionaries(st.text(max_size=8), st.floats(), max_size=3)
-    return {
-        f.name: numbers if get_origin(hints[f.name]) is Mapping else st.from_type(hints[f.name]) for f in fields(kind)
+    values = {
+        name: st.dictionaries(st.text(max_size=8), st.from_type(get_args(hint)[1]), max_size=3)
+        for name, hint in hints.items()
+        if get_origin(hint) is Mapping
     }
+    return {f.name: values.get(f.name) or st.from_type(hints[f.name]) for f in fields(kind)}
 
 
 @steady

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from modules.families.kinds.identify import identify
 from modules.families.kinds.programs import who_loads
+from modules.families.kinds.record import Loads
 from modules.families.parts.single_file.models import shipped_configs
 from modules.families.parts.single_file.unet_layout import unet_layers
 from modules.formats.checkpoint_header import read_checkpoint_header
 from tests.unit.test_kinds import Shapes, kohya, model_shapes, write_header
 
 
+def found(path: Path) -> dict[str, Loads]:
+    return {x.program: x for x in who_loads(read_checkpoint_header(path), identify(path)) if x.is_main}
+
+
 def loads(path: Path) -> dict[str, bool | None]:
-    return {x.program: x.complete for x in who_loads(read_checkpoint_header(path), identify(path))}
+    return {program: x.complete for program, x in found(path).items()}
 
 
 def notes(path: Path) -> dict[str, str]:
-    return {x.program: x.note for x in who_loads(read_checkpoint_header(path), identify(path))}
+    return {program: x.note for program, x in found(path).items()}
 
 
 def peft(model: str) -> Shapes:
@@ -34,31 +41,42 @@ def peft(model: str) -> Shapes:
     [
         (kohya("sd1"), True, True, True, True),
         (kohya("sdxl", sgm=True), True, True, True, True),
-        (kohya("sdxl"), False, True, True, True),
-        (peft("sdxl"), True, False, None, False),
-        (peft("sd1"), True, False, None, False),
-        (peft("sd1") | {"unet.conv_in.alpha": ()}, False, False, None, False),
+        (kohya("sdxl"), False, True, False, True),
+        (peft("sdxl"), True, False, False, False),
+        (peft("sd1"), True, False, False, False),
+        (peft("sd1") | {"unet.conv_in.alpha": ()}, False, False, False, False),
         (kohya("sd1") | {"lora_unet_mid_block_attentions_0_proj_in.dora_scale": (4, 1)}, False, True, True, True),
         ({"lora_unet_mid_block_attentions_0_proj_in.hada_w1_a": (4, 1)}, False, True, True, True),
         ({"lora_unet_mid_block_attentions_0_proj_in.oft_blocks": (4, 1, 1)}, False, True, True, False),
         ({"lora_unet_mid_block_attentions_0_proj_in.oft_R.weight": (4, 1)}, False, False, False, False),
         ({"lycoris_mid_block_attentions_0_proj_in.lora_down.weight": (4, 1)}, False, True, False, True),
         ({"emb_params": (2, 768)}, True, True, True, True),
+        ({"emb_params": (2, 768), "more": (2, 768)}, False, True, False, False),
+        ({"emb_params": (2, 512)}, None, None, None, None),
         ({"clip_l": (2, 768), "clip_g": (2, 1280)}, False, True, True, True),
         ({"clip_g": (2, 1280)}, False, True, False, False),
     ],
 )
 def test_adapters_and_embeddings(
-    shapes: Shapes, diffusers: bool, comfy: bool, a1111: bool | None, forge: bool, tmp_path: Path
+    shapes: Shapes, diffusers: bool | None, comfy: bool | None, a1111: bool | None, forge: bool | None, tmp_path: Path
 ) -> None:
     path = write_header(tmp_path / "f.safetensors", shapes)
     assert loads(path) == {"diffusers": diffusers, "ComfyUI": comfy, "A1111": a1111, "Forge": forge}
 
 
+@pytest.mark.parametrize("shapes", [{"emb_params": (2, 768)}, {"encoder.down.0.block.0.norm1.weight": (128,)}])
+def test_nobody_loads_a_file_with_code(shapes: Shapes, tmp_path: Path) -> None:
+    path = write_header(tmp_path / "f.safetensors", shapes)
+    header = replace(read_checkpoint_header(path), container="pickle", code=("os.system",))
+    assert {x.complete for x in who_loads(header, identify(path))} == {False}
+
+
 def test_unsupported_layers_are_counted(tmp_path: Path) -> None:
     for model, count, total in (("sdxl", 560, 794), ("sd1", 128, 282)):
         path = write_header(tmp_path / "f.safetensors", peft(model))
-        assert notes(path)["ComfyUI"].startswith(f"ignores {count} of {total} layers")
+        comfy = found(path)["ComfyUI"]
+        assert comfy.answer == f"{total - count} of {total} layers"
+        assert comfy.note == f"does not map the attention of this form ({count} layers); convert it to the kohya form"
 
 
 def test_mixed_names_and_strange_layers(tmp_path: Path) -> None:
@@ -67,7 +85,8 @@ def test_mixed_names_and_strange_layers(tmp_path: Path) -> None:
     assert loads(path) == {"diffusers": False, "ComfyUI": True, "A1111": True, "Forge": True}
     path = write_header(tmp_path / "f.safetensors", kohya("sd1") | {"lora_unet_strange.lora_down.weight": (4, 4)})
     assert set(loads(path).values()) == {False}
-    assert notes(path)["Forge"].startswith("1 of 283")
+    assert found(path)["Forge"].answer == "282 of 283 layers"
+    assert notes(path)["Forge"] == "ignores names that the model does not have (1 layer)"
 
 
 @pytest.mark.parametrize("model", ["sd1", "sd2", "sdxl", "sdxl_refiner"])
@@ -82,8 +101,18 @@ def test_whole_checkpoints_load_everywhere_and_incomplete_ones_nowhere(model: st
 def test_v_prediction_needs_a_setting_where_a_program_does_not_detect_it(tmp_path: Path) -> None:
     path = write_header(tmp_path / "f.safetensors", model_shapes("sdxl") | {"v_pred": (0,)})
     found = notes(path)
-    assert found["ComfyUI"] == found["Forge"] == found["A1111"] == ""
+    assert found["ComfyUI"] == found["Forge"] == ""
+    assert found["A1111"] == "takes it for epsilon unless a .yaml lies beside it"
     assert "scheduler" in found["diffusers"]
+    write_header(path, model_shapes("sdxl") | {"v_pred": (0,), "ztsnr": (0,)})
+    path.with_suffix(".yaml").write_text("x: sgm.modules.diffusionmodules.denoiser_scaling.VScaling\n")
+    found = notes(path)
+    assert found["ComfyUI"] == ""
+    assert found["Forge"] == ""
+    assert found["A1111"].startswith("keep the .yaml beside it; set ")
+    write_header(path, model_shapes("sdxl"))
+    assert "no v_pred marker" in notes(path)["ComfyUI"]
+    assert notes(path)["Forge"] == notes(path)["A1111"] == "keep the .yaml beside it"
     path = write_header(tmp_path / "g.safetensors", model_shapes("sd1"), metadata={"modelspec.prediction_type": "v"})
     assert "ModelSamplingDiscrete" in notes(path)["ComfyUI"]
     assert "needs a .yaml" in notes(path)["A1111"]
@@ -93,3 +122,33 @@ def test_only_the_web_interfaces_support_older_files(tmp_path: Path) -> None:
     shapes = {n.replace("transformer.text_model.", "transformer."): s for n, s in model_shapes("sd1").items()}
     path = write_header(tmp_path / "f.safetensors", shapes)
     assert loads(path) == {"diffusers": False, "ComfyUI": True, "A1111": True, "Forge": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("model.diffusion_model.input_blocks.0.0.weight", (192, 4, 3, 3)),
+        ("model.diffusion_model.input_blocks.4.1.transformer_blocks.0.attn2.to_k.weight", (640, 1536)),
+    ],
+)
+def test_a_checkpoint_of_a_size_that_was_never_published(name: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    shapes = model_shapes("sdxl")
+    assert name in shapes
+    if "attn2" in name:
+        shapes |= {n: shape for n in shapes if n.endswith("attn2.to_k.weight")}
+    path = write_header(tmp_path / "f.safetensors", {**shapes, name: shape})
+    assert identify(path).model == "sdxl"
+    assert loads(path) == {"diffusers": False, "ComfyUI": False, "A1111": None, "Forge": None}
+    assert "does not recognise" in notes(path)["ComfyUI"]
+    assert "needs the config" in notes(path)["diffusers"]
+
+
+def test_a_checkpoint_with_the_configs_of_another_size(tmp_path: Path) -> None:
+    configs = shipped_configs("sd1")
+    configs["vae"]["block_out_channels"] = [64, 128, 256, 256]
+    metadata = {"darkroom_part_configs": json.dumps(configs)}
+    path = write_header(tmp_path / "f.safetensors", model_shapes("sd1"), metadata=metadata)
+    assert loads(path)["ComfyUI"] is False
+    metadata = {"darkroom_part_configs": json.dumps(shipped_configs("sd1"))}
+    write_header(path, model_shapes("sd1"), metadata=metadata)
+    assert loads(path)["ComfyUI"] is True

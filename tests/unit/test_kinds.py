@@ -20,6 +20,7 @@ from modules.families.parts.single_file.unet_layout import unet_layers
 from modules.system.paths import PROGRAM_ROOT
 
 Shapes = dict[str, tuple[int, ...]]
+CROSS = "down_blocks.0.attentions.0.transformer_blocks.0.attn2.to_k"
 
 
 def write_header(path: Path, shapes: Shapes, *, dtype: str = "F16", metadata: dict[str, str] | None = None) -> Path:
@@ -43,9 +44,9 @@ def model_shapes(model: str, *, in_channels: int = 4, without: str = "-") -> Sha
     configs = shipped_configs(model)
     names = [f"{p.prefix}{s.original}" for p in layouts(model, configs).values() for s in p.slots]
     shapes: Shapes = {n: (2, 2) for n in names if not n.startswith(without)}
-    width = configs["unet"]["cross_attention_dim"]
-    shapes |= {n: (320, width) for n in shapes if n.endswith("attn2.to_k.weight")}
-    return shapes | {"model.diffusion_model.input_blocks.0.0.weight": (320, in_channels, 3, 3)}
+    width, first = configs["unet"]["cross_attention_dim"], configs["unet"]["block_out_channels"][0]
+    shapes |= {n: (first, width) for n in shapes if n.endswith("attn2.to_k.weight")}
+    return shapes | {"model.diffusion_model.input_blocks.0.0.weight": (first, in_channels, 3, 3)}
 
 
 def kohya(model: str, *, sgm: bool = False) -> Shapes:
@@ -95,6 +96,12 @@ def test_v_prediction_by_marker_metadata_or_sidecar(tmp_path: Path) -> None:
     path.with_suffix(".yaml").write_text('model:\n  params:\n    parameterization: "v"\n    use_ztsnr: true\n')
     found = identify(path)
     assert (found.prediction, found.zero_snr, found.facts["prediction_from"]) == ("v_prediction", True, "m.yaml")
+    write_header(path, plain | {"v_pred": (0,)})
+    path.with_suffix(".yaml").write_text("target: sgm.modules.diffusionmodules.denoiser_scaling.VScaling\n")
+    assert identify(path).facts["prediction_from"] == "v_pred tensor, m.yaml"
+    path.with_suffix(".yaml").write_text("target: sgm.modules.diffusionmodules.denoiser_scaling.EpsScaling\n")
+    assert identify(path).prediction == "epsilon"
+    write_header(path, plain)
     path.with_suffix(".yaml").write_bytes(b"\xff\xfe nothing: [")
     assert identify(path).prediction == "epsilon"
     assert identify(write_header(tmp_path / "e.safetensors", plain | {"edm_mean": (4,)})).prediction == "edm"
@@ -137,10 +144,10 @@ def test_kohya_loras(model: str, sgm: bool, names: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shapes", "adapter", "form", "model"),
     [
-        ({"unet.down_blocks.0.attn2.to_k.lora_A.weight": (4, 1024)}, "LoRA", "diffusers", "sd2"),
+        ({f"unet.{CROSS}.lora_A.weight": (4, 1024)}, "LoRA", "diffusers", "sd2"),
         ({"lora_te2_text_model_encoder_layers_0_mlp_fc1.lora_down.weight": (4, 8)}, "LoRA", "kohya", "sdxl"),
         ({"lora_unet_x.hada_w1_a": (8, 4), "lora_unet_x.hada_w1_b": (4, 8)}, "LoHa", "kohya", ""),
-        ({"lora_unet_input_blocks_1_1_x.lokr_w1": (4, 4)}, "LoKr", "kohya", "sdxl"),
+        ({"lora_unet_input_blocks_4_1_proj_in.lokr_w1": (4, 4)}, "LoKr", "kohya", "sdxl"),
         ({"lora_unet_x.oft_blocks": (4, 4, 4)}, "OFT", "kohya", ""),
         ({"lycoris_unet_x.lora_down.weight": (4, 4), "lycoris_x.dora_scale": (4, 1)}, "DoRA (LoRA)", "lycoris", ""),
     ],

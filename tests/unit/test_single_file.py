@@ -183,7 +183,7 @@ def test_code_in_a_checkpoint_never_runs(tmp_path: Path) -> None:
     torch.save({"state_dict": load_file(tmp_path / "model.safetensors"), "extra": Planted()}, path)
     found = identify(path)
     assert found.model == "sd1"
-    assert "contains code" in found.sentence
+    assert "not safe to load: it would call or create" in found.sentence
     with pytest.raises(DarkroomError, match="more than weights"):
         open_checkpoint(path)
     assert not (Path(tempfile.gettempdir()) / "darkroom-must-not-run").exists()

@@ -108,15 +108,26 @@ class SavingCallback:
 
     def _report(self, path: Path, step: int, *, is_final: bool) -> None:
         _, loads = who_loads_file(path)
-        programs = tuple(x.program for x in loads if x.complete)
-        self._emit(ModelSaved(step, str(path), self._format_name, is_final, programs))
+        answers = {x.program: x.answer for x in loads if x.is_main}
+        complete = tuple(program for program, answer in answers.items() if answer == "yes")
+        needs = tuple(f"{x.program}: {x.note}" for x in loads if x.is_main and x.complete and x.note)
+        self._emit(ModelSaved(step, str(path), self._format_name, is_final, complete, answers, needs))
 
 
 def copy_model(source: Path, destination: Path) -> None:
-    """Copy a saved model, a file or a folder, atomically. If it raises OSError, an existing model stays."""
-    if not source.is_dir():
-        with atomic_file(destination) as temporary:
-            shutil.copyfile(source, temporary)
+    """Copy a saved model atomically: a folder, or a file with its .yaml. If it raises OSError, an existing one stays.
+
+    The .yaml is what some programs read a checkpoint's prediction type from.
+    """
+    if source.is_dir():
+        with atomic_folder(destination) as temporary:
+            shutil.copytree(source, temporary, dirs_exist_ok=True)
         return
-    with atomic_folder(destination) as temporary:
-        shutil.copytree(source, temporary, dirs_exist_ok=True)
+    _copy_file(source, destination)
+    if source.with_suffix(".yaml").is_file():
+        _copy_file(source.with_suffix(".yaml"), destination.with_suffix(".yaml"))
+
+
+def _copy_file(source: Path, destination: Path) -> None:
+    with atomic_file(destination) as temporary:
+        shutil.copyfile(source, temporary)

@@ -138,8 +138,8 @@ def words(event: Event) -> str:
             return f"sample: {path}"
         case BackupSaved(path=path):
             return f"backup: {path}"
-        case ModelSaved(path=path, loaded_by=programs):
-            return f"saved: {path}" + (f" (loads in {', '.join(programs)})" if programs else "")
+        case ModelSaved(path=path, loading_words=loading):
+            return f"saved: {path}" + (f" ({loading})" if loading else "")
         case WarningRaised(message=message, advice=advice):
             return f"warning: {message} {advice}".rstrip()
         case RunFinished(message=message):

@@ -29,7 +29,7 @@ def _convert(options: argparse.Namespace) -> int:
     kind = identify(source)
     if kind.kind == BROKEN.name:  # reported before torch is loaded
         raise DarkroomError(kind.sentence)
-    from modules.families.kinds.conversion import convert, open_source, target_form
+    from modules.families.kinds.conversion import conversion_notes, convert, open_source, target_form
     from modules.system.dtypes import dtype_of
 
     form = target_form(kind, out, options.to)
@@ -41,8 +41,9 @@ def _convert(options: argparse.Namespace) -> int:
         meter.progress("writing (MB)", done // _MB, -(-total // _MB), "")
 
     try:
+        opened = open_source(source, use_ema=options.ema)
         written = convert(
-            open_source(source, use_ema=options.ema),
+            opened,
             out,
             form,
             dtype=dtype_of(options.dtype) if options.dtype else None,
@@ -56,6 +57,8 @@ def _convert(options: argparse.Namespace) -> int:
         return 130
     meter.close()
     meter.line(kind.sentence)
+    for note in conversion_notes(opened, form):
+        meter.line(note)
     sys.stdout.write("".join(f"{path}\n" for path in written))
     return 0
 
@@ -79,7 +82,9 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="IN", help="a model file, a diffusers folder or a LoRA")
     parser.add_argument("out", metavar="OUT", help="a .safetensors file, or a folder for a model in diffusers layout")
     parser.add_argument(
-        "--to", choices=_FORMS, help="the output format (default: by the name of OUT; for a LoRA the other format)"
+        "--to",
+        choices=_FORMS,
+        help="the output format (default: by the name of OUT; for a LoRA in kohya format peft, else kohya)",
     )
     parser.add_argument("--dtype", choices=_DTYPES, help="the output dtype (default: unchanged)")
     parser.add_argument("--ema", action="store_true", help="use the EMA weights if a checkpoint has both")

@@ -9,60 +9,78 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from modules.families.kinds.file_kind import FileKind
-from modules.families.kinds.programs import who_loads_file
+from modules.families.kinds.folder import folder_metadata
+from modules.families.kinds.identify import identify_with_header
+from modules.families.kinds.programs import who_loads
 from modules.families.kinds.record import Loads
 from modules.families.kinds.unrecognised import BROKEN
-from modules.formats.checkpoint_header import read_checkpoint_header
-from modules.formats.headers import UnreadableFileError
+from modules.formats.checkpoint_header import CheckpointHeader
 from modules.system.paths import from_caller
 from trainer.cli import Verb
 
 _MAX_CHARS = 100
-_ANSWERS = {True: "yes", False: "no", None: "?"}
+_MAX_LINE_CHARS = 5_000
+_MAX_LINES = 500
+_PIECE_CHARS = 1_000_000
 
 
 def _inspect(options: argparse.Namespace) -> int:
     path = from_caller(options.file)
-    kind, loads = who_loads_file(path)
-    metadata = _metadata(path, kind)
+    kind, header = identify_with_header(path)
+    loads = who_loads(header, kind)
+    metadata = _metadata(path, kind, header)
     if options.json:
         data = {**kind.to_json(), "path": str(path), "loads": [x.to_json() for x in loads], "metadata": dict(metadata)}
-        _print(json.dumps(data, indent=2))
+        for piece in json.JSONEncoder(indent=2).iterencode(data):  # metadata may be as large as a file
+            for start in range(0, len(piece), _PIECE_CHARS):
+                sys.stdout.write(piece[start : start + _PIECE_CHARS])
+        sys.stdout.write("\n")
     else:
         for line in _lines(path, kind, loads, metadata):
             _print(line)
     return 2 if kind.kind == BROKEN.name else 0
 
 
-def _metadata(path: Path, kind: FileKind) -> Mapping[str, str]:
-    try:
-        return {} if path.is_dir() or kind.kind == BROKEN.name else read_checkpoint_header(path).metadata
-    except UnreadableFileError:
-        return {}
+def _metadata(path: Path, kind: FileKind, header: CheckpointHeader | None) -> Mapping[str, str]:
+    if header is not None:
+        return header.metadata
+    return folder_metadata(path, kind) if path.is_dir() else {}
 
 
 def _lines(path: Path, kind: FileKind, loads: Sequence[Loads], metadata: Mapping[str, str]) -> list[str]:
     lines = [str(path), kind.sentence]
     lines += [f"  {name.replace('_', ' ')}: {value}" for name, value in kind.facts.items()]
-    if loads:
-        lines += ["", "Loaded completely by"]
-        lines += [f"  {x.program:10} {_ANSWERS[x.complete]:4} {x.note}".rstrip() for x in loads]
+    lines += _program_lines(loads)
     if metadata:
         lines += ["", "Metadata"]
-        lines += [f"  {name}: {_short(value)}" for name, value in sorted(metadata.items())]
+        lines += [f"  {_short(name)}: {_short(value)}" for name, value in sorted(metadata.items())[:_MAX_LINES]]
+        if len(metadata) > _MAX_LINES:
+            lines.append(f"  … and {len(metadata) - _MAX_LINES:,} more; --json prints all")
     return lines
+
+
+def _program_lines(loads: Sequence[Loads]) -> list[str]:
+    """Return which programs load the file completely; of the others those that do not, unless a main one is alike."""
+    main = {x.answer for x in loads if x.is_main}
+    shown = [x for x in loads if x.is_main or (x.complete is False and x.answer not in main)]
+    if not shown:
+        return []
+    widths = [max(map(len, column)) for column in zip(*((x.program, x.answer) for x in shown), strict=True)]
+    rows = (f"  {x.program:{widths[0]}}  {x.answer:{widths[1]}}  {x.note}".rstrip() for x in shown)
+    return ["", "Loaded completely by", *rows]
 
 
 def _print(line: str) -> None:
     """Write a line; control characters, and characters that the terminal cannot show, are replaced."""
     encoding = sys.stdout.encoding or "utf-8"
-    shown = "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in line)
+    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line[:_MAX_LINE_CHARS])
     sys.stdout.write(shown.encode(encoding, "replace").decode(encoding) + "\n")
 
 
 def _short(value: str) -> str:
-    line = " ".join(value.split())
-    return line if len(line) <= _MAX_CHARS else f"{line[:_MAX_CHARS]}… ({len(value):,} characters)"
+    line = " ".join(value[: 2 * _MAX_CHARS].split())
+    is_whole = len(line) <= _MAX_CHARS and len(value) <= 2 * _MAX_CHARS
+    return line if is_whole else f"{line[:_MAX_CHARS]}… ({len(value):,} characters)"
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,10 +12,12 @@ import torch
 
 from modules.data.cache.build import Built, ImageJob, build_captions, build_images, missing_images
 from modules.data.cache.key import DigestIndex, caption_key, image_key
+from modules.data.cache.masks import MaskFile, build_masks
 from modules.data.cache.store import CacheStore, EntryStore, MemoryStore
 from modules.data.versions import ImageVersions
 from modules.memory.placement import Placement
 from modules.system.devices import CPU, move
+from modules.system.errors import DarkroomError
 from trainer import phases
 from trainer.commands import CommandDesk
 from trainer.data.encoders import Encoders
@@ -40,19 +42,23 @@ class EncoderIdentities:
 
 @dataclass(frozen=True, eq=False)
 class Stores:
-    """The entries of a run, and the digests of its images: in a folder, or in memory."""
+    """The entries of a run, and the digests of its files: in a folder, or in memory. Masks keep their dtype."""
 
     latents: EntryStore
     text: EntryStore
+    masks: EntryStore
     digests: DigestIndex
 
     @classmethod
     def of(cls, cache_dir: Path | None, dtype: torch.dtype | None) -> Stores:
         """Return the stores in a cache folder, or in memory without one; entries are kept in `dtype`, if given."""
         if cache_dir is None:
-            return cls(MemoryStore(dtype), MemoryStore(dtype), DigestIndex(None))
+            return cls(MemoryStore(dtype), MemoryStore(dtype), MemoryStore(None), DigestIndex(None))
         return cls(
-            CacheStore(cache_dir / "latents", dtype), CacheStore(cache_dir / "text", dtype), DigestIndex(cache_dir)
+            CacheStore(cache_dir / "latents", dtype),
+            CacheStore(cache_dir / "text", dtype),
+            CacheStore(cache_dir / "masks"),
+            DigestIndex(cache_dir),
         )
 
 
@@ -101,6 +107,20 @@ class Caches:
         self._report_size("images", {job.key for job in jobs.values()}, len(todo), store)
         broken = {b.key for b in built if b.problem}
         return frozenset(number for (number, *_), job in jobs.items() if job.key in broken)
+
+    def build_masks(self, files: Mapping[str, MaskFile], *, threads: int) -> None:
+        """Store the missing masks, by key. Raises DarkroomError for one that cannot be decoded."""
+        store = self.stores.masks
+        self.used.update(files)
+        todo = [(key, file) for key, file in files.items() if not store.has(key)]
+        if not todo:
+            return
+        self.emit(PhaseChanged("caching", "reading masks"))
+        broken = self._drive(build_masks(todo, store, threads=threads), "masks", len(todo))
+        if broken:
+            raise DarkroomError(
+                f"The mask {broken[0].problem}.", advice="Repair the file, or remove it together with its image."
+            )
 
     def build_text(self, captions: set[str]) -> None:
         """Encode the missing captions. Equal captions share one entry."""

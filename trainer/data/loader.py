@@ -14,7 +14,6 @@ from modules.data.captions.drawing import CaptionDropout, CaptionUse, DrawnCapti
 from modules.data.dataset import Dataset
 from modules.data.order import ONLY_RANK, MicroBatch, Rank, SampleIndex
 from modules.data.plans import EpochPlans
-from modules.data.transforms.masks import Mask
 from modules.data.versions import ImageVersion, ImageVersions
 from modules.system.devices import Device, move, pinned
 from modules.system.errors import DarkroomError
@@ -41,7 +40,7 @@ class _Image:
 
     version: ImageVersion
     latents: Prepared
-    mask: Mask | None
+    mask: torch.Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +114,12 @@ class Loader:
     def heaviest_batch(self, epoch: int, *, step: int) -> Batch | None:
         """Return the batch of an epoch with the most pixels, as if it were all of step number `step` of the run.
 
-        None if the epoch has no images.
+        Among equals, it is one with images of several kinds of concepts. None if the epoch has no images.
         """
         batches = [m for group in self.plans.accumulation_groups(epoch) for m in group]
         if not batches:
             return None
-        heaviest = max(batches, key=self._num_pixels)
+        heaviest = max(batches, key=lambda m: (self._num_pixels(m), self._num_kinds(m)))
         position = _Position(heaviest, step, 0, len(heaviest), is_last_micro_batch=True)
         with ThreadPoolExecutor(self.threads, thread_name_prefix="darkroom-loader") as pool:
             return self._batch(epoch, position, self._submit(pool, position, epoch))
@@ -128,6 +127,10 @@ class Loader:
     def _num_pixels(self, sample_indices: MicroBatch) -> int:
         buckets = [self.dataset.buckets[s.example][s.resolution] for s in sample_indices]
         return sum(b.width_px * b.height_px for b in buckets)
+
+    def _num_kinds(self, sample_indices: MicroBatch) -> int:
+        examples = self.dataset.examples
+        return len({self.dataset.concepts[examples[s.example].concept].kind for s in sample_indices})
 
     def _positions(self, epoch: int, first_epoch_step: int, step: int) -> Iterator[_Position]:
         first_group, num_done = divmod(first_epoch_step, self.plans.steps_per_group)
@@ -163,10 +166,10 @@ class Loader:
         examples = [self.dataset.examples[s.example] for s in position.sample_indices]
         concepts = [self.dataset.concepts[e.concept] for e in examples]
         latents_BCHW = self.latents.deliver(versions, [image.latents for image in images])
-        masks_B1HW = area_weights_B1HW = None
+        masks = None
         if self.masks is not None:
-            masks_B1HW = self.masks.deliver([i.mask for i in images if i.mask is not None], latents_BCHW)
-            area_weights_B1HW = self.masks.area_weights(masks_B1HW)
+            masks = self.masks.deliver(versions, [i.mask for i in images], position.sample_indices, epoch)
+        are_prior = tuple(c.kind == "prior_prediction" for c in concepts)
         return Batch(
             latents_BCHW=latents_BCHW,
             captions=texts.captions,
@@ -180,8 +183,10 @@ class Loader:
             group_samples=position.group_samples,
             is_last_micro_batch=position.is_last_micro_batch,
             empty_for=texts.empty_for,
-            masks_B1HW=masks_B1HW,
-            area_weights_B1HW=area_weights_B1HW,
+            masks_B1HW=masks.masks_B1HW if masks else None,
+            area_weights_B1HW=masks.area_weights_B1HW if masks else None,
+            prior_weights_B1HW=masks.prior_weights_B1HW if masks else None,
+            prior_samples=are_prior if any(are_prior) else (),
         )
 
     def _texts(self, epoch: int, sample_indices: MicroBatch) -> _Texts:

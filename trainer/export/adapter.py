@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,17 +10,20 @@ from typing import Protocol
 
 import torch
 
+from modules.adapters.kept_files import written
 from modules.adapters.protocol import Adapter, AdapterKind, kind_of
 from modules.adapters.registry import ADAPTERS
-from modules.config.codec import encode
+from modules.adapters.start import Start
 from modules.config.schema import Config
 from modules.data.dataset import Dataset
 from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.spec import LoraNaming
-from modules.formats.metadata import LoraFacts, lora_metadata, tag_frequency
+from modules.formats.metadata import LoraFacts, lora_metadata
 from modules.formats.safetensors_io import OnWritten, payload_sha256, write_safetensors
 from modules.settings.resolution import side_of
 from modules.system.dtypes import dtype_of
+from trainer.export.embedded_config import embedded_config
+from trainer.export.run_facts import dataset_facts, training_settings
 
 
 class Exporter(Protocol):
@@ -51,7 +53,11 @@ class Exporter(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class AdapterExporter:
-    """Exports the run's adapters with metadata; `thumbnail()` returns an image as a data URL, or an empty string."""
+    """Exports the run's adapters with metadata, and what the run keeps of the file it started from (`start`).
+
+    `thumbnail()` returns an image as a data URL, or an empty string; `started` is when the run started, and
+    `total_steps` its length (0: unknown).
+    """
 
     adapters: Sequence[Adapter]
     naming: LoraNaming
@@ -59,6 +65,9 @@ class AdapterExporter:
     dataset: Dataset
     thumbnail: Callable[[], str] = str
     suffix: str = ".safetensors"
+    started: datetime | None = None
+    total_steps: int = 0
+    start: Start | None = None
 
     def save(
         self,
@@ -72,11 +81,12 @@ class AdapterExporter:
     ) -> None:
         """Write the adapters whose weights are `values` (by full parameter name) in the config's format and dtype.
 
+        Kept layers are written bit for bit as they are in the start file, in the config's dtype where that is another.
         Atomic: on any error an existing file stays. Raises DarkroomError if a weight is not finite.
         """
         output = self.config.output
         layers = [layer for adapter in self.adapters for layer in adapter.stored_layers(values)]
-        tensors, form_metadata = self._kind.write(layers, output.format, self.naming)
+        tensors, form_metadata = written(self._kind, layers, self.start, output.format, self.naming)
         dtype = dtype_of(output.dtype)
         facts = self._facts(path.stem, now=now, step=step, epoch=epoch)
         metadata = lora_metadata(facts, payload_sha256=payload_sha256(tensors, dtype=dtype))
@@ -89,9 +99,6 @@ class AdapterExporter:
         return kind_of(ADAPTERS[self.config.adapter.name])
 
     def _facts(self, title: str, *, now: datetime, step: int, epoch: int) -> LoraFacts:
-        captions: dict[str, list[str]] = {c.name: [] for c in self.dataset.concepts}
-        for example in self.dataset.examples:
-            captions[self.dataset.concepts[example.concept].name] += example.image.captions
         network_of = ADAPTERS[self.config.adapter.name].network
         assert network_of is not None  # only an adapter that is not supported yet has none
         network = network_of(self.config.adapter)
@@ -105,28 +112,20 @@ class AdapterExporter:
             alpha=network.alpha,
             resolution_px=max(map(side_of, self.config.data.resolution_px)),
             clip_skip=self.config.model.clip_skip,
-            num_images=len(self.dataset.examples),
-            epochs=epoch,
-            steps=step,
+            epoch=epoch,
+            epochs=self.config.training.epochs,
+            step=step,
             seed=self.config.general.seed,
             created=now,
+            started=self.started,
+            dataset=dataset_facts(self.dataset, self.config.output.embed_dataset),
+            settings=training_settings(
+                self.config, self.dataset, trained=[a.part for a in self.adapters], total_steps=self.total_steps
+            ),
             network_module=network.module,
             network_args=network.args,
             prediction=self.naming.prediction,
-            tag_frequency=tag_frequency(captions),
             config_json=embedded_config(self.config),
             trigger_phrase=self.config.output.trigger_words.strip(),
             thumbnail=self.thumbnail() if self.config.output.thumbnail else "",
         )
-
-
-def embedded_config(config: Config) -> str:
-    """Return the settings to embed, as JSON; the folders of images only if the user wants everything embedded."""
-    tree = encode(config)
-    match config.output.embed_config:
-        case "none":
-            return ""
-        case "settings":
-            tree = {k: v for k, v in tree.items() if k not in ("concepts", "concepts_file", "unknown")}
-            tree["sampling"] = {**tree["sampling"], "prompts": [], "prompts_file": ""}
-    return json.dumps(tree, sort_keys=True, ensure_ascii=False)

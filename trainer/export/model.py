@@ -17,7 +17,7 @@ from modules.families.protocol import ModelFamily, Part
 from modules.formats.lazy_tensors import LazyTensor, lazy
 from modules.formats.safetensors_io import OnWritten
 from modules.system.dtypes import dtype_of
-from trainer.export.adapter import embedded_config
+from trainer.export.embedded_config import embedded_config
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,9 +56,6 @@ class ModelExporter:
             naming.model, prediction=naming.prediction, zero_snr=bool(scheduler.get("rescale_betas_zero_snr"))
         )
         dtype = dtype_of(output.dtype)
-        if output.model_format == "diffusers":
-            write_folder(path, states, configs, traits, dtype=dtype, on_written=on_written)
-            return
         metadata = {
             "darkroom_config": embedded_config(self.config),
             "ss_steps": str(step),
@@ -66,6 +63,11 @@ class ModelExporter:
             "modelspec.trigger_phrase": output.trigger_words.strip(),
             "modelspec.thumbnail": self.thumbnail() if output.thumbnail else "",
         }
+        metadata = {key: text for key, text in metadata.items() if text}
+        if output.model_format == "diffusers":  # title and date, which its files would not show
+            metadata |= {"modelspec.title": path.name, "modelspec.date": now.isoformat(timespec="seconds")}
+            write_folder(path, states, configs, traits, dtype=dtype, metadata=metadata, on_written=on_written)
+            return
         write_checkpoint(
             path,
             states,
@@ -74,7 +76,7 @@ class ModelExporter:
             dtype=dtype,
             title=path.stem,
             created=now,
-            metadata={key: text for key, text in metadata.items() if text},
+            metadata=metadata,
             on_written=on_written,
         )
 

@@ -25,9 +25,17 @@ def check(
     resume_from: Path | None = None,
     approved_code: Collection[str] | None = None,
     datasets: Datasets | None = None,
+    has_start_copy: bool | None = None,
     watch: Watch | None = None,
 ) -> Report:
     """Return the report of `trainer.preflight.checks.check`: everything that can be found without loading a model."""
     from trainer.preflight import checks
 
-    return checks.check(config, resume_from=resume_from, approved_code=approved_code, datasets=datasets, watch=watch)
+    return checks.check(
+        config,
+        resume_from=resume_from,
+        approved_code=approved_code,
+        datasets=datasets,
+        has_start_copy=has_start_copy,
+        watch=watch,
+    )

@@ -6,7 +6,7 @@ Estimates only warn, except that a result or a first backup that cannot be writt
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modules.config.schema import Config
@@ -32,6 +32,7 @@ from modules.system.paths import from_root
 from modules.system.problem import Problem
 from trainer.preflight.memory_plan import ITEM_BYTES, run_plan
 from trainer.preflight.savings import peak_with_all, worthwhile_savings
+from trainer.preflight.start_from import StartHeader, notes_on_start, plans_with_start, start_header
 
 Counts = Mapping[Size, int]
 FreeBytes = Callable[[Path], int | None]
@@ -44,12 +45,13 @@ _MALFORMED_CONFIG = (KeyError, TypeError, ValueError, IndexError, AttributeError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Budget:
-    """The inputs of the estimates of a run: its architecture, its passes and its plan."""
+    """The inputs of the estimates of a run: its architecture, its passes, its plan, and the file it starts from."""
 
     config: Config
     architecture: Architecture
     passes: Passes
     run: RunPlan
+    start: StartHeader | None = None
 
     def memory(self) -> MemoryEstimate:
         """Return the memory the run needs on its device."""
@@ -66,6 +68,16 @@ def memory_estimate(config: Config, sizes: Counts) -> MemoryEstimate | None:
         return budget.memory() if budget else None
     except _MALFORMED_CONFIG:  # the check of the model reports it
         return None
+
+
+def start_problems(config: Config, sizes: Counts) -> Iterator[Problem]:
+    """Yield what a run trains of the adapter file that it starts from, and what it keeps; nothing without one."""
+    try:
+        budget = _budget(config, sizes)
+    except _MALFORMED_CONFIG:  # the check of the model reports it
+        return
+    if budget is not None and budget.start is not None:
+        yield from notes_on_start(config, budget.start, budget.passes, budget.run.plans)
 
 
 def describe_memory(config: Config, sizes: Counts) -> str:
@@ -127,7 +139,10 @@ def _budget(config: Config, sizes: Counts) -> Budget | None:
     run = run_plan(config, architecture, sizes) if architecture and sizes else None
     if architecture is None or run is None:
         return None
-    return Budget(config, architecture, Passes(FAMILIES[config.model.family], architecture.configs), run)
+    passes = Passes(FAMILIES[config.model.family], architecture.configs)
+    start = start_header(config, architecture, passes, run.plans)
+    run = replace(run, plans=plans_with_start(run.plans, start, config.adapter))
+    return Budget(config, architecture, passes, run, start)
 
 
 def _too_much(budget: Budget, found: MemoryEstimate, gpu: GpuMemory) -> Iterator[Problem]:
@@ -158,12 +173,15 @@ def _disk_need(budget: Budget, sizes: Counts, num_captions: int) -> DiskNeed:
     weights = {name: budget.passes.weights(name, plan) for name, plan in run.plans.items()}
     kept_bytes = ITEM_BYTES.get(config.data.cache_dtype, FLOAT32_BYTES)
     encoders = spec.names_of("vae") or spec.names_of("denoiser")  # without a VAE pixels have the denoiser's dtype
+    counts = {(s.width_px, s.height_px): n for s, n in sizes.items()}
     latents = latents_bytes(
-        {(s.width_px, s.height_px): n for s, n in sizes.items()},
+        counts,
         factor=spec.latent_factor,
         channels=spec.latent_channels,
         item_bytes=min(run.plans[encoders[0]].weight_bytes, kept_bytes),
     )
+    if config.masks.enabled:
+        latents += latents_bytes(counts, factor=spec.latent_factor, channels=1, item_bytes=FLOAT32_BYTES)
     text = text_bytes(num_captions, size=memory_of(config.model.family).text_size(configs), item_bytes=kept_bytes)
     on_disk = config.data.cache_location == "disk"
     return DiskNeed(

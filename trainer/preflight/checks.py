@@ -14,6 +14,7 @@ from modules.data.plans import EpochPlans
 from modules.data.scan import Watch, unwatched
 from modules.families.kinds.file_kind import FileKind
 from modules.system.approvals import approved_hashes
+from modules.system.errors import DarkroomError
 from modules.system.problem import Problem
 from trainer.data.datasets import datasets_of
 from trainer.preflight.budget import describe_memory
@@ -30,7 +31,10 @@ from trainer.preflight.prediction import problems_of_prediction
 from trainer.preflight.report import Preview, Report
 from trainer.preflight.resume import problems_of_resume
 from trainer.preflight.reward_models import problems_of_measuring, problems_of_reward_models
+from trainer.preflight.start_from import problems_of_start
 from trainer.preflight.validation import problems_of_validation
+from trainer.run_folder.backup import find_backup
+from trainer.run_folder.start_copy import start_copy_in
 
 _REWARD_MODELS = ("reward.", "training.method")
 
@@ -41,6 +45,7 @@ def check(
     resume_from: Path | None = None,
     approved_code: Collection[str] | None = None,
     datasets: Datasets | None = None,
+    has_start_copy: bool | None = None,
     watch: Watch | None = None,
 ) -> Report:
     """Return everything that can be found without loading a model. Only headers, file lists and captions are read.
@@ -48,7 +53,9 @@ def check(
     `resume_from` is the backup, the run's folder or the workspace that the run is to be resumed from, if any.
     `approved_code` are hashes of the user's own code that may run; by default those approved on this machine.
     `datasets` are the datasets of this config if they are already scanned; otherwise they are scanned here. The report
-    contains them. `watch` is called during the scans and may raise to stop them.
+    contains them. `has_start_copy` is whether a run that is being resumed has its own copy of the adapter file that it
+    started from; None for a new run.
+    `watch` is called during the scans and may raise to stop them.
     """
     problems = problems_of(config)
     problems += problems_of_devices(config)
@@ -57,6 +64,8 @@ def check(
     problems += problems_of_caption_settings(config)
     model = found_model(config)
     problems += problems_of_model(config, model)
+    has_copy = has_start_copy if resume_from is None else _has_start_copy(resume_from)
+    problems += problems_of_start(config, has_copy=has_copy)
     problems += problems_of_prediction(config, model)
     approved = approved_hashes() if approved_code is None else approved_code
     # The rules of the settings have already reported an invalid function name.
@@ -83,7 +92,7 @@ def check(
     total_steps = plans.total_steps(config.training.epochs)
     problems += problems_of_validation(config, total_steps=total_steps)
     problems += problems_of_measuring(config, total_steps=total_steps)
-    problems += problems_of_estimates(readable, training, validation, total_steps=total_steps)
+    problems += problems_of_estimates(readable, training, validation, total_steps=total_steps, is_new=has_copy is None)
     if concept_problems:
         return Report(tuple(problems), None)
     preview = _preview(config, model, training, validation, plans)
@@ -91,6 +100,14 @@ def check(
         p.message for p in of_reward_models if p.severity == "info" and p.path.startswith(_REWARD_MODELS)
     )
     return Report(tuple(problems), replace(preview, reward_models=reward_models, captions=captions.findings), found)
+
+
+def _has_start_copy(place: Path) -> bool:
+    """Return whether the run of a backup, a run's folder or a workspace has its own copy of its start file."""
+    try:
+        return start_copy_in(find_backup(place).run_dir).is_file()
+    except DarkroomError:  # the check of the backup reports it
+        return False
 
 
 def _without(config: Config, concepts: Collection[int]) -> Config:

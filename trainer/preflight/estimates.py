@@ -9,16 +9,21 @@ from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.data.dataset import Dataset
 from modules.system.problem import Problem
-from trainer.preflight.budget import disk_problems, memory_problems
+from trainer.preflight.budget import disk_problems, memory_problems, start_problems
 
 
 def problems_of_estimates(
-    config: Config, training: Dataset, validation: Dataset, *, total_steps: int
+    config: Config, training: Dataset, validation: Dataset, *, total_steps: int, is_new: bool = True
 ) -> Iterator[Problem]:
-    """Yield problems of GPU memory and disk space; nothing for a model whose shapes are not known."""
+    """Yield problems of GPU memory and disk space; nothing for a model whose shapes are not known.
+
+    For a new run also which layers of the adapter file that it starts from it trains.
+    """
     sizes = sizes_of(training, validation)
     if not sizes:
         return
+    if is_new:
+        yield from start_problems(config, sizes)
     yield from memory_problems(config, sizes)
     seed = config.general.seed
     captions = {c for d in (training, validation) for e in d.examples for c in d.texts(e, run_seed=seed) if c}

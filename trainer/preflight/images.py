@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from modules.config.schema import Config
-from modules.data.archives import read_bytes
+from modules.data.archives import open_file
 from modules.data.concept import Concept
 from modules.data.dataset import Dataset
 from modules.data.listing import Skipped, is_metadata
@@ -136,7 +136,7 @@ def _folders_used_twice(config: Config) -> Iterator[Problem]:
     for index, concept in enumerate(config.concepts):
         if not concept.enabled:
             continue
-        earlier = first.setdefault((concept.dataset_kind or concept.kind, real(concept.path)), index)
+        earlier = first.setdefault((concept.dataset_kind, real(concept.path)), index)
         if earlier != index:
             yield Problem(
                 f"concepts.{index}.path",
@@ -189,10 +189,10 @@ def _facts(image: SourceImage) -> tuple[int, int, int]:
 def _digest(path: Path, known: dict[Path, bytes]) -> bytes:
     if path not in known:
         try:
-            content = read_bytes(path)
+            with open_file(path) as file:
+                known[path] = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
         except OSError:  # removed since the scan: equal to no other file
-            content = os.fsencode(path)
-        known[path] = hashlib.blake2b(content, digest_size=16).digest()
+            known[path] = os.fsencode(path)
     return known[path]
 
 

@@ -11,7 +11,6 @@ from typing import Literal
 
 from huggingface_hub import constants
 
-from modules.adapters.registry import ADAPTERS
 from modules.config.schema import Config
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
@@ -45,10 +44,9 @@ def found_model(config: Config) -> FileKind | None:
 
 
 def problems_of_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
-    """Yield the problems of the base model, the VAE file and the LoRA to start from."""
+    """Yield the problems of the base model and the VAE file."""
     yield from _base_model(config, found)
     yield from _vae(config)
-    yield from _first_lora(config)
 
 
 def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
@@ -100,6 +98,8 @@ def _single_file(found: FileKind, name: str, spec: FamilySpec) -> Iterator[Probl
     if not found.is_model:
         message = f"{name} is not a complete model. {found.sentence}"
         yield Problem("model.base_model", message, advice="Choose a checkpoint, a diffusers folder or a repository.")
+    elif "code" in found.facts:
+        yield Problem("model.base_model", found.sentence, advice="Get it as .safetensors, or from another place.")
     elif found.family != spec.name:
         other = FAMILIES[found.family].label if found.family in FAMILIES else "another family"
         message = f"{name} is not a {spec.label} model. {found.sentence}"
@@ -187,22 +187,6 @@ def _vae(config: Config) -> Iterator[Problem]:
                 "float16.",
                 "info",
             )
-
-
-def _first_lora(config: Config) -> Iterator[Problem]:
-    name = config.adapter.start_from.strip()
-    if not name or config.training.trains != "adapter":
-        return
-    found, label = identify(from_root(name)), ADAPTERS[config.adapter.name].label
-    if not serves_as(found, "start of an adapter"):
-        message = f"{cut(name, max_chars=200)} is not a LoRA. {found.sentence}"
-        yield Problem("adapter.start_from", message, advice="Choose a LoRA file, or leave it empty for a new one.")
-    elif found.family and found.family != config.model.family:
-        message = f"{cut(name, max_chars=200)} is for another model family. {found.sentence}"
-        yield Problem("adapter.start_from", message, advice="Choose a LoRA of the base model's family.")
-    elif found.facts.get("adapter", label) != label:
-        message = f"{cut(name, max_chars=200)} is not a {label}, the adapter type of this run. {found.sentence}"
-        yield Problem("adapter.start_from", message, advice=f"Choose a {label} file, or the adapter type of this file.")
 
 
 def kind_of(path: Path) -> Literal["folder", "file", ""]:

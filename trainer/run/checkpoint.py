@@ -90,7 +90,7 @@ def read_state(folder: Path) -> SavedState:
     try:
         data = json.loads((folder / "state.json").read_text(encoding="utf-8"))
         return SavedState(**{**data, "counters": Counters.from_json(data["counters"])})
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise DarkroomError(
             f"The backup {folder} cannot be resumed: its state.json is not compatible with this version ({error}).",
             advice="The weights in the backup can still be used.",

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -23,7 +23,8 @@ from trainer.commands import CommandDesk
 from trainer.data.caching import Caches, Emit, EncoderIdentities, Stores, overflow_warning
 from trainer.data.encoders import Encoders
 from trainer.data.loader import Loader
-from trainer.data.masks import MaskSource
+from trainer.data.mask_cache import cached_masks
+from trainer.data.masks import MaskRules, MaskSource
 from trainer.data.sources import (
     CachedConditioning,
     CachedLatents,
@@ -110,12 +111,35 @@ def _loader(
         draws_captions_anew=not data.text_cache or model.trains_text_encoder,
         run_seed=settings.run_seed,
         threads=data.loader_threads,
-        masks=_mask_source(masks, usable, machine) if masks.enabled else None,
+        masks=_mask_source(masks, data, usable, settings.run_seed, machine, caches, is_validation=is_validation)
+        if masks.enabled
+        else None,
     )
 
 
-def _mask_source(masks: Masks, dataset: Dataset, machine: Machine) -> MaskSource:
-    return MaskSource(dataset, machine.train_device, masks.unmasked_weight, normalises=masks.normalize_area_loss)
+def _mask_source(
+    masks: Masks,
+    data: Data,
+    dataset: Dataset,
+    run_seed: int,
+    machine: Machine,
+    caches: Caches,
+    *,
+    is_validation: bool,
+) -> MaskSource:
+    """Return the masks of a dataset, cached like the latents. Validation ignores no mask and needs no prior."""
+    rules = MaskRules(masks.unmasked_weight, masks.normalize_area_loss)
+    if not is_validation:
+        rules = replace(
+            rules,
+            unmasked_probability=masks.unmasked_probability,
+            preservation_weight=masks.prior_preservation_weight,
+        )
+    cache = None
+    if data.latent_cache:
+        cache = cached_masks(dataset, caches, run_seed=run_seed, verify=data.verify_cache, threads=data.loader_threads)
+    latent_factor = caches.encoders.family.spec.latent_factor
+    return MaskSource(dataset, machine.train_device, rules, latent_factor, run_seed, cache)
 
 
 def _num_encoders(model: LoadedModel) -> int:

@@ -49,6 +49,7 @@ from trainer.run_folder.backup import (
     verify,
 )
 from trainer.run_folder.event_log import EventLog
+from trainer.run_folder.start_copy import start_copy_in
 from trainer.step.failures import explain, is_fixable
 from trainer.step.precision import process_settings
 
@@ -78,9 +79,10 @@ def execute_guarded(
 def execute(request: RunRequest, *, log: EventLog, desk: CommandDesk, clocks: Clocks) -> None:
     """Carry out a request. Raises DarkroomError for errors the user can fix, StopRequested before the first step."""
     approved_code = request.allowed_code | approved_hashes()
-    datasets = _checked(request, approved_code, log, desk)
-    machine = machine_of(request.config.general, request.config.training.precision)
     backup = find_backup(request.resume_from) if request.resume_from is not None else None
+    has_start_copy = start_copy_in(backup.run_dir).is_file() if backup is not None else None
+    datasets = _checked(request, approved_code, log, desk, has_start_copy=has_start_copy)
+    machine = machine_of(request.config.general, request.config.training.precision)
     saved = _check_resume(request.config, backup) if backup else None
     if backup and saved and _is_complete(request.config, backup, saved):
         message = (
@@ -136,14 +138,27 @@ def _load_secrets_first(log: EventLog) -> None:
         log.emit(WarningRaised(problem.message, problem.advice))
 
 
-def _checked(request: RunRequest, approved_code: frozenset[str], log: EventLog, desk: CommandDesk) -> Datasets:
+def _checked(
+    request: RunRequest,
+    approved_code: frozenset[str],
+    log: EventLog,
+    desk: CommandDesk,
+    *,
+    has_start_copy: bool | None,
+) -> Datasets:
     """Check the config once more, report its warnings and return its datasets, scanned unless the request has them.
 
-    Raises DarkroomError with all errors of the config, StopRequested if it is stopped during a scan.
+    A resumed run with its own copy of the adapter file that it started from needs that file no more. Raises
+    DarkroomError with all errors of the config, StopRequested if it is stopped during a scan.
     """
     datasets = still_valid(request.datasets, request.config, log.emit)
-    watch = scan_watch(log.emit, desk.check)
-    report = preflight.check(request.config, approved_code=approved_code, datasets=datasets, watch=watch)
+    report = preflight.check(
+        request.config,
+        approved_code=approved_code,
+        datasets=datasets,
+        has_start_copy=has_start_copy,
+        watch=scan_watch(log.emit, desk.check),
+    )
     if report.errors or report.datasets is None:
         advice = " ".join(dict.fromkeys(e.advice for e in report.errors if e.advice))
         raise DarkroomError(" ".join(e.message for e in report.errors), advice=advice)

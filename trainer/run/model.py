@@ -10,17 +10,21 @@ from typing import cast
 
 import torch
 
-from modules.adapters.protocol import Adapter, AdapterKind, kind_of
+from modules.adapters.kept_layers import attach_kept, kept_fingerprint
+from modules.adapters.protocol import Adapter, kind_of
 from modules.adapters.registry import ADAPTERS
 from modules.adapters.settings import AdapterSettings
-from modules.adapters.stored import read_layers
+from modules.adapters.start import Start, divided, read_content, write_content
+from modules.adapters.stored import read_adapter
 from modules.adapters.targets import target_layers
+from modules.config.method_facts import uses_prior
 from modules.config.schema import Config
 from modules.config.sections.model import Model
 from modules.config.sections.model import Part as PartSettings
 from modules.data.cache.store import weights_fingerprint
 from modules.families.protocol import ModelFamily, Part, PartMemory
 from modules.families.registry import FAMILIES
+from modules.memory.frozen_copy import FrozenCopy
 from modules.memory.placement import Placement
 from modules.optim.param_groups import TrainGroup
 from modules.system.dtypes import dtype_of
@@ -32,6 +36,7 @@ from modules.system.seeds import derive_seed
 from trainer import phases
 from trainer.data.caching import EncoderIdentities
 from trainer.run.machine import Machine
+from trainer.run.placement import originals_of, placement_of
 from trainer.step.precision import Precision
 
 PartOf = Callable[[str], PartSettings]
@@ -39,13 +44,19 @@ PartOf = Callable[[str], PartSettings]
 
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
-    """The model of a run, its trained parameters, and the placement of its parts. A fine-tune has no adapters."""
+    """The model of a run, its trained parameters, and the placement of its parts. A fine-tune has no adapters.
+
+    `originals` are copies of the trained weights before training, if the run needs predictions of the original model.
+    """
 
     family: ModelFamily
     adapters: Sequence[Adapter]
     groups: Sequence[TrainGroup]
     placement: Placement
     identities: EncoderIdentities
+    start: Start | None = None
+    """What the adapters started from, if they did not start anew."""
+    originals: Sequence[FrozenCopy] = ()
 
     @property
     def trained_modules(self) -> list[torch.nn.Module]:
@@ -92,23 +103,31 @@ def prepare_parts(family: ModelFamily, precision: Precision) -> None:
             precision.prepare(part.module)
 
 
-def load_model(config: Config, machine: Machine, on_bytes: Callable[[float, float], None] | None = None) -> LoadedModel:
+def load_model(
+    config: Config,
+    machine: Machine,
+    on_bytes: Callable[[float, float], None] | None = None,
+    *,
+    start_copy: Path | None = None,
+) -> LoadedModel:
     """Load the model of a config, attach its adapters, and set up the placement and the memory settings of its parts.
 
-    Raises DarkroomError if nothing would be trained.
+    `start_copy` is the run's own copy of the adapter file that it starts from: it is read if it exists, otherwise
+    written. Raises DarkroomError if nothing would be trained.
     """
     family = load_family(config.model, config.part, on_bytes)
     for part in family.parts.values():
         part.module.eval()  # trained parts enter training mode below, and leave it when their training stops
     facts = phases.phase_facts(config)
+    start = _start(config, family, start_copy) if config.training.trains == "adapter" else None
     # Before adapters are attached and parts move: the identity of the encoders is that of their own weights.
-    identities = _identities(family, facts, machine.precision)
+    identities = _identities(family, facts, machine.precision, start)
     prepare_parts(family, machine.precision)
     adapters: list[Adapter] = []
     if config.training.trains == "full":
         parameters = _whole_parts(family, config.part)
     else:
-        adapters = _attach(family, config.adapter, config.part, run_seed=config.general.seed)
+        adapters = _attach(family, config.adapter, config.part, start, run_seed=config.general.seed)
         parameters = {adapter.part: adapter.parameters() for adapter in adapters}
     groups = [
         _unit(family.parts[name], p, config.part(name), config.training.learning_rate) for name, p in parameters.items()
@@ -118,18 +137,9 @@ def load_model(config: Config, machine: Machine, on_bytes: Callable[[float, floa
         train_device=machine.train_device,
         temp_device=machine.temp_device,
     )
-    return LoadedModel(family, adapters, groups, placement_of(family, facts, machine), identities)
-
-
-def placement_of(family: ModelFamily, facts: phases.PhaseFacts, machine: Machine) -> Placement:
-    """Return the placement that moves the parts of a model between devices as the phase changes."""
-    return Placement(
-        {name: part.module for name, part in family.parts.items()},
-        train_device=machine.train_device,
-        temp_device=machine.temp_device,
-        needed_in=lambda phase: phases.needed_parts(phase, family.spec, facts),
-        guard=machine.guard,
-    )
+    here, offloaded = originals_of(family, groups) if uses_prior(config) and not adapters else ({}, {})
+    placement = placement_of(family, facts, machine, here, offloaded)
+    return LoadedModel(family, adapters, groups, placement, identities, start, (*here.values(), *offloaded.values()))
 
 
 def _memory_of(settings: PartSettings, part: str, adapters: Sequence[Adapter]) -> PartMemory:
@@ -143,44 +153,67 @@ def _memory_of(settings: PartSettings, part: str, adapters: Sequence[Adapter]) -
     )
 
 
-def _attach(family: ModelFamily, settings: AdapterSettings, part_of: PartOf, *, run_seed: int) -> list[Adapter]:
-    kind = kind_of(ADAPTERS[settings.name])
-    adapters: list[Adapter] = []
+def _start(config: Config, family: ModelFamily, start_copy: Path | None) -> Start | None:
+    """Return what the adapters of a run start from; None for new ones."""
+    settings = config.adapter
+    if not settings.start_from.strip():
+        return None
+    trainable = ADAPTERS[settings.name].trainable
+    assert trainable is not None  # only an adapter that is not supported yet has none
+    if start_copy is not None and start_copy.exists():
+        content = read_content(start_copy)
+    else:
+        modules = {name: part.module for name, part in family.parts.items()}
+        content = read_adapter(from_root(settings.start_from.strip()), family.lora_naming, modules)
+        if start_copy is not None:
+            write_content(start_copy, content)
+    targets = _targets(family, settings, config.part)
+    return divided(content, targets, trainable, keeps=settings.other_layers == "keep")
+
+
+def _targets(family: ModelFamily, settings: AdapterSettings, part_of: PartOf) -> dict[str, list[str]]:
+    """Return the layers of each trained part that get an adapter. Raises DarkroomError for a part without any."""
+    found = {}
     for name, part in family.parts.items():
         if not part.spec.trainable or not part_of(name).train:
             continue
-        targets = target_layers(
+        found[name] = target_layers(
             part.module,
             part.spec.role,
             layers=settings.layers,
             custom_layers=settings.custom_layers,
             reaches=part.reaches,
         )
-        if not targets:
+        if not found[name]:
             raise DarkroomError(
                 f"{part.spec.label} is set to be trained, but none of its layers can be trained with these settings.",
                 advice="Lower clip skip, choose other layers, or switch off the training of this part.",
             )
-        seed = derive_seed(run_seed, f"adapter {name}")
-        adapters.append(kind.attach(name, part.module, targets, settings, seed=seed))
-        part.module.train()
-    if settings.start_from.strip():
-        _start_from(from_root(settings.start_from.strip()), kind, family, adapters)
-    return adapters
+    return found
 
 
-def _start_from(path: Path, kind: AdapterKind, family: ModelFamily, adapters: Sequence[Adapter]) -> None:
-    """Load a file of the same adapter type into new adapters. Raises DarkroomError if it does not match the run."""
-    by_part = read_layers(path, kind, family.lora_naming, {name: part.module for name, part in family.parts.items()})
-    trained = {adapter.part: adapter for adapter in adapters}
-    for part, layers in by_part.items():
-        if part not in trained:
-            label = family.parts[part].spec.label
+def _attach(
+    family: ModelFamily, settings: AdapterSettings, part_of: PartOf, start: Start | None, *, run_seed: int
+) -> list[Adapter]:
+    """Put what a run starts from and its adapters on the model, and return the adapters."""
+    kind = kind_of(ADAPTERS[settings.name])
+    adapters: list[Adapter] = []
+    if start is not None:
+        attach_kept({name: part.module for name, part in family.parts.items()}, start.kept, where=start.where)
+    for name, targets in (_targets(family, settings, part_of) if start is None else start.targets).items():
+        part = family.parts[name]
+        if not targets:
             raise DarkroomError(
-                f"{path.name} contains a LoRA for {label}, which is not trained in this run.",
-                advice=f"Switch on the training of {label}, or start from another LoRA.",
+                f"{part.spec.label} is set to be trained, but {start.where if start else ''} has a change of another "
+                "kind on each of its layers.",
+                advice='Choose "Leave out" under Other layers, other layers, or another adapter type.',
             )
-        trained[part].load(layers, where=path.name)
+        seed = derive_seed(run_seed, f"adapter {name}")
+        layers = start.trained[name] if start is not None else ()
+        where = start.where if start is not None else ""
+        adapters.append(kind.attach(name, part.module, targets, settings, seed=seed, start=layers, where=where))
+        part.module.train()
+    return adapters
 
 
 def _whole_parts(family: ModelFamily, part_of: PartOf) -> dict[str, dict[str, torch.nn.Parameter]]:
@@ -212,10 +245,21 @@ def _unit(
     )
 
 
-def _identities(family: ModelFamily, facts: phases.PhaseFacts, precision: Precision) -> EncoderIdentities:
-    """Return the identities of the encoders for cache keys; empty for encoders whose cache is not used."""
+def _identities(
+    family: ModelFamily, facts: phases.PhaseFacts, precision: Precision, start: Start | None
+) -> EncoderIdentities:
+    """Return the identities of the encoders for cache keys; empty for encoders whose cache is not used.
+
+    Layers that the run keeps on an encoder are part of it.
+    """
+
+    def fingerprint(part: Part) -> str:
+        kept = start.kept_in(part.spec.name) if start is not None else []
+        own = weights_fingerprint(part.module)
+        return f"{own} with {kept_fingerprint(kept)}" if kept else own
+
     fingerprints: Mapping[str, str] = {
-        name: weights_fingerprint(part.module)
+        name: fingerprint(part)
         for name, part in family.parts.items()
         if (part.spec.role == "vae" and facts.has_latent_cache)
         or (part.spec.role == "text_encoder" and facts.has_text_cache)

@@ -16,11 +16,12 @@ from modules.data.versions import ImageVersions
 from modules.system.paths import from_root
 from trainer.data.caching import image_jobs
 from trainer.data.datasets import datasets_of
+from trainer.data.mask_cache import mask_files
 from trainer.run.data import identities_of, texts_to_cache
 from trainer.run.machine import machine_of
 from trainer.run.model import LoadedModel, load_model
 
-_LABELS = {"latents": "latents", "text": "text embeddings", "": "files of killed runs"}
+_LABELS = {"latents": "latents", "text": "text embeddings", "masks": "masks", "": "files of killed runs"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +54,9 @@ class UnusedEntries:
 
 
 def kinds_in_use(data: Data, model: LoadedModel) -> frozenset[str]:
-    """Return which caches a run uses: "latents", "text"."""
+    """Return which caches a run uses: "latents" and "masks", "text"."""
     uses_text = data.text_cache and not model.trains_text_encoder
-    return frozenset([*(["latents"] if data.latent_cache else []), *(["text"] if uses_text else [])])
+    return frozenset([*(["latents", "masks"] if data.latent_cache else []), *(["text"] if uses_text else [])])
 
 
 def unused_entries(cache_dir: Path, used: Collection[str], kinds: Collection[str]) -> UnusedEntries:
@@ -106,6 +107,15 @@ def keys_of(config: Config, datasets: Datasets | None = None) -> tuple[set[str],
                     versions, digests, encoder=identities.images, verify=config.data.verify_cache, check=lambda: None
                 )
                 keys.update(job.key for job in jobs.values())
+            if config.masks.enabled and "masks" in kinds:
+                files = mask_files(
+                    ImageVersions(dataset, run_seed, is_cached=True),
+                    digests,
+                    latent_factor=model.family.spec.latent_factor,
+                    verify=config.data.verify_cache,
+                    check=lambda: None,
+                )
+                keys.update(key for key, _ in files.values())
             if "text" in kinds:
                 texts = texts_to_cache(dataset, model, run_seed=run_seed)
                 keys.update(caption_key(caption=t, encoder=identities.captions) for t in texts)

@@ -6,14 +6,17 @@ from pathlib import Path
 
 from PIL import Image
 
-from modules.adapters.protocol import Adapter
-from modules.adapters.stored import kind_of_file, read_layers
+from modules.adapters.kept_layers import attach_kept
+from modules.adapters.protocol import Adapter, kind_of
+from modules.adapters.start import divided
+from modules.adapters.stored import adapter_of_file, read_adapter
 from modules.config.schema import Config
 from modules.families.protocol import ModelFamily
 from trainer import phases
 from trainer.callbacks.image_sampler import ImageSampler
 from trainer.run.machine import machine_of
-from trainer.run.model import load_family, placement_of, prepare_parts
+from trainer.run.model import load_family, prepare_parts
+from trainer.run.placement import placement_of
 
 
 def generate_samples(config: Config, lora: Path | None) -> list[Image.Image]:
@@ -29,14 +32,25 @@ def generate_samples(config: Config, lora: Path | None) -> list[Image.Image]:
 
 
 def put_adapter_on(family: ModelFamily, path: Path) -> list[Adapter]:
-    """Attach the adapters of a file to a family, each part with the shapes of its layers.
+    """Put everything in an adapter file on a family, and return the adapters: the layers that could be trained.
 
     Raises DarkroomError for a file of another model.
     """
-    kind = kind_of_file(path)
+    spec = adapter_of_file(path)
+    kind, trainable = kind_of(spec), spec.trainable
+    assert trainable is not None  # only an adapter that is not supported yet has none
     modules = {name: part.module for name, part in family.parts.items()}
-    by_part = read_layers(path, kind, family.lora_naming, modules)
-    adapters = [kind.attach_stored(part, modules[part], layers, where=path.name) for part, layers in by_part.items()]
+    content = read_adapter(path, family.lora_naming, modules)
+    everything: dict[str, list[str]] = {}
+    for layer in content.layers:
+        everything.setdefault(layer.part, []).append(layer.path)
+    start = divided(content, everything, trainable, keeps=True)
+    attach_kept(modules, start.kept, where=start.where)
+    adapters = [
+        kind.attach_stored(part, modules[part], layers, where=start.where)
+        for part, layers in start.trained.items()
+        if layers
+    ]
     for adapter in adapters:
         adapter.module.eval()
     return adapters

@@ -30,13 +30,16 @@ from trainer.run.downloads import DownloadMeter
 from trainer.run.endings import Backups, Prepared, end, end_stopped, rescue
 from trainer.run.model import LoadedModel, load_model
 from trainer.run.setup import RunSetup
+from trainer.run.start_note import note_of_start
 from trainer.run.stepper import build_stepper
 from trainer.run.watchers import Watchers, build_watchers
+from trainer.run_folder.start_copy import start_copy_in
 from trainer.step.callback import Callback
 from trainer.step.counters import Counters
 from trainer.step.freezing import freeze_finished_units, training_parts
 from trainer.step.loop import Training, run_loop
 from trainer.step.pauses import Pauses
+from trainer.step.prior import prior_mode
 from trainer.step.rollout import rollout_mode
 from trainer.step.stepper import Stepper
 
@@ -109,7 +112,9 @@ def _load(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
     config, machine, log = setup.config, setup.machine, setup.log
     log.emit(PhaseChanged("loading", config.model.base_model))
     meter = DownloadMeter(emit=log.emit, desk=setup.desk, clock=setup.clocks.seconds)
-    model = load_model(config, machine, meter)
+    model = load_model(config, machine, meter, start_copy=start_copy_in(setup.run_dir))
+    if setup.backup is None:
+        _report_start(setup, model)
     setup.desk.check()
     caches = caches_of(config.data, config.general.cache_dir, model, machine, setup.desk, log.emit)
     datasets = up_to_date(setup.datasets, log.emit, setup.desk.check)  # loading a model can take long
@@ -121,6 +126,13 @@ def _load(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
     free_cached_memory(machine.train_device)
     model.placement.enter(phases.TRAIN)
     return model, loaders
+
+
+def _report_start(setup: RunSetup, model: LoadedModel) -> None:
+    """Report what a new run leaves untrained of the adapter file that it starts from."""
+    message, advice = note_of_start(model, setup.config.output.format)
+    if message:
+        setup.log.emit(WarningRaised(message, advice))
 
 
 def _load_reward_models(setup: RunSetup) -> RewardModels | None:
@@ -165,6 +177,7 @@ def _training(
             run_seed=config.general.seed,
             step=step,
         ),
+        prior=lambda: prior_mode(model.adapters, model.originals, model.trained_modules, setup.machine.precision),
     )
 
     def freeze(now: Counters, when: str = "") -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from pathlib import Path
 
-from modules.config.schema import Config
 from modules.data.dataset import Dataset
 from modules.objectives.denoise import timestep_weights
 from modules.system.paths import from_root
@@ -25,6 +23,7 @@ from trainer.run.data import Loaders, plan_fingerprint
 from trainer.run.model import LoadedModel
 from trainer.run.setup import RunSetup
 from trainer.run.stepper import evaluation_of
+from trainer.run_folder.backup import started_at
 from trainer.step.evaluation import Evaluation
 from trainer.step.stepper import Stepper
 
@@ -62,7 +61,7 @@ def build_watchers(
         TensorBoardLog(setup.run_dir / "tensorboard", first_step=first_step) if config.general.tensorboard else None
     )
     image_sampler = ImageSampler(model.family, model.placement, device, machine.precision)
-    saving = _saving(setup, model, loaders, evaluation)
+    saving = _saving(setup, model, loaders, evaluation, total_steps)
     loss = config.training.loss
     return Watchers(
         metrics=Metrics(emit=log.emit, epochs=config.training.epochs, total_steps=total_steps, log=tensorboard),
@@ -111,7 +110,9 @@ def build_watchers(
     )
 
 
-def _saving(setup: RunSetup, model: LoadedModel, loaders: Loaders, evaluation: Evaluation) -> SavingCallback:
+def _saving(
+    setup: RunSetup, model: LoadedModel, loaders: Loaders, evaluation: Evaluation, total_steps: int
+) -> SavingCallback:
     config = setup.config
     destination = from_root(config.output.destination)
     return SavingCallback(
@@ -120,7 +121,7 @@ def _saving(setup: RunSetup, model: LoadedModel, loaders: Loaders, evaluation: E
         folder=setup.run_dir / "save",
         name=config.backup.save_prefix or destination.stem,
         format_name=config.output.format if model.adapters else config.output.model_format,
-        exporter=_exporter(config, model, loaders.training.dataset, setup.run_dir / "samples"),
+        exporter=_exporter(setup, model, loaders.training.dataset, total_steps),
         values=evaluation.values,
         now=setup.clocks.now,
         desk=setup.desk,
@@ -128,9 +129,18 @@ def _saving(setup: RunSetup, model: LoadedModel, loaders: Loaders, evaluation: E
     )
 
 
-def _exporter(config: Config, model: LoadedModel, dataset: Dataset, samples: Path) -> Exporter:
+def _exporter(setup: RunSetup, model: LoadedModel, dataset: Dataset, total_steps: int) -> Exporter:
     """Return the exporter that writes the run's result."""
-    thumbnail = functools.partial(thumbnail_of, samples)
-    if model.adapters:
-        return AdapterExporter(model.adapters, model.family.lora_naming, config, dataset, thumbnail)
-    return ModelExporter(model.family, config, thumbnail)
+    thumbnail = functools.partial(thumbnail_of, setup.run_dir / "samples")
+    if not model.adapters:
+        return ModelExporter(model.family, setup.config, thumbnail)
+    return AdapterExporter(
+        model.adapters,
+        model.family.lora_naming,
+        setup.config,
+        dataset,
+        thumbnail,
+        started=started_at(setup.run_dir),
+        total_steps=total_steps,
+        start=model.start,
+    )

@@ -23,6 +23,7 @@ from modules.system.errors import DarkroomError
 
 MANIFEST = "manifest.json"
 _FORMAT = 1
+_STAMP, _STAMP_CHARS = "%Y-%m-%d_%H-%M-%S", 19  # of a run's folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class BackupInfo:
 
 def new_run_dir(workspace: Path, *, now: datetime) -> Path:
     """Create and return a folder for a new run; never an existing one."""
-    stem = now.strftime("%Y-%m-%d_%H-%M-%S")
+    stem = now.strftime(_STAMP)
     for suffix in ["", *(f"-{n}" for n in range(2, 1000))]:
         path = workspace / "runs" / (stem + suffix)
         try:
@@ -56,6 +57,14 @@ def new_run_dir(workspace: Path, *, now: datetime) -> Path:
             continue
         return path
     raise DarkroomError(f"No free name for a new run in {workspace}.", advice="Delete old runs there.")
+
+
+def started_at(run_dir: Path) -> datetime | None:
+    """Return when a run first started, by its folder's name; None for a renamed folder."""
+    try:
+        return datetime.strptime(run_dir.name[:_STAMP_CHARS], _STAMP)
+    except ValueError:
+        return None
 
 
 def write_backup(run_dir: Path, *, step: int, epoch: int, now: datetime, write: Callable[[Path], None]) -> BackupInfo:

@@ -82,8 +82,8 @@ def _words(event: Event) -> tuple[str, Tone] | None:
         case BackupSaved():
             return f"Backup at step {event.step:,}: {Path(event.path).name}", "plain"
         case ModelSaved(is_final=True):
-            programs = f" (loads in {', '.join(event.loaded_by)})" if event.loaded_by else ""
-            return f"Final model saved: {as_config_path(Path(event.path))}{programs}", "good"
+            loading = f" ({event.loading_words})" if event.loading_words else ""
+            return f"Final model saved: {as_config_path(Path(event.path))}{loading}", "good"
         case ModelSaved():
             return f"Saved at step {event.step:,}: {Path(event.path).name}", "plain"
         case _:

@@ -25,8 +25,9 @@ class Output(Section):
         Literal["kohya", "diffusers"],
         Setting(
             "Format",
-            "The kohya format loads in ComfyUI, A1111, Forge and diffusers. The diffusers format is for programs "
-            "built on diffusers and PEFT.",
+            "A LoRA in kohya format loads completely in ComfyUI, A1111, Forge and diffusers. A LoRA in diffusers "
+            "format loads completely in diffusers alone: ComfyUI ignores the attention of the UNet, A1111 and Forge "
+            "load nothing.",
             group="Result",
             choice_labels={"kohya": "kohya (loads everywhere)", "diffusers": "diffusers / PEFT"},
             applies_when=When("training.trains", ("adapter",)),
@@ -76,7 +77,8 @@ class Output(Section):
         bool,
         Setting(
             "Thumbnail",
-            "Puts a small copy of the newest sample into the file's metadata, for programs that show it.",
+            "Puts a small copy of the newest sample into the file's metadata. A1111, Forge and others show it as the "
+            "cover of a LoRA.",
             group="Result",
             level="advanced",
             changeable_on_resume=True,
@@ -97,11 +99,25 @@ class Output(Section):
         Literal["none", "settings", "all"],
         Setting(
             "Include training config",
-            "Whether the file includes the settings it was trained with; all also includes the concepts and the "
-            "sample prompts, with their folder names.",
+            "Whether the file includes the settings it was trained with. Settings: without concepts, sample prompts, "
+            "notes and folders; of other files only their names. All: everything, with the folders' paths.",
             group="Result",
             level="advanced",
             choice_labels={"none": "None", "settings": "Settings", "all": "Settings, concepts and samples"},
             changeable_on_resume=True,
         ),
     ] = "settings"
+    embed_dataset: Annotated[
+        Literal["none", "counts", "names", "tags"],
+        Setting(
+            "Include dataset facts",
+            "What a LoRA's file contains about the training images, for the cards of A1111, Forge and others. Counts: "
+            "images, repeats and buckets, with numbered concepts. Names: also the names of the concepts or their "
+            "folders. Tags: also every tag of the captions and how often it occurs.",
+            group="Result",
+            level="advanced",
+            choice_labels={"none": "None", "counts": "Counts", "names": "Counts and names", "tags": "Counts and tags"},
+            applies_when=When("training.trains", ("adapter",)),
+            changeable_on_resume=True,
+        ),
+    ] = "counts"

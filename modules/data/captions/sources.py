@@ -10,6 +10,8 @@ from typing import Literal
 
 from modules.data.archives import read_bytes
 
+_MAX_BYTES = 10_000_000  # of a text file; its captions have a few hundred
+
 CaptionSource = Literal["text_file", "file_name", "one_file", "metadata", "fixed_text"]
 CaptionFault = Literal["", "missing", "empty", "utf-16", "cp1252", "latin-1"]
 """Why a caption needs attention: there is none, or its file is not UTF-8 and was read in this encoding."""
@@ -67,7 +69,7 @@ def read_text(file: Path) -> tuple[str, CaptionFault]:
 
     Raises OSError where it cannot be read.
     """
-    return _decode(read_bytes(file))
+    return _decode(read_bytes(file, _MAX_BYTES))
 
 
 def caption_is_cacheable(

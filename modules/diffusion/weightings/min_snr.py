@@ -33,4 +33,5 @@ SPEC = WeightingSpec(
     _weights,
     "Min-SNR keeps the nearly clean timesteps from dominating; many runs converge faster with it.",
     uses_gamma=True,
+    kohya_gamma="min_snr_gamma",
 )

@@ -18,7 +18,7 @@ class WeightingSpec:
 
     `weights(process, timesteps, gamma)` returns the loss weights of these timesteps, shape (B,), or None where all are
     equal; a weighting without the function occurs in old configs and is not supported yet. `uses_gamma` marks a
-    weighting that depends on the gamma setting.
+    weighting that depends on the gamma setting, `kohya_gamma` names sd-scripts' key for it in a file's metadata.
     """
 
     name: str
@@ -26,3 +26,4 @@ class WeightingSpec:
     weights: Callable[[NoiseProcess, torch.Tensor, float], torch.Tensor | None] | None = None
     help: str = ""
     uses_gamma: bool = False
+    kohya_gamma: str = ""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from modules.families.kinds.checkpoint_consumers import CONSUMERS
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.record import FileKindSpec, Loads
 from modules.families.parts.single_file.models import configs_of_file, layouts
 from modules.families.parts.single_file.names import missing_names, original_names
 from modules.families.parts.single_file.record import PartLayout
+from modules.families.parts.single_file.sizes import has_published_size
 from modules.families.registry import all_files, published
 from modules.formats.checkpoint_header import CheckpointHeader
 from modules.system.errors import DarkroomError
@@ -33,9 +35,10 @@ def _loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]
     if any(lacks):
         advice = "; choose a VAE there" if set(lacks[1]) == {"vae"} else ""
         return tuple(_incomplete(p, lacks[0 if p == "diffusers" else 1], advice) for p in programs)
-    if "code" in kind.facts:
-        return tuple(Loads(p, False, "the file contains code besides weights") for p in programs)
-    return tuple(Loads(p, True, model.prediction_note(p, kind)) for p in programs)
+    if not has_published_size(kind.model, header):
+        facts = {p: CONSUMERS[p] for p in programs}
+        return tuple(Loads(p, f.loads_other_sizes, f.size_note, version=f.version) for p, f in facts.items())
+    return tuple(Loads(p, True, model.prediction_note(p, kind), version=CONSUMERS[p].version) for p in programs)
 
 
 def _lacking(parts: Mapping[str, PartLayout], names: Iterable[str]) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """Converts a model or a LoRA between its forms. The input's form is detected.
 
 model   diffusers folder, .safetensors or .ckpt in the original layout -> folder or .safetensors
-LoRA    kohya or diffusers/PEFT form -> the other, or the same in another dtype
+LoRA    any form -> kohya or diffusers/PEFT form; other adapters -> kohya form
 
 The record of each kind of file names the functions that open and write it.
 """
@@ -40,7 +40,7 @@ def target_form(kind: FileKind, out: Path, wanted: Form | None) -> Form:
             advice=_ADVICE[forms[0]],
         )
     if "kohya" in forms:
-        form: Form = wanted or ("peft" if kind.facts.get("form") == "kohya" else "kohya")
+        form: Form = wanted or ("peft" if _has_peft_form(kind) else "kohya")
     else:
         form = wanted or ("single" if is_file else "folder")
     if (form == "folder") == bool(out.suffix.lower() in (".safetensors", ".ckpt", ".pt")):
@@ -49,6 +49,11 @@ def target_form(kind: FileKind, out: Path, wanted: Form | None) -> Form:
             advice="Names of files end in .safetensors; the name of a diffusers folder does not.",
         )
     return form
+
+
+def _has_peft_form(kind: FileKind) -> bool:
+    """Whether the PEFT form is the other form of an adapter file: of LoRA alone, in kohya's form."""
+    return kind.facts.get("form") == "kohya" and kind.facts.get("adapter") in ("LoRA", "DoRA (LoRA)")
 
 
 def open_source(path: Path, *, use_ema: bool = False) -> Source:
@@ -62,6 +67,13 @@ def open_source(path: Path, *, use_ema: bool = False) -> Source:
         )
     opened: Callable[..., Source] = load_factory(opener)
     return opened(path, kind, use_ema=use_ema)
+
+
+def conversion_notes(source: Source, form: Form) -> tuple[str, ...]:
+    """Return what the conversion into a form changes or cannot keep, a sentence each."""
+    reference = FILE_KINDS[source.kind.kind].notes
+    found: tuple[str, ...] = load_factory(reference)(source, form) if reference else ()
+    return found
 
 
 def convert(

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from modules.families.kinds.consumers import CONSUMERS
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.record import FileKindSpec, Loads
+from modules.families.published import ALL_PROGRAMS
 from modules.families.registry import family_of, label_of, published_models
 from modules.formats.checkpoint_header import CheckpointHeader
+
+_VERSIONS = {consumer.program: consumer.version for consumer in CONSUMERS}
 
 
 def embedding_kind(header: CheckpointHeader) -> FileKind | None:
@@ -37,25 +43,52 @@ def _embedding(model: str, shape: tuple[int, ...]) -> FileKind:
 def _loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]:
     if header is None:
         return ()
+    if header.code:
+        return tuple(Loads(p, False, "not safe to load: it contains code besides vectors") for p in ALL_PROGRAMS)
+    if not kind.model:
+        width = kind.facts.get("width", "")
+        return tuple(Loads(p, None, f"unknown for vectors of width {width}") for p in ALL_PROGRAMS)
     named = next((m.embedding_tensors for m in published_models() if m.name == kind.model), ())
-    if named:
-        both = set(named) <= header.shapes.keys()
-        note = "" if both else f"needs both {' and '.join(named)}"
-        return (
-            Loads("diffusers", False, "needs each tensor passed separately, with a token"),
-            Loads("ComfyUI", True),
-            Loads("A1111", both, note),
-            Loads("Forge", both, note),
-        )
-    single = len(header.shapes) == 1 or header.container == "pickle"
-    note = "" if single else "needs exactly one tensor"
-    token = "" if header.container == "pickle" else "the token is the tensor's name, unless token= is passed"
-    return (
-        Loads("diffusers", True, token),
-        Loads("ComfyUI", True),
-        Loads("A1111", single, note),
-        Loads("Forge", single, note),
-    )
+    found = _several(header, named) if named else _one(header)
+    return tuple(replace(found[p], version=_VERSIONS.get(p, "")) for p in ALL_PROGRAMS)
+
+
+def _several(header: CheckpointHeader, named: tuple[str, ...]) -> dict[str, Loads]:
+    """Return who loads vectors for several text encoders, each in a tensor of its own name."""
+    both = set(named) <= header.shapes.keys()
+    note = "" if both else f"needs both {' and '.join(named)}"
+    return {
+        "ComfyUI": Loads("ComfyUI", True),
+        "A1111": Loads("A1111", both, note),
+        "Forge": Loads("Forge", both, note),
+        "diffusers": Loads("diffusers", False, "pass each tensor to load_textual_inversion by itself, with a token"),
+    }
+
+
+def _one(header: CheckpointHeader) -> dict[str, Loads]:
+    """Return who loads the vectors of one text encoder: A1111's form, or a file with a single tensor."""
+    is_a1111 = header.container == "pickle" and header.has("string_to_param.")
+    is_single = is_a1111 or len(header.shapes) == 1
+    note = "" if is_single else "needs exactly one tensor"
+    comfy = "" if is_single else "uses the first tensor"
+    return {
+        "ComfyUI": Loads("ComfyUI", True, comfy),
+        "A1111": Loads("A1111", is_single, note),
+        "Forge": Loads("Forge", is_single, note),
+        "diffusers": _in_diffusers(header, is_a1111=is_a1111, is_single=is_single),
+    }
+
+
+def _in_diffusers(header: CheckpointHeader, *, is_a1111: bool, is_single: bool) -> Loads:
+    """Return what `load_textual_inversion` makes of the file: A1111's name or the tensor's is the token."""
+    if not is_single:
+        return Loads("diffusers", False, "needs exactly one tensor")
+    if not is_a1111:
+        token = next(iter(header.shapes))
+        return Loads("diffusers", True, f"the token is {token}, the tensor's name, unless token= is passed")
+    if "string_to_param.*" not in header.shapes or "name" not in header.values:
+        return Loads("diffusers", False, "the file has no name or no vectors for *, as A1111 writes them")
+    return Loads("diffusers", True, f"the token is {header.values['name']}, unless token= is passed")
 
 
 EMBEDDING = FileKindSpec(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +14,40 @@ from modules.families.kinds.record import FileKindSpec, Loads
 from modules.families.published import ALL_PROGRAMS, FamilyFiles, FolderFacts
 from modules.families.registry import FAMILIES, files_of, published
 from modules.formats.checkpoint_header import CheckpointHeader
+from modules.formats.headers import UnreadableFileError, over_limit, read_header
+from modules.formats.metadata import unfolded_metadata
+from modules.system.regular_files import FileTooLargeError, read_regular
+
+_MAX_CONFIG_BYTES = 1_000_000  # real ones have a few thousand
+_MAX_FILES = 50_000
+_MAX_WORD_CHARS = 80
 
 
 def folder_kind(folder: Path) -> FileKind:
-    """Return a folder's kind; for a folder that is not a model, its sentence explains why."""
+    """Return a folder's kind; for a folder that is not a model, its sentence explains why.
+
+    Raises UnreadableFileError where it is larger than any model's.
+    """
     index = _json(folder / "model_index.json")
     if index is None:
         return _without_index(folder)
-    name = str(index.get("_class_name", "nothing"))
+    name = _word(index.get("_class_name", "nothing"))
     files = next((f for f in map(files_of, FAMILIES) if name in f.pipelines), None)
     if files is None:
         return FileKind("other_model", f"A diffusers folder of a {name}, which is not supported.")
     return _of_family(folder, index, name, files)
+
+
+def folder_metadata(folder: Path, kind: FileKind) -> dict[str, str]:
+    """Return the metadata of a folder's model, from the header of its denoiser; none where no program stored any."""
+    if not kind.family:
+        return {}
+    denoiser = folder / FAMILIES[kind.family].names_of("denoiser")[0]
+    with suppress(UnreadableFileError):
+        for file in sorted(_weights(denoiser)):
+            if metadata := unfolded_metadata(read_header(file).metadata):
+                return metadata
+    return {}
 
 
 def _of_family(folder: Path, index: dict[str, Any], pipeline: str, files: FamilyFiles) -> FileKind:
@@ -30,12 +55,13 @@ def _of_family(folder: Path, index: dict[str, Any], pipeline: str, files: Family
     denoiser = _json(folder / spec.names_of("denoiser")[0] / "config.json") or {}
     scheduler = _json(folder / "scheduler" / "scheduler_config.json") or {}
     prediction: Prediction = "v_prediction" if scheduler.get("prediction_type") == "v_prediction" else "epsilon"
+    denoiser["cross_attention_dim"] = _whole(denoiser.get("cross_attention_dim"))
     model = published(files.folder_model(FolderFacts(index, denoiser, prediction)))
-    variant = files.pipelines[pipeline] or files.variants.get(denoiser.get("in_channels", 0), "")
+    variant = files.pipelines[pipeline] or files.variants.get(_whole(denoiser.get("in_channels")), "")
     zero_snr = bool(scheduler.get("rescale_betas_zero_snr", False))
     facts = {"layout": "diffusers", "pipeline": pipeline}
     wanted = [p.name for p in spec.parts if not _is_left_out(index, p.name)]
-    if lacks := [p for p in wanted if not any((folder / p).glob("*.safetensors"))]:
+    if lacks := [p for p in wanted if next(_weights(folder / p), None) is None]:
         facts["missing"] = ", ".join(lacks)
     return FileKind(
         "diffusers_folder",
@@ -61,7 +87,7 @@ def _without_index(folder: Path) -> FileKind:
     if _json(folder / "adapter_config.json") is not None:
         return FileKind("lora", f"{folder.name} is the folder of a PEFT adapter.", facts={"form": "peft folder"})
     if config is not None:
-        name = str(config.get("_class_name") or config.get("model_type") or "model")
+        name = _word(config.get("_class_name") or config.get("model_type") or "model")
         return FileKind("part", f"{folder.name} contains only one part of a model: {name}.")
     return FileKind("unknown", f"{folder.name} is not a model folder: it has no model_index.json.")
 
@@ -85,10 +111,34 @@ def _loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]
 
 def _json(file: Path) -> dict[str, Any] | None:
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = json.loads(read_regular(file, _MAX_CONFIG_BYTES))
+    except FileTooLargeError as error:
+        raise over_limit(file, f"it has more than {_MAX_CONFIG_BYTES:,} bytes") from error
     except (OSError, ValueError, RecursionError):
         return None
     return data if isinstance(data, dict) else None
+
+
+def _word(value: object) -> str:
+    """Return a name in a config as it can be shown; a config may contain anything in its place."""
+    return value[:_MAX_WORD_CHARS] if isinstance(value, str) else "model without a name"
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _weights(folder: Path) -> Iterator[Path]:
+    """Yield the files of weights of a part's folder. Raises UnreadableFileError where it has too many files."""
+    try:
+        with os.scandir(folder) as entries:
+            for count, entry in enumerate(entries):
+                if entry.name.endswith(".safetensors"):
+                    yield Path(entry.path)
+                if count >= _MAX_FILES:
+                    raise over_limit(folder, f"it contains more than {_MAX_FILES:,} files")
+    except OSError:
+        return
 
 
 DIFFUSERS_FOLDER = FileKindSpec(

@@ -14,19 +14,26 @@ from modules.families.kinds.folder import folder_kind
 from modules.families.kinds.registry import FILE_KINDS
 from modules.formats.checkpoint_header import CheckpointHeader, read_checkpoint_header
 from modules.formats.headers import UnreadableFileError
+from modules.formats.pickle_header import unsafe_sentence
+from modules.system.regular_files import open_regular
 
 
 def identify(path: Path) -> FileKind:
     """Return the kind of a file or folder. Never raises: an unreadable file has the kind "broken"."""
+    return identify_with_header(path)[0]
+
+
+def identify_with_header(path: Path) -> tuple[FileKind, CheckpointHeader | None]:
+    """Return the kind of a file or folder, and a file's header where it is readable. Never raises."""
     try:
         if path.is_dir():
-            return folder_kind(path)
-    except OSError as error:
-        return FileKind("broken", f"{path} cannot be read: {error}.", facts={"defect": "missing"})
-    try:
-        return identify_header(read_checkpoint_header(path))
+            return folder_kind(path), None
+        header = read_checkpoint_header(path)
+        return identify_header(header), header
     except UnreadableFileError as error:
-        return _unreadable(path, error)
+        return _unreadable(path, error), None
+    except OSError as error:
+        return FileKind("broken", f"{path} cannot be read: {error}.", facts={"defect": "missing"}), None
 
 
 def identify_header(header: CheckpointHeader) -> FileKind:
@@ -37,8 +44,10 @@ def identify_header(header: CheckpointHeader) -> FileKind:
         found = _unknown(header)
     if header.container == "safetensors" and header.path.suffix.lower() in (".ckpt", ".pt", ".pth", ".bin"):
         found = dataclasses.replace(found, facts={**found.facts, "suffix": "a safetensors file with another suffix"})
-    if header.code and "code" not in found.facts:
-        found = dataclasses.replace(found, facts={**found.facts, "code": ", ".join(header.code[:5])})
+    if header.code:
+        sentence = f"{found.sentence} {unsafe_sentence(header.path.name, header.code)}"
+        facts = {**found.facts, "code": ", ".join(name[:80] for name in header.code[:5])}
+        found = dataclasses.replace(found, sentence=sentence, facts=facts)
     return found
 
 
@@ -55,7 +64,7 @@ def _unknown(header: CheckpointHeader) -> FileKind:
 
 def _unreadable(path: Path, error: UnreadableFileError) -> FileKind:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             beginning = file.read(4)
     except (OSError, ValueError):
         beginning = b""

@@ -1,5 +1,5 @@
-"""Detects LoRA files and their relatives (formats.md 5.1): suffixes of names give the adapter type, prefixes the model.
-Torch-free.
+"""Detects LoRA files and their relatives (formats.md 5.1): the factors of a layer give the adapter type, its name the
+form, and names and shapes together the model. Torch-free.
 """
 
 from __future__ import annotations
@@ -7,52 +7,75 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from modules.families.kinds.file_kind import FileKind, Prediction
+from modules.families.kinds.lora_model import LoraModel, model_of_lora
 from modules.families.kinds.lora_programs import lora_loads
 from modules.families.kinds.record import FileKindSpec
-from modules.families.registry import all_files, family_of, label_of, model_of_text_width
+from modules.families.registry import family_of, label_of
+from modules.formats.adapter_forms import FORMS, form_of, split_layer
+from modules.formats.adapter_names import (
+    BUNDLED_EMBEDDING,
+    DIFFERENCE_FACTORS,
+    DORA_SCALE,
+    DOWN,
+    GLORA_FACTORS,
+    LOHA_FACTORS,
+    LOKR_FACTORS,
+    LORA_FACTORS,
+    OFT_FACTORS,
+    layer_and_factor,
+)
+from modules.formats.adapter_targets import Shape
 from modules.formats.checkpoint_header import CheckpointHeader
 
-# Suffixes of each adapter type; the first match decides.
-_SORTS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("LoHa", (".hada_w1_a", ".hada_w2_a")),
-    ("LoKr", (".lokr_w1", ".lokr_w1_a", ".lokr_w2", ".lokr_w2_a")),
-    ("OFT", (".oft_blocks", ".oft_diag", ".oft_R.weight")),
-    ("GLoRA", (".a1.weight", ".b1.weight")),
-    ("LoRA", (".lora_up.weight", ".lora_down.weight", ".lora_A.weight", ".lora_B.weight", ".lora.up.weight")),
-    ("full difference", (".diff", ".diff_b")),
+# The factors that only one type of adapter has; the first match decides.
+_SORTS = tuple(
+    (sort, factors - {DORA_SCALE})
+    for sort, factors in (
+        ("LoHa", LOHA_FACTORS),
+        ("LoKr", LOKR_FACTORS),
+        ("OFT", OFT_FACTORS),
+        ("GLoRA", GLORA_FACTORS),
+        ("LoRA", LORA_FACTORS),
+        ("full difference", DIFFERENCE_FACTORS),
+    )
 )
-_SGM = ("lora_unet_input_blocks", "lora_unet_middle_block", "lora_unet_output_blocks", "lora_unet_label_emb")
-_DIFFUSERS = ("lora_unet_down_blocks", "lora_unet_mid_block", "lora_unet_up_blocks", "lora_unet_conv_in")
-_MODEL_KEYS = ("ss_v2", "ss_base_model_version", "modelspec.architecture")
+_SGM = ("input_blocks_", "middle_block_", "output_blocks_", "label_emb_", "time_embed_", "out_")
+_DIFFUSERS = ("down_blocks_", "mid_block_", "up_blocks_", "conv_in", "conv_out", "add_embedding_", "time_embedding_")
+_RANK_FACTORS = (DOWN, "hada_w1_b", "lokr_w2_b")
 _OTHERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Flux", ("double_blocks", "single_blocks", "single_transformer_blocks", "double_stream")),
     ("Stable Diffusion 3", ("joint_blocks",)),
     ("a video or another transformer model", ("transformer.", "lora_transformer_", "lora_unet_blocks_", "self_attn_q")),
 )
+_TEXT = ("lora_te", "text_encoder", "base_model.model.text_encoder")  # many models share their text encoders
+_MODEL_TENSORS = ("model.diffusion_model.input_blocks", "first_stage_model.")
 
 
 def adapter_kind(header: CheckpointHeader) -> FileKind | None:
     """Return the file's kind if it is an adapter (LoRA, LyCORIS or OFT), for any model."""
-    sort = next((s for s, ends in _SORTS if any(n.endswith(ends) for n in header.shapes)), "")
-    if not sort or not _looks_like_adapter(header):
+    layers = _layers(header.shapes)
+    factors = {factor for shapes in layers.values() for factor in shapes}
+    sort = next((s for s, own in _SORTS if factors & own), "")
+    if not sort or _is_model(header, layers):
         return None
-    facts = {"adapter": sort, "form": _form(header), "dtype": header.main_dtype}
-    if any(n.endswith(".dora_scale") or ".lora_magnitude_vector" in n for n in header.shapes):
-        facts["adapter"] = f"DoRA ({sort})"
-    if names := _names(header):
+    form = form_of(header.shapes)
+    facts = {"adapter": f"DoRA ({sort})" if DORA_SCALE in factors else sort, "form": form, "dtype": header.main_dtype}
+    if names := _names(layers):
         facts["names"] = names
-    if ranks := _ranks(header.shapes):
+    if ranks := {s[n][0] for s in layers.values() for n in _RANK_FACTORS if s.get(n)}:
         facts["rank"] = "-".join(map(str, sorted({min(ranks), max(ranks)})))
-    facts["layers"] = str(_num_layers(header.shapes, facts["form"]))
-    if header.has("bundle_emb."):
+    facts["layers"] = str(len(layers))
+    if header.has(BUNDLED_EMBEDDING):
         facts["embeddings"] = "bundled"
-    other = _other_model(header.shapes)
-    model = "" if other else _model(header)
-    label = other or (label_of(model) or "an unknown model")
+    found = model_of_lora(layers, header.metadata)
+    if not found.is_published_size:
+        facts["size"] = "unpublished"
+    model = "" if _other_model(found) else next(iter(found.models), "")
     rank = f" of rank {facts['rank']}" if "rank" in facts else ""
+    label = FORMS[form].label if form in FORMS else "unknown"
     return FileKind(
         kind="lora",
-        sentence=f"A {facts['adapter']}{rank} for {label}, in {facts['form']} form, {facts['dtype']}.",
+        sentence=f"A {facts['adapter']}{rank} for {_label(found)}, in {label} form, {facts['dtype']}.",
         family=family_of(model),
         model=model,
         prediction=_prediction(header.metadata),
@@ -60,67 +83,48 @@ def adapter_kind(header: CheckpointHeader) -> FileKind | None:
     )
 
 
-def _looks_like_adapter(header: CheckpointHeader) -> bool:
-    """Whether the file is only an adapter: a whole model with leftover adapter tensors is still a model."""
-    return not header.has("model.diffusion_model.input_blocks", "first_stage_model.")
+def _layers(tensors: Mapping[str, Shape]) -> dict[str, dict[str, Shape]]:
+    """Return the shapes of the factors of every layer, by the layer's name in the file."""
+    layers: dict[str, dict[str, Shape]] = {}
+    for name, shape in tensors.items():
+        layer, factor = layer_and_factor(name)
+        if layer:
+            layers.setdefault(layer, {})[factor] = shape
+    return layers
 
 
-def _form(header: CheckpointHeader) -> str:
-    if header.has("lora_unet_", "lora_te", "oft_unet_", "lora_transformer_"):
-        return "kohya"
-    if header.has("lycoris_"):
-        return "lycoris"
-    if header.has("diffusion_model.", "text_encoders."):
-        return "comfy"
-    if any(n.endswith((".lora_A.weight", ".lora.up.weight", ".lora_R.weight")) for n in header.shapes):
-        return "diffusers"
-    return "unknown"
+def _is_model(header: CheckpointHeader, layers: Mapping[str, object]) -> bool:
+    """Whether it is a whole model with leftover adapter tensors: it also has weights that are not an adapter's."""
+    if not header.has(*_MODEL_TENSORS):
+        return False
+    return any(n.startswith(_MODEL_TENSORS) and not layer_and_factor(n)[0] for n in header.shapes)
 
 
-def _num_layers(names: Iterable[str], form: str) -> int:
-    """Return how many layers of a model have an adapter. kohya's names end before the first dot."""
-    if form == "kohya":
-        return len({n.split(".", 1)[0] for n in names if not n.startswith("bundle_emb.")})
-    return len({n.split(".lora", 1)[0] for n in names if ".lora" in n})
-
-
-def _names(header: CheckpointHeader) -> str:
-    sgm, diffusers = header.has(*_SGM), header.has(*_DIFFUSERS)
+def _names(layers: Iterable[str]) -> str:
+    """Return in which layout the layers of the UNet are named."""
+    rests = [split_layer(layer)[1] for layer in layers]
+    sgm, diffusers = (any(rest.startswith(starts) for rest in rests) for starts in (_SGM, _DIFFUSERS))
     if sgm and diffusers:
         return "mixed"
-    return "sgm" if sgm else "diffusers" if diffusers or header.has("unet.") else ""
+    return "sgm" if sgm else "diffusers" if diffusers else ""
 
 
-def _ranks(shapes: Mapping[str, tuple[int, ...]]) -> list[int]:
-    ends = (".lora_down.weight", ".lora_A.weight", ".lora.down.weight", ".hada_w1_b", ".lokr_w2_b")
-    return [s[0] for n, s in shapes.items() if n.endswith(ends) and s]
-
-
-def _other_model(names: Iterable[str]) -> str:
+def _other_model(found: LoraModel) -> str:
     """Return the model an adapter is for, where it is not a supported one."""
-    names = [n for n in names if not n.startswith(("lora_te", "text_encoder", "bundle_emb"))]
+    if found.models and found.has_denoiser:
+        return ""
+    unplaced = [layer for layer in found.unplaced if not layer.startswith(_TEXT)]
     for label, parts in _OTHERS:
-        if any(part in name for name in names for part in parts):
-            return "" if any("transformer_blocks" in n and "attn2" in n for n in names) else label
+        if any(part in layer for layer in unplaced for part in parts):
+            return label
     return ""
 
 
-def _model(header: CheckpointHeader) -> str:
-    """Return which model an adapter is for: by the width of its cross-attention's input, by its encoders, by its
-    metadata.
-    """
-    for name, shape in header.shapes.items():
-        if name.endswith(("lora_down.weight", "lora_A.weight", "lora.down.weight")) and len(shape) > 1:
-            layer = name.replace(".", "_")
-            is_cross = "attn2_to_k" in layer or "attn2_to_v" in layer
-            if is_cross and (model := model_of_text_width(shape[1])):
-                return model
-    families = list(all_files())
-    for begins, model in (marker for files in families for marker in files.lora_markers):
-        if header.has(begins):
-            return model
-    words = " ".join(f"{n}={header.metadata.get(n, '')}" for n in _MODEL_KEYS).lower()
-    return next((model for files in families for word, model in files.lora_words if word in words), "")
+def _label(found: LoraModel) -> str:
+    if other := _other_model(found):
+        return other
+    labels = " or ".join(dict.fromkeys(label_of(model) for model in found.models)) or "an unknown model"
+    return labels if found.is_published_size else f"{labels} of an unpublished size"
 
 
 def _prediction(metadata: Mapping[str, str]) -> Prediction:
@@ -139,5 +143,6 @@ LORA = FileKindSpec(
     forms=("kohya", "peft"),
     opener="modules.families.kinds.lora_conversion:open_lora",
     writer="modules.families.kinds.lora_conversion:write_lora",
+    notes="modules.families.kinds.lora_conversion:notes",
     loads=lora_loads,
 )

@@ -1,47 +1,48 @@
-"""Reads a LoRA of kohya or PEFT form and writes it in either."""
+"""Reads an adapter file of any form and writes it in kohya or PEFT form."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
 import torch
 
 from modules.families.kinds.file_kind import FileKind
+from modules.families.kinds.lora_metadata import converted_metadata
 from modules.families.kinds.record import Form
 from modules.families.kinds.source import Source
 from modules.families.parts.lora_names import kohya_naming, peft_name
 from modules.families.parts.single_file.models import configs_of_file
 from modules.families.registry import FAMILIES, published
-from modules.formats.lora_files import NameOf, from_kohya, from_peft, to_kohya, to_peft
-from modules.formats.safetensors_io import PAYLOAD_SHA256, OnWritten, Writable, write_safetensors
-from modules.formats.stored_tensors import read_stored
+from modules.formats.adapter_file import AdapterFile, adapter_file, read_adapter_tensors
+from modules.formats.adapter_layers import AdapterLayer
+from modules.formats.adapter_names import DOWN, MID
+from modules.formats.lora_files import fits_peft, to_kohya, to_peft
+from modules.formats.safetensors_io import OnWritten, Writable, write_safetensors
 from modules.system.errors import DarkroomError
 
 
 def open_lora(path: Path, kind: FileKind, *, use_ema: bool = False) -> Source:
-    """Return the layers of a LoRA file. Raises DarkroomError where it is of another form, or of an unknown model."""
-    if kind.facts["form"] not in ("kohya", "diffusers") or not kind.model:
+    """Return the content of an adapter file of any form.
+
+    Raises DarkroomError where its model is not known, or where no layer of it belongs to that model.
+    """
+    if not kind.model:
         labels = ", ".join(spec.label for spec in FAMILIES.values())
         raise DarkroomError(
-            f"{path.name} cannot be converted. {kind.sentence}",
-            advice=f"Choose a LoRA file in kohya or diffusers form for {labels}.",
+            f"{path.name} cannot be converted. {kind.sentence}", advice=f"Choose a LoRA file for {labels}."
         )
-    stored, metadata = read_stored(path)
-    tensors = {name: tensor.make() for name, tensor in stored.items()}
+    tensors, metadata = read_adapter_tensors(path)
     configs = configs_of_file(kind.model, {}, metadata)
-    if kind.facts["form"] == "kohya":
-        try:
-            names = published(kind.model).lora.readable(configs)
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise DarkroomError(
-                f"The model configs in the metadata of {path.name} are not valid: {error!r}."
-            ) from error
-        layers = from_kohya(tensors, names)
-    else:
-        layers = from_peft(tensors, metadata)
-    return Source(path, kind, configs, {}, tuple(layers), metadata)
+    try:
+        targets = published(kind.model).lora.targets(configs)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise DarkroomError(f"The model configs in the metadata of {path.name} are not valid: {error!r}.") from error
+    found = adapter_file(tensors, metadata, targets)
+    if not found.layers:
+        raise DarkroomError(f"{path.name} cannot be converted: {kind.model} models have none of its layers.")
+    return Source(path, kind, configs, {}, found, metadata)
 
 
 def write_lora(
@@ -53,47 +54,74 @@ def write_lora(
     created: datetime,
     on_written: OnWritten | None = None,
 ) -> list[Path]:
-    """Write a LoRA. Its metadata is kept, except for the hashes of the old file."""
-    dropped = ("lora_adapter_metadata", "sshs_legacy_hash")
-    metadata = {n: v for n, v in (source.metadata or {}).items() if n not in dropped}
-    metadata |= {"sshs_model_hash": PAYLOAD_SHA256, "modelspec.hash_sha256": f"0x{PAYLOAD_SHA256}"}
+    """Write an adapter file. `notes` returns what the form cannot hold. Its metadata is kept where it stays true.
+
+    Raises DarkroomError where the form can hold no layer of it.
+    """
+    adapter = _content(source)
     tensors: Mapping[str, Writable]
+    settings: dict[str, str] = {}
+    layers: Sequence[AdapterLayer] = adapter.layers
     if form == "kohya":
-        tensors = to_kohya(source.layers, _checked_naming(source))
-        metadata = _kohya_metadata(source) | metadata
+        name_of = kohya_naming(source.kind.model, source.configs)
+        tensors = {**adapter.extra_tensors, **to_kohya(layers, name_of)}
     else:
-        tensors, settings = to_peft(source.layers, peft_name)
-        metadata |= settings
-    write_safetensors(out, tensors, metadata, dtype=dtype, on_written=on_written)
+        layers = _held_by_peft(source)
+        tensors, settings = to_peft(layers, peft_name)
+    metadata = converted_metadata(source.metadata or {}, layers, published(source.kind.model), form)
+    write_safetensors(out, tensors, metadata | settings, dtype=dtype, on_written=on_written)
     return [out]
 
 
-def _checked_naming(source: Source) -> NameOf:
-    name_of = kohya_naming(source.kind.model, source.configs)
+def notes(source: Source, form: Form) -> tuple[str, ...]:
+    """Return what the form changes or cannot hold, a sentence each; nothing where everything is kept as it is."""
+    adapter = _content(source)
+    found = []
+    if form == "kohya":
+        if len({layer.lora_alpha for layer in adapter.layers if _is_attention(layer)}) > 1:
+            found.append("The attention layers have several alphas, of which diffusers uses one: use --to peft for it.")
+        return (*found, *_about_unplaced(adapter, "They are kept under their names."))
+    held = _held_by_peft(source)
+    if lost := len(adapter.layers) - len(held):
+        found.append(
+            f"{lost} of {len(adapter.layers)} layers are left out: the PEFT form holds LoRA and DoRA per output only. "
+            "The kohya form holds them."
+        )
+    if middles := sum(MID in layer.factors for layer in held):
+        found.append(f"The Tucker middle of {middles} layers is folded into the down matrix, which rounds it.")
+    if strengths := sorted({layer.scale for layer in held} - {1.0}):
+        listed = ", ".join(f"{strength:g}" for strength in strengths[:3]) + (", ..." if len(strengths) > 3 else "")
+        found.append(
+            f"The strength (alpha by rank: {listed}) is in the metadata, which diffusers reads since 0.34. "
+            "Older versions and other programs use strength 1; the kohya form has the strength beside each layer."
+        )
+    if adapter.embeddings:
+        found.append("The bundled embeddings are left out: diffusers rejects files with embeddings.")
+    return (*found, *_about_unplaced(adapter, "They are left out."))
 
-    def name(part: str, path: str) -> str:
-        try:
-            return name_of(part, path)
-        except KeyError:
-            raise DarkroomError(
-                f"The LoRA has a layer that {source.kind.model} models do not have: {part}.{path}. Nothing was saved."
-            ) from None
 
-    return name
+def _is_attention(layer: AdapterLayer) -> bool:
+    return DOWN in layer.factors and (".attn" in layer.path or "self_attn" in layer.path)
 
 
-def _kohya_metadata(source: Source) -> dict[str, str]:
-    """Return the metadata that A1111 and Forge read (sd-scripts' minimum set)."""
-    ranks = [layer.rank for layer in source.layers] or [0]
-    alphas = [layer.lora_alpha for layer in source.layers] or [0.0]
-    record = published(source.kind.model)
-    return {
-        "ss_base_model_version": record.kohya_version,
-        "ss_v2": str(record.is_v2),
-        "ss_network_module": "networks.lora",
-        "ss_network_dim": str(max(ranks)),
-        "ss_network_alpha": f"{max(alphas):g}",
-        "ss_network_args": "{}",
-        "modelspec.sai_model_spec": "1.0.1",
-        "modelspec.architecture": f"{record.architecture}/lora",
-    }
+def _about_unplaced(adapter: AdapterFile, outcome: str) -> tuple[str, ...]:
+    others = [n for n in adapter.extra_tensors if n not in adapter.embeddings]
+    if not others:
+        return ()
+    return (f"Tensors that belong to no layer of the model: {len(others)}, such as {others[0]}. {outcome}",)
+
+
+def _content(source: Source) -> AdapterFile:
+    assert source.adapter is not None  # `open_lora` read it
+    return source.adapter
+
+
+def _held_by_peft(source: Source) -> list[AdapterLayer]:
+    held = [layer for layer in _content(source).layers if fits_peft(layer)]
+    if not held:
+        raise DarkroomError(
+            f"{source.path.name} cannot be converted into the PEFT form, which holds only LoRA and DoRA per output. "
+            f"{source.kind.sentence}",
+            advice="Use --to kohya.",
+        )
+    return held

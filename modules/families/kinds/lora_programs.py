@@ -1,103 +1,97 @@
-"""Which programs load a LoRA file completely, by its form and the names of its layers. Torch-free."""
+"""Which programs load an adapter file, and how many of its layers, by the facts in `consumers`. Torch-free."""
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections import Counter
+from dataclasses import replace
 
+from modules.families.kinds.adapter_contents import AdapterContents, FileLayer, read_contents
+from modules.families.kinds.consumers import CONSUMERS, Consumer
 from modules.families.kinds.file_kind import FileKind
-from modules.families.kinds.record import Loads
-from modules.families.parts.single_file.models import CONFIGS_KEY, configs_of_file
+from modules.families.kinds.record import Loads, loads_layers
+from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.published import ALL_PROGRAMS
 from modules.families.registry import published
 from modules.formats.checkpoint_header import CheckpointHeader
 
-_FORGE_TOLERATES = 12  # unmatched keys; with more it refuses the whole file
-_LYCORIS = ("LoHa", "LoKr", "GLoRA", "full difference")
+_CONVERT = "convert it to the kohya form"
+_KOHYA_TENSORS = ("lora_unet_.lora_down.weight", "lora_unet_.lora_up.weight", "lora_unet_.alpha")
+_MOST_TENSORS = 50_000  # SDXL's adapters have about 3,000, of one that changes every layer
+_UNKNOWN_MODEL = "unknown for this model"
+_OTHER_SIZE = "made for a model of a different size than the published ones"
 
 
 def lora_loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]:
-    """Return, for each program that supports the LoRA's model, whether it loads the LoRA."""
+    """Return, for each program that supports the adapter's model, how many of its layers it loads."""
     if header is None:
         return ()
     programs = published(kind.model).programs if kind.model else ALL_PROGRAMS
-    return tuple(found for found in _by_form(header, kind) if found.program in programs)
+    if not programs:
+        return ()
+    if len(header.shapes) > _MOST_TENSORS:
+        return tuple(Loads(program, None, "more tensors than an adapter has") for program in programs)
+    contents = read_contents(header, kind.model)
+    if not contents.model:
+        return tuple(Loads(program, None, _UNKNOWN_MODEL) for program in programs)
+    consumers = (c for c in CONSUMERS if c.program in programs or not c.is_main)
+    return tuple(_loads(c, contents, is_published=CONFIGS_KEY not in header.metadata) for c in consumers)
 
 
-def _by_form(header: CheckpointHeader, kind: FileKind) -> tuple[Loads, ...]:
-    form, adapter = kind.facts.get("form", ""), kind.facts.get("adapter", "")
-    match form:
-        case "kohya":
-            return _kohya(header, kind, adapter)
-        case "diffusers":
-            return _peft(header)
-        case "lycoris":
-            known = {"ComfyUI": True, "Forge": True}
-            return tuple(
-                Loads(p, known.get(p, False), "" if p in known else "does not support this form") for p in ALL_PROGRAMS
-            )
-        case "comfy":
-            return tuple(Loads(p, True) if p == "ComfyUI" else Loads(p, None, "unknown") for p in ALL_PROGRAMS)
-        case _:
-            return ()
+def _loads(consumer: Consumer, contents: AdapterContents, *, is_published: bool) -> Loads:
+    """Return how a program loads a file; most know the published sizes of models alone."""
+    found = _counted(consumer, contents)
+    if found.complete and not is_published and not consumer.any_size:
+        found = replace(found, complete=None, loaded=0, unknown=found.total, note=_OTHER_SIZE)
+    return replace(found, version=consumer.version, is_main=consumer.is_main)
 
 
-def _kohya(header: CheckpointHeader, kind: FileKind, adapter: str) -> tuple[Loads, ...]:
-    layers = {n.split(".", 1)[0] for n in header.shapes if not n.startswith("bundle_emb.")}
-    matched = layers
-    if kind.model:
-        matched = layers & _known_names(kind.model, header)
-    unknown = len(layers) - len(matched)
-    found = []
-    for program in ALL_PROGRAMS:
-        note = f"{unknown} of {len(layers)} layers have unknown names" if unknown else ""
-        if program == "diffusers":
-            note = note or _diffusers_on_kohya(header, kind, matched, adapter)
-        elif "OFT" in adapter and (program == "Forge" or not any(n.endswith("oft_blocks") for n in header.shapes)):
-            note = note or "does not support this OFT"
-        elif program == "Forge" and "embeddings" in kind.facts:
-            note = note or "ignores the bundled embedding"
-        if not note and CONFIGS_KEY in header.metadata and program != "diffusers":
-            found.append(Loads(program, None, "made for a model of a different size than the published ones"))
-        else:
-            found.append(Loads(program, not note, note))
-    return tuple(found)
+def _counted(consumer: Consumer, contents: AdapterContents) -> Loads:
+    total, is_mixed = len(contents.layers), contents.is_mixed
+    verdicts = [(layer, consumer.verdict(layer, is_mixed=is_mixed)) for layer in contents.layers]
+    lost = [(layer, rule.why) for layer, rule in verdicts if rule.loads is False]
+    unknown = sum(rule.loads is None for _, rule in verdicts)
+    loaded = total - len(lost) - unknown
+    if refused := consumer.refuses(contents) or _too_many(consumer, contents, [layer for layer, _ in lost]):
+        return loads_layers(consumer.program, 0, total, _joined(refused, _advice(consumer, contents, 0)))
+    advice = _advice(consumer, contents, loaded)
+    reasons = [_reason(why, count, total) for why, count in Counter(why for _, why in lost).items()]
+    if unknown:
+        reasons.append(_reason("was not measured", unknown, total))
+    found = loads_layers(consumer.program, loaded, total, _joined(*reasons, advice), unknown=unknown)
+    return _with_embeddings(found, consumer) if contents.embeddings else found
 
 
-def _known_names(model: str, header: CheckpointHeader) -> set[str]:
-    """Return the kohya names of a model's layers, from the configs in the file's metadata where it has them."""
-    record = published(model)
-    for configs in (configs_of_file(model, {}, header.metadata), record.shipped_configs()):
-        with suppress(KeyError, TypeError, ValueError, AttributeError, IndexError):  # metadata may be invalid
-            return set(record.lora.known(configs))
-    return set()
+def _reason(why: str, count: int, total: int) -> str:
+    return why if count == total else f"{why} ({count:,} {'layer' if count == 1 else 'layers'})"
 
 
-def _diffusers_on_kohya(header: CheckpointHeader, kind: FileKind, layers: set[str], adapter: str) -> str:
-    if "embeddings" in kind.facts:
-        return "rejects files with bundled embeddings"
-    if any(sort in adapter for sort in (*_LYCORIS, "OFT")):
-        return f"does not support {adapter}"
-    if "DoRA" in adapter:
-        return "ignores the DoRA scales"
-    if kind.facts.get("names") == "mixed":
-        return "ignores the layers with SGM names"
-    if {"lora_unet_add_embedding_linear_1", "lora_unet_add_embedding_linear_2"} <= layers:
-        return "confuses the two layers of add_embedding; use SGM names"
-    return ""
+def _advice(consumer: Consumer, contents: AdapterContents, loaded: int) -> str:
+    """Return the advice to convert a plain LoRA if the program then loads more of it."""
+    if contents.embeddings or any(layer.sort != "LoRA" or not layer.path for layer in contents.layers):
+        return ""
+    layers = tuple(replace(x, naming=x.kohya_naming, tensors=_KOHYA_TENSORS) for x in contents.layers)
+    then = 0 if consumer.refuses(replace(contents, layers=layers)) else _num_loaded(consumer, layers)
+    return _CONVERT if then > loaded else ""
 
 
-def _peft(header: CheckpointHeader) -> tuple[Loads, ...]:
-    if any(n.endswith(".alpha") for n in header.shapes):
-        known = {"diffusers": Loads("diffusers", False, "rejects alpha tensors in this form")}
-    else:
-        known = {"diffusers": Loads("diffusers", True)}
-    layers = {n.rsplit(".lora_", 1)[0] for n in header.shapes if ".lora_" in n}
-    attention = [n for n in layers if n.startswith("unet.") and (".attn1.to_" in n or ".attn2.to_" in n)]
-    if attention:
-        note = f"ignores {len(attention)} of {len(layers)} layers (attention); use the kohya form"
-        known["ComfyUI"] = Loads("ComfyUI", False, note)
-        if len(attention) > _FORGE_TOLERATES:
-            known["Forge"] = Loads("Forge", False, "rejects the file; use the kohya form")
-    else:
-        known["ComfyUI"] = Loads("ComfyUI", True)
-    return tuple(known.get(p, Loads(p, None, "unknown; the kohya form is safe")) for p in ALL_PROGRAMS)
+def _num_loaded(consumer: Consumer, layers: tuple[FileLayer, ...]) -> int:
+    return sum(consumer.verdict(layer).loads is True for layer in layers)
+
+
+def _too_many(consumer: Consumer, contents: AdapterContents, lost: list[FileLayer]) -> str:
+    """Return why a program refuses a file with too many tensors that it cannot place, or ""."""
+    if consumer.tolerates is None:
+        return ""
+    count = sum(len(layer.tensors) for layer in lost)
+    count += 0 if consumer.embeddings[0] else len(contents.embeddings)
+    return f"refuses the file, because it cannot place {count:,} tensors" if count > consumer.tolerates else ""
+
+
+def _with_embeddings(found: Loads, consumer: Consumer) -> Loads:
+    loads, note = consumer.embeddings
+    complete = found.complete if loads else False
+    return replace(found, complete=complete, note=_joined(found.note, note))
+
+
+def _joined(*texts: str) -> str:
+    return "; ".join(text for text in texts if text)

@@ -8,10 +8,12 @@ from pathlib import Path
 import torch
 
 from modules.families.kinds.file_kind import FileKind
+from modules.families.kinds.folder import folder_metadata
 from modules.families.kinds.record import Form
 from modules.families.kinds.source import Source
 from modules.families.parts.folder_model import folder_configs, folder_states, parts_in, traits_of, write_folder
 from modules.families.parts.single_file.checkpoint import open_checkpoint, part_state
+from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.parts.single_file.write import write_checkpoint
 from modules.formats.safetensors_io import OnWritten
 
@@ -19,7 +21,8 @@ from modules.formats.safetensors_io import OnWritten
 def open_folder(path: Path, kind: FileKind, *, use_ema: bool = False) -> Source:
     """Open a model in diffusers' folder layout; it contains no EMA weights."""
     parts = parts_in(path, traits_of(kind))
-    return Source(path, kind, folder_configs(path, parts), folder_states(path, parts))
+    metadata = folder_metadata(path, kind)
+    return Source(path, kind, folder_configs(path, parts), folder_states(path, parts), metadata=metadata)
 
 
 def open_single_file(path: Path, kind: FileKind, *, use_ema: bool = False) -> Source:
@@ -40,13 +43,24 @@ def write_model(
     created: datetime,
     on_written: OnWritten | None = None,
 ) -> list[Path]:
-    """Write a model as a folder or as one file and return the paths written."""
-    traits = traits_of(source.kind)
-    kept = {n: v for n, v in (source.metadata or {}).items() if not n.startswith("sshs_")}  # hashes of the old file
+    """Write a model as a folder or as one file and return the paths written.
+
+    Its metadata are kept, also by way of a folder, except for the hashes of the old file. `created` is the time of the
+    conversion, not that of the model, so it is not in its metadata.
+    """
+    traits, metadata = traits_of(source.kind), {**(source.metadata or {})}
     if form == "folder":
+        metadata.pop(CONFIGS_KEY, None)  # the folder has its configs
         tokenizers = source.path if source.path.is_dir() else None
         write_folder(
-            out, source.states, source.configs, traits, dtype=dtype, tokenizers_from=tokenizers, on_written=on_written
+            out,
+            source.states,
+            source.configs,
+            traits,
+            dtype=dtype,
+            tokenizers_from=tokenizers,
+            metadata=metadata,
+            on_written=on_written,
         )
         return [out]
     return write_checkpoint(
@@ -55,8 +69,8 @@ def write_model(
         source.configs,
         traits,
         dtype=dtype,
-        title=kept.get("modelspec.title", out.stem),
-        created=created,
-        metadata=kept,
+        title=out.stem,
+        created=None,
+        metadata=metadata,
         on_written=on_written,
     )

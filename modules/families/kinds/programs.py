@@ -6,25 +6,20 @@ The facts were read from or tested on these programs (versions of early 2026) an
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from modules.families.kinds.file_kind import FileKind
-from modules.families.kinds.identify import identify
+from modules.families.kinds.identify import identify_with_header
 from modules.families.kinds.record import Loads
 from modules.families.kinds.registry import FILE_KINDS
-from modules.formats.checkpoint_header import CheckpointHeader, read_checkpoint_header
-from modules.formats.headers import UnreadableFileError
+from modules.formats.checkpoint_header import CheckpointHeader
 
 
 def who_loads_file(path: Path) -> tuple[FileKind, tuple[Loads, ...]]:
     """Return the kind of a file or folder and which programs load it, for the report after a save. Never raises."""
-    kind = identify(path)
-    if kind.kind == "broken" or path.is_dir():
-        return kind, who_loads(None, kind)
-    try:
-        return kind, who_loads(read_checkpoint_header(path), kind)
-    except UnreadableFileError:
-        return kind, ()
+    kind, header = identify_with_header(path)
+    return kind, who_loads(header, kind)
 
 
 def who_loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]:
@@ -32,4 +27,7 @@ def who_loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, .
 
     `header` is None for a folder.
     """
-    return FILE_KINDS[kind.kind].loads(header, kind)
+    loads = FILE_KINDS[kind.kind].loads(header, kind)
+    if header is not None and header.code:
+        return tuple(replace(x, complete=False, loaded=0, unknown=0, note="not safe to load") for x in loads)
+    return loads

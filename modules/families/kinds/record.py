@@ -15,15 +15,43 @@ Form = Literal["single", "folder", "kohya", "peft"]
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """Whether a program loads a file completely (None: unknown), and a note for the user."""
+    """How completely a program loads a file, and a note for the user.
+
+    `complete` is None where it is unknown. Of the `total` layers of an adapter `loaded` are loaded, and of `unknown`
+    others it is not known. `version` is the program's version that this was measured with. `is_main` is false for a
+    program that is named only where it does not load the file completely.
+    """
 
     program: str
     complete: bool | None
     note: str = ""
+    loaded: int = 0
+    total: int = 0
+    unknown: int = 0
+    version: str = ""
+    is_main: bool = True
+
+    @property
+    def answer(self) -> str:
+        """The result in short: "yes", "no", "?", "48 of 176 layers" or "48 to 50 of 176 layers"."""
+        if self.complete:
+            return "yes"
+        if not self.loaded:
+            return "?" if self.complete is None else "no"
+        most = f" to {self.loaded + self.unknown:,}" if self.unknown else ""
+        return f"{self.loaded:,}{most} of {self.total:,} layers"
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as data."""
-        return {"program": self.program, "complete": self.complete, "note": self.note}
+        counts = {"loaded": self.loaded, "unknown": self.unknown, "total": self.total} if self.total else {}
+        version = {"version": self.version} if self.version else {}
+        return {"program": self.program, "complete": self.complete, "note": self.note, **counts, **version}
+
+
+def loads_layers(program: str, loaded: int, total: int, note: str = "", *, unknown: int = 0) -> Loads:
+    """Return that a program loads `loaded` of a file's `total` layers; of `unknown` others it is not known."""
+    complete = None if unknown and loaded + unknown == total else loaded == total
+    return Loads(program, complete, note, loaded, total, unknown)
 
 
 def nobody_known(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]:
@@ -37,7 +65,8 @@ class FileKindSpec:
 
     `detect(header)` returns the kind if a file is of it, else None; a kind of folder has no `detect`. `uses` is what a
     run can use it as; `forms` is what it can be converted into, by `opener` and `writer` ("module:function", which
-    import torch). `loads(header, kind)` returns which programs load it; `header` is None for a folder.
+    import torch); `notes` names the function that returns what a conversion changes or cannot keep.
+    `loads(header, kind)` returns which programs load it; `header` is None for a folder.
     """
 
     name: str
@@ -48,4 +77,5 @@ class FileKindSpec:
     forms: tuple[Form, ...] = ()
     opener: str = ""
     writer: str = ""
+    notes: str = ""
     loads: Callable[[CheckpointHeader | None, FileKind], tuple[Loads, ...]] = nobody_known

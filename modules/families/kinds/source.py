@@ -1,4 +1,4 @@
-"""The source of a conversion: the opened parts of a model, or the layers of a LoRA."""
+"""The source of a conversion: the opened parts of a model, or the content of an adapter file."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 from modules.families.kinds.file_kind import FileKind
 from modules.families.parts.single_file.record import Configs
 from modules.families.parts.single_file.write import States
-from modules.formats.adapter_layers import AdapterLayer
+from modules.formats.adapter_file import AdapterFile
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """An opened source: the model's parts, or a LoRA's layers."""
+    """An opened source: the model's parts, or the content of an adapter file."""
 
     path: Path
     kind: FileKind
     configs: Configs
     states: States
-    layers: tuple[AdapterLayer, ...] = ()
+    adapter: AdapterFile | None = None
     metadata: Mapping[str, str] | None = None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from modules.families.kinds.file_kind import FileKind
-from modules.families.kinds.record import FileKindSpec
+from modules.families.kinds.record import FileKindSpec, Loads
+from modules.families.published import ALL_PROGRAMS
 from modules.families.registry import FAMILIES
 from modules.formats.checkpoint_header import CheckpointHeader
 
@@ -28,10 +29,29 @@ def vae_kind(header: CheckpointHeader) -> FileKind | None:
     return None
 
 
+def _loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]:
+    """Return who loads a VAE: published ones in the original layout, without a prefix, are for the web interfaces and
+    ComfyUI; of other forms there only diffusers' own is known.
+    """
+    if header is None:
+        return ()
+    if header.code:
+        return tuple(Loads(p, False, "not safe to load: it contains code besides weights") for p in ALL_PROGRAMS)
+    if kind.facts.get("layout") == "diffusers":
+        known = {"diffusers": Loads("diffusers", True, "as diffusion_pytorch_model beside its config.json")}
+    elif header.has("encoder.down.0.block."):
+        known = {p: Loads(p, True) for p in ALL_PROGRAMS if p != "diffusers"}
+        known["diffusers"] = Loads("diffusers", True, "by AutoencoderKL.from_single_file, with its config")
+    else:
+        known = {}
+    return tuple(known.get(p, Loads(p, None, "not measured")) for p in ALL_PROGRAMS)
+
+
 VAE = FileKindSpec(
     name="vae",
     label="VAE",
     help="Only the part that encodes images into latents and decodes them.",
     detect=vae_kind,
     uses=frozenset({"VAE"}),
+    loads=_loads,
 )

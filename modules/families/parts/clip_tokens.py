@@ -17,9 +17,11 @@ from tokenizers import Tokenizer
 
 from modules.families.parts.clip_vocabulary import END_TOKEN, START_TOKEN, build_clip_tokenizer
 from modules.families.parts.prompt_weights import weighted_texts
+from modules.system.errors import DarkroomError
 
 CHUNK_TOKENS = 75
 OPEN_CLIP_PAD = "!"  # id 0: OpenCLIP pads with zeros
+_MAX_TOKEN_CHARS = 100
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,16 @@ def load_clip_tokenizer(folder: Path | None, *, usual_pad: str = END_TOKEN) -> C
     """Return the tokenizer of a model's tokenizer folder, or the bundled one where there is no such folder.
 
     The padding token is the folder's own, or `usual_pad` where it names none: the end token for OpenAI's CLIP, "!" for
-    OpenCLIP's (SD 2.x and SDXL's second encoder).
+    OpenCLIP's (SD 2.x and SDXL's second encoder). Raises DarkroomError where the folder's files are damaged.
     """
     if folder is not None and not folder.is_dir():
         folder = None
-    tokenizer = _built(*(_read(folder) if folder is not None else (None, None)))
+    try:
+        tokenizer = _built(*(_read(folder) if folder is not None else (None, None)))
+    except ValueError as error:
+        raise DarkroomError(
+            f"The tokenizer in {folder} is damaged: {error}.", advice="Download the model again."
+        ) from error
     pad = (_pad_token(folder) if folder is not None else None) or usual_pad
     start_id, end_id, pad_id = (tokenizer.token_to_id(token) for token in (START_TOKEN, END_TOKEN, pad))
     assert start_id is not None  # build_clip_tokenizer adds both
@@ -94,10 +101,21 @@ def _built(vocabulary_json: str | None, merges_text: str | None) -> Tokenizer:
         return build_clip_tokenizer()
     try:
         vocabulary = json.loads(vocabulary_json)
-    except ValueError:
+    except (ValueError, RecursionError):
         return build_clip_tokenizer()
     pairs = [line.split(" ") for line in merges_text.split("\n") if line and not line.startswith("#version")]
-    return build_clip_tokenizer(vocabulary, [(p[0], p[1]) for p in pairs if len(p) == 2])
+    merges = [(p[0], p[1]) for p in pairs if len(p) == 2]
+    _require_consistent(vocabulary, merges)
+    return build_clip_tokenizer(vocabulary, merges)
+
+
+def _require_consistent(vocabulary: Any, merges: list[tuple[str, str]]) -> None:
+    """Raise ValueError where the library would fail: it needs an id for every token that merges combine."""
+    if not isinstance(vocabulary, dict) or not all(type(n) is int and 0 <= n < 2**32 for n in vocabulary.values()):
+        raise ValueError("vocab.json is not a list of tokens with their ids")
+    unknown = next((t for a, b in merges for t in (a, b, a + b) if t not in vocabulary), None)
+    if unknown is not None:
+        raise ValueError(f"merges.txt combines {unknown[:40]!r}, which vocab.json does not contain")
 
 
 @lru_cache(maxsize=8)
@@ -122,13 +140,13 @@ def _pad_token(folder: Path) -> str | None:
     config, special = (_settings(folder / f"{name}.json") for name in ("tokenizer_config", "special_tokens_map"))
     for settings in (config, special) if "added_tokens_decoder" in config else (special, config):
         if pad := settings.get("pad_token"):
-            return str(pad["content"] if isinstance(pad, dict) else pad)
+            return str(pad.get("content") if isinstance(pad, dict) else pad)[:_MAX_TOKEN_CHARS]
     return None
 
 
 def _settings(file: Path) -> dict[str, Any]:
     try:
         settings = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return settings if isinstance(settings, dict) else {}

@@ -24,6 +24,7 @@ from modules.families.registry import FAMILIES, published
 from modules.families.spec import PartSpec, tokenizer_of
 from modules.formats.diffusers_folder import read_json
 from modules.formats.lazy_tensors import LazyTensor
+from modules.formats.metadata import folded_metadata
 from modules.formats.safetensors_io import OnWritten, write_safetensors
 from modules.formats.stored_tensors import stored_tensors
 from modules.system.atomic import atomic_folder
@@ -62,9 +63,12 @@ def write_folder(
     *,
     dtype: torch.dtype | None,
     tokenizers_from: Path | None = None,
+    metadata: Mapping[str, str] | None = None,
     on_written: OnWritten | None = None,
 ) -> None:
     """Write a model as a diffusers folder. `tokenizers_from` is a folder whose tokenizers are copied.
+
+    `metadata`, that of the model as a single file, is stored in the denoiser's header.
 
     Raises DarkroomError where a tensor is missing, unknown or not finite; an existing folder is left unchanged then.
     """
@@ -87,7 +91,8 @@ def write_folder(
 
             (folder / part.name).mkdir()
             file = folder / part.name / f"{_WEIGHTS[part.library]}.safetensors"
-            write_safetensors(file, state, {"format": "pt"}, dtype=dtype, on_written=report)
+            stored = folded_metadata(metadata or {}) if part.role == "denoiser" else {}
+            write_safetensors(file, state, {**stored, "format": "pt"}, dtype=dtype, on_written=report)
             _write_json(folder / part.name / "config.json", _part_config(part, configs[part.name]))
             done += size
         _write_scheduler(folder, configs["scheduler"], traits)

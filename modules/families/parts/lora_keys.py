@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from modules.families.parts.lora_names import kohya_naming, peft_name
-from modules.families.parts.single_file.write import configs_to_bring
+from modules.families.parts.single_file.sizes import configs_to_bring
 from modules.families.registry import published
 from modules.families.spec import LoraNaming
 
@@ -25,7 +25,7 @@ def naming_of(model: str, parts: Mapping[str, Any], *, prediction: str, version:
         version or record.kohya_version,
         record.architecture,
         model,
-        record.lora.readable(configs),
+        record.lora.targets(configs),
         prediction,
         own_configs=configs_to_bring(model, configs),
         is_v2=record.is_v2,

@@ -33,7 +33,7 @@ def second_prediction(header: CheckpointHeader) -> PredictionMark | None:
     """
     if header.values.get("global_step") == _EPSILON_STEP:
         return PredictionMark("epsilon", False, "global_step")
-    values = read_values(header.path, _NORM) if _NORM in header.shapes else None
+    values = read_values(header, _NORM)
     if values is None or values.size == 0:
         return None
     is_velocity = float(values.std()) > _VELOCITY_SPREAD

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from modules.families.parts.single_file.record import Configs
+from modules.families.parts.single_file.yaml_text import Tree, yaml_text
 
-Tree = dict[str, Any]
 _UNET = "ldm.modules.diffusionmodules.openaimodel.UNetModel"
 _CLIP: Tree = {"target": "ldm.modules.encoders.modules.FrozenCLIPEmbedder"}
 _OPEN_CLIP: Tree = {
@@ -53,7 +53,7 @@ def sidecar_text(configs: Configs, prediction: str, text_encoder: Tree) -> str:
         "cond_stage_config": text_encoder,
     }
     tree = {"model": {"target": "ldm.models.diffusion.ddpm.LatentDiffusion", "params": parameters}}
-    return "\n".join(_lines(tree, "")) + "\n"
+    return yaml_text(tree)
 
 
 def _unet(config: Mapping[str, Any]) -> Tree:
@@ -101,19 +101,3 @@ def _vae(config: Mapping[str, Any]) -> Tree:
         },
         "lossconfig": {"target": "torch.nn.Identity"},
     }
-
-
-def _lines(tree: Tree, indent: str) -> list[str]:
-    """Return a tree as lines of YAML: mappings, lists of numbers, plain values."""
-    lines = []
-    for key, value in tree.items():
-        match value:
-            case dict():
-                lines += [f"{indent}{key}:", *_lines(value, indent + "  ")]
-            case bool():
-                lines.append(f"{indent}{key}: {str(value).lower()}")
-            case str():
-                lines.append(f'{indent}{key}: "{value}"')
-            case _:
-                lines.append(f"{indent}{key}: {value}")
-    return lines

@@ -9,27 +9,31 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from modules.families.kinds.checkpoint_consumers import velocity_note
 from modules.families.kinds.file_kind import FileKind
 from modules.families.parts.lora_names import unet_clip_lora
 from modules.families.parts.single_file.detect import VARIANTS, checkpoint_of
+from modules.families.parts.single_file.prediction import VELOCITY_TENSOR
 from modules.families.parts.single_file.record import SingleFile, TextPlace
 from modules.families.published import FamilyFiles, FolderFacts, PublishedModel
+from modules.families.sdxl.sidecar import base_sidecar, refiner_sidecar
 
 _CONFIGS = Path(__file__).parent / "configs"
-_LORA = unet_clip_lora({"text_encoder": "lora_te1", "text_encoder_2": "lora_te2"}, writes_sgm=True)
+_LORA = unet_clip_lora(
+    {"text_encoder": "lora_te1", "text_encoder_2": "lora_te2"}, writes_sgm=True, projections=("text_encoder_2",)
+)
 
 
 def _note(program: str, kind: FileKind) -> str:
-    """Return what v-prediction needs: all programs but diffusers read the marker tensor in the file."""
+    """Return what v-prediction needs: ComfyUI and Forge read the marker tensor, A1111 the .yaml beside the file."""
     if kind.prediction != "v_prediction":
         return ""
-    if program == "diffusers":
-        snr = ", rescale_betas_zero_snr=True" if kind.zero_snr else ""
-        return f'set prediction_type="v_prediction"{snr} in its scheduler'
-    return (
-        ""
-        if "v_pred" in kind.facts.get("prediction_from", "")
-        else "the file has no v_pred marker: set v-prediction yourself"
+    markers = kind.facts.get("prediction_from", "")
+    return velocity_note(
+        program,
+        has_tensors=VELOCITY_TENSOR in markers,
+        has_sidecar=markers.endswith((".yaml", ".yml")),
+        zero_snr=kind.zero_snr,
     )
 
 
@@ -56,6 +60,7 @@ _BASE = PublishedModel(
         ),
         markers=("conditioner.embedders.1.model.", "conditioner.embedders.0.transformer."),
         has_labels=True,
+        sidecar=base_sidecar,
         velocity_tensors=True,
     ),
     text_width=2048,
@@ -81,6 +86,7 @@ _REFINER = PublishedModel(
     single_file=SingleFile(
         text=(TextPlace("text_encoder_2", "conditioner.embedders.0.model.", is_open_clip=True, has_projection=True),),
         markers=("conditioner.embedders.0.model.",),
+        sidecar=refiner_sidecar,
         velocity_tensors=True,
     ),
     text_width=1280,
@@ -103,13 +109,6 @@ FILES = FamilyFiles(
     },
     folder_model=_folder_model,
     checkpoint=lambda header: checkpoint_of(header, _MODELS),
-    lora_markers=tuple(
-        (begins, _BASE.name)
-        for begins in (
-            *("lora_te2_", "lora_te1_", "text_encoder_2."),
-            *("lora_unet_input_blocks", "lora_unet_middle_block", "lora_unet_output_blocks", "lora_unet_label_emb"),
-        )
-    ),
     lora_words=(("sdxl", _BASE.name), ("xl", _BASE.name)),
     variants=VARIANTS,
     repository_model=lambda name: _BASE.name,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from modules.families.parts.single_file.slots import Slot, module_slots
+from modules.families.parts.single_file.slots import Slot, limited, module_slots
 
 PREFIX = "text_model."
 _LAYER = ("layer_norm1", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj")
@@ -26,7 +26,7 @@ _OPEN_NAMES = {
 
 def clip_slots(config: Mapping[str, Any], *, projection: bool = False) -> tuple[Slot, ...]:
     """Return the slots of a text encoder whose original layout has transformers' own names."""
-    return tuple(Slot(key, key) for key in _keys(config, projection=projection))
+    return tuple(Slot(key, key) for key in limited(_keys(config, projection=projection)))
 
 
 def open_clip_slots(config: Mapping[str, Any], *, projection: bool) -> tuple[Slot, ...]:
@@ -34,15 +34,7 @@ def open_clip_slots(config: Mapping[str, Any], *, projection: bool) -> tuple[Slo
 
     `projection`: the encoder is a CLIPTextModelWithProjection, whose projection is transposed in the original.
     """
-    return tuple(_open_clip(config, projection=projection))
-
-
-def text_layers(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the paths of the linear layers inside a text encoder's blocks, which LoRA files can contain."""
-    names = [name for name in (*_LAYER, *_REST) if not name.startswith("layer_norm")]
-    return tuple(
-        f"{PREFIX}encoder.layers.{i}.{name}" for i in range(int(config["num_hidden_layers"])) for name in names
-    )
+    return tuple(limited(_open_clip(config, projection=projection)))
 
 
 def _keys(config: Mapping[str, Any], *, projection: bool) -> Iterator[str]:

@@ -75,8 +75,6 @@ def _facts(header: CheckpointHeader, mark: PredictionMark, *, has_vae: bool, has
         facts["text_encoders"] = "missing"
     if header.has("model_ema."):
         facts["ema"] = "beside the weights" if header.has(UNET_PREFIX) else "alone"
-    if header.code:
-        facts["code"] = ", ".join(header.code[:5])
     return facts
 
 
@@ -97,6 +95,4 @@ def _sentence(
     text += f", {facts['dtype']}" if facts["dtype"] else ""
     if whole and (lacks := [n for n in ("vae", "text_encoders") if n in facts]):
         text += f", without {' and '.join(n.replace('_', ' ').replace('vae', 'VAE') for n in lacks)}"
-    if "code" in facts:
-        text += f"; it contains code ({facts['code']}) and may not load"
     return f"{text}."

@@ -20,6 +20,8 @@ from modules.system.errors import DarkroomError
 CONFIGS_KEY = "darkroom_part_configs"
 """The metadata key with the parts' configs in a file of unusual size, as JSON by part."""
 
+_MAX_CONFIGS_CHARS = 500_000  # real ones have a few thousand
+
 UNET_PREFIX = "model.diffusion_model."
 VAE_PREFIX = "first_stage_model."
 
@@ -39,8 +41,9 @@ def configs_of_file(
     first = shapes.get(f"{UNET_PREFIX}input_blocks.0.0.weight", ())
     if len(first) == 4 and "unet" in configs:
         configs["unet"]["in_channels"] = first[1]
+    text = metadata.get(CONFIGS_KEY, "{}")
     try:
-        brought = json.loads(metadata.get(CONFIGS_KEY, "{}"))
+        brought = json.loads(text) if len(text) <= _MAX_CONFIGS_CHARS else {}
     except (ValueError, RecursionError):
         brought = {}
     if isinstance(brought, dict):
@@ -57,8 +60,8 @@ def layouts(model: str, configs: Configs) -> dict[str, PartLayout]:
     """
     try:
         return _layouts(model, configs)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise DarkroomError(f"The configs of the model's parts are not valid: {error!r}.") from error
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+        raise DarkroomError(f"The configs of the model's parts are not valid: {str(error)[:200]!r}.") from error
 
 
 def _layouts(model: str, configs: Configs) -> dict[str, PartLayout]:

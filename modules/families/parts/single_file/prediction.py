@@ -1,8 +1,9 @@
 """The prediction type of a model, from its file.
 
 Programs use different markers. They are checked in this order: a sidecar .yaml (A1111, Forge), the empty tensors
-`v_pred` and `ztsnr` (ComfyUI, Forge, A1111), `modelspec.prediction_type` (ModelSpec 1.0.1) or `modelspec.predict_key`
-(ComfyUI), and last the weights, by the model's own record. Torch-free.
+`v_pred` and `ztsnr` (ComfyUI, Forge), `modelspec.prediction_type` (ModelSpec 1.0.1) or `modelspec.predict_key`
+(ComfyUI), and last the weights, by the model's own record. `kinds/checkpoint_consumers.py` lists which program reads
+which of them. Torch-free.
 """
 
 from __future__ import annotations
@@ -14,12 +15,26 @@ from pathlib import Path
 from modules.families.kinds.file_kind import Prediction
 from modules.families.parts.single_file.record import PredictionMark, SingleFile
 from modules.formats.checkpoint_header import CheckpointHeader
+from modules.system.regular_files import read_regular
+
+VELOCITY_TENSOR = "v_pred tensor"
+"""The marker of a file with the empty tensor `v_pred`."""
+
+ZERO_SNR_LINE = "zero_terminal_snr: true\n"
+"""The line of a sidecar that states zero terminal SNR: outside of `model`, where programs that do not know it look at
+nothing."""
+
+SIDECAR_START = "# Written by Darkroom. Keep this file beside the model: programs read its prediction type here.\n"
 
 _MAX_YAML_BYTES = 200_000
 _V_WORDS = {"v", "v_prediction", "vpred", "v-prediction"}
-_PARAMETERIZATION = re.compile(r"""^\s*(?:parameterization|prediction_type)\s*:\s*["']?([\w-]+)""", re.MULTILINE)
-_DISCRETE_V = re.compile(r"\bVScaling\b")  # SDXL's yaml names a class instead
-_ZERO_SNR = re.compile(r"^\s*\w*(?:ztsnr|zero_terminal_snr|zero_snr)\w*\s*:\s*[Tt]rue", re.MULTILINE)
+# Each takes linear time on any text: [ \t] does not match the end of a line, and a key is matched as a whole.
+_PARAMETERIZATION = re.compile(
+    r"""^[ \t]*(?:parameterization|prediction_type)[ \t]*:[ \t]*["']?([\w-]+)""", re.MULTILINE
+)
+_SCALING = re.compile(r"\b(V|Eps)Scaling\b")  # SDXL's yaml names a class instead
+_TRUE = re.compile(r"^[ \t]*(\w+)[ \t]*:[ \t]*[Tt]rue", re.MULTILINE)
+_ZERO_SNR = ("ztsnr", "zero_terminal_snr", "zero_snr")
 
 
 def find_prediction(header: CheckpointHeader, record: SingleFile) -> PredictionMark:
@@ -27,11 +42,13 @@ def find_prediction(header: CheckpointHeader, record: SingleFile) -> PredictionM
     zero_snr = "ztsnr" in header.shapes
     sidecar = read_sidecar(header.path)
     if sidecar is not None and sidecar.prediction:
-        return PredictionMark(sidecar.prediction, zero_snr or sidecar.zero_snr, sidecar.marker)
+        has_both = "v_pred" in header.shapes and sidecar.prediction == "v_prediction"
+        marker = f"{VELOCITY_TENSOR}, {sidecar.marker}" if has_both else sidecar.marker
+        return PredictionMark(sidecar.prediction, zero_snr or sidecar.zero_snr, marker)
     if {"edm_mean", "edm_vpred.sigma_max"} & header.shapes.keys():
         return PredictionMark("edm", False, "EDM tensors")
     if "v_pred" in header.shapes:
-        return PredictionMark("v_prediction", zero_snr, "v_pred tensor")
+        return PredictionMark("v_prediction", zero_snr, VELOCITY_TENSOR)
     for key in ("modelspec.prediction_type", "modelspec.predict_key"):
         word = header.metadata.get(key, "").lower()
         if word:
@@ -44,16 +61,24 @@ def read_sidecar(path: Path) -> PredictionMark | None:
     """Return the prediction type in the .yaml beside a checkpoint, or None where there is no readable one."""
     for name in (path.with_suffix(".yaml"), path.with_suffix(".yml")):
         try:
-            if name.stat().st_size > _MAX_YAML_BYTES:
-                continue
-            text = name.read_text(encoding="utf-8", errors="replace")
+            text = read_regular(name, _MAX_YAML_BYTES).decode("utf-8", "replace")
         except (OSError, ValueError):
             continue
         found = _PARAMETERIZATION.search(text)
         prediction: Prediction = ""
         if found:
             prediction = "v_prediction" if found[1].lower() in _V_WORDS else "epsilon"
-        elif _DISCRETE_V.search(text):
-            prediction = "v_prediction"
-        return PredictionMark(prediction, bool(_ZERO_SNR.search(text)), name.name)
+        elif scaling := _SCALING.search(text):
+            prediction = "v_prediction" if scaling[1] == "V" else "epsilon"
+        zero_snr = any(word in key for key in _TRUE.findall(text) for word in _ZERO_SNR)
+        return PredictionMark(prediction, zero_snr, name.name)
     return None
+
+
+def is_own_sidecar(path: Path) -> bool:
+    """Whether a .yaml was written by us."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(SIDECAR_START)) == SIDECAR_START.encode()
+    except OSError:
+        return False

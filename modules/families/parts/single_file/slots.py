@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
+
+_MAX_LAYERS = 10_000  # SDXL's UNet has 1,700 tensors
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,17 @@ class Slot:
     pieces: int = 1
     conv: bool = False
     transposed: bool = False
+
+
+def limited(layers: Iterable[_T]) -> Iterator[_T]:
+    """Yield the layers that a config describes. Raises ValueError where they are more than any model has.
+
+    A config may come from a file, and a number in it can describe any number of layers.
+    """
+    for count, layer in enumerate(layers):
+        if count >= _MAX_LAYERS:
+            raise ValueError(f"more than {_MAX_LAYERS:,} layers")
+        yield layer
 
 
 def module_slots(path: str, original: str, *, bias: bool = True, conv: bool = False) -> Iterator[Slot]:

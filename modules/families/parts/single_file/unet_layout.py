@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
-from modules.families.parts.single_file.slots import Slot, module_slots
+from modules.families.parts.single_file.slots import Slot, limited, module_slots
 
 Sort = Literal["linear", "conv", "norm"]
 
@@ -52,7 +53,7 @@ def unet_slots(config: Mapping[str, Any]) -> tuple[Slot, ...]:
 
 def unet_layers(config: Mapping[str, Any]) -> tuple[Layer, ...]:
     """Return every layer of a `UNet2DConditionModel` of this config, in both layouts."""
-    return (*_ends(config), *_down(config), *_middle(config), *_up(config))
+    return tuple(limited(chain(_ends(config), _down(config), _middle(config), _up(config))))
 
 
 def _ends(config: Mapping[str, Any]) -> Iterator[Layer]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from modules.families.parts.single_file.slots import Slot, module_slots
+from modules.families.parts.single_file.slots import Slot, limited, module_slots
 
 _RESNET = ("norm1", "conv1", "norm2", "conv2")
 _ATTENTION = (("to_q", "q"), ("to_k", "k"), ("to_v", "v"), ("to_out.0", "proj_out"))
@@ -21,8 +21,8 @@ def vae_slots(config: Mapping[str, Any]) -> tuple[Slot, ...]:
     """Return the slots of an `AutoencoderKL` of this config in the original layout."""
     ends = ("quant_conv", "post_quant_conv")
     return (
-        *_encoder(config),
-        *_decoder(config),
+        *limited(_encoder(config)),
+        *limited(_decoder(config)),
         *(s for name in ends if config.get(f"use_{name}", True) for s in module_slots(name, name)),
     )
 

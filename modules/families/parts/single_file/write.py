@@ -6,7 +6,6 @@ the text encoders' position ids, OpenCLIP's logit scale, and the unused last blo
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,9 +16,11 @@ from typing import Any
 import torch
 
 from modules.families.parts.single_file.clip_layout import PREFIX as TEXT_PREFIX
-from modules.families.parts.single_file.models import CONFIGS_KEY, layouts, shipped_configs
+from modules.families.parts.single_file.models import CONFIGS_KEY, layouts
 from modules.families.parts.single_file.moves import to_original
+from modules.families.parts.single_file.prediction import SIDECAR_START, ZERO_SNR_LINE, is_own_sidecar
 from modules.families.parts.single_file.record import Configs, PartLayout, SingleFile
+from modules.families.parts.single_file.sizes import configs_to_bring
 from modules.families.parts.single_file.vae_layout import modern_key
 from modules.families.registry import published
 from modules.formats.lazy_tensors import LazyTensor, lazy
@@ -31,21 +32,6 @@ from modules.system.errors import DarkroomError
 
 _PENULTIMATE_LAYERS = 23  # in diffusers' config of a text encoder whose 24th block never runs
 _LOGIT_SCALE = math.log(100.0)  # the limit in CLIP's training, which trained models reach
-# The config values that make a model different from the published one; the others do not affect the weights' meaning.
-_SHAPING = {
-    "unet": (
-        *("block_out_channels", "layers_per_block", "down_block_types", "up_block_types", "attention_head_dim"),
-        *("cross_attention_dim", "transformer_layers_per_block", "norm_num_groups", "use_linear_projection"),
-        *("addition_embed_type", "addition_time_embed_dim", "projection_class_embeddings_input_dim"),
-    ),
-    "vae": ("block_out_channels", "layers_per_block", "norm_num_groups", "latent_channels", "scaling_factor"),
-    "text": (
-        *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "hidden_act"),
-        *("vocab_size", "max_position_embeddings"),
-    ),
-}
-# diffusers' defaults for missing config values: a loaded model's config has them, a file's often does not.
-_SILENT: Mapping[str, Any] = {"transformer_layers_per_block": 1, "use_linear_projection": False}
 
 States = Mapping[str, Mapping[str, LazyTensor]]
 
@@ -68,37 +54,62 @@ def write_checkpoint(
     *,
     dtype: torch.dtype | None,
     title: str,
-    created: datetime,
+    created: datetime | None,
     metadata: Mapping[str, str] | None = None,
     on_written: OnWritten | None = None,
 ) -> list[Path]:
     """Write a model as one .safetensors file and return the files written, with its .yaml where it needs one.
 
-    `states` contains each part's tensors under diffusers' names; `metadata` is added to the file's own. Raises
-    DarkroomError where a tensor is missing, unknown or not finite; an existing file is left unchanged then.
+    `states` contains each part's tensors under diffusers' names. `metadata` is kept in the file (see
+    `checkpoint_metadata`); `created` is when the model was made, None where that is not known. Raises DarkroomError
+    where a tensor is missing, unknown or not finite; an existing file is left unchanged then.
     """
     record = _record(traits.model)
     tensors = original_tensors(states, configs, traits)
-    written = dtype or max((t.dtype for t in states["unet"].values()), key=lambda d: d.itemsize)
-    facts = CheckpointFacts(
-        title=title,
-        architecture=published(traits.model).architecture_of(traits.variant),
-        implementation=published(traits.model).implementation,
-        prediction=traits.prediction,
-        resolution_px=int(configs["unet"].get("sample_size") or 64) * 8,
-        dtype=dtype_name(written),
-        created=created,
-    )
-    full_metadata = dict(metadata or {}) | checkpoint_metadata(facts, payload_sha256=PAYLOAD_SHA256)
+    facts = _facts(states, configs, traits, dtype=dtype, title=title, created=created)
+    kept = {n: text for n, text in (metadata or {}).items() if n != CONFIGS_KEY}
+    full_metadata = checkpoint_metadata(facts, kept, payload_sha256=PAYLOAD_SHA256)
     if brought := configs_to_bring(traits.model, configs):
         full_metadata[CONFIGS_KEY] = brought
     write_safetensors(path, tensors, full_metadata, dtype=dtype, on_written=on_written)
-    text = record.sidecar(configs, traits.prediction)
-    if not text:
-        return [path]
+    return [path, *_write_sidecar(path, record.sidecar(configs, traits.prediction), zero_snr=traits.zero_snr)]
+
+
+def _facts(
+    states: States,
+    configs: Configs,
+    traits: CheckpointTraits,
+    *,
+    dtype: torch.dtype | None,
+    title: str,
+    created: datetime | None,
+) -> CheckpointFacts:
+    record = published(traits.model)
+    return CheckpointFacts(
+        title=title,
+        architecture=record.architecture_of(traits.variant),
+        implementation=record.implementation,
+        prediction=traits.prediction,
+        resolution_px=int(configs["unet"].get("sample_size") or 64) * 8,
+        dtypes=(_written_dtype(states, "unet", dtype), _written_dtype(states, "vae", dtype)),
+        created=created,
+    )
+
+
+def _written_dtype(states: States, part: str, dtype: torch.dtype | None) -> str:
+    widest = max((t.dtype for t in states.get(part, {}).values()), key=lambda d: d.itemsize, default=torch.float32)
+    return dtype_name(dtype or widest)
+
+
+def _write_sidecar(path: Path, text: str, *, zero_snr: bool) -> list[Path]:
+    """Write the .yaml of a checkpoint; an earlier one of ours is removed where the checkpoint needs none."""
     sidecar = path.with_suffix(".yaml")
-    write_text(sidecar, text)
-    return [path, sidecar]
+    if text:
+        write_text(sidecar, f"{SIDECAR_START}{text}{ZERO_SNR_LINE if zero_snr else ''}")
+        return [sidecar]
+    if is_own_sidecar(sidecar):  # of a model that this one replaces: programs would read the wrong prediction type
+        sidecar.unlink()
+    return []
 
 
 def original_tensors(states: States, configs: Configs, traits: CheckpointTraits) -> dict[str, LazyTensor]:
@@ -155,44 +166,6 @@ def require_keys(part: str, wanted: set[str], state: Iterable[str]) -> None:
             f"The {part} has {len(extra)} weights that do not match its config; the first is {extra[0]}. Nothing was "
             "saved."
         )
-
-
-def configs_to_bring(model: str, configs: Configs) -> str:
-    """Return the configs that a file of this model must contain, as JSON by part; empty where the model has the
-    published size. Local paths are left out.
-    """
-    if not is_unusual(model, configs):
-        return ""
-    own_configs = {part: {k: v for k, v in c.items() if k != "_name_or_path"} for part, c in configs.items()}
-    return json.dumps(own_configs, sort_keys=True, default=list)
-
-
-def is_unusual(model: str, configs: Configs) -> bool:
-    """Whether a model has other sizes than the published one, so that its file must contain its configs."""
-    shipped = shipped_configs(model)
-    return not shipped or any(
-        _shaping(configs[part], name) != _shaping(config, name)
-        for part, config in shipped.items()
-        for name in _SHAPING.get(part, _text_shaping(model, part))
-        if name in configs[part] or config.get(name)
-    )
-
-
-def _text_shaping(model: str, part: str) -> tuple[str, ...]:
-    """Return the config values that affect a text encoder, with the projection's size where it has a projection."""
-    record = published(model).single_file
-    place = next((t for t in record.text if t.part == part), None) if record else None
-    if place is None:
-        return ()
-    return (*_SHAPING["text"], "projection_dim") if place.has_projection else _SHAPING["text"]
-
-
-def _shaping(config: Mapping[str, Any], name: str) -> Any:
-    return _plain(config.get(name, _SILENT.get(name)))
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _idle_tensors(

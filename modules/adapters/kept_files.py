@@ -1,0 +1,48 @@
+"""Writing what a run keeps of the file it started from, together with what it trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+
+from modules.adapters.protocol import AdapterKind
+from modules.adapters.spec import FileForm
+from modules.adapters.start import Start
+from modules.families.spec import LoraNaming
+from modules.formats.adapter_layers import AdapterLayer
+from modules.formats.lora_files import fits_peft, to_kohya
+from modules.formats.safetensors_io import Writable
+
+
+def written(
+    kind: AdapterKind, trained: Sequence[AdapterLayer], start: Start | None, form: FileForm, naming: LoraNaming
+) -> tuple[dict[str, Writable], dict[str, str]]:
+    """Return the tensors of a file with the trained layers and those that `start` keeps, and what the form adds to its
+    metadata.
+
+    The kohya form holds everything as it is. diffusers' form holds only LoRA, with alpha and a Tucker core multiplied
+    into its matrices; `lost_in` names the rest.
+    """
+    if start is None or not (start.kept or start.others):
+        tensors, metadata = kind.write(trained, form, naming)
+        return dict(tensors), metadata
+    if form == "kohya":
+        tensors, metadata = kind.write(trained, form, naming)
+        return {**tensors, **to_kohya(start.kept, naming.kohya_name), **start.others}, metadata
+    kept = [_in_float32(layer) for layer in start.kept if fits_peft(layer)]
+    tensors, metadata = kind.write([*trained, *kept], form, naming)
+    return dict(tensors), metadata
+
+
+def lost_in(start: Start, form: FileForm) -> Iterator[str]:
+    """Yield the names of the kept layers and tensors that a form cannot hold."""
+    if form != "kohya":
+        yield from (f"{layer.part}.{layer.path}" for layer in start.kept if not fits_peft(layer))
+        yield from start.others
+
+
+def _in_float32(layer: AdapterLayer) -> AdapterLayer:
+    """Return a layer in float32: diffusers' form has alpha and a Tucker core multiplied into the matrices."""
+    return replace(layer, factors={name: factor.to(torch.float32) for name, factor in layer.factors.items()})

@@ -1,0 +1,137 @@
+"""What a run starts from: the layers of an adapter file that it continues to train, and those that it keeps.
+
+A run's folder holds all of it in a file of its own (`write_content`), so that a resumed run starts from the same even
+if the adapter file has been changed or deleted since.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+
+from modules.adapters.factors import BIASES, can_act
+from modules.adapters.spec import Trainable
+from modules.formats.adapter_layers import AdapterLayer
+from modules.formats.adapter_names import MID
+from modules.formats.safetensors_io import read_safetensors, write_safetensors
+from modules.system.errors import DarkroomError
+
+_INDEX = "darkroom_adapter_layers"
+_LAYER, _OTHER = "layer", "other"
+
+
+@dataclass(frozen=True, eq=False)
+class AdapterContent:
+    """What an adapter file holds: layers, by the names that a loaded model has for them, and other tensors by theirs.
+
+    The others are bundled embeddings, and tensors for which the model has no place. `where` is the name of the file.
+    """
+
+    where: str
+    layers: tuple[AdapterLayer, ...]
+    others: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """The content of an adapter file, divided for a run.
+
+    `trained` are the layers that the run continues to train, by part. `kept` are the layers that it does not train,
+    which stay as they are, and `others` tensors of no layer; both are empty for a run that leaves them out. `targets`
+    are the layers of each part that get an adapter.
+    """
+
+    where: str
+    trained: Mapping[str, Sequence[AdapterLayer]]
+    kept: tuple[AdapterLayer, ...]
+    others: Mapping[str, torch.Tensor]
+    left_out: tuple[AdapterLayer, ...]
+    targets: Mapping[str, Sequence[str]]
+
+    def kept_in(self, part: str) -> list[AdapterLayer]:
+        """Return the layers that are kept in a part."""
+        return [layer for layer in self.kept if layer.part == part]
+
+    @property
+    def inactive(self) -> list[AdapterLayer]:
+        """The kept layers whose change is not known here: they are written again, and do nothing in the run."""
+        return [layer for layer in self.kept if not can_act(layer.factors)]
+
+    @property
+    def num_folded(self) -> int:
+        """The number of trained layers whose Tucker core becomes part of their down matrix."""
+        return sum(MID in layer.factors for layers in self.trained.values() for layer in layers)
+
+
+def divided(
+    content: AdapterContent, targets: Mapping[str, Sequence[str]], trainable: Trainable, *, keeps: bool
+) -> Start:
+    """Divide the content of a file for a run that trains adapters on `targets`, the layers of each part.
+
+    `trainable` is that of the adapter's record. A layer whose change is of another kind is not trained while it is
+    kept: a file holds one change of a weight. With `keeps` the other layers and tensors are kept, otherwise they are
+    left out.
+    """
+    trained: dict[str, list[AdapterLayer]] = {part: [] for part in targets}
+    others: list[AdapterLayer] = []
+    for layer in content.layers:
+        names = trainable(layer.factors) if layer.path in targets.get(layer.part, ()) else frozenset()
+        if names:
+            own = {name: factor for name, factor in layer.factors.items() if name in names}
+            trained[layer.part].append(replace(layer, factors=own))
+        if rest := {name: factor for name, factor in layer.factors.items() if name not in names}:
+            others.append(replace(layer, factors=rest, alpha=None if names else layer.alpha))
+    kept = tuple(others) if keeps else ()
+    taken = {(layer.part, layer.path) for layer in kept if changes_weight(layer)}
+    taken -= {(layer.part, layer.path) for layers in trained.values() for layer in layers}
+    return Start(
+        content.where,
+        trained,
+        kept,
+        dict(content.others) if keeps else {},
+        () if keeps else tuple(others),
+        {part: [path for path in paths if (part, path) not in taken] for part, paths in targets.items()},
+    )
+
+
+def changes_weight(layer: AdapterLayer) -> bool:
+    """Return whether a layer of a file changes a weight, not only a bias."""
+    return bool(layer.factors.keys() - BIASES)
+
+
+def write_content(path: Path, content: AdapterContent) -> None:
+    """Write the content of an adapter file, bit for bit and independent of the names in it, atomically."""
+    tensors: dict[str, torch.Tensor] = {}
+    layers, others = [], []
+    for number, layer in enumerate(content.layers):
+        layers.append([layer.part, layer.path, layer.alpha])
+        tensors |= {f"{_LAYER}.{number}.{name}": factor for name, factor in layer.factors.items()}
+    for number, (name, tensor) in enumerate(content.others.items()):
+        others.append(name)
+        tensors[f"{_OTHER}.{number}"] = tensor
+    index = {"where": content.where, "layers": layers, "others": others}
+    write_safetensors(path, tensors, {_INDEX: json.dumps(index)})
+
+
+def read_content(path: Path) -> AdapterContent:
+    """Read what `write_content` wrote. Raises DarkroomError if it cannot be read."""
+    tensors, metadata = read_safetensors(path)
+    try:
+        index = json.loads(metadata[_INDEX])
+        factors: dict[int, dict[str, torch.Tensor]] = {}
+        for name, tensor in tensors.items():
+            group, _, rest = name.partition(".")
+            if group == _LAYER:
+                number, _, factor = rest.partition(".")
+                factors.setdefault(int(number), {})[factor] = tensor
+        layers = tuple(AdapterLayer(part, at, factors[n], alpha) for n, (part, at, alpha) in enumerate(index["layers"]))
+        others = {name: tensors[f"{_OTHER}.{number}"] for number, name in enumerate(index["others"])}
+        return AdapterContent(index["where"], layers, others)
+    except (ValueError, KeyError, TypeError) as error:
+        raise DarkroomError(
+            f"{path} is damaged: it should hold what the run started from.", advice="Start a new run."
+        ) from error

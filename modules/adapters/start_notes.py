@@ -1,0 +1,74 @@
+"""The messages about a start from an adapter file: which layers a run does not train, and what happens to them.
+
+Torch-free: preflight finds them in the file's header, the run in its tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from modules.system.problem import count
+
+_MAX_EXAMPLES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class OtherLayers:
+    """The layers and tensors of an adapter file that a run does not train.
+
+    `where` names the file, and `trains_any` is whether the run trains any layer of it. `paths` are the layers by the
+    label of their part, `inactive` those that do nothing in the run, and `others` the names of tensors of no layer.
+    `is_kept`: they are kept and written again; `lost` are those that the output format cannot hold.
+    """
+
+    where: str
+    is_kept: bool
+    trains_any: bool
+    paths: Mapping[str, tuple[str, ...]]
+    inactive: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+
+    def note(self) -> tuple[str, str]:
+        """Return a message and its advice; two empty strings where the run trains everything in the file."""
+        what = [*(f"{count(len(p), 'layer')} of {label} ({_examples(p)})" for label, p in self.paths.items() if p)]
+        if self.others:
+            what.append(f"{count(len(self.others), 'tensor')} of no layer ({_examples(self.others)})")
+        if not what:
+            return "", ""
+        begins = f"{self.where} has {_listed(what)} that this run does not train"
+        begins += "" if self.trains_any else ", and no others"
+        if not self.is_kept:
+            return f"{begins}. They are left out, as set.", "Keep them under Other layers on the LoRA / Adapter page."
+        message = f"{begins}. They are kept: they act in the run and are written again as they are."
+        if self.inactive:
+            message += f" {count(len(self.inactive), 'layer')} cannot act in the run ({_examples(self.inactive)})."
+        if self.others:
+            message += " Tensors of no layer do nothing in the run."
+        if self.lost:
+            message += f" The diffusers format cannot hold {_examples(self.lost)}; the kohya format can."
+        return message, "To start without them, leave them out under Other layers on the LoRA / Adapter page."
+
+
+def rank_note(where: str, ranks: Iterable[int], rank: int, *, num_new: int) -> str:
+    """Return how the ranks of a file differ from the run's; empty where they do not.
+
+    `num_new` is the number of layers that the run trains and the file does not have.
+    """
+    found = sorted(set(ranks))
+    if not found or found == [rank]:
+        return ""
+    span = f"{found[0]}" if len(found) == 1 else f"{found[0]} to {found[-1]}"
+    use = f"is that of the {count(num_new, 'layer')} that the file does not have" if num_new else "is not used"
+    return f"The layers of {where} have rank {span}, which they keep. The rank set here, {rank}, {use}."
+
+
+def _examples(names: Iterable[str]) -> str:
+    all_names = list(names)
+    more = ", ..." if len(all_names) > _MAX_EXAMPLES else ""
+    return ", ".join(all_names[:_MAX_EXAMPLES]) + more
+
+
+def _listed(items: list[str]) -> str:
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"

@@ -1,0 +1,49 @@
+"""An adapter file from its header alone: the layers that it changes, with the shapes of their factors. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from modules.adapters.spec import Shape
+from modules.formats.adapter_names import ALPHA, layer_and_factor
+from modules.formats.adapter_targets import AdapterTargets
+from modules.formats.checkpoint_header import CheckpointHeader
+
+_TEXT_MODEL = "text_model."
+Place = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredHeader:
+    """The layers of a file by part and path, each with the shapes of its factors, and the names of the other tensors.
+
+    Paths are those of the memory walk: text layers without "text_model.".
+    """
+
+    layers: Mapping[Place, Mapping[str, Shape]]
+    others: tuple[str, ...]
+
+
+def layers_in(header: CheckpointHeader) -> dict[str, dict[str, Shape]]:
+    """Return the layers of a file by their names in it, each with the shapes of its factors by kohya's names."""
+    layers: dict[str, dict[str, Shape]] = {}
+    for name, shape in sorted(header.shapes.items()):
+        layer, factor = layer_and_factor(name)
+        if layer:
+            layers.setdefault(layer, {})[factor] = shape
+    return layers
+
+
+def stored_header(header: CheckpointHeader, targets: AdapterTargets) -> StoredHeader:
+    """Return what a file with this header holds for a model with these layers (`AdapterFile` has it with tensors)."""
+    layers: dict[Place, Mapping[str, Shape]] = {}
+    placed: set[str] = set()
+    for layer, shapes in layers_in(header).items():
+        target = targets.find(layer, shapes)
+        place = None if target is None else (target.part, target.path.removeprefix(_TEXT_MODEL))
+        if place is not None and place not in layers:
+            layers[place] = {factor: shape for factor, shape in shapes.items() if factor != ALPHA}
+            placed.add(layer)
+    others = (name for name in sorted(header.shapes) if layer_and_factor(name)[0] not in placed)
+    return StoredHeader(layers, tuple(others))

@@ -1,0 +1,78 @@
+"""What the programs make of a checkpoint's markers and size: facts with the version and date of their measurement.
+
+Read from or tested on the programs at real shapes (formats.md 5.5 and 5.6 in short). When a program changes, this is
+the only place to correct; `consumers.py` has the same programs' facts about adapters. It imports nothing, since the
+families' own records read it. Torch-free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointConsumer:
+    """How a program reads single files, in the version and on the date stated.
+
+    `reads_velocity_tensors`: it reads the empty tensors `v_pred` and `ztsnr` of SDXL. `reads_sidecar`: it reads the
+    .yaml beside a file. `loads_other_sizes` is whether it loads a model whose widths are not a published model's (None:
+    unknown), and `size_note` is the reason. `zero_snr_note` is what a file with zero terminal SNR needs that has no
+    tensor the program reads.
+    """
+
+    version: str
+    measured: str
+    reads_velocity_tensors: bool = False
+    reads_sidecar: bool = False
+    loads_other_sizes: bool | None = False
+    size_note: str = ""
+    zero_snr_note: str = ""
+
+
+CONSUMERS: Mapping[str, CheckpointConsumer] = {
+    "diffusers": CheckpointConsumer(
+        version="0.42.1",
+        measured="2026-11-21",
+        size_note="needs the config of this size: convert the file to a diffusers folder",
+    ),
+    "ComfyUI": CheckpointConsumer(
+        version="0.3.64",
+        measured="2026-11-21",
+        reads_velocity_tensors=True,
+        size_note="does not recognise a model of a size that was never published",
+    ),
+    "A1111": CheckpointConsumer(
+        version="1.10.1",  # its support of the tensors came after this release
+        measured="2026-11-21",
+        reads_sidecar=True,
+        loads_other_sizes=None,
+        size_note="unknown; it builds models of the published sizes",
+        zero_snr_note='set "Noise schedule for sampling" to zero terminal SNR',
+    ),
+    "Forge": CheckpointConsumer(
+        version="dfdcbab6",
+        measured="2026-11-21",
+        reads_velocity_tensors=True,
+        reads_sidecar=True,
+        loads_other_sizes=None,
+        size_note="unknown; it recognises models of the published sizes",
+    ),
+}
+
+
+def velocity_note(program: str, *, has_tensors: bool, has_sidecar: bool, zero_snr: bool) -> str:
+    """Return what the user must do so that a program uses the v-prediction of an SDXL file; empty for nothing.
+
+    `has_tensors`: the file has the tensor `v_pred`; `has_sidecar`: a .yaml beside it states v-prediction.
+    """
+    facts = CONSUMERS[program]
+    if facts.reads_velocity_tensors and has_tensors:
+        return ""
+    if not facts.reads_sidecar:
+        if facts.reads_velocity_tensors:
+            return "the file has no v_pred marker: set v-prediction yourself"
+        snr = ", rescale_betas_zero_snr=True" if zero_snr else ""
+        return f'set prediction_type="v_prediction"{snr} in its scheduler'
+    note = "keep the .yaml beside it" if has_sidecar else "takes it for epsilon unless a .yaml lies beside it"
+    return f"{note}; {facts.zero_snr_note}" if zero_snr and facts.zero_snr_note else note

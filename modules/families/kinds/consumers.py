@@ -1,0 +1,241 @@
+"""What other programs make of adapter files: facts, most of them measured on 2026-11-21 with each program's own code.
+
+The figures of plain LoRA files were measured. LoHa, LoKr, DoRA, SimpleTuner's names and bundled embeddings are facts
+read in the programs or their issue threads. A test asks diffusers 0.42.1 itself.
+
+The versions are those in the records. A program's rules are tried in order for each layer of a file, and the first one
+that fits decides: True loads it, False does not, None was not measured. A layer that no rule fits is not loaded. A fact
+that turns out wrong, or a new version, changes this file alone; tests/unit/test_consumers.py counts the layers of
+every kind of file. Torch-free.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from modules.families.kinds.adapter_contents import AdapterContents, FileLayer, Naming, Sort
+
+_KOHYA_UNET: tuple[Naming, ...] = ("kohya, SGM names", "kohya, diffusers names")
+_KOHYA: tuple[Naming, ...] = (*_KOHYA_UNET, "kohya, text")
+_TE: Naming = "kohya, lora_te_ for lora_te1_"
+_TE1: Naming = "kohya, lora_te1_ for lora_te_"
+_PEFT: tuple[Naming, ...] = ("PEFT, UNet", "PEFT, text")
+_OLD: tuple[Naming, ...] = (
+    "before PEFT, UNet",
+    "before PEFT, text",
+    "UNet without unet.",
+    "other factors in PEFT names",
+)
+_PREFIXES_OF_DIFFUSERS = ("lora_te_", "lora_unet_", "lora_te1_", "lora_te2_")
+_ADD_EMBEDDING = r"add_embedding\.linear_[12]"
+_OUTSIDE_BLOCKS = r"time_embedding\..*|add_embedding\..*|conv_in|conv_out"
+_ATTENTION = r".*\.attn[12]\.to_(q|k|v|out\.0)"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Whether a program loads the layers that fit all of these conditions; an empty condition fits every layer.
+
+    `path` is a regular expression for the whole path of a layer in diffusers; `usual` is whether the layer is named as
+    kohya's trainers name it for its model, `mixed` whether the file has both namings of the UNet. `why` follows
+    the name of the program.
+    """
+
+    loads: bool | None
+    namings: tuple[Naming, ...] = ()
+    sorts: tuple[Sort, ...] = ()
+    path: str = ""
+    usual: bool | None = None
+    norms: bool | None = None
+    mixed: bool | None = None
+    why: str = ""
+
+    def fits(self, layer: FileLayer, *, is_mixed: bool) -> bool:
+        """Whether the rule is about a layer; `is_mixed` is the file's."""
+        return (
+            (not self.namings or layer.naming in self.namings)
+            and (not self.sorts or layer.sort in self.sorts)
+            and (not self.path or re.fullmatch(self.path, layer.path) is not None)
+            and (self.usual is None or self.usual == layer.is_usual)
+            and (self.norms is None or self.norms == layer.is_norm)
+            and (self.mixed is None or self.mixed == is_mixed)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A program that loads adapters.
+
+    `refuses(contents)` returns why it refuses a whole file, or "". With more than `tolerates` tensors that it cannot
+    place it refuses the file, too. `embeddings` is what it does with bundled embeddings: loads them, and a note.
+    `any_size`: it loads adapters for models of other sizes than the published ones. `is_main` is false for a program
+    that is named only where it differs from the others.
+    """
+
+    program: str
+    version: str
+    rules: tuple[Rule, ...]
+    refuses: Callable[[AdapterContents], str] = lambda contents: ""
+    tolerates: int | None = None
+    embeddings: tuple[bool, str] = (True, "")
+    any_size: bool = False
+    is_main: bool = True
+
+    def verdict(self, layer: FileLayer, *, is_mixed: bool = False) -> Rule:
+        """Return the rule that decides about a layer; `is_mixed` is the file's."""
+        return next((rule for rule in self.rules if rule.fits(layer, is_mixed=is_mixed)), _UNKNOWN_NAME)
+
+
+_UNKNOWN_NAME = Rule(False, why="does not know these names")
+_NOT_OF_THE_MODEL = Rule(False, ("unknown",), why="ignores names that the model does not have")
+_STRANGE_TENSORS = Rule(None, sorts=("unknown",))
+
+_COMFYUI = Consumer(
+    "ComfyUI",
+    "0.3.64",
+    (
+        _NOT_OF_THE_MODEL,
+        _STRANGE_TENSORS,
+        Rule(None, sorts=("GLoRA",)),
+        Rule(False, sorts=("diagonal OFT", "OFTv2"), why="does not support this OFT"),
+        Rule(False, ("PEFT, UNet",), path=_ATTENTION, why="does not map the attention of this form"),
+        Rule(None, _PEFT, sorts=("DoRA",)),
+        Rule(None, ("PEFT, text",), path="text_projection"),
+        Rule(None, ("kohya, text",), norms=True),
+        Rule(True, (*_KOHYA, *_PEFT, _TE1, "SimpleTuner", "ComfyUI, UNet", "ComfyUI, text")),
+        Rule(None, (_TE,)),
+        Rule(None, _OLD),
+    ),
+    embeddings=(True, "reads embeddings only from its folder embeddings"),
+)
+_A1111 = Consumer(
+    "A1111",
+    "1.10.1",
+    (
+        _NOT_OF_THE_MODEL,
+        _STRANGE_TENSORS,
+        Rule(None, sorts=("GLoRA",)),
+        Rule(False, sorts=("OFTv2",), why="does not support this OFT"),
+        Rule(False, ("kohya, diffusers names",), path=_ADD_EMBEDDING, why="does not map these two names"),
+        Rule(True, ("kohya, diffusers names",), norms=True, usual=True),
+        Rule(None, _KOHYA, norms=True),
+        Rule(None, ("kohya, text",), path="text_projection"),
+        Rule(None, ("kohya, SGM names",), usual=False),
+        Rule(True, (*_KOHYA, _TE1)),
+        Rule(None, (_TE,)),
+    ),
+)
+_FORGE = Consumer(
+    "Forge",
+    "dfdcbab6",
+    (
+        _NOT_OF_THE_MODEL,
+        _STRANGE_TENSORS,
+        Rule(None, sorts=("GLoRA",)),
+        Rule(False, sorts=("OFT", "BOFT", "diagonal OFT", "OFTv2"), why="does not support OFT"),
+        Rule(False, ("PEFT, UNet",), path=_ATTENTION, why="does not map the attention of this form"),
+        Rule(None, _PEFT, sorts=("DoRA",)),
+        Rule(None, ("PEFT, text",), path="text_projection"),
+        Rule(None, ("kohya, text",), norms=True),
+        Rule(True, (*_KOHYA, *_PEFT, _TE1, "SimpleTuner")),
+        Rule(None, (_TE, "ComfyUI, UNet", *_OLD)),
+    ),
+    tolerates=12,
+    embeddings=(False, "ignores the bundled embeddings"),
+)
+
+
+def _refused_by_diffusers(contents: AdapterContents) -> str:
+    """Return why diffusers 0.42.1 raises for a file: its converter of kohya's files takes plain LoRA alone, and in any
+    other file every name must contain "lora".
+    """
+    names = list(contents.tensors())
+    if not all(n.startswith(_PREFIXES_OF_DIFFUSERS) for n in names):
+        return _refused_peft(contents)
+    sorts = sorted({x.sort for x in contents.layers} - {"LoRA", "DoRA"})
+    if sorts:
+        return f"raises an error: {' and '.join(sorts)} layers are not supported"
+    found = {x.naming for x in contents.layers}
+    if {"kohya, SGM names", "kohya, text without text_model"} <= found:
+        return "raises an error: the names of the text layers lack text_model"
+    return ""
+
+
+def _refused_peft(contents: AdapterContents) -> str:
+    if contents.embeddings:
+        return "raises an error: the file has bundled embeddings"
+    if any(n.endswith(".alpha") and "lora" not in n for n in contents.tensors()):
+        return "raises an error: alpha is not supported in this form"
+    if not all("lora" in n for n in contents.tensors()):
+        return "raises an error: the file has tensors that are not LoRA"
+    odd = (x for x in contents.layers if x.naming == "other factors in PEFT names")
+    return "raises an error: the factors of these names are not supported" if any(odd) else ""
+
+
+def _refused_by_old_diffusers(contents: AdapterContents) -> str:
+    unet = [x for x in contents.layers if x.naming in _KOHYA_UNET]
+    has_sgm = any(x.naming == "kohya, SGM names" for x in unet)
+    outside = next((x for x in unet if re.fullmatch(_OUTSIDE_BLOCKS, x.path) or x.naming != "kohya, SGM names"), None)
+    if has_sgm and outside is not None and any(x.is_usual for x in unet if x.naming == "kohya, SGM names"):
+        return f"raises an error: {outside.name} is not supported"
+    return _refused_by_diffusers(contents)
+
+
+_NO_DORA = Rule(False, _KOHYA, sorts=("DoRA",), why="loads them without the DoRA scales")
+_ADD_EMBEDDING_LOST = Rule(
+    False, ("kohya, diffusers names",), path=_ADD_EMBEDDING, why="gives both layers the same name"
+)
+_DIFFUSERS = Consumer(
+    "diffusers",
+    "0.42.1",
+    (
+        _NOT_OF_THE_MODEL,
+        _NO_DORA,
+        _ADD_EMBEDDING_LOST,
+        Rule(True, ("kohya, SGM names",), path=r"time_embedding\..*|add_embedding\..*|conv_out", mixed=True),
+        Rule(
+            False,
+            ("kohya, SGM names",),
+            mixed=True,
+            why="drops SGM names where the file has diffusers names, too",
+        ),
+        Rule(True, ("kohya, SGM names",), usual=False, path=_OUTSIDE_BLOCKS),
+        Rule(False, ("kohya, SGM names",), usual=False, why="does not map SGM names for this model"),
+        Rule(True, (*_KOHYA, _TE, _TE1, "kohya, text without text_model")),
+        Rule(True, (*_PEFT, "PEFT, text without text_model", "before PEFT, UNet", "before PEFT, text")),
+    ),
+    refuses=_refused_by_diffusers,
+    any_size=True,
+)
+_OLD_DIFFUSERS = Consumer(
+    "diffusers 0.31",
+    "0.31.0",
+    (
+        _NOT_OF_THE_MODEL,
+        _NO_DORA,
+        Rule(False, ("kohya, diffusers names",), path=_OUTSIDE_BLOCKS, why="does not map layers outside the blocks"),
+        Rule(None, ("kohya, SGM names",), usual=False),
+        Rule(True, (*_KOHYA, *_PEFT)),
+        Rule(False, ("raw PEFT",), why="does not know these names"),
+        Rule(None),
+    ),
+    refuses=_refused_by_old_diffusers,
+    any_size=True,
+    is_main=False,
+)
+_SD_SCRIPTS = Consumer(
+    "sd-scripts",
+    "48d368fa",
+    (
+        _NOT_OF_THE_MODEL,
+        Rule(False, _KOHYA_UNET, path=_OUTSIDE_BLOCKS, why="has no LoRA on layers outside the blocks"),
+        Rule(None, ("kohya, text",), path="text_projection"),
+        Rule(True, _KOHYA_UNET, sorts=("LoRA",), usual=True, norms=False),
+        Rule(True, ("kohya, text",), sorts=("LoRA",), norms=False),
+        Rule(None, (*_KOHYA, _TE, _TE1, "OFT of sd-scripts")),
+    ),
+    is_main=False,
+)
+CONSUMERS = (_COMFYUI, _A1111, _FORGE, _DIFFUSERS, _OLD_DIFFUSERS, _SD_SCRIPTS)

@@ -1,0 +1,40 @@
+"""Opening files that others made: only regular ones, and never more of one than its reader can hold."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+from pathlib import Path
+
+
+class FileTooLargeError(OSError):
+    """A file with more bytes than its reader accepts."""
+
+    def __init__(self, path: Path, limit_bytes: int) -> None:
+        super().__init__(errno.EFBIG, f"it is larger than {limit_bytes:,} bytes", str(path))
+
+
+def open_regular(path: Path) -> io.BufferedReader:
+    """Open a regular file for reading.
+
+    Raises OSError for anything else: reading a pipe, a socket or a device can block forever, or never end. Raises
+    ValueError for an impossible name.
+    """
+    # Without O_NONBLOCK, opening a pipe without a writer would already block.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(path, flags)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is a folder, a pipe or a device, not a file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def read_regular(path: Path, max_bytes: int) -> bytes:
+    """Return the content of a regular file. Raises FileTooLargeError for more bytes, else as `open_regular` does."""
+    with open_regular(path) as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise FileTooLargeError(path, max_bytes)
+    return content

@@ -1,0 +1,468 @@
+"""The readers of files that others made: valid files of each, how to change them, and how the program reads them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from tests.builders import hostile_files as hostile
+from tests.builders.mutations import Mutate, of_bytes, of_json, of_safetensors, of_zip
+
+_FIXTURES = Path(__file__).parents[1] / "unit" / "fixtures"
+_PRESETS = Path(__file__).parents[2] / "training_presets"
+
+
+@dataclass(frozen=True)
+class Reader:
+    """`corpus` returns valid files; `read` writes one to a folder and reads it, and raises what must not happen."""
+
+    name: str
+    corpus: Callable[[Path], list[bytes]]
+    mutate: Mutate
+    read: Callable[[bytes, Path], None]
+
+
+def _write(folder: Path, name: str, content: bytes) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+# -- model files ------------------------------------------------------------------------------------------------------
+
+
+def _inspect(path: Path) -> None:
+    from modules.families.kinds.programs import who_loads_file
+
+    kind, loads = who_loads_file(path)
+    text = json.dumps({**kind.to_json(), "loads": [x.to_json() for x in loads]})
+    if len(text) > 20_000:
+        raise AssertionError(f"{len(text)} characters of output")
+    if "code" in kind.facts and any(x.complete for x in loads):
+        raise AssertionError("a program loads a file with code")
+
+
+def _load(path: Path) -> None:
+    from modules.formats.stored_tensors import read_stored
+    from modules.system.errors import DarkroomError
+
+    try:
+        tensors, _ = read_stored(path)
+        for tensor in list(tensors.values())[:5]:
+            tensor.make()
+    except DarkroomError:
+        pass
+
+
+def _safetensors(folder: Path) -> list[bytes]:
+    from tests.unit.test_kinds import kohya, model_shapes
+
+    def some(shapes: dict[str, tuple[int, ...]], step: int) -> dict[str, tuple[int, ...]]:
+        return {n: tuple(min(s, 2048) for s in shape) for n, shape in list(shapes.items())[::step]}
+
+    models = [some(model_shapes(m), 40) for m in ("sd1", "sd2", "sdxl")]
+    markers = {
+        "model.diffusion_model.input_blocks.0.0.weight": (1, 4, 1, 1),
+        "model.diffusion_model.output_blocks.x": (1,),
+    }
+    texts = {
+        "cond_stage_model.model.x": (1,),
+        "model.diffusion_model.output_blocks.11.1.transformer_blocks.0.norm1.bias": (8,),
+    }
+    others: list[dict[str, tuple[int, ...]]] = [
+        {n: (1,) * len(s) for n, s in some(kohya("sdxl"), 100).items()},
+        {"unet.down_blocks.0.attn2.to_k.lora_A.weight": (2, 8), "unet.down_blocks.0.attn2.to_k.lora_B.weight": (8, 2)},
+        {"emb_params": (1, 8)},
+        {"encoder.down.0.block.0.conv1.weight": (1,), "decoder.conv_in.weight": (2, 4, 1, 1)},
+        {**markers, **texts, "v_pred": (0,), "ztsnr": (0,)},
+    ]
+    small = [{n: tuple(min(s, 2) for s in shape) for n, shape in shapes.items()} for shapes in models]
+    metadata = {"modelspec.architecture": "stable-diffusion-v1/lora", "modelspec.prediction_type": "v"}
+    metadata |= {"darkroom_part_configs": json.dumps({"unet": {"layers_per_block": 1}}), "ss_v2": "True"}
+    metadata |= {"lora_adapter_metadata": json.dumps({"unet.r": 2, "unet.lora_alpha": 1})}
+    return [_tensors(shapes, metadata) for shapes in (*others, *small)]
+
+
+def _tensors(shapes: dict[str, tuple[int, ...]], metadata: dict[str, str]) -> bytes:
+    header: dict[str, object] = {"__metadata__": metadata}
+    end = 0
+    for name, shape in shapes.items():
+        size = 2
+        for n in shape:
+            size *= n
+        header[name] = {"dtype": "F16", "shape": list(shape), "data_offsets": [end, end + size]}
+        end += size
+    return hostile.header_of(header, bytes(end))
+
+
+def _read_safetensors(content: bytes, folder: Path) -> None:
+    path = _write(folder, "m.safetensors", content)
+    _inspect(path)
+    _load(path)
+
+
+_TOKENS = (
+    *(b"c", b"R", b"o", b"i", b"b", b"Q", b"(", b"t", b"\x81", b"\x92", b"\x93", b"\x82\x01", b"h\x00", b"q\x00", b"."),
+    *(b"0", b"2", b"1", b"}", b"]", b")", b"u", b"e", b"s", b"a", b"\x85", b"\x86", b"\x87", b"\x8b\x08\x00\x00\x00"),
+    *(
+        hostile.named(n)
+        for n in ("posix.system", "builtins.eval", "collections.OrderedDict", "torch._utils._rebuild_tensor_v2")
+    ),
+    *(hostile.text(t) for t in ("state_dict", "posix", "system", "storage", "a" * 2_000)),
+    *(hostile.tensor(), b"I01\n", b"L9999999999L\n", b"S'a'\n", b"F1e999\n", b"g0\n", b"p0\n"),
+)
+
+
+@cache
+def _programs() -> tuple[bytes, ...]:
+    planted = list(hostile.planted(Path("/nonexistent/canary")).values())
+    return (hostile.state_dict(), hostile.shared_dictionaries(3, 3), *(hostile.state_dict(v) for v in planted))
+
+
+def _pickles(folder: Path) -> list[bytes]:
+    import torch
+
+    held = {
+        "state_dict": {"a": torch.ones(2), "b": {"c": torch.ones(1, dtype=torch.float16)}},
+        "x": [1, None, (2, "y")],
+    }
+    held |= {"global_step": 3, "p": torch.nn.Parameter(torch.ones(1)), "s": {1, "two"}, "f": 1.5}
+    found = [hostile.zipped(program) for program in _programs()] + [hostile.legacy(p) for p in _programs()[:8]]
+    for protocol in (2, 4):
+        for is_zip in (True, False):
+            buffer = io.BytesIO()
+            torch.save(held, buffer, pickle_protocol=protocol, _use_new_zipfile_serialization=is_zip)
+            found.append(buffer.getvalue())
+    return found
+
+
+def _mutate_pickle(content: bytes, rng: object) -> bytes:
+    is_zip = content.startswith(b"PK")
+    return (of_zip(of_bytes(_TOKENS)) if is_zip else of_bytes(_TOKENS))(content, rng)  # type: ignore[arg-type]
+
+
+def _read_pickle(content: bytes, folder: Path) -> None:
+    """Compare with Python's own list of what a pickle names, as far as it can be read."""
+    from modules.families.kinds.identify import identify_with_header
+    from modules.formats.pickle_header import unsafe_names_of
+    from tests.builders.fuzzing import names_of
+
+    path = _write(folder, "m.ckpt", content)
+    _inspect(path)
+    _load(path)
+    _kind, header = identify_with_header(path)
+    is_called_safe = header is not None and header.container == "pickle" and not header.code
+    if is_called_safe and not content.startswith(b"PK") and (unsafe := unsafe_names_of(names_of(content))):
+        raise AssertionError(f"not reported: {unsafe}")
+
+
+# -- folders, sidecars, metadata --------------------------------------------------------------------------------------
+
+_FOLDER_FILES = ("model_index.json", "unet/config.json", "scheduler/scheduler_config.json", "config.json")
+
+
+def _configs(folder: Path) -> list[bytes]:
+    index = {
+        "_class_name": "StableDiffusionPipeline",
+        "unet": ["diffusers", "UNet2DConditionModel"],
+        "vae": [None, None],
+    }
+    unet = {"in_channels": 4, "cross_attention_dim": 768, "block_out_channels": [8, 8], "use_linear_projection": True}
+    scheduler = {"prediction_type": "v_prediction", "rescale_betas_zero_snr": True}
+    xl = {"_class_name": "StableDiffusionXLPipeline", "force_zeros_for_empty_prompt": True}
+    return [json.dumps(x).encode() for x in (index, {**index, **unet, **scheduler}, xl, {**xl, **unet})]
+
+
+def _read_folder(content: bytes, folder: Path) -> None:
+    from modules.estimate.architecture import architecture_of
+    from modules.families.kinds.identify import identify
+    from modules.formats.diffusers_folder import read_json
+    from modules.system.errors import DarkroomError
+
+    for name in _FOLDER_FILES:
+        _write(folder, name, content)
+    _inspect(folder)
+    identify(folder / "unet")
+    architecture_of(str(folder), "sd")
+    with contextlib.suppress(DarkroomError):
+        read_json(folder, "model_index.json")
+
+
+def _sidecars(folder: Path) -> list[bytes]:
+    return [
+        b'model:\n  params:\n    parameterization: "v"\n    use_ztsnr: true\n',
+        b"prediction_type: epsilon\n# VScaling\n",
+    ]
+
+
+def _read_sidecar(content: bytes, folder: Path) -> None:
+    from modules.families.parts.single_file.prediction import read_sidecar
+
+    _write(folder, "m.yaml", content)
+    read_sidecar(folder / "m.safetensors")
+
+
+def _read_metadata(content: bytes, folder: Path) -> None:
+    from modules.config.imports.lora_metadata import config_of_lora
+
+    config_of_lora(_write(folder, "m.safetensors", content))
+
+
+def _lora_metadata(folder: Path) -> list[bytes]:
+    gui = json.loads((_FIXTURES / "kohya" / "gui_lora.json").read_text())
+    kohya = {f"ss_{k}": v if isinstance(v, str) else json.dumps(v) for k, v in gui.items()}
+    kohya |= {
+        "ss_network_args": '{"conv_dim": "4"}',
+        "ss_bucket_info": "null",
+        "ss_dataset_dirs": '{"a": {"n_repeats": 1}}',
+    }
+    ours = (_FIXTURES / "darkroom_1.json").read_text()
+    theirs = (_FIXTURES / "onetrainer_11.json").read_text()
+    return [_tensors({"a": (1,)}, m) for m in (kohya, {"darkroom_config": ours}, {"ot_config": theirs})]
+
+
+# -- configs ----------------------------------------------------------------------------------------------------------
+
+
+def _config_files(folder: Path) -> list[bytes]:
+    files = [*sorted(_FIXTURES.glob("*.json")), *sorted((_FIXTURES / "onetrainer").glob("*_sparse.json"))]
+    files += [*sorted(_PRESETS.rglob("*.json"))[:4], _FIXTURES / "kohya" / "gui_lora.json"]
+    return [f.read_bytes() for f in files]
+
+
+def _read_config(content: bytes, folder: Path) -> None:
+    from modules.config.codec import encode
+    from modules.config.imports.any_file import load_any
+
+    json.dumps(encode(load_any(_write(folder, "config.json", content)).config))
+
+
+def _list_files(folder: Path) -> list[bytes]:
+    ours = {"concepts_version": 2, "concepts": [{"name": "a", "path": "b"}], "samples": [{"prompt": "a"}]}
+    names = ("onetrainer_concepts.json", "onetrainer_samples.json")
+    return [json.dumps(ours).encode(), *((_FIXTURES / n).read_bytes() for n in names)]
+
+
+def _read_list(content: bytes, folder: Path) -> None:
+    from modules.config.codec import load_file
+
+    _write(folder, "concepts.json", content)
+    _write(folder, "samples.json", content)
+    theirs = {"__version": 11, "concept_file_name": "concepts.json", "sample_definition_file_name": "samples.json"}
+    load_file(_write(folder, "theirs.json", json.dumps(theirs).encode()))
+    ours = {"darkroom_version": 2, "concepts_file": "concepts.json", "samples_file": "samples.json"}
+    load_file(_write(folder, "ours.json", json.dumps(ours).encode()))
+
+
+def _toml_files(folder: Path) -> list[bytes]:
+    return [f.read_bytes() for f in sorted((_FIXTURES / "kohya").glob("*.toml"))]
+
+
+def _read_toml(content: bytes, folder: Path) -> None:
+    from modules.config.imports.any_file import load_any
+
+    load_any(_write(folder, "config.toml", content))
+
+
+# -- data -------------------------------------------------------------------------------------------------------------
+
+
+def _images(folder: Path) -> list[bytes]:
+    from PIL import Image
+
+    found = []
+    image = Image.linear_gradient("L").resize((24, 16))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    options: list[tuple[str, str, dict[str, object]]] = [
+        *(("PNG", mode, {}) for mode in ("L", "RGB", "RGBA", "P", "I;16", "1")),
+        *(("TIFF", mode, {"compression": c}) for mode in ("L", "RGB", "F") for c in (None, "tiff_lzw", "jpeg")),
+        *(
+            ("JPEG", "RGB", {"exif": exif}),
+            ("WEBP", "RGBA", {"lossless": True}),
+            ("AVIF", "RGB", {}),
+            ("BMP", "RGB", {}),
+        ),
+        *(("GIF", "P", {"save_all": True, "append_images": [image]}), ("JPEG", "CMYK", {"progressive": True})),
+        ("PNG", "RGB", {"exif": exif, "save_all": True, "append_images": [image]}),
+    ]
+    for kind, mode, option in options:
+        buffer = io.BytesIO()
+        try:
+            image.convert(mode if mode != "I;16" else "I").convert(mode).save(buffer, kind, **option)
+        except (OSError, ValueError, KeyError):  # a build of Pillow without the format
+            continue
+        found.append(buffer.getvalue())
+    return found
+
+
+_CHUNKS = (
+    b"IHDR",
+    b"IDAT",
+    b"IEND",
+    b"eXIf",
+    b"iTXt",
+    b"zTXt",
+    b"acTL",
+    b"fcTL",
+    b"iCCP",
+    b"\xff\xd8",
+    b"\xff\xc2",
+    b"Exif\0\0",
+)
+
+
+def _read_image(content: bytes, folder: Path) -> None:
+    from modules.data.transforms.fit import load_pixels
+
+    from modules.data.buckets import ResizeCrop, Size
+    from modules.data.images import BrokenImageError
+    from modules.data.scan import scan_folder
+    from ui.thumbnails import load_square
+
+    path = _write(folder, "i.png", content)
+    found = scan_folder(folder, include_subfolders=False, caption_source="text_file")
+    if len(found.images) + len(found.skipped) != 1:
+        raise AssertionError("neither an image nor skipped")
+    with contextlib.suppress(BrokenImageError):
+        load_pixels(path, ResizeCrop(Size(16, 16), Size(16, 16), 0, 0))
+    with contextlib.suppress(OSError, ValueError):
+        load_square(path, 16)
+
+
+def _captions(folder: Path) -> list[bytes]:
+    return ["a photo of a cat\na cat, sitting\n\n".encode(c) for c in ("utf-8", "utf-8-sig", "utf-16", "cp1252")]
+
+
+def _read_captions(content: bytes, folder: Path) -> None:
+    from modules.data.captions import read_captions
+
+    _write(folder, "i.txt", content)
+    for caption in read_captions(folder / "i.png", "text_file"):
+        caption.encode()
+
+
+def _tokenizer_files(folder: Path) -> list[bytes]:
+    vocabulary = {"<|startoftext|>": 0, "<|endoftext|>": 1, "a</w>": 2, "b": 3, "ab</w>": 4}
+    settings = {"pad_token": {"content": "!"}, "added_tokens_decoder": {"1": {"content": "<|endoftext|>"}}}
+    return [json.dumps(vocabulary).encode(), json.dumps(settings).encode(), json.dumps({"pad_token": "a"}).encode()]
+
+
+def _read_tokenizer(content: bytes, folder: Path) -> None:
+    from modules.families.parts.clip_tokens import load_clip_tokenizer
+    from modules.system.errors import DarkroomError
+
+    for name in ("vocab.json", "tokenizer_config.json", "special_tokens_map.json"):
+        _write(folder, name, content)
+    _write(folder, "merges.txt", b"#version: 0.2\na b</w>\n" + content)
+    with contextlib.suppress(DarkroomError):
+        load_clip_tokenizer(folder)
+
+
+# -- our own files, which others may have changed ---------------------------------------------------------------------
+
+
+def _events(folder: Path) -> list[bytes]:
+    from trainer import commands, events
+
+    step = events.StepFinished(1, 2, 1, 4, 1, 8, 0.5, float("nan"), 1.0, 2.0, None, {"unet": 1e-4}, ("unet",))
+    lines = [events.to_line(step), events.to_line(events.PhaseChanged("training")), commands.to_line(commands.Stop())]
+    return [line.encode() for line in lines]
+
+
+def _read_events(content: bytes, folder: Path) -> None:
+    from trainer import commands
+    from trainer.run_folder.event_log import read_events
+
+    _write(folder, "events.jsonl", content)
+    list(read_events(folder))
+    commands.from_line(content.decode("utf-8", "replace"))
+
+
+def _manifests(folder: Path) -> list[bytes]:
+    manifest = {
+        "format": 1,
+        "step": 3,
+        "epoch": 1,
+        "created": "2026-01-01T00:00:00",
+        "written_us": 1,
+        "files": {"a": {"bytes": 1, "sha256": "x"}},
+    }
+    state = {"step": 3, "epoch": 1, "counters": {"step": 1}, "optimizer_values": {}, "validation": {}, "rewards": {}}
+    return [json.dumps(manifest).encode(), json.dumps({**manifest, **state, "files": {}}).encode()]
+
+
+def _read_manifest(content: bytes, folder: Path) -> None:
+    from datetime import datetime
+
+    from modules.system.errors import DarkroomError
+    from trainer.run.checkpoint import read_state
+    from trainer.run_folder.backup import find_backup, list_backups, make_newest, verify
+
+    backup = folder / "run" / "backup" / "step-3"
+    _write(backup, "manifest.json", content)
+    _write(backup, "state.json", content)
+    list_backups(folder / "run")
+    for action in (lambda: verify(find_backup(backup)), lambda: read_state(backup)):
+        with contextlib.suppress(DarkroomError):
+            action()
+    if found := list_backups(folder / "run"):
+        make_newest(found[0], now=datetime(2026, 1, 1))
+
+
+def _secrets(folder: Path) -> list[bytes]:
+    ours = {"huggingface_token": "hf_x", "cloud": {"host": "h", "user": "u", "password": "p", "port": "22"}}
+    return [json.dumps(x).encode() for x in (ours, {"secrets": ours}, {"x": "y"})]
+
+
+def _read_secrets(content: bytes, folder: Path) -> None:
+    from modules.system.approvals import approved_hashes
+    from modules.system.errors import DarkroomError
+    from modules.system.secrets import Secrets
+    from modules.system.secrets_file import import_secrets, load_secrets
+
+    file = _write(folder, "secrets.json", content)
+    approved_hashes(file)
+    with contextlib.suppress(DarkroomError):
+        import_secrets(file, Secrets())
+    load_secrets(file)
+
+
+def _sessions(folder: Path) -> list[bytes]:
+    session = {
+        "config": json.loads((_FIXTURES / "darkroom_1.json").read_text()),
+        "source": "a.json",
+        "ui": {"zoom": 1.0},
+    }
+    return [json.dumps(session).encode()]
+
+
+def _read_session(content: bytes, folder: Path) -> None:
+    from ui.settings import load_session
+
+    load_session(_write(folder, "session.json", content))
+
+
+READERS = (
+    Reader("safetensors", _safetensors, of_safetensors, _read_safetensors),
+    Reader("pickle", _pickles, _mutate_pickle, _read_pickle),
+    Reader("diffusers folder", _configs, of_json([[None, None], 9, 1024, [1, 2]]), _read_folder),
+    Reader("sidecar", _sidecars, of_bytes([b"\n", b":", b" ", b"ztsnr: true"]), _read_sidecar),
+    Reader("LoRA metadata", _lora_metadata, of_safetensors, _read_metadata),
+    Reader("config", _config_files, of_json(["ADAMW", "LORA", "SAMPLE", "../x", {"__version": 3}]), _read_config),
+    Reader("list files", _list_files, of_json(["a.png", 3]), _read_list),
+    Reader("TOML", _toml_files, of_bytes([b"[", b"]", b"=", b'"""', b"[[datasets]]\n", b"1e999", b"nan"]), _read_toml),
+    Reader("image", _images, of_bytes(_CHUNKS), _read_image),
+    Reader("captions", _captions, of_bytes([b"\xff\xfe", b"\x00", b"\n"]), _read_captions),
+    Reader("tokenizer", _tokenizer_files, of_json(["<|endoftext|>", 3]), _read_tokenizer),
+    Reader("events", _events, of_json(["StepDone", "Stop", 10**30]), _read_events),
+    Reader("backup", _manifests, of_json(["step-3", "2026-01-01"]), _read_manifest),
+    Reader("secrets", _secrets, of_json(["hf_y"]), _read_secrets),
+    Reader("session", _sessions, of_json(["LORA"]), _read_session),
+)

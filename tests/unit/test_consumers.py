@@ -1,0 +1,188 @@
+"""How many layers of each kind of adapter file each program loads, by the facts of `consumers.py`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from modules.config.schema import Config
+from modules.config.sections.output import Output
+from modules.families.kinds.consumers import CONSUMERS
+from modules.families.kinds.file_kind import FileKind
+from modules.families.kinds.lora_programs import lora_loads
+from modules.families.kinds.record import Loads
+from modules.families.parts.single_file.models import shipped_configs
+from modules.families.published import ALL_PROGRAMS
+from modules.families.registry import published
+from modules.formats.checkpoint_header import CheckpointHeader
+from modules.settings.field import records_of
+from tests.builders import lora_keys as by
+from tests.builders.lora_keys import Keys
+from tests.unit.test_kinds import write_header
+from trainer.__main__ import main
+
+BUNDLED: Keys = {"bundle_emb.cat.string_to_param.*": (4, 768)}
+LOHA: Keys = {f"lora_unet_conv_in.hada_{n}": (4, 4) for n in ("w1_a", "w1_b", "w2_a", "w2_b")}
+
+# Each row: the model, its tensors, their layers, and how many of them ComfyUI, Forge, A1111, sd-scripts and diffusers
+# 0.42.1 and 0.31 load. Rows of plain LoRA files were measured with the programs' own code; LoHa, DoRA, SimpleTuner and
+# bundled embeddings follow from facts read in them; None: at least a part is not known.
+Row = tuple[str, Callable[[], Keys], int, tuple[int | None, ...]]
+ROWS: dict[str, Row] = {
+    "kohya, SD 1.5": ("sd1", lambda: by.kohya("sd1"), 354, (354, 354, 354, 350, 354, 350)),
+    "kohya, SD 2 v": ("sd2_v", lambda: by.kohya("sd2_v"), 420, (420, 420, 420, 416, 420, 416)),
+    "kohya, SDXL": ("sdxl", lambda: by.kohya("sdxl"), 1058, (1058, 1058, 1058, 1052, 1058, 0)),
+    "kohya, SDXL, transformers": (
+        "sdxl",
+        lambda: by.kohya("sdxl", by.transformers),
+        986,
+        (986, 986, 986, 986, 986, 986),
+    ),
+    "PEFT, SD 1.5": ("sd1", lambda: by.peft("sd1"), 354, (226, 0, 0, 0, 354, 354)),
+    "PEFT, SDXL": ("sdxl", lambda: by.peft("sdxl"), 1058, (498, 0, 0, 0, 1058, 1058)),
+    "diffusers, SD 1.5": ("sd1", lambda: by.peft("sd1", by.attention), 176, (48, 0, 0, 0, 176, 176)),
+    "diffusers, SD 1.5, new": ("sd1", lambda: by.peft("sd1", by.attention, bare=True), 176, (0, 0, 0, 0, 176, None)),
+    "diffusers, SDXL": ("sdxl", lambda: by.peft("sdxl", by.attention), 736, (176, 0, 0, 0, 736, 736)),
+    "diffusers, SDXL, new": ("sdxl", lambda: by.peft("sdxl", by.attention, bare=True), 736, (128, 0, 0, 0, 736, None)),
+    "raw PEFT": ("sd1", lambda: by.peft("sd1", by.unet, start="base_model.model."), 282, (0, 0, 0, 0, 0, 0)),
+    "Tucker": (
+        "sd1",
+        lambda: by.with_each(by.kohya("sd1"), "lora_mid.weight", (4, 4, 3, 3)),
+        354,
+        (354, 354, 354, None, 0, 0),
+    ),
+    "SDXL, diffusers names": (
+        "sdxl",
+        lambda: by.kohya("sdxl", is_sgm=False),
+        1058,
+        (1058, 1058, 1056, None, 1056, 1052),
+    ),
+    "OneTrainer, SDXL": (
+        "sdxl",
+        lambda: by.kohya("sdxl", by.everything),
+        1059,
+        (1059, 1059, None, None, 1059, 0),
+    ),
+    "SD 1.5, lora_te1_": (
+        "sd1",
+        lambda: by.kohya("sd1", by.transformers, text="lora_te1"),
+        264,
+        (264, 264, 264, None, 264, None),
+    ),
+    "w_norm, SD 1.5": ("sd1", lambda: by.kohya("sd1", norms=True), 463, (463, 463, 463, None, 0, 0)),
+    "ComfyUI, SDXL": ("sdxl", lambda: by.comfy("sdxl"), 1058, (1058, 0, 0, 0, 0, 0)),
+    "bundled embedding": ("sd1", lambda: by.kohya("sd1") | BUNDLED, 354, (354, 354, 354, 350, 0, 0)),
+    "PEFT with alpha": ("sd1", lambda: by.peft("sd1") | {"unet.conv_in.alpha": ()}, 354, (226, 0, 0, 0, 0, 0)),
+    "DoRA": ("sd1", lambda: by.with_each(by.kohya("sd1"), "dora_scale", (4, 1)), 354, (354, 354, 354, None, 0, 0)),
+    "LoHa": ("sd1", lambda: LOHA, 1, (1, 1, 1, 0, 0, 0)),
+    "before PEFT": ("sd1", lambda: by.processors("sd1"), 176, (None, None, 0, 0, 176, None)),
+    "SimpleTuner": (
+        "sd1",
+        lambda: by.renamed(by.kohya("sd1", by.unet), "^lora_unet_", "lycoris_"),
+        282,
+        (282, 282, 0, 0, 0, 0),
+    ),
+}
+PROGRAMS = ("ComfyUI", "Forge", "A1111", "sd-scripts", "diffusers", "diffusers 0.31")
+
+
+def loads(model: str, keys: Keys, *, programs: tuple[str, ...] = PROGRAMS) -> dict[str, Loads]:
+    header = CheckpointHeader(Path("lora.safetensors"), "safetensors", keys, {}, {})
+    found = {x.program: x for x in lora_loads(header, FileKind("lora", "", model=model))}
+    return {program: found[program] for program in programs}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_layers_are_counted_as_the_programs_count_them(row: str) -> None:
+    model, keys, total, expected = ROWS[row]
+    found = loads(model, keys())
+    assert {x.total for x in found.values()} == {total}
+    counts = {p: None if x.unknown else x.loaded for p, x in found.items()}
+    assert counts == dict(zip(PROGRAMS, expected, strict=True))
+
+
+@pytest.mark.parametrize("model", by.CONFIGS)
+def test_the_form_of_our_loras_loads_completely_in_the_most_programs(model: str) -> None:
+    forms = {"kohya": by.kohya(model), "diffusers": by.peft(model), "kohya, SGM": by.kohya(model, is_sgm=True)}
+    complete = {form: sum(bool(x.complete) for x in loads(model, keys).values()) for form, keys in forms.items()}
+    assert Config().output.format == "kohya"
+    assert complete["kohya"] == max(complete.values())
+    main_programs = {p: x.complete for p, x in loads(model, forms["kohya"]).items() if x.is_main}
+    assert main_programs == dict.fromkeys(("ComfyUI", "Forge", "A1111", "diffusers"), True)
+
+
+@pytest.mark.parametrize("model", by.CONFIGS)
+def test_our_names_of_layers_are_those_of_the_writing_program(model: str) -> None:
+    written = published(model).lora.written(shipped_configs(model))
+    assert {name.split(".")[0] for name in by.kohya(model)} <= set(written)
+
+
+def test_the_help_of_the_format_says_who_loads_it_completely() -> None:
+    [record] = [r for r in records_of(Output) if r.path == "format"]
+    for form, keys in (("kohya", by.kohya("sd1")), ("diffusers", by.peft("sd1"))):
+        *most, last = [p for p in ALL_PROGRAMS if loads("sd1", keys)[p].complete]
+        programs = f"{', '.join(most)} and {last}" if most else f"{last} alone"
+        assert f"A LoRA in {form} format loads completely in {programs}" in record.setting.help
+
+
+def test_inspect_shows_the_counts_and_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_header(tmp_path / "lora.safetensors", by.peft("sd1", by.attention))
+    assert main(["inspect", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    start = lines.index("Loaded completely by") + 1
+    advice = "; convert it to the kohya form"
+    assert lines[start : start + 4] == [
+        f"  ComfyUI    48 of 176 layers  does not map the attention of this form (128 layers){advice}",
+        f"  A1111      no                does not know these names{advice}",
+        f"  Forge      no                refuses the file, because it cannot place 256 tensors{advice}",
+        "  diffusers  yes",
+    ]
+    main(["inspect", str(path), "--json"])
+    found = {x["program"]: x for x in json.loads(capsys.readouterr().out)["loads"]}
+    comfy = found["ComfyUI"]
+    assert (comfy["complete"], comfy["loaded"], comfy["total"], comfy["version"]) == (False, 48, 176, "0.3.64")
+    assert set(found) == set(PROGRAMS)
+
+
+def test_other_programs_are_shown_where_they_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["inspect", str(write_header(tmp_path / "lora.safetensors", by.kohya("sd1")))])
+    shown = capsys.readouterr().out
+    assert "sd-scripts      350 of 354 layers  has no LoRA on layers outside the blocks (4 layers)" in shown
+    main(["inspect", str(write_header(tmp_path / "lora.safetensors", by.kohya("sd1", by.transformers)))])
+    assert "sd-scripts" not in capsys.readouterr().out
+
+
+def test_a_file_for_an_unknown_model_is_loaded_by_nobody_we_know(tmp_path: Path) -> None:
+    keys = {"lora_unet_double_blocks_0_img_attn_qkv.lora_down.weight": (4, 3072)}
+    header = CheckpointHeader(tmp_path, "safetensors", keys, {}, {})
+    assert {x.complete for x in lora_loads(header, FileKind("lora", ""))} == {None}
+
+
+def test_every_program_has_a_version_and_an_end() -> None:
+    assert [c.program for c in CONSUMERS if c.is_main] == list(ALL_PROGRAMS)
+    assert all(c.version and c.rules for c in CONSUMERS)
+
+
+def test_advice_is_given_only_where_it_helps() -> None:
+    notes = {p: x.note for p, x in loads("sdxl", by.kohya("sdxl", is_sgm=False)).items()}
+    assert notes["A1111"].endswith("convert it to the kohya form")
+    assert "convert" not in notes["diffusers 0.31"]  # it raises an error for all of the SGM names
+
+
+@pytest.mark.parametrize(("strange", "answer"), [(4, "354 of 358 layers"), (5, "no")])
+def test_forge_tolerates_twelve_tensors_that_it_cannot_place(strange: int, answer: str) -> None:
+    ends = {"lora_down.weight": (4, 4), "lora_up.weight": (4, 4), "alpha": ()}
+    keys = {f"lora_unet_strange_{n}.{end}": shape for n in range(strange) for end, shape in ends.items()}
+    assert loads("sd1", by.kohya("sd1") | keys)["Forge"].answer == answer
+
+
+def test_forge_refuses_a_file_with_many_bundled_embeddings() -> None:
+    keys = {f"bundle_emb.cat{n}.{name}": (2, 768) for n in range(7) for name in ("clip_l", "clip_g")}
+    few = dict(list(keys.items())[:12])
+    plain = by.kohya("sdxl", by.transformers)
+    found = loads("sdxl", plain | few)["Forge"]
+    assert (found.complete, found.loaded, found.note) == (False, 986, "ignores the bundled embeddings")
+    assert loads("sdxl", plain | keys)["Forge"].answer == "no"

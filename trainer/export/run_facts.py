@@ -1,0 +1,143 @@
+"""The facts about a run in a LoRA's metadata: its images, as far as the user wants that, and its settings.
+
+The keys and shapes are sd-scripts', which A1111, Forge and Civitai show on a model's card (formats.md 5.3 in short).
+A fact that does not hold for a run is left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from modules.config.method_facts import method_of
+from modules.config.schema import Config
+from modules.data.buckets import Size
+from modules.data.dataset import Dataset
+from modules.data.order import ConceptRepeats, sizes_of_epoch
+from modules.diffusion.weightings.registry import WEIGHTINGS
+from modules.families.registry import FAMILIES
+from modules.formats.metadata import ConceptFacts, DatasetFacts, tag_frequency
+from modules.optim.learning_rate import warmup_length
+from modules.optim.registry import OPTIMIZERS
+from modules.system.paths import from_root
+
+_MIXED = {"bfloat16": "bf16", "float16": "fp16"}
+_HASHED_FROM, _HASHED_BYTES, _HASH_CHARS = 0x100000, 0x10000, 8
+
+
+def dataset_facts(dataset: Dataset, amount: Literal["none", "counts", "names", "tags"]) -> DatasetFacts | None:
+    """Return the facts about a run's images that the user wants in the file; None for no facts, or no images.
+
+    "counts" numbers the concepts, "names" names them, and "tags" adds the tags of their captions.
+    """
+    if amount == "none" or not dataset.examples:
+        return None
+    names = _names(dataset, is_numbered=amount == "counts")
+    captions: dict[str, list[str]] = {name: [] for name in names}
+    for example in dataset.examples if amount == "tags" else ():
+        captions[names[example.concept]] += example.image.captions
+    errors = [
+        abs(crop.bucket.aspect - example.image.width_px / example.image.height_px)
+        for example in dataset.examples
+        for crop in example.resize_crops
+    ]
+    return DatasetFacts(
+        concepts=[
+            ConceptFacts(name, concept.repeats, concept.num_examples)
+            for name, concept in zip(names, dataset.concepts, strict=True)
+        ],
+        buckets={(size.width_px, size.height_px): n for size, n in _bucket_samples(dataset).items()},
+        mean_aspect_error=math.fsum(errors) / len(errors),
+        tag_frequency=tag_frequency(captions) if amount == "tags" else {},
+    )
+
+
+def _names(dataset: Dataset, *, is_numbered: bool) -> list[str]:
+    """Return a unique name for every concept."""
+    seen: Counter[str] = Counter()
+    names = []
+    for index, concept in enumerate(dataset.concepts, start=1):
+        name = f"concept {index}" if is_numbered else concept.name
+        seen[name] += 1
+        names.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return names
+
+
+def _bucket_samples(dataset: Dataset) -> Counter[Size]:
+    concepts = [ConceptRepeats(c.first_example, c.num_examples, c.repeats) for c in dataset.concepts]
+    return sizes_of_epoch(concepts, dataset.buckets, num_resolutions=dataset.num_resolutions, epoch=0)
+
+
+def training_settings(config: Config, dataset: Dataset, *, trained: Iterable[str], total_steps: int) -> dict[str, str]:
+    """Return a run's settings under sd-scripts' names; `trained` are the parts that have an adapter.
+
+    `total_steps` is 0 where the length of the run is unknown.
+    """
+    training, data = config.training, config.data
+    facts: dict[str, object] = {
+        "learning_rate": training.learning_rate,
+        **_rates(config, list(trained)),
+        "lr_scheduler": training.schedule.name,
+        "lr_warmup_steps": warmup_length(training.schedule, total_steps),
+        "optimizer": OPTIMIZERS[training.optimizer.name].label,
+        "batch_size_per_device": training.batch_size,
+        "total_batch_size": training.batch_size,
+        "gradient_accumulation_steps": training.accumulation_steps,
+        "mixed_precision": _MIXED.get(training.precision, "no"),
+        "max_grad_norm": training.clip_grad_norm or 0.0,
+        "enable_bucket": data.aspect_ratio_bucketing,
+    }
+    if total_steps:
+        facts["max_train_steps"] = total_steps
+    if config.output.embed_dataset != "none" and dataset.examples:
+        batches = (math.ceil(n / training.batch_size) for n in _bucket_samples(dataset).values())
+        facts["num_batches_per_epoch"] = sum(batches)
+    if not method_of(config).samples_images:  # otherwise there is no noise to add, and no caption to drop
+        facts |= _denoising(config)
+    if model_hash := short_hash(from_root(config.model.base_model)):
+        facts["sd_model_hash"] = model_hash
+    return {name: str(value) for name, value in facts.items()}
+
+
+def _rates(config: Config, trained: Sequence[str]) -> dict[str, object]:
+    """Return the learning rates of the denoiser and of the text encoders, as far as they are trained."""
+    spec = FAMILIES[config.model.family]
+
+    def rates_of(names: Iterable[str]) -> list[float]:
+        own = (config.part(name).learning_rate for name in names if name in trained)
+        return [config.training.learning_rate if rate is None else rate for rate in own]
+
+    found: dict[str, object] = {}
+    if denoiser := rates_of(spec.names_of("denoiser")):
+        found["unet_lr"] = denoiser[0]
+    if texts := rates_of(spec.names_of("text_encoder")):
+        found["text_encoder_lr"] = texts[0] if len(set(texts)) == 1 else json.dumps(texts)
+    return found
+
+
+def _denoising(config: Config) -> dict[str, object]:
+    noise, loss, weighting = config.training.noise, config.training.loss, WEIGHTINGS[config.training.loss.weighting]
+    facts: dict[str, object] = {"caption_dropout_rate": config.data.caption_dropout}
+    if noise.offset_weight:
+        facts["noise_offset"] = noise.offset_weight
+    if weighting.kohya_gamma:
+        facts[weighting.kohya_gamma] = loss.gamma
+    return facts
+
+
+def short_hash(file: Path) -> str:
+    """Return the short hash by which A1111 and sd-scripts (`ss_sd_model_hash`) name a checkpoint: of 64 KB at 1 MB.
+
+    Empty for a folder, and for a file that cannot be read.
+    """
+    try:
+        with file.open("rb") as opened:
+            opened.seek(_HASHED_FROM)
+            return hashlib.sha256(opened.read(_HASHED_BYTES)).hexdigest()[:_HASH_CHARS]
+    except (OSError, ValueError):
+        return ""

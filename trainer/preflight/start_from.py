@@ -1,0 +1,214 @@
+"""Checks of the adapter file that a run starts from: what it is, what the run trains of it and keeps. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from modules.adapters.factors import can_act
+from modules.adapters.registry import ADAPTERS
+from modules.adapters.settings import AdapterSettings
+from modules.adapters.spec import Shape, Trainable
+from modules.adapters.start_notes import OtherLayers, rank_note
+from modules.adapters.stored_header import Place, StoredHeader, layers_in, stored_header
+from modules.config.schema import Config
+from modules.estimate.architecture import Architecture, architecture_of
+from modules.estimate.passes import Passes, Plans, count
+from modules.families.kinds.file_kind import FileKind
+from modules.families.kinds.identify import identify
+from modules.families.kinds.registry import serves_as
+from modules.families.registry import FAMILIES, files_of
+from modules.formats.adapter_names import DORA_SCALE, DOWN, LORA_FACTORS, UP
+from modules.formats.adapter_targets import AdapterTargets, fits
+from modules.formats.checkpoint_header import read_checkpoint_header
+from modules.formats.headers import UnreadableFileError
+from modules.memory.tape import PartPlan
+from modules.system.paths import from_root
+from modules.system.problem import Problem, cut
+from modules.system.problem import count as count_of
+
+_PATH = "adapter.start_from"
+
+
+@dataclass(frozen=True, slots=True)
+class StartHeader:
+    """The header of a run's start file, and what the run keeps of it.
+
+    `trained` are the layers that the run continues to train, `kept` those it keeps as they are.
+    """
+
+    where: str
+    trained: Mapping[Place, Mapping[str, Shape]]
+    rest: Mapping[Place, Mapping[str, Shape]]
+    others: tuple[str, ...]
+    is_kept: bool
+
+
+def problems_of_start(config: Config, *, has_copy: bool | None) -> Iterator[Problem]:
+    """Yield what is wrong with the file that the adapter starts from, or what it is.
+
+    `has_copy` is whether a run that is being resumed has its own copy of it; the file is then not read. None for a new
+    run.
+    """
+    name = config.adapter.start_from.strip()
+    if not name or config.training.trains != "adapter" or has_copy:
+        return
+    path, spec = from_root(name), ADAPTERS[config.adapter.name]
+    found = identify(path)
+    shown = cut(name, max_chars=200)
+    if found.facts.get("defect") == "missing":
+        advice = "Choose a LoRA file, or leave it empty for a new one."
+        if has_copy is not None:  # the setting cannot change
+            advice = "Put the file back: the run started from it and has no copy of its own."
+        yield Problem(_PATH, f"{shown} does not exist.", advice=advice)
+    elif not serves_as(found, "start of an adapter"):
+        message = f"{shown} is not a LoRA. {found.sentence}"
+        yield Problem(_PATH, message, advice="Choose a LoRA file, or leave it empty for a new one.")
+    elif found.family not in ("", config.model.family) and not _fits_base_model(config, path):
+        message = f"{shown} is for another model family. {found.sentence}"
+        yield Problem(_PATH, message, advice="Choose a LoRA of the base model's family.")
+    elif spec.trainable is not None and not _has_trainable(path, spec.trainable):
+        yield _of_another_type(shown, spec.label, found)
+    else:
+        size = f" It has {count_of(int(found.facts['layers']), 'layer')}." if "layers" in found.facts else ""
+        yield Problem(_PATH, f"The adapter continues {Path(name).name}. {found.sentence}{size}", "info")
+
+
+def notes_on_start(config: Config, start: StartHeader, passes: Passes, plans: Plans) -> Iterator[Problem]:
+    """Yield which ranks a run trains with, and which layers of its start file it does not train."""
+    rank = getattr(config.adapter, "rank", None)
+    if rank is not None:
+        ranks = [shapes[DOWN][0] for shapes in start.trained.values() if DOWN in shapes]
+        trained = {(part, path) for part in plans for path in trained_layers(passes, plans, part)}
+        if note := rank_note(start.where, ranks, rank, num_new=len(trained - start.trained.keys())):
+            yield Problem("adapter.rank", note, "info")
+    message, advice = _other_layers(config, start).note()
+    if message:
+        yield Problem("adapter.other_layers", message, "info", advice)
+
+
+def trained_layers(passes: Passes, plans: Plans, part: str) -> frozenset[str]:
+    """Return the layers of a part that a run trains an adapter on."""
+    if part not in plans or plans[part].adapter is None:
+        return frozenset()
+    weights = passes.weights(part, plans[part])
+    layers = {name.removesuffix(".weight") for name in weights.own}
+    words = (name.split(".") for name in weights.adapter)
+    return frozenset(own for w in words for n in range(1, len(w)) if (own := ".".join(w[:n])) in layers)
+
+
+def start_header(config: Config, architecture: Architecture, passes: Passes, plans: Plans) -> StartHeader | None:
+    """Return the header of the file that a run starts from, divided as the run divides it.
+
+    None without such a file, or where it cannot be read. Raises the errors of `Passes` for a malformed config.
+    """
+    name, trainable = config.adapter.start_from.strip(), ADAPTERS[config.adapter.name].trainable
+    if not name or config.training.trains != "adapter" or trainable is None:
+        return None
+    path = from_root(name)
+    found = identify(path)
+    if not serves_as(found, "start of an adapter"):
+        return None
+    try:
+        header = read_checkpoint_header(path)
+    except (UnreadableFileError, OSError):
+        return None
+    stored = stored_header(header, _targets(config, architecture))
+    trained = {part: trained_layers(passes, plans, part) for part in plans}
+    return _divided(path.name, stored, trained, trainable, is_kept=config.adapter.other_layers == "keep")
+
+
+def plans_with_start(plans: Plans, start: StartHeader | None, settings: AdapterSettings) -> dict[str, PartPlan]:
+    """Return plans whose adapters have the shapes of the start file on the layers that they continue, and the layers
+    that are kept.
+    """
+    settings_as = ADAPTERS[settings.name].settings_as
+    if start is None or settings_as is None:
+        return dict(plans)
+    own = {place: settings_as(settings, shapes) for place, shapes in start.trained.items()}
+    found = {}
+    for name, plan in plans.items():
+        kept = [s for (part, _), shapes in start.rest.items() if part == name for s in shapes.values()]
+        adapter = plan.adapter
+        if adapter is not None and any(part == name for part, _ in own):
+            adapter = replace(adapter, settings_at=partial(_settings_at, own, settings, name))
+        found[name] = replace(plan, adapter=adapter, num_kept=count(kept) if start.is_kept else 0)
+    return found
+
+
+def _settings_at(own: Mapping[Place, Any], settings: Any, part: str, path: str) -> Any:
+    return own.get((part, path), settings)
+
+
+def _divided(
+    where: str, stored: StoredHeader, trained: Mapping[str, Collection[str]], trainable: Trainable, *, is_kept: bool
+) -> StartHeader:
+    continued: dict[Place, Mapping[str, Shape]] = {}
+    rest: dict[Place, Mapping[str, Shape]] = {}
+    for place, shapes in stored.layers.items():
+        names = trainable(shapes) if place[1] in trained.get(place[0], ()) else frozenset()
+        if names:
+            continued[place] = {name: shape for name, shape in shapes.items() if name in names}
+        if others := {name: shape for name, shape in shapes.items() if name not in names}:
+            rest[place] = others
+    return StartHeader(where, continued, rest, stored.others, is_kept)
+
+
+def _other_layers(config: Config, start: StartHeader) -> OtherLayers:
+    labels = {p.name: p.label for p in FAMILIES[config.model.family].parts}
+    paths: dict[str, tuple[str, ...]] = {}
+    for part, path in start.rest:
+        paths[labels[part]] = (*paths.get(labels[part], ()), path)
+    holds_all = config.output.format == "kohya"
+    lost = [f"{part}.{path}" for (part, path), shapes in start.rest.items() if not _fits_diffusers(shapes)]
+    return OtherLayers(
+        start.where,
+        is_kept=start.is_kept,
+        trains_any=bool(start.trained),
+        paths=paths,
+        inactive=tuple(f"{part}.{path}" for (part, path), shapes in start.rest.items() if not can_act(shapes)),
+        others=start.others,
+        lost=() if holds_all else (*lost, *start.others),
+    )
+
+
+def _fits_diffusers(shapes: Mapping[str, Shape]) -> bool:
+    return {DOWN, UP} <= shapes.keys() <= LORA_FACTORS - {DORA_SCALE}
+
+
+def _targets(config: Config, architecture: Architecture) -> AdapterTargets:
+    """Return all layers of the base model that a file can change; all models of a family name them alike."""
+    return files_of(config.model.family).models[0].lora.targets(architecture.configs)
+
+
+def _fits_base_model(config: Config, path: Path) -> bool:
+    """Return whether most layers of a file are layers of the base model, of its shapes.
+
+    A file of a size that was never published is hard to tell from its names; the base model itself decides.
+    """
+    architecture = architecture_of(config.model.base_model, config.model.family)
+    if architecture is None:
+        return False
+    layers = layers_in(read_checkpoint_header(path))
+    try:
+        targets = _targets(config, architecture)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError):  # the check of the model reports it
+        return False
+    found = ((targets.find(layer, shapes), shapes) for layer, shapes in layers.items())
+    fitting = sum(target is not None and fits(shapes, target.weight) for target, shapes in found)
+    return fitting * 2 > len(layers)
+
+
+def _has_trainable(path: Path, trainable: Trainable) -> bool:
+    """Return whether any layer of a file is of a kind that the adapter continues to train."""
+    return any(trainable(shapes) for shapes in layers_in(read_checkpoint_header(path)).values())
+
+
+def _of_another_type(shown: str, label: str, found: FileKind) -> Problem:
+    kind = found.facts.get("adapter", "")
+    spec = next((s for s in ADAPTERS.values() if s.label == kind and s.is_supported), None)
+    advice = f"Choose a {label} file" + (f", or set the adapter type to {kind}." if spec is not None else ".")
+    return Problem(_PATH, f"{shown} is not a {label}, the adapter type of this run. {found.sentence}", advice=advice)

@@ -1,0 +1,10 @@
+"""The run's own copy of the adapter file that it started from, so that resuming does not need that file. Torch-free."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def start_copy_in(run_dir: Path) -> Path:
+    """Return the path of the copy in a run's folder, whether or not it exists: a run with a new adapter has none."""
+    return run_dir / "start.safetensors"
