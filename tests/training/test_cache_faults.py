@@ -17,14 +17,18 @@ from modules.data.cache.build import ImageJob, batches_by_bucket, build_images
 from modules.data.cache.store import BrokenEntryError, CacheStore, MemoryStore
 from modules.data.transforms.recipe import plain_recipe
 from modules.families.parts import vae
+from modules.memory.placement import Placement
 from modules.system.paths import PROGRAM_ROOT
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.runs import Ran, run
+from trainer.benchmark.loop_speed import run_setup
 from trainer.commands import CommandDesk
+from trainer.data.encoders import Encoders
 from trainer.events import CacheFilled, CacheProgress, StepFinished, WarningRaised
 from trainer.launch import RunRequest
 from trainer.run.execute import execute_guarded
+from trainer.run.training_run import prepare
 
 NUM_IMAGES = 5
 needs_fork = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
@@ -77,9 +81,12 @@ TWO_RUNS = """
 import os, sys
 from pathlib import Path
 from modules.config.codec import load_file
+from trainer.benchmark.loop_speed import run_setup
 from trainer.commands import CommandDesk
+from trainer.data.encoders import Encoders
 from trainer.launch import RunRequest
 from trainer.run.execute import execute_guarded
+from trainer.run.training_run import prepare
 
 config, events = load_file(Path(sys.argv[1])).config, []
 children = []
@@ -295,4 +302,42 @@ def test_size_and_hit_rate_are_reported(config: Config, tmp_path: Path) -> None:
     latents, _ = stores(config)
     assert again["images"].num_bytes == sum(e.num_bytes for e in latents.entries())
     assert "Text cache: 4 of 5 entries found (80%), 1 encoded" in again["captions"].summary
-    assert "does not use 2 text embeddings" in ran.finished.message
+    assert "text embeddings (2, " in ran.finished.message
+
+
+def test_encoders_are_on_the_device_only_while_they_fill_the_caches(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Text encoders that are not trained, and the VAE, leave the training device once their outputs are cached."""
+    there: dict[str, set[tuple[str, ...]]] = {}
+
+    def watch(name: str) -> None:
+        plain = getattr(Encoders, name)
+
+        def watched(self: Encoders, *arguments: Any) -> Any:
+            there.setdefault(name, set()).add(on_device(placements[-1]))
+            return plain(self, *arguments)
+
+        monkeypatch.setattr(Encoders, name, watched)
+
+    placements: list[Placement] = []
+    plain_init = Placement.__init__
+
+    def init(self: Placement, *arguments: Any, **options: Any) -> None:
+        plain_init(self, *arguments, **options)
+        placements.append(self)
+
+    monkeypatch.setattr(Placement, "__init__", init)
+    watch("latents")
+    watch("caption")
+    prepared = prepare(run_setup(laid_over(config, {"general": {"temp_device": "cpu:1"}})))
+    try:
+        assert there == {"latents": {("vae",)}, "caption": {("text_encoder",)}}
+        assert on_device(prepared.model.placement) == ("unet",)
+    finally:
+        prepared.close()
+
+
+def on_device(placement: Placement) -> tuple[str, ...]:
+    """The parts on the training device."""
+    return tuple(p for p in ("unet", "vae", "text_encoder") if placement.device_of(p).name == "cpu")

@@ -145,6 +145,7 @@ def left_behind(ran: Ran) -> str:
 
 CLOCKS = Clocks(now=lambda: datetime(2026, 1, 1))
 EXACT = {
+    ("data.cache_location", "memory"),  # see test_cache_faults
     ("training.precision", "tfloat32"),  # a GPU's; see test_tf32_is_switched_on
     ("training.ema.mode", "temp_device"),  # see test_the_average_lies_where_it_is_asked_to
     *((f"parts.{part}.checkpointing", mode) for part in ("unet", "text_encoder", "vae") for mode in ("block", "whole")),

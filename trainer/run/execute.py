@@ -220,7 +220,7 @@ def _only_cache(
     unused = unused_entries(from_root(config.general.cache_dir), caches.used, kinds_in_use(config.data, model))
     message = f"The caches in {config.general.cache_dir} are complete: {unused.used_words}."
     if unused.entries:
-        message += f" This config does not use {unused.words}; cache --prune lists and removes them."
+        message += f" Not in use by this config: {unused.words}; cache --prune removes them."
     log.emit(RunFinished("cached", 0, message))
 
 

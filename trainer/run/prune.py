@@ -44,7 +44,7 @@ class UnusedEntries:
         sizes: Counter[str] = Counter()
         for kind, entry in self.entries:
             sizes[kind] += entry.num_bytes
-        return ", ".join(f"{n:,} {_LABELS[kind]} ({_size(sizes[kind])})" for kind, n in sorted(numbers.items()))
+        return ", ".join(f"{_LABELS[kind]} ({n:,}, {_size(sizes[kind])})" for kind, n in sorted(numbers.items()))
 
     def remove(self) -> int:
         """Remove the entries and return their number; those that another program removed count, too."""
@@ -125,4 +125,6 @@ def keys_of(config: Config, datasets: Datasets | None = None) -> tuple[set[str],
 
 
 def _size(num_bytes: int) -> str:
-    return f"{num_bytes / 1e9:,.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:,.1f} MB"
+    if num_bytes < 1e6:
+        return f"{num_bytes / 1e3:.1f} kB"
+    return f"{num_bytes / 1e6:.1f} MB" if num_bytes < 1e9 else f"{num_bytes / 1e9:,.2f} GB"
