@@ -89,6 +89,28 @@ class CacheProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheFilled:
+    """A cache has every entry of a dataset: `num_found` of `num_entries` were there before; `num_bytes` is their size.
+
+    `what` is "images" or "captions". Equal images or captions share an entry.
+    """
+
+    may_coalesce: ClassVar[bool] = False
+
+    what: str
+    num_entries: int
+    num_found: int
+    num_bytes: int
+
+    @property
+    def summary(self) -> str:
+        """The event as a sentence, with the hit rate."""
+        found = f"{self.num_found:,} of {self.num_entries:,} entries found ({self.num_found / self.num_entries:.0%})"
+        name = {"images": "Latent cache", "captions": "Text cache"}.get(self.what, self.what)
+        return f"{name}: {found}, {self.num_entries - self.num_found:,} encoded; {self.num_bytes / 1e6:,.1f} MB."
+
+
+@dataclass(frozen=True, slots=True)
 class StepFinished:
     """One optimizer step; epoch, its step and the run's step count from 1.
 
@@ -279,6 +301,7 @@ Event = (
     | PhaseChanged
     | DownloadProgress
     | CacheProgress
+    | CacheFilled
     | StepFinished
     | ValidationFinished
     | RewardMeasured

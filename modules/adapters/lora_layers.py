@@ -89,6 +89,7 @@ class LoraAdapter:
         No gradient is recorded inside: a backward pass through a disabled adapter would give it none, silently.
         """
         layers = [layer for _, layer in self.layers()]
+        were_trained = {p: p.requires_grad for p in self.parameters().values()}
         with torch.no_grad():
             for layer in layers:
                 layer.enable_adapters(False)
@@ -97,6 +98,8 @@ class LoraAdapter:
             finally:
                 for layer in layers:
                     layer.enable_adapters(True)
+                for parameter, was_trained in were_trained.items():  # peft would train a frozen adapter again
+                    parameter.requires_grad_(was_trained)
 
 
 def attach_lora(

@@ -25,6 +25,14 @@ def scorers_of(config: Config) -> ScorersInUse | None:
     return None if held_out is None else scorers_in_use(config.reward.models, held_out(config.training.method))
 
 
+def uses_prior(config: Config) -> bool:
+    """Return whether training steps need predictions of the original model, before any training."""
+    masks = config.masks
+    preserves = masks.enabled and masks.prior_preservation_weight > 0 and masks.unmasked_weight < 1
+    has_concept = any(c.enabled and c.kind == "prior_prediction" for c in config.concepts)
+    return preserves or has_concept
+
+
 def steps_per_group(config: Config) -> int:
     """Return how many optimizer steps are made from one accumulation group of the loader."""
     return method_of(config).steps_per_group(config.training.method)

@@ -26,6 +26,9 @@ class Batch:
     `masks_B1HW`, at the size of the latents, are 1 where an image is trained with full weight and 0 where with that of
     the unmasked area; `area_weights_B1HW` are the resulting weights of the errors. Both are None without masked
     training.
+    `prior_samples` is empty, or has for each image whether its target is the prediction of the original model.
+    `prior_weights_B1HW`, shaped like the masks, are the weights of the errors against that prediction that are added to
+    the loss; None adds none.
     `empty_for` is empty, or has the indices of the text encoders that get the empty prompt for each image; then
     `conditioning` has one more entry at the end, that of the empty prompt.
     """
@@ -44,11 +47,23 @@ class Batch:
     empty_for: tuple[frozenset[int], ...] = ()
     masks_B1HW: torch.Tensor | None = None
     area_weights_B1HW: torch.Tensor | None = None
+    prior_weights_B1HW: torch.Tensor | None = None
+    prior_samples: tuple[bool, ...] = ()
 
     @property
     def num_samples(self) -> int:
         """The number of images in it."""
         return len(self.captions)
+
+    @property
+    def needs_prior(self) -> bool:
+        """Whether its loss contains predictions of the original model."""
+        return self.prior_weights_B1HW is not None or any(self.prior_samples)
+
+    @property
+    def is_prior_only(self) -> bool:
+        """Whether every image has the original model's prediction as its target: a new adapter gets no gradient."""
+        return bool(self.prior_samples) and all(self.prior_samples)
 
     def conditioning_for(self, encoder: PromptEncoder) -> Conditioning:
         """Return the conditioning of these images; captions whose encoder is trained are encoded here, with gradients.

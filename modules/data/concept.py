@@ -14,11 +14,6 @@ from modules.system.paths import from_root
 
 Kind = Literal["training", "validation", "prior_prediction", "regularization"]
 DatasetKind = Literal["training", "validation"]
-_DATASETS: dict[Kind, DatasetKind] = {
-    "training": "training",
-    "regularization": "training",
-    "validation": "validation",
-}
 _CAPTIONS = "Captions"
 _BALANCING = "Balancing"
 
@@ -45,16 +40,17 @@ class Concept(Section):
         Setting(
             "Concept type",
             "Training concepts are trained on. Validation concepts are only evaluated: the validation loss "
-            "measures how well the model does on unseen images. Prior prediction concepts keep the "
-            "model at its original predictions. Regularization concepts hold images of the general class: each epoch "
-            "trains on as many of them as on training images, in turn, with the loss weight of their concept.",
+            "measures how well the model does on unseen images. Prior prediction concepts keep the model at its "
+            "original predictions for their images and captions: the target is the prediction of the model as it was "
+            "before any training, at the same noise and timestep. Regularization concepts hold images of the general "
+            "class: each epoch trains on as many of them as on training images, in turn, with the loss weight of their "
+            "concept.",
             choice_labels={
                 "training": "Training",
                 "validation": "Validation",
                 "prior_prediction": "Prior prediction",
                 "regularization": "Regularization",
             },
-            not_yet_choices=frozenset({"prior_prediction"}),
         ),
     ] = "training"
     include_subfolders: Annotated[bool, Setting("Include subfolders", "Also uses the images in subfolders.")] = False
@@ -222,9 +218,9 @@ class Concept(Section):
     text: CaptionChanges = CaptionChanges()
 
     @property
-    def dataset_kind(self) -> DatasetKind | None:
-        """The dataset that its images belong to: that of training or that of validation; None if not supported yet."""
-        return _DATASETS.get(self.kind)
+    def dataset_kind(self) -> DatasetKind:
+        """The dataset that its images belong to: that of training or that of validation."""
+        return "validation" if self.kind == "validation" else "training"
 
     @property
     def caption_origin(self) -> CaptionOrigin:

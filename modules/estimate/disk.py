@@ -20,7 +20,7 @@ _ENTRY_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class DiskNeed:
-    """The bytes that a run writes: one backup, one saved model, both caches."""
+    """The bytes that a run writes: one backup, one saved model, both caches. Masks count as latents."""
 
     backup_bytes: int
     result_bytes: int

@@ -51,6 +51,7 @@ class RunPlan:
     pixels (width, height); `has_master_weights`: 16-bit weights have float32 ones; `average`: whether EMA is kept, and
     where. `scales_loss`: float16 with a loss scaler; `is_fused`: weights are updated inside the backward pass.
     `sampled` is set where training steps sample images; `runtime_bytes` is the memory of the device's runtime.
+    `has_originals`: training keeps a copy of the trained weights of parts that are trained whole, as they were before.
     """
 
     plans: Plans
@@ -67,6 +68,7 @@ class RunPlan:
     is_fused: bool = False
     sampled: Sampled | None = None
     runtime_bytes: int = RUNTIME_BYTES
+    has_originals: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,7 @@ class _Run:
             case "encoding captions":
                 return parts | {"activations": self._text(here, batch=1)}
             case "training":
-                return parts | self._kept() | self._training(here)
+                return parts | self._kept() | self._training(here) | {"original weights": self._original_bytes()}
             case "validating":
                 peak = self._denoising(run.batch_size, self.size)
                 return parts | self._kept() | {"activations": peak, "weights swapped out for EMA": self._swapped()}
@@ -250,6 +252,12 @@ class _Run:
 
     def _gradient_bytes(self) -> int:
         return sum(count(self._trained_of(n)) * self._trained_item(n) for n in self.run.plans)
+
+    def _original_bytes(self) -> int:
+        """Return the bytes of the copies of weights before training; those of offloaded weights are offloaded too."""
+        fully = [n for n, plan in self.run.plans.items() if plan.trains == "full"]
+        copied = sum(count(self._trained_of(n)) * self._trained_item(n) for n in fully)
+        return copied if self.run.has_originals else 0
 
     def _swapped(self) -> int:
         """Return the bytes of the weights kept aside while EMA, or the optimizer's evaluation weights, replace them."""

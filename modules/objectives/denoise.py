@@ -5,12 +5,28 @@ It stays unreduced, (B, C, H, W), until all weights are applied; only `sample_lo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 
 from modules.data.conditioning import Conditioning
 from modules.diffusion.process import NoiseProcess
 from modules.diffusion.weightings.registry import WEIGHTINGS
 from modules.families.protocol import ModelFamily
+
+
+@dataclass(frozen=True, eq=False)
+class Prior:
+    """The original model's prediction for a batch, (B, C, H, W), and its use.
+
+    It is the target of the samples of `is_target_B`. `weights_B1HW` are the weights of the errors against it that are
+    added to those against the target; None adds none.
+    """
+
+    prediction_BCHW: torch.Tensor
+    is_target_B: Sequence[bool] = ()
+    weights_B1HW: torch.Tensor | None = None
 
 
 def squared_errors(output_BCHW: torch.Tensor, target_BCHW: torch.Tensor) -> torch.Tensor:
@@ -39,10 +55,45 @@ def area_weights(masks_B1HW: torch.Tensor, *, unmasked_weight: float, normalises
     the sum of its weights does not depend on the size of its mask; an image whose weights are all 0 keeps them.
     """
     weights_B1HW = masks_B1HW.clamp(min=unmasked_weight)
-    if not normalises:
-        return weights_B1HW
+    return _of_mean_1(weights_B1HW) if normalises else weights_B1HW
+
+
+def preservation_weights(
+    masks_B1HW: torch.Tensor, *, unmasked_weight: float, weight: float, normalises: bool
+) -> torch.Tensor:
+    """Return the weights of the errors against the original model's prediction, (B, 1, H, W), for masks in [0, 1].
+
+    They are what the area weights lack to 1, times `weight` (OneTrainer's masked prior preservation): 0 where the mask
+    is white. With `normalises`, each image's are divided by their own mean before that.
+    """
+    weights_B1HW = 1.0 - masks_B1HW.clamp(min=unmasked_weight)
+    return weight * (_of_mean_1(weights_B1HW) if normalises else weights_B1HW)
+
+
+def _of_mean_1(weights_B1HW: torch.Tensor) -> torch.Tensor:
+    """Return the weights divided by their mean in each image; weights that are all 0 stay."""
     means_B111 = weights_B1HW.mean(dim=(1, 2, 3), keepdim=True)
     return weights_B1HW / torch.where(means_B111 > 0, means_B111, torch.ones_like(means_B111))
+
+
+def weighted_errors(
+    output_BCHW: torch.Tensor,
+    target_BCHW: torch.Tensor,
+    area_weights_B1HW: torch.Tensor | None = None,
+    prior: Prior | None = None,
+) -> torch.Tensor:
+    """Return the errors of a prediction with all weights of places, float32 (B, C, H, W).
+
+    These are `area_weights * (output - target)^2 + prior weights * (output - prior)^2`. Without weights and prior they
+    are the squared errors.
+    """
+    if prior is not None and any(prior.is_target_B):
+        is_target_B = torch.tensor(prior.is_target_B, device=target_BCHW.device)
+        target_BCHW = torch.where(is_target_B[:, None, None, None], prior.prediction_BCHW, target_BCHW)
+    errors_BCHW = weighted_by_area(squared_errors(output_BCHW, target_BCHW), area_weights_B1HW)
+    if prior is None or prior.weights_B1HW is None:
+        return errors_BCHW
+    return errors_BCHW + squared_errors(output_BCHW, prior.prediction_BCHW) * prior.weights_B1HW
 
 
 def weighted_by_area(errors_BCHW: torch.Tensor, area_weights_B1HW: torch.Tensor | None) -> torch.Tensor:

@@ -76,6 +76,11 @@ def move(tensor: torch.Tensor, device: Device, *, dtype: torch.dtype | None = No
     return _retag[-1](moved, device) if _retag else moved
 
 
+def pinned(tensor: torch.Tensor, device: Device) -> torch.Tensor:
+    """Return the tensor in page-locked memory if the device is a GPU, so that `move` need not wait for the copy."""
+    return tensor.pin_memory() if device.type == "cuda" and tensor.device.type == "cpu" else tensor
+
+
 def push_retag(retag: Retag) -> None:
     """Call `retag` on every move, for a device guard; undone with `pop_retag`."""
     _retag.append(retag)

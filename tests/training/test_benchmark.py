@@ -20,6 +20,8 @@ from tests.builders.more_models import POOLED_WIDTH
 from trainer.benchmark import full_size, measure, report, saving_memory
 from trainer.benchmark.loop_speed import demo_config, loop_against_bare
 from trainer.benchmark.measure import paired
+from trainer.benchmark.waiting import waiting_share
+from trainer.data.datasets import datasets_of
 from trainer.run.endings import Prepared
 from trainer.run.model import load_family
 from trainer.run.setup import RunSetup
@@ -60,6 +62,16 @@ def test_both_loops_do_the_same_steps(
     assert per_round >= 2
     assert len(steps) == 4 * per_round
     assert len(set(steps)) == 1
+
+
+def test_the_share_of_waiting_is_that_of_all_batches(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+    base = small_config(tmp_path, model=tiny_sd, images=images)
+    config = demo_config(base, tmp_path, repeats=1, epochs=1000)
+    found = waiting_share(config, rounds=2, num_threads=1)
+    steps_per_epoch = datasets_of(config).plans.num_steps(0)
+    assert found.num_steps == 2 * steps_per_epoch
+    assert 0 < found.waited_seconds < found.total_seconds
+    assert found.share == found.waited_seconds / found.total_seconds
 
 
 def test_what_saves_memory_is_measured_against_nothing_saved(

@@ -145,6 +145,7 @@ def left_behind(ran: Ran) -> str:
 
 CLOCKS = Clocks(now=lambda: datetime(2026, 1, 1))
 EXACT = {
+    ("data.cache_location", "memory"),  # see test_cache_faults
     ("training.precision", "tfloat32"),  # a GPU's; see test_tf32_is_switched_on
     ("training.ema.mode", "temp_device"),  # see test_the_average_lies_where_it_is_asked_to
     *((f"parts.{part}.checkpointing", mode) for part in ("unet", "text_encoder", "vae") for mode in ("block", "whole")),
@@ -188,6 +189,7 @@ ALONE = {
     ("concepts.0.kind", "validation"),
     ("concepts.0.image.mask_source", "folder"),  # there is none; see test_image_versions
     ("concepts.0.kind", "regularization"),
+    ("concepts.0.kind", "prior_prediction"),  # see test_prior_prediction
     ("model.family", "sdxl"),
     *(("reward.models.0.kind", kind) for kind in rewards_using("file")),  # their files are not here
 }
@@ -329,6 +331,8 @@ def test_the_average_lies_where_it_is_asked_to(base: Config, monkeypatch: pytest
         ("concepts.0.image.crop_jitter", True),
         ("concepts.0.image.mask_rotate_crop", True),
         ("masks.enabled", True),
+        ("training.noise.min_strength", 0.5),
+        ("training.noise.max_strength", 0.5),
         ("concepts.0.repeats", 2.0),
         ("concepts.0.text.shuffle_tags", True),
         ("concepts.0.text.wildcards", True),

@@ -209,7 +209,16 @@ def test_masks_arrive_at_the_size_of_the_latents(config: Config, trained: list[B
     assert seen == 4
 
 
-@pytest.mark.parametrize("settings", [{}, {"unmasked_weight": 0.7}, {"normalize_area_loss": True}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"unmasked_weight": 0.7},
+        {"normalize_area_loss": True},
+        {"unmasked_probability": 0.6},
+        {"prior_preservation_weight": 4.0},
+    ],
+)
 def test_masked_training_changes_the_result(config: Config, settings: dict[str, Any]) -> None:
     draw_masks(config)
     plain = run(config).weights

@@ -487,5 +487,7 @@ def test_16_bit_weights_update_in_slices_and_a_fused_pass_keeps_no_gradients() -
     assert 11e9 < peak.total_bytes < 13.5e9
     assert fused.bytes_of("gradients") < 100_000_000
     assert fused.total_bytes < peak.total_bytes - 0.7 * 2 * num_weights
+    prior = estimate(passes, replace(plain, has_originals=True)).peak
+    assert prior.total_bytes - peak.total_bytes == prior.bytes_of("original weights") == 2 * num_weights
     in_float16 = replace(plain, has_master_weights=True, scales_loss=True)
     assert estimate(passes, in_float16).peak.bytes_of("gradients") == 4 * num_weights

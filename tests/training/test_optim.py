@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from modules.diffusion.noise import fixed_timesteps, generator_for, uniform_timesteps
+from modules.diffusion.noise import fixed_timesteps, generator_for, timesteps_between, uniform_timesteps
 from modules.diffusion.process import DDPMProcess
 from modules.diffusion.schedule import cumulative_alphas
 from modules.diffusion.weightings.min_snr import min_snr_weights
@@ -458,3 +458,23 @@ def test_seeds_are_functions_of_their_names() -> None:
     assert (timesteps.min().item(), timesteps.max().item()) == (0, 999)
     assert timesteps.double().mean().item() == pytest.approx(499.5, abs=8)
     assert fixed_timesteps(4, num_timesteps=1000) == [125, 375, 625, 875]
+
+
+@pytest.mark.parametrize(
+    ("strengths", "lowest", "highest"),
+    [
+        ((0.0, 1.0), 0, 999),
+        ((0.0, 0.8), 0, 799),
+        ((0.57, 0.58), 570, 579),
+        ((1.0, 1.0), 999, 999),
+        ((0.5, 0.5), 500, 500),
+    ],
+)
+def test_timesteps_stay_between_the_noising_strengths(
+    strengths: tuple[float, float], lowest: int, highest: int
+) -> None:
+    drawn = uniform_timesteps(
+        20_000, num_timesteps=1000, generator=generator_for(1, "t"), device=CPU, strengths=strengths
+    )
+    assert (drawn.min().item(), drawn.max().item()) == (lowest, highest)
+    assert timesteps_between(strengths, num_timesteps=1000) == range(lowest, highest + 1)

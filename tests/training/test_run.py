@@ -133,10 +133,10 @@ def test_a_stop_while_caching_leaves_a_usable_cache(config: Config, tmp_path: Pa
     assert stopped.finished.outcome == "stopped"
     assert not stopped.of(StepFinished)
     entries = list((tmp_path / "cache" / "latents").rglob("*.safetensors"))
-    assert len(entries) == 2
+    assert len(entries) == 3  # the third was encoded while the second was written
     stamps = {e: e.stat().st_mtime_ns for e in entries}
     again = run(config)
-    assert [e.total for e in again.of(CacheProgress)] == [3, 3, 3]  # the rest of five
+    assert [e.total for e in again.of(CacheProgress)] == [2, 2]  # the rest of five
     assert {e: e.stat().st_mtime_ns for e in entries} == stamps
 
 

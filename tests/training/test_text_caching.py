@@ -61,8 +61,8 @@ def test_a_batch_of_both_kinds_trains_like_an_uncached_run(
     delivered: list[object] = []
     plain = ConditioningByCaption.deliver
 
-    def watched(self: ConditioningByCaption, captions: Any) -> Any:
-        delivered.append(plain(self, captions))
+    def watched(self: ConditioningByCaption, captions: Any, prepared: Any = None) -> Any:
+        delivered.append(plain(self, captions, prepared))
         return delivered[-1]
 
     monkeypatch.setattr(data, "caption_is_cacheable", rule)

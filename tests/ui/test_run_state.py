@@ -15,6 +15,7 @@ from modules.system.problem import count
 from tests.ui.fake_engine import started, step
 from trainer.events import (
     BackupSaved,
+    CacheFilled,
     CacheProgress,
     DownloadProgress,
     Event,
@@ -96,6 +97,7 @@ EVERY_EVENT: dict[type[Event], tuple[Event, set[str]]] = {
     PhaseChanged: (PhaseChanged("loading", "owner/model"), {"phase", "detail", "log"}),
     DownloadProgress: (DownloadProgress(1.0, 2.0), {"download"}),
     CacheProgress: (CacheProgress("images", 1, 2), {"cache"}),
+    CacheFilled: (CacheFilled("images", 10, 7, 1000), {"log"}),
     StepFinished: (step(1), {"step", "curve"}),
     ValidationFinished: (ValidationFinished(5, 0.5), {"validations", "log"}),
     RewardMeasured: (RewardMeasured(5, 8, 0.5), {"rewards", "log"}),

@@ -290,6 +290,10 @@ def test_many_captions_on_a_small_disk_are_a_warning(tmp_path: Path) -> None:
     (found,) = disk(config(tmp_path, parts=parts), free=20 * GB, num_captions=100_000)
     assert (found.path, found.severity) == ("general.cache_dir", "warning")
     assert "caches" in found.message
+    in_16_bits = config(tmp_path, parts=parts, data={"cache_dtype": "float16"})
+    assert disk(in_16_bits, free=20 * GB, num_captions=50_000) == []
+    in_memory = config(tmp_path, parts=parts, data={"cache_location": "memory"})
+    assert disk(in_memory, free=20 * GB, num_captions=100_000) == []
 
 
 def test_a_disk_with_unknown_space_is_not_reported(tmp_path: Path) -> None:

@@ -377,7 +377,7 @@ def test_stochastic_rounding_is_a_setting_of_the_weights(dtype: str, asked: bool
 @pytest.mark.parametrize(
     ("path", "keys"),
     [
-        ("masks.prior_preservation_weight", {"masked_training": True, "masked_prior_preservation_weight": 0.5}),
+        ("masks.custom_conditioning_image", {"custom_conditioning_image": True}),
         ("training.noise.offset_weight", {"offset_noise_weight": 0.1}),
         ("training.loss.mae_strength", {"mae_strength": 1.0}),
         ("training.noise.distribution", {"timestep_distribution": "SIGMOID"}),
@@ -572,7 +572,7 @@ def test_concepts() -> None:
     assert (prior.kind, prior.caption_source) == ("prior_prediction", "file_name")
     assert (prior.balancing, prior.samples_per_epoch, prior.repeats) == ("samples", 200, 1.0)
     refused = [p.path for p in problems_of(result.config) if p.severity == "error" and p.path.startswith("concepts")]
-    assert refused == ["concepts.2.kind"]
+    assert refused == []
 
 
 def test_crop_jitter_is_on_unless_it_is_switched_off() -> None:
@@ -637,3 +637,35 @@ def test_sampling_never_also_means_not_at_start_and_end(given: dict[str, Any]) -
     sampling = loaded(**given).config.sampling
     assert (sampling.every.is_never, sampling.at_start, sampling.at_end) == (True, False, False)
     assert loaded().config.sampling.at_start
+
+
+# -- masks
+
+MASKED = {"masked_training": True, "normalize_masked_area_loss": True}
+
+
+def test_a_masked_preset_loads_and_is_not_refused() -> None:
+    """OneTrainer's preset "#sd 1.5 masked", a sparse file without a version."""
+    result = decode(
+        {
+            "base_model_name": "runwayml/stable-diffusion-v1-5", "batch_size": 4, "masked_training": True,
+            "max_noising_strength": 0.8, "model_type": "STABLE_DIFFUSION_15", "normalize_masked_area_loss": True,
+            "output_model_destination": "models/model.safetensors", "output_model_format": "SAFETENSORS",
+            "resolution": "512", "training_method": "FINE_TUNE", "vae": {"weight_dtype": "FLOAT_32"},
+        }
+    )  # fmt: skip
+    masks, noise = result.config.masks, result.config.training.noise
+    assert (masks.enabled, masks.normalize_area_loss, masks.unmasked_weight) == (True, True, 0.1)
+    assert (masks.unmasked_probability, noise.max_strength) == (0.0, 0.8)
+    with_concepts = decode({**encode(result.config), "concepts": [{"path": "x"}]}).config
+    assert [p for p in problems_of(with_concepts) if p.severity == "error"] == []
+
+
+def test_the_unmasked_probability_had_an_effect_on_inpainting_models_only() -> None:
+    plain = loaded(unmasked_probability=0.5, **MASKED)
+    assert plain.config.masks.unmasked_probability == 0.0
+    assert [p.path for p in plain.problems if "inpainting" in p.message] == ["masks.unmasked_probability"]
+    assert not any("inpainting" in p.message for p in loaded(unmasked_probability=0.1, **MASKED).problems)
+    for keys, expected in (({"unmasked_probability": 0.5}, 0.5), ({}, 0.1)):
+        inpainting = loaded(model_type="STABLE_DIFFUSION_15_INPAINTING", **MASKED, **keys)
+        assert inpainting.config.masks.unmasked_probability == expected

@@ -37,6 +37,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "stop_training_after": {"stop_training_after_unit": "EPOCH"},
     "stop_training_after_unit": {"stop_training_after": 5},
     "resolution_override": {"enable_resolution_override": True},
+    "unmasked_probability": {"model_type": "STABLE_DIFFUSION_15_INPAINTING"},  # for others it has no effect
 }
 # Keys without a counterpart, and why.
 MEANINGLESS = {

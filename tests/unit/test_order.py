@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from modules.data.buckets import Size
 from modules.data.order import (
+    ONLY_RANK,
     AccumulationGroup,
     ConceptRepeats,
+    Rank,
     SampleIndex,
     groups_of_epoch,
     period_of_epochs,
@@ -209,6 +211,23 @@ def test_images_meet_others_from_epoch_to_epoch() -> None:
         for batch in group
     }
     assert len(partners) > 60
+
+
+@steady
+@given(
+    count=st.integers(0, 30), batch_size=st.integers(1, 4), accumulation=st.integers(1, 6),
+    world_size=st.integers(1, 5), epoch=st.integers(0, 1000),
+)  # fmt: skip
+def test_the_shares_of_all_ranks_are_disjoint_and_complete(
+    count: int, batch_size: int, accumulation: int, world_size: int, epoch: int
+) -> None:
+    sample_indices = sample_indices_of_epoch([ConceptRepeats(0, count, 1.0)], num_resolutions=2, epoch=epoch)
+    plan = accumulation_groups(sample_indices, batch_size=batch_size, accumulation_steps=accumulation, epoch=epoch)
+    for group in plan:
+        shares = [Rank(index, world_size).share_of(group) for index in range(world_size)]
+        assert sorted(entry for share in shares for entry in share) == list(enumerate(group))
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    assert all(ONLY_RANK.share_of(group) == tuple(enumerate(group)) for group in plan)
 
 
 def test_the_order_stays_what_it_is() -> None:

@@ -26,6 +26,7 @@ from trainer.benchmark.loop_speed import as_sdxl, demo_config, loop_against_bare
 from trainer.benchmark.measure import Ratio
 from trainer.benchmark.saving_memory import Saving, of_denoiser, ways_against_none
 from trainer.benchmark.toy_sdxl import write_toy_sdxl
+from trainer.benchmark.waiting import waiting_share
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Row:
 
 
 def measure_all(device_name: str, *, num_threads: int, wanted: frozenset[str]) -> Iterator[Row]:
-    """Yield the rows of the selected measurements: memory, loop, large-loop, saving, full-size, cache, window."""
+    """Yield the rows of the selected measurements (`MEASUREMENTS` of the command line)."""
     device = resolve_device(device_name)
     torch.set_num_threads(num_threads)
     with tempfile.TemporaryDirectory(prefix="darkroom-benchmark-") as name:
@@ -51,7 +52,8 @@ def measure_all(device_name: str, *, num_threads: int, wanted: frozenset[str]) -
             "large-loop": lambda: _large_loop(folder, device, num_threads),
             "saving": lambda: _saving(folder, device, num_threads),
             "full-size": lambda: _full_size(folder, device, num_threads),
-            "cache": lambda: _cache(folder, device),
+            "waiting": lambda: _waiting(folder, device, num_threads),
+            "caching": lambda: _caching(folder, device),
             "window": _window,
         }
         for key, measure in measurements.items():
@@ -143,10 +145,21 @@ def _with_offload_device(config: Config, device: Device) -> Config:
     return config.model_copy(update={"general": config.general.model_copy(update={"temp_device": offload_device})})
 
 
-def _cache(folder: Path, device: Device) -> Iterator[Row]:
+def _waiting(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
+    small = _demo(folder / "waiting", device, repeats=6)
+    large = with_large_unet(_demo(folder / "waiting-large", device, repeats=1, batch_size=6), folder)
+    for name, config, rounds in (("demo model", small, 10), ("large UNet", large, 3)):
+        found = waiting_share(config, rounds=rounds, num_threads=num_threads)
+        value = (
+            f"{found.share:.2%} of {found.num_steps} steps, {found.waited_seconds / found.num_steps * 1000:.2f} ms each"
+        )
+        yield Row(f"waiting for batches, {name}", value, "under 2 %", asdict(found) | {"share": found.share})
+
+
+def _caching(folder: Path, device: Device) -> Iterator[Row]:
     on_gpu = device.type == "cuda"
-    result = cache_against_bare(folder, device, num_images=32 if on_gpu else 3, side_px=512, rounds=5 if on_gpu else 3)
-    yield _ratio_row("caching images, SD's VAE at 512 px", result, 0.90)
+    result = cache_against_bare(folder, device, num_images=32 if on_gpu else 6, side_px=512, rounds=5 if on_gpu else 3)
+    yield _ratio_row("caching images, SD's VAE at 512 px", result, 0.95)
 
 
 def _memory(folder: Path, device: Device) -> Iterator[Row]:

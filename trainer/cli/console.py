@@ -9,6 +9,7 @@ from typing import Any, Protocol, TextIO
 from modules.system.problem import count
 from trainer.events import (
     BackupSaved,
+    CacheFilled,
     CacheProgress,
     DownloadProgress,
     Event,
@@ -131,7 +132,7 @@ def words(event: Event) -> str:
             )
         case PhaseChanged(phase=phase, detail=detail) if phase not in ("training", "sampling", "caching"):
             return f"{phase.replace('_', ' ')}: {detail}" if detail else phase.replace("_", " ")
-        case ValidationFinished() | RewardMeasured():
+        case ValidationFinished() | RewardMeasured() | CacheFilled():
             return _measured_words(event)
         case SampleReady(path=path):
             return f"sample: {path}"
@@ -149,8 +150,14 @@ def words(event: Event) -> str:
             return ""
 
 
-def _measured_words(event: ValidationFinished | RewardMeasured) -> str:
-    return _validation_words(event) if isinstance(event, ValidationFinished) else _reward_words(event)
+def _measured_words(event: ValidationFinished | RewardMeasured | CacheFilled) -> str:
+    match event:
+        case ValidationFinished():
+            return _validation_words(event)
+        case RewardMeasured():
+            return _reward_words(event)
+        case CacheFilled():
+            return event.summary
 
 
 def _validation_words(event: ValidationFinished) -> str:

@@ -26,6 +26,7 @@ from trainer.cli.options import (
     read_config,
 )
 from trainer.cli.plan import plan_lines
+from trainer.cli.prune import prune
 from trainer.events import Event, RunFailed, RunFinished
 from trainer.launch import RunRequest, import_engine
 from trainer.preflight import check
@@ -42,6 +43,9 @@ def _train(options: argparse.Namespace) -> int:
 def _cache(options: argparse.Namespace) -> int:
     loaded = read_config(options.config, options.changes, preset=options.preset)
     _report(loaded.problems, options)
+    if options.prune:
+        others = [load_file(from_caller(path)).config for path in options.keep_for]
+        return prune([loaded.config, *others], is_confirmed=options.yes)
     allowed = allowed_code(loaded.config, options)
     report = check(loaded.config, approved_code=approved_hashes() | allowed)
     if report.datasets is not None and not options.json_lines:
@@ -122,6 +126,11 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 def _cache_arguments(parser: argparse.ArgumentParser) -> None:
     _arguments(parser)
     parser.add_argument("--images", action="store_true", help="list bucket, scale and crop of every image")
+    parser.add_argument("--prune", action="store_true", help="list the entries that the config does not use; remove")
+    parser.add_argument("--yes", action="store_true", help="with --prune: remove them without asking")
+    parser.add_argument(
+        "--keep-for", nargs="+", default=[], metavar="CONFIG", help="with --prune: keep those of other configs, too"
+    )
 
 
 def _resume_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,29 +1,31 @@
-"""The caching phase: encodes images and captions before the first step, with progress; can stop after any entry."""
+"""The caching phase: encodes images and captions before the first step, with progress; can stop after any batch."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
-from modules.data.cache.build import Built, ImageJob, build_captions, build_images, missing_images, to_tensor
+from modules.data.cache.build import Built, ImageJob, build_captions, build_images, missing_images
 from modules.data.cache.key import DigestIndex, caption_key, image_key
-from modules.data.cache.store import CacheStore
-from modules.data.conditioning import Conditioning
+from modules.data.cache.masks import MaskFile, build_masks
+from modules.data.cache.store import CacheStore, EntryStore, MemoryStore
 from modules.data.versions import ImageVersions
-from modules.families.protocol import ModelFamily
 from modules.memory.placement import Placement
-from modules.system.devices import CPU, Device, move
+from modules.system.devices import CPU, move
+from modules.system.errors import DarkroomError
 from trainer import phases
 from trainer.commands import CommandDesk
-from trainer.events import CacheProgress, Event, PhaseChanged, WarningRaised
+from trainer.data.encoders import Encoders
+from trainer.events import CacheFilled, CacheProgress, Event, PhaseChanged, WarningRaised
 
 Emit = Callable[[Event], None]
 _MAX_NAMED = 5
+_MAX_FILES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,92 +35,104 @@ class EncoderIdentities:
     images: str
     captions: str
 
+    def stored_in(self, dtype: str) -> EncoderIdentities:
+        """Return the identities of entries that are kept in another dtype than their encoder's."""
+        return EncoderIdentities(f"{self.images}|kept in {dtype}", f"{self.captions}|kept in {dtype}")
+
 
 @dataclass(frozen=True, eq=False)
-class Encoders:
-    """The model's encoders as the caches use them: one entry at a time, under the run's `autocast()`."""
+class Stores:
+    """The entries of a run, and the digests of its files: in a folder, or in memory. Masks keep their dtype."""
 
-    family: ModelFamily
-    device: Device
-    autocast: Callable[[], AbstractContextManager[object]]
+    latents: EntryStore
+    text: EntryStore
+    masks: EntryStore
+    digests: DigestIndex
 
-    def latents(self, image_13PP: torch.Tensor) -> torch.Tensor:
-        """Return the latents (1, C, H, W) of one image, on the CPU."""
-        with torch.no_grad():
-            return move(self.family.encode_images(move(image_13PP, self.device)), CPU)
-
-    def caption(self, caption: str) -> Conditioning:
-        """Return the conditioning of one caption, on the training device."""
-        with torch.no_grad(), self.autocast():
-            return self.family.encode_prompts([caption])
+    @classmethod
+    def of(cls, cache_dir: Path | None, dtype: torch.dtype | None) -> Stores:
+        """Return the stores in a cache folder, or in memory without one; entries are kept in `dtype`, if given."""
+        if cache_dir is None:
+            return cls(MemoryStore(dtype), MemoryStore(dtype), MemoryStore(None), DigestIndex(None))
+        return cls(
+            CacheStore(cache_dir / "latents", dtype),
+            CacheStore(cache_dir / "text", dtype),
+            CacheStore(cache_dir / "masks"),
+            DigestIndex(cache_dir),
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Caches:
-    """The latent cache and the text cache of a run, and how to fill them."""
+    """The latent cache and the text cache of a run, and how to fill them. `used` are the keys that the run uses."""
 
-    cache_dir: Path
+    stores: Stores
     identities: EncoderIdentities
     encoders: Encoders
     placement: Placement
     desk: CommandDesk
     emit: Emit
-
-    @property
-    def latent_store(self) -> CacheStore:
-        """The cache of latents."""
-        return CacheStore(self.cache_dir / "latents")
-
-    @property
-    def text_store(self) -> CacheStore:
-        """The cache of text embeddings."""
-        return CacheStore(self.cache_dir / "text")
+    used: set[str] = field(default_factory=set)
 
     def image_jobs(self, versions: ImageVersions, *, verify: bool) -> dict[tuple[int, int, int], ImageJob]:
         """Return the encoding jobs by example, resolution and variation.
 
         New and changed files are read for their digest.
         """
-        index = DigestIndex(self.cache_dir)
-        digests: list[str] = []
-        for example in versions.dataset.examples:
-            self.desk.check()
-            path, size_bytes, mtime_ns = example.image.path, example.image.size_bytes, example.image.mtime_ns
-            digests.append(index.digest(path, size_bytes=size_bytes, mtime_ns=mtime_ns, verify=verify))
-        index.save()
-        jobs: dict[tuple[int, int, int], ImageJob] = {}
-        for version in versions.cached():
-            image = versions.dataset.examples[version.example].image
-            key = image_key(
-                digest=digests[version.example],
-                width_px=image.width_px,
-                height_px=image.height_px,
-                recipe=version.recipe,
-                encoder=self.identities.images,
-            )
-            jobs[version.place] = ImageJob(key, image.path, version.recipe)
+        jobs = image_jobs(
+            versions, self.stores.digests, encoder=self.identities.images, verify=verify, check=self.desk.check
+        )
+        self.used.update(job.key for job in jobs.values())
         return jobs
 
     def build_latents(self, jobs: Mapping[tuple[int, int, int], ImageJob], *, threads: int) -> frozenset[int]:
         """Encode the missing images. Returns the numbers of examples that cannot be used, and warns about them."""
-        todo = missing_images(jobs.values(), self.latent_store)
-        problems: dict[str, str] = {}
+        store = self.stores.latents
+        todo = missing_images(jobs.values(), store)
+        built: list[Built] = []
         if todo:
             self.emit(PhaseChanged("caching", "encoding images"))
             with self.placement.phase(phases.CACHE_IMAGES):
-                built = build_images(todo, self.latent_store, self.encoders.latents, threads=threads)
-                problems = self._drive(built, "images", len(todo))
-        self._report(list(problems.values()))
-        return frozenset(number for (number, *_), job in jobs.items() if job.key in problems)
+                build = build_images(
+                    todo,
+                    store,
+                    self.encoders.latents,
+                    threads=threads,
+                    batch_size=self.encoders.batch_size,
+                    encode_in_float32=self.encoders.latents_in_float32,
+                    stage=self.encoders.staged,
+                )
+                built = self._drive(build, "images", len(todo))
+        self._report(built)
+        self._report_size("images", {job.key for job in jobs.values()}, len(todo), store)
+        broken = {b.key for b in built if b.problem}
+        return frozenset(number for (number, *_), job in jobs.items() if job.key in broken)
+
+    def build_masks(self, files: Mapping[str, MaskFile], *, threads: int) -> None:
+        """Store the missing masks, by key. Raises DarkroomError for one that cannot be decoded."""
+        store = self.stores.masks
+        self.used.update(files)
+        todo = [(key, file) for key, file in files.items() if not store.has(key)]
+        if not todo:
+            return
+        self.emit(PhaseChanged("caching", "reading masks"))
+        broken = self._drive(build_masks(todo, store, threads=threads), "masks", len(todo))
+        if broken:
+            raise DarkroomError(
+                f"The mask {broken[0].problem}.", advice="Repair the file, or remove it together with its image."
+            )
 
     def build_text(self, captions: set[str]) -> None:
-        """Encode the missing captions, including the empty one."""
-        by_key = {self.caption_key(c): c for c in sorted(captions | {""})}
-        missing = {k: c for k, c in by_key.items() if not self.text_store.has(k)}
+        """Encode the missing captions. Equal captions share one entry."""
+        store = self.stores.text
+        by_key = {self.caption_key(c): c for c in sorted(captions)}
+        self.used.update(by_key)
+        missing = {k: c for k, c in by_key.items() if not store.has(k)}
         if missing:
             self.emit(PhaseChanged("caching", "encoding captions"))
             with self.placement.phase(phases.CACHE_CAPTIONS):
-                self._drive(build_captions(missing, self.text_store, self._caption_tensors), "captions", len(missing))
+                self._drive(build_captions(missing, store, self._caption_tensors), "captions", len(missing))
+        self._report_size("captions", by_key.keys(), len(missing), store)
 
     def caption_key(self, caption: str) -> str:
         """Return the key of a caption's entry."""
@@ -127,39 +141,87 @@ class Caches:
     def rebuild_latents(self, job: ImageJob) -> torch.Tensor:
         """Encode an image again whose cache entry is broken; returns its latents (C, H, W)."""
         self.emit(WarningRaised(f"The cache entry of {job.path.name} was damaged. The image is encoded again."))
-        self.latent_store.remove(job.key)
+        self.stores.latents.remove(job.key)
         with self.placement.phase(phases.CACHE_IMAGES):
-            latents_1CHW = self.encoders.latents(to_tensor(job.load())[None])
-        self.latent_store.write(job.key, {"latents": latents_1CHW[0]})
-        return latents_1CHW[0]
+            image_13PP = job.load_tensor()[None]
+            latents_1CHW = self.encoders.latents(image_13PP)
+            if not bool(latents_1CHW.isfinite().all()):
+                latents_1CHW = self.encoders.latents_in_float32(image_13PP).to(latents_1CHW.dtype)
+        return self.stores.latents.write(job.key, {"latents": latents_1CHW[0]})["latents"]
 
     def rebuild_text(self, caption: str) -> dict[str, torch.Tensor]:
         """Encode a caption again whose cache entry is broken."""
         self.emit(WarningRaised("The cache entry of a caption was damaged. The caption is encoded again."))
         key = self.caption_key(caption)
-        self.text_store.remove(key)
+        self.stores.text.remove(key)
         with self.placement.phase(phases.CACHE_CAPTIONS):
             tensors = self._caption_tensors(caption)
-        self.text_store.write(key, tensors)
-        return tensors
+        return self.stores.text.write(key, tensors)
 
     def _caption_tensors(self, caption: str) -> dict[str, torch.Tensor]:
         return {n: move(t, CPU) for n, t in self.encoders.caption(caption).tensors().items()}
 
-    def _drive(self, built: Iterator[Built], what: str, total: int) -> dict[str, str]:
-        """Run a build to completion and report its progress; returns the problems by key."""
-        problems: dict[str, str] = {}
+    def _drive(self, build: Generator[Built, None, None], what: str, total: int) -> list[Built]:
+        """Run a build to completion and report its progress; returns the entries that need a warning."""
+        notable: list[Built] = []
         start = time.monotonic()
-        for done, entry in enumerate(built, start=1):
-            if entry.problem:
-                problems[entry.key] = entry.problem
-            seconds_left = (time.monotonic() - start) / done * (total - done)
-            self.emit(CacheProgress(what, done, total, seconds_left))
-            self.desk.check()
-        return problems
+        with closing(build):  # a stop waits for entries that are being written
+            for done, entry in enumerate(build, start=1):
+                if entry.problem or entry.in_float32:
+                    notable.append(entry)
+                seconds_left = (time.monotonic() - start) / done * (total - done)
+                self.emit(CacheProgress(what, done, total, seconds_left))
+                self.desk.check()
+        return notable
 
-    def _report(self, problems: list[str]) -> None:
+    def _report(self, built: list[Built]) -> None:
+        problems = [b.problem for b in built if b.problem]
         for problem in problems[:_MAX_NAMED]:
             self.emit(WarningRaised(f"{problem}; it is left out."))
         if len(problems) > _MAX_NAMED:
             self.emit(WarningRaised(f"{len(problems) - _MAX_NAMED} more images are left out for similar reasons."))
+        overflowed = [str(b.path) for b in built if b.in_float32 and not b.problem]
+        if overflowed:
+            self.emit(overflow_warning(overflowed))
+
+    def _report_size(self, what: str, keys: Iterable[str], num_built: int, store: EntryStore) -> None:
+        sizes = [store.num_bytes(key) for key in keys]
+        if sizes:
+            self.emit(CacheFilled(what, len(sizes), len(sizes) - num_built, sum(sizes)))
+
+
+def image_jobs(
+    versions: ImageVersions, digests: DigestIndex, *, encoder: str, verify: bool, check: Callable[[], None]
+) -> dict[tuple[int, int, int], ImageJob]:
+    """Return the encoding jobs of a dataset's images by example, resolution and variation.
+
+    `encoder` is the identity of the VAE; `check` is called for each image and may raise to stop.
+    """
+    by_example: list[str] = []
+    for example in versions.dataset.examples:
+        check()
+        path, size_bytes, mtime_ns = example.image.path, example.image.size_bytes, example.image.mtime_ns
+        by_example.append(digests.digest(path, size_bytes=size_bytes, mtime_ns=mtime_ns, verify=verify))
+    digests.save()
+    jobs: dict[tuple[int, int, int], ImageJob] = {}
+    for version in versions.cached():
+        image = versions.dataset.examples[version.example].image
+        key = image_key(
+            digest=by_example[version.example],
+            width_px=image.width_px,
+            height_px=image.height_px,
+            recipe=version.recipe,
+            encoder=encoder,
+        )
+        jobs[version.place] = ImageJob(key, image.path, version.recipe)
+    return jobs
+
+
+def overflow_warning(files: list[str]) -> WarningRaised:
+    """Return the warning about images that a 16-bit VAE cannot encode."""
+    more = f" and {len(files) - _MAX_FILES} more" if len(files) > _MAX_FILES else ""
+    return WarningRaised(
+        f"The VAE gives NaN or infinite latents for {', '.join(files[:_MAX_FILES])}{more}. "
+        "They were encoded again in float32.",
+        "Set the VAE's weight dtype to float32 or bfloat16: some VAEs overflow in float16.",
+    )

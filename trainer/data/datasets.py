@@ -48,7 +48,8 @@ def datasets_of(config: Config, watch: Watch = unwatched) -> Datasets:
 
     `watch` is called during each scan. Raises OSError for a folder that does not exist.
     """
-    index = image_index(from_root(config.general.cache_dir))
+    in_memory = config.data.cache_location == "memory" or not config.general.cache_dir.strip()
+    index = image_index(None if in_memory else from_root(config.general.cache_dir))
     return build_datasets(dataset_settings(config), index, watch)
 
 

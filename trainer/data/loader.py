@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TypeVar
 
 import torch
 
 from modules.data.batch import Batch
 from modules.data.captions.drawing import CaptionDropout, CaptionUse, DrawnCaption, draw_caption
 from modules.data.dataset import Dataset
-from modules.data.order import MicroBatch, SampleIndex
+from modules.data.order import ONLY_RANK, MicroBatch, Rank, SampleIndex
 from modules.data.plans import EpochPlans
-from modules.data.transforms.masks import Mask
 from modules.data.versions import ImageVersion, ImageVersions
-from modules.system.devices import Device, move
+from modules.system.devices import Device, move, pinned
 from modules.system.errors import DarkroomError
 from trainer.data.masks import MaskSource
-from trainer.data.sources import ConditioningSource, LatentSource, Prepared
-
-T = TypeVar("T")
+from trainer.data.sources import ConditioningSource, LatentSource, Prepared, PreparedTexts
 
 _PREFETCH = 4  # micro-batches
 
@@ -39,17 +35,51 @@ class _Position:
 
 
 @dataclass(frozen=True, slots=True)
-class _Loading:
-    """A version of an image, and its latents and its mask as they are being prepared."""
+class _Image:
+    """A version of an image, and what is read of its latents and its mask ahead of time."""
 
     version: ImageVersion
-    latents: Future[Prepared]
-    mask: Future[Mask] | None
+    latents: Prepared
+    mask: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """The captions of a micro-batch, and what is read of their embeddings ahead of time."""
+
+    drawn: tuple[DrawnCaption, ...]
+    prepared: PreparedTexts
+
+    @property
+    def captions(self) -> tuple[str, ...]:
+        """The captions of the images."""
+        return tuple(d.text for d in self.drawn)
+
+    @property
+    def empty_for(self) -> tuple[frozenset[int], ...]:
+        """The text encoders that get the empty prompt, for each image; empty if there are none."""
+        return tuple(d.empty_for for d in self.drawn) if any(d.empty_for for d in self.drawn) else ()
+
+    @property
+    def encoded(self) -> tuple[str, ...]:
+        """The captions whose embeddings the batch contains: with `empty_for`, also the empty one."""
+        return (*self.captions, "") if self.empty_for else self.captions
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A micro-batch as it is being prepared."""
+
+    images: list[Future[_Image]]
+    texts: Future[_Texts]
 
 
 @dataclass(frozen=True, eq=False)
 class Loader:
-    """Delivers the batches of any epoch from any of its steps on; they follow from the seed."""
+    """Delivers the batches of any epoch from any of its steps on; they follow from the seed.
+
+    They are the same with any number of `threads`. Of several processes each delivers its share of every group.
+    """
 
     dataset: Dataset
     versions: ImageVersions
@@ -62,6 +92,7 @@ class Loader:
     run_seed: int
     threads: int
     masks: MaskSource | None = None
+    rank: Rank = ONLY_RANK
 
     def batches(self, epoch: int, *, first_epoch_step: int, step: int) -> Iterator[Batch]:
         """Yield the batches of an epoch, starting with the accumulation group of `first_epoch_step`.
@@ -73,21 +104,22 @@ class Loader:
         try:
             pending = [(p, self._submit(pool, p, epoch)) for p in islice(positions, _PREFETCH)]
             while pending:
-                position, loading = pending.pop(0)
+                batch = self._batch(epoch, *pending.pop(0))
+                # Not before: the threads would compete with this one for the interpreter.
                 pending += [(p, self._submit(pool, p, epoch)) for p in islice(positions, 1)]
-                yield self._batch(epoch, position, loading)
+                yield batch
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def heaviest_batch(self, epoch: int, *, step: int) -> Batch | None:
         """Return the batch of an epoch with the most pixels, as if it were all of step number `step` of the run.
 
-        None if the epoch has no images.
+        Among equals, it is one with images of several kinds of concepts. None if the epoch has no images.
         """
         batches = [m for group in self.plans.accumulation_groups(epoch) for m in group]
         if not batches:
             return None
-        heaviest = max(batches, key=self._num_pixels)
+        heaviest = max(batches, key=lambda m: (self._num_pixels(m), self._num_kinds(m)))
         position = _Position(heaviest, step, 0, len(heaviest), is_last_micro_batch=True)
         with ThreadPoolExecutor(self.threads, thread_name_prefix="darkroom-loader") as pool:
             return self._batch(epoch, position, self._submit(pool, position, epoch))
@@ -96,20 +128,30 @@ class Loader:
         buckets = [self.dataset.buckets[s.example][s.resolution] for s in sample_indices]
         return sum(b.width_px * b.height_px for b in buckets)
 
+    def _num_kinds(self, sample_indices: MicroBatch) -> int:
+        examples = self.dataset.examples
+        return len({self.dataset.concepts[examples[s.example].concept].kind for s in sample_indices})
+
     def _positions(self, epoch: int, first_epoch_step: int, step: int) -> Iterator[_Position]:
         first_group, num_done = divmod(first_epoch_step, self.plans.steps_per_group)
         for index, group in enumerate(self.plans.accumulation_groups(epoch)[first_group:]):
             first_step = step - num_done + index * self.plans.steps_per_group
             group_samples = sum(len(m) for m in group)
-            for number, sample_indices in enumerate(group):
-                yield _Position(sample_indices, first_step, number, group_samples, number == len(group) - 1)
+            share = self.rank.share_of(group)
+            for number, sample_indices in share:
+                yield _Position(sample_indices, first_step, number, group_samples, number == share[-1][0])
 
-    def _submit(self, pool: ThreadPoolExecutor, position: _Position, epoch: int) -> list[_Loading]:
-        versions = [self.versions.of(s, epoch) for s in position.sample_indices]
-        masks = [pool.submit(self.masks.prepare, v) if self.masks else None for v in versions]
-        return [_Loading(v, pool.submit(self.latents.prepare, v), m) for v, m in zip(versions, masks, strict=True)]
+    def _submit(self, pool: ThreadPoolExecutor, position: _Position, epoch: int) -> _Pending:
+        images = [pool.submit(self._image, epoch, s) for s in position.sample_indices]
+        return _Pending(images, pool.submit(self._texts, epoch, position.sample_indices))
 
-    def _result(self, future: Future[T]) -> T:
+    def _image(self, epoch: int, sample_index: SampleIndex) -> _Image:
+        """Read one use of an image; on a loader thread."""
+        version = self.versions.of(sample_index, epoch)
+        mask = self.masks.prepare(version) if self.masks is not None else None
+        return _Image(version, self.latents.prepare(version), mask)
+
+    def _result(self, future: Future[_Image]) -> _Image:
         try:
             return future.result()
         except (OSError, ValueError, SyntaxError) as error:
@@ -118,24 +160,21 @@ class Loader:
                 advice="Remove or replace the image, or switch on the latent cache, which leaves such images out.",
             ) from error
 
-    def _batch(self, epoch: int, position: _Position, loading: list[_Loading]) -> Batch:
-        versions = [entry.version for entry in loading]
+    def _batch(self, epoch: int, position: _Position, pending: _Pending) -> Batch:
+        images, texts = [self._result(image) for image in pending.images], pending.texts.result()
+        versions = [image.version for image in images]
         examples = [self.dataset.examples[s.example] for s in position.sample_indices]
-        drawn = [self._caption(epoch, s) for s in position.sample_indices]
-        captions = tuple(d.text for d in drawn)
-        empty_for = tuple(d.empty_for for d in drawn) if any(d.empty_for for d in drawn) else ()
         concepts = [self.dataset.concepts[e.concept] for e in examples]
-        latents_BCHW = self.latents.deliver(versions, [self._result(entry.latents) for entry in loading])
-        masks_B1HW = area_weights_B1HW = None
+        latents_BCHW = self.latents.deliver(versions, [image.latents for image in images])
+        masks = None
         if self.masks is not None:
-            prepared = [self._result(entry.mask) for entry in loading if entry.mask is not None]
-            masks_B1HW = self.masks.deliver(prepared, latents_BCHW)
-            area_weights_B1HW = self.masks.area_weights(masks_B1HW)
+            masks = self.masks.deliver(versions, [i.mask for i in images], position.sample_indices, epoch)
+        are_prior = tuple(c.kind == "prior_prediction" for c in concepts)
         return Batch(
             latents_BCHW=latents_BCHW,
-            captions=captions,
-            conditioning=self.conditioning.deliver((*captions, "") if empty_for else captions),
-            loss_weights_B=move(torch.tensor([c.loss_weight for c in concepts]), self.device),
+            captions=texts.captions,
+            conditioning=self.conditioning.deliver(texts.encoded, texts.prepared),
+            loss_weights_B=move(pinned(torch.tensor([c.loss_weight for c in concepts]), self.device), self.device),
             size_conditionings=[v.size_conditioning for v in versions],
             sample_indices=position.sample_indices,
             epoch=epoch,
@@ -143,10 +182,17 @@ class Loader:
             micro_batch=position.micro_batch,
             group_samples=position.group_samples,
             is_last_micro_batch=position.is_last_micro_batch,
-            empty_for=empty_for,
-            masks_B1HW=masks_B1HW,
-            area_weights_B1HW=area_weights_B1HW,
+            empty_for=texts.empty_for,
+            masks_B1HW=masks.masks_B1HW if masks else None,
+            area_weights_B1HW=masks.area_weights_B1HW if masks else None,
+            prior_weights_B1HW=masks.prior_weights_B1HW if masks else None,
+            prior_samples=are_prior if any(are_prior) else (),
         )
+
+    def _texts(self, epoch: int, sample_indices: MicroBatch) -> _Texts:
+        """Draw the captions of a micro-batch and read their embeddings; on a loader thread."""
+        drawn = _Texts(tuple(self._caption(epoch, s) for s in sample_indices), None)
+        return replace(drawn, prepared=self.conditioning.prepare(drawn.encoded))
 
     def _caption(self, epoch: int, sample_index: SampleIndex) -> DrawnCaption:
         """Return the caption of one use of an image."""

@@ -1,49 +1,109 @@
-"""The masks of a batch: read with their images' recipes on a loader thread, delivered at the size of the latents."""
+"""The masks of a batch and the weights that follow from them: read on a loader thread, or from their cache."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
-from modules.data.buckets import Size
+from modules.data.cache.masks import MaskFile, mask_file
+from modules.data.cache.store import BrokenEntryError, EntryStore
 from modules.data.dataset import Dataset
-from modules.data.transforms.apply import load_mask
-from modules.data.transforms.masks import Mask
+from modules.data.order import SampleIndex
 from modules.data.versions import ImageVersion
-from modules.objectives.denoise import area_weights
-from modules.system.devices import Device, move
+from modules.objectives.denoise import area_weights, preservation_weights
+from modules.system.devices import Device, move, pinned
+from modules.system.seeds import derive_seed
+
+
+@dataclass(frozen=True, slots=True)
+class MaskRules:
+    """How masks weigh the loss. Each use of an image ignores its mask with the probability `unmasked_probability`.
+
+    `preservation_weight` weighs the errors against the original model's prediction in the unmasked area.
+    """
+
+    unmasked_weight: float
+    normalises: bool
+    unmasked_probability: float = 0.0
+    preservation_weight: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class BatchMasks:
+    """The masks of a batch and the weights that follow from them, each (B, 1, H, W) on the training device.
+
+    `prior_weights_B1HW` is None where the original model's prediction is not needed.
+    """
+
+    masks_B1HW: torch.Tensor
+    area_weights_B1HW: torch.Tensor
+    prior_weights_B1HW: torch.Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class MaskCache:
+    """Entries of masks by version. A broken one is read from its file again by `rebuild`."""
+
+    store: EntryStore
+    keys: Mapping[tuple[int, int, int], str]
+    rebuild: Callable[[str, MaskFile], torch.Tensor]
 
 
 @dataclass(frozen=True, eq=False)
 class MaskSource:
-    """Delivers the masks of versions of images. An image without a mask is trained everywhere: its mask is white."""
+    """Delivers the masks of versions of images, from the cache if there is one."""
 
     dataset: Dataset
     device: Device
-    unmasked_weight: float
-    normalises: bool
+    rules: MaskRules
+    latent_factor: int
+    run_seed: int
+    cache: MaskCache | None = None
 
-    def prepare(self, version: ImageVersion) -> Mask:
-        """Return a mask in pixels, uint8 (height, width) of its bucket. Raises OSError for an unreadable file."""
-        example = self.dataset.examples[version.example]
-        bucket = version.recipe.bucket
-        if example.mask is None:
-            return np.full((bucket.height_px, bucket.width_px), 255, np.uint8)
-        size = Size(example.image.width_px, example.image.height_px)
-        return load_mask(example.mask.path, version.recipe, image_size=size, is_alpha=example.mask.is_alpha)
+    def prepare(self, version: ImageVersion) -> torch.Tensor | None:
+        """Return a mask, float32 (1, H, W), or None if its entry is broken. Raises OSError for an unreadable file."""
+        key = self.cache.keys.get(version.place) if self.cache else None
+        if self.cache is None or key is None:
+            return self._file(version).load()
+        try:
+            return self.cache.store.read(key)["mask"]
+        except (BrokenEntryError, KeyError):
+            return None
 
-    def deliver(self, masks: Sequence[Mask], latents_BCHW: torch.Tensor) -> torch.Tensor:
-        """Return the masks at the size of the latents, float32 (B, 1, H, W) in [0, 1], on the training device.
+    def deliver(
+        self,
+        versions: Sequence[ImageVersion],
+        prepared: Sequence[torch.Tensor | None],
+        samples: Sequence[SampleIndex],
+        epoch: int,
+    ) -> BatchMasks:
+        """Return the masks of the samples of an epoch, and their weights, on the training device."""
+        masks = [self._rebuilt(v) if p is None else p for v, p in zip(versions, prepared, strict=True)]
+        ignored = [self._ignores_mask(sample, epoch) for sample in samples]
+        on_cpu = torch.stack([torch.ones_like(m) if i else m for m, i in zip(masks, ignored, strict=True)])
+        masks_B1HW, rules = move(pinned(on_cpu, self.device), self.device), self.rules
+        prior_weights_B1HW = None
+        if rules.preservation_weight and bool((on_cpu < 1).any()):
+            prior_weights_B1HW = preservation_weights(
+                masks_B1HW,
+                unmasked_weight=rules.unmasked_weight,
+                weight=rules.preservation_weight,
+                normalises=rules.normalises,
+            )
+        weights_B1HW = area_weights(masks_B1HW, unmasked_weight=rules.unmasked_weight, normalises=rules.normalises)
+        return BatchMasks(masks_B1HW, weights_B1HW, prior_weights_B1HW)
 
-        Each element is the mean of the pixels it covers, as its latent describes all of them.
-        """
-        pixels = torch.stack([torch.from_numpy(mask.copy()) for mask in masks])[:, None].float() / 255
-        height, width = latents_BCHW.shape[-2:]
-        return move(torch.nn.functional.adaptive_avg_pool2d(pixels, (height, width)), self.device)
+    def _ignores_mask(self, sample: SampleIndex, epoch: int) -> bool:
+        """Return whether a use of an image ignores its mask: a function of the run's seed, the epoch and the use."""
+        seed = derive_seed(self.run_seed, "unmasked", epoch, sample.example, sample.repeat, sample.resolution)
+        return random.Random(seed).random() < self.rules.unmasked_probability
 
-    def area_weights(self, masks_B1HW: torch.Tensor) -> torch.Tensor:
-        """Return the weights of the errors of each place, (B, 1, H, W): see `area_weights`."""
-        return area_weights(masks_B1HW, unmasked_weight=self.unmasked_weight, normalises=self.normalises)
+    def _rebuilt(self, version: ImageVersion) -> torch.Tensor:
+        assert self.cache is not None, "only a cache has broken entries"
+        return self.cache.rebuild(self.cache.keys[version.place], self._file(version))
+
+    def _file(self, version: ImageVersion) -> MaskFile:
+        return mask_file(self.dataset.examples[version.example], version.recipe, self.latent_factor)

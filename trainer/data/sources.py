@@ -1,7 +1,8 @@
 """The sources of a batch's latents, masks and text embeddings: a cache, or the files and the encoders themselves.
 
-A source has two methods. `prepare` does the work without a model (reading, decoding) and runs on a loader thread, ahead
-of time; `deliver` runs on the training thread and returns the result on the training device in the training dtype.
+A source has two methods. `prepare` does the work without a model (reading, decoding, joining) and runs on a loader
+thread, ahead of time; `deliver` runs on the training thread and returns the result on the training device in the
+training dtype. A GPU copies what is delivered from pinned memory, without waiting.
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ from typing import Protocol
 import torch
 
 from modules.data.cache.build import to_tensor
-from modules.data.cache.store import BrokenEntryError, CacheStore
+from modules.data.cache.store import BrokenEntryError, EntryStore
 from modules.data.conditioning import Conditioning, DeliveredConditioning, PartialConditioning
 from modules.data.dataset import Dataset
 from modules.data.transforms.apply import Pixels, load_pixels
 from modules.data.versions import ImageVersion
 from modules.families.protocol import ModelFamily
-from modules.system.devices import Device, move
+from modules.system.devices import CPU, Device, move, pinned
+from trainer.data.encoders import Encoders
 
 Prepared = torch.Tensor | None
+PreparedTexts = Conditioning | None  # on the CPU, in the training dtype
 
 
 class LatentSource(Protocol):
@@ -39,7 +42,11 @@ class LatentSource(Protocol):
 class ConditioningSource(Protocol):
     """Delivers the text embeddings of captions."""
 
-    def deliver(self, captions: Sequence[str]) -> DeliveredConditioning:
+    def prepare(self, captions: Sequence[str]) -> PreparedTexts:
+        """Return what can be read of captions ahead of time; None if nothing can, or an entry is broken."""
+        ...
+
+    def deliver(self, captions: Sequence[str], prepared: PreparedTexts = None) -> DeliveredConditioning:
         """Return the conditioning of captions, in their order, without those that the training step encodes itself."""
         ...
 
@@ -47,7 +54,11 @@ class ConditioningSource(Protocol):
 class FixedConditioning(Protocol):
     """Delivers the text embeddings of captions whose encoding does not change during a run."""
 
-    def deliver(self, captions: Sequence[str]) -> Conditioning:
+    def prepare(self, captions: Sequence[str]) -> PreparedTexts:
+        """Return what can be read of captions ahead of time; None if nothing can, or an entry is broken."""
+        ...
+
+    def deliver(self, captions: Sequence[str], prepared: PreparedTexts = None) -> Conditioning:
         """Return the conditioning of captions, in their order."""
         ...
 
@@ -56,7 +67,7 @@ class FixedConditioning(Protocol):
 class CachedLatents:
     """Latents from the cache. A broken entry is encoded again by `rebuild`."""
 
-    store: CacheStore
+    store: EntryStore
     keys: Mapping[tuple[int, int, int], str]
     device: Device
     dtype: torch.dtype
@@ -72,17 +83,21 @@ class CachedLatents:
     def deliver(self, versions: Sequence[ImageVersion], prepared: Sequence[Prepared]) -> torch.Tensor:
         """Stack the entries and move them to the device together."""
         latents = [self.rebuild(v) if p is None else p for v, p in zip(versions, prepared, strict=True)]
-        return move(torch.stack(latents), self.device, dtype=self.dtype)
+        return move(pinned(torch.stack(latents).to(self.dtype), self.device), self.device)
 
 
 @dataclass(frozen=True, eq=False)
 class EncodedLatents:
-    """Latents encoded at each use. `prepare` raises for an image that cannot be decoded."""
+    """Latents encoded at each use. `prepare` raises for an image that cannot be decoded.
+
+    Images whose latents are not finite in a 16-bit VAE are encoded again in float32; `warn` gets their files.
+    """
 
     dataset: Dataset
-    family: ModelFamily
+    encoders: Encoders
     device: Device
     dtype: torch.dtype
+    warn: Callable[[list[str]], None]
 
     def prepare(self, version: ImageVersion) -> Prepared:
         """Decode an image and apply its recipe."""
@@ -91,34 +106,61 @@ class EncodedLatents:
 
     def deliver(self, versions: Sequence[ImageVersion], prepared: Sequence[Prepared]) -> torch.Tensor:
         """Encode the images."""
-        images = torch.stack([p for p in prepared if p is not None])
-        with torch.no_grad():
-            latents_BCHW = self.family.encode_images(move(images, self.device))
+        images_B3PP = self.encoders.staged(torch.stack([p for p in prepared if p is not None]))
+        latents_BCHW = self.encoders.encode(images_B3PP)
+        if latents_BCHW.dtype.itemsize == 2:
+            latents_BCHW = self._finite(latents_BCHW, images_B3PP, versions)
         return latents_BCHW.to(self.dtype)
+
+    def _finite(
+        self, latents_BCHW: torch.Tensor, images_B3PP: torch.Tensor, versions: Sequence[ImageVersion]
+    ) -> torch.Tensor:
+        overflowed = [i for i, latents in enumerate(latents_BCHW) if not bool(latents.isfinite().all())]
+        for index in overflowed:
+            again = self.encoders.latents_in_float32(images_B3PP[index : index + 1])
+            latents_BCHW[index] = move(again[0], self.device, dtype=latents_BCHW.dtype)
+        if overflowed:
+            self.warn([str(self.dataset.examples[versions[i].example].image.path) for i in overflowed])
+        return latents_BCHW
 
 
 @dataclass(frozen=True, eq=False)
 class CachedConditioning:
     """Text embeddings from the cache; a broken entry is encoded again by `rebuild`."""
 
-    store: CacheStore
+    store: EntryStore
     key_of: Callable[[str], str]
     family: ModelFamily
     device: Device
     dtype: torch.dtype
     rebuild: Callable[[str], Mapping[str, torch.Tensor]]
 
-    def deliver(self, captions: Sequence[str]) -> Conditioning:
-        """Read the entries, pad the shorter ones, and move them to the device together."""
-        joined = self.family.join([self._read(c) for c in captions], self._read(""))
-        return joined.to(self.device, self.dtype)
-
-    def _read(self, caption: str) -> Conditioning:
+    def prepare(self, captions: Sequence[str]) -> PreparedTexts:
+        """Read the entries and pad the shorter ones; None if one is broken."""
         try:
-            tensors: Mapping[str, torch.Tensor] = self.store.read(self.key_of(caption))
+            return self._joined(captions, self._stored)
         except BrokenEntryError:
-            tensors = self.rebuild(caption)
-        return self.family.conditioning_from(tensors)
+            return None
+
+    def deliver(self, captions: Sequence[str], prepared: PreparedTexts = None) -> Conditioning:
+        """Move the entries to the device together; broken ones are encoded again."""
+        joined = self._joined(captions, self._read) if prepared is None else prepared
+        return joined.to(self.device)
+
+    def _joined(self, captions: Sequence[str], read: Callable[[str], Mapping[str, torch.Tensor]]) -> Conditioning:
+        """Return the entries of captions as one, ready to be moved: in the training dtype, and pinned for a GPU."""
+        entries = {c: self.family.conditioning_from(read(c)) for c in dict.fromkeys((*captions, ""))}
+        joined = self.family.join([entries[c] for c in captions], entries[""]).to(CPU, self.dtype)
+        return self.family.conditioning_from({n: pinned(t, self.device) for n, t in joined.tensors().items()})
+
+    def _stored(self, caption: str) -> Mapping[str, torch.Tensor]:
+        return self.store.read(self.key_of(caption))
+
+    def _read(self, caption: str) -> Mapping[str, torch.Tensor]:
+        try:
+            return self._stored(caption)
+        except BrokenEntryError:
+            return self.rebuild(caption)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +172,10 @@ class EncodedConditioning:
     device: Device
     dtype: torch.dtype
 
-    def deliver(self, captions: Sequence[str]) -> Conditioning:
+    def prepare(self, captions: Sequence[str]) -> PreparedTexts:
+        """Return None: encoding needs the model."""
+
+    def deliver(self, captions: Sequence[str], prepared: PreparedTexts = None) -> Conditioning:
         """Encode the captions."""
         joined = self.family.join([self.encode(c) for c in captions], self.encode(""))
         return joined.to(self.device, self.dtype)
@@ -148,11 +193,15 @@ class ConditioningByCaption:
     is_cacheable: Callable[[str], bool]
     fixed: FixedConditioning
 
-    def deliver(self, captions: Sequence[str]) -> DeliveredConditioning:
+    def prepare(self, captions: Sequence[str]) -> PreparedTexts:
+        """Read captions ahead of time, if the training step encodes none of them."""
+        return self.fixed.prepare(captions) if all(map(self.is_cacheable, captions)) else None
+
+    def deliver(self, captions: Sequence[str], prepared: PreparedTexts = None) -> DeliveredConditioning:
         """Return the conditioning of captions, in their order, without those that the training step encodes."""
         are_cacheable = [self.is_cacheable(c) for c in captions]
         if all(are_cacheable):
-            return self.fixed.deliver(captions)
+            return self.fixed.deliver(captions, prepared)
         if not any(are_cacheable):
             return None
         entries = [

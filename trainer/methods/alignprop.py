@@ -143,5 +143,5 @@ def build(chosen: settings.AlignProp, training: Training, reward: CompositeRewar
         ),
         RewardLoss(chosen.loss, chosen.target_reward, chosen.weight),
         chosen.probability,
-        denoise_of(training.loss),
+        denoise_of(training.loss, training.noise),
     )

@@ -6,20 +6,24 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from modules.config.sections.loss import Loss
+from modules.config.sections.noise import Noise
 from modules.config.sections.training import Training
 from modules.data.batch import Batch
-from modules.diffusion.noise import gaussian_like, generator_for, uniform_timesteps
-from modules.objectives.denoise import prediction_errors, sample_losses, timestep_weights, weighted_by_area
+from modules.diffusion.noise import Strengths, gaussian_like, generator_for, uniform_timesteps
+from modules.objectives.denoise import Prior, sample_losses, timestep_weights, weighted_errors
 from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
 
 
 @dataclass(frozen=True, slots=True)
 class Denoise:
-    """The denoising method with the name of its loss weighting and the weighting's gamma."""
+    """The denoising method: its loss weighting by name, the weighting's gamma, and the noising strengths."""
 
     weighting: str = "none"
     gamma: float = 5.0
+    strengths: Strengths = (0.0, 1.0)
 
     def prepare(self, context: StepContext) -> None:
         """Nothing to prepare."""
@@ -37,27 +41,25 @@ class Denoise:
             num_timesteps=process.num_timesteps,
             generator=generator_for(*seed_parts),
             device=context.device,
+            strengths=self.strengths,
         )
         noise_BCHW = gaussian_like(
             batch.latents_BCHW,
             generator_for(context.run_seed, "noise", batch.step, batch.micro_batch),
             context.device,
         )
-        errors_BCHW = prediction_errors(
-            family,
-            batch.latents_BCHW,
-            batch.conditioning_for(family),
-            timesteps_B=timesteps_B,
-            noise_BCHW=noise_BCHW,
-        )
+        noisy_BCHW = process.add_noise(batch.latents_BCHW, noise_BCHW, timesteps_B)
+        prior = _prior_of(batch, noisy_BCHW, timesteps_B, context) if batch.needs_prior else None
+        output_BCHW = family.predict(noisy_BCHW, timesteps_B, batch.conditioning_for(family))
+        target_BCHW = process.target(batch.latents_BCHW, noise_BCHW, timesteps_B)
+        errors_BCHW = weighted_errors(output_BCHW, target_BCHW, batch.area_weights_B1HW, prior)
         weights_B = timestep_weights(process, timesteps_B, weighting=self.weighting, gamma=self.gamma)
         return StepLoss(
-            loss=sample_losses(
-                weighted_by_area(errors_BCHW, batch.area_weights_B1HW), weights_B, batch.loss_weights_B
-            ).mean(),
+            loss=sample_losses(errors_BCHW, weights_B, batch.loss_weights_B).mean(),
             num_samples=batch.num_samples,
             group_samples=batch.group_samples,
             is_last_micro_batch=batch.is_last_micro_batch,
+            zero_gradient_is_legal=batch.is_prior_only,
         )
 
     def branches(self) -> Mapping[str, TrainingMethod]:
@@ -72,11 +74,22 @@ class Denoise:
         """Do nothing: there is no state."""
 
 
-def denoise_of(loss: Loss) -> Denoise:
-    """Return the method with a run's loss settings."""
-    return Denoise(loss.weighting, loss.gamma)
+def _prior_of(batch: Batch, noisy_BCHW: torch.Tensor, timesteps_B: torch.Tensor, context: StepContext) -> Prior:
+    """Return the original model's prediction for a batch, from its own text encoders where those are trained.
+
+    It comes before the prediction with the current weights, so that no graph through them is alive. It is computed for
+    the whole batch: a smaller one would change the last bits, and a new adapter would not be exactly the original.
+    """
+    with context.prior():
+        prediction_BCHW = context.family.predict(noisy_BCHW, timesteps_B, batch.conditioning_for(context.family))
+    return Prior(prediction_BCHW, batch.prior_samples, batch.prior_weights_B1HW)
+
+
+def denoise_of(loss: Loss, noise: Noise) -> Denoise:
+    """Return the method with a run's loss and noise settings."""
+    return Denoise(loss.weighting, loss.gamma, (noise.min_strength, noise.max_strength))
 
 
 def build(settings: object, training: Training, reward: object) -> Denoise:
     """Return the method; it has no settings of its own and needs no reward."""
-    return denoise_of(training.loss)
+    return denoise_of(training.loss, training.noise)

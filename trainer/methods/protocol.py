@@ -23,6 +23,8 @@ class StepContext:
     trained or nothing is cached. A method with long work calls `check()` in between, which waits while the run is
     paused and raises StopRequested. Within `rollout(step)` the model samples with its current weights: without gradient
     and dropout, in the run's precision; `loss` does not need it, because the loop calls it in the run's precision.
+    Within `prior()` the model is the original one, before any training, also without gradient and dropout; no graph
+    through its weights may be alive there.
     """
 
     family: ModelFamily
@@ -32,6 +34,7 @@ class StepContext:
     encode: Callable[[Sequence[str]], Conditioning]
     check: Callable[[], None]
     rollout: Callable[[int], AbstractContextManager[None]]
+    prior: Callable[[], AbstractContextManager[None]]
 
 
 class StepBatch(Protocol):

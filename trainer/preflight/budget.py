@@ -171,14 +171,19 @@ def _disk_need(budget: Budget, sizes: Counts, num_captions: int) -> DiskNeed:
     config, run, configs = budget.config, budget.run, budget.architecture.configs
     spec = FAMILIES[config.model.family]
     weights = {name: budget.passes.weights(name, plan) for name, plan in run.plans.items()}
+    kept_bytes = ITEM_BYTES.get(config.data.cache_dtype, FLOAT32_BYTES)
     encoders = spec.names_of("vae") or spec.names_of("denoiser")  # without a VAE pixels have the denoiser's dtype
+    counts = {(s.width_px, s.height_px): n for s, n in sizes.items()}
     latents = latents_bytes(
-        {(s.width_px, s.height_px): n for s, n in sizes.items()},
+        counts,
         factor=spec.latent_factor,
         channels=spec.latent_channels,
-        item_bytes=run.plans[encoders[0]].weight_bytes,
+        item_bytes=min(run.plans[encoders[0]].weight_bytes, kept_bytes),
     )
-    text = text_bytes(num_captions, size=memory_of(config.model.family).text_size(configs), item_bytes=FLOAT32_BYTES)
+    if config.masks.enabled:
+        latents += latents_bytes(counts, factor=spec.latent_factor, channels=1, item_bytes=FLOAT32_BYTES)
+    text = text_bytes(num_captions, size=memory_of(config.model.family).text_size(configs), item_bytes=kept_bytes)
+    on_disk = config.data.cache_location == "disk"
     return DiskNeed(
         backup_bytes=backup_bytes(
             weights,
@@ -193,8 +198,8 @@ def _disk_need(budget: Budget, sizes: Counts, num_captions: int) -> DiskNeed:
             is_whole_model=config.training.trains == "full",
             item_bytes=ITEM_BYTES.get(config.output.dtype, FLOAT32_BYTES),
         ),
-        latents_bytes=latents if "encoding images" in run.on_device else 0,
-        text_bytes=text if "encoding captions" in run.on_device else 0,
+        latents_bytes=latents if on_disk and "encoding images" in run.on_device else 0,
+        text_bytes=text if on_disk and "encoding captions" in run.on_device else 0,
     )
 
 

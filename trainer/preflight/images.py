@@ -136,7 +136,7 @@ def _folders_used_twice(config: Config) -> Iterator[Problem]:
     for index, concept in enumerate(config.concepts):
         if not concept.enabled:
             continue
-        earlier = first.setdefault((concept.dataset_kind or concept.kind, real(concept.path)), index)
+        earlier = first.setdefault((concept.dataset_kind, real(concept.path)), index)
         if earlier != index:
             yield Problem(
                 f"concepts.{index}.path",

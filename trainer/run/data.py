@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -17,10 +17,14 @@ from modules.data.captions.sources import caption_is_cacheable
 from modules.data.dataset import Dataset
 from modules.data.datasets import Datasets
 from modules.data.versions import ImageVersion, ImageVersions
+from modules.system.dtypes import dtype_of
+from modules.system.paths import from_root
 from trainer.commands import CommandDesk
-from trainer.data.caching import Caches, Emit, Encoders
+from trainer.data.caching import Caches, Emit, EncoderIdentities, Stores, overflow_warning
+from trainer.data.encoders import Encoders
 from trainer.data.loader import Loader
-from trainer.data.masks import MaskSource
+from trainer.data.mask_cache import cached_masks
+from trainer.data.masks import MaskRules, MaskSource
 from trainer.data.sources import (
     CachedConditioning,
     CachedLatents,
@@ -43,10 +47,20 @@ class Loaders:
     validation: Loader
 
 
-def caches_of(cache_dir: Path, model: LoadedModel, machine: Machine, desk: CommandDesk, emit: Emit) -> Caches:
-    """Return the caches of a run."""
+def caches_of(
+    data: Data, cache_dir: str, model: LoadedModel, machine: Machine, desk: CommandDesk, emit: Emit
+) -> Caches:
+    """Return the caches of a run, in the cache folder or in memory."""
     encoders = Encoders(model.family, machine.train_device, machine.precision.autocast)
-    return Caches(cache_dir, model.identities, encoders, model.placement, desk, emit)
+    dtype = None if data.cache_dtype == "encoder" else dtype_of(data.cache_dtype)
+    stores = Stores.of(from_root(cache_dir) if data.cache_location == "disk" else None, dtype)
+    return Caches(stores, identities_of(data, model), encoders, model.placement, desk, emit)
+
+
+def identities_of(data: Data, model: LoadedModel) -> EncoderIdentities:
+    """Return the identities of the encoders in the cache keys of a run."""
+    kept_as_encoded = data.cache_dtype == "encoder"
+    return model.identities if kept_as_encoded else model.identities.stored_in(data.cache_dtype)
 
 
 def build_loaders(
@@ -97,12 +111,35 @@ def _loader(
         draws_captions_anew=not data.text_cache or model.trains_text_encoder,
         run_seed=settings.run_seed,
         threads=data.loader_threads,
-        masks=_mask_source(masks, usable, machine) if masks.enabled else None,
+        masks=_mask_source(masks, data, usable, settings.run_seed, machine, caches, is_validation=is_validation)
+        if masks.enabled
+        else None,
     )
 
 
-def _mask_source(masks: Masks, dataset: Dataset, machine: Machine) -> MaskSource:
-    return MaskSource(dataset, machine.train_device, masks.unmasked_weight, normalises=masks.normalize_area_loss)
+def _mask_source(
+    masks: Masks,
+    data: Data,
+    dataset: Dataset,
+    run_seed: int,
+    machine: Machine,
+    caches: Caches,
+    *,
+    is_validation: bool,
+) -> MaskSource:
+    """Return the masks of a dataset, cached like the latents. Validation ignores no mask and needs no prior."""
+    rules = MaskRules(masks.unmasked_weight, masks.normalize_area_loss)
+    if not is_validation:
+        rules = replace(
+            rules,
+            unmasked_probability=masks.unmasked_probability,
+            preservation_weight=masks.prior_preservation_weight,
+        )
+    cache = None
+    if data.latent_cache:
+        cache = cached_masks(dataset, caches, run_seed=run_seed, verify=data.verify_cache, threads=data.loader_threads)
+    latent_factor = caches.encoders.family.spec.latent_factor
+    return MaskSource(dataset, machine.train_device, rules, latent_factor, run_seed, cache)
 
 
 def _num_encoders(model: LoadedModel) -> int:
@@ -114,7 +151,7 @@ def _latent_source(
 ) -> tuple[Dataset, LatentSource]:
     device, dtype = machine.train_device, machine.precision.compute_dtype
     if not data.latent_cache:
-        return dataset, EncodedLatents(dataset, model.family, device, dtype)
+        return dataset, EncodedLatents(dataset, caches.encoders, device, dtype, _warn_once(caches.emit))
     caches.emit(PhaseChanged("scanning", f"{len(dataset.examples)} images"))
     versions = ImageVersions(dataset, datasets.settings.run_seed, is_cached=True)
     jobs = caches.image_jobs(versions, verify=data.verify_cache)
@@ -128,19 +165,45 @@ def _latent_source(
         return caches.rebuild_latents(jobs[version.place])
 
     keys = {place: job.key for place, job in jobs.items()}
-    return dataset, CachedLatents(caches.latent_store, keys, device, dtype, rebuild)
+    return dataset, CachedLatents(caches.stores.latents, keys, device, dtype, rebuild)
+
+
+def texts_to_cache(dataset: Dataset, model: LoadedModel, *, run_seed: int) -> set[str]:
+    """Return the texts of a dataset that are encoded ahead of training, and the empty one; none if none can be."""
+    is_cacheable = _is_cacheable(model)
+    if not dataset.examples or not is_cacheable(""):  # if the empty caption is not cacheable, no caption is
+        return set()
+    return {"", *(t for e in dataset.examples for t in dataset.texts(e, run_seed=run_seed) if is_cacheable(t))}
+
+
+def _is_cacheable(model: LoadedModel) -> Callable[[str], bool]:
+    return functools.partial(caption_is_cacheable, text_encoder_trains=model.trains_text_encoder)
+
+
+def _warn_once(emit: Emit) -> Callable[[list[str]], None]:
+    """Return a function that warns about each file once that the VAE cannot encode in its own dtype."""
+    named: set[str] = set()
+
+    def warn(files: list[str]) -> None:
+        fresh = [f for f in files if f not in named]
+        named.update(fresh)
+        if fresh:
+            emit(overflow_warning(fresh))
+
+    return warn
 
 
 def _conditioning_source(
     data: Data, dataset: Dataset, model: LoadedModel, machine: Machine, caches: Caches, *, run_seed: int
 ) -> ConditioningSource:
     device, dtype = machine.train_device, machine.precision.compute_dtype
-    is_cacheable = functools.partial(caption_is_cacheable, text_encoder_trains=model.trains_text_encoder)
+    is_cacheable = _is_cacheable(model)
     if not data.text_cache:
         encoded = EncodedConditioning(model.family, caches.encoders.caption, device, dtype)
         return ConditioningByCaption(is_cacheable, encoded)
-    if is_cacheable(""):  # if the empty caption is not cacheable, no caption is
-        texts = {t for e in dataset.examples for t in dataset.texts(e, run_seed=run_seed)}
-        caches.build_text({t for t in texts if is_cacheable(t)})
-    cached = CachedConditioning(caches.text_store, caches.caption_key, model.family, device, dtype, caches.rebuild_text)
+    if texts := texts_to_cache(dataset, model, run_seed=run_seed):
+        caches.build_text(texts)
+    cached = CachedConditioning(
+        caches.stores.text, caches.caption_key, model.family, device, dtype, caches.rebuild_text
+    )
     return ConditioningByCaption(is_cacheable, cached)

@@ -35,6 +35,7 @@ from trainer.run.data import build_loaders, caches_of
 from trainer.run.downloads import DownloadMeter
 from trainer.run.machine import Machine, machine_of
 from trainer.run.model import load_model
+from trainer.run.prune import kinds_in_use, unused_entries
 from trainer.run.setup import Clocks, RunSetup
 from trainer.run.threads import choose_num_threads
 from trainer.run.training_run import carry_out
@@ -205,13 +206,22 @@ def _report_abandoned(backup: BackupInfo, keep: int, log: EventLog) -> None:
 def _only_cache(
     config: Config, datasets: Datasets, machine: Machine, desk: CommandDesk, log: EventLog, clocks: Clocks
 ) -> None:
-    """Fill the caches and end."""
+    """Fill the caches and end. Raises DarkroomError if they are in memory."""
+    if config.data.cache_location == "memory":
+        raise DarkroomError(
+            "The caches are set to be in memory, so there is nothing to fill before a run.",
+            advice="Set data.cache_location to disk.",
+        )
     log.emit(PhaseChanged("loading", config.model.base_model))
     model = load_model(config, machine, DownloadMeter(emit=log.emit, desk=desk, clock=clocks.seconds))
-    caches = caches_of(from_root(config.general.cache_dir), model, machine, desk, log.emit)
+    caches = caches_of(config.data, config.general.cache_dir, model, machine, desk, log.emit)
     found = up_to_date(datasets, log.emit, desk.check)
     build_loaders(config.data, config.masks, found, model, machine, caches)
-    log.emit(RunFinished("cached", 0, f"The caches in {config.general.cache_dir} are complete."))
+    unused = unused_entries(from_root(config.general.cache_dir), caches.used, kinds_in_use(config.data, model))
+    message = f"The caches in {config.general.cache_dir} are complete: {unused.used_words}."
+    if unused.entries:
+        message += f" Not in use by this config: {unused.words}; cache --prune removes them."
+    log.emit(RunFinished("cached", 0, message))
 
 
 def _failure(error: BaseException, run_dir: Path | None) -> RunFailed:

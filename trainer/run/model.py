@@ -17,12 +17,14 @@ from modules.adapters.settings import AdapterSettings
 from modules.adapters.start import Start, divided, read_content, write_content
 from modules.adapters.stored import read_adapter
 from modules.adapters.targets import target_layers
+from modules.config.method_facts import uses_prior
 from modules.config.schema import Config
 from modules.config.sections.model import Model
 from modules.config.sections.model import Part as PartSettings
 from modules.data.cache.store import weights_fingerprint
 from modules.families.protocol import ModelFamily, Part, PartMemory
 from modules.families.registry import FAMILIES
+from modules.memory.frozen_copy import FrozenCopy
 from modules.memory.placement import Placement
 from modules.optim.param_groups import TrainGroup
 from modules.system.dtypes import dtype_of
@@ -34,6 +36,7 @@ from modules.system.seeds import derive_seed
 from trainer import phases
 from trainer.data.caching import EncoderIdentities
 from trainer.run.machine import Machine
+from trainer.run.placement import originals_of, placement_of
 from trainer.step.precision import Precision
 
 PartOf = Callable[[str], PartSettings]
@@ -41,7 +44,10 @@ PartOf = Callable[[str], PartSettings]
 
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
-    """The model of a run, its trained parameters, and the placement of its parts. A fine-tune has no adapters."""
+    """The model of a run, its trained parameters, and the placement of its parts. A fine-tune has no adapters.
+
+    `originals` are copies of the trained weights before training, if the run needs predictions of the original model.
+    """
 
     family: ModelFamily
     adapters: Sequence[Adapter]
@@ -50,6 +56,7 @@ class LoadedModel:
     identities: EncoderIdentities
     start: Start | None = None
     """What the adapters started from, if they did not start anew."""
+    originals: Sequence[FrozenCopy] = ()
 
     @property
     def trained_modules(self) -> list[torch.nn.Module]:
@@ -130,18 +137,9 @@ def load_model(
         train_device=machine.train_device,
         temp_device=machine.temp_device,
     )
-    return LoadedModel(family, adapters, groups, placement_of(family, facts, machine), identities, start)
-
-
-def placement_of(family: ModelFamily, facts: phases.PhaseFacts, machine: Machine) -> Placement:
-    """Return the placement that moves the parts of a model between devices as the phase changes."""
-    return Placement(
-        {name: part.module for name, part in family.parts.items()},
-        train_device=machine.train_device,
-        temp_device=machine.temp_device,
-        needed_in=lambda phase: phases.needed_parts(phase, family.spec, facts),
-        guard=machine.guard,
-    )
+    here, offloaded = originals_of(family, groups) if uses_prior(config) and not adapters else ({}, {})
+    placement = placement_of(family, facts, machine, here, offloaded)
+    return LoadedModel(family, adapters, groups, placement, identities, start, (*here.values(), *offloaded.values()))
 
 
 def _memory_of(settings: PartSettings, part: str, adapters: Sequence[Adapter]) -> PartMemory:

@@ -15,7 +15,8 @@ from modules.families.protocol import ModelFamily
 from trainer import phases
 from trainer.callbacks.image_sampler import ImageSampler
 from trainer.run.machine import machine_of
-from trainer.run.model import load_family, placement_of, prepare_parts
+from trainer.run.model import load_family, prepare_parts
+from trainer.run.placement import placement_of
 
 
 def generate_samples(config: Config, lora: Path | None) -> list[Image.Image]:

@@ -13,7 +13,6 @@ from modules.memory.placement import free_cached_memory
 from modules.optim.param_groups import TrainGroup, named_parameters
 from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
-from modules.system.paths import from_root
 from trainer import phases
 from trainer.callbacks.backup import BackupCallback
 from trainer.commands import StopRequested
@@ -40,6 +39,7 @@ from trainer.step.counters import Counters
 from trainer.step.freezing import freeze_finished_units, training_parts
 from trainer.step.loop import Training, run_loop
 from trainer.step.pauses import Pauses
+from trainer.step.prior import prior_mode
 from trainer.step.rollout import rollout_mode
 from trainer.step.stepper import Stepper
 
@@ -116,7 +116,7 @@ def _load(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
     if setup.backup is None:
         _report_start(setup, model)
     setup.desk.check()
-    caches = caches_of(from_root(config.general.cache_dir), model, machine, setup.desk, log.emit)
+    caches = caches_of(config.data, config.general.cache_dir, model, machine, setup.desk, log.emit)
     datasets = up_to_date(setup.datasets, log.emit, setup.desk.check)  # loading a model can take long
     loaders = build_loaders(config.data, config.masks, datasets, model, machine, caches)
     if loaders.training.plans.total_steps(config.training.epochs) == 0:
@@ -177,6 +177,7 @@ def _training(
             run_seed=config.general.seed,
             step=step,
         ),
+        prior=lambda: prior_mode(model.adapters, model.originals, model.trained_modules, setup.machine.precision),
     )
 
     def freeze(now: Counters, when: str = "") -> None:

@@ -47,11 +47,14 @@ class Precision:
             return "all"
         return "none" if self.name == "float32" or self.device.is_cpu else "convolutions"
 
-    def autocast(self) -> AbstractContextManager[object]:
-        """Return the autocast context for every forward pass of a run."""
+    def autocast(self, *, keeps_casts: bool = True) -> AbstractContextManager[object]:
+        """Return the autocast context for every forward pass of a run.
+
+        Without `keeps_casts` weights are cast anew at each use, for a pass with other values in the same weights.
+        """
         if self.compute_dtype == torch.float32:
             return nullcontext()
-        return torch.autocast(self.device.type, dtype=self.compute_dtype)
+        return torch.autocast(self.device.type, dtype=self.compute_dtype, cache_enabled=None if keeps_casts else False)
 
     def prepare(self, part: nn.Module) -> None:
         """Compute the norms of a part in float32 if a CPU would raise an error for them, in place.

@@ -9,6 +9,7 @@ from typing import TypeVar, assert_never
 
 from trainer.events import (
     BackupSaved,
+    CacheFilled,
     CacheProgress,
     DownloadProgress,
     Event,
@@ -177,7 +178,7 @@ def _folded(state: RunState, event: Event) -> RunState:  # noqa: C901 - one arm 
             return replace(state, finished=event, phase="", detail="")
         case RunFailed():
             return replace(state, failed=event, phase="", detail="")
-        case WarningRaised():
+        case CacheFilled() | WarningRaised():
             return state  # only a log line
         case _:
             assert_never(event)

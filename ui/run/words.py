@@ -13,6 +13,7 @@ from modules.rewards.registry import REWARDS
 from modules.system.problem import count
 from trainer.events import (
     BackupSaved,
+    CacheFilled,
     DownloadProgress,
     Event,
     ModelSaved,
@@ -72,6 +73,8 @@ def _words(event: Event) -> tuple[str, Tone] | None:
         case PhaseChanged(phase=phase, detail=detail):
             words = PHASE_WORDS.get(phase, phase)
             return f"{words}: {detail}" if detail else words, "plain"
+        case CacheFilled():
+            return event.summary, "plain"
         case ValidationFinished():
             return f"Validation loss {loss(event.loss)} at step {event.step:,}{_best_words(event)}", "plain"
         case RewardMeasured():

@@ -16,7 +16,7 @@ from modules.config.rules.optimizers import one_learning_rate, optimizer_fields
 from modules.config.rules.rates import plausible_learning_rate
 from modules.config.rules.rewards import method_settings, reward_models
 from modules.config.rules.supported import supported
-from modules.config.rules.training import low_precision_updates, something_is_trained, stops
+from modules.config.rules.training import low_precision_updates, noising_strengths, something_is_trained, stops
 from modules.config.rules.validation import validation
 from modules.config.schema import Config
 from modules.system.problem import Problem
@@ -37,6 +37,7 @@ RULES: tuple[Rule, ...] = (
     one_learning_rate,
     low_precision_updates,
     mixed_16_bit,
+    noising_strengths,
     stops,
     validation,
     offloaded_layers,

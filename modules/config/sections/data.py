@@ -169,6 +169,29 @@ class Data(Section):
             group="Caches",
         ),
     ] = True
+    cache_location: Annotated[
+        Literal["disk", "memory"],
+        Setting(
+            "Cache location",
+            "On disk: the cache folder, reused by later runs. In memory: nothing is written; every run encodes its "
+            "images and captions anew.",
+            group="Caches",
+            level="advanced",
+            choice_labels={"disk": "On disk", "memory": "In memory"},
+            changeable_on_resume=True,
+        ),
+    ] = "disk"
+    cache_dtype: Annotated[
+        Literal["encoder", "bfloat16", "float16"],
+        Setting(
+            "Cache dtype",
+            "As encoded: latents in the VAE's dtype, text embeddings as the text encoders return them. A 16-bit dtype "
+            "needs half the space of float32, and makes no difference to a run with that precision.",
+            group="Caches",
+            level="advanced",
+            choice_labels={"encoder": "As encoded", "bfloat16": "bfloat16", "float16": "float16"},
+        ),
+    ] = "encoder"
     verify_cache: Annotated[
         bool,
         Setting(

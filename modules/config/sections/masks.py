@@ -19,7 +19,7 @@ class Masks(Section):
         Setting(
             "Masked training",
             "White areas of an image's mask have full weight, black areas a small one. An image without a mask "
-            "has full weight everywhere.",
+            "has full weight everywhere. The validation loss ignores masks, the weighted validation loss uses them.",
             group="Masks",
             level="advanced",
         ),
@@ -30,7 +30,7 @@ class Masks(Section):
         Le(1),
         Setting(
             "Unmasked weight",
-            "The loss weight of the area outside the mask.",
+            "The loss weight of the area outside the mask: the lowest weight that any place of an image has.",
             group="Masks",
             level="advanced",
             applies_when=_MASKED,
@@ -42,18 +42,17 @@ class Masks(Section):
         Le(1),
         Setting(
             "Unmasked probability",
-            "The probability that a step ignores the mask. Only for inpainting models.",
+            "The probability that a use of an image ignores its mask, drawn anew each time.",
             group="Masks",
             level="advanced",
-            not_yet="ignored",
             applies_when=_MASKED,
         ),
-    ] = 0.1
+    ] = 0.0
     normalize_area_loss: Annotated[
         bool,
         Setting(
             "Normalize masked area loss",
-            "Divides the loss by the masked area's share of the image: small masks count as much as large ones.",
+            "Divides each image's loss by the mean of its weights: small masks count as much as large ones.",
             group="Masks",
             level="advanced",
             applies_when=_MASKED,
@@ -65,10 +64,10 @@ class Masks(Section):
         Le(1000),
         Setting(
             "Masked prior preservation",
-            "How strongly the model is kept at its original prediction outside the mask. For adapters.",
+            "How strongly the model is kept at its original prediction outside the mask. Each step predicts twice. A "
+            "fine-tune needs memory for a copy of its trained weights.",
             group="Masks",
             level="advanced",
-            not_yet="refused",
             applies_when=_MASKED,
         ),
     ] = 0.0

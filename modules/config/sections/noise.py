@@ -56,7 +56,6 @@ class Noise(Section):
             "Timesteps below this fraction of the range are not trained.",
             group="Noise",
             level="advanced",
-            not_yet="refused",
         ),
     ] = 0.0
     max_strength: Annotated[
@@ -68,7 +67,6 @@ class Noise(Section):
             "Timesteps above this fraction of the range are not trained.",
             group="Noise",
             level="advanced",
-            not_yet="refused",
         ),
     ] = 1.0
     distribution: Annotated[

@@ -1,21 +1,23 @@
-"""Building the caches: generators that encode one entry at a time, so that the caller can stop anywhere.
+"""Building the caches: generators that encode images and captions, so that the caller can stop at any batch.
 
 Existing entries are not rebuilt; an interrupted build resumes where it stopped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import torch
 
-from modules.data.cache.store import CacheStore
+from modules.data.buckets import Size
+from modules.data.cache.store import EntryStore
 from modules.data.transforms.apply import Pixels, load_pixels
 from modules.data.transforms.recipe import Recipe
+
+EncodeImages = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,49 +32,141 @@ class ImageJob:
         """Decode the image and apply its recipe."""
         return load_pixels(self.path, self.recipe)
 
+    def load_tensor(self) -> torch.Tensor:
+        """Return the image in [-1, 1], float32 (3, P, P)."""
+        return to_tensor(self.load())
+
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """One entry is done. `problem` explains why it could not be built; then there is no entry."""
+    """One entry is done. `problem` explains why it could not be built; then there is no entry.
+
+    `in_float32` is set if the latents were not finite in the VAE's own dtype, and the image was encoded in float32.
+    """
 
     key: str
+    path: Path | None = None
     problem: str = ""
+    in_float32: bool = False
 
 
-def missing_images(jobs: Iterable[ImageJob], store: CacheStore) -> list[ImageJob]:
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """A batch for the encoder: the images that could be decoded, and those that could not."""
+
+    jobs: tuple[ImageJob, ...]
+    images_B3PP: torch.Tensor | None
+    broken: tuple[_Encoded, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoded:
+    job: ImageJob
+    latents_CHW: torch.Tensor | None
+    problem: str = ""
+    in_float32: bool = False
+
+
+def missing_images(jobs: Iterable[ImageJob], store: EntryStore) -> list[ImageJob]:
     """Return the jobs without an entry, each key once, in order."""
     return list({j.key: j for j in jobs if not store.has(j.key)}.values())
 
 
+def batches_by_bucket(jobs: Sequence[ImageJob], batch_size: int) -> list[tuple[ImageJob, ...]]:
+    """Return the jobs in batches of one bucket each: the buckets in the order of their first job, the jobs in order."""
+    by_bucket: dict[Size, list[ImageJob]] = {}
+    for job in jobs:
+        by_bucket.setdefault(job.recipe.bucket, []).append(job)
+    return [tuple(g[i : i + batch_size]) for g in by_bucket.values() for i in range(0, len(g), batch_size)]
+
+
 def build_images(
     jobs: Sequence[ImageJob],
-    store: CacheStore,
-    encode: Callable[[torch.Tensor], torch.Tensor],
+    store: EntryStore,
+    encode: EncodeImages,
     *,
     threads: int,
-) -> Iterator[Built]:
-    """Encode images and store their latents, yielding after each.
+    batch_size: int = 1,
+    encode_in_float32: EncodeImages | None = None,
+    stage: Callable[[torch.Tensor], torch.Tensor] = lambda images_B3PP: images_B3PP,
+) -> Generator[Built, None, None]:
+    """Encode images and store their latents, yielding after each entry, in batches of one bucket.
 
-    `encode` takes images (1, 3, P, P) in [-1, 1] and returns latents. Files are decoded `threads` at a time, a few
-    ahead of the encoder. An image that cannot be decoded, or whose latents are not finite, is reported.
+    `encode` takes images (B, 3, P, P) in [-1, 1] and returns latents. Files are decoded `threads` at a time, ahead of
+    the encoder; `stage` prepares each batch for it, beside it. Entries are written beside it, too: when the build is
+    closed, the batch after the one that was yielded may be stored already. Images whose latents are not finite are
+    encoded again by `encode_in_float32`. An image that cannot be decoded, or still has no finite latents, is reported.
     """
-    with ThreadPoolExecutor(threads, thread_name_prefix="darkroom-decode") as pool:
-        for job, pixels in _ahead(jobs, lambda j: pool.submit(j.load), 2 * threads):
-            try:
-                latents_1CHW = encode(to_tensor(pixels.result())[None])
-            except (OSError, ValueError, SyntaxError) as error:
-                yield Built(job.key, f"{job.path} cannot be decoded ({error})")
-                continue
-            if not bool(latents_1CHW.isfinite().all()):
-                yield Built(job.key, f"{job.path} gives NaN or infinite latents")
-                continue
-            store.write(job.key, {"latents": latents_1CHW[0]})
-            yield Built(job.key)
+    with (
+        ThreadPoolExecutor(threads, thread_name_prefix="darkroom-decode") as decoders,
+        ThreadPoolExecutor(1, thread_name_prefix="darkroom-stage") as stager,
+        ThreadPoolExecutor(1, thread_name_prefix="darkroom-cache") as writer,
+    ):
+        writing: Future[list[Built]] | None = None
+
+        def submit(batch: tuple[ImageJob, ...]) -> Future[_Staged]:
+            return stager.submit(_staged, batch, [decoders.submit(job.load_tensor) for job in batch], stage)
+
+        try:
+            for staged in _ahead(batches_by_bucket(jobs, batch_size), submit, max(2 * threads, batch_size)):
+                encoded = _encoded(staged.result(), encode, encode_in_float32)
+                former, writing = writing, writer.submit(_written, encoded, store)
+                if former is not None:
+                    yield from former.result()
+            if writing is not None:
+                yield from writing.result()
+        finally:
+            decoders.shutdown(wait=False, cancel_futures=True)
+
+
+def _staged(
+    jobs: Sequence[ImageJob],
+    decoding: Sequence[Future[torch.Tensor]],
+    stage: Callable[[torch.Tensor], torch.Tensor],
+) -> _Staged:
+    """Wait for the images of a batch and stack them; those that cannot be decoded are left out."""
+    ready: list[ImageJob] = []
+    images: list[torch.Tensor] = []
+    broken: list[_Encoded] = []
+    for job, future in zip(jobs, decoding, strict=True):
+        try:
+            images.append(future.result())
+            ready.append(job)
+        except (OSError, ValueError, SyntaxError) as error:
+            broken.append(_Encoded(job, None, f"{job.path} cannot be decoded ({error})"))
+    return _Staged(tuple(ready), stage(torch.stack(images)) if images else None, tuple(broken))
+
+
+def _encoded(batch: _Staged, encode: EncodeImages, encode_in_float32: EncodeImages | None) -> list[_Encoded]:
+    """Encode a batch; images without finite latents once more in float32."""
+    done = list(batch.broken)
+    if batch.images_B3PP is None:
+        return done
+    latents_BCHW = encode(batch.images_B3PP)
+    for index, (job, latents_CHW) in enumerate(zip(batch.jobs, latents_BCHW, strict=True)):
+        in_float32 = encode_in_float32 is not None and not bool(latents_CHW.isfinite().all())
+        if encode_in_float32 is not None and in_float32:
+            again_1CHW = encode_in_float32(batch.images_B3PP[index : index + 1])
+            latents_CHW = again_1CHW[0].to(latents_CHW.dtype)
+        if bool(latents_CHW.isfinite().all()):
+            done.append(_Encoded(job, latents_CHW, in_float32=in_float32))
+        else:
+            done.append(_Encoded(job, None, f"{job.path} gives NaN or infinite latents"))
+    return done
+
+
+def _written(batch: Sequence[_Encoded], store: EntryStore) -> list[Built]:
+    built = []
+    for entry in batch:
+        if entry.latents_CHW is not None:
+            store.write(entry.job.key, {"latents": entry.latents_CHW})
+        built.append(Built(entry.job.key, entry.job.path, entry.problem, entry.in_float32))
+    return built
 
 
 def build_captions(
-    captions: Mapping[str, str], store: CacheStore, encode: Callable[[str], dict[str, torch.Tensor]]
-) -> Iterator[Built]:
+    captions: Mapping[str, str], store: EntryStore, encode: Callable[[str], dict[str, torch.Tensor]]
+) -> Generator[Built, None, None]:
     """Encode captions (by key) that have no entry yet, one at a time, yielding after each."""
     for key, caption in captions.items():
         if not store.has(key):
@@ -86,15 +180,24 @@ def to_tensor(pixels_PP3: Pixels) -> torch.Tensor:
 
 
 def _ahead(
-    jobs: Sequence[ImageJob], submit: Callable[[ImageJob], Future[Pixels]], count: int
-) -> Iterator[tuple[ImageJob, Future[Pixels]]]:
-    """Yield each job with its pending result, `count` of them submitted ahead."""
-    source = iter(jobs)
-    waiting = [(j, submit(j)) for j in islice(source, count)]
+    batches: Sequence[tuple[ImageJob, ...]],
+    submit: Callable[[tuple[ImageJob, ...]], Future[_Staged]],
+    num_images: int,
+) -> Iterator[Future[_Staged]]:
+    """Yield each batch as it is being staged, at least `num_images` images of later ones submitted ahead."""
+    source = iter(batches)
+    waiting: list[tuple[int, Future[_Staged]]] = []
+
+    def fill() -> None:
+        while sum(count for count, _ in waiting) < num_images and (batch := next(source, None)) is not None:
+            waiting.append((len(batch), submit(batch)))
+
     try:
+        fill()
         while waiting:
-            yield waiting.pop(0)
-            waiting += [(j, submit(j)) for j in islice(source, 1)]
+            _, staged = waiting.pop(0)
+            fill()
+            yield staged
     finally:
-        for _, future in waiting:
-            future.cancel()
+        for _, staged in waiting:
+            staged.cancel()

@@ -17,6 +17,7 @@ from modules.data.transforms.geometry import Geometry
 from modules.data.transforms.recipe import Recipe
 
 CACHE_FORMAT = 1
+MASKS = "pillow-bilinear-1"  # increased when the same mask file would give another mask
 
 
 def image_key(*, digest: str, width_px: int, height_px: int, recipe: Recipe, encoder: str) -> str:
@@ -40,6 +41,22 @@ def image_key(*, digest: str, width_px: int, height_px: int, recipe: Recipe, enc
             colour.hue_degrees,
         ]
     return _hash("latents", ingredients)
+
+
+def mask_key(*, digest: str, width_px: int, height_px: int, is_alpha: bool, recipe: Recipe, latent_factor: int) -> str:
+    """Return the key of an image's mask at the size of its latents. `digest` is that of the file with the mask.
+
+    The width and height are the image's, to which a mask of another size is stretched.
+    """
+    ingredients = {
+        "digest": digest,
+        "is_alpha": is_alpha,
+        "circle": recipe.mask_circle,
+        "latent_factor": latent_factor,
+        "version": MASKS,
+        **_of_geometry(recipe.geometry, width_px, height_px),
+    }
+    return _hash("mask", ingredients)
 
 
 def _of_geometry(geometry: Geometry, width_px: int, height_px: int) -> dict[str, object]:
@@ -72,8 +89,9 @@ def _hash(kind: str, ingredients: dict[str, object]) -> str:
 class DigestIndex:
     """The digests of image files, stored by path, size and modification time, so that no file is read twice."""
 
-    def __init__(self, cache_dir: Path) -> None:
-        self._index = StatIndex(cache_dir / "digests.sqlite", table="digests", column="digest")
+    def __init__(self, cache_dir: Path | None) -> None:
+        """Without a folder the digests are kept in memory only."""
+        self._index = StatIndex(cache_dir / "digests.sqlite" if cache_dir else None, table="digests", column="digest")
 
     def digest(self, path: Path, *, size_bytes: int, mtime_ns: int, verify: bool = False) -> str:
         """Return the digest of a file's content; read it only if it is new, changed, or `verify` is set.

@@ -1,26 +1,72 @@
-"""Cache entries on disk: safetensors files in fan-out folders, each with a checksum, written atomically."""
+"""Cache entries: tensors by key, on disk or in memory.
+
+On disk they are safetensors files in fan-out folders, each with a checksum, written atomically: several runs may share
+a cache folder, and a run that is killed leaves no partial entry.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 from uuid import uuid4
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+_LEFTOVER_AFTER_SECONDS = 3600  # no entry takes that long to write
+
 
 class BrokenEntryError(Exception):
     """A cache entry is not as it was written: truncated, altered, or of another format."""
 
 
-class CacheStore:
-    """Entries by key under one folder: `<folder>/<first two digits>/<key>.safetensors`."""
+@dataclass(frozen=True, slots=True)
+class StoredEntry:
+    """A file of a cache folder: its key (empty for the temporary file of a killed run), path and size."""
 
-    def __init__(self, folder: Path) -> None:
+    key: str
+    path: Path
+    num_bytes: int
+
+
+class EntryStore(Protocol):
+    """Entries by key."""
+
+    def has(self, key: str) -> bool:
+        """Return whether there is an entry."""
+        ...
+
+    def num_bytes(self, key: str) -> int:
+        """Return the size of an entry; 0 if there is none."""
+        ...
+
+    def write(self, key: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Store an entry and return its tensors as they are kept: on the CPU, in the store's dtype."""
+        ...
+
+    def read(self, key: str) -> dict[str, torch.Tensor]:
+        """Return an entry's tensors. Raises BrokenEntryError where it is missing or damaged."""
+        ...
+
+    def remove(self, key: str) -> None:
+        """Remove an entry, if it is there."""
+        ...
+
+
+class CacheStore:
+    """Entries under one folder: `<folder>/<first two digits>/<key>.safetensors`.
+
+    With a `dtype`, tensors of larger floating-point types are kept in it.
+    """
+
+    def __init__(self, folder: Path, dtype: torch.dtype | None = None) -> None:
         self.folder = folder
+        self._dtype = dtype
 
     def path(self, key: str) -> Path:
         """Return the path of the entry with that key, whether or not it exists."""
@@ -30,17 +76,32 @@ class CacheStore:
         """Return whether there is an entry; its content is only checked when it is read."""
         return self.path(key).is_file()
 
-    def write(self, key: str, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Write an entry under a temporary name and rename it, so that a partial entry is never read."""
+    def num_bytes(self, key: str) -> int:
+        """Return the size of an entry's file; 0 if there is none."""
+        try:
+            return self.path(key).stat().st_size
+        except OSError:
+            return 0
+
+    def write(self, key: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Write an entry under a temporary name and rename it, so that a partial entry is never read.
+
+        Returns its tensors as they are kept.
+        """
         path = self.path(key)
         path.parent.mkdir(parents=True, exist_ok=True)
-        plain = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+        kept = as_kept(tensors, self._dtype)
         temporary = path.with_name(f".{key}.{uuid4().hex[:8]}")
         try:
-            save_file(plain, temporary, metadata={"checksum": _checksum(plain)})
-            temporary.replace(path)
+            save_file(kept, temporary, metadata={"checksum": _checksum(kept)})
+            try:
+                temporary.replace(path)
+            except PermissionError:  # on Windows: another run has written the entry and is reading it
+                if not path.is_file():
+                    raise
         finally:
             temporary.unlink(missing_ok=True)
+        return kept
 
     def read(self, key: str) -> dict[str, torch.Tensor]:
         """Return an entry's tensors, memory-mapped. Raises BrokenEntryError where it is missing or damaged."""
@@ -57,6 +118,68 @@ class CacheStore:
     def remove(self, key: str) -> None:
         """Remove an entry, if it is there."""
         self.path(key).unlink(missing_ok=True)
+
+    def entries(self) -> Iterator[StoredEntry]:
+        """Yield every entry of the folder, and the temporary files that killed runs left in it, by name."""
+        for path in sorted(self.folder.glob("??/*")):
+            try:
+                status = path.stat()
+            except OSError:  # removed or renamed by another run
+                continue
+            if path.suffix == ".safetensors":
+                yield StoredEntry(path.stem, path, status.st_size)
+            elif path.name.startswith(".") and time.time() - status.st_mtime > _LEFTOVER_AFTER_SECONDS:
+                yield StoredEntry("", path, status.st_size)
+
+
+class MemoryStore:
+    """Entries in memory, for one run; nothing is written. `dtype` is as in `CacheStore`. Threads may share it."""
+
+    def __init__(self, dtype: torch.dtype | None = None) -> None:
+        self._dtype = dtype
+        self._entries: dict[str, dict[str, torch.Tensor]] = {}
+
+    def has(self, key: str) -> bool:
+        """Return whether there is an entry."""
+        return key in self._entries
+
+    def num_bytes(self, key: str) -> int:
+        """Return the size of an entry's tensors; 0 if there is none."""
+        return sum(t.nbytes for t in self._entries.get(key, {}).values())
+
+    def write(self, key: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Keep copies of an entry's tensors and return them."""
+        self._entries[key] = {name: t.clone() for name, t in as_kept(tensors, self._dtype).items()}
+        return dict(self._entries[key])
+
+    def read(self, key: str) -> dict[str, torch.Tensor]:
+        """Return an entry's tensors. Raises BrokenEntryError where it is missing."""
+        try:
+            return dict(self._entries[key])
+        except KeyError as error:
+            raise BrokenEntryError(f"{key} is not in memory") from error
+
+    def remove(self, key: str) -> None:
+        """Remove an entry, if it is there."""
+        self._entries.pop(key, None)
+
+
+def as_kept(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype | None) -> dict[str, torch.Tensor]:
+    """Return tensors as a store keeps them: on the CPU, contiguous, larger floating-point types in `dtype`.
+
+    A tensor with values beyond the range of `dtype` keeps its own.
+    """
+    plain = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    if dtype is None:
+        return plain
+    return {name: _smaller(t, dtype) for name, t in plain.items()}
+
+
+def _smaller(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if not tensor.is_floating_point() or tensor.dtype.itemsize <= dtype.itemsize:
+        return tensor
+    converted = tensor.to(dtype)
+    return converted if bool(converted.isfinite().all()) else tensor
 
 
 def _checksum(tensors: Mapping[str, torch.Tensor]) -> str:

@@ -8,12 +8,12 @@ from modules.settings.resolution import sides_of
 from modules.system.problem import DEFAULT_USED, Problem, shown
 
 _SIZE_STEPS_PX = {"sd": 8, "sdxl": 64}
+_UNMASKED_PROBABILITY = 0.1  # OneTrainer's default
 _PLAIN = {
     "aspect_ratio_bucketing": "data.aspect_buckets",
     "latent_caching": "data.latent_cache",
     "dataloader_threads": "data.loader_threads",
     "masked_training": "masks.enabled",
-    "unmasked_probability": "masks.unmasked_probability",
     "unmasked_weight": "masks.unmasked_weight",
     "normalize_masked_area_loss": "masks.normalize_area_loss",
     "masked_prior_preservation_weight": "masks.prior_preservation_weight",
@@ -26,9 +26,23 @@ def data_of(rest: Tree, result: Tree, notes: Notes) -> None:
     if "resolution" in rest:
         _resolution(rest.pop("resolution"), result, notes)
     move_all(rest, result, _PLAIN)
+    _unmasked_probability(rest, result, notes)
     put(result, "data.bucket_step_px", _SIZE_STEPS_PX[family_of(result)])
     put(result, "data.bucket_aspect_ratios", "fixed")
     put(result, "data.max_aspect", 4.0)
+
+
+def _unmasked_probability(rest: Tree, result: Tree, notes: Notes) -> None:
+    """Convert the unmasked probability, which OneTrainer only uses for inpainting models: for others it was 0."""
+    given = rest.pop("unmasked_probability", _UNMASKED_PROBABILITY)
+    if result["model"].get("variant") == "inpainting":
+        put(result, "masks.unmasked_probability", given)
+    elif result.get("masks", {}).get("enabled") is True and given not in (0, _UNMASKED_PROBABILITY):
+        message = (
+            f"OneTrainer uses the unmasked probability only for inpainting models, so {shown(given)} had no effect. It "
+            "is 0 now: masks always apply."
+        )
+        notes.append(Problem("masks.unmasked_probability", message, "info"))
 
 
 def _resolution(given: object, result: Tree, notes: Notes) -> None:

@@ -1,0 +1,77 @@
+"""Masks at the size of the latents, and their cache entries. Masks are read from files alone: no model is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from modules.data.buckets import Size
+from modules.data.cache.build import Built
+from modules.data.cache.store import EntryStore
+from modules.data.dataset import Example
+from modules.data.transforms.apply import load_mask
+from modules.data.transforms.masks import Mask
+from modules.data.transforms.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class MaskFile:
+    """The mask of a version of an image: its file, what happens to it, and the width of a latent in pixels.
+
+    Without a file the image is trained everywhere: its mask is white.
+    """
+
+    path: Path | None
+    recipe: Recipe
+    image_size: Size
+    is_alpha: bool
+    latent_factor: int
+
+    def load(self) -> torch.Tensor:
+        """Return the mask at the size of the latents, float32 (1, H, W) in [0, 1].
+
+        Raises OSError, ValueError or SyntaxError for a file that cannot be decoded.
+        """
+        bucket = self.recipe.bucket
+        size = (bucket.height_px // self.latent_factor, bucket.width_px // self.latent_factor)
+        if self.path is None:
+            return torch.ones(1, *size)
+        return at_latents(load_mask(self.path, self.recipe, image_size=self.image_size, is_alpha=self.is_alpha), size)
+
+
+def mask_file(example: Example, recipe: Recipe, latent_factor: int) -> MaskFile:
+    """Return the mask of a version of an example."""
+    size = Size(example.image.width_px, example.image.height_px)
+    if example.mask is None:
+        return MaskFile(None, recipe, size, False, latent_factor)
+    return MaskFile(example.mask.path, recipe, size, example.mask.is_alpha, latent_factor)
+
+
+def at_latents(mask_PP: Mask, size: tuple[int, int]) -> torch.Tensor:
+    """Return a mask of uint8 pixels, (P, P), at the size (H, W) of the latents: float32 (1, H, W) in [0, 1].
+
+    Each element is the mean of the pixels it covers, as its latent describes all of them.
+    """
+    pixels_1PP = torch.from_numpy(mask_PP.copy())[None].float() / 255
+    return torch.nn.functional.adaptive_avg_pool2d(pixels_1PP, size)
+
+
+def build_masks(
+    files: Sequence[tuple[str, MaskFile]], store: EntryStore, *, threads: int
+) -> Generator[Built, None, None]:
+    """Store the masks of these keys, yielding after each; one that cannot be decoded is reported."""
+    with ThreadPoolExecutor(threads, thread_name_prefix="darkroom-masks") as pool:
+        for key, problem in pool.map(lambda entry: (entry[0], _stored(entry[0], entry[1], store)), files):
+            yield Built(key, problem=problem)
+
+
+def _stored(key: str, file: MaskFile, store: EntryStore) -> str:
+    try:
+        store.write(key, {"mask": file.load()})
+    except (OSError, ValueError, SyntaxError) as error:
+        return f"{file.path} cannot be decoded ({error})"
+    return ""

@@ -1,0 +1,118 @@
+"""Entries that a config does not use are shown, and removed only on request."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from modules.config.codec import export_file
+from modules.config.schema import Config
+from modules.data.cache.store import CacheStore
+from tests.builders.configs import laid_over, small_config
+from tests.builders.images import draw_folder
+from tests.builders.runs import Ran
+from trainer.__main__ import main
+from trainer.cli import prune as prune_command
+from trainer.commands import CommandDesk
+from trainer.events import CacheProgress
+from trainer.launch import RunRequest
+from trainer.run.execute import execute_guarded
+from trainer.run.prune import unused_by
+
+NUM_IMAGES = 3
+
+
+@pytest.fixture
+def config(tiny_sd: Path, tmp_path: Path) -> Config:
+    images = draw_folder(tmp_path / "images", sizes=[(64, 64)] * NUM_IMAGES)
+    return small_config(tmp_path, model=tiny_sd, images=images, parts={"text_encoder": {"train": False}})
+
+
+@pytest.fixture
+def other(config: Config) -> Config:
+    """A config of another resolution that shares the cache folder and the captions."""
+    return laid_over(config, {"data": {"resolution_px": [96]}})
+
+
+@pytest.fixture
+def files(config: Config, other: Config, tmp_path: Path) -> tuple[str, str]:
+    for each in (config, other):
+        cached(each)
+    export_file(config, tmp_path / "config.json")
+    export_file(other, tmp_path / "other.json")
+    return str(tmp_path / "config.json"), str(tmp_path / "other.json")
+
+
+def cached(config: Config) -> Ran:
+    ran = Ran()
+    execute_guarded(RunRequest(config, kind="cache", beside_window=False), emit=ran.events.append, desk=CommandDesk())
+    assert ran.finished.outcome == "cached"
+    return ran
+
+
+def num_entries(config: Config) -> list[int]:
+    folder = Path(config.general.cache_dir)
+    return [sum(1 for _ in CacheStore(folder / kind).entries()) for kind in ("latents", "text")]
+
+
+def test_without_yes_nothing_is_removed(
+    config: Config, files: tuple[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", open(os.devnull))  # noqa: SIM115, PTH123 - no terminal
+    capsys.readouterr()
+    assert main(["cache", files[0], "--prune"]) == 0
+    shown = capsys.readouterr().out
+    assert f"Not in use: latents ({NUM_IMAGES}, " in shown
+    assert "Nothing was removed." in shown
+    assert num_entries(config) == [2 * NUM_IMAGES, NUM_IMAGES + 1]
+
+
+@pytest.mark.parametrize(("answer", "is_removed"), [("y", True), ("n", False), ("", False)])
+def test_on_a_terminal_the_user_is_asked(monkeypatch: pytest.MonkeyPatch, answer: str, is_removed: bool) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", lambda _question: answer)
+    assert prune_command._confirm() == is_removed
+
+
+def test_with_yes_only_the_others_are_removed(
+    config: Config, other: Config, files: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["cache", files[0], "--prune", "--yes"]) == 0
+    assert f"{NUM_IMAGES} entries were removed." in capsys.readouterr().out
+    assert num_entries(config) == [NUM_IMAGES, NUM_IMAGES + 1]
+    assert not cached(config).of(CacheProgress), "its own are still there"
+    assert len(cached(other).of(CacheProgress)) == NUM_IMAGES
+
+
+def test_entries_of_another_config_can_be_kept(
+    config: Config, files: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["cache", files[0], "--prune", "--yes", "--keep-for", files[1]]) == 0
+    assert "There are no other entries." in capsys.readouterr().out
+    assert num_entries(config) == [2 * NUM_IMAGES, NUM_IMAGES + 1]
+
+
+def test_a_cache_that_a_config_does_not_use_is_left_alone(config: Config) -> None:
+    """With a trained text encoder nothing is known of the text embeddings that other runs have cached."""
+    cached(config)
+    assert not unused_by([laid_over(config, {"parts": {"text_encoder": {"train": True}}})]).entries
+
+
+def test_what_a_killed_run_left_is_found_once_it_is_old(config: Config) -> None:
+    cached(config)
+    fresh, old = (Path(config.general.cache_dir) / "latents" / "aa" / name for name in (".aa1.1", ".aa2.2"))
+    fresh.parent.mkdir(exist_ok=True)
+    for file in (fresh, old):
+        file.write_bytes(b"half")
+    os.utime(old, (1, 1))
+    unused = unused_by([config])
+    assert unused.words == "files of killed runs (1, 0.0 kB)"
+    assert unused.remove() == 1
+    assert (fresh.exists(), old.exists()) == (True, False)
+
+
+def test_the_caches_of_a_config_in_memory_cannot_be_pruned(config: Config, tmp_path: Path) -> None:
+    export_file(laid_over(config, {"data": {"cache_location": "memory"}}), tmp_path / "memory.json")
+    assert main(["cache", str(tmp_path / "memory.json"), "--prune"]) == 2

@@ -1,0 +1,52 @@
+"""The placement of a run's model: its parts, and copies of its trained weights as they were before training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from modules.families.protocol import ModelFamily
+from modules.memory.checkpointing import offloaded_weights
+from modules.memory.frozen_copy import FrozenCopy
+from modules.memory.placement import Placement
+from modules.optim.param_groups import TrainGroup
+from trainer import phases
+from trainer.run.machine import Machine
+
+
+def placement_of(
+    family: ModelFamily,
+    facts: phases.PhaseFacts,
+    machine: Machine,
+    originals: Mapping[str, FrozenCopy] | None = None,
+    offloaded: Mapping[str, FrozenCopy] | None = None,
+) -> Placement:
+    """Return the placement that moves the parts of a model between devices as the phase changes.
+
+    `originals`, copies of weights by a name of their own, are needed in training; `offloaded` ones never move in.
+    """
+    originals, offloaded = originals or {}, offloaded or {}
+
+    def needed_in(phase: str) -> frozenset[str]:
+        parts = phases.needed_parts(phase, family.spec, facts)
+        return parts | originals.keys() if phase == phases.TRAIN else parts
+
+    return Placement(
+        {**{name: part.module for name, part in family.parts.items()}, **originals, **offloaded},
+        train_device=machine.train_device,
+        temp_device=machine.temp_device,
+        needed_in=needed_in,
+        guard=machine.guard,
+    )
+
+
+def originals_of(
+    family: ModelFamily, groups: Sequence[TrainGroup]
+) -> tuple[dict[str, FrozenCopy], dict[str, FrozenCopy]]:
+    """Return copies of the trained weights by a name for the placement, and those of offloaded weights."""
+    offloaded = {id(w) for part in family.parts.values() for w in offloaded_weights(part.module)}
+    here, there = {}, {}
+    for group in groups:
+        weights = group.parameters.values()
+        here[f"original {group.name}"] = FrozenCopy(w for w in weights if id(w) not in offloaded)
+        there[f"original {group.name}, offloaded"] = FrozenCopy(w for w in weights if id(w) in offloaded)
+    return here, there

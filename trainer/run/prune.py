@@ -1,0 +1,130 @@
+"""Removing the cache entries that configs no longer use: first found and shown, then removed on request."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from modules.config.schema import Config
+from modules.config.sections.data import Data
+from modules.data.cache.key import DigestIndex, caption_key
+from modules.data.cache.store import CacheStore, StoredEntry
+from modules.data.datasets import Datasets
+from modules.data.versions import ImageVersions
+from modules.system.paths import from_root
+from trainer.data.caching import image_jobs
+from trainer.data.datasets import datasets_of
+from trainer.data.mask_cache import mask_files
+from trainer.run.data import identities_of, texts_to_cache
+from trainer.run.machine import machine_of
+from trainer.run.model import LoadedModel, load_model
+
+_LABELS = {"latents": "latents", "text": "text embeddings", "masks": "masks", "": "files of killed runs"}
+
+
+@dataclass(frozen=True, slots=True)
+class UnusedEntries:
+    """The entries of a cache folder that are not in use, by kind, and the number and size of those that are."""
+
+    entries: tuple[tuple[str, StoredEntry], ...]
+    num_used: int
+    used_bytes: int
+
+    @property
+    def used_words(self) -> str:
+        """The entries in use: their number and size."""
+        return f"{self.num_used:,} entries, {_size(self.used_bytes)}"
+
+    @property
+    def words(self) -> str:
+        """The entries that are not in use: their numbers and sizes by kind."""
+        numbers = Counter(kind for kind, _ in self.entries)
+        sizes: Counter[str] = Counter()
+        for kind, entry in self.entries:
+            sizes[kind] += entry.num_bytes
+        return ", ".join(f"{_LABELS[kind]} ({n:,}, {_size(sizes[kind])})" for kind, n in sorted(numbers.items()))
+
+    def remove(self) -> int:
+        """Remove the entries and return their number; those that another program removed count, too."""
+        for _, entry in self.entries:
+            entry.path.unlink(missing_ok=True)
+        return len(self.entries)
+
+
+def kinds_in_use(data: Data, model: LoadedModel) -> frozenset[str]:
+    """Return which caches a run uses: "latents" and "masks", "text"."""
+    uses_text = data.text_cache and not model.trains_text_encoder
+    return frozenset([*(["latents", "masks"] if data.latent_cache else []), *(["text"] if uses_text else [])])
+
+
+def unused_entries(cache_dir: Path, used: Collection[str], kinds: Collection[str]) -> UnusedEntries:
+    """Return the entries of a cache folder without those of the keys in `used`.
+
+    Of a kind that is not among `kinds` nothing is known, so its entries count as neither.
+    """
+    unused: list[tuple[str, StoredEntry]] = []
+    num_used = used_bytes = 0
+    for kind in sorted(kinds):
+        for entry in CacheStore(cache_dir / kind).entries():
+            if entry.key in used:
+                num_used, used_bytes = num_used + 1, used_bytes + entry.num_bytes
+            else:
+                unused.append((kind if entry.key else "", entry))
+    return UnusedEntries(tuple(unused), num_used, used_bytes)
+
+
+def unused_by(configs: Sequence[Config]) -> UnusedEntries:
+    """Return the entries of the first config's cache folder that none of the configs uses. Loads their models.
+
+    Kinds that the first config does not cache are left out. Raises DarkroomError for a model that cannot be loaded,
+    OSError for an unreadable image.
+    """
+    used: set[str] = set()
+    kinds: frozenset[str] | None = None
+    for config in configs:
+        keys, of_config = keys_of(config)
+        used |= keys
+        kinds = of_config if kinds is None else kinds
+    assert kinds is not None
+    return unused_entries(from_root(configs[0].general.cache_dir), used, kinds)
+
+
+def keys_of(config: Config, datasets: Datasets | None = None) -> tuple[set[str], frozenset[str]]:
+    """Return the keys of all entries that a run of a config uses, and which caches it uses."""
+    datasets = datasets or datasets_of(config)
+    model = load_model(config, machine_of(config.general, config.training.precision))
+    try:
+        kinds, identities = kinds_in_use(config.data, model), identities_of(config.data, model)
+        digests = DigestIndex(from_root(config.general.cache_dir))
+        keys: set[str] = set()
+        for dataset in (datasets.training, datasets.validation):
+            run_seed = datasets.settings.run_seed
+            if "latents" in kinds:
+                versions = ImageVersions(dataset, run_seed, is_cached=True)
+                jobs = image_jobs(
+                    versions, digests, encoder=identities.images, verify=config.data.verify_cache, check=lambda: None
+                )
+                keys.update(job.key for job in jobs.values())
+            if config.masks.enabled and "masks" in kinds:
+                files = mask_files(
+                    ImageVersions(dataset, run_seed, is_cached=True),
+                    digests,
+                    latent_factor=model.family.spec.latent_factor,
+                    verify=config.data.verify_cache,
+                    check=lambda: None,
+                )
+                keys.update(key for key, _ in files.values())
+            if "text" in kinds:
+                texts = texts_to_cache(dataset, model, run_seed=run_seed)
+                keys.update(caption_key(caption=t, encoder=identities.captions) for t in texts)
+        return keys, kinds
+    finally:
+        model.placement.close()
+
+
+def _size(num_bytes: int) -> str:
+    if num_bytes < 1e6:
+        return f"{num_bytes / 1e3:.1f} kB"
+    return f"{num_bytes / 1e6:.1f} MB" if num_bytes < 1e9 else f"{num_bytes / 1e9:,.2f} GB"
