@@ -11,6 +11,13 @@ from modules.families.registry import FAMILIES
 from modules.settings.resolution import sides_of
 from modules.system.problem import Problem, shown
 
+STRENGTH_OF = {
+    "rotate": "rotate_max_degrees",
+    "brightness": "brightness_max",
+    "contrast": "contrast_max",
+    "saturation": "saturation_max",
+    "hue": "hue_max",
+}
 NAMES_OF_ZERO = {"repeats": "repeats", "samples_per_epoch": "samples per epoch"}
 
 
@@ -85,6 +92,21 @@ def concepts(config: Config) -> Iterator[Problem]:
             "Validation is on, but there is no validation concept.",
             advice="Set the concept type of a concept to Validation, or switch validation off.",
         )
+
+
+def augmentations(config: Config) -> Iterator[Problem]:
+    """Yield a warning for each augmentation that is on with a strength of 0, which changes nothing."""
+    for index, concept in enumerate(config.concepts):
+        for name, strength in STRENGTH_OF.items():
+            is_on = concept.enabled and getattr(concept.image, name) != "off"
+            if is_on and getattr(concept.image, strength) == 0:
+                yield Problem(
+                    f"concepts.{index}.image.{strength}",
+                    f"{name.capitalize()} is on for the concept {concept.name or f'number {index + 1}'}, but its strength "
+                    "is 0: it changes nothing.",
+                    "warning",
+                    f"Raise the strength, or switch {name} off.",
+                )
 
 
 def samples(config: Config) -> Iterator[Problem]:
