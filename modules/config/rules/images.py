@@ -97,13 +97,13 @@ def concepts(config: Config) -> Iterator[Problem]:
 def augmentations(config: Config) -> Iterator[Problem]:
     """Yield a warning for each augmentation that is on with a strength of 0, which changes nothing."""
     for index, concept in enumerate(config.concepts):
+        label = concept.name or f"number {index + 1}"
         for name, strength in STRENGTH_OF.items():
             is_on = concept.enabled and getattr(concept.image, name) != "off"
             if is_on and getattr(concept.image, strength) == 0:
                 yield Problem(
                     f"concepts.{index}.image.{strength}",
-                    f"{name.capitalize()} is on for the concept {concept.name or f'number {index + 1}'}, but its strength "
-                    "is 0: it changes nothing.",
+                    f"{name.capitalize()} is on for the concept {label}, but its strength is 0: it changes nothing.",
                     "warning",
                     f"Raise the strength, or switch {name} off.",
                 )
