@@ -137,7 +137,7 @@ def test_on_a_gpu_latents_of_different_tf32_have_different_keys(config: Config, 
 
     def identity(precision: str) -> str:
         gpu = Device("cuda")
-        return _identities(family, phase_facts(config), Precision(precision, gpu)).images
+        return _identities(family, phase_facts(config), Precision(precision, gpu), None).images
 
     assert len({identity(p) for p in ("float32", "tfloat32", "bfloat16")}) == 3
     assert identity("bfloat16") == identity("float16")
