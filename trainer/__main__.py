@@ -3,6 +3,7 @@
     python -m trainer train CONFIG          CONFIG is a file, or the name of a preset such as '#demo'
     python -m trainer resume RUN            RUN is a run's folder, one of its backups, or a workspace
     python -m trainer check CONFIG          list the errors and warnings of a config, and what the run would do
+    python -m trainer doctor CONFIG         find images and captions that are probably wrong
     python -m trainer sample CONFIG         generate its samples, with a LoRA if one is given
     python -m trainer cache CONFIG          fill the caches and stop
     python -m trainer inspect FILE          describe a model file or folder and list the programs that load it
@@ -14,7 +15,8 @@
     python -m trainer benchmark             measure the program on this machine
 
 Any setting can be changed for one run with --set, as in --set training.epochs=20.
-Exit codes: 0 success, 1 the run failed, 2 the command or the config is invalid, 130 stopped by the user.
+Exit codes: 0 success, 1 the run failed or the doctor found an error, 2 the command or the config is invalid,
+130 stopped by the user.
 """
 
 from __future__ import annotations

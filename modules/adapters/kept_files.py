@@ -31,9 +31,14 @@ def written(
     if form == "kohya":
         tensors, metadata = kind.write(trained, form, naming)
         return {**tensors, **to_kohya(start.kept, naming.kohya_name), **start.others}, metadata
-    kept = [_in_float32(layer) for layer in start.kept if fits_peft(layer)]
+    kept = [_in_float32(layer) for layer in written_of(start, form)]
     tensors, metadata = kind.write([*trained, *kept], form, naming)
     return dict(tensors), metadata
+
+
+def written_of(start: Start | None, form: FileForm) -> list[AdapterLayer]:
+    """Return the kept layers that a form holds."""
+    return [layer for layer in (start.kept if start else ()) if form == "kohya" or fits_peft(layer)]
 
 
 def lost_in(start: Start, form: FileForm) -> Iterator[str]:

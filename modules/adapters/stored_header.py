@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from modules.adapters.spec import Shape
-from modules.formats.adapter_names import ALPHA, layer_and_factor
+from modules.formats.adapter_names import ALPHA, layer_and_factor, layers_in
 from modules.formats.adapter_targets import AdapterTargets
 from modules.formats.checkpoint_header import CheckpointHeader
 
@@ -25,21 +25,11 @@ class StoredHeader:
     others: tuple[str, ...]
 
 
-def layers_in(header: CheckpointHeader) -> dict[str, dict[str, Shape]]:
-    """Return the layers of a file by their names in it, each with the shapes of its factors by kohya's names."""
-    layers: dict[str, dict[str, Shape]] = {}
-    for name, shape in sorted(header.shapes.items()):
-        layer, factor = layer_and_factor(name)
-        if layer:
-            layers.setdefault(layer, {})[factor] = shape
-    return layers
-
-
 def stored_header(header: CheckpointHeader, targets: AdapterTargets) -> StoredHeader:
     """Return what a file with this header holds for a model with these layers (`AdapterFile` has it with tensors)."""
     layers: dict[Place, Mapping[str, Shape]] = {}
     placed: set[str] = set()
-    for layer, shapes in layers_in(header).items():
+    for layer, shapes in layers_in(dict(sorted(header.shapes.items()))).items():
         target = targets.find(layer, shapes)
         place = None if target is None else (target.part, target.path.removeprefix(_TEXT_MODEL))
         if place is not None and place not in layers:

@@ -110,3 +110,12 @@ def _changes_nothing(transform: ImageCms.ImageCmsTransform, mode: str) -> bool:
 @lru_cache(maxsize=1)
 def _from_lab() -> ImageCms.ImageCmsTransform:
     return ImageCms.buildTransform(ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB"), "LAB", "RGB")
+
+
+def changes_colours(image: Image.Image) -> bool:
+    """Return whether `flattened` converts the colours of an image from another colour space, such as Adobe RGB."""
+    if image.mode in ("LAB", "CMYK"):
+        return True
+    content = image.info.get("icc_profile")
+    mode = {"P": "RGB", "LA": "L"}.get(image.mode, image.mode)
+    return isinstance(content, bytes) and bool(content) and _to_srgb(content, mode) is not None

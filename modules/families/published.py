@@ -15,43 +15,10 @@ from modules.formats.adapter_targets import AdapterTargets
 from modules.formats.checkpoint_header import CheckpointHeader
 
 Configs = Mapping[str, Mapping[str, Any]]
-LoraPlaces = Mapping[str, tuple[str, str]]
-"""kohya names of layers, mapped to the part and the dotted path of each layer."""
+TargetsOf = Callable[[Configs], AdapterTargets]
+"""A model's layers that adapter files can change, from the configs of its parts."""
 
 ALL_PROGRAMS = ("ComfyUI", "A1111", "Forge", "diffusers")
-
-
-@dataclass(frozen=True, slots=True)
-class NamedLayer:
-    """A layer that an adapter of any program can change.
-
-    `path` is its dotted path in diffusers, `original` that in the original layout (empty where it has no other), and
-    `prefix` what kohya's names of its part begin with.
-    """
-
-    part: str
-    path: str
-    prefix: str
-    original: str = ""
-    is_norm: bool = False
-
-
-def _no_layers(configs: Configs) -> tuple[NamedLayer, ...]:
-    return ()
-
-
-@dataclass(frozen=True, slots=True)
-class LoraNames:
-    """The names of a model's layers in adapter files, from the configs of its parts.
-
-    `written` are the kohya names in our files; `known` those that other programs support; `targets` all layers, by
-    every name that can be read; `layers` all layers with what their names are made of.
-    """
-
-    written: Callable[[Configs], LoraPlaces]
-    known: Callable[[Configs], LoraPlaces]
-    targets: Callable[[Configs], AdapterTargets]
-    layers: Callable[[Configs], tuple[NamedLayer, ...]] = _no_layers
 
 
 def _no_note(program: str, kind: FileKind) -> str:
@@ -75,7 +42,7 @@ class PublishedModel:
     family: str
     architecture: str
     kohya_version: str
-    lora: LoraNames
+    adapter_targets: TargetsOf
     configs: Path | None = None
     implementation: str = ""
     variant_architectures: Mapping[str, str] = field(default_factory=dict)

@@ -1,99 +1,152 @@
-"""The forms of adapter files: how each program names the layers of a model. Torch-free.
+"""The table of how each program names the layers of a model in adapter files. Torch-free.
 
-A form is a record and a line in `FORMS`. Layers are named by the path in diffusers or in the original ("SGM") layout,
-with dots or with underscores; a prefix names the part of the model (formats.md 5.1).
+A form is a record and a line in `_FORMS`. A layer's name is a prefix, which names the part of the model, and the path
+in one of the layouts, with dots, or with underscores behind a prefix that ends in one (formats.md 5.1): the same layer
+of SDXL is `lora_unet_input_blocks_4_1_proj_in` and `unet.down_blocks.1.attentions.0.proj_in`.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from modules.formats.adapter_names import ALPHA, layer_and_factor
 
 Spelling = Literal["kohya", "peft"]
+Layout = Literal["diffusers", "original", "text", "bare text"]
+"""How a path is written: a denoiser's as in diffusers or in the original ("SGM") layout, a text encoder's with
+"text_model." or without it."""
+Naming = Literal[
+    "kohya, SGM names",
+    "kohya, diffusers names",
+    "kohya, text",
+    "kohya, lora_te1_ for lora_te_",
+    "kohya, lora_te_ for lora_te1_",
+    "kohya, text without text_model",
+    "OFT of sd-scripts",
+    "SimpleTuner",
+    "PEFT, UNet",
+    "PEFT, text",
+    "PEFT, text without text_model",
+    "before PEFT, UNet",
+    "before PEFT, text",
+    "UNet without unet.",
+    "other factors in PEFT names",
+    "raw PEFT",
+    "ComfyUI, UNet",
+    "ComfyUI, text",
+    "other",
+    "unknown",
+]
+"""The namings that programs tell apart. "other": one that is read here, and that no program was measured with;
+"unknown": the model has no layer of this name."""
 _FIRST, _SECOND = "text_encoder", "text_encoder_2"
 
 
 @dataclass(frozen=True, slots=True)
-class AdapterForm:
-    """A form of adapter files.
+class Prefix:
+    """What the names of a part's layers begin with; `part` is empty where it does not say which part.
 
-    `prefixes` are the beginnings of a layer's name with the part that each names, empty where the name does not say
-    which part; the first that matches counts. `spelling` is whose names the factors have; None: either's.
+    `namings` are by the layout of the path behind it; with any other layout it is "other".
+    """
+
+    start: str
+    part: str = ""
+    namings: Mapping[Layout, Naming] = field(default_factory=dict)
+
+    def name_of(self, path: str) -> str:
+        """Return the name of the layer with a dotted path."""
+        return f"{self.start}{path.replace('.', '_') if self.start.endswith('_') else path}"
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterForm:
+    """A form of adapter files. The first prefix that matches counts; `spelling` is whose names the factors have, None:
+    either's.
     """
 
     name: str
     label: str
-    prefixes: tuple[tuple[str, str], ...]
+    prefixes: tuple[Prefix, ...]
     spelling: Spelling | None = None
 
 
+_KOHYA_UNET: Mapping[Layout, Naming] = {"diffusers": "kohya, diffusers names", "original": "kohya, SGM names"}
+_KOHYA_TEXT: Mapping[Layout, Naming] = {"text": "kohya, text", "bare text": "kohya, text without text_model"}
+_OFT: Mapping[Layout, Naming] = {"diffusers": "OFT of sd-scripts", "original": "OFT of sd-scripts"}
 KOHYA = AdapterForm(
     "kohya",
     "kohya",
     (
-        ("lora_unet_", "unet"),
-        ("lora_te_", _FIRST),
-        ("lora_te1_", _FIRST),
-        ("lora_te2_", _SECOND),
-        ("oft_unet_", "unet"),
-        ("lora_transformer_", "transformer"),
+        Prefix("lora_unet_", "unet", _KOHYA_UNET),
+        Prefix("lora_te_", _FIRST, _KOHYA_TEXT),
+        Prefix("lora_te1_", _FIRST, _KOHYA_TEXT),
+        Prefix("lora_te2_", _SECOND, _KOHYA_TEXT),
+        Prefix("oft_unet_", "unet", _OFT),
+        Prefix("lora_transformer_", "transformer"),
     ),
 )
 LYCORIS = AdapterForm(
     "lycoris",
     "LyCORIS",
     (
-        ("lycoris_unet_", "unet"),
-        ("lycoris_te_", _FIRST),
-        ("lycoris_te1_", _FIRST),
-        ("lycoris_te2_", _SECOND),
-        ("lycoris_", ""),
+        Prefix("lycoris_unet_", "unet"),
+        Prefix("lycoris_te_", _FIRST),
+        Prefix("lycoris_te1_", _FIRST),
+        Prefix("lycoris_te2_", _SECOND),
+        Prefix("lycoris_", "", {"diffusers": "SimpleTuner"}),
     ),
 )
+_ENCODERS = (("clip_l", _FIRST), ("clip_h", _FIRST), ("clip_g", _SECOND))
 COMFY = AdapterForm(
     "comfy",
     "ComfyUI",
     (
-        ("diffusion_model.", "unet"),
-        ("model.diffusion_model.", "unet"),
-        *(
-            (f"{start}{encoder}.{inside}", part)
-            for start in ("text_encoders.", "")
-            for encoder, part in (("clip_l", _FIRST), ("clip_h", _FIRST), ("clip_g", _SECOND))
-            for inside in ("transformer.", "")
-        ),
-        ("text_encoders.", ""),
+        Prefix("diffusion_model.", "unet", {"original": "ComfyUI, UNet"}),
+        Prefix("model.diffusion_model.", "unet"),
+        *(Prefix(f"text_encoders.{x}.transformer.", part, {"text": "ComfyUI, text"}) for x, part in _ENCODERS),
+        *(Prefix(f"text_encoders.{x}.", part) for x, part in _ENCODERS),
+        *(Prefix(f"{x}.{inside}", part) for x, part in _ENCODERS for inside in ("transformer.", "")),
+        Prefix("text_encoders."),
     ),
 )
+_RAW_PEFT: Mapping[Layout, Naming] = {"diffusers": "raw PEFT", "text": "raw PEFT", "bare text": "raw PEFT"}
 RAW_PEFT = AdapterForm(
     "raw_peft",
     "raw PEFT",
     (
-        ("base_model.model.unet.", "unet"),
-        ("base_model.model.text_encoder_2.", _SECOND),
-        ("base_model.model.text_encoder.", _FIRST),
-        ("base_model.model.", ""),
+        Prefix("base_model.model.unet.", "unet", _RAW_PEFT),
+        Prefix("base_model.model.text_encoder_2.", _SECOND, _RAW_PEFT),
+        Prefix("base_model.model.text_encoder.", _FIRST, _RAW_PEFT),
+        Prefix("base_model.model.", "", _RAW_PEFT),
     ),
 )
-_DOTTED = (("unet.", "unet"), ("lora_unet.", "unet"), ("text_encoder_2.", _SECOND), ("text_encoder.", _FIRST), ("", ""))
+_PEFT_TEXT: Mapping[Layout, Naming] = {"text": "PEFT, text", "bare text": "PEFT, text without text_model"}
+_DOTTED = (
+    Prefix("unet.", "unet", {"diffusers": "PEFT, UNet"}),
+    Prefix("lora_unet.", "unet"),
+    Prefix("text_encoder_2.", _SECOND, _PEFT_TEXT),
+    Prefix("text_encoder.", _FIRST, _PEFT_TEXT),
+    Prefix("", "", {"diffusers": "UNet without unet."}),
+)
 DIFFUSERS = AdapterForm("diffusers", "diffusers", _DOTTED, "peft")
 RAW = AdapterForm("raw", "OneTrainer's raw", _DOTTED, "kohya")
 
 _FORMS = (KOHYA, LYCORIS, COMFY, RAW_PEFT, DIFFUSERS, RAW)
 FORMS: Mapping[str, AdapterForm] = {form.name: form for form in _FORMS}
+_PREFIXES: Mapping[str, Prefix] = {prefix.start: prefix for form in _FORMS for prefix in form.prefixes}
+_FORMS_OF = {start: tuple(f for f in _FORMS if start in {p.start for p in f.prefixes}) for start in _PREFIXES}
+_STARTS = re.compile("|".join(re.escape(start) for start in _PREFIXES if start))
 
 
-def split_layer(layer: str) -> tuple[str, str]:
-    """Return the part that a layer's name in a file names, empty where it names none, and the rest with underscores."""
-    for form in _FORMS:
-        for prefix, part in form.prefixes:
-            if layer.startswith(prefix):
-                return part, layer[len(prefix) :].replace(".", "_")
-    return "", layer.replace(".", "_")
+def split_layer(layer: str) -> tuple[Prefix, str]:
+    """Return the prefix of a layer's name in a file, and the path behind it with underscores for dots."""
+    found = _STARTS.match(layer)
+    prefix = _PREFIXES[found[0] if found else ""]
+    return prefix, layer[len(prefix.start) :].replace(".", "_")
 
 
 def form_of(names: Iterable[str]) -> str:
@@ -107,7 +160,5 @@ def form_of(names: Iterable[str]) -> str:
 
 
 def _form_of_layer(layer: str, spelling: Spelling) -> str:
-    for form in _FORMS:
-        if form.spelling in (None, spelling) and any(layer.startswith(prefix) for prefix, _ in form.prefixes):
-            return form.name
-    return ""
+    prefix, _ = split_layer(layer)
+    return next(form.name for form in _FORMS_OF[prefix.start] if form.spelling in (None, spelling))

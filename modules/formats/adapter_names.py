@@ -5,6 +5,9 @@ Each program has its own names for the same factor (formats.md 5.1); here they a
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
+Shape = tuple[int, ...]
 DOWN, UP, MID = "lora_down.weight", "lora_up.weight", "lora_mid.weight"
 ALPHA, DORA_SCALE = "alpha", "dora_scale"
 LORA_FACTORS = frozenset({DOWN, UP, MID, DORA_SCALE})
@@ -15,6 +18,18 @@ GLORA_FACTORS = frozenset(f"{n}{bias}.weight" for n in ("a1", "a2", "b1", "b2") 
 DIFFERENCE_FACTORS = frozenset({"diff", "diff_b", "set_weight", "w_norm", "b_norm"})
 """Whole differences from the model's weights and biases; `w_norm` and `b_norm` are LyCORIS' names for norm layers."""
 FACTORS = LORA_FACTORS | LOHA_FACTORS | LOKR_FACTORS | OFT_FACTORS | GLORA_FACTORS | DIFFERENCE_FACTORS | {ALPHA}
+# The factors that only one type of adapter has; the first match decides.
+_TYPES = tuple(
+    (name, factors - {DORA_SCALE})
+    for name, factors in (
+        ("LoHa", LOHA_FACTORS),
+        ("LoKr", LOKR_FACTORS),
+        ("OFT", OFT_FACTORS),
+        ("GLoRA", GLORA_FACTORS),
+        ("LoRA", LORA_FACTORS),
+        ("full difference", DIFFERENCE_FACTORS),
+    )
+)
 BUNDLED_EMBEDDING = "bundle_emb."
 
 # Other programs' names of factors: PEFT's, then diffusers' before PEFT.
@@ -37,6 +52,22 @@ _PROCESSORS = {"to_q_lora": "to_q", "to_k_lora": "to_k", "to_v_lora": "to_v", "t
 _TEXT_PROCESSORS = {"to_q_lora": "q_proj", "to_k_lora": "k_proj", "to_v_lora": "v_proj", "to_out_lora": "out_proj"}
 # Names with one dotted word for the whole layer, as in kohya's files: whatever follows the first dot is a factor.
 _FLAT_LAYERS = ("lora_unet_", "lora_te_", "lora_te1_", "lora_te2_", "oft_unet_", "lycoris_")
+
+
+def type_of(factors: Iterable[str]) -> str:
+    """Return the type of an adapter with these factors: "LoRA", "LoHa", ...; empty for none of the known ones."""
+    found = frozenset(factors)
+    return next((name for name, own in _TYPES if found & own), "")
+
+
+def layers_in(shapes: Mapping[str, Shape]) -> dict[str, dict[str, Shape]]:
+    """Return the layers of a file by their names in it, each with the shapes of its factors by kohya's names."""
+    layers: dict[str, dict[str, Shape]] = {}
+    for name, shape in shapes.items():
+        layer, factor = layer_and_factor(name)
+        if layer:
+            layers.setdefault(layer, {})[factor] = shape
+    return layers
 
 
 def layer_and_factor(name: str) -> tuple[str, str]:

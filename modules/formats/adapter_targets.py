@@ -6,40 +6,56 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from modules.formats.adapter_forms import split_layer
-from modules.formats.adapter_names import DOWN, MID, UP
+from modules.formats.adapter_forms import Layout, split_layer
+from modules.formats.adapter_names import DOWN, UP, Shape
 
-Shape = tuple[int, ...]
 Shapes = Mapping[str, Shape]
+Name = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterTarget:
     """A layer of a model: the part's name, the layer's dotted path in files, and the shape of its weight.
 
-    `names` are its paths in all layouts, with underscores for dots.
+    `paths` are its dotted paths by layout, `path` among them. kohya's trainers name it by `prefix` and the path of
+    `kohya_layout`.
     """
 
     part: str
     path: str
-    names: tuple[str, ...]
     weight: Shape
+    paths: Mapping[Layout, str]
+    prefix: str
+    kohya_layout: Layout
+
+    @property
+    def kohya_name(self) -> str:
+        """Its name in kohya's files for this model, and in ours."""
+        return f"{self.prefix}{_flat(self.paths[self.kohya_layout])}"
+
+    @property
+    def is_norm(self) -> bool:
+        """Whether it is a norm."""
+        return len(self.weight) == 1
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterTargets:
-    """All layers of a model that files can change, by name."""
+    """All layers of a model that files can change, and the same by part and path with underscores."""
 
-    by_name: Mapping[tuple[str, str], tuple[AdapterTarget, ...]]
+    all: tuple[AdapterTarget, ...]
+    by_name: Mapping[Name, tuple[AdapterTarget, ...]]
 
     @classmethod
     def of(cls, targets: Iterable[AdapterTarget]) -> AdapterTargets:
-        """Return the targets by name, with and without their part."""
-        found: dict[tuple[str, str], tuple[AdapterTarget, ...]] = {}
-        for target in targets:
-            for key in ((part, name) for part in (target.part, "") for name in dict.fromkeys(target.names)):
+        """Return the targets by name in every layout, with and without their part."""
+        every = tuple(targets)
+        found: dict[Name, tuple[AdapterTarget, ...]] = {}
+        for target in every:
+            names = dict.fromkeys(_flat(path) for path in target.paths.values())
+            for key in ((part, name) for part in (target.part, "") for name in names):
                 found[key] = (*found.get(key, ()), target)
-        return cls(found)
+        return cls(every, found)
 
     def find(self, layer: str, shapes: Shapes) -> AdapterTarget | None:
         """Return the layer of the model that a layer of a file changes; None where the model has no such layer.
@@ -47,8 +63,22 @@ class AdapterTargets:
         `layer` is its name in the file and `shapes` are those of its factors by kohya's names. They decide where the
         name does not say which text encoder it is for.
         """
-        found = self.by_name.get(split_layer(layer), ())
+        return self.find_by(name_of(layer), shapes)
+
+    def find_by(self, name: Name, shapes: Shapes) -> AdapterTarget | None:
+        """Return what `find` does, for the `name_of` a layer: many models can look for the same one."""
+        found = self.by_name.get(name, ())
         return next((t for t in found if fits(shapes, t.weight)), found[0] if found else None)
+
+
+def _flat(path: str) -> str:
+    return path.replace(".", "_")
+
+
+def name_of(layer: str) -> Name:
+    """Return the part in a layer's name in a file, and the path behind it with underscores for dots."""
+    prefix, path = split_layer(layer)
+    return prefix.part, path
 
 
 def fits(shapes: Shapes, weight: Shape) -> bool:
@@ -94,8 +124,3 @@ def _kronecker(shapes: Shapes) -> tuple[int, int] | None:
         else:
             return None
     return sides[0][0] * sides[1][0], sides[0][1] * sides[1][1]
-
-
-def is_lora(factors: Iterable[str]) -> bool:
-    """Whether the factors of a layer are those of LoRA, with Tucker's middle or without."""
-    return {DOWN, UP} <= set(factors) <= {DOWN, UP, MID}

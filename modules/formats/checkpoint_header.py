@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import zipfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -29,9 +29,9 @@ _DTYPE_LABELS = {
     "F8_E4M3": "float8",
     "F8_E5M2": "float8",
 }
-
 _PICKLED_SUFFIXES = (".ckpt", ".pt", ".pth", ".bin", ".pkl", ".pickle")
 _MAX_VALUES = 1_000_000
+_MOST_SCALAR_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +108,24 @@ def _refuse_code(path: Path) -> None:
     except UnreadableFileError as error:
         if error.defect == "unsafe":
             raise
+
+
+def read_scalars(header: CheckpointHeader, names: Iterable[str]) -> dict[str, float]:
+    """Return the values of tensors of one number in a safetensors file; of those alone that can be read."""
+    found: dict[str, float] = {}
+    try:
+        with open_regular(header.path) as file:
+            for name in names:
+                entry = header.entries.get(name)
+                if not isinstance(entry, TensorEntry) or entry.end - entry.start > _MOST_SCALAR_BYTES:
+                    continue
+                file.seek(entry.start)
+                values = _floats(file.read(entry.end - entry.start), entry.dtype)
+                if values is not None and len(values) == 1:
+                    found[name] = float(values[0])
+    except (OSError, ValueError):
+        pass
+    return found
 
 
 def _pickled(path: Path) -> CheckpointHeader:

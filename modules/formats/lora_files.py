@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
@@ -131,7 +131,15 @@ def _scaled(tensor: torch.Tensor, scale: float) -> LazyTensor:
     return lazy(tensor).then(tensor.shape, lambda made: (made.float() * scale).to(made.dtype))
 
 
-def ranks_and_alphas(layers: Sequence[AdapterLayer]) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Return all ranks and all alphas of the LoRA layers among some layers, in ascending order."""
-    loras = [layer for layer in layers if DOWN in layer.factors]
-    return tuple(sorted({x.rank for x in loras})), tuple(sorted({x.lora_alpha for x in loras}))
+def ranks_and_alphas(layers: Iterable[AdapterLayer]) -> Counter[tuple[int, float]]:
+    """Return how many LoRA layers have each pair of rank and alpha."""
+    return Counter((layer.rank, layer.lora_alpha) for layer in layers if DOWN in layer.factors)
+
+
+def rank_and_alpha(layers: Iterable[AdapterLayer]) -> tuple[int, float] | None:
+    """Return the rank and the alpha that stand for a file with these layers; None where none of them is a LoRA.
+
+    The rank is the largest one, which sd-scripts states for a file with several; alpha is that of most layers of it.
+    """
+    counts = ranks_and_alphas(layers)
+    return max(counts, key=lambda pair: (pair[0], counts[pair], pair[1])) if counts else None

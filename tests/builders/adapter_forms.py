@@ -20,8 +20,7 @@ TEXT = {"text_encoder": "clip_l", "text_encoder_2": "clip_g"}
 
 def weight_shapes(model: str, configs: Mapping[str, Any]) -> dict[tuple[str, str], tuple[int, ...]]:
     """The shapes of the weights of all layers that adapters can change, by part and path."""
-    found = published(model).lora.targets(configs).by_name.values()
-    return {(target.part, target.path): target.weight for targets in found for target in targets}
+    return {(t.part, t.path): t.weight for t in published(model).adapter_targets(configs).all}
 
 
 def lora_layers(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -319,19 +320,20 @@ _CHUNKS = (
 
 
 def _read_image(content: bytes, folder: Path) -> None:
-    from modules.data.transforms.fit import load_pixels
-
     from modules.data.buckets import ResizeCrop, Size
+    from modules.data.captions.sources import CaptionOrigin
     from modules.data.images import BrokenImageError
     from modules.data.scan import scan_folder
+    from modules.data.transforms.apply import load_pixels
+    from modules.data.transforms.recipe import plain_recipe
     from ui.thumbnails import load_square
 
     path = _write(folder, "i.png", content)
-    found = scan_folder(folder, include_subfolders=False, caption_source="text_file")
+    found = scan_folder(folder, include_subfolders=False, captions=CaptionOrigin())
     if len(found.images) + len(found.skipped) != 1:
         raise AssertionError("neither an image nor skipped")
     with contextlib.suppress(BrokenImageError):
-        load_pixels(path, ResizeCrop(Size(16, 16), Size(16, 16), 0, 0))
+        load_pixels(path, plain_recipe(ResizeCrop(Size(16, 16), Size(16, 16), 0, 0)))
     with contextlib.suppress(OSError, ValueError):
         load_square(path, 16)
 
@@ -341,11 +343,74 @@ def _captions(folder: Path) -> list[bytes]:
 
 
 def _read_captions(content: bytes, folder: Path) -> None:
-    from modules.data.captions import read_captions
+    from modules.data.captions.sources import CaptionOrigin, read_captions
 
     _write(folder, "i.txt", content)
-    for caption in read_captions(folder / "i.png", "text_file"):
+    for caption in read_captions(folder / "i.png", CaptionOrigin()).texts:
         caption.encode()
+
+
+def _shards(folder: Path) -> list[bytes]:
+    picture = _images(folder)[0]
+    made = []
+    for format_ in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w", format=format_) as tar:
+            for name, content in (("0.png", picture), ("0.txt", b"a cat"), (f"{'long' * 20}/1.json", b'{"text": "a"}')):
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+        made.append(buffer.getvalue())
+    return made
+
+
+def _read_shard(content: bytes, folder: Path) -> None:
+    from modules.data.captions.sources import CaptionOrigin
+    from modules.data.images import BrokenImageError, opened
+    from modules.data.scan import scan_folder
+
+    path = _write(folder, "s.tar", content)
+    for image in scan_folder(path, include_subfolders=True, captions=CaptionOrigin()).images:
+        with contextlib.suppress(BrokenImageError), opened(image.path) as picture:
+            picture.load()
+
+
+def _tables(folder: Path) -> list[bytes]:
+    import pyarrow
+    from pyarrow import parquet
+
+    rows = [{"image": {"bytes": _images(folder)[0], "path": "a.png"}, "text": "a cat"}]
+    path = folder / "made.parquet"
+    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    content = path.read_bytes()
+    path.unlink()
+    return [content]
+
+
+def _read_table(content: bytes, folder: Path) -> None:
+    from modules.data.captions.sources import CaptionOrigin
+    from modules.data.images import BrokenImageError, opened
+    from modules.data.scan import scan_folder
+
+    path = _write(folder, "t.parquet", content)
+    for image in scan_folder(path, include_subfolders=True, captions=CaptionOrigin(source="metadata")).images:
+        with contextlib.suppress(BrokenImageError), opened(image.path) as picture:
+            picture.load()
+
+
+def _metadata_files(folder: Path) -> list[bytes]:
+    return [
+        b'{"file_name": "a.png", "text": "a cat"}\n{"file_name": "b.png", "text": ["a", "b"]}\n',
+        b"file_name,text\na.png,a cat\n",
+        b'{"a": {"caption": "a cat", "tags": "cat"}}',
+    ]
+
+
+def _read_metadata_file(content: bytes, folder: Path) -> None:
+    from modules.data.metadata import read_metadata
+
+    for suffix in (".jsonl", ".csv", ".tsv", ".json"):
+        read_metadata(_write(folder, f"m{suffix}", content), ())
 
 
 def _tokenizer_files(folder: Path) -> list[bytes]:
@@ -459,6 +524,9 @@ READERS = (
     Reader("list files", _list_files, of_json(["a.png", 3]), _read_list),
     Reader("TOML", _toml_files, of_bytes([b"[", b"]", b"=", b'"""', b"[[datasets]]\n", b"1e999", b"nan"]), _read_toml),
     Reader("image", _images, of_bytes(_CHUNKS), _read_image),
+    Reader("tar shard", _shards, of_bytes([b"ustar", b"\x00" * 512, b"7777777", b"x", b"L"]), _read_shard),
+    Reader("parquet", _tables, of_bytes([b"PAR1", b"\x15", b"\xff" * 8]), _read_table),
+    Reader("metadata file", _metadata_files, of_bytes([b'"', b",", b"\n", b"[" * 5000, b"\x00"]), _read_metadata_file),
     Reader("captions", _captions, of_bytes([b"\xff\xfe", b"\x00", b"\n"]), _read_captions),
     Reader("tokenizer", _tokenizer_files, of_json(["<|endoftext|>", 3]), _read_tokenizer),
     Reader("events", _events, of_json(["StepDone", "Stop", 10**30]), _read_events),

@@ -3,7 +3,7 @@
     python -m tests.builders.fuzzing --seconds 600 [--seed 1] [--reader pickle] [--keep FOLDER]
 
 runs all readers for so long altogether and prints, for each, how many files it read, the slowest, the memory, and what
-failed. There is no reader of tar archives: torch.load has one, but pickled checkpoints are only loaded as zip archives.
+failed. Pickled checkpoints are only loaded as zip archives; tar archives are read as shards of images.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def metadata_of(path: Path) -> dict[str, str]:
 
 
 def read(path: Path, model: str) -> AdapterFile:
-    return read_adapter_file(path, published(model).lora.targets(tiny_configs(model)))
+    return read_adapter_file(path, published(model).adapter_targets(tiny_configs(model)))
 
 
 def assert_same_bits(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor]) -> None:
@@ -184,7 +184,7 @@ def test_what_a_form_cannot_hold_is_said(tmp_path: Path, capsys: pytest.CaptureF
     assert "The strength (alpha by rank: 0.5) is in the metadata" in notes_of(tmp_path, capsys)
     mixed = [AdapterLayer(x.part, x.path, x.factors, 1.0 + index % 2) for index, x in enumerate(loras)]
     write(tmp_path / "a.safetensors", tensors_in(names, mixed, configs), "sdxl")
-    assert "have several alphas, of which diffusers uses one" in notes_of(tmp_path, capsys, "--to", "kohya")
+    assert "have another alpha than most layers of their part" in notes_of(tmp_path, capsys, "--to", "kohya")
     norms = norm_layers("sdxl", configs)
     stranger = {"lora_unet_nowhere.lora_down.weight": torch.ones(1, 2)}
     both = tensors_in(names, [*with_tucker(loras), *norms], configs) | EMBEDDING | stranger

@@ -108,7 +108,8 @@ def test_v_prediction_survives_every_form(tmp_path: Path) -> None:
 def some_layers(model: str, count: int = 40) -> list[AdapterLayer]:
     """LoRA layers on a sample of a published model's layers; their widths are small, their names the real ones."""
     generator = torch.Generator().manual_seed(0)
-    places = sorted(set(published(model).lora.known(shipped_configs(model)).values()))
+    targets = published(model).adapter_targets(shipped_configs(model)).all
+    places = sorted((t.part, t.path) for t in targets if not t.is_norm)
     width = shipped_configs(model)["unet"]["cross_attention_dim"]
     layers = []
     for part, path in sorted({*places[:: max(len(places) // count, 1)], ("unet", telltale_layer(places))}):

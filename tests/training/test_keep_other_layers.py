@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -181,13 +183,18 @@ def test_several_ranks_in_one_file(config: Config, any_model: Path, tmp_path: Pa
         takes=lambda place: "attn1" not in place[1],
         alpha=None,
     )
-    ran = run(starting(config, file))
+    ran = run(starting(config, file, adapter={"alpha": 2.0}))
     before, after = load_file(file), result(ran)
+    with safe_open(ran.finished.model_path, "pt") as stored:
+        facts = stored.metadata()
     plain = laid_over(config, {"model": {"base_model": str(merged(any_model, tmp_path / "merged", file))}})
     assert ran.of(ValidationFinished)[0].loss == pytest.approx(first_loss(plain), rel=1e-5)
     ranks = {name: tensor.shape[0] for name, tensor in after.items() if name.endswith("down.weight")}
     assert all(rank == (before[name].shape[0] if name in before else 4) for name, rank in ranks.items())
     assert len(set(ranks.values())) == 4
+    largest = [name.removesuffix("lora_down.weight") for name, rank in ranks.items() if rank == 5]
+    [(alpha, _)] = Counter(float(after[f"{name}alpha"]) for name in largest).most_common(1)
+    assert (facts["ss_network_dim"], facts["ss_network_alpha"]) == ("5", f"{alpha:g}")
 
 
 def test_a_tucker_lora_becomes_a_plain_one(config: Config, any_model: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from tests.builders.runs import Ran, assert_equal_tensors, run
 from trainer.events import CacheProgress, StepFinished, ValidationFinished, WarningRaised
 from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepContext, StepLoss
+from trainer.run.prune import unused_by
 
 NUM_MASKS = 3
 MASKED: dict[str, Any] = {"masks": {"enabled": True, "unmasked_weight": 0.2}}
@@ -195,3 +196,14 @@ def test_a_mask_that_cannot_be_decoded_is_named(config: Config) -> None:
     told = [w.message for w in ran.of(WarningRaised)] + [getattr(ran.ending, "message", "")]
     assert any("001" in message for message in told), told
     assert ran.of(StepFinished) == [] or all("001.png" not in m for m in told if "trained" in m)
+
+
+def test_pruning_removes_masks_that_are_no_longer_used(config: Config) -> None:
+    masked = laid_over(config, MASKED)
+    run(masked)
+    assert unused_by([masked]).entries == ()
+    Image.new("L", (64, 64), 90).save(Path(config.concepts[0].path) / "001-masklabel.png")
+    run(masked)
+    assert [kind for kind, _ in unused_by([masked]).entries] == ["masks"]
+    without = unused_by([config])
+    assert sorted(kind for kind, _ in without.entries) == ["masks"] * (NUM_MASKS + 1)

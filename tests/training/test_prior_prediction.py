@@ -20,6 +20,7 @@ from modules.memory.checkpointing import offloaded_weights
 from modules.memory.frozen_copy import FrozenCopy
 from modules.objectives.denoise import Prior
 from modules.settings.edit import set_path
+from modules.system.devices import CPU
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.runs import assert_equal_tensors, run
@@ -31,6 +32,8 @@ from trainer.methods.protocol import StepContext, StepLoss
 from trainer.preflight.memory_plan import run_plan
 from trainer.run.machine import machine_of
 from trainer.run.model import load_model
+from trainer.step.precision import Precision
+from trainer.step.prior import prior_mode
 
 FULL: dict[str, Any] = {"training": {"trains": "full"}, "output": {"dtype": "float32"}}
 STANDING: dict[str, Any] = {"training": {"learning_rate": 1e-30}}  # no weight moves
@@ -224,3 +227,23 @@ def test_only_a_fine_tune_with_a_prior_keeps_a_copy(sd_config: Config) -> None:
         model = load_model(changed, machine_of(changed.general, changed.training.precision))
         assert model.originals == ()
         model.placement.close()
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_casts_of_the_original_weights_are_not_kept_for_the_current_ones(precision: str) -> None:
+    layer, inputs, mode = torch.nn.Linear(8, 8), torch.ones(1, 8), Precision(precision, CPU)
+    original = FrozenCopy(layer.parameters())
+    with mode.autocast():
+        before = layer(inputs)
+    with torch.no_grad():
+        layer.weight.add_(1.0)
+    with mode.autocast():
+        expected = layer(inputs)
+    with mode.autocast():
+        with prior_mode([], [original], [layer], mode):
+            assert torch.equal(layer(inputs), before)
+        after = layer(inputs)
+        with prior_mode([], [original], [layer], mode):
+            assert torch.equal(layer(inputs), before)
+    assert torch.equal(after, expected)
+    assert after.requires_grad

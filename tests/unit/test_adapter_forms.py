@@ -59,7 +59,7 @@ def header_of(tensors: Tensors, path: Path, **metadata: str) -> Path:
 
 
 def read(path: Path, model: str, configs: Any) -> AdapterFile:
-    return read_adapter_file(path, published(model).lora.targets(configs))
+    return read_adapter_file(path, published(model).adapter_targets(configs))
 
 
 def equal_layers(ours: AdapterLayer, theirs: AdapterLayer) -> bool:
@@ -194,6 +194,23 @@ def test_an_unpublished_size_is_said(tmp_path: Path) -> None:
     save_file(tensors, tmp_path / "l.safetensors", whole)
     found = identify(tmp_path / "l.safetensors")
     assert (found.model, "size" in found.facts) == ("sdxl", False)
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value"),
+    [
+        ("unet", "transformer_layers_per_block", 10**9),
+        ("unet", "layers_per_block", 10**9),
+        ("unet", "layers_per_block", float("inf")),
+        ("text_encoder", "num_hidden_layers", 10**9),
+    ],
+)
+def test_configs_of_endless_models_are_ignored(part: str, name: str, value: float, tmp_path: Path) -> None:
+    configs = shipped_configs("sdxl")
+    tensors = tensors_in(FORMS["kohya, SGM names"], full_size("sdxl"), configs)
+    configs[part][name] = value
+    path = header_of(tensors, tmp_path / "l.safetensors", **{CONFIGS_KEY: json.dumps(configs)})
+    assert identify(path).model == "sdxl"
 
 
 def test_names_of_nobodys_size_need_all_layers_or_the_metadata(tmp_path: Path) -> None:

@@ -116,8 +116,8 @@ def test_the_form_of_our_loras_loads_completely_in_the_most_programs(model: str)
 
 @pytest.mark.parametrize("model", by.CONFIGS)
 def test_our_names_of_layers_are_those_of_the_writing_program(model: str) -> None:
-    written = published(model).lora.written(shipped_configs(model))
-    assert {name.split(".")[0] for name in by.kohya(model)} <= set(written)
+    written = {t.kohya_name for t in published(model).adapter_targets(shipped_configs(model)).all}
+    assert {name.split(".")[0] for name in by.kohya(model)} <= written
 
 
 def test_the_help_of_the_format_says_who_loads_it_completely() -> None:

@@ -417,7 +417,7 @@ def test_names_and_output_are_short(tmp_path: Path, capfd: pytest.CaptureFixture
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="only on systems with named pipes")
 def test_pipes_and_devices_do_not_block(tmp_path: Path) -> None:
     """A test that blocks is ended by its timeout."""
-    from modules.data.captions import read_captions
+    from modules.data.captions.sources import CaptionOrigin, read_captions
 
     os.mkfifo(tmp_path / "m.safetensors")
     (tmp_path / "d.safetensors").symlink_to("/dev/zero")
@@ -429,7 +429,7 @@ def test_pipes_and_devices_do_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "model_index.json")
     assert identify(tmp_path).kind == "unknown"
     os.mkfifo(tmp_path / "image.txt")
-    assert read_captions(tmp_path / "image.png", "text_file") == ()
+    assert read_captions(tmp_path / "image.png", CaptionOrigin()).texts == ()
 
 
 def test_a_folder_with_the_name_of_a_file(tmp_path: Path) -> None:
@@ -631,19 +631,20 @@ def png(width_px: int, height_px: int, chunks: bytes = b"") -> bytes:
 )
 def test_images_that_are_bombs_or_damaged(content: bytes, words: str, tmp_path: Path) -> None:
     """Each is skipped with a reason, or, where its header is intact, rejected when it is decoded."""
-    from modules.data.transforms.fit import load_pixels
-
     from modules.data.buckets import ResizeCrop, Size
+    from modules.data.captions.sources import CaptionOrigin
     from modules.data.images import BrokenImageError
     from modules.data.scan import scan_folder
+    from modules.data.transforms.apply import load_pixels
+    from modules.data.transforms.recipe import plain_recipe
     from ui.thumbnails import load_fitted, load_square
 
     path = written(tmp_path / "i.png", content)
-    found = scan_folder(tmp_path, include_subfolders=False, caption_source="text_file")
+    found = scan_folder(tmp_path, include_subfolders=False, captions=CaptionOrigin())
     assert len(found.images) + len(found.skipped) == 1
     assert words in "".join(s.reason for s in found.skipped)
     for read in (
-        lambda: load_pixels(path, ResizeCrop(Size(16, 16), Size(16, 16), 0, 0)),
+        lambda: load_pixels(path, plain_recipe(ResizeCrop(Size(16, 16), Size(16, 16), 0, 0))),
         lambda: load_square(path, 16),
         lambda: load_fitted(path, 16, 16),
     ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,18 @@ Shapes = dict[str, tuple[int, ...]]
 CROSS = "down_blocks.0.attentions.0.transformer_blocks.0.attn2.to_k"
 
 
-def write_header(path: Path, shapes: Shapes, *, dtype: str = "F16", metadata: dict[str, str] | None = None) -> Path:
-    """A safetensors file of the given shapes whose bytes are a hole: as large as the real one, and no work."""
+def write_header(
+    path: Path,
+    shapes: Shapes,
+    *,
+    dtype: str = "F16",
+    metadata: dict[str, str] | None = None,
+    values: Mapping[str, float] | None = None,
+) -> Path:
+    """A safetensors file of the given shapes whose bytes are a hole: as large as the real one, and no work.
+
+    `values` are those of scalars, in float16.
+    """
     size = {"F16": 2, "BF16": 2, "F32": 4}[dtype]
     header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
     offset = 0
@@ -36,6 +47,9 @@ def write_header(path: Path, shapes: Shapes, *, dtype: str = "F16", metadata: di
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         file.truncate(8 + len(text) + offset)
+        for name, value in (values or {}).items():
+            file.seek(8 + len(text) + header[name]["data_offsets"][0])
+            file.write(np.float16(value).tobytes())
     return path
 
 

@@ -18,12 +18,26 @@ class Verb:
 
 def verbs() -> Mapping[str, Verb]:
     """Return all verbs by name."""
-    from trainer.cli import benchmark, check, convert, demo, diff, inspect, preview, runs, sample, schema, secrets
+    from trainer.cli import (
+        benchmark,
+        check,
+        convert,
+        demo,
+        diff,
+        doctor,
+        inspect,
+        preview,
+        runs,
+        sample,
+        schema,
+        secrets,
+    )
 
     return {
         "train": runs.TRAIN,
         "resume": runs.RESUME,
         "check": check.CHECK,
+        "doctor": doctor.DOCTOR,
         "sample": sample.SAMPLE,
         "cache": runs.CACHE,
         "preview": preview.PREVIEW,

@@ -33,7 +33,7 @@ def _sample(options: argparse.Namespace) -> int:
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     add_config_argument(parser)
-    parser.add_argument("--lora", metavar="FILE", help="a LoRA in kohya format to apply to the base model")
+    parser.add_argument("--lora", metavar="FILE", help="a LoRA or LoKr file of any form to apply to the base model")
     parser.add_argument("--out", metavar="FOLDER", default="samples", help="the output folder (default: samples)")
 
 

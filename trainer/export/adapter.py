@@ -10,14 +10,17 @@ from typing import Protocol
 
 import torch
 
-from modules.adapters.kept_files import written
+from modules.adapters.kept_files import written, written_of
 from modules.adapters.protocol import Adapter, AdapterKind, kind_of
 from modules.adapters.registry import ADAPTERS
+from modules.adapters.spec import NetworkFacts
 from modules.adapters.start import Start
 from modules.config.schema import Config
 from modules.data.dataset import Dataset
 from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.spec import LoraNaming
+from modules.formats.adapter_layers import AdapterLayer
+from modules.formats.lora_files import rank_and_alpha
 from modules.formats.metadata import LoraFacts, lora_metadata
 from modules.formats.safetensors_io import OnWritten, payload_sha256, write_safetensors
 from modules.settings.resolution import side_of
@@ -88,7 +91,7 @@ class AdapterExporter:
         layers = [layer for adapter in self.adapters for layer in adapter.stored_layers(values)]
         tensors, form_metadata = written(self._kind, layers, self.start, output.format, self.naming)
         dtype = dtype_of(output.dtype)
-        facts = self._facts(path.stem, now=now, step=step, epoch=epoch)
+        facts = self._facts(path.stem, layers, now=now, step=step, epoch=epoch)
         metadata = lora_metadata(facts, payload_sha256=payload_sha256(tensors, dtype=dtype))
         if self.naming.own_configs:
             metadata[CONFIGS_KEY] = self.naming.own_configs
@@ -98,18 +101,26 @@ class AdapterExporter:
     def _kind(self) -> AdapterKind:
         return kind_of(ADAPTERS[self.config.adapter.name])
 
-    def _facts(self, title: str, *, now: datetime, step: int, epoch: int) -> LoraFacts:
+    def _rank_and_alpha(self, trained: Sequence[AdapterLayer], network: NetworkFacts) -> tuple[int, float]:
+        """Return those of the written layers: a file that the run started from may have others than the settings."""
+        if rank_and_alpha(trained) is None:  # not a LoRA
+            return network.rank, network.alpha
+        kept = written_of(self.start, self.config.output.format)
+        return rank_and_alpha([*trained, *kept]) or (network.rank, network.alpha)
+
+    def _facts(self, title: str, trained: Sequence[AdapterLayer], *, now: datetime, step: int, epoch: int) -> LoraFacts:
         network_of = ADAPTERS[self.config.adapter.name].network
         assert network_of is not None  # only an adapter that is not supported yet has none
         network = network_of(self.config.adapter)
+        rank, alpha = self._rank_and_alpha(trained, network)
         return LoraFacts(
             title=title,
             base_model=Path(self.config.model.base_model).name,
             base_version=self.naming.base_version,
             is_v2=self.naming.is_v2,
             architecture=self.naming.architecture,
-            rank=network.rank,
-            alpha=network.alpha,
+            rank=rank,
+            alpha=alpha,
             resolution_px=max(map(side_of, self.config.data.resolution_px)),
             clip_skip=self.config.model.clip_skip,
             epoch=epoch,

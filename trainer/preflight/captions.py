@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.config.schema import Config
+from modules.data.captions.faults import ENCODINGS, fault_of_caption
 from modules.data.captions.rules import faults_of
-from modules.data.captions.sources import CaptionFault
 from modules.data.dataset import Dataset
 from modules.data.scan import SourceImage
 from modules.families.parts.clip_tokens import CHUNK_TOKENS, ClipTokenizer
@@ -22,7 +22,6 @@ from modules.system.paths import from_root
 from modules.system.problem import Problem, count, cut
 
 _USUAL_LIMIT_TOKENS = 3 * CHUNK_TOKENS  # the limit of other trainers and of many programs
-_ENCODINGS: dict[CaptionFault, str] = {"utf-16": "UTF-16", "cp1252": "Windows-1252", "latin-1": "Latin-1"}
 _MAX_CHARS = 200
 
 CaptionFinding = tuple[str, str]
@@ -69,20 +68,6 @@ def report_on_captions(config: Config, training: Dataset, validation: Dataset) -
     return CaptionsReport(tuple(problems), tuple(findings))
 
 
-def fault_of_caption(image: SourceImage) -> str:
-    """Return what is wrong with the caption of an image, as a phrase; empty if nothing is."""
-    name = image.caption_file.name if image.caption_file else ""
-    match image.caption_fault:
-        case "":
-            return ""
-        case "missing":
-            return f"{name} does not exist or cannot be read" if name else "it has no caption"
-        case "empty":
-            return f"{name} is empty" if name else "its caption is empty"
-        case encoding:
-            return f"{name} is not valid UTF-8 and was read as {_ENCODINGS[encoding]}"
-
-
 def _texts_of(config: Config, training: Dataset) -> dict[str, Path]:
     """Return each text that is trained, as long as it gets, with the first file it is from."""
     texts: dict[str, Path] = {}
@@ -101,7 +86,7 @@ def _faults(images: Sequence[SourceImage]) -> Iterator[CaptionFinding]:
 
 
 def _encodings(images: Sequence[SourceImage]) -> Iterator[Problem]:
-    files = {i.caption_file: i.caption_fault for i in images if i.caption_file and i.caption_fault in _ENCODINGS}
+    files = {i.caption_file: i.caption_fault for i in images if i.caption_file and i.caption_fault in ENCODINGS}
     if not files:
         return
     first, fault = next(iter(files.items()))
@@ -109,7 +94,7 @@ def _encodings(images: Sequence[SourceImage]) -> Iterator[Problem]:
     yield Problem(
         "concepts",
         f"{count(len(files), 'caption file')} {verb} read in another encoding; the first is {first.name} "
-        f"({_ENCODINGS[fault]}).",
+        f"({ENCODINGS[fault]}).",
         "warning",
         "Check the captions, and save the files as UTF-8.",
     )

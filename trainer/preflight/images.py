@@ -11,13 +11,13 @@ from pathlib import Path
 
 from modules.config.schema import Config
 from modules.data.archives import open_file
+from modules.data.captions.faults import fault_of_caption
 from modules.data.concept import Concept
 from modules.data.dataset import Dataset
 from modules.data.listing import Skipped, is_metadata
 from modules.data.scan import SourceImage
 from modules.system.paths import from_root
 from modules.system.problem import Problem, cut
-from trainer.preflight.captions import fault_of_caption
 from trainer.preflight.model import kind_of
 from trainer.preflight.places import real
 

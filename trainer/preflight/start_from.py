@@ -13,7 +13,7 @@ from modules.adapters.registry import ADAPTERS
 from modules.adapters.settings import AdapterSettings
 from modules.adapters.spec import Shape, Trainable
 from modules.adapters.start_notes import OtherLayers, rank_note
-from modules.adapters.stored_header import Place, StoredHeader, layers_in, stored_header
+from modules.adapters.stored_header import Place, StoredHeader, stored_header
 from modules.config.schema import Config
 from modules.estimate.architecture import Architecture, architecture_of
 from modules.estimate.passes import Passes, Plans, count
@@ -21,7 +21,7 @@ from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
 from modules.families.kinds.registry import serves_as
 from modules.families.registry import FAMILIES, files_of
-from modules.formats.adapter_names import DORA_SCALE, DOWN, LORA_FACTORS, UP
+from modules.formats.adapter_names import DORA_SCALE, DOWN, LORA_FACTORS, UP, layers_in
 from modules.formats.adapter_targets import AdapterTargets, fits
 from modules.formats.checkpoint_header import read_checkpoint_header
 from modules.formats.headers import UnreadableFileError
@@ -181,7 +181,7 @@ def _fits_diffusers(shapes: Mapping[str, Shape]) -> bool:
 
 def _targets(config: Config, architecture: Architecture) -> AdapterTargets:
     """Return all layers of the base model that a file can change; all models of a family name them alike."""
-    return files_of(config.model.family).models[0].lora.targets(architecture.configs)
+    return files_of(config.model.family).models[0].adapter_targets(architecture.configs)
 
 
 def _fits_base_model(config: Config, path: Path) -> bool:
@@ -192,7 +192,7 @@ def _fits_base_model(config: Config, path: Path) -> bool:
     architecture = architecture_of(config.model.base_model, config.model.family)
     if architecture is None:
         return False
-    layers = layers_in(read_checkpoint_header(path))
+    layers = layers_in(read_checkpoint_header(path).shapes)
     try:
         targets = _targets(config, architecture)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError):  # the check of the model reports it
@@ -204,7 +204,7 @@ def _fits_base_model(config: Config, path: Path) -> bool:
 
 def _has_trainable(path: Path, trainable: Trainable) -> bool:
     """Return whether any layer of a file is of a kind that the adapter continues to train."""
-    return any(trainable(shapes) for shapes in layers_in(read_checkpoint_header(path)).values())
+    return any(trainable(shapes) for shapes in layers_in(read_checkpoint_header(path).shapes).values())
 
 
 def _of_another_type(shown: str, label: str, found: FileKind) -> Problem:

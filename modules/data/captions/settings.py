@@ -145,7 +145,7 @@ class CaptionChanges(Section):
         bool,
         Setting(
             "Special tags are regular expressions",
-            "Treats the special tags as regular expressions that match a whole tag, such as photo.*",
+            "Treats the special tags as regular expressions that match a whole tag: photo.* is any tag that starts so.",
             group=CAPTION_AUGMENTATION,
             level="advanced",
             applies_when=When("special_tags_mode", ("blacklist", "whitelist")),

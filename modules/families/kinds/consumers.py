@@ -15,7 +15,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from modules.families.kinds.adapter_contents import AdapterContents, FileLayer, Naming, Sort
+from modules.families.kinds.adapter_contents import AdapterContents, FileLayer, Sort
+from modules.families.kinds.stored_alphas import Alpha
+from modules.formats.adapter_forms import Naming
 
 _KOHYA_UNET: tuple[Naming, ...] = ("kohya, SGM names", "kohya, diffusers names")
 _KOHYA: tuple[Naming, ...] = (*_KOHYA_UNET, "kohya, text")
@@ -32,20 +34,23 @@ _PREFIXES_OF_DIFFUSERS = ("lora_te_", "lora_unet_", "lora_te1_", "lora_te2_")
 _ADD_EMBEDDING = r"add_embedding\.linear_[12]"
 _OUTSIDE_BLOCKS = r"time_embedding\..*|add_embedding\..*|conv_in|conv_out"
 _ATTENTION = r".*\.attn[12]\.to_(q|k|v|out\.0)"
+_TEXT_ATTENTION = r".*\.self_attn\..*"
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """Whether a program loads the layers that fit all of these conditions; an empty condition fits every layer.
 
-    `path` is a regular expression for the whole path of a layer in diffusers; `usual` is whether the layer is named as
-    kohya's trainers name it for its model, `mixed` whether the file has both namings of the UNet. `why` follows
-    the name of the program.
+    `part` is the layer's part of the model, and `path` a regular expression for its whole path in diffusers; `alphas`
+    compares its alpha with those of its part. `usual` is whether the layer is named as kohya's trainers name it for its
+    model, `mixed` whether the file has both namings of the UNet. `why` follows the name of the program.
     """
 
     loads: bool | None
     namings: tuple[Naming, ...] = ()
     sorts: tuple[Sort, ...] = ()
+    alphas: tuple[Alpha, ...] = ()
+    part: str = ""
     path: str = ""
     usual: bool | None = None
     norms: bool | None = None
@@ -57,6 +62,8 @@ class Rule:
         return (
             (not self.namings or layer.naming in self.namings)
             and (not self.sorts or layer.sort in self.sorts)
+            and (not self.alphas or layer.alpha in self.alphas)
+            and (not self.part or self.part == layer.part)
             and (not self.path or re.fullmatch(self.path, layer.path) is not None)
             and (self.usual is None or self.usual == layer.is_usual)
             and (self.norms is None or self.norms == layer.is_norm)
@@ -90,6 +97,7 @@ class Consumer:
 
 _UNKNOWN_NAME = Rule(False, why="does not know these names")
 _NOT_OF_THE_MODEL = Rule(False, ("unknown",), why="ignores names that the model does not have")
+_OTHER_NAMING = Rule(None, ("other",))
 _STRANGE_TENSORS = Rule(None, sorts=("unknown",))
 
 _COMFYUI = Consumer(
@@ -97,6 +105,7 @@ _COMFYUI = Consumer(
     "0.3.64",
     (
         _NOT_OF_THE_MODEL,
+        _OTHER_NAMING,
         _STRANGE_TENSORS,
         Rule(None, sorts=("GLoRA",)),
         Rule(False, sorts=("diagonal OFT", "OFTv2"), why="does not support this OFT"),
@@ -115,6 +124,7 @@ _A1111 = Consumer(
     "1.10.1",
     (
         _NOT_OF_THE_MODEL,
+        _OTHER_NAMING,
         _STRANGE_TENSORS,
         Rule(None, sorts=("GLoRA",)),
         Rule(False, sorts=("OFTv2",), why="does not support this OFT"),
@@ -132,6 +142,7 @@ _FORGE = Consumer(
     "dfdcbab6",
     (
         _NOT_OF_THE_MODEL,
+        _OTHER_NAMING,
         _STRANGE_TENSORS,
         Rule(None, sorts=("GLoRA",)),
         Rule(False, sorts=("OFT", "BOFT", "diagonal OFT", "OFTv2"), why="does not support OFT"),
@@ -187,11 +198,35 @@ _NO_DORA = Rule(False, _KOHYA, sorts=("DoRA",), why="loads them without the DoRA
 _ADD_EMBEDDING_LOST = Rule(
     False, ("kohya, diffusers names",), path=_ADD_EMBEDDING, why="gives both layers the same name"
 )
+# diffusers finds the alpha of a layer again by a name that it makes of the name in the file. For these layers that name
+# is another one, so they get the most common alpha of their part. (The first text encoder has no "text_model" in
+# transformers 5.6 and later.)
+_LOST_ALPHAS = (("unet", _ATTENTION), ("text_encoder", r"text_model\..*"), ("text_encoder_2", _TEXT_ATTENTION))
+
+
+def diffusers_loses_alpha(part: str, path: str) -> bool:
+    """Whether diffusers 0.42.1 gives a layer of a kohya file the most common alpha of its part instead of its own."""
+    return any(part == p and re.fullmatch(layers, path) for p, layers in _LOST_ALPHAS)
+
+
+_BARE: Naming = "kohya, text without text_model"
+_KOHYA_NAMES: tuple[Naming, ...] = (*_KOHYA, _TE, _TE1, _BARE)
+_MAYBE = "gives them a wrong strength if they have alphas of their own"
+_WRONG_ALPHA = "gives them the alpha of most layers, a wrong strength"
+_ALPHAS = (
+    Rule(False, (_BARE,), alphas=("own",), path=_TEXT_ATTENTION, why=_WRONG_ALPHA),
+    Rule(None, (_BARE,), alphas=("not known",), path=_TEXT_ATTENTION, why=_MAYBE),
+    Rule(True, (_BARE,), alphas=("own", "not known")),
+    *(Rule(False, _KOHYA_NAMES, alphas=("own",), part=p, path=path, why=_WRONG_ALPHA) for p, path in _LOST_ALPHAS),
+    Rule(False, _KOHYA_NAMES, alphas=("missing",), why=_WRONG_ALPHA),
+    *(Rule(None, _KOHYA_NAMES, alphas=("not known",), part=p, path=path, why=_MAYBE) for p, path in _LOST_ALPHAS),
+)
 _DIFFUSERS = Consumer(
     "diffusers",
     "0.42.1",
     (
         _NOT_OF_THE_MODEL,
+        _OTHER_NAMING,
         _NO_DORA,
         _ADD_EMBEDDING_LOST,
         Rule(True, ("kohya, SGM names",), path=r"time_embedding\..*|add_embedding\..*|conv_out", mixed=True),
@@ -203,7 +238,8 @@ _DIFFUSERS = Consumer(
         ),
         Rule(True, ("kohya, SGM names",), usual=False, path=_OUTSIDE_BLOCKS),
         Rule(False, ("kohya, SGM names",), usual=False, why="does not map SGM names for this model"),
-        Rule(True, (*_KOHYA, _TE, _TE1, "kohya, text without text_model")),
+        *_ALPHAS,
+        Rule(True, _KOHYA_NAMES),
         Rule(True, (*_PEFT, "PEFT, text without text_model", "before PEFT, UNet", "before PEFT, text")),
     ),
     refuses=_refused_by_diffusers,
@@ -214,9 +250,11 @@ _OLD_DIFFUSERS = Consumer(
     "0.31.0",
     (
         _NOT_OF_THE_MODEL,
+        _OTHER_NAMING,
         _NO_DORA,
         Rule(False, ("kohya, diffusers names",), path=_OUTSIDE_BLOCKS, why="does not map layers outside the blocks"),
         Rule(None, ("kohya, SGM names",), usual=False),
+        Rule(None, _KOHYA, alphas=("own", "missing", "not known")),
         Rule(True, (*_KOHYA, *_PEFT)),
         Rule(False, ("raw PEFT",), why="does not know these names"),
         Rule(None),
@@ -230,6 +268,7 @@ _SD_SCRIPTS = Consumer(
     "48d368fa",
     (
         _NOT_OF_THE_MODEL,
+        _OTHER_NAMING,
         Rule(False, _KOHYA_UNET, path=_OUTSIDE_BLOCKS, why="has no LoRA on layers outside the blocks"),
         Rule(None, ("kohya, text",), path="text_projection"),
         Rule(True, _KOHYA_UNET, sorts=("LoRA",), usual=True, norms=False),

@@ -4,43 +4,19 @@ form, and names and shapes together the model. Torch-free.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from modules.families.kinds.file_kind import FileKind, Prediction
-from modules.families.kinds.lora_model import LoraModel, model_of_lora
+from modules.families.kinds.lora_model import LoraModel, model_of_lora, targets_of
 from modules.families.kinds.lora_programs import lora_loads
 from modules.families.kinds.record import FileKindSpec
-from modules.families.registry import family_of, label_of
-from modules.formats.adapter_forms import FORMS, form_of, split_layer
-from modules.formats.adapter_names import (
-    BUNDLED_EMBEDDING,
-    DIFFERENCE_FACTORS,
-    DORA_SCALE,
-    DOWN,
-    GLORA_FACTORS,
-    LOHA_FACTORS,
-    LOKR_FACTORS,
-    LORA_FACTORS,
-    OFT_FACTORS,
-    layer_and_factor,
-)
-from modules.formats.adapter_targets import Shape
+from modules.families.registry import family_of, label_of, published
+from modules.formats.adapter_forms import FORMS, form_of
+from modules.formats.adapter_names import BUNDLED_EMBEDDING, DORA_SCALE, DOWN, layer_and_factor, layers_in, type_of
+from modules.formats.adapter_namings import layout_of
+from modules.formats.adapter_targets import Shapes
 from modules.formats.checkpoint_header import CheckpointHeader
 
-# The factors that only one type of adapter has; the first match decides.
-_SORTS = tuple(
-    (sort, factors - {DORA_SCALE})
-    for sort, factors in (
-        ("LoHa", LOHA_FACTORS),
-        ("LoKr", LOKR_FACTORS),
-        ("OFT", OFT_FACTORS),
-        ("GLoRA", GLORA_FACTORS),
-        ("LoRA", LORA_FACTORS),
-        ("full difference", DIFFERENCE_FACTORS),
-    )
-)
-_SGM = ("input_blocks_", "middle_block_", "output_blocks_", "label_emb_", "time_embed_", "out_")
-_DIFFUSERS = ("down_blocks_", "mid_block_", "up_blocks_", "conv_in", "conv_out", "add_embedding_", "time_embedding_")
 _RANK_FACTORS = (DOWN, "hada_w1_b", "lokr_w2_b")
 _OTHERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Flux", ("double_blocks", "single_blocks", "single_transformer_blocks", "double_stream")),
@@ -53,15 +29,13 @@ _MODEL_TENSORS = ("model.diffusion_model.input_blocks", "first_stage_model.")
 
 def adapter_kind(header: CheckpointHeader) -> FileKind | None:
     """Return the file's kind if it is an adapter (LoRA, LyCORIS or OFT), for any model."""
-    layers = _layers(header.shapes)
+    layers = layers_in(header.shapes)
     factors = {factor for shapes in layers.values() for factor in shapes}
-    sort = next((s for s, own in _SORTS if factors & own), "")
+    sort = type_of(factors)
     if not sort or _is_model(header, layers):
         return None
     form = form_of(header.shapes)
     facts = {"adapter": f"DoRA ({sort})" if DORA_SCALE in factors else sort, "form": form, "dtype": header.main_dtype}
-    if names := _names(layers):
-        facts["names"] = names
     if ranks := {s[n][0] for s in layers.values() for n in _RANK_FACTORS if s.get(n)}:
         facts["rank"] = "-".join(map(str, sorted({min(ranks), max(ranks)})))
     facts["layers"] = str(len(layers))
@@ -71,6 +45,8 @@ def adapter_kind(header: CheckpointHeader) -> FileKind | None:
     if not found.is_published_size:
         facts["size"] = "unpublished"
     model = "" if _other_model(found) else next(iter(found.models), "")
+    if names := _names(layers, model, header.metadata):
+        facts["names"] = names
     rank = f" of rank {facts['rank']}" if "rank" in facts else ""
     label = FORMS[form].label if form in FORMS else "unknown"
     return FileKind(
@@ -83,16 +59,6 @@ def adapter_kind(header: CheckpointHeader) -> FileKind | None:
     )
 
 
-def _layers(tensors: Mapping[str, Shape]) -> dict[str, dict[str, Shape]]:
-    """Return the shapes of the factors of every layer, by the layer's name in the file."""
-    layers: dict[str, dict[str, Shape]] = {}
-    for name, shape in tensors.items():
-        layer, factor = layer_and_factor(name)
-        if layer:
-            layers.setdefault(layer, {})[factor] = shape
-    return layers
-
-
 def _is_model(header: CheckpointHeader, layers: Mapping[str, object]) -> bool:
     """Whether it is a whole model with leftover adapter tensors: it also has weights that are not an adapter's."""
     if not header.has(*_MODEL_TENSORS):
@@ -100,13 +66,13 @@ def _is_model(header: CheckpointHeader, layers: Mapping[str, object]) -> bool:
     return any(n.startswith(_MODEL_TENSORS) and not layer_and_factor(n)[0] for n in header.shapes)
 
 
-def _names(layers: Iterable[str]) -> str:
-    """Return in which layout the layers of the UNet are named."""
-    rests = [split_layer(layer)[1] for layer in layers]
-    sgm, diffusers = (any(rest.startswith(starts) for rest in rests) for starts in (_SGM, _DIFFUSERS))
-    if sgm and diffusers:
+def _names(layers: Mapping[str, Shapes], model: str, metadata: Mapping[str, str]) -> str:
+    """Return in which layout the layers of the denoiser are named."""
+    targets = targets_of(published(model), metadata) if model else None
+    found = {layout_of(layer, t) for layer, s in layers.items() if targets and (t := targets.find(layer, s))}
+    if {"original", "diffusers"} <= found:
         return "mixed"
-    return "sgm" if sgm else "diffusers" if diffusers else ""
+    return "sgm" if "original" in found else "diffusers" if "diffusers" in found else ""
 
 
 def _other_model(found: LoraModel) -> str:

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import torch
 
+from modules.families.kinds.consumers import diffusers_loses_alpha
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.lora_metadata import converted_metadata
 from modules.families.kinds.record import Form
 from modules.families.kinds.source import Source
+from modules.families.kinds.stored_alphas import compared
 from modules.families.parts.lora_names import kohya_naming, peft_name
 from modules.families.parts.single_file.models import configs_of_file
 from modules.families.registry import FAMILIES, published
@@ -21,6 +23,7 @@ from modules.formats.adapter_names import DOWN, MID
 from modules.formats.lora_files import fits_peft, to_kohya, to_peft
 from modules.formats.safetensors_io import OnWritten, Writable, write_safetensors
 from modules.system.errors import DarkroomError
+from modules.system.problem import count
 
 
 def open_lora(path: Path, kind: FileKind, *, use_ema: bool = False) -> Source:
@@ -36,7 +39,7 @@ def open_lora(path: Path, kind: FileKind, *, use_ema: bool = False) -> Source:
     tensors, metadata = read_adapter_tensors(path)
     configs = configs_of_file(kind.model, {}, metadata)
     try:
-        targets = published(kind.model).lora.targets(configs)
+        targets = published(kind.model).adapter_targets(configs)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise DarkroomError(f"The model configs in the metadata of {path.name} are not valid: {error!r}.") from error
     found = adapter_file(tensors, metadata, targets)
@@ -78,8 +81,11 @@ def notes(source: Source, form: Form) -> tuple[str, ...]:
     adapter = _content(source)
     found = []
     if form == "kohya":
-        if len({layer.lora_alpha for layer in adapter.layers if _is_attention(layer)}) > 1:
-            found.append("The attention layers have several alphas, of which diffusers uses one: use --to peft for it.")
+        if wrong := _lost_alphas(adapter.layers):
+            found.append(
+                f"{count(wrong, 'layer')} in the attention or in a text encoder have another alpha than most layers of "
+                "their part, which diffusers does not use: use --to peft for it."
+            )
         return (*found, *_about_unplaced(adapter, "They are kept under their names."))
     held = _held_by_peft(source)
     if lost := len(adapter.layers) - len(held):
@@ -100,8 +106,15 @@ def notes(source: Source, form: Form) -> tuple[str, ...]:
     return (*found, *_about_unplaced(adapter, "They are left out."))
 
 
-def _is_attention(layer: AdapterLayer) -> bool:
-    return DOWN in layer.factors and (".attn" in layer.path or "self_attn" in layer.path)
+def _lost_alphas(layers: Sequence[AdapterLayer]) -> int:
+    """Return for how many layers of a kohya file diffusers uses the alpha of others."""
+    loras = [layer for layer in layers if DOWN in layer.factors]
+    wrong = 0
+    for part in {layer.part for layer in loras}:
+        own = {layer.path: layer for layer in loras if layer.part == part}
+        ranks, alphas = {p: x.rank for p, x in own.items()}, {p: x.lora_alpha for p, x in own.items()}
+        wrong += sum(diffusers_loses_alpha(part, path) for path in compared(ranks, alphas))
+    return wrong
 
 
 def _about_unplaced(adapter: AdapterFile, outcome: str) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from modules.formats.adapter_names import (
     MID,
     OFT_FACTORS,
 )
-from modules.formats.lora_files import ranks_and_alphas
+from modules.formats.lora_files import rank_and_alpha, ranks_and_alphas
 from modules.formats.safetensors_io import PAYLOAD_SHA256
 
 _STALE = frozenset({PEFT_SETTINGS, "sshs_legacy_hash"})  # they describe the tensors of the old file
@@ -52,10 +52,11 @@ def converted_metadata(
             "modelspec.sai_model_spec": "1.0.1",
             "modelspec.architecture": f"{record.architecture}/lora",
         } | metadata
-    ranks, alphas = ranks_and_alphas(layers)
-    for name, values in (("ss_network_dim", ranks), ("ss_network_alpha", alphas)):
-        if values and (form == "kohya" or name in metadata) and not _is_among(metadata.get(name, ""), values):
-            metadata[name] = f"{max(values):g}"
+    if usual := rank_and_alpha(layers):
+        ranks, alphas = zip(*ranks_and_alphas(layers), strict=True)
+        for name, own, value in (("ss_network_dim", ranks, usual[0]), ("ss_network_alpha", alphas, usual[1])):
+            if (form == "kohya" or name in metadata) and not _is_among(metadata.get(name, ""), own):
+                metadata[name] = f"{value:g}"
     if form == "peft" and "ss_network_args" in metadata:
         metadata["ss_network_args"] = _plain_args(metadata["ss_network_args"])
     return metadata | {"sshs_model_hash": PAYLOAD_SHA256, "modelspec.hash_sha256": f"0x{PAYLOAD_SHA256}"}

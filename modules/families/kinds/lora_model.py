@@ -16,9 +16,11 @@ from modules.families.parts.single_file.models import CONFIGS_KEY, configs_of_fi
 from modules.families.published import PublishedModel
 from modules.families.registry import files_of, published, published_models
 from modules.formats.adapter_names import DOWN
-from modules.formats.adapter_targets import AdapterTargets, Shapes, fits
+from modules.formats.adapter_targets import AdapterTargets, Name, Shapes, fits, name_of
 
 _MODEL_KEYS = ("ss_v2", "ss_base_model_version", "modelspec.architecture")
+# What configs that are not valid raise.
+_INVALID = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError)
 _MOST_LAYERS = 20_000  # no model has as many; the first ones decide
 _STRANGE = 0.05  # the share of layers that may be unknown where no shape confirms the names
 
@@ -59,7 +61,7 @@ class _Match:
 
 def model_of_lora(layers: Mapping[str, Shapes], metadata: Mapping[str, str]) -> LoraModel:
     """Return which model an adapter file is for. `layers` are the shapes of the factors by layer, as in the file."""
-    some = dict(list(layers.items())[:_MOST_LAYERS])
+    some = {layer: (name_of(layer), shapes) for layer, shapes in list(layers.items())[:_MOST_LAYERS]}
     matches = [m for record in published_models() if (m := _match(record, some, metadata)).named * 2 > len(some)]
     if not matches:
         return LoraModel((), tuple(layers))
@@ -83,13 +85,13 @@ def model_of_lora(layers: Mapping[str, Shapes], metadata: Mapping[str, str]) -> 
     )
 
 
-def _match(record: PublishedModel, layers: Mapping[str, Shapes], metadata: Mapping[str, str]) -> _Match:
+def _match(record: PublishedModel, layers: Mapping[str, tuple[Name, Shapes]], metadata: Mapping[str, str]) -> _Match:
     named = fitting = axes = 0
     parts = set()
     unplaced = []
-    targets = _targets(record, metadata)
-    for layer, shapes in layers.items():
-        target = targets.find(layer, shapes) if targets else None
+    targets = targets_of(record, metadata)
+    for layer, (name, shapes) in layers.items():
+        target = targets.find_by(name, shapes) if targets else None
         if target is None:
             unplaced.append(layer)
             continue
@@ -127,13 +129,13 @@ def _is_named(record: PublishedModel, metadata: Mapping[str, str]) -> bool:
     return architecture in architectures or metadata.get("ss_base_model_version") == record.kohya_version
 
 
-def _targets(record: PublishedModel, metadata: Mapping[str, str]) -> AdapterTargets | None:
+def targets_of(record: PublishedModel, metadata: Mapping[str, str]) -> AdapterTargets | None:
     """Return the layers of a model, of the size in the metadata where the file has it; None without any configs."""
     if CONFIGS_KEY in metadata:
-        with suppress(KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError):  # may be invalid
+        with suppress(*_INVALID):
             brought = json.loads(metadata[CONFIGS_KEY])
             if not record.configs or _structure(brought) == _structure(record.shipped_configs()):
-                return record.lora.targets(configs_of_file(record.name, {}, metadata))
+                return record.adapter_targets(configs_of_file(record.name, {}, metadata))
     return _shipped_targets(record.name) if record.configs else None
 
 
@@ -147,13 +149,12 @@ def _structure(configs: Mapping[str, Mapping[str, Any]]) -> tuple[Any, ...]:
 @cache
 def _shipped_targets(model: str) -> AdapterTargets:
     record = published(model)
-    return record.lora.targets(record.shipped_configs())
+    return record.adapter_targets(record.shipped_configs())
 
 
 @cache
 def _shipped_written(model: str) -> frozenset[str]:
-    record = published(model)
-    return frozenset(record.lora.written(record.shipped_configs()))
+    return frozenset(t.kohya_name for t in _shipped_targets(model).all)
 
 
 def _written(record: PublishedModel) -> frozenset[str]:

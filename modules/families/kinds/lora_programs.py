@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
 from modules.families.kinds.adapter_contents import AdapterContents, FileLayer, read_contents
@@ -12,11 +13,12 @@ from modules.families.kinds.record import Loads, loads_layers
 from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.published import ALL_PROGRAMS
 from modules.families.registry import published
+from modules.formats.adapter_forms import Naming
 from modules.formats.checkpoint_header import CheckpointHeader
 
-_CONVERT = "convert it to the kohya form"
+_PEFT_TENSORS = (".lora_A.weight", ".lora_B.weight")
 _KOHYA_TENSORS = ("lora_unet_.lora_down.weight", "lora_unet_.lora_up.weight", "lora_unet_.alpha")
-_MOST_TENSORS = 50_000  # SDXL's adapters have about 3,000, of one that changes every layer
+_MOST_TENSORS = 20_000  # SDXL's adapters have about 3,000, of one that changes every layer
 _UNKNOWN_MODEL = "unknown for this model"
 _OTHER_SIZE = "made for a model of a different size than the published ones"
 
@@ -30,9 +32,9 @@ def lora_loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, 
         return ()
     if len(header.shapes) > _MOST_TENSORS:
         return tuple(Loads(program, None, "more tensors than an adapter has") for program in programs)
-    contents = read_contents(header, kind.model)
-    if not contents.model:
+    if not kind.model:
         return tuple(Loads(program, None, _UNKNOWN_MODEL) for program in programs)
+    contents = read_contents(header, kind.model)
     consumers = (c for c in CONSUMERS if c.program in programs or not c.is_main)
     return tuple(_loads(c, contents, is_published=CONFIGS_KEY not in header.metadata) for c in consumers)
 
@@ -49,14 +51,14 @@ def _counted(consumer: Consumer, contents: AdapterContents) -> Loads:
     total, is_mixed = len(contents.layers), contents.is_mixed
     verdicts = [(layer, consumer.verdict(layer, is_mixed=is_mixed)) for layer in contents.layers]
     lost = [(layer, rule.why) for layer, rule in verdicts if rule.loads is False]
-    unknown = sum(rule.loads is None for _, rule in verdicts)
+    doubtful = Counter(rule.why or "was not measured" for _, rule in verdicts if rule.loads is None)
+    unknown = doubtful.total()
     loaded = total - len(lost) - unknown
     if refused := consumer.refuses(contents) or _too_many(consumer, contents, [layer for layer, _ in lost]):
         return loads_layers(consumer.program, 0, total, _joined(refused, _advice(consumer, contents, 0)))
     advice = _advice(consumer, contents, loaded)
-    reasons = [_reason(why, count, total) for why, count in Counter(why for _, why in lost).items()]
-    if unknown:
-        reasons.append(_reason("was not measured", unknown, total))
+    causes = (*Counter(why for _, why in lost).items(), *doubtful.items())
+    reasons = [_reason(why, count, total) for why, count in causes]
     found = loads_layers(consumer.program, loaded, total, _joined(*reasons, advice), unknown=unknown)
     return _with_embeddings(found, consumer) if contents.embeddings else found
 
@@ -66,16 +68,30 @@ def _reason(why: str, count: int, total: int) -> str:
 
 
 def _advice(consumer: Consumer, contents: AdapterContents, loaded: int) -> str:
-    """Return the advice to convert a plain LoRA if the program then loads more of it."""
+    """Return the advice to convert a plain LoRA into the form of which the program then loads more."""
     if contents.embeddings or any(layer.sort != "LoRA" or not layer.path for layer in contents.layers):
         return ""
-    layers = tuple(replace(x, naming=x.kohya_naming, tensors=_KOHYA_TENSORS) for x in contents.layers)
-    then = 0 if consumer.refuses(replace(contents, layers=layers)) else _num_loaded(consumer, layers)
-    return _CONVERT if then > loaded else ""
+    if _num_loaded(consumer, map(_in_kohya, contents.layers)) > loaded:
+        return "convert it to the kohya form"
+    has_alphas = any(layer.alpha != "usual" for layer in contents.layers)
+    helps = has_alphas and _num_loaded(consumer, map(_in_peft, contents.layers)) > loaded
+    return "convert it to the PEFT form" if helps else ""
 
 
-def _num_loaded(consumer: Consumer, layers: tuple[FileLayer, ...]) -> int:
-    return sum(consumer.verdict(layer).loads is True for layer in layers)
+def _in_kohya(layer: FileLayer) -> FileLayer:
+    return replace(layer, naming=layer.kohya_naming, tensors=_KOHYA_TENSORS)
+
+
+def _in_peft(layer: FileLayer) -> FileLayer:
+    naming: Naming = "PEFT, text" if layer.kohya_naming == "kohya, text" else "PEFT, UNet"
+    return replace(layer, naming=naming, tensors=_PEFT_TENSORS, alpha="usual")  # the metadata have each layer's
+
+
+def _num_loaded(consumer: Consumer, layers: Iterable[FileLayer]) -> int:
+    contents = AdapterContents(tuple(layers))
+    if consumer.refuses(contents):
+        return 0
+    return sum(consumer.verdict(layer).loads is True for layer in contents.layers)
 
 
 def _too_many(consumer: Consumer, contents: AdapterContents, lost: list[FileLayer]) -> str:

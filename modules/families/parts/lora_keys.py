@@ -25,7 +25,7 @@ def naming_of(model: str, parts: Mapping[str, Any], *, prediction: str, version:
         version or record.kohya_version,
         record.architecture,
         model,
-        record.lora.targets(configs),
+        record.adapter_targets(configs),
         prediction,
         own_configs=configs_to_bring(model, configs),
         is_v2=record.is_v2,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from modules.families.kinds.file_kind import FileKind
-from modules.families.parts.lora_names import unet_clip_lora
+from modules.families.parts.lora_names import unet_clip_targets
 from modules.families.parts.single_file.detect import VARIANTS, checkpoint_of
 from modules.families.parts.single_file.record import PredictionMark, SingleFile, TextPlace
 from modules.families.published import FamilyFiles, FolderFacts, PublishedModel
@@ -13,7 +13,7 @@ from modules.families.sd.sidecar import first_sidecar, second_sidecar
 from modules.formats.checkpoint_header import CheckpointHeader, read_values
 
 _CONFIGS = Path(__file__).parent / "configs"
-_LORA = unet_clip_lora({"text_encoder": "lora_te"}, writes_sgm=False)
+_TARGETS = unet_clip_targets({"text_encoder": "lora_te"}, writes_sgm=False)
 _NORM = "model.diffusion_model.output_blocks.11.1.transformer_blocks.0.norm1.bias"
 _VELOCITY_SPREAD = 0.09
 _EPSILON_STEP = 875_000
@@ -63,7 +63,7 @@ _SD1 = PublishedModel(
     implementation="https://github.com/CompVis/stable-diffusion",
     variant_architectures={"inpainting": "stable-diffusion-v1-inpainting"},
     kohya_version="sd_v1",
-    lora=_LORA,
+    adapter_targets=_TARGETS,
     configs=_CONFIGS / "sd1",
     pipelines=_PIPELINES,
     index=_INDEX,
@@ -88,7 +88,7 @@ _SD2 = PublishedModel(
         "depth": "stable-diffusion-v2-depth",
     },
     kohya_version="sd_v2",
-    lora=_LORA,
+    adapter_targets=_TARGETS,
     configs=_CONFIGS / "sd2",
     pipelines=_PIPELINES,
     index=_INDEX,
@@ -112,7 +112,7 @@ _SD2_V = PublishedModel(
     architecture="stable-diffusion-v2-768-v",
     implementation="https://github.com/Stability-AI/stablediffusion",
     kohya_version="sd_v2_v",
-    lora=_LORA,
+    adapter_targets=_TARGETS,
     configs=_CONFIGS / "sd2_v",
     pipelines=_PIPELINES,
     index=_INDEX,

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from modules.families.parts.single_file.record import Configs
+from modules.families.parts.single_file.sidecar_trees import unet_sizes, vae_tree
 from modules.families.parts.single_file.yaml_text import Tree, yaml_text
 
 _UNET = "ldm.modules.diffusionmodules.openaimodel.UNetModel"
@@ -49,7 +50,7 @@ def sidecar_text(configs: Configs, prediction: str, text_encoder: Tree) -> str:
         "scale_factor": configs["vae"]["scaling_factor"],
         "use_ema": False,
         "unet_config": {"target": _UNET, "params": _unet(configs["unet"])},
-        "first_stage_config": {"target": "ldm.models.autoencoder.AutoencoderKL", "params": _vae(configs["vae"])},
+        "first_stage_config": {"target": "ldm.models.autoencoder.AutoencoderKL", "params": vae_tree(configs["vae"])},
         "cond_stage_config": text_encoder,
     }
     tree = {"model": {"target": "ldm.models.diffusion.ddpm.LatentDiffusion", "params": parameters}}
@@ -58,18 +59,12 @@ def sidecar_text(configs: Configs, prediction: str, text_encoder: Tree) -> str:
 
 def _unet(config: Mapping[str, Any]) -> Tree:
     widths = list(config["block_out_channels"])
-    levels = range(len(widths))
     heads = config["attention_head_dim"]
     tree: Tree = {
         "use_checkpoint": True,
         "use_fp16": True,
         "image_size": 32,
-        "in_channels": config["in_channels"],
-        "out_channels": config["out_channels"],
-        "model_channels": widths[0],
-        "attention_resolutions": [2**i for i in levels if config["down_block_types"][i].startswith("CrossAttn")][::-1],
-        "num_res_blocks": config["layers_per_block"],
-        "channel_mult": [w // widths[0] for w in widths],
+        **unet_sizes(config),
         "use_spatial_transformer": True,
         "transformer_depth": 1,
         "context_dim": config["cross_attention_dim"],
@@ -80,24 +75,3 @@ def _unet(config: Mapping[str, Any]) -> Tree:
     else:
         tree["num_heads"] = heads
     return tree
-
-
-def _vae(config: Mapping[str, Any]) -> Tree:
-    widths = list(config["block_out_channels"])
-    return {
-        "embed_dim": config["latent_channels"],
-        "monitor": "val/rec_loss",
-        "ddconfig": {
-            "double_z": True,
-            "z_channels": config["latent_channels"],
-            "resolution": 256,
-            "in_channels": config["in_channels"],
-            "out_ch": config["out_channels"],
-            "ch": widths[0],
-            "ch_mult": [w // widths[0] for w in widths],
-            "num_res_blocks": config["layers_per_block"],
-            "attn_resolutions": [],
-            "dropout": 0.0,
-        },
-        "lossconfig": {"target": "torch.nn.Identity"},
-    }

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from modules.families.kinds.checkpoint_consumers import velocity_note
 from modules.families.kinds.file_kind import FileKind
-from modules.families.parts.lora_names import unet_clip_lora
+from modules.families.parts.lora_names import unet_clip_targets
 from modules.families.parts.single_file.detect import VARIANTS, checkpoint_of
 from modules.families.parts.single_file.prediction import VELOCITY_TENSOR
 from modules.families.parts.single_file.record import SingleFile, TextPlace
@@ -19,7 +19,7 @@ from modules.families.published import FamilyFiles, FolderFacts, PublishedModel
 from modules.families.sdxl.sidecar import base_sidecar, refiner_sidecar
 
 _CONFIGS = Path(__file__).parent / "configs"
-_LORA = unet_clip_lora(
+_TARGETS = unet_clip_targets(
     {"text_encoder": "lora_te1", "text_encoder_2": "lora_te2"}, writes_sgm=True, projections=("text_encoder_2",)
 )
 
@@ -45,7 +45,7 @@ _BASE = PublishedModel(
     implementation="https://github.com/Stability-AI/generative-models",
     variant_architectures={"instruct": "stable-diffusion-xl-v1-edit"},
     kohya_version="sdxl_base_v1-0",
-    lora=_LORA,
+    adapter_targets=_TARGETS,
     configs=_CONFIGS / "sdxl",
     pipelines={
         "": "StableDiffusionXLPipeline",
@@ -74,7 +74,7 @@ _REFINER = PublishedModel(
     architecture="stable-diffusion-xl-v1-refiner",
     implementation="https://github.com/Stability-AI/generative-models",
     kohya_version="sdxl_refiner",
-    lora=_LORA,
+    adapter_targets=_TARGETS,
     configs=_CONFIGS / "sdxl_refiner",
     pipelines={"": "StableDiffusionXLImg2ImgPipeline"},
     index={

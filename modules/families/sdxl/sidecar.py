@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from modules.families.parts.single_file.record import Configs
+from modules.families.parts.single_file.sidecar_trees import unet_sizes, vae_tree
 from modules.families.parts.single_file.yaml_text import Tree, yaml_text
 
 _SGM = "sgm.modules"
@@ -67,7 +68,7 @@ def _text(configs: Configs, text: list[Tree], keys: tuple[str, ...]) -> str:
         "conditioner_config": {"target": f"{_SGM}.GeneralConditioner", "params": {"emb_models": [*text, *sizes]}},
         "first_stage_config": {
             "target": "sgm.models.autoencoder.AutoencoderKLInferenceWrapper",
-            "params": _vae(configs["vae"]),
+            "params": vae_tree(configs["vae"], attn_type="vanilla-xformers"),
         },
     }
     return yaml_text({"model": {"target": "sgm.models.diffusion.DiffusionEngine", "params": parameters}})
@@ -93,47 +94,19 @@ def _denoiser(scheduler: Mapping[str, Any]) -> Tree:
 
 
 def _unet(config: Mapping[str, Any]) -> Tree:
-    widths, types = list(config["block_out_channels"]), config["down_block_types"]
     depth, context = config["transformer_layers_per_block"], config["cross_attention_dim"]
     is_list = isinstance(depth, list | tuple)
-    heads = config["attention_head_dim"]
+    heads, width = config["attention_head_dim"], config["block_out_channels"][0]
     return {
         "adm_in_channels": config["projection_class_embeddings_input_dim"],
         "num_classes": "sequential",
         "use_checkpoint": True,
-        "in_channels": config["in_channels"],
-        "out_channels": config["out_channels"],
-        "model_channels": widths[0],
-        "attention_resolutions": [2**i for i, kind in enumerate(types) if kind.startswith("CrossAttn")][::-1],
-        "num_res_blocks": config["layers_per_block"],
-        "channel_mult": [width // widths[0] for width in widths],
-        "num_head_channels": widths[0] // (heads[0] if isinstance(heads, list | tuple) else heads),
+        **unet_sizes(config),
+        "num_head_channels": width // (heads[0] if isinstance(heads, list | tuple) else heads),
         "use_spatial_transformer": True,
         "use_linear_in_transformer": True,
         "transformer_depth": list(depth) if is_list else depth,
         "context_dim": context if is_list else [context] * depth,
         "spatial_transformer_attn_type": "softmax-xformers",
         "legacy": False,
-    }
-
-
-def _vae(config: Mapping[str, Any]) -> Tree:
-    widths = list(config["block_out_channels"])
-    return {
-        "embed_dim": config["latent_channels"],
-        "monitor": "val/rec_loss",
-        "ddconfig": {
-            "attn_type": "vanilla-xformers",
-            "double_z": True,
-            "z_channels": config["latent_channels"],
-            "resolution": 256,
-            "in_channels": config["in_channels"],
-            "out_ch": config["out_channels"],
-            "ch": widths[0],
-            "ch_mult": [width // widths[0] for width in widths],
-            "num_res_blocks": config["layers_per_block"],
-            "attn_resolutions": [],
-            "dropout": 0.0,
-        },
-        "lossconfig": {"target": "torch.nn.Identity"},
     }

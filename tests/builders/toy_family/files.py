@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modules.families.parts.lora_names import unet_clip_lora
+from modules.families.parts.lora_names import unet_clip_targets
 from modules.families.published import FamilyFiles, PublishedModel
 
 TOY_PIXEL = PublishedModel(
@@ -11,7 +11,7 @@ TOY_PIXEL = PublishedModel(
     family="toy_pixel",
     architecture="toy-pixel",
     kohya_version="toy_pixel",
-    lora=unet_clip_lora({"text_encoder": "lora_te"}, writes_sgm=False),
+    adapter_targets=unet_clip_targets({"text_encoder": "lora_te"}, writes_sgm=False),
     pipelines={"": "ToyPixelPipeline"},
     programs=(),
 )

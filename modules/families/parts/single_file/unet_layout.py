@@ -16,7 +16,6 @@ from modules.families.parts.single_file.slots import Slot, limited, module_slots
 
 Sort = Literal["linear", "conv", "norm"]
 
-# The layers inside a residual block: the name in `ResBlock` and the one in `ResnetBlock2D`.
 _RESNET: tuple[tuple[str, str, Sort], ...] = (
     ("norm1", "in_layers.0", "norm"),
     ("conv1", "in_layers.2", "conv"),
@@ -52,7 +51,10 @@ def unet_slots(config: Mapping[str, Any]) -> tuple[Slot, ...]:
 
 
 def unet_layers(config: Mapping[str, Any]) -> tuple[Layer, ...]:
-    """Return every layer of a `UNet2DConditionModel` of this config, in both layouts."""
+    """Return every layer of a `UNet2DConditionModel` of this config, in both layouts.
+
+    Raises ValueError for more layers than any model has: a config may come from a file.
+    """
     return tuple(limited(chain(_ends(config), _down(config), _middle(config), _up(config))))
 
 

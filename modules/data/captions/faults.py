@@ -1,0 +1,26 @@
+"""What is wrong with the caption of an image, in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from modules.data.captions.sources import CaptionFault
+
+if TYPE_CHECKING:
+    from modules.data.scan import SourceImage
+
+ENCODINGS: dict[CaptionFault, str] = {"utf-16": "UTF-16", "cp1252": "Windows-1252", "latin-1": "Latin-1"}
+
+
+def fault_of_caption(image: SourceImage) -> str:
+    """Return what is wrong with the caption of an image, as a phrase; empty if nothing is."""
+    name = image.caption_file.name if image.caption_file else ""
+    match image.caption_fault:
+        case "":
+            return ""
+        case "missing":
+            return f"{name} does not exist or cannot be read" if name else "it has no caption"
+        case "empty":
+            return f"{name} is empty" if name else "its caption is empty"
+        case encoding:
+            return f"{name} is not valid UTF-8 and was read as {ENCODINGS[encoding]}"

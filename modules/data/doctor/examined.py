@@ -1,0 +1,91 @@
+"""Everything the checks look at: the scanned images with their measurements, and the facts of their concepts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from modules.data.buckets import Size
+from modules.data.captions.operations import NO_CHANGES, CaptionRules
+from modules.data.concept import Kind
+from modules.data.dataset import Example
+from modules.data.doctor.measure import Measured
+from modules.data.order import PartialBatches
+
+
+@dataclass(frozen=True, slots=True)
+class ExaminedConcept:
+    """A concept. `samples_per_image` is how often an epoch uses each of its images, on average.
+
+    `has_own_captions`: each image has captions of its own, not those of the whole concept.
+    """
+
+    name: str
+    kind: Kind
+    folder: Path
+    samples_per_image: float = 1.0
+    has_own_captions: bool = True
+    rules: CaptionRules = NO_CHANGES
+    sets_samples: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ExaminedImage:
+    """An image of a concept (its index) with its measurements; `broken` is the reason where it cannot be decoded."""
+
+    example: Example
+    concept: int
+    measured: Measured | None = None
+    broken: str = ""
+
+    @property
+    def path(self) -> Path:
+        """The image's file."""
+        return self.example.image.path
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedFile:
+    """A file that the run leaves out, with the reason; `is_image` if it is one and can be decoded all the same."""
+
+    path: Path
+    reason: str
+    is_image: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LongCaption:
+    """A caption of more than one chunk of tokens: its images, its tokens, and the text beyond the first chunk."""
+
+    files: tuple[Path, ...]
+    num_tokens: int
+    beyond: str
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """The data of a run as the doctor sees it. `bucket_samples`: the training samples of each size in an epoch."""
+
+    concepts: tuple[ExaminedConcept, ...]
+    images: tuple[ExaminedImage, ...]
+    skipped: tuple[SkippedFile, ...] = ()
+    long_captions: tuple[LongCaption, ...] = ()
+    bucket_samples: Mapping[Size, int] = field(default_factory=dict)
+    batch_size: int = 1
+    partial_batches: PartialBatches = "keep"
+
+    def by_concept(self) -> Iterator[tuple[ExaminedConcept, list[ExaminedImage]]]:
+        """Yield each concept with its images."""
+        for index, concept in enumerate(self.concepts):
+            yield concept, [i for i in self.images if i.concept == index]
+
+    def measured(self) -> Iterator[tuple[ExaminedImage, Measured]]:
+        """Yield the images that could be decoded, with their measurements."""
+        for image in self.images:
+            if image.measured is not None:
+                yield image, image.measured
+
+    def kind_of(self, image: ExaminedImage) -> Kind:
+        """Return the concept type of an image."""
+        return self.concepts[image.concept].kind

@@ -1,0 +1,169 @@
+"""Checks of each image on its own: whether it is readable, and what its pixels show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from modules.data.doctor.examined import Examined, SkippedFile
+from modules.data.doctor.finding import CheckSpec, Finding
+from modules.data.doctor.measure import Measured
+from modules.data.listing import SUFFIXES
+
+MIN_SHARPNESS = 0.08  # photographs have 0.4 and more, and with a Gaussian blur of 3 to 4 px at 512 px less than this
+MAX_DARK = 0.2  # even the brightest hundredth is darker: a night scene with a lamp or a window is not
+MIN_BRIGHT = 0.65  # even the darkest or most colourful hundredth is brighter: a drawing on white paper is not
+MIN_SPREAD = 6.0  # of 255: what noise and compression leave of a plain area
+MIN_BARS = 0.03  # of the image: thinner ones are the antialiasing of an edge
+MIN_TRANSPARENT = 0.01  # of the image
+
+
+def _unreadable(examined: Examined) -> Iterator[Finding]:
+    for image in examined.images:
+        if image.broken:
+            yield _broken(image.path, f"The image is damaged: {image.broken}.")
+    yield from map(_skipped, examined.skipped)
+
+
+def _broken(path: Path, reason: str) -> Finding:
+    fix = "Repair the file, copy it again, or remove it."
+    return Finding("unreadable", (path,), reason, 0, "images read", fix, "error")
+
+
+def _skipped(file: SkippedFile) -> Finding:
+    reason = f"The file is not used: {file.reason}."
+    if file.path.name.startswith("."):
+        fix = "Nothing, if it is not meant to be trained; else rename it."
+        return Finding("unreadable", (file.path,), reason, 0, "images read", fix, "info")
+    if file.path.suffix.lower() in SUFFIXES and not file.is_image:
+        return _broken(file.path, reason)
+    return Finding("unreadable", (file.path,), reason, 0, "images read", "Correct the cause, or remove the file.")
+
+
+def _blurred(examined: Examined) -> Iterator[Finding]:
+    for image, measured in examined.measured():
+        if measured.sharpness is not None and measured.sharpness < MIN_SHARPNESS and not _is_plain(measured):
+            yield Finding(
+                "blurred",
+                (image.path,),
+                f"No part of the image is sharp (below {MIN_SHARPNESS:g}; sharp photographs have 0.4 or more).",
+                measured.sharpness,
+                "sharpness",
+                "Replace it by a sharper image or remove it, unless the blur is meant to be learned.",
+            )
+
+
+def _dark(examined: Examined) -> Iterator[Finding]:
+    for image, measured in examined.measured():
+        if measured.brightest < MAX_DARK and not _is_plain(measured):
+            yield Finding(
+                "dark",
+                (image.path,),
+                f"The image is dark throughout: even its brightest hundredth is below {MAX_DARK:.0%} of white.",
+                measured.brightest * 100,
+                "% of white",
+                "Brighten it in an image editor, or remove it.",
+            )
+
+
+def _bright(examined: Examined) -> Iterator[Finding]:
+    for image, measured in examined.measured():
+        if measured.darkest > MIN_BRIGHT and not _is_plain(measured):
+            yield Finding(
+                "blown_out",
+                (image.path,),
+                "The image is pale throughout: even its darkest or most colourful hundredth is above "
+                f"{MIN_BRIGHT:.0%} of white.",
+                measured.darkest * 100,
+                "% of white",
+                "Use a correctly exposed version, or remove it.",
+            )
+
+
+def _low_variance(examined: Examined) -> Iterator[Finding]:
+    for image, measured in examined.measured():
+        if _is_plain(measured):
+            yield Finding(
+                "low_variance",
+                (image.path,),
+                f"The image is nearly of one colour: its colours vary by less than {MIN_SPREAD:g} of 255.",
+                measured.spread,
+                "of 255",
+                "Remove it, unless plain areas are meant to be learned.",
+            )
+
+
+def _letterbox(examined: Examined) -> Iterator[Finding]:
+    for image, measured in examined.measured():
+        bars = measured.bars
+        if bars.area < MIN_BARS or _is_plain(measured):
+            continue
+        edges = [("left", bars.left), ("right", bars.right)] if bars.left and bars.right else []
+        edges += [("top", bars.top), ("bottom", bars.bottom)] if bars.top and bars.bottom else []
+        sides = ", ".join(f"{name} {share:.1%}" for name, share in edges)
+        yield Finding(
+            "letterbox",
+            (image.path,),
+            f"The image has bars of one colour at its edges ({sides}), which would be learned.",
+            bars.area * 100,
+            "% bars",
+            "Crop the bars away.",
+        )
+
+
+def _surprises(examined: Examined) -> Iterator[Finding]:
+    for image, measured in examined.measured():
+        is_mask = image.example.mask is not None and image.example.mask.is_alpha
+        if measured.transparent > MIN_TRANSPARENT and not is_mask:
+            red, green, blue = image.example.background or (255, 255, 255)
+            yield Finding(
+                "surprising_format",
+                (image.path,),
+                f"The image has transparent places, which are trained as the colour #{red:02x}{green:02x}{blue:02x}.",
+                measured.transparent * 100,
+                "% transparent",
+                "Choose the background colour of the concept, or use the transparency as mask.",
+                "info",
+            )
+        if measured.is_converted:
+            yield Finding(
+                "surprising_format",
+                (image.path,),
+                "The image is not in sRGB; its colours are converted.",
+                1,
+                "colour profile",
+                "Compare the colours in a contact sheet (the verb preview).",
+                "info",
+            )
+        if measured.is_animated:
+            yield Finding(
+                "surprising_format",
+                (image.path,),
+                "The file is an animation; only its first image is used.",
+                1,
+                "image used",
+                "Save the images that are to be trained as files of their own.",
+                "info",
+            )
+
+
+def _is_plain(measured: Measured) -> bool:
+    return measured.spread < MIN_SPREAD
+
+
+UNREADABLE = CheckSpec(
+    "unreadable", "Unreadable or skipped files", "Files that are damaged or left out of the run.", _unreadable
+)
+BLURRED = CheckSpec("blurred", "Blurred images", "Images without any sharp place.", _blurred)
+DARK = CheckSpec("dark", "Dark images", "Images without any bright place.", _dark)
+BLOWN_OUT = CheckSpec("blown_out", "Blown out images", "Images without any dark place.", _bright)
+LOW_VARIANCE = CheckSpec(
+    "low_variance", "Images of nearly one colour", "Images that show next to nothing.", _low_variance
+)
+LETTERBOX = CheckSpec("letterbox", "Letterbox bars", "Images with bars of one colour at opposite edges.", _letterbox)
+SURPRISING_FORMAT = CheckSpec(
+    "surprising_format",
+    "Transparency, colour profiles, animations",
+    "Images that are trained differently from what some programs show.",
+    _surprises,
+)

@@ -1,0 +1,93 @@
+"""The findings as JSON and as a table for a terminal."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from modules.data.doctor.finding import SEVERITIES, CheckSpec, Finding, printable, short_name
+from modules.data.doctor.registry import CHECKS
+from modules.system.problem import count, cut
+
+SHOWN_PER_CHECK = 20
+_NAME_CHARS, _REASON_CHARS, _OTHERS_SHOWN = 44, 300, 9
+
+
+def as_json(findings: Sequence[Finding], *, num_images: int, num_validation_images: int) -> str:
+    """Return the findings as JSON: the same for the same files, whatever the number of threads."""
+    data: dict[str, Any] = {
+        "num_images": num_images,
+        "num_validation_images": num_validation_images,
+        "counts": {severity: number_of(findings, severity) for severity in SEVERITIES},
+        "findings": [f.to_json() for f in findings],
+    }
+    return json.dumps(data, indent=2) + "\n"
+
+
+def as_table(findings: Sequence[Finding], *, num_images: int, num_validation_images: int) -> str:
+    """Return the findings by check as lines for a terminal, at most `SHOWN_PER_CHECK` of each."""
+    lines = [f"{images_of(num_images, num_validation_images)}: {summary_of(findings)}."]
+    for spec, found in by_check(findings):
+        lines += ["", f"{spec.label} ({len(found):,})", *_rows(found[:SHOWN_PER_CHECK])]
+        if len(found) > SHOWN_PER_CHECK:
+            lines.append(f"  and {len(found) - SHOWN_PER_CHECK:,} more; --json and --html list all")
+        lines += [f"  -> {fix}" for fix in dict.fromkeys(f.fix for f in found[:SHOWN_PER_CHECK])]
+    return "\n".join(lines) + "\n"
+
+
+def by_check(findings: Sequence[Finding]) -> Iterator[tuple[CheckSpec, list[Finding]]]:
+    """Yield each check that found something, with its findings."""
+    for name, spec in CHECKS.items():
+        if found := [f for f in findings if f.check == name]:
+            yield spec, found
+
+
+def number_of(findings: Sequence[Finding], severity: str) -> int:
+    """Return how many findings have a severity."""
+    return sum(f.severity == severity for f in findings)
+
+
+def images_of(num_images: int, num_validation_images: int) -> str:
+    """Return how many images were examined: "1,200 images and 20 for validation"."""
+    validation = f" and {num_validation_images:,} for validation" if num_validation_images else ""
+    return f"{count(num_images, 'image')}{validation}"
+
+
+def summary_of(findings: Sequence[Finding]) -> str:
+    """Return the numbers of findings by severity: "1 error, 3 warnings"."""
+    if not findings:
+        return "nothing found"
+    names = {"error": "error", "warning": "warning", "info": "note"}
+    return ", ".join(count(n, names[s]) for s in SEVERITIES if (n := number_of(findings, s)))
+
+
+def figure_of(finding: Finding) -> str:
+    """Return the figure of a finding with its unit."""
+    return f"{finding.figure:,.3g} {finding.unit}" if finding.figure < 1000 else f"{finding.figure:,.0f} {finding.unit}"
+
+
+def _rows(findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield a line for each finding, and below it the reason where it differs from that of the finding before."""
+    common = Counter(f.reason for f in findings)
+    before = ""
+    for finding in findings:
+        more = len(finding.files) - 1
+        name = short_name(finding.files[0]) + (f" and {more:,} more" if more > 0 else "")
+        label = finding.severity.upper() if finding.severity != "info" else "NOTE"
+        yield f"  {label:8}{_middle_cut(name):{_NAME_CHARS}}  {figure_of(finding)}"
+        if finding.reason != before or common[finding.reason] == 1:
+            yield f"          {cut(printable(finding.reason), max_chars=_REASON_CHARS)}"
+        if more > 0:
+            others = ", ".join(short_name(p) for p in finding.files[1:_OTHERS_SHOWN])
+            yield f"          also: {cut(others, max_chars=_REASON_CHARS)}"
+        before = finding.reason
+
+
+def _middle_cut(name: str) -> str:
+    """Return a name, without its middle where it is too long: its beginning and its end tell it from others."""
+    if len(name) <= _NAME_CHARS:
+        return name
+    half = (_NAME_CHARS - 3) // 2
+    return f"{name[:half]}...{name[-half:]}"

@@ -1,0 +1,208 @@
+"""The dataset doctor on a config: its images scanned, decoded by several threads, and checked. Torch-free.
+
+Nothing is written, not even to the caches.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from modules.config.schema import Config
+from modules.data.buckets import Size
+from modules.data.concept import Concept, DatasetKind
+from modules.data.dataset import Dataset, concept_repeats_of
+from modules.data.datasets import Datasets, build_datasets
+from modules.data.decode import Rgb
+from modules.data.doctor.examined import Examined, ExaminedConcept, ExaminedImage, LongCaption, SkippedFile
+from modules.data.doctor.finding import Finding
+from modules.data.doctor.measure import Measured, measure
+from modules.data.doctor.page import MAX_FILES_SHOWN, Thumbnails, thumbnail
+from modules.data.doctor.registry import find_all
+from modules.data.images import BrokenImageError
+from modules.data.listing import SUFFIXES, Skipped
+from modules.data.order import sizes_of_epoch
+from modules.families.parts.clip_tokens import CHUNK_TOKENS
+from modules.families.parts.prompt_weights import without_weights
+from modules.families.registry import load_tokenizer
+from modules.system.errors import DarkroomError
+from modules.system.paths import from_root
+from trainer.data.datasets import dataset_settings
+from trainer.preflight.captions import problems_of_caption_settings, tokenizer_folder
+from trainer.preflight.images import problems_of_concept_folders
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and all of it; may raise to stop."""
+
+_MAX_THREADS = 8  # more need memory for decoded images, and the disk is the limit
+_SHARED_CAPTIONS = ("one_file", "fixed_text")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorReport:
+    """What the doctor found, and the number of images it looked at."""
+
+    findings: tuple[Finding, ...]
+    num_images: int
+    num_validation_images: int
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether a finding is an error: a file that cannot be read."""
+        return any(f.severity == "error" for f in self.findings)
+
+
+def no_progress(_name: str, _done: int, _total: int) -> None:
+    """Report nothing."""
+
+
+def examine(config: Config, progress: Progress = no_progress) -> DoctorReport:
+    """Return what is probably wrong with the images and captions of a config. Nothing is changed.
+
+    Raises DarkroomError if a concept's folder or its caption settings are wrong; whatever `progress` raises stops it.
+    """
+    examined = look_at(config, progress)
+    num_validation = sum(examined.kind_of(i) == "validation" for i in examined.images)
+    return DoctorReport(find_all(examined), len(examined.images) - num_validation, num_validation)
+
+
+def look_at(config: Config, progress: Progress = no_progress) -> Examined:
+    """Return what the checks look at: the images of a config, each decoded once."""
+    problems = [*(p for _, p in problems_of_concept_folders(config)), *problems_of_caption_settings(config)]
+    if problems:
+        raise DarkroomError(problems[0].message, advice=problems[0].advice)
+    try:
+        datasets = build_datasets(dataset_settings(config), None, partial(progress, "scanning"))
+    except OSError as error:
+        raise DarkroomError(f"A folder cannot be read: {error}.", advice="Check its path and permissions.") from error
+    concepts, images = _concepts_and_images(config, datasets)
+    skipped = sorted({s.path: s for d in (datasets.training, datasets.validation) for s in d.skipped}.items())
+    wanted = dict.fromkeys((i.path, i.example.background) for i in images)
+    wanted |= dict.fromkeys((path, None) for path, _ in skipped if path.suffix.lower() in SUFFIXES)
+    results = dict(zip(wanted, in_threads(_measured, list(wanted), partial(progress, "examining")), strict=True))
+    return Examined(
+        concepts,
+        tuple(_with_result(i, results[i.path, i.example.background]) for i in images),
+        tuple(_skipped(s, results.get((path, None))) for path, s in skipped),
+        tuple(_long_captions(config, (datasets.training, datasets.validation))),
+        _bucket_samples(datasets.training, datasets.settings.run_seed),
+        datasets.settings.batch_size,
+        datasets.settings.partial_batches,
+    )
+
+
+def thumbnails_of(findings: Iterable[Finding], progress: Progress = no_progress) -> Thumbnails:
+    """Return the thumbnails of the images that a page of the findings shows."""
+    files = [p for f in findings for p in f.files[:MAX_FILES_SHOWN] if p.suffix.lower() in SUFFIXES]
+    unique = list(dict.fromkeys(files))
+    found = in_threads(thumbnail, unique, partial(progress, "drawing thumbnails"))
+    return {path: content for path, content in zip(unique, found, strict=True) if content is not None}
+
+
+def in_threads(
+    work: Callable[[Item], Result], items: Sequence[Item], progress: Callable[[int, int], None]
+) -> list[Result]:
+    """Return the results of `work` for all items, in their order, from several threads.
+
+    `progress` is called in this thread, at the start and after each result. If it raises, no further item is begun.
+    """
+    results: list[Result] = []
+    with ThreadPoolExecutor(min(_MAX_THREADS, os.cpu_count() or 1), thread_name_prefix="doctor") as pool:
+        futures = [pool.submit(work, item) for item in items]
+        try:
+            progress(0, len(items))
+            for future in futures:
+                results.append(future.result())
+                progress(len(results), len(items))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return results
+
+
+def _measured(wanted: tuple[Path, Rgb | None]) -> Measured | str:
+    """Return the measurements of an image, or the reason why it cannot be decoded."""
+    path, background = wanted
+    try:
+        return measure(path, background)
+    except BrokenImageError as error:
+        return error.reason
+
+
+def _with_result(image: ExaminedImage, result: Measured | str) -> ExaminedImage:
+    if isinstance(result, str):
+        return ExaminedImage(image.example, image.concept, broken=result)
+    return ExaminedImage(image.example, image.concept, result)
+
+
+def _skipped(file: Skipped, result: Measured | str | None) -> SkippedFile:
+    return SkippedFile(file.path, file.reason, is_image=isinstance(result, Measured))
+
+
+def _concepts_and_images(
+    config: Config, datasets: Datasets
+) -> tuple[tuple[ExaminedConcept, ...], tuple[ExaminedImage, ...]]:
+    """Return the concepts of both datasets, and their images with the index of their concept among all."""
+    concepts: list[ExaminedConcept] = []
+    images: list[ExaminedImage] = []
+    kinds: tuple[tuple[DatasetKind, Dataset], ...] = (
+        ("training", datasets.training),
+        ("validation", datasets.validation),
+    )
+    for kind, dataset in kinds:
+        settings = [c for c in config.concepts if c.enabled and c.dataset_kind == kind]
+        images += [ExaminedImage(e, len(concepts) + e.concept) for e in dataset.examples]
+        concepts += _concepts(settings, dataset, datasets.settings.run_seed)
+    return tuple(concepts), tuple(images)
+
+
+def _concepts(settings: Sequence[Concept], dataset: Dataset, run_seed: int) -> Iterator[ExaminedConcept]:
+    repeats = concept_repeats_of(dataset.concepts, run_seed=run_seed)
+    for concept, facts, use in zip(settings, dataset.concepts, repeats, strict=True):
+        yield ExaminedConcept(
+            facts.name,
+            facts.kind,
+            from_root(concept.path),
+            float(use.exact_repeats),
+            has_own_captions=concept.caption_source not in _SHARED_CAPTIONS,
+            rules=facts.captions,
+            sets_samples=facts.samples_per_epoch is not None,
+        )
+
+
+def _bucket_samples(training: Dataset, run_seed: int) -> dict[Size, int]:
+    repeats = concept_repeats_of(training.concepts, run_seed=run_seed)
+    return dict(sizes_of_epoch(repeats, training.buckets, num_resolutions=training.num_resolutions, epoch=0))
+
+
+def _long_captions(config: Config, datasets: Sequence[Dataset]) -> Iterator[LongCaption]:
+    """Yield the captions of more than one chunk of tokens, each with all of its images."""
+    files: dict[str, list[Path]] = defaultdict(list)
+    for dataset in datasets:
+        for example in dataset.examples:
+            for given in dataset.longest_texts(example, run_seed=config.general.seed):
+                text = without_weights(given) if config.model.prompt_weighting else given
+                if len(text) > CHUNK_TOKENS:  # a token is at least one character
+                    files[text].append(example.image.path)
+    if not files:
+        return
+    folder = tokenizer_folder(config)
+    try:
+        tokenizer = load_tokenizer(config.model.family)(folder)
+        lengths = {text: tokenizer.count(text) for text in files}
+    except Exception as error:  # the library raises a plain Exception for a damaged vocabulary
+        reason = str(error) or type(error).__name__
+        message = f"The tokenizer of the base model in {folder} cannot be read: {reason}."
+        raise DarkroomError(message, advice="Download or copy the model again.") from error
+    for text, paths in files.items():
+        if lengths[text] > CHUNK_TOKENS:
+            unique = tuple(dict.fromkeys(paths))
+            yield LongCaption(unique, lengths[text], tokenizer.beyond(text, CHUNK_TOKENS))
