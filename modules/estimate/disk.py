@@ -1,4 +1,4 @@
-"""The disk space a run needs and the free space. Torch-free: sizes follow from shapes."""
+"""The disk space a run needs, and the free space of disk and memory. Torch-free: sizes follow from shapes."""
 
 from __future__ import annotations
 
@@ -85,6 +85,13 @@ def free_bytes(path: Path) -> int | None:
         except (OSError, ValueError):
             return None
     return None
+
+
+def free_memory() -> int:
+    """Return the bytes of the computer's memory that programs can still use."""
+    import psutil
+
+    return int(psutil.virtual_memory().available)
 
 
 def file_system_of(path: Path) -> int | None:

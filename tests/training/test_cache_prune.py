@@ -116,3 +116,16 @@ def test_what_a_killed_run_left_is_found_once_it_is_old(config: Config) -> None:
 def test_the_caches_of_a_config_in_memory_cannot_be_pruned(config: Config, tmp_path: Path) -> None:
     export_file(laid_over(config, {"data": {"cache_location": "memory"}}), tmp_path / "memory.json")
     assert main(["cache", str(tmp_path / "memory.json"), "--prune"]) == 2
+
+
+def test_nothing_is_pruned_while_images_cannot_be_found(
+    config: Config, files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a drive that is not mounted, say: all entries would look unused."""
+    before = num_entries(config)
+    (tmp_path / "images").rename(tmp_path / "elsewhere")
+    for _ in range(2):
+        assert main(["cache", files[0], "--prune", "--yes"]) == 2
+        assert "The config has errors" in capsys.readouterr().err
+        assert num_entries(config) == before
+        (tmp_path / "images").mkdir(exist_ok=True)  # then the folder is there, but empty

@@ -21,7 +21,17 @@ from modules.optim.spec import OptimizerSettings
 from modules.system.gpu_memory import GpuMemory, gpu_memory
 from modules.system.paths import PROGRAM_ROOT
 from modules.system.problem import Problem
-from trainer.preflight.budget import describe_memory, disk_problems, memory_estimate, memory_problems
+from tests.builders.configs import small_config
+from tests.builders.images import draw_folder
+from trainer.data.datasets import datasets_of
+from trainer.preflight.budget import (
+    cache_memory_problems,
+    describe_memory,
+    disk_problems,
+    memory_estimate,
+    memory_problems,
+)
+from trainer.preflight.estimates import cached_sizes_of
 
 GB = 1_000_000_000
 SIZES = {Size(1024, 1024): 20, Size(1216, 832): 3}
@@ -294,6 +304,24 @@ def test_many_captions_on_a_small_disk_are_a_warning(tmp_path: Path) -> None:
     assert disk(in_16_bits, free=20 * GB, num_captions=50_000) == []
     in_memory = config(tmp_path, parts=parts, data={"cache_location": "memory"})
     assert disk(in_memory, free=20 * GB, num_captions=100_000) == []
+
+
+def test_caches_in_memory_that_do_not_fit_are_a_warning(tmp_path: Path) -> None:
+    parts = {name: {**part, "train": name == "unet"} for name, part in BF16.items()}
+    in_memory = config(tmp_path, parts=parts, data={"cache_location": "memory"})
+    facts = {"num_captions": 100_000}
+    (found,) = cache_memory_problems(in_memory, SIZES, free=lambda: 20 * GB, **facts)
+    assert (found.path, found.severity) == ("data.cache_location", "warning")
+    assert list(cache_memory_problems(in_memory, SIZES, free=lambda: 200 * GB, **facts)) == []
+    assert list(cache_memory_problems(config(tmp_path, parts=parts), SIZES, free=lambda: GB, **facts)) == []
+
+
+def test_every_cached_variation_of_an_image_counts(tmp_path: Path) -> None:
+    images = draw_folder(tmp_path / "images", sizes=[(64, 64)] * 2)
+    concept = {"path": str(images), "image_variations": 3, "image": {"flip": "random"}}
+    held_out = {**concept, "kind": "validation"}  # never varied
+    datasets = datasets_of(small_config(tmp_path, model=tmp_path, images=images, concepts=[concept, held_out]))
+    assert cached_sizes_of(datasets.training, datasets.validation) == {Size(64, 64): 2 * 3 + 2}
 
 
 def test_a_disk_with_unknown_space_is_not_reported(tmp_path: Path) -> None:

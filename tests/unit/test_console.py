@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from trainer.cli.console import words
-from trainer.events import ModelSaved, RewardMeasured, ValidationFinished, from_line
+import io
+
+from trainer.cli.console import Console, words
+from trainer.events import CacheFilled, CacheProgress, ModelSaved, RewardMeasured, ValidationFinished, from_line
 
 
 def test_a_validation_reports_all_its_losses() -> None:
@@ -44,3 +46,14 @@ def test_a_saved_model_of_an_older_log_names_the_programs_that_load_it() -> None
     event = from_line(line)
     assert event is not None
     assert words(event) == "saved: m (loads completely in Forge)"
+
+
+def test_caching_shows_the_time_left_and_then_the_hit_rate() -> None:
+    stream = io.StringIO()
+    console = Console(stream)
+    console.show(CacheProgress("images", 3, 12, 75.4))
+    console.show(CacheFilled("images", 12, 3, 1_500_000))
+    console.close()
+    assert stream.getvalue() == (
+        "caching images 3/12 0:01:15 left\nLatent cache: 3 of 12 entries found (25%), 9 encoded; 1.5 MB.\n"
+    )

@@ -158,7 +158,7 @@ def _waiting(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
 
 def _caching(folder: Path, device: Device) -> Iterator[Row]:
     on_gpu = device.type == "cuda"
-    result = cache_against_bare(folder, device, num_images=32 if on_gpu else 6, side_px=512, rounds=5 if on_gpu else 3)
+    result = cache_against_bare(folder, device, num_images=32 if on_gpu else 3, side_px=512, rounds=5 if on_gpu else 3)
     yield _ratio_row("caching images, SD's VAE at 512 px", result, 0.95)
 
 

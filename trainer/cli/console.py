@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from datetime import timedelta
 from typing import Any, Protocol, TextIO
 
 from modules.system.problem import count
@@ -105,7 +106,7 @@ class Console:
             case DownloadProgress(done_mb=done_mb, total_mb=total_mb):
                 self._meter.progress("downloading the model (MB)", round(done_mb), round(total_mb), "")
             case CacheProgress(what=what, done=done, total=total):
-                self._meter.progress(f"caching {what}", done, total, "")
+                self._meter.progress(f"caching {what}", done, total, _time_left(event.seconds_left))
             case SampleProgress(done=done, total=total):
                 self._meter.progress("sampling", done, total, "")
             case StepFinished():
@@ -148,6 +149,10 @@ def words(event: Event) -> str:
             return f"failed: {message}\n{advice}{f' Details: {details}' if details else ''}".rstrip()
         case _:
             return ""
+
+
+def _time_left(seconds: float | None) -> str:
+    return f"{timedelta(seconds=round(seconds))} left" if seconds else ""
 
 
 def _measured_words(event: ValidationFinished | RewardMeasured | CacheFilled) -> str:

@@ -17,6 +17,7 @@ from modules.estimate.disk import (
     backup_bytes,
     file_system_of,
     free_bytes,
+    free_memory,
     latents_bytes,
     num_backups,
     result_bytes,
@@ -132,6 +133,23 @@ def disk_problems(
         return
     errors = list(_cannot_be_written(config, need, free))
     yield from errors or _tight(config, need, total_steps, free)
+
+
+def cache_memory_problems(
+    config: Config, sizes: Counts, *, num_captions: int, free: Callable[[], int] = free_memory
+) -> Iterator[Problem]:
+    """Yield a warning if caches in memory would not fit. `free()` returns the free bytes of the computer's memory."""
+    if config.data.cache_location != "memory":
+        return
+    on_disk = config.model_copy(update={"data": config.data.model_copy(update={"cache_location": "disk"})})
+    need = disk_need(on_disk, sizes, num_captions=num_captions)
+    if need is not None and need.cache_bytes > _TIGHT * (available := free()):
+        yield Problem(
+            "data.cache_location",
+            f"The caches need about {in_gb(need.cache_bytes)} of memory, and {in_gb(available)} are free.",
+            "warning",
+            "Keep them on disk, or in 16 bits (data.cache_dtype).",
+        )
 
 
 def _budget(config: Config, sizes: Counts) -> Budget | None:

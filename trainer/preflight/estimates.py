@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.data.dataset import Dataset
+from modules.data.versions import num_variations
 from modules.system.problem import Problem
-from trainer.preflight.budget import disk_problems, memory_problems, start_problems
+from trainer.preflight.budget import cache_memory_problems, disk_problems, memory_problems, start_problems
 
 
 def problems_of_estimates(
@@ -27,9 +28,22 @@ def problems_of_estimates(
     yield from memory_problems(config, sizes)
     seed = config.general.seed
     captions = {c for d in (training, validation) for e in d.examples for c in d.texts(e, run_seed=seed) if c}
-    yield from disk_problems(config, sizes, num_captions=len(captions), total_steps=total_steps)
+    versions = cached_sizes_of(training, validation)
+    yield from disk_problems(config, versions, num_captions=len(captions), total_steps=total_steps)
+    yield from cache_memory_problems(config, versions, num_captions=len(captions))
 
 
 def sizes_of(training: Dataset, validation: Dataset) -> Counter[Size]:
     """Return the number of training and validation images at each size."""
     return Counter(training.bucket_counts) + Counter(validation.bucket_counts)
+
+
+def cached_sizes_of(training: Dataset, validation: Dataset) -> Counter[Size]:
+    """Return the number of cached versions of training and validation images at each size."""
+    counts: Counter[Size] = Counter()
+    for dataset in (training, validation):
+        for example in dataset.examples:
+            variations = num_variations(dataset.concepts[example.concept])
+            for resize_crop in example.resize_crops:
+                counts[resize_crop.bucket] += variations
+    return counts

@@ -13,10 +13,12 @@ from modules.data.cache.key import DigestIndex, caption_key
 from modules.data.cache.store import CacheStore, StoredEntry
 from modules.data.datasets import Datasets
 from modules.data.versions import ImageVersions
+from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from trainer.data.caching import image_jobs
 from trainer.data.datasets import datasets_of
 from trainer.data.mask_cache import mask_files
+from trainer.preflight import check
 from trainer.run.data import identities_of, texts_to_cache
 from trainer.run.machine import machine_of
 from trainer.run.model import LoadedModel, load_model
@@ -78,13 +80,20 @@ def unused_entries(cache_dir: Path, used: Collection[str], kinds: Collection[str
 def unused_by(configs: Sequence[Config]) -> UnusedEntries:
     """Return the entries of the first config's cache folder that none of the configs uses. Loads their models.
 
-    Kinds that the first config does not cache are left out. Raises DarkroomError for a model that cannot be loaded,
-    OSError for an unreadable image.
+    Kinds that the first config does not cache are left out. Raises DarkroomError for a config with errors: the entries
+    of images that cannot be found at the moment would count as unused.
     """
     used: set[str] = set()
     kinds: frozenset[str] | None = None
     for config in configs:
-        keys, of_config = keys_of(config)
+        report = check(config)
+        if report.errors or report.datasets is None:
+            raise DarkroomError(
+                f"The config has errors, so the entries that it uses are not known. "
+                f"{' '.join(e.message for e in report.errors)}",
+                advice=" ".join(dict.fromkeys(e.advice for e in report.errors if e.advice)),
+            )
+        keys, of_config = keys_of(config, report.datasets)
         used |= keys
         kinds = of_config if kinds is None else kinds
     assert kinds is not None
