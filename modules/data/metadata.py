@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.data.archives import archive_of, read_bytes
+from modules.data.captions.sources import decode_text, text_lines
 from modules.data.listing import Skipped, is_metadata
 from modules.data.tables import ROW_SUFFIX, TABLE_SUFFIXES, read_texts, row_name, table_facts
 from modules.system.problem import shown
@@ -46,7 +47,7 @@ def read_metadata(file: Path, columns: Sequence[str]) -> Metadata:
     try:
         if file.suffix.lower() in TABLE_SUFFIXES:
             return _of_table(file, columns)
-        text = _decoded(read_bytes(file, _MAX_BYTES))
+        text = decode_text(read_bytes(file, _MAX_BYTES))[0]
     except OSError as error:
         return Metadata({}, (error.strerror or str(error),))
     problems: list[str] = []
@@ -122,7 +123,7 @@ class MetadataCaptions:
     def _of_own_file(self, image: Path) -> tuple[str, ...]:
         """Return the captions in a JSON file of the image's own name, as in shards and from some downloaders."""
         try:
-            row = json.loads(_decoded(read_bytes(image.with_suffix(".json"), _MAX_ROW_BYTES)))
+            row = json.loads(decode_text(read_bytes(image.with_suffix(".json"), _MAX_ROW_BYTES))[0])
         except (OSError, ValueError, RecursionError):
             return ()
         return _texts_of_row(row, self._columns or _usual_columns(row)) if isinstance(row, dict) else ()
@@ -181,7 +182,7 @@ def _of_table(file: Path, columns: Sequence[str]) -> Metadata:
 
 def _of_lines(text: str, problems: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     bad = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text_lines(text), start=1):
         if not line.strip():
             continue
         try:
@@ -193,8 +194,12 @@ def _of_lines(text: str, problems: list[str]) -> Iterator[tuple[str, dict[str, A
         else:
             bad.append(number)
     if bad:
-        numbers = ", ".join(map(str, bad[:_MAX_NAMED])) + (" and others" if len(bad) > _MAX_NAMED else "")
-        problems.append(f"{'line' if len(bad) == 1 else 'lines'} {numbers}: not a JSON object")
+        problems.append(f"{_lines_of(bad)}: not a JSON object")
+
+
+def _lines_of(numbers: Sequence[int]) -> str:
+    named = ", ".join(map(str, numbers[:_MAX_NAMED])) + (" and others" if len(numbers) > _MAX_NAMED else "")
+    return f"{'line' if len(numbers) == 1 else 'lines'} {named}"
 
 
 def _of_json(text: str, problems: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -223,10 +228,20 @@ def _joined(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_csv(text: str, delimiter: str, problems: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
+    too_long = []
     try:
-        yield from (("", row) for row in csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter))
+        for row in reader:
+            if row.pop(None, None) is not None:  # type: ignore[call-overload]  # where DictReader puts further cells
+                too_long.append(reader.line_num)
+            yield "", row
     except csv.Error as error:
         problems.append(f"not a readable table ({error})")
+    if too_long:
+        problems.append(
+            f"{_lines_of(too_long)}: more cells than columns, and the text of the further ones is lost; put a text "
+            'with commas in "quotes"'
+        )
 
 
 def _texts_of_row(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
@@ -251,12 +266,3 @@ def _listed(columns: Collection[str]) -> str:
 def _plain_path(name: str) -> str:
     """Return the path of an image without "./" and backslashes."""
     return os.path.normpath(name.replace("\\", "/")).replace(os.sep, "/")
-
-
-def _decoded(content: bytes) -> str:
-    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return content.decode("utf-16", errors="replace")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return content.decode("cp1252", errors="replace")

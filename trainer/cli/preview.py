@@ -120,8 +120,8 @@ def _seen(example: Example, recipe: Recipe, size: Size) -> Image.Image:
 def _arguments(parser: argparse.ArgumentParser) -> None:
     add_config_argument(parser)
     parser.add_argument("--out", metavar="FILE", default="preview.png", help="the PNG file to write")
-    parser.add_argument("--num-images", type=int, default=8, help="how many images, spread over all (default: 8)")
-    parser.add_argument("--epochs", type=int, default=4, help="the versions of how many epochs (default: 4)")
+    parser.add_argument("--num-images", type=positive, default=8, help="how many images, spread over all (default: 8)")
+    parser.add_argument("--epochs", type=positive, default=4, help="the versions of how many epochs (default: 4)")
 
 
 PREVIEW = Verb("draw a contact sheet of the images as they are trained", _arguments, _preview)

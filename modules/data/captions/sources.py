@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Literal
 
 from modules.data.archives import read_bytes
 
+_LINE_END = re.compile(r"\r\n|\r|\n")
 _MAX_BYTES = 10_000_000  # of a text file; its captions have a few hundred
 
 CaptionSource = Literal["text_file", "file_name", "one_file", "metadata", "fixed_text"]
@@ -52,7 +54,7 @@ def read_captions(image: Path, origin: CaptionOrigin) -> CaptionTexts:
     if origin.source == "fixed_text":
         return _without_a_file(_lines(origin.fixed_text))
     if origin.source == "file_name":
-        name = _decode(os.fsencode(image.stem))[0].replace("_", " ").strip()
+        name = decode_text(os.fsencode(image.stem))[0].replace("_", " ").strip()
         return _without_a_file((name,) if name else ())
     shared = origin.file if origin.source == "one_file" else None
     file = shared or image.with_name(image.stem + origin.extension)
@@ -69,7 +71,7 @@ def read_text(file: Path) -> tuple[str, CaptionFault]:
 
     Raises OSError where it cannot be read.
     """
-    return _decode(read_bytes(file, _MAX_BYTES))
+    return decode_text(read_bytes(file, _MAX_BYTES))
 
 
 def caption_is_cacheable(
@@ -82,18 +84,33 @@ def caption_is_cacheable(
     return not text_encoder_trains and not any(token in caption for token in trained_tokens)
 
 
+def _utf_16_without_mark(content: bytes) -> str:
+    """Return the UTF-16 codec of a text without a byte order mark: every other byte of Latin letters is zero."""
+    odd, even = content[1::2].count(0), content[::2].count(0)
+    if max(odd, even) * 2 < len(content) // 2 or not content:
+        return ""
+    return "utf-16-le" if odd > even else "utf-16-be" if even > odd else ""
+
+
 def _without_a_file(texts: tuple[str, ...]) -> CaptionTexts:
     return CaptionTexts(texts, "" if texts else "empty")
 
 
 def _lines(text: str) -> tuple[str, ...]:
-    return tuple(line.strip() for line in text.splitlines() if line.strip())
+    return tuple(line.strip() for line in text_lines(text) if line.strip())
 
 
-def _decode(content: bytes) -> tuple[str, CaptionFault]:
+def text_lines(text: str) -> list[str]:
+    """Return the lines of a text file; a caption may contain the other separators that `splitlines` knows."""
+    return _LINE_END.split(text)
+
+
+def decode_text(content: bytes) -> tuple[str, CaptionFault]:
     """Return the text of some bytes, and the encoding if it is not UTF-8."""
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         return content.decode("utf-16", errors="replace"), "utf-16"
+    if bare := _utf_16_without_mark(content):
+        return content.decode(bare, errors="replace"), "utf-16"
     try:
         return content.decode("utf-8-sig"), ""
     except UnicodeDecodeError:
