@@ -232,7 +232,7 @@ def _of_csv(text: str, delimiter: str, problems: list[str]) -> Iterator[tuple[st
     too_long = []
     try:
         for row in reader:
-            if row.pop(None, None) is not None:  # type: ignore[call-overload]  # where DictReader puts further cells
+            if row.pop(None, None) is not None:  # where DictReader puts further cells
                 too_long.append(reader.line_num)
             yield "", row
     except csv.Error as error:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from modules.data.captions.choice import CaptionChoice
 from modules.data.captions.drawing import CaptionDropout, CaptionUse, DrawnCaption, cached_texts, draw_caption
 from modules.data.captions.operations import NO_CHANGES, CaptionRules
-from modules.data.captions.sources import CaptionOrigin, CaptionTexts, caption_is_cacheable, read_captions
+from modules.data.captions.sources import CaptionOrigin, CaptionTexts, caption_is_cacheable, decode_text, read_captions
 from tests.unit.strategies import steady
 
 
@@ -281,3 +281,15 @@ def test_captions_whose_states_change_are_not_cached(
 ) -> None:
     found = caption_is_cacheable(caption, text_encoder_trains=text_encoder_trains, trained_tokens=trained_tokens)
     assert found is is_cacheable
+
+
+@pytest.mark.parametrize("codec", ["utf-16-le", "utf-16-be"])
+def test_utf_16_without_a_mark_is_read_and_reported(codec: str) -> None:
+    assert decode_text("a cat\na dog".encode(codec)) == ("a cat\na dog", "utf-16")
+    assert decode_text("黒い猫".encode()) == ("黒い猫", "")
+
+
+def test_a_caption_may_contain_other_line_separators(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("one\u2028still one\r\ntwo\rthree\n".encode())
+    texts = read_captions(tmp_path / "a.png", CaptionOrigin()).texts
+    assert texts == ("one\u2028still one", "two", "three")

@@ -245,3 +245,17 @@ def test_parquet_metadata_and_images(folder: Path, tmp_path: Path) -> None:
     table.write_bytes(b"PAR1 and no more")
     [(_, reason)] = reasons(scan_folder(table, include_subfolders=False, captions=CaptionOrigin()))
     assert reason.startswith("not a readable Parquet file")
+
+
+def test_a_row_with_too_many_cells_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "metadata.csv").write_text("file_name,text\na.png,a cat, sitting on a mat\nb.png,a dog\n")
+    found = read_metadata(tmp_path / "metadata.csv", ())
+    assert found.texts["b.png"] == ("a dog",)
+    assert any(p.startswith("line 2: more cells than columns") for p in found.problems)
+
+
+def test_lines_of_json_may_contain_other_line_separators(tmp_path: Path) -> None:
+    (tmp_path / "metadata.jsonl").write_bytes('{"file_name": "a.png", "text": "a\u2028b"}\n'.encode())
+    found = read_metadata(tmp_path / "metadata.jsonl", ())
+    assert found.texts == {"a.png": ("a b",)}
+    assert not found.problems

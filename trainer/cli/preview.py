@@ -36,10 +36,18 @@ _AUGMENTATIONS = {
     "mask_rotate_crop": False,
     "circular_mask_shrink": False,
 }
+_MOST = 200  # images and epochs; a sheet is one picture
 _TILE_PX, _GAP_PX, _LABEL_PX = 224, 8, 16
 _UNMASKED_SHADE = 0.35  # of the brightness, where the mask is black
 
 Tile = tuple[str, Recipe]
+
+
+def _positive(text: str) -> int:
+    number = int(text) if text.isascii() and text.isdigit() else 0
+    if not 1 <= number <= _MOST:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {_MOST}")
+    return number
 
 
 def _preview(options: argparse.Namespace) -> int:
@@ -120,8 +128,9 @@ def _seen(example: Example, recipe: Recipe, size: Size) -> Image.Image:
 def _arguments(parser: argparse.ArgumentParser) -> None:
     add_config_argument(parser)
     parser.add_argument("--out", metavar="FILE", default="preview.png", help="the PNG file to write")
-    parser.add_argument("--num-images", type=positive, default=8, help="how many images, spread over all (default: 8)")
-    parser.add_argument("--epochs", type=positive, default=4, help="the versions of how many epochs (default: 4)")
+    images, epochs = "how many images, spread over all (default: 8)", "the versions of how many epochs (default: 4)"
+    parser.add_argument("--num-images", type=_positive, default=8, help=images)
+    parser.add_argument("--epochs", type=_positive, default=4, help=epochs)
 
 
 PREVIEW = Verb("draw a contact sheet of the images as they are trained", _arguments, _preview)
