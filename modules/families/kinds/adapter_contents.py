@@ -9,7 +9,7 @@ from functools import cache
 from typing import Literal
 
 from modules.families.kinds.lora_model import targets_of
-from modules.families.kinds.stored_alphas import Alpha, alphas_of
+from modules.families.kinds.stored_alphas import Alpha, alphas_in_metadata, alphas_of
 from modules.families.registry import published
 from modules.formats.adapter_forms import Naming
 from modules.formats.adapter_names import (
@@ -102,6 +102,8 @@ def read_contents(header: CheckpointHeader, model: str) -> AdapterContents:
     targets = targets_of(published(model), header.metadata)
     places = {name: targets.find(name, layer.shapes) if targets else None for name, layer in found.items()}
     alphas = alphas_of(header, {name: (t.part, found[name].shapes) for name, t in places.items() if t})
+    placed = {name: (t.part, t.path, found[name].shapes) for name, t in places.items() if t}
+    alphas = alphas_in_metadata(header, placed) | alphas
     layers = (_layer(name, layer, places[name], alphas.get(name, "usual")) for name, layer in found.items())
     return AdapterContents(tuple(layers), tuple(n for n in header.shapes if n.startswith(BUNDLED_EMBEDDING)))
 

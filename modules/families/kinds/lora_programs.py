@@ -10,6 +10,7 @@ from modules.families.kinds.adapter_contents import AdapterContents, FileLayer, 
 from modules.families.kinds.consumers import CONSUMERS, Consumer
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.record import Loads, loads_layers
+from modules.families.kinds.stored_alphas import Alpha
 from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.published import ALL_PROGRAMS
 from modules.families.registry import published
@@ -50,14 +51,15 @@ def _loads(consumer: Consumer, contents: AdapterContents, *, is_published: bool)
 def _counted(consumer: Consumer, contents: AdapterContents) -> Loads:
     total, is_mixed = len(contents.layers), contents.is_mixed
     verdicts = [(layer, consumer.verdict(layer, is_mixed=is_mixed)) for layer in contents.layers]
-    lost = [(layer, rule.why) for layer, rule in verdicts if rule.loads is False]
+    lost = [(layer, rule) for layer, rule in verdicts if rule.loads is False]
     doubtful = Counter(rule.why or "was not measured" for _, rule in verdicts if rule.loads is None)
     unknown = doubtful.total()
     loaded = total - len(lost) - unknown
-    if refused := consumer.refuses(contents) or _too_many(consumer, contents, [layer for layer, _ in lost]):
+    unplaced = [layer for layer, rule in lost if not rule.places]
+    if refused := consumer.refuses(contents) or _too_many(consumer, contents, unplaced):
         return loads_layers(consumer.program, 0, total, _joined(refused, _advice(consumer, contents, 0)))
     advice = _advice(consumer, contents, loaded)
-    causes = (*Counter(why for _, why in lost).items(), *doubtful.items())
+    causes = (*Counter(rule.why for _, rule in lost).items(), *doubtful.items())
     reasons = [_reason(why, count, total) for why, count in causes]
     found = loads_layers(consumer.program, loaded, total, _joined(*reasons, advice), unknown=unknown)
     return _with_embeddings(found, consumer) if contents.embeddings else found
@@ -79,12 +81,13 @@ def _advice(consumer: Consumer, contents: AdapterContents, loaded: int) -> str:
 
 
 def _in_kohya(layer: FileLayer) -> FileLayer:
-    return replace(layer, naming=layer.kohya_naming, tensors=_KOHYA_TENSORS)
+    alpha: Alpha = "usual" if layer.alpha == "in the metadata" else layer.alpha
+    return replace(layer, naming=layer.kohya_naming, tensors=_KOHYA_TENSORS, alpha=alpha)
 
 
 def _in_peft(layer: FileLayer) -> FileLayer:
     naming: Naming = "PEFT, text" if layer.kohya_naming == "kohya, text" else "PEFT, UNet"
-    return replace(layer, naming=naming, tensors=_PEFT_TENSORS, alpha="usual")  # the metadata have each layer's
+    return replace(layer, naming=naming, tensors=_PEFT_TENSORS, alpha="in the metadata")
 
 
 def _num_loaded(consumer: Consumer, layers: Iterable[FileLayer]) -> int:

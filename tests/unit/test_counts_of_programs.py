@@ -1,0 +1,54 @@
+"""Where a program loads layers at a wrong strength, or where it is not known: what inspect must not call complete."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modules.families.kinds.file_kind import FileKind
+from modules.families.kinds.lora_programs import lora_loads
+from modules.families.kinds.record import Loads
+from modules.formats.checkpoint_header import CheckpointHeader
+from tests.builders import lora_keys as by
+from tests.builders.lora_keys import Keys
+
+IGNORES = "ignores the alpha in the metadata, a wrong strength"
+ADVICE = "convert it to the kohya form"
+
+
+def text(part: str, path: str) -> bool:
+    """The layers of the text encoder, which ComfyUI and Forge load in the PEFT form."""
+    return part == "text_encoder"
+
+
+def loads_with(keys: Keys, settings: Any, *, is_json: bool = False) -> dict[str, Loads]:
+    """What the programs make of a file with these PEFT settings."""
+    metadata = {"lora_adapter_metadata": settings if is_json else json.dumps(settings)}
+    header = CheckpointHeader(Path("lora.safetensors"), "safetensors", keys, {}, metadata)
+    return {x.program: x for x in lora_loads(header, FileKind("lora", "", model="sd1"))}
+
+
+def test_programs_that_ignore_the_alpha_in_the_metadata_use_a_wrong_strength() -> None:
+    found = loads_with(by.peft("sd1", text), {"text_encoder.lora_alpha": by.RANK / 2})
+    for program in ("ComfyUI", "Forge"):
+        assert (found[program].answer, found[program].note) == ("no", f"{IGNORES}; {ADVICE}")
+    assert found["diffusers"].complete
+    assert (found["diffusers 0.31"].loaded, found["diffusers 0.31"].complete) == (0, False)
+
+
+def test_layers_whose_alpha_is_the_rank_are_loaded() -> None:
+    assert all(loads_with(by.peft("sd1", text), {"lora_alpha": by.RANK})[p].complete for p in ("ComfyUI", "Forge"))
+    pattern = {"text_encoder.lora_alpha": by.RANK, "text_encoder.alpha_pattern": {"encoder.layers.0.mlp.fc1": 1}}
+    comfy = loads_with(by.peft("sd1", text), pattern)["ComfyUI"]
+    assert (comfy.loaded, comfy.note) == (comfy.total - 1, f"{IGNORES} (1 layer); {ADVICE}")
+
+
+@pytest.mark.parametrize(
+    "alpha", ["1" + "0" * 400, "9" * 5000, "NaN", "Infinity", "true", "null", "[1]", '"1"', "[" * 90_000]
+)
+def test_strange_settings_count_as_none(alpha: str) -> None:
+    settings = f'{{"text_encoder.lora_alpha": {alpha}, "text_encoder.alpha_pattern": [1]}}'
+    assert loads_with(by.peft("sd1", text), settings, is_json=True)["ComfyUI"].complete
