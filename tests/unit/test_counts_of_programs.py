@@ -10,7 +10,8 @@ import pytest
 
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.lora_programs import lora_loads
-from modules.families.kinds.record import Loads
+from modules.families.kinds.record import Loads, loads_layers
+from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.formats.checkpoint_header import CheckpointHeader
 from tests.builders import lora_keys as by
 from tests.builders.lora_keys import Keys
@@ -52,3 +53,22 @@ def test_layers_whose_alpha_is_the_rank_are_loaded() -> None:
 def test_strange_settings_count_as_none(alpha: str) -> None:
     settings = f'{{"text_encoder.lora_alpha": {alpha}, "text_encoder.alpha_pattern": [1]}}'
     assert loads_with(by.peft("sd1", text), settings, is_json=True)["ComfyUI"].complete
+
+
+@pytest.mark.parametrize(
+    ("loaded", "unknown", "answer"),
+    [(0, 41, "0 to 41 of 42 layers"), (0, 42, "?"), (0, 0, "no"), (40, 1, "40 to 41 of 42 layers"), (42, 0, "yes")],
+)
+def test_the_answer_keeps_what_is_not_known(loaded: int, unknown: int, answer: str) -> None:
+    assert loads_layers("ComfyUI", loaded, 42, unknown=unknown).answer == answer
+
+
+@pytest.mark.parametrize(("strange", "answer"), [(0, "0 to 264 of 264 layers"), (1, "0 to 264 of 265 layers")])
+def test_another_size_is_doubted_with_bundled_embeddings_and_lost_layers(strange: int, answer: str) -> None:
+    keys = by.kohya("sd1", by.transformers) | {"bundle_emb.cat.string_to_param.*": (4, 768)}
+    keys |= {f"lora_unet_strange_{n}.lora_down.weight": (4, 4) for n in range(strange)}
+    header = CheckpointHeader(Path("lora.safetensors"), "safetensors", keys, {}, {CONFIGS_KEY: "{}"})
+    found = {x.program: x for x in lora_loads(header, FileKind("lora", "", model="sd1"))}
+    assert found["Forge"].answer == answer
+    assert found["A1111"].answer == ("?" if not strange else answer)
+    assert all("a different size" in found[p].note for p in ("ComfyUI", "A1111", "Forge"))

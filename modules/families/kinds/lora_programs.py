@@ -42,13 +42,11 @@ def lora_loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, 
 
 def _loads(consumer: Consumer, contents: AdapterContents, *, is_published: bool) -> Loads:
     """Return how a program loads a file; most know the published sizes of models alone."""
-    found = _counted(consumer, contents)
-    if found.complete and not is_published and not consumer.any_size:
-        found = replace(found, complete=None, loaded=0, unknown=found.total, note=_OTHER_SIZE)
+    found = _counted(consumer, contents, knows_size=is_published or consumer.any_size)
     return replace(found, version=consumer.version, is_main=consumer.is_main)
 
 
-def _counted(consumer: Consumer, contents: AdapterContents) -> Loads:
+def _counted(consumer: Consumer, contents: AdapterContents, *, knows_size: bool) -> Loads:
     total, is_mixed = len(contents.layers), contents.is_mixed
     verdicts = [(layer, consumer.verdict(layer, is_mixed=is_mixed)) for layer in contents.layers]
     lost = [(layer, rule) for layer, rule in verdicts if rule.loads is False]
@@ -62,7 +60,15 @@ def _counted(consumer: Consumer, contents: AdapterContents) -> Loads:
     causes = (*Counter(rule.why for _, rule in lost).items(), *doubtful.items())
     reasons = [_reason(why, count, total) for why, count in causes]
     found = loads_layers(consumer.program, loaded, total, _joined(*reasons, advice), unknown=unknown)
+    if not knows_size and loaded + unknown:
+        found = _doubted(found)
     return _with_embeddings(found, consumer) if contents.embeddings else found
+
+
+def _doubted(found: Loads) -> Loads:
+    """Return that of no layer it is known whether a program loads it; those that it surely does not load stay lost."""
+    note = _joined(_OTHER_SIZE, found.note)
+    return loads_layers(found.program, 0, found.total, note, unknown=found.loaded + found.unknown)
 
 
 def _reason(why: str, count: int, total: int) -> str:
