@@ -10,11 +10,13 @@ import pytest
 
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.lora_programs import lora_loads
+from modules.families.kinds.programs import who_loads_file
 from modules.families.kinds.record import Loads, loads_layers
 from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.formats.checkpoint_header import CheckpointHeader
 from tests.builders import lora_keys as by
 from tests.builders.lora_keys import Keys
+from tests.unit.test_kinds import write_header
 
 IGNORES = "ignores the alpha in the metadata, a wrong strength"
 ADVICE = "convert it to the kohya form"
@@ -72,3 +74,15 @@ def test_another_size_is_doubted_with_bundled_embeddings_and_lost_layers(strange
     assert found["Forge"].answer == answer
     assert found["A1111"].answer == ("?" if not strange else answer)
     assert all("a different size" in found[p].note for p in ("ComfyUI", "A1111", "Forge"))
+
+
+def test_the_facts_and_the_programs_count_the_same_layers(tmp_path: Path) -> None:
+    keys = by.kohya("sd1", by.transformers) | {"strange.weight": (4, 4), "strange.bias": (4,), "stray": (2,)}
+    kind, loads = who_loads_file(write_header(tmp_path / "lora.safetensors", keys))
+    assert kind.facts["layers"] == "266"
+    assert {x.total for x in loads} == {266}
+
+
+def test_one_tensor_is_not_called_tensors(tmp_path: Path) -> None:
+    kind, _ = who_loads_file(write_header(tmp_path / "one.safetensors", {"weight": (4, 4)}))
+    assert "contains 1 tensor of an unknown model" in kind.sentence

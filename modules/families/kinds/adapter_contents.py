@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
@@ -108,13 +108,25 @@ def read_contents(header: CheckpointHeader, model: str) -> AdapterContents:
     return AdapterContents(tuple(layers), tuple(n for n in header.shapes if n.startswith(BUNDLED_EMBEDDING)))
 
 
+def num_layers(names: Iterable[str]) -> int:
+    """Return how many layers the tensors of an adapter file are of, as `read_contents` counts them."""
+    return len(
+        {_layer_name(name, layer_and_factor(name)[0]) for name in names if not name.startswith(BUNDLED_EMBEDDING)}
+    )
+
+
+def _layer_name(name: str, layer: str) -> str:
+    """Return the name of a tensor's layer; that of a tensor that is no factor of an adapter is what it belongs to."""
+    return layer or name.rpartition(".")[0] or name
+
+
 def _by_layer(header: CheckpointHeader) -> Mapping[str, _Found]:
     found: dict[str, _Found] = defaultdict(_Found)
     for name, shape in header.shapes.items():
         if name.startswith(BUNDLED_EMBEDDING):
             continue
         layer, factor = layer_and_factor(name)
-        entry = found[layer or name.rpartition(".")[0] or name]
+        entry = found[_layer_name(name, layer)]
         entry.tensors.append(name)
         entry.shapes[factor] = shape
     return found
