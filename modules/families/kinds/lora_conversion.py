@@ -82,9 +82,9 @@ def notes(source: Source, form: Form) -> tuple[str, ...]:
     found = []
     if form == "kohya":
         if wrong := _lost_alphas(adapter.layers):
-            have = "has" if wrong == 1 else "have"
+            where = f"in the attention or in a text encoder {'has' if wrong == 1 else 'have'}"
             found.append(
-                f"{count(wrong, 'layer')} in the attention or in a text encoder {have} another alpha than most layers of "
+                f"{count(wrong, 'layer')} {where} another alpha than most layers of "
                 "their part, which diffusers does not use: use --to peft for it."
             )
         return (*found, *_about_unplaced(adapter, "They are kept under their names."))
