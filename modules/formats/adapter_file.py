@@ -6,12 +6,9 @@ kohya's files have a scalar tensor `alpha` for each layer. PEFT's have none: ran
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -19,10 +16,10 @@ from modules.formats.adapter_forms import RAW_PEFT, form_of
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import ALPHA, BUNDLED_EMBEDDING, DORA_SCALE, DOWN, layer_and_factor
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
+from modules.formats.peft_settings import PEFT_SETTINGS, PeftAlphas
 from modules.formats.stored_tensors import read_stored
 from modules.system.errors import DarkroomError
 
-PEFT_SETTINGS = "lora_adapter_metadata"
 _PEFT_CONFIG = "adapter_config.json"
 
 
@@ -76,7 +73,7 @@ def adapter_file(
         layer, factor = layer_and_factor(name)
         if layer:
             by_layer.setdefault(layer, {})[factor] = name
-    settings = _peft_settings(metadata)
+    alphas = PeftAlphas(metadata)
     layers: dict[tuple[str, str], AdapterLayer] = {}
     placed: set[str] = set()
     unplaced = []
@@ -88,13 +85,13 @@ def adapter_file(
         if target is None or (target.part, target.path) in layers:
             unplaced.append(layer)
             continue
-        layers[target.part, target.path] = _layer(target, factors, settings)
+        layers[target.part, target.path] = _layer(target, factors, alphas)
         placed |= set(names.values())
     extra = {name: tensor for name, tensor in tensors.items() if name not in placed}
     return AdapterFile(tuple(layers.values()), extra, dict(metadata), form_of(tensors), tuple(unplaced))
 
 
-def _layer(target: AdapterTarget, factors: dict[str, torch.Tensor], settings: Mapping[str, Any]) -> AdapterLayer:
+def _layer(target: AdapterTarget, factors: dict[str, torch.Tensor], alphas: PeftAlphas) -> AdapterLayer:
     stored = factors.pop(ALPHA, None)
     alpha = None
     if stored is not None:
@@ -105,41 +102,10 @@ def _layer(target: AdapterTarget, factors: dict[str, torch.Tensor], settings: Ma
             )
         alpha = float(stored)
     elif DOWN in factors:
-        alpha = _alpha_in(settings, target.part, target.path, int(factors[DOWN].shape[0]))
+        alpha = alphas.find(target.part, target.path, int(factors[DOWN].shape[0]))
     return AdapterLayer(target.part, target.path, factors, alpha)
 
 
 def _output_axis(magnitudes: torch.Tensor, ndim: int) -> torch.Tensor:
     """Return PEFT's magnitudes, of shape (out,) or (1, out, 1, 1), as a DoRA scale of shape (out, 1, ...)."""
     return magnitudes.reshape(-1, *(1 for _ in range(ndim - 1)))
-
-
-def _peft_settings(metadata: Mapping[str, str]) -> Mapping[str, Any]:
-    try:
-        settings = json.loads(metadata.get(PEFT_SETTINGS, "{}"))
-    except (ValueError, RecursionError):
-        return {}
-    return settings if isinstance(settings, dict) else {}
-
-
-def _alpha_in(settings: Mapping[str, Any], part: str, path: str, rank: int) -> float | None:
-    """Return a layer's alpha from PEFT's settings, by part or for the whole file; None where they have none."""
-
-    def setting(name: str) -> Any:
-        return settings.get(f"{part}.{name}", settings.get(name))
-
-    alpha = setting("lora_alpha")
-    pattern = setting("alpha_pattern")
-    for target, own in pattern.items() if isinstance(pattern, dict) else ():
-        if _matches(path, str(target).removeprefix("^")):
-            alpha = own
-            break
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
-        return None
-    # Rank-stabilised LoRA (Kalajdzievski 2023) divides by the root of the rank.
-    return float(alpha) * math.sqrt(rank) if setting("use_rslora") is True else float(alpha)
-
-
-def _matches(path: str, target: str) -> bool:
-    """Whether PEFT applies an entry of its patterns to a layer: to the layer of this name, or ending in it."""
-    return path == target or path.endswith(f".{target}")

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
-from modules.formats.adapter_file import PEFT_SETTINGS
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import ALPHA, DORA_SCALE, DOWN, LORA_FACTORS, MID, UP
 from modules.formats.lazy_tensors import LazyTensor, lazy
+from modules.formats.peft_settings import PEFT_SETTINGS
 
 NameOf = Callable[[str, str], str]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
 
 from modules.families.kinds.lora_model import targets_of
-from modules.families.kinds.stored_alphas import Alpha, alphas_of
+from modules.families.kinds.stored_alphas import Alpha, alphas_in_metadata, alphas_of
 from modules.families.registry import published
 from modules.formats.adapter_forms import Naming
 from modules.formats.adapter_names import (
@@ -102,8 +102,22 @@ def read_contents(header: CheckpointHeader, model: str) -> AdapterContents:
     targets = targets_of(published(model), header.metadata)
     places = {name: targets.find(name, layer.shapes) if targets else None for name, layer in found.items()}
     alphas = alphas_of(header, {name: (t.part, found[name].shapes) for name, t in places.items() if t})
+    placed = {name: (t.part, t.path, found[name].shapes) for name, t in places.items() if t}
+    alphas = alphas_in_metadata(header, placed) | alphas
     layers = (_layer(name, layer, places[name], alphas.get(name, "usual")) for name, layer in found.items())
     return AdapterContents(tuple(layers), tuple(n for n in header.shapes if n.startswith(BUNDLED_EMBEDDING)))
+
+
+def num_layers(names: Iterable[str]) -> int:
+    """Return how many layers the tensors of an adapter file are of, as `read_contents` counts them."""
+    return len(
+        {_layer_name(name, layer_and_factor(name)[0]) for name in names if not name.startswith(BUNDLED_EMBEDDING)}
+    )
+
+
+def _layer_name(name: str, layer: str) -> str:
+    """Return the name of a tensor's layer; that of a tensor that is no factor of an adapter is what it belongs to."""
+    return layer or name.rpartition(".")[0] or name
 
 
 def _by_layer(header: CheckpointHeader) -> Mapping[str, _Found]:
@@ -112,7 +126,7 @@ def _by_layer(header: CheckpointHeader) -> Mapping[str, _Found]:
         if name.startswith(BUNDLED_EMBEDDING):
             continue
         layer, factor = layer_and_factor(name)
-        entry = found[layer or name.rpartition(".")[0] or name]
+        entry = found[_layer_name(name, layer)]
         entry.tensors.append(name)
         entry.shapes[factor] = shape
     return found

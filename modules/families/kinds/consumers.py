@@ -43,7 +43,8 @@ class Rule:
 
     `part` is the layer's part of the model, and `path` a regular expression for its whole path in diffusers; `alphas`
     compares its alpha with those of its part. `usual` is whether the layer is named as kohya's trainers name it for its
-    model, `mixed` whether the file has both namings of the UNet. `why` follows the name of the program.
+    model, `mixed` whether the file has both namings of the UNet. `why` follows the name of the program. `places`: the
+    program has a place for the layers that it does not load correctly.
     """
 
     loads: bool | None
@@ -56,6 +57,7 @@ class Rule:
     norms: bool | None = None
     mixed: bool | None = None
     why: str = ""
+    places: bool = False
 
     def fits(self, layer: FileLayer, *, is_mixed: bool) -> bool:
         """Whether the rule is about a layer; `is_mixed` is the file's."""
@@ -99,6 +101,9 @@ _UNKNOWN_NAME = Rule(False, why="does not know these names")
 _NOT_OF_THE_MODEL = Rule(False, ("unknown",), why="ignores names that the model does not have")
 _OTHER_NAMING = Rule(None, ("other",))
 _STRANGE_TENSORS = Rule(None, sorts=("unknown",))
+_IGNORED_ALPHA = Rule(
+    False, alphas=("in the metadata",), why="ignores the alpha in the metadata, a wrong strength", places=True
+)
 
 _COMFYUI = Consumer(
     "ComfyUI",
@@ -110,6 +115,7 @@ _COMFYUI = Consumer(
         Rule(None, sorts=("GLoRA",)),
         Rule(False, sorts=("diagonal OFT", "OFTv2"), why="does not support this OFT"),
         Rule(False, ("PEFT, UNet",), path=_ATTENTION, why="does not map the attention of this form"),
+        _IGNORED_ALPHA,
         Rule(None, _PEFT, sorts=("DoRA",)),
         Rule(None, ("PEFT, text",), path="text_projection"),
         Rule(None, ("kohya, text",), norms=True),
@@ -147,6 +153,7 @@ _FORGE = Consumer(
         Rule(None, sorts=("GLoRA",)),
         Rule(False, sorts=("OFT", "BOFT", "diagonal OFT", "OFTv2"), why="does not support OFT"),
         Rule(False, ("PEFT, UNet",), path=_ATTENTION, why="does not map the attention of this form"),
+        _IGNORED_ALPHA,
         Rule(None, _PEFT, sorts=("DoRA",)),
         Rule(None, ("PEFT, text",), path="text_projection"),
         Rule(None, ("kohya, text",), norms=True),
@@ -255,6 +262,7 @@ _OLD_DIFFUSERS = Consumer(
         Rule(False, ("kohya, diffusers names",), path=_OUTSIDE_BLOCKS, why="does not map layers outside the blocks"),
         Rule(None, ("kohya, SGM names",), usual=False),
         Rule(None, _KOHYA, alphas=("own", "missing", "not known")),
+        _IGNORED_ALPHA,
         Rule(True, (*_KOHYA, *_PEFT)),
         Rule(False, ("raw PEFT",), why="does not know these names"),
         Rule(None),

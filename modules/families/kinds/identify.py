@@ -15,6 +15,7 @@ from modules.families.kinds.registry import FILE_KINDS
 from modules.formats.checkpoint_header import CheckpointHeader, read_checkpoint_header
 from modules.formats.headers import UnreadableFileError
 from modules.formats.pickle_header import unsafe_sentence
+from modules.system.problem import count
 from modules.system.regular_files import open_regular
 
 
@@ -57,7 +58,7 @@ def _unknown(header: CheckpointHeader) -> FileKind:
     first = sorted(header.shapes)[0][:80]
     return FileKind(
         "unknown",
-        f"{header.path.name} contains {len(header.shapes)} tensors of an unknown model; one is {first!r}.",
+        f"{header.path.name} contains {count(len(header.shapes), 'tensor')} of an unknown model; one is {first!r}.",
         facts={"tensors": str(len(header.shapes))},
     )
 

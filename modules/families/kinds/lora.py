@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from modules.families.kinds.adapter_contents import num_layers
 from modules.families.kinds.file_kind import FileKind, Prediction
 from modules.families.kinds.lora_model import LoraModel, model_of_lora, targets_of
 from modules.families.kinds.lora_programs import lora_loads
@@ -38,7 +39,7 @@ def adapter_kind(header: CheckpointHeader) -> FileKind | None:
     facts = {"adapter": f"DoRA ({sort})" if DORA_SCALE in factors else sort, "form": form, "dtype": header.main_dtype}
     if ranks := {s[n][0] for s in layers.values() for n in _RANK_FACTORS if s.get(n)}:
         facts["rank"] = "-".join(map(str, sorted({min(ranks), max(ranks)})))
-    facts["layers"] = str(len(layers))
+    facts["layers"] = str(num_layers(header.shapes))
     if header.has(BUNDLED_EMBEDDING):
         facts["embeddings"] = "bundled"
     found = model_of_lora(layers, header.metadata)

@@ -82,19 +82,20 @@ def notes(source: Source, form: Form) -> tuple[str, ...]:
     found = []
     if form == "kohya":
         if wrong := _lost_alphas(adapter.layers):
+            where = f"in the attention or in a text encoder {'has' if wrong == 1 else 'have'}"
             found.append(
-                f"{count(wrong, 'layer')} in the attention or in a text encoder have another alpha than most layers of "
+                f"{count(wrong, 'layer')} {where} another alpha than most layers of "
                 "their part, which diffusers does not use: use --to peft for it."
             )
         return (*found, *_about_unplaced(adapter, "They are kept under their names."))
     held = _held_by_peft(source)
     if lost := len(adapter.layers) - len(held):
+        layers = f"{lost} of {count(len(adapter.layers), 'layer')} {'is' if lost == 1 else 'are'}"
         found.append(
-            f"{lost} of {len(adapter.layers)} layers are left out: the PEFT form holds LoRA and DoRA per output only. "
-            "The kohya form holds them."
+            f"{layers} left out: the PEFT form holds LoRA and DoRA per output only. The kohya form holds them."
         )
     if middles := sum(MID in layer.factors for layer in held):
-        found.append(f"The Tucker middle of {middles} layers is folded into the down matrix, which rounds it.")
+        found.append(f"The Tucker middle of {count(middles, 'layer')} is folded into the down matrix, which rounds it.")
     if strengths := sorted({layer.scale for layer in held} - {1.0}):
         listed = ", ".join(f"{strength:g}" for strength in strengths[:3]) + (", ..." if len(strengths) > 3 else "")
         found.append(

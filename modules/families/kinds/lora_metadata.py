@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from modules.families.kinds.record import Form
 from modules.families.published import PublishedModel
-from modules.formats.adapter_file import PEFT_SETTINGS
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import (
     DIFFERENCE_FACTORS,
@@ -19,6 +18,7 @@ from modules.formats.adapter_names import (
     OFT_FACTORS,
 )
 from modules.formats.lora_files import rank_and_alpha, ranks_and_alphas
+from modules.formats.peft_settings import PEFT_SETTINGS
 from modules.formats.safetensors_io import PAYLOAD_SHA256
 
 _STALE = frozenset({PEFT_SETTINGS, "sshs_legacy_hash"})  # they describe the tensors of the old file

@@ -10,6 +10,7 @@ from modules.families.kinds.adapter_contents import AdapterContents, FileLayer, 
 from modules.families.kinds.consumers import CONSUMERS, Consumer
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.record import Loads, loads_layers
+from modules.families.kinds.stored_alphas import Alpha
 from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.published import ALL_PROGRAMS
 from modules.families.registry import published
@@ -41,26 +42,33 @@ def lora_loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, 
 
 def _loads(consumer: Consumer, contents: AdapterContents, *, is_published: bool) -> Loads:
     """Return how a program loads a file; most know the published sizes of models alone."""
-    found = _counted(consumer, contents)
-    if found.complete and not is_published and not consumer.any_size:
-        found = replace(found, complete=None, loaded=0, unknown=found.total, note=_OTHER_SIZE)
+    found = _counted(consumer, contents, knows_size=is_published or consumer.any_size)
     return replace(found, version=consumer.version, is_main=consumer.is_main)
 
 
-def _counted(consumer: Consumer, contents: AdapterContents) -> Loads:
+def _counted(consumer: Consumer, contents: AdapterContents, *, knows_size: bool) -> Loads:
     total, is_mixed = len(contents.layers), contents.is_mixed
     verdicts = [(layer, consumer.verdict(layer, is_mixed=is_mixed)) for layer in contents.layers]
-    lost = [(layer, rule.why) for layer, rule in verdicts if rule.loads is False]
+    lost = [(layer, rule) for layer, rule in verdicts if rule.loads is False]
     doubtful = Counter(rule.why or "was not measured" for _, rule in verdicts if rule.loads is None)
     unknown = doubtful.total()
     loaded = total - len(lost) - unknown
-    if refused := consumer.refuses(contents) or _too_many(consumer, contents, [layer for layer, _ in lost]):
+    unplaced = [layer for layer, rule in lost if not rule.places]
+    if refused := consumer.refuses(contents) or _too_many(consumer, contents, unplaced):
         return loads_layers(consumer.program, 0, total, _joined(refused, _advice(consumer, contents, 0)))
     advice = _advice(consumer, contents, loaded)
-    causes = (*Counter(why for _, why in lost).items(), *doubtful.items())
+    causes = (*Counter(rule.why for _, rule in lost).items(), *doubtful.items())
     reasons = [_reason(why, count, total) for why, count in causes]
     found = loads_layers(consumer.program, loaded, total, _joined(*reasons, advice), unknown=unknown)
+    if not knows_size and loaded + unknown:
+        found = _doubted(found)
     return _with_embeddings(found, consumer) if contents.embeddings else found
+
+
+def _doubted(found: Loads) -> Loads:
+    """Return that of no layer it is known whether a program loads it; those that it surely does not load stay lost."""
+    note = _joined(_OTHER_SIZE, found.note)
+    return loads_layers(found.program, 0, found.total, note, unknown=found.loaded + found.unknown)
 
 
 def _reason(why: str, count: int, total: int) -> str:
@@ -79,12 +87,13 @@ def _advice(consumer: Consumer, contents: AdapterContents, loaded: int) -> str:
 
 
 def _in_kohya(layer: FileLayer) -> FileLayer:
-    return replace(layer, naming=layer.kohya_naming, tensors=_KOHYA_TENSORS)
+    alpha: Alpha = "usual" if layer.alpha == "in the metadata" else layer.alpha
+    return replace(layer, naming=layer.kohya_naming, tensors=_KOHYA_TENSORS, alpha=alpha)
 
 
 def _in_peft(layer: FileLayer) -> FileLayer:
     naming: Naming = "PEFT, text" if layer.kohya_naming == "kohya, text" else "PEFT, UNet"
-    return replace(layer, naming=naming, tensors=_PEFT_TENSORS, alpha="usual")  # the metadata have each layer's
+    return replace(layer, naming=naming, tensors=_PEFT_TENSORS, alpha="in the metadata")
 
 
 def _num_loaded(consumer: Consumer, layers: Iterable[FileLayer]) -> int:

@@ -33,11 +33,13 @@ class Loads:
 
     @property
     def answer(self) -> str:
-        """The result in short: "yes", "no", "?", "48 of 176 layers" or "48 to 50 of 176 layers"."""
+        """The result in short: "yes", "no", "?", "48 of 176 layers" or "0 to 50 of 176 layers"."""
         if self.complete:
             return "yes"
-        if not self.loaded:
-            return "?" if self.complete is None else "no"
+        if not self.loaded and self.complete is None:
+            return "?"
+        if not self.loaded and not self.unknown:
+            return "no"
         most = f" to {self.loaded + self.unknown:,}" if self.unknown else ""
         return f"{self.loaded:,}{most} of {self.total:,} layers"
 

@@ -1,6 +1,7 @@
-"""The alphas of a kohya file: which layers have another one than most of their part. Torch-free.
+"""The alphas of an adapter file: which layers have one that some programs do not apply. Torch-free.
 
-An alpha is one number beside the factors of each layer; of a safetensors file these few bytes are read.
+In a kohya file an alpha is one number beside the factors of each layer; of a safetensors file these few bytes are read.
+In a PEFT file the alphas are in the metadata.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from typing import Literal
 
 from modules.formats.adapter_names import ALPHA, DOWN, Shape
 from modules.formats.checkpoint_header import CheckpointHeader, read_scalars
+from modules.formats.peft_settings import PEFT_SETTINGS, PeftAlphas
 
-Alpha = Literal["usual", "own", "missing", "not known"]
+Alpha = Literal["usual", "own", "missing", "not known", "in the metadata"]
 """A layer's alpha: the most common one of its part, one of its own, or none while others of its part have one. "not
-known": the file's alphas cannot be read, and they may differ since the ranks of the part do."""
+known": the file's alphas cannot be read, and they may differ since the ranks of the part do. "in the
+metadata": it is there alone, and not the rank, so that a program that ignores it uses a wrong strength."""
 
 
 def alphas_of(header: CheckpointHeader, layers: Mapping[str, tuple[str, Mapping[str, Shape]]]) -> dict[str, Alpha]:
@@ -31,6 +34,26 @@ def alphas_of(header: CheckpointHeader, layers: Mapping[str, tuple[str, Mapping[
     for part in {part for part, _ in ranks.values()}:
         own = {name: rank for name, (p, rank) in ranks.items() if p == part}
         found |= compared(own, {name: values.get(f"{name}.{ALPHA}") for name in stored if name in own})
+    return found
+
+
+def alphas_in_metadata(
+    header: CheckpointHeader, layers: Mapping[str, tuple[str, str, Mapping[str, Shape]]]
+) -> dict[str, Alpha]:
+    """Return the LoRA layers whose alpha is in the metadata alone and is not their rank.
+
+    `layers` are the part and the path of each layer and the shapes of its factors, by its name in the file.
+    """
+    if PEFT_SETTINGS not in header.metadata:
+        return {}
+    alphas = PeftAlphas(header.metadata)
+    found: dict[str, Alpha] = {}
+    for name, (part, path, shapes) in layers.items():
+        if ALPHA in shapes or len(shapes.get(DOWN, ())) < 2:
+            continue
+        rank = shapes[DOWN][0]
+        if alphas.find(part, path, rank) not in (None, rank):
+            found[name] = "in the metadata"
     return found
 
 
