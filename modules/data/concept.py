@@ -176,8 +176,8 @@ class Concept(Section):
         Le(10000),
         Setting(
             "Image variations",
-            "How many random augmentations of each image are cached; each epoch uses the next one. Without the latent "
-            "cache, every use is augmented anew.",
+            "How many random augmentations of each image are cached; each use at a resolution takes the next one. "
+            "Without the latent cache, every use is augmented anew.",
             level="advanced",
             group=IMAGE_AUGMENTATION,
         ),
@@ -188,8 +188,8 @@ class Concept(Section):
         Le(10000),
         Setting(
             "Text variations",
-            "How many random augmentations of each caption are cached; they are used in turn, one each epoch. Captions "
-            "that are not cached are augmented anew each time.",
+            "How many random augmentations of each caption are cached; each use of the image takes the next one. "
+            "Captions that are not cached are augmented anew each time.",
             level="advanced",
             group=CAPTION_AUGMENTATION,
         ),

@@ -76,12 +76,33 @@ class ConceptRepeats:
         """Return the indices of the concept's examples in the order of their turns."""
         return range(self.num_examples) if self.seed is None else _shuffled_turns(self.seed, self.num_examples)
 
+    def uses_before(self, example: int, epoch: int) -> int:
+        """Return how often an example of the concept is used in the epochs before one."""
+        number = example - self.first_example
+        turn = number if self.seed is None else _turn_numbers(self.seed, self.num_examples)[number]
+        whole, broken = divmod(self.exact_repeats, 1)
+        return whole * epoch + _extra_uses(math.ceil(epoch * broken * self.num_examples), turn, self.num_examples)
+
 
 @lru_cache(maxsize=64)
 def _shuffled_turns(seed: int, count: int) -> Sequence[int]:
     turns = list(range(count))
     random.Random(derive_seed(seed, "balancing", count)).shuffle(turns)
     return tuple(turns)
+
+
+@lru_cache(maxsize=64)
+def _turn_numbers(seed: int, count: int) -> Sequence[int]:
+    """Return the number of each example's turn: the inverse of `_shuffled_turns`."""
+    numbers = [0] * count
+    for turn, example in enumerate(_shuffled_turns(seed, count)):
+        numbers[example] = turn
+    return tuple(numbers)
+
+
+def _extra_uses(num_extra: int, turn: int, count: int) -> int:
+    """Return how many of the first `num_extra` extra uses fall on one of `count` turns."""
+    return (num_extra - turn + count - 1) // count
 
 
 def sample_indices_of_epoch(
@@ -117,8 +138,21 @@ def sizes_of_epoch(
 
 
 def uses_before(concepts: Sequence[ConceptRepeats], epoch: int) -> dict[int, int]:
-    """Return how often each example of an epoch was used in the epochs before it."""
-    return {example: used for example, used, _ in _uses(concepts, epoch)}
+    """Return how often each example is used in the epochs before one."""
+    return {
+        example: concept.uses_before(example, epoch)
+        for concept in concepts
+        for example in range(concept.first_example, concept.first_example + concept.num_examples)
+    }
+
+
+def uses_of_size_before(sizes: Sequence[Size], size: Size, *, example: int, use: int) -> int:
+    """Return how many of the first `use` uses of an example have a size. `sizes` are its sizes by resolution.
+
+    The resolutions alternate as in `sample_indices_of_epoch`.
+    """
+    rounds, rest = divmod(use, len(sizes))
+    return rounds * sizes.count(size) + sum(sizes[(example + turn) % len(sizes)] == size for turn in range(rest))
 
 
 def _uses(concepts: Sequence[ConceptRepeats], epoch: int) -> Iterator[tuple[int, int, int]]:
@@ -129,8 +163,8 @@ def _uses(concepts: Sequence[ConceptRepeats], epoch: int) -> Iterator[tuple[int,
         first_extra, end_extra = math.ceil(epoch * broken * count), math.ceil((epoch + 1) * broken * count)
         used = range(count) if whole else sorted(turn % count for turn in range(first_extra, end_extra))
         for turn in used:
-            extra_before = (first_extra - turn + count - 1) // count
-            extra = (end_extra - turn + count - 1) // count - extra_before
+            extra_before = _extra_uses(first_extra, turn, count)
+            extra = _extra_uses(end_extra, turn, count) - extra_before
             yield concept.first_example + turns[turn], whole * epoch + extra_before, whole + extra
 
 

@@ -43,7 +43,11 @@ def plan_rows(dataset: Dataset, plans: EpochPlans, versions: ImageVersions) -> l
     """Return the rows of all versions of the images of a dataset, in their order. No file is opened."""
     repeats = [float(r.exact_repeats) for r in concept_repeats_of(dataset.concepts, run_seed=versions.run_seed)]
     trained = Counter(
-        (s.example, dataset.buckets[s.example][s.resolution])
+        (
+            s.example,
+            dataset.buckets[s.example][s.resolution],
+            versions.variation_of(s, 0) if versions.is_cached else 0,
+        )
         for group in plans.accumulation_groups(0)
         for batch in group
         for s in batch
@@ -55,9 +59,8 @@ def plan_rows(dataset: Dataset, plans: EpochPlans, versions: ImageVersions) -> l
         share = sizes.count(bucket) / len(sizes)
         concept = dataset.examples[version.example].concept
         count = num_variations(dataset.concepts[concept]) if versions.is_cached else 1
-        samples = trained[version.example, bucket] if version.variation == 0 else 0
         place = (version.example, bucket, version.variation)
-        rows[place] = _row(dataset, version, repeats[concept] * share / count, samples)
+        rows[place] = _row(dataset, version, repeats[concept] * share / count, trained[place])
     return list(rows.values())
 
 

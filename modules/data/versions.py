@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from modules.data.buckets import Size
-from modules.data.dataset import ConceptFacts, Dataset
-from modules.data.order import SampleIndex
+from modules.data.dataset import ConceptFacts, Dataset, concept_repeats_of
+from modules.data.order import ConceptRepeats, SampleIndex, uses_of_size_before
 from modules.data.size_conditioning import SizeConditioning
 from modules.data.transforms.recipe import Recipe, draw_recipe, is_random
 from modules.system.seeds import derive_seed
@@ -34,7 +35,7 @@ class ImageVersions:
     """The versions of all images of a dataset: a function of the seed, the image's name, its bucket and the variation.
 
     The seed is the concept's, or the run's where it has none. The name is the file's path within the concept's folder,
-    so adding an image changes no other. Cached, an epoch uses variation `epoch` modulo the concept's image variations;
+    so adding an image changes no other. Cached, the uses of an image in a bucket go through its variations in turn;
     otherwise each use in each epoch is drawn anew.
     """
 
@@ -45,9 +46,28 @@ class ImageVersions:
     def of(self, sample_index: SampleIndex, epoch: int) -> ImageVersion:
         """Return the version of an image that a sample of an epoch is."""
         if self.is_cached:
-            concept = self.dataset.concepts[self.dataset.examples[sample_index.example].concept]
-            return self._version(sample_index.example, sample_index.resolution, epoch % num_variations(concept), 0)
+            variation = self.variation_of(sample_index, epoch)
+            return self._version(sample_index.example, sample_index.resolution, variation, 0)
         return self._version(sample_index.example, sample_index.resolution, epoch, sample_index.repeat)
+
+    def variation_of(self, sample_index: SampleIndex, epoch: int) -> int:
+        """Return the cached variation that a sample of an epoch is.
+
+        It is the number of the image's earlier uses in the same bucket, modulo the variations. The epoch's number would
+        leave variations unused where resolutions or fractional repeats take turns at the same pace.
+        """
+        number = sample_index.example
+        concept = self.dataset.examples[number].concept
+        count = num_variations(self.dataset.concepts[concept])
+        if count == 1:
+            return 0
+        sizes = self.dataset.buckets[number]
+        use = self._concept_repeats[concept].uses_before(number, epoch) + sample_index.repeat
+        return uses_of_size_before(sizes, sizes[sample_index.resolution], example=number, use=use) % count
+
+    @cached_property
+    def _concept_repeats(self) -> list[ConceptRepeats]:
+        return concept_repeats_of(self.dataset.concepts, run_seed=self.run_seed)
 
     def cached(self) -> Iterator[ImageVersion]:
         """Yield every version that a cached run can use, by example, resolution and variation."""

@@ -142,6 +142,13 @@ def test_variations_are_cached_and_used_in_turn(config: Config, batches: list[Ba
     assert known < entries(shuffled)
 
 
+def test_fractional_repeats_leave_no_variation_unused(config: Config, batches: list[Batch]) -> None:
+    """Each image is used in two of the four epochs."""
+    halved = with_text(config, {"text_variations": 2, "repeats": 0.5}, shuffle_tags=True, keep_tags_count=0)
+    losses(run(halved))
+    assert len({text for batch in batches for text in batch.captions}) == len(entries(halved)) - 1 == 2 * len(CAPTIONS)
+
+
 @pytest.mark.parametrize("changes", [{"data": {"text_cache": False}}, {"parts": {"text_encoder": {"train": True}}}])
 def test_captions_that_are_not_cached_are_drawn_anew(
     config: Config, batches: list[Batch], changes: dict[str, Any]

@@ -14,12 +14,15 @@ from PIL import Image, ImageDraw
 
 from modules.config.schema import Config
 from modules.data.batch import Batch
+from modules.data.plan_table import plan_rows
+from modules.data.versions import ImageVersions
 from modules.objectives.denoise import area_weights
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from tests.training.test_cache_reuse import both, built
 from trainer.commands import Stop
+from trainer.data.datasets import datasets_of
 from trainer.data.loader import Loader
 from trainer.events import StepFinished, WarningRaised
 
@@ -109,7 +112,9 @@ def test_the_plan_is_what_is_trained(
 ) -> None:
     changed = laid_over(with_concept(config, **concept), {"data": {**data, "latent_cache": latent_cache}})
     rows = plan_of(run(changed))
-    planned = Counter({(r["image"], r["bucket"]): int(r["samples_epoch_1"]) for r in rows if r["variation"] == "0"})
+    planned: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        planned[row["image"], row["bucket"]] += int(row["samples_epoch_1"])
     happened: Counter[tuple[str, str]] = Counter()
     paths = sorted(str(p) for p in Path(config.concepts[0].path).glob("*.png"))
     for batch in trained:
@@ -122,6 +127,36 @@ def test_the_plan_is_what_is_trained(
     assert happened == +planned
     per_epoch = sum(float(r["samples_per_epoch"]) for r in rows)
     assert per_epoch == pytest.approx(NUM_IMAGES * concept.get("repeats", 1), abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("concept", "data", "entries"),
+    [
+        ({"image_variations": 2}, {}, 14),
+        ({"image_variations": 2, "repeats": 0.5}, {}, 14),
+        ({"image_variations": 2}, {"resolution_px": [64, 96]}, 28),
+        ({"image_variations": 4, "repeats": 1.5}, {}, 28),
+        ({"image_variations": 2, "repeats": 3.0}, {"resolution_px": [64, 96, 128]}, 42),
+        ({"image_variations": 2, "balancing": "samples", "samples_per_epoch": 7}, {"resolution_px": [64, 96]}, 28),
+    ],
+)
+def test_every_cached_variation_is_trained_as_often_as_planned(
+    config: Config, tmp_path: Path, concept: dict[str, Any], data: dict[str, Any], entries: int
+) -> None:
+    """Whatever takes turns beside the variations: fractional repeats, resolutions, balanced samples."""
+    images = draw_folder(tmp_path / "seven", sizes=[(64, 64)] * 7)
+    datasets = datasets_of(laid_over(with_concept(config, path=str(images), **concept, **JITTER), {"data": data}))
+    dataset, plans = datasets.training, datasets.plans
+    versions = ImageVersions(dataset, datasets.settings.run_seed, is_cached=True)
+    epochs = 8
+    used: Counter[tuple[str, str, int]] = Counter()
+    for epoch in range(epochs):
+        for sample in (s for group in plans.accumulation_groups(epoch) for batch in group for s in batch):
+            version = versions.of(sample, epoch)
+            used[str(dataset.examples[sample.example].image.path), str(version.recipe.bucket), version.variation] += 1
+    rows = {(r.image, r.bucket, r.variation): r for r in plan_rows(dataset, plans, versions)}
+    assert len(rows) == entries
+    assert {place: n / epochs for place, n in used.items()} == {p: r.samples_per_epoch for p, r in rows.items()}
 
 
 def test_an_epoch_uses_the_next_variation_and_then_the_first_again(config: Config, trained: list[Batch]) -> None:

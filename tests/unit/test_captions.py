@@ -212,12 +212,21 @@ TAGS = ("a, b, c, d, e, f",)
 
 
 def test_variations_are_used_in_turn_and_are_those_that_are_cached() -> None:
-    texts = [draw(TAGS, rules=SHUFFLED, epoch=e).text for e in range(9)]
+    texts = [draw(TAGS, rules=SHUFFLED, epoch=e, use=e).text for e in range(9)]
     assert texts[:3] == texts[3:6] == texts[6:]
     assert len(set(texts)) == 3
     assert list(cached_texts(TAGS, SHUFFLED, name="cat.png", run_seed=1)) == texts[:3]
     assert list(cached_texts(TAGS, SHUFFLED, name="dog.png", run_seed=1)) != texts[:3]
     assert list(cached_texts(TAGS, SHUFFLED, name="cat.png", run_seed=2)) != texts[:3]
+
+
+@pytest.mark.parametrize(("lines", "variations"), [(1, 2), (2, 2), (2, 3), (3, 2), (4, 2)])
+def test_lines_in_turn_have_all_their_variations(lines: int, variations: int) -> None:
+    """Lines and variations that take turns at the same pace leave none unused."""
+    rules = CaptionRules(choice="in_turn", shuffle=True, variations=variations)
+    texts = tuple(f"{line}a, {line}b, {line}c, {line}d, {line}e, {line}f" for line in range(lines))
+    drawn = Counter(draw(texts, rules=rules, epoch=u, use=u).text for u in range(2 * lines * variations))
+    assert drawn == Counter(dict.fromkeys(cached_texts(texts, rules, name="cat.png", run_seed=1), 2))
 
 
 def test_variations_do_not_depend_on_the_number_of_the_image() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from modules.config.rules.images import augmentations
 from tests.builders.configs import laid_over, small_config
@@ -11,7 +14,31 @@ from tests.builders.configs import laid_over, small_config
 def test_an_augmentation_without_strength_is_reported(tmp_path: Path) -> None:
     image = {"rotate": "random", "rotate_max_degrees": 5.0, "hue": "always", "flip": "random"}
     small = small_config(tmp_path, model=tmp_path, images=tmp_path)
-    config = laid_over(small, {"concepts": [{"path": str(tmp_path), "name": "cats", "image": image}]})
+    config = laid_over(
+        small, {"concepts": [{"path": str(tmp_path), "name": "cats", "image": image, "image_variations": 2}]}
+    )
     found = list(augmentations(config))
     assert [(p.path, p.severity) for p in found] == [("concepts.0.image.hue_max", "warning")]
     assert "Hue is on for the concept cats, but its strength is 0" in found[0].message
+
+
+@pytest.mark.parametrize(
+    ("concept", "changes", "is_reported"),
+    [
+        ({}, {}, True),
+        ({"image_variations": 2}, {}, False),
+        ({"image": {"flip": "always"}}, {}, False),
+        ({"enabled": False}, {}, False),
+        ({"kind": "validation"}, {}, False),
+        ({"kind": "regularization"}, {}, True),
+        ({}, {"data": {"latent_cache": False}}, False),
+        ({}, {"training": {"epochs": 1}}, False),
+    ],
+)
+def test_a_random_augmentation_that_is_drawn_once_is_reported(
+    tmp_path: Path, concept: dict[str, Any], changes: dict[str, Any], is_reported: bool
+) -> None:
+    cats = {"path": str(tmp_path), "name": "cats", "image": {"flip": "random"}, **concept}
+    small = small_config(tmp_path, model=tmp_path, images=tmp_path, training={"epochs": 2})
+    found = list(augmentations(laid_over(small, {"concepts": [cats], **changes})))
+    assert [(p.path, p.severity) for p in found] == [("concepts.0.image_variations", "warning")] * is_reported

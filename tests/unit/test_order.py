@@ -20,6 +20,7 @@ from modules.data.order import (
     period_of_epochs,
     sample_indices_of_epoch,
     sizes_of_epoch,
+    uses_before,
 )
 from tests.unit.strategies import steady
 
@@ -245,3 +246,14 @@ def test_the_order_stays_what_it_is() -> None:
 @pytest.mark.parametrize("epoch", [0, 1, 10**6])
 def test_an_epoch_without_samples_has_no_accumulation_groups(epoch: int) -> None:
     assert accumulation_groups([], epoch=epoch) == ()
+
+
+@pytest.mark.parametrize("repeats", [0.1, 0.5, 1.0, 1.5, 3.0])
+@pytest.mark.parametrize("seed", [None, 4])
+def test_uses_before_an_epoch_are_counted_for_every_example(repeats: float, seed: int | None) -> None:
+    """Also for those that are not used in it, which a merged batch may bring into it."""
+    concepts = [ConceptRepeats(0, 3, 1.0), ConceptRepeats(3, 7, repeats, seed=seed)]
+    used = Counter(dict.fromkeys(range(10), 0))
+    for epoch in range(12):
+        assert uses_before(concepts, epoch) == used
+        used.update(s.example for s in sample_indices_of_epoch(concepts, num_resolutions=2, epoch=epoch))

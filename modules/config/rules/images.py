@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.data.decode import colour_of
+from modules.data.transforms.recipe import is_random
 from modules.families.registry import FAMILIES
 from modules.settings.resolution import sides_of
 from modules.system.problem import Problem, shown
@@ -95,7 +96,8 @@ def concepts(config: Config) -> Iterator[Problem]:
 
 
 def augmentations(config: Config) -> Iterator[Problem]:
-    """Yield a warning for each augmentation that is on with a strength of 0, which changes nothing."""
+    """Yield a warning for each augmentation of strength 0, and for random ones that are drawn once for a whole run."""
+    is_repeated = config.data.latent_cache and config.training.epochs > 1
     for index, concept in enumerate(config.concepts):
         label = concept.name or f"number {index + 1}"
         for name, strength in STRENGTH_OF.items():
@@ -107,6 +109,15 @@ def augmentations(config: Config) -> Iterator[Problem]:
                     "warning",
                     f"Raise the strength, or switch {name} off.",
                 )
+        is_trained = concept.enabled and concept.dataset_kind == "training"
+        if is_repeated and is_trained and concept.image_variations == 1 and is_random(concept.image):
+            yield Problem(
+                f"concepts.{index}.image_variations",
+                f"The concept {label} has random augmentations, but 1 image variation is cached: every epoch trains "
+                "the same one of each image.",
+                "warning",
+                "Raise Image variations, or switch latent caching off.",
+            )
 
 
 def samples(config: Config) -> Iterator[Problem]:

@@ -51,15 +51,15 @@ def draw_caption(
 ) -> DrawnCaption:
     """Return the caption of one use of an image with these texts.
 
-    The operations are drawn anew for each use with `draws_anew`; otherwise the variations are used in turn, by the
-    epoch: exactly those of `cached_texts`. The counters do not depend on the position of the image in the concept.
+    The operations are drawn anew for each use with `draws_anew`; otherwise the variations are used in turn:
+    exactly those of `cached_texts`. The counters do not depend on the position of the image in the concept.
     """
     generator = random.Random(derive_seed(use.run_seed, "caption", use.epoch, use.example, use.repeat))
     empty_for = _dropped(dropout, use, generator)
     if empty_for == {0, 1}:
         return DrawnCaption("")
     line = choose_line(len(texts), rules.choice, generator, use=use.use) if texts else 0
-    counters = (use.epoch, use.repeat) if draws_anew else (use.epoch % rules.variations, 0)
+    counters = (use.epoch, use.repeat) if draws_anew else (_variation(len(texts), rules, use.use), 0)
     text = _changed(texts, line, rules, use.name, counters, run_seed=use.run_seed)
     return DrawnCaption(text, empty_for if text else frozenset())
 
@@ -70,6 +70,12 @@ def cached_texts(texts: tuple[str, ...], rules: CaptionRules, *, name: str, run_
         is_random = bool(texts) and rules.is_random(texts[line])
         for variation in range(rules.variations if is_random else 1):
             yield _changed(texts, line, rules, name, (variation, 0), run_seed=run_seed)
+
+
+def _variation(num_lines: int, rules: CaptionRules, use: int) -> int:
+    """Return the variation of one use: the next one once each line had its turn, where lines are used in turn."""
+    rounds = use // num_lines if rules.choice == "in_turn" and num_lines else use
+    return rounds % rules.variations
 
 
 def _changed(
