@@ -175,6 +175,27 @@ def test_norms_and_embeddings_are_kept(config: Config, any_model: Path, tmp_path
     assert "1 tensor of no layer (bundle_emb.disc" in note
 
 
+@pytest.mark.parametrize("other_layers", ["keep", "leave_out"])
+def test_a_file_whose_only_extra_is_an_embedding_has_one_note(
+    config: Config, any_model: Path, tmp_path: Path, other_layers: str
+) -> None:
+    def embedding(family: ModelFamily, filled: Filled) -> Mapping[str, torch.Tensor]:
+        return {"bundle_emb.disc.string_to_param.*": filled(2, 24)}
+
+    file = whole_lora(any_model, tmp_path / "a.safetensors", takes=lambda p: "attn1" in p[1], extra=embedding)
+    start = starting(config, file, adapter={"other_layers": other_layers})
+    [note] = notes(run(start))
+    assert note == infos(start)["adapter.other_layers"]
+    begins = "a.safetensors has 1 tensor of no layer (bundle_emb.disc.string_to_param.*) that this run does not train. "
+    ends = "They are left out, as set."
+    if other_layers == "keep":
+        ends = (
+            "They are kept and written again as they are. Tensors of no layer do nothing in the run. diffusers does "
+            "not load a result that has bundled embeddings."
+        )
+    assert note == begins + ends
+
+
 def test_several_ranks_in_one_file(config: Config, any_model: Path, tmp_path: Path) -> None:
     file = whole_lora(
         any_model,
