@@ -41,8 +41,8 @@ class Start:
     """The content of an adapter file, divided for a run.
 
     `trained` are the layers that the run continues to train, by part. `kept` are the layers that it does not train,
-    which stay as they are, and `others` tensors of no layer; both are empty for a run that leaves them out. `targets`
-    are the layers of each part that get an adapter.
+    which stay as they are, and `others` tensors of no layer; both are empty for a run that leaves them out: `left_out`
+    and `left_out_others` (names only) are these then. `targets` are the layers of each part that get an adapter.
     """
 
     where: str
@@ -51,6 +51,7 @@ class Start:
     others: Mapping[str, torch.Tensor]
     left_out: tuple[AdapterLayer, ...]
     targets: Mapping[str, Sequence[str]]
+    left_out_others: tuple[str, ...] = ()
 
     def kept_in(self, part: str) -> list[AdapterLayer]:
         """Return the layers that are kept in a part."""
@@ -95,6 +96,7 @@ def divided(
         dict(content.others) if keeps else {},
         () if keeps else tuple(others),
         {part: [path for path in paths if (part, path) not in taken] for part, paths in targets.items()},
+        () if keeps else tuple(content.others),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from modules.formats.adapter_names import BUNDLED_EMBEDDING
 from modules.system.problem import count
 
 _MAX_EXAMPLES = 2
@@ -41,14 +42,23 @@ class OtherLayers:
         begins += "" if self.trains_any else ", and no others"
         if not self.is_kept:
             return f"{begins}. They are left out, as set.", "Keep them under Other layers on the LoRA / Adapter page."
-        message = f"{begins}. They are kept: they act in the run and are written again as they are."
+        message = f"{begins}. {self._what_kept_ones_do()}"
         if self.inactive:
             message += f" {count(len(self.inactive), 'layer')} cannot act in the run ({_examples(self.inactive)})."
         if self.others:
             message += " Tensors of no layer do nothing in the run."
+        if any(name.startswith(BUNDLED_EMBEDDING) for name in set(self.others) - set(self.lost)):
+            message += " diffusers does not load a result that has bundled embeddings."
         if self.lost:
             message += f" The diffusers format cannot hold {_examples(self.lost)}; the kohya format can."
         return message, "To start without them, leave them out under Other layers on the LoRA / Adapter page."
+
+    def _what_kept_ones_do(self) -> str:
+        if sum(map(len, self.paths.values())) <= len(self.inactive):
+            return "They are kept and written again as they are."
+        if self.others:
+            return "They are kept and written again as they are; the layers act in the run."
+        return "They are kept: they act in the run and are written again as they are."
 
 
 def rank_note(where: str, ranks: Iterable[int], rank: int, *, num_new: int) -> str:

@@ -14,13 +14,13 @@ from modules.adapters.factors import lacking_factor
 from modules.adapters.registry import ADAPTERS, DEFAULT, spec_labelled
 from modules.adapters.spec import AdapterSpec
 from modules.adapters.start import AdapterContent
+from modules.adapters.stored_header import reason_to_refuse
 from modules.families.kinds.identify import identify
 from modules.families.kinds.registry import serves_as
 from modules.families.spec import LoraNaming
 from modules.formats.adapter_file import read_adapter_file
 from modules.formats.adapter_layers import AdapterLayer
 from modules.system.errors import DarkroomError
-from modules.system.problem import count
 
 _TEXT_MODEL = "text_model."
 
@@ -42,12 +42,9 @@ def read_adapter(path: Path, naming: LoraNaming, modules: Mapping[str, nn.Module
         message = found.sentence if is_missing else f"{path.name} is not a supported adapter file. {found.sentence}"
         raise DarkroomError(message, advice="Choose a LoRA or LoKr file.")
     content = read_adapter_file(path, naming.targets)
-    if len(content.unplaced) > len(content.layers):
-        raise DarkroomError(
-            f"{path.name} has {count(len(content.unplaced), 'layer')} that this model does not have; the first is "
-            f"{content.unplaced[0]}.",
-            advice="Choose a file that was trained on a model of this family.",
-        )
+    refusal, advice = reason_to_refuse(path.name, len(content.layers), content.unplaced)
+    if refusal:
+        raise DarkroomError(refusal, advice=advice)
     for layer in content.layers:
         if lacking := lacking_factor(layer.factors):
             raise DarkroomError(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from modules.adapters.spec import Shape
 from modules.formats.adapter_names import ALPHA, layer_and_factor, layers_in
 from modules.formats.adapter_targets import AdapterTargets
 from modules.formats.checkpoint_header import CheckpointHeader
+from modules.system.problem import count
 
 _TEXT_MODEL = "text_model."
 Place = tuple[str, str]
@@ -18,22 +19,38 @@ Place = tuple[str, str]
 class StoredHeader:
     """The layers of a file by part and path, each with the shapes of its factors, and the names of the other tensors.
 
-    Paths are those of the memory walk: text layers without "text_model.".
+    Paths are those of the memory walk: text layers without "text_model.". `unplaced` are the layers that the model does
+    not have, by their names in the file; their tensors are among the others.
     """
 
     layers: Mapping[Place, Mapping[str, Shape]]
     others: tuple[str, ...]
+    unplaced: tuple[str, ...] = ()
 
 
 def stored_header(header: CheckpointHeader, targets: AdapterTargets) -> StoredHeader:
     """Return what a file with this header holds for a model with these layers (`AdapterFile` has it with tensors)."""
     layers: dict[Place, Mapping[str, Shape]] = {}
     placed: set[str] = set()
+    unplaced: list[str] = []
     for layer, shapes in layers_in(dict(sorted(header.shapes.items()))).items():
         target = targets.find(layer, shapes)
         place = None if target is None else (target.part, target.path.removeprefix(_TEXT_MODEL))
         if place is not None and place not in layers:
             layers[place] = {factor: shape for factor, shape in shapes.items() if factor != ALPHA}
             placed.add(layer)
+        else:
+            unplaced.append(layer)
     others = (name for name in sorted(header.shapes) if layer_and_factor(name)[0] not in placed)
-    return StoredHeader(layers, tuple(others))
+    return StoredHeader(layers, tuple(others), tuple(unplaced))
+
+
+def reason_to_refuse(where: str, num_placed: int, unplaced: Sequence[str]) -> tuple[str, str]:
+    """Return a message and its advice where most layers of a file are not in the model; otherwise two empty strings.
+
+    Preflight asks for a file's header, the run for its tensors. `unplaced` are the names of the layers in question.
+    """
+    if len(unplaced) <= num_placed:
+        return "", ""
+    message = f"{where} has {count(len(unplaced), 'layer')} that this model does not have; the first is {unplaced[0]}."
+    return message, "Choose a LoRA made for a model of this size."

@@ -175,6 +175,27 @@ def test_norms_and_embeddings_are_kept(config: Config, any_model: Path, tmp_path
     assert "1 tensor of no layer (bundle_emb.disc" in note
 
 
+@pytest.mark.parametrize("other_layers", ["keep", "leave_out"])
+def test_a_file_whose_only_extra_is_an_embedding_has_one_note(
+    config: Config, any_model: Path, tmp_path: Path, other_layers: str
+) -> None:
+    def embedding(family: ModelFamily, filled: Filled) -> Mapping[str, torch.Tensor]:
+        return {"bundle_emb.disc.string_to_param.*": filled(2, 24)}
+
+    file = whole_lora(any_model, tmp_path / "a.safetensors", takes=lambda p: "attn1" in p[1], extra=embedding)
+    start = starting(config, file, adapter={"other_layers": other_layers})
+    [note] = notes(run(start))
+    assert note == infos(start)["adapter.other_layers"]
+    begins = "a.safetensors has 1 tensor of no layer (bundle_emb.disc.string_to_param.*) that this run does not train. "
+    ends = "They are left out, as set."
+    if other_layers == "keep":
+        ends = (
+            "They are kept and written again as they are. Tensors of no layer do nothing in the run. diffusers does "
+            "not load a result that has bundled embeddings."
+        )
+    assert note == begins + ends
+
+
 def test_several_ranks_in_one_file(config: Config, any_model: Path, tmp_path: Path) -> None:
     file = whole_lora(
         any_model,
@@ -338,6 +359,53 @@ def test_a_file_of_another_width_is_refused(config: Config, any_model: Path, tin
     message, advice = failure(starting(config, file))
     assert "model" in message
     assert advice.startswith("Choose a")
+
+
+@pytest.mark.parametrize("num_more", [-1, 0, 1])
+def test_preflight_refuses_a_file_of_a_bigger_model_as_the_run_does(
+    config: Config, any_model: Path, tmp_path: Path, num_more: int
+) -> None:
+    """Layers that the model does not have are kept unless they are the most: then the file is of another model."""
+
+    def deeper(family: ModelFamily, filled: Filled) -> Mapping[str, torch.Tensor]:
+        found = [place for place in places(family) if "attn1" in place[1]]
+        names = [f"lora_unet_mid_block_attentions_0_transformer_blocks_{50 + n}_attn1_to_q" for n in range(len(found))]
+        names = [*names, "lora_unet_mid_block_attentions_0_transformer_blocks_99_attn1_to_q"][: len(found) + num_more]
+        shapes = {"lora_down.weight": (4, 32), "lora_up.weight": (32, 4)}
+        return {f"{name}.{factor}": filled(*shape) for name in names for factor, shape in shapes.items()}
+
+    file = whole_lora(any_model, tmp_path / "big.safetensors", takes=lambda p: "attn1" in p[1], extra=deeper)
+    start = starting(config, file)
+    report = check(start)
+    if num_more < 1:
+        assert not report.errors
+        assert "tensors of no layer" in infos(start)["adapter.other_layers"]
+        return
+    message, advice = failure(start)
+    [error] = report.errors
+    assert (error.path, error.advice) == ("adapter.start_from", advice)
+    assert advice == "Choose a LoRA made for a model of this size."
+    assert error.message.endswith(message.removeprefix(file.name))
+    assert not [p for p in report.problems if p.path in ("adapter.other_layers", "adapter.rank")]
+
+
+def test_no_note_stands_beside_an_error_about_the_file(
+    config: Config, any_model: Path, tiny_sd: Path, tmp_path: Path
+) -> None:
+    text, width = ("lora_te1", 2048) if any_model == tiny_sd else ("lora_te", 768)  # of the other family
+    tensors = {}
+    for layer, inputs, outputs in (
+        ("lora_unet_down_blocks_1_attentions_0_transformer_blocks_0_attn2_to_k", width, 640),
+        ("lora_unet_down_blocks_1_attentions_0_proj_out", 640, 640),
+        (f"{text}_text_model_encoder_layers_0_mlp_fc1", 768, 3072),
+    ):
+        tensors[f"{layer}.lora_down.weight"] = torch.ones(4, inputs)
+        tensors[f"{layer}.lora_up.weight"] = torch.ones(outputs, 4)
+    file = tmp_path / "other.safetensors"
+    save_file(tensors, file)
+    report = check(starting(config, file, adapter={"layers": "attention"}, **UNET_ONLY))
+    assert [e.path for e in report.errors] == ["adapter.start_from"]
+    assert not [p for p in report.problems if p.path in ("adapter.other_layers", "adapter.rank")]
 
 
 def test_a_part_whose_layers_are_all_of_another_kind_is_named(config: Config, any_model: Path, tmp_path: Path) -> None:

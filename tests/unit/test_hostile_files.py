@@ -108,12 +108,16 @@ def test_a_checkpoint_with_code_names_it_and_no_program_loads_it(
         b"\x80\x02}(" + items + hostile.text("x") + hostile.named("posix.system") + hostile.text("id") + b"\x85Ru."
     )
     path = written(tmp_path / "m.ckpt", hostile.zipped(program))
-    assert main(["inspect", str(path)]) == 0
+    assert main(["inspect", str(path)]) == 2
     said = capfd.readouterr().out
     assert "A Stable Diffusion 1.x checkpoint" in said
     assert "m.ckpt is not safe to load: it would call or create posix.system" in said
     assert " yes" not in said
     assert said.count("not safe to load") == 5  # the sentence, and four programs
+    raw = written(tmp_path / "raw.pt", program)
+    assert main(["inspect", str(raw)]) == 2
+    safe = b"\x80\x02}(" + items + b"u."
+    assert main(["inspect", str(written(tmp_path / "safe.ckpt", hostile.zipped(safe)))]) == 0
 
 
 def test_torch_agrees_with_the_list_of_safe_names() -> None:

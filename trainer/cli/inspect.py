@@ -38,7 +38,7 @@ def _inspect(options: argparse.Namespace) -> int:
     else:
         for line in _lines(path, kind, loads, metadata):
             _print(line)
-    return 2 if kind.kind == BROKEN.name else 0
+    return 2 if kind.kind == BROKEN.name or "code" in kind.facts else 0
 
 
 def _metadata(path: Path, kind: FileKind, header: CheckpointHeader | None) -> Mapping[str, str]:

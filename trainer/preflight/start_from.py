@@ -13,7 +13,7 @@ from modules.adapters.registry import ADAPTERS
 from modules.adapters.settings import AdapterSettings
 from modules.adapters.spec import Shape, Trainable
 from modules.adapters.start_notes import OtherLayers, rank_note
-from modules.adapters.stored_header import Place, StoredHeader, stored_header
+from modules.adapters.stored_header import Place, StoredHeader, reason_to_refuse, stored_header
 from modules.config.schema import Config
 from modules.estimate.architecture import Architecture, architecture_of
 from modules.estimate.passes import Passes, Plans, count
@@ -56,7 +56,7 @@ def problems_of_start(config: Config, *, has_copy: bool | None) -> Iterator[Prob
     name = config.adapter.start_from.strip()
     if not name or config.training.trains != "adapter" or has_copy:
         return
-    path, spec = from_root(name), ADAPTERS[config.adapter.name]
+    path = from_root(name)
     found = identify(path)
     shown = cut(name, max_chars=200)
     if found.facts.get("defect") == "missing":
@@ -64,17 +64,27 @@ def problems_of_start(config: Config, *, has_copy: bool | None) -> Iterator[Prob
         if has_copy is not None:  # the setting cannot change
             advice = "Put the file back: the run started from it and has no copy of its own."
         yield Problem(_PATH, f"{shown} does not exist.", advice=advice)
-    elif not serves_as(found, "start of an adapter"):
-        message = f"{shown} is not a LoRA. {found.sentence}"
-        yield Problem(_PATH, message, advice="Choose a LoRA file, or leave it empty for a new one.")
-    elif found.family not in ("", config.model.family) and not _fits_base_model(config, path):
-        message = f"{shown} is for another model family. {found.sentence}"
-        yield Problem(_PATH, message, advice="Choose a LoRA of the base model's family.")
-    elif spec.trainable is not None and not _has_trainable(path, spec.trainable):
-        yield _of_another_type(shown, spec.label, found)
+    elif refusal := _refusal(config, path, found, shown):
+        yield refusal
     else:
         size = f" It has {count_of(int(found.facts['layers']), 'layer')}." if "layers" in found.facts else ""
         yield Problem(_PATH, f"The adapter continues {Path(name).name}. {found.sentence}{size}", "info")
+
+
+def _refusal(config: Config, path: Path, found: FileKind, shown: str) -> Problem | None:
+    """Return why a run cannot start from a file that exists; None where it can."""
+    spec = ADAPTERS[config.adapter.name]
+    if not serves_as(found, "start of an adapter"):
+        message = f"{shown} is not a LoRA. {found.sentence}"
+        return Problem(_PATH, message, advice="Choose a LoRA file, or leave it empty for a new one.")
+    if found.family not in ("", config.model.family) and not _fits_base_model(config, path):
+        message = f"{shown} is for another model family. {found.sentence}"
+        return Problem(_PATH, message, advice="Choose a LoRA of the base model's family.")
+    if spec.trainable is not None and not _has_trainable(path, spec.trainable):
+        return _of_another_type(shown, spec.label, found)
+    stored = _stored_in_base_model(config, path)
+    message, advice = reason_to_refuse(shown, len(stored.layers), stored.unplaced) if stored else ("", "")
+    return Problem(_PATH, message, advice=advice) if message else None
 
 
 def notes_on_start(config: Config, start: StartHeader, passes: Passes, plans: Plans) -> Iterator[Problem]:
@@ -103,16 +113,17 @@ def trained_layers(passes: Passes, plans: Plans, part: str) -> frozenset[str]:
 def start_header(config: Config, architecture: Architecture, passes: Passes, plans: Plans) -> StartHeader | None:
     """Return the header of the file that a run starts from, divided as the run divides it.
 
-    None without such a file, or where it cannot be read. Raises the errors of `Passes` for a malformed config.
+    None without such a file, or where it cannot be read or a run refuses it. Raises the errors of `Passes` for a
+    malformed config.
     """
     name, trainable = config.adapter.start_from.strip(), ADAPTERS[config.adapter.name].trainable
     if not name or config.training.trains != "adapter" or trainable is None:
         return None
     path = from_root(name)
     found = identify(path)
-    if not serves_as(found, "start of an adapter"):
-        return None
     try:
+        if _refusal(config, path, found, name) is not None:
+            return None
         header = read_checkpoint_header(path)
     except (UnreadableFileError, OSError):
         return None
@@ -200,6 +211,17 @@ def _fits_base_model(config: Config, path: Path) -> bool:
     found = ((targets.find(layer, shapes), shapes) for layer, shapes in layers.items())
     fitting = sum(target is not None and fits(shapes, target.weight) for target, shapes in found)
     return fitting * 2 > len(layers)
+
+
+def _stored_in_base_model(config: Config, path: Path) -> StoredHeader | None:
+    """Return what a file holds for the base model; None where the configs of the base model cannot be read."""
+    architecture = architecture_of(config.model.base_model, config.model.family)
+    if architecture is None:
+        return None
+    try:
+        return stored_header(read_checkpoint_header(path), _targets(config, architecture))
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError):  # the check of the model reports it
+        return None
 
 
 def _has_trainable(path: Path, trainable: Trainable) -> bool:

@@ -20,11 +20,11 @@ def note_of_start(model: LoadedModel, form: FileForm) -> tuple[str, str]:
         paths[label] = (*paths.get(label, ()), layer.path.removeprefix("text_model."))  # as preflight names it
     others = OtherLayers(
         start.where,
-        is_kept=not start.left_out,
+        is_kept=not (start.left_out or start.left_out_others),
         trains_any=any(start.trained.values()),
         paths=paths,
         inactive=tuple(f"{layer.part}.{layer.path}" for layer in start.inactive),
-        others=tuple(start.others),
+        others=(*start.others, *start.left_out_others),
         lost=tuple(lost_in(start, form)),
     )
     message, advice = others.note()
