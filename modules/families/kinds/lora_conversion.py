@@ -20,7 +20,7 @@ from modules.families.registry import FAMILIES, published
 from modules.formats.adapter_file import AdapterFile, adapter_file, read_adapter_tensors
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import DOWN, MID
-from modules.formats.lora_files import fits_peft, to_kohya, to_peft
+from modules.formats.lora_files import fits_peft, second_copies, to_kohya, to_peft
 from modules.formats.safetensors_io import OnWritten, Writable, write_safetensors
 from modules.system.errors import DarkroomError
 from modules.system.problem import count
@@ -67,7 +67,9 @@ def write_lora(
     layers: Sequence[AdapterLayer] = adapter.layers
     if form == "kohya":
         name_of = kohya_naming(source.kind.model, source.configs)
-        tensors = {**adapter.extra_tensors, **to_kohya(layers, name_of)}
+        copies = _copies(source)
+        others = {name: tensor for name, tensor in adapter.extra_tensors.items() if name not in copies}
+        tensors = {**others, **to_kohya(layers, name_of)}
     else:
         layers = _held_by_peft(source)
         tensors, settings = to_peft(layers, peft_name)
@@ -86,7 +88,13 @@ def notes(source: Source, form: Form) -> tuple[str, ...]:
                 f"{count(wrong, 'layer')} in the attention or in a text encoder have another alpha than most layers of "
                 "their part, which diffusers does not use: use --to peft for it."
             )
-        return (*found, *_about_unplaced(adapter, "They are kept under their names."))
+        copies = _copies(source)
+        if copies:
+            found.append(
+                f"The file names layers twice. The first copy is kept, and {count(len(copies), 'tensor')} of the second "
+                f"left out, such as {copies[0]}."
+            )
+        return (*found, *_about_unplaced(adapter, "They are kept under their names.", copies))
     held = _held_by_peft(source)
     if lost := len(adapter.layers) - len(held):
         found.append(
@@ -117,8 +125,15 @@ def _lost_alphas(layers: Sequence[AdapterLayer]) -> int:
     return wrong
 
 
-def _about_unplaced(adapter: AdapterFile, outcome: str) -> tuple[str, ...]:
-    others = [n for n in adapter.extra_tensors if n not in adapter.embeddings]
+def _copies(source: Source) -> list[str]:
+    """Return the tensors that the kohya form has no name for: their layers are written under it from another copy."""
+    name_of = kohya_naming(source.kind.model, source.configs)
+    adapter = _content(source)
+    return second_copies(adapter.extra_tensors, {name_of(layer.part, layer.path) for layer in adapter.layers})
+
+
+def _about_unplaced(adapter: AdapterFile, outcome: str, copies: Sequence[str] = ()) -> tuple[str, ...]:
+    others = [n for n in adapter.extra_tensors if n not in adapter.embeddings and n not in copies]
     if not others:
         return ()
     return (f"Tensors that belong to no layer of the model: {len(others)}, such as {others[0]}. {outcome}",)
