@@ -24,6 +24,7 @@ from modules.system.errors import DarkroomError
 
 PEFT_SETTINGS = "lora_adapter_metadata"
 _PEFT_CONFIG = "adapter_config.json"
+_LARGEST_ALPHA = 1e6  # alphas are of the order of the rank
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +53,7 @@ def read_adapter_file(path: Path, targets: AdapterTargets) -> AdapterFile:
 
     Raises DarkroomError where the file cannot be read or is damaged.
     """
-    return adapter_file(*read_adapter_tensors(path), targets)
+    return adapter_file(*read_adapter_tensors(path), targets, where=path.name)
 
 
 def read_adapter_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
@@ -68,9 +69,9 @@ def read_adapter_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str,
 
 
 def adapter_file(
-    tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], targets: AdapterTargets
+    tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], targets: AdapterTargets, *, where: str
 ) -> AdapterFile:
-    """Return the content of an adapter file from its tensors; see `read_adapter_file`."""
+    """Return the content of an adapter file from its tensors; `where` is its name. See `read_adapter_file`."""
     by_layer: dict[str, dict[str, str]] = {}
     for name in sorted(tensors):
         layer, factor = layer_and_factor(name)
@@ -88,7 +89,7 @@ def adapter_file(
         if target is None or (target.part, target.path) in layers:
             unplaced.append(layer)
             continue
-        layers[target.part, target.path] = _layer(target, factors, settings)
+        layers[target.part, target.path] = _checked(_layer(target, factors, settings), where)
         placed |= set(names.values())
     extra = {name: tensor for name, tensor in tensors.items() if name not in placed}
     return AdapterFile(tuple(layers.values()), extra, dict(metadata), form_of(tensors), tuple(unplaced))
@@ -116,7 +117,8 @@ def _output_axis(magnitudes: torch.Tensor, ndim: int) -> torch.Tensor:
 
 def _peft_settings(metadata: Mapping[str, str]) -> Mapping[str, Any]:
     try:
-        settings = json.loads(metadata.get(PEFT_SETTINGS, "{}"))
+        # As floats: integers have no limit, and a very long one raises.
+        settings = json.loads(metadata.get(PEFT_SETTINGS, "{}"), parse_int=float)
     except (ValueError, RecursionError):
         return {}
     return settings if isinstance(settings, dict) else {}
@@ -134,10 +136,21 @@ def _alpha_in(settings: Mapping[str, Any], part: str, path: str, rank: int) -> f
         if _matches(path, str(target).removeprefix("^")):
             alpha = own
             break
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
+    if not isinstance(alpha, float):
         return None
     # Rank-stabilised LoRA (Kalajdzievski 2023) divides by the root of the rank.
-    return float(alpha) * math.sqrt(rank) if setting("use_rslora") is True else float(alpha)
+    return alpha * math.sqrt(rank) if setting("use_rslora") is True else alpha
+
+
+def _checked(layer: AdapterLayer, where: str) -> AdapterLayer:
+    alpha = layer.alpha or 0.0
+    if not abs(alpha) <= _LARGEST_ALPHA:  # also true for NaN
+        what = "a far too large value" if math.isfinite(alpha) else "NaN or infinite values"
+        raise DarkroomError(
+            f"{where} has {what} at {layer.part}.{layer.path}: its alpha is {alpha:g}.",
+            advice="Choose another file, such as an earlier save of the same training, or download it again.",
+        )
+    return layer
 
 
 def _matches(path: str, target: str) -> bool:

@@ -237,3 +237,16 @@ def test_of_a_layer_named_twice_the_first_copy_is_kept(tmp_path: Path, capsys: p
     assert written.keys() == own.keys()
     first = again["lora_unet_conv_in.lora_down.weight"]
     assert torch.equal(written["lora_unet_input_blocks_0_0.lora_down.weight"], first)
+
+
+@pytest.mark.parametrize("size", ["Infinity", "NaN", "1e400"])
+def test_impossible_sizes_in_the_metadata_are_an_error(
+    size: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configs = tiny_configs("sd1")
+    tensors = tensors_in(FORMS["kohya, lora_te"], lora_layers("sd1", configs), configs)
+    brought = {**configs, "unet": {**configs["unet"], "attention_head_dim": "SIZE", "cross_attention_dim": "SIZE"}}
+    text = json.dumps(brought).replace('"SIZE"', size)
+    write(tmp_path / "a.safetensors", tensors, "sd1", **{CONFIGS_KEY: text, "ss_base_model_version": "sd_v1"})
+    assert main(["convert", "a.safetensors", "out.safetensors", "--to", "kohya"]) == 2
+    assert "The model configs in the metadata of a.safetensors are not valid" in capsys.readouterr().err

@@ -11,6 +11,7 @@ import torch
 from modules.families.kinds.consumers import diffusers_loses_alpha
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.lora_metadata import converted_metadata
+from modules.families.kinds.lora_model import INVALID_CONFIGS
 from modules.families.kinds.record import Form
 from modules.families.kinds.source import Source
 from modules.families.kinds.stored_alphas import compared
@@ -37,12 +38,15 @@ def open_lora(path: Path, kind: FileKind, *, use_ema: bool = False) -> Source:
             f"{path.name} cannot be converted. {kind.sentence}", advice=f"Choose a LoRA file for {labels}."
         )
     tensors, metadata = read_adapter_tensors(path)
-    configs = configs_of_file(kind.model, {}, metadata)
     try:
+        configs = configs_of_file(kind.model, {}, metadata)
         targets = published(kind.model).adapter_targets(configs)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise DarkroomError(f"The model configs in the metadata of {path.name} are not valid: {error!r}.") from error
-    found = adapter_file(tensors, metadata, targets)
+    except INVALID_CONFIGS as error:
+        raise DarkroomError(
+            f"The model configs in the metadata of {path.name} are not valid: {error!r}.",
+            advice="The file is damaged. Download it again.",
+        ) from error
+    found = adapter_file(tensors, metadata, targets, where=path.name)
     if not found.layers:
         raise DarkroomError(f"{path.name} cannot be converted: {kind.model} models have none of its layers.")
     return Source(path, kind, configs, {}, found, metadata)
