@@ -250,3 +250,13 @@ def test_impossible_sizes_in_the_metadata_are_an_error(
     write(tmp_path / "a.safetensors", tensors, "sd1", **{CONFIGS_KEY: text, "ss_base_model_version": "sd_v1"})
     assert main(["convert", "a.safetensors", "out.safetensors", "--to", "kohya"]) == 2
     assert "The model configs in the metadata of a.safetensors are not valid" in capsys.readouterr().err
+
+
+def test_values_too_large_for_the_dtype_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    configs = tiny_configs("sd1")
+    tensors = tensors_in(FORMS["kohya, lora_te"], lora_layers("sd1", configs), configs)
+    write(tmp_path / "a.safetensors", {n: t * 1e6 if "lora_up" in n else t for n, t in tensors.items()}, "sd1")
+    assert main(["convert", "a.safetensors", "out.safetensors", "--to", "kohya", "--dtype", "float16"]) == 2
+    said = capsys.readouterr().err
+    assert "use --dtype float32 or --dtype bfloat16" in said
+    assert "training" not in said

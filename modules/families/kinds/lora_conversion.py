@@ -22,7 +22,7 @@ from modules.formats.adapter_file import AdapterFile, adapter_file, read_adapter
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import DOWN, MID
 from modules.formats.lora_files import fits_peft, second_copies, to_kohya, to_peft
-from modules.formats.safetensors_io import OnWritten, Writable, write_safetensors
+from modules.formats.safetensors_io import CONVERTED, OnWritten, Writable, write_safetensors
 from modules.system.errors import DarkroomError
 from modules.system.problem import count
 
@@ -78,7 +78,7 @@ def write_lora(
         layers = _held_by_peft(source)
         tensors, settings = to_peft(layers, peft_name)
     metadata = converted_metadata(source.metadata or {}, layers, published(source.kind.model), form)
-    write_safetensors(out, tensors, metadata | settings, dtype=dtype, on_written=on_written)
+    write_safetensors(out, tensors, metadata | settings, dtype=dtype, on_written=on_written, advice=CONVERTED)
     return [out]
 
 
