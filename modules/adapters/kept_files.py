@@ -12,7 +12,7 @@ from modules.adapters.spec import FileForm
 from modules.adapters.start import Start
 from modules.families.spec import LoraNaming
 from modules.formats.adapter_layers import AdapterLayer
-from modules.formats.lora_files import fits_peft, to_kohya
+from modules.formats.lora_files import fits_peft, second_copies, to_kohya
 from modules.formats.safetensors_io import Writable
 
 
@@ -23,14 +23,16 @@ def written(
     metadata.
 
     The kohya form holds everything as it is. diffusers' form holds only LoRA, with alpha and a Tucker core multiplied
-    into its matrices; `lost_in` names the rest.
+    into its matrices; `lost_in` names the rest. `copies_in` are left out of both.
     """
     if start is None or not (start.kept or start.others):
         tensors, metadata = kind.write(trained, form, naming)
         return dict(tensors), metadata
     if form == "kohya":
         tensors, metadata = kind.write(trained, form, naming)
-        return {**tensors, **to_kohya(start.kept, naming.kohya_name), **start.others}, metadata
+        copies = set(copies_in(start, naming))
+        others = {name: tensor for name, tensor in start.others.items() if name not in copies}
+        return {**others, **tensors, **to_kohya(start.kept, naming.kohya_name)}, metadata
     kept = [_in_float32(layer) for layer in written_of(start, form)]
     tensors, metadata = kind.write([*trained, *kept], form, naming)
     return dict(tensors), metadata
@@ -39,6 +41,14 @@ def written(
 def written_of(start: Start | None, form: FileForm) -> list[AdapterLayer]:
     """Return the kept layers that a form holds."""
     return [layer for layer in (start.kept if start else ()) if form == "kohya" or fits_peft(layer)]
+
+
+def copies_in(start: Start, naming: LoraNaming) -> list[str]:
+    """Return the names of the other tensors that are second copies of layers which are written under these names."""
+    places = {(layer.part, layer.path) for layer in start.kept}
+    places |= {(part, path) for part, paths in start.targets.items() for path in paths}
+    places |= {(layer.part, layer.path) for layers in start.trained.values() for layer in layers}
+    return second_copies(start.others, {naming.kohya_name(*place) for place in places})
 
 
 def lost_in(start: Start, form: FileForm) -> Iterator[str]:

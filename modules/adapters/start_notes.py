@@ -20,7 +20,8 @@ class OtherLayers:
 
     `where` names the file, and `trains_any` is whether the run trains any layer of it. `paths` are the layers by the
     label of their part, `inactive` those that do nothing in the run, and `others` the names of tensors of no layer.
-    `is_kept`: they are kept and written again; `lost` are those that the output format cannot hold.
+    `is_kept`: they are kept and written again; `lost` are those that the output format cannot hold. `copies` are
+    tensors of layers that the file names twice; they are left out.
     """
 
     where: str
@@ -30,14 +31,23 @@ class OtherLayers:
     inactive: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
+    copies: tuple[str, ...] = ()
 
     def note(self) -> tuple[str, str]:
         """Return a message and its advice; two empty strings where the run trains everything in the file."""
         what = [*(f"{count(len(p), 'layer')} of {label} ({_examples(p)})" for label, p in self.paths.items() if p)]
         if self.others:
             what.append(f"{count(len(self.others), 'tensor')} of no layer ({_examples(self.others)})")
-        if not what:
-            return "", ""
+        message, advice = self._note(what) if what else ("", "")
+        if self.copies:
+            copies = (
+                f"{self.where} names layers twice. The first copy is used, and {count(len(self.copies), 'tensor')} of "
+                f"the second left out ({_examples(self.copies)})."
+            )
+            message = f"{message} {copies}".strip()
+        return message, advice
+
+    def _note(self, what: list[str]) -> tuple[str, str]:
         begins = f"{self.where} has {_listed(what)} that this run does not train"
         begins += "" if self.trains_any else ", and no others"
         if not self.is_kept:

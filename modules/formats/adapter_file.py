@@ -6,6 +6,7 @@ kohya's files have a scalar tensor `alpha` for each layer. PEFT's have none: ran
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from modules.formats.stored_tensors import read_stored
 from modules.system.errors import DarkroomError
 
 _PEFT_CONFIG = "adapter_config.json"
+_LARGEST_ALPHA = 1e6  # alphas are of the order of the rank
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +51,7 @@ def read_adapter_file(path: Path, targets: AdapterTargets) -> AdapterFile:
 
     Raises DarkroomError where the file cannot be read or is damaged.
     """
-    return adapter_file(*read_adapter_tensors(path), targets)
+    return adapter_file(*read_adapter_tensors(path), targets, where=path.name)
 
 
 def read_adapter_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
@@ -65,9 +67,9 @@ def read_adapter_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str,
 
 
 def adapter_file(
-    tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], targets: AdapterTargets
+    tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], targets: AdapterTargets, *, where: str
 ) -> AdapterFile:
-    """Return the content of an adapter file from its tensors; see `read_adapter_file`."""
+    """Return the content of an adapter file from its tensors; `where` is its name. See `read_adapter_file`."""
     by_layer: dict[str, dict[str, str]] = {}
     for name in sorted(tensors):
         layer, factor = layer_and_factor(name)
@@ -85,7 +87,7 @@ def adapter_file(
         if target is None or (target.part, target.path) in layers:
             unplaced.append(layer)
             continue
-        layers[target.part, target.path] = _layer(target, factors, alphas)
+        layers[target.part, target.path] = _checked(_layer(target, factors, alphas), where)
         placed |= set(names.values())
     extra = {name: tensor for name, tensor in tensors.items() if name not in placed}
     return AdapterFile(tuple(layers.values()), extra, dict(metadata), form_of(tensors), tuple(unplaced))
@@ -102,10 +104,21 @@ def _layer(target: AdapterTarget, factors: dict[str, torch.Tensor], alphas: Peft
             )
         alpha = float(stored)
     elif DOWN in factors:
-        alpha = alphas.find(target.part, target.path, int(factors[DOWN].shape[0]))
+        alpha = alphas.stated(target.part, target.path, int(factors[DOWN].shape[0]))
     return AdapterLayer(target.part, target.path, factors, alpha)
 
 
 def _output_axis(magnitudes: torch.Tensor, ndim: int) -> torch.Tensor:
     """Return PEFT's magnitudes, of shape (out,) or (1, out, 1, 1), as a DoRA scale of shape (out, 1, ...)."""
     return magnitudes.reshape(-1, *(1 for _ in range(ndim - 1)))
+
+
+def _checked(layer: AdapterLayer, where: str) -> AdapterLayer:
+    alpha = layer.alpha or 0.0
+    if not abs(alpha) <= _LARGEST_ALPHA:  # also true for NaN
+        what = "a far too large value" if math.isfinite(alpha) else "NaN or infinite values"
+        raise DarkroomError(
+            f"{where} has {what} at {layer.part}.{layer.path}: its alpha is {alpha:g}.",
+            advice="Choose another file, such as an earlier save of the same training, or download it again.",
+        )
+    return layer

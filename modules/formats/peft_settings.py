@@ -22,16 +22,20 @@ class PeftAlphas:
         self._patterns: dict[str, dict[str, tuple[int, Any]]] = {}
 
     def find(self, part: str, path: str, rank: int) -> float | None:
-        """Return the alpha of a layer, by its part or for the whole file; None where the settings have none."""
+        """Return the alpha of a layer, by its part or for the whole file; None where the settings have no usable one."""
+        alpha = self.stated(part, path, rank)
+        return alpha if alpha is not None and math.isfinite(alpha) else None
+
+    def stated(self, part: str, path: str, rank: int) -> float | None:
+        """Return the alpha of a layer as `find` does, but also one that is infinite or NaN, as in a damaged file."""
         alpha = self._own_alpha(part, path, self._setting(part, "lora_alpha"))
         if isinstance(alpha, bool) or not isinstance(alpha, int | float):
             return None
         try:
             # Rank-stabilised LoRA (Kalajdzievski 2023) divides by the root of the rank.
-            found = float(alpha) * math.sqrt(rank) if self._setting(part, "use_rslora") is True else float(alpha)
+            return float(alpha) * math.sqrt(rank) if self._setting(part, "use_rslora") is True else float(alpha)
         except OverflowError:
-            return None
-        return found if math.isfinite(found) else None
+            return math.inf
 
     def _setting(self, part: str, name: str) -> Any:
         return self._settings.get(f"{part}.{name}", self._settings.get(name))

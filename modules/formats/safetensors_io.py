@@ -40,6 +40,14 @@ _DTYPE_CODES = {
 PAYLOAD_SHA256 = "payload-sha256".center(64, "#")
 """As a metadata value, this is replaced by the payload's hash, which is known last and has the same length."""
 
+TRAINED = "The training has diverged: use a lower learning rate or another precision."
+"""The advice for trained weights that are not finite."""
+CONVERTED = (
+    "Where the values are too large, use --dtype float32 or --dtype bfloat16; otherwise the file is damaged: "
+    "download it again, or choose another one."
+)
+"""The advice for weights that are not finite and come from a file."""
+
 _PART_ITEMS = 1 << 22
 
 Writable = torch.Tensor | LazyTensor
@@ -53,12 +61,13 @@ def write_safetensors(
     *,
     dtype: torch.dtype | None = None,
     on_written: OnWritten | None = None,
+    advice: str = TRAINED,
 ) -> None:
     """Write tensors atomically in the order of their names, floating-point ones cast to `dtype` if one is given.
 
     Only one tensor at a time is created or copied from its device. `on_written(done, total)` counts bytes and may raise
-    to cancel. Raises DarkroomError, and leaves an existing file unchanged, where a tensor has a value that is not
-    finite.
+    to cancel. Raises DarkroomError with `advice`, and leaves an existing file unchanged, where a tensor has a value that
+    is not finite.
     """
     digest = hashlib.sha256()
     with atomic_file(path) as temporary:
@@ -67,7 +76,7 @@ def write_safetensors(
             file.write(header)
             done, total = 0, sum(_written_bytes(t, dtype) for t in tensors.values())
             for name in _order(tensors, dtype):
-                for part in _parts_of(name, tensors[name], dtype):
+                for part in _parts_of(name, tensors[name], dtype, advice):
                     digest.update(part)
                     done += file.write(part)
                 if on_written is not None:
@@ -83,7 +92,7 @@ def payload_sha256(tensors: Mapping[str, Writable], *, dtype: torch.dtype | None
     """Return the SHA-256 of the tensors' bytes as `write_safetensors` would write them (ModelSpec's hash_sha256)."""
     digest = hashlib.sha256()
     for name in _order(tensors, dtype):
-        for part in _parts_of(name, tensors[name], dtype):
+        for part in _parts_of(name, tensors[name], dtype, TRAINED):
             digest.update(part)
     return digest.hexdigest()
 
@@ -128,7 +137,7 @@ def _written_bytes(tensor: Writable, dtype: torch.dtype | None) -> int:
     return math.prod(tensor.shape) * _written_dtype(tensor, dtype).itemsize
 
 
-def _parts_of(name: str, tensor: Writable, dtype: torch.dtype | None) -> Iterator[memoryview]:
+def _parts_of(name: str, tensor: Writable, dtype: torch.dtype | None, advice: str) -> Iterator[memoryview]:
     """Yield a tensor's bytes, cast and checked in chunks, so that a large tensor needs no second copy."""
     made = tensor.make() if isinstance(tensor, LazyTensor) else tensor
     if made.shape != tensor.shape or made.dtype != tensor.dtype:
@@ -144,6 +153,6 @@ def _parts_of(name: str, tensor: Writable, dtype: torch.dtype | None) -> Iterato
         if written.is_floating_point and not bool(asked.isfinite().all()):
             raise DarkroomError(
                 f"{name} contains NaN or infinite values, or values too large for {written}; nothing was saved.",
-                advice="The training has diverged: use a lower learning rate or another precision.",
+                advice=advice,
             )
         yield part.view(torch.uint8).numpy().data

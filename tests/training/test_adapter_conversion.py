@@ -219,3 +219,44 @@ def test_dora_per_output_survives_peft_and_per_input_is_refused(
     assert square.factors["dora_scale"].shape[0] == 1
     assert main(["convert", "a.safetensors", "c.safetensors"]) == 2
     assert "Use --to kohya" in capsys.readouterr().err
+
+
+def test_of_a_layer_named_twice_the_first_copy_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    configs = tiny_configs("sdxl")
+    layers = lora_layers("sdxl", configs, takes=lambda part, path: part == "unet")
+    own = tensors_in(FORMS["kohya, SGM names"], layers, configs)
+    one = [layer for layer in layers if layer.path == "conv_in"]
+    again = {name: tensor * 3 for name, tensor in tensors_in(FORMS["kohya, diffusers names"], one, configs).items()}
+    assert all(name.startswith("lora_unet_conv_in.") for name in again)
+    write(tmp_path / "a.safetensors", own | again, "sdxl")
+    said = notes_of(tmp_path, capsys, "--to", "kohya")
+    assert "names layers twice" in said
+    assert "3 tensors of the second left out, such as lora_unet_input_blocks_0_0" in said
+    assert "kept under their names" not in said
+    written = load_file(tmp_path / "out.safetensors")
+    assert written.keys() == own.keys()
+    first = again["lora_unet_conv_in.lora_down.weight"]
+    assert torch.equal(written["lora_unet_input_blocks_0_0.lora_down.weight"], first)
+
+
+@pytest.mark.parametrize("size", ["Infinity", "NaN", "1e400"])
+def test_impossible_sizes_in_the_metadata_are_an_error(
+    size: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configs = tiny_configs("sd1")
+    tensors = tensors_in(FORMS["kohya, lora_te"], lora_layers("sd1", configs), configs)
+    brought = {**configs, "unet": {**configs["unet"], "attention_head_dim": "SIZE", "cross_attention_dim": "SIZE"}}
+    text = json.dumps(brought).replace('"SIZE"', size)
+    write(tmp_path / "a.safetensors", tensors, "sd1", **{CONFIGS_KEY: text, "ss_base_model_version": "sd_v1"})
+    assert main(["convert", "a.safetensors", "out.safetensors", "--to", "kohya"]) == 2
+    assert "The model configs in the metadata of a.safetensors are not valid" in capsys.readouterr().err
+
+
+def test_values_too_large_for_the_dtype_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    configs = tiny_configs("sd1")
+    tensors = tensors_in(FORMS["kohya, lora_te"], lora_layers("sd1", configs), configs)
+    write(tmp_path / "a.safetensors", {n: t * 1e6 if "lora_up" in n else t for n, t in tensors.items()}, "sd1")
+    assert main(["convert", "a.safetensors", "out.safetensors", "--to", "kohya", "--dtype", "float16"]) == 2
+    said = capsys.readouterr().err
+    assert "use --dtype float32 or --dtype bfloat16" in said
+    assert "training" not in said

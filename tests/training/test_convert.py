@@ -189,9 +189,13 @@ def test_a_failed_conversion_leaves_the_old_file(tmp_path: Path, capsys: pytest.
         save_file(state, tmp_path / "nan.safetensors", file.metadata())
     (tmp_path / "b.safetensors").write_bytes(b"good")
     assert main(["convert", "nan.safetensors", "b.safetensors", "--overwrite"]) == 2
-    assert "NaN or infinite" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "NaN or infinite" in said
+    assert "the file is damaged" in said
+    assert "training" not in said
     assert (tmp_path / "b.safetensors").read_bytes() == b"good"
     assert main(["convert", "nan.safetensors", "folder"]) == 2
+    assert "the file is damaged" in capsys.readouterr().err
     assert not (tmp_path / "folder").exists()
     assert not list(tmp_path.glob(".*"))
 

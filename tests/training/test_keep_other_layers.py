@@ -294,6 +294,29 @@ def modules_of(family: ModelFamily) -> dict[str, nn.Module]:
     return {name: part.module for name, part in family.parts.items()}
 
 
+@pytest.mark.parametrize("any_model", ["tiny_sd"], indirect=True)
+@pytest.mark.parametrize("parts", [{}, UNET_ONLY], ids=["trained", "kept"])
+def test_a_layer_named_twice_is_written_once(
+    config: Config, any_model: Path, tmp_path: Path, parts: dict[str, Any]
+) -> None:
+    """`lora_te1_` comes before `lora_te_` by name; the result has the second name, which the file has too."""
+    file = whole_lora(any_model, tmp_path / "whole.safetensors")
+    first = {n.replace("lora_te_", "lora_te1_"): t for n, t in load_file(file).items()}
+    # A copy of another kind: its factors must not be mixed with those of the first.
+    copies = {n.replace("lora_up.weight", "hada_w1_a"): t * 7 for n, t in load_file(file).items() if is_text(n)}
+    save_file(first | copies, file)
+    ran = run(starting(config, file, **parts))
+    after = result(ran)
+    assert {n.replace("lora_te_", "lora_te1_") for n in after} == first.keys()
+    text = {n: t for n, t in after.items() if is_text(n)}
+    if parts:
+        assert_equal_tensors(text, {n: first[n.replace("lora_te_", "lora_te1_")] for n in text})
+    assert not any(t.equal(copies[n]) for n, t in text.items() if n.endswith("lora_down.weight"))
+    said = [w.message for w in ran.of(WarningRaised) if "names layers twice" in w.message]
+    assert len(said) == 1
+    assert f"{len(copies)} tensors of the second left out" in said[0]
+
+
 def text_entries(config: Config) -> set[str]:
     return {p.stem for p in (Path(config.general.cache_dir) / "text").rglob("*.safetensors")}
 

@@ -16,6 +16,7 @@ from modules.families.registry import published
 from modules.formats.adapter_file import AdapterFile, read_adapter_file
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import DORA_SCALE, DOWN, UP
+from modules.system.errors import DarkroomError
 from tests.builders.adapter_forms import (
     FORMS,
     Form,
@@ -323,6 +324,27 @@ def test_the_alpha_of_peft_is_in_its_settings(settings: Any, alpha: float | None
     )
     [layer] = read(tmp_path / "l.safetensors", "sd1", configs).layers
     assert layer.alpha == alpha
+
+
+@pytest.mark.parametrize("alpha", ["NaN", "Infinity", "-Infinity", "1e30", "1" + "0" * 400, "1" + "0" * 5000])
+@pytest.mark.parametrize("setting", ['{"unet.lora_alpha": %s}', '{"unet.alpha_pattern": {"conv_in": %s}}'])
+def test_an_impossible_alpha_in_the_settings_is_an_error(setting: str, alpha: str, tmp_path: Path) -> None:
+    configs = tiny_configs("sd1")
+    layers = lora_layers("sd1", configs, takes=lambda part, path: path == "conv_in")
+    tensors = tensors_in(FORMS["PEFT"], layers, configs)
+    save_file(tensors, tmp_path / "l.safetensors", {"lora_adapter_metadata": setting % alpha})
+    with pytest.raises(DarkroomError, match=r"l\.safetensors has .* at unet\.conv_in: its alpha is"):
+        read(tmp_path / "l.safetensors", "sd1", configs)
+
+
+@pytest.mark.parametrize("alpha", [float("nan"), float("inf"), -1e30])
+def test_an_impossible_alpha_of_a_layer_is_an_error(alpha: float, tmp_path: Path) -> None:
+    configs = tiny_configs("sd1")
+    layers = lora_layers("sd1", configs, takes=lambda part, path: path == "conv_in")
+    tensors = tensors_in(FORMS["kohya, diffusers names"], layers, configs)
+    save_file(tensors | {"lora_unet_conv_in.alpha": torch.tensor(alpha)}, tmp_path / "l.safetensors")
+    with pytest.raises(DarkroomError, match=r"l\.safetensors has .* at unet\.conv_in: its alpha is"):
+        read(tmp_path / "l.safetensors", "sd1", configs)
 
 
 def test_peft_keeps_its_settings_beside_its_file(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modules.adapters.kept_files import lost_in
+from modules.adapters.kept_files import copies_in, lost_in
 from modules.adapters.spec import FileForm
 from modules.adapters.start_notes import OtherLayers
 from modules.system.problem import count
@@ -18,14 +18,16 @@ def note_of_start(model: LoadedModel, form: FileForm) -> tuple[str, str]:
     for layer in (*start.kept, *start.left_out):
         label = model.family.parts[layer.part].spec.label
         paths[label] = (*paths.get(label, ()), layer.path.removeprefix("text_model."))  # as preflight names it
+    copies = copies_in(start, model.family.lora_naming)
     others = OtherLayers(
         start.where,
         is_kept=not (start.left_out or start.left_out_others),
         trains_any=any(start.trained.values()),
         paths=paths,
         inactive=tuple(f"{layer.part}.{layer.path}" for layer in start.inactive),
-        others=(*start.others, *start.left_out_others),
-        lost=tuple(lost_in(start, form)),
+        others=tuple(name for name in (*start.others, *start.left_out_others) if name not in copies),
+        lost=tuple(name for name in lost_in(start, form) if name not in copies),
+        copies=tuple(copies),
     )
     message, advice = others.note()
     if start.num_folded:

@@ -11,6 +11,7 @@ import torch
 from modules.families.kinds.consumers import diffusers_loses_alpha
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.lora_metadata import converted_metadata
+from modules.families.kinds.lora_model import INVALID_CONFIGS
 from modules.families.kinds.record import Form
 from modules.families.kinds.source import Source
 from modules.families.kinds.stored_alphas import compared
@@ -20,8 +21,8 @@ from modules.families.registry import FAMILIES, published
 from modules.formats.adapter_file import AdapterFile, adapter_file, read_adapter_tensors
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import DOWN, MID
-from modules.formats.lora_files import fits_peft, to_kohya, to_peft
-from modules.formats.safetensors_io import OnWritten, Writable, write_safetensors
+from modules.formats.lora_files import fits_peft, second_copies, to_kohya, to_peft
+from modules.formats.safetensors_io import CONVERTED, OnWritten, Writable, write_safetensors
 from modules.system.errors import DarkroomError
 from modules.system.problem import count
 
@@ -37,12 +38,15 @@ def open_lora(path: Path, kind: FileKind, *, use_ema: bool = False) -> Source:
             f"{path.name} cannot be converted. {kind.sentence}", advice=f"Choose a LoRA file for {labels}."
         )
     tensors, metadata = read_adapter_tensors(path)
-    configs = configs_of_file(kind.model, {}, metadata)
     try:
+        configs = configs_of_file(kind.model, {}, metadata)
         targets = published(kind.model).adapter_targets(configs)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise DarkroomError(f"The model configs in the metadata of {path.name} are not valid: {error!r}.") from error
-    found = adapter_file(tensors, metadata, targets)
+    except INVALID_CONFIGS as error:
+        raise DarkroomError(
+            f"The model configs in the metadata of {path.name} are not valid: {error!r}.",
+            advice="The file is damaged. Download it again.",
+        ) from error
+    found = adapter_file(tensors, metadata, targets, where=path.name)
     if not found.layers:
         raise DarkroomError(f"{path.name} cannot be converted: {kind.model} models have none of its layers.")
     return Source(path, kind, configs, {}, found, metadata)
@@ -67,12 +71,14 @@ def write_lora(
     layers: Sequence[AdapterLayer] = adapter.layers
     if form == "kohya":
         name_of = kohya_naming(source.kind.model, source.configs)
-        tensors = {**adapter.extra_tensors, **to_kohya(layers, name_of)}
+        copies = _copies(source)
+        others = {name: tensor for name, tensor in adapter.extra_tensors.items() if name not in copies}
+        tensors = {**others, **to_kohya(layers, name_of)}
     else:
         layers = _held_by_peft(source)
         tensors, settings = to_peft(layers, peft_name)
     metadata = converted_metadata(source.metadata or {}, layers, published(source.kind.model), form)
-    write_safetensors(out, tensors, metadata | settings, dtype=dtype, on_written=on_written)
+    write_safetensors(out, tensors, metadata | settings, dtype=dtype, on_written=on_written, advice=CONVERTED)
     return [out]
 
 
@@ -87,7 +93,13 @@ def notes(source: Source, form: Form) -> tuple[str, ...]:
                 f"{count(wrong, 'layer')} {where} another alpha than most layers of "
                 "their part, which diffusers does not use: use --to peft for it."
             )
-        return (*found, *_about_unplaced(adapter, "They are kept under their names."))
+        copies = _copies(source)
+        if copies:
+            found.append(
+                f"The file names layers twice. The first copy is kept, and {count(len(copies), 'tensor')} of the second "
+                f"left out, such as {copies[0]}."
+            )
+        return (*found, *_about_unplaced(adapter, "They are kept under their names.", copies))
     held = _held_by_peft(source)
     if lost := len(adapter.layers) - len(held):
         layers = f"{lost} of {count(len(adapter.layers), 'layer')} {'is' if lost == 1 else 'are'}"
@@ -118,8 +130,15 @@ def _lost_alphas(layers: Sequence[AdapterLayer]) -> int:
     return wrong
 
 
-def _about_unplaced(adapter: AdapterFile, outcome: str) -> tuple[str, ...]:
-    others = [n for n in adapter.extra_tensors if n not in adapter.embeddings]
+def _copies(source: Source) -> list[str]:
+    """Return the tensors that the kohya form has no name for: their layers are written under it from another copy."""
+    name_of = kohya_naming(source.kind.model, source.configs)
+    adapter = _content(source)
+    return second_copies(adapter.extra_tensors, {name_of(layer.part, layer.path) for layer in adapter.layers})
+
+
+def _about_unplaced(adapter: AdapterFile, outcome: str, copies: Sequence[str] = ()) -> tuple[str, ...]:
+    others = [n for n in adapter.extra_tensors if n not in adapter.embeddings and n not in copies]
     if not others:
         return ()
     return (f"Tensors that belong to no layer of the model: {len(others)}, such as {others[0]}. {outcome}",)

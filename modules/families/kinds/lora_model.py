@@ -19,8 +19,8 @@ from modules.formats.adapter_names import DOWN
 from modules.formats.adapter_targets import AdapterTargets, Name, Shapes, fits, name_of
 
 _MODEL_KEYS = ("ss_v2", "ss_base_model_version", "modelspec.architecture")
-# What configs that are not valid raise.
-_INVALID = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError)
+INVALID_CONFIGS = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError)
+"""What configs that are not valid raise."""
 _MOST_LAYERS = 20_000  # no model has as many; the first ones decide
 _STRANGE = 0.05  # the share of layers that may be unknown where no shape confirms the names
 
@@ -132,7 +132,7 @@ def _is_named(record: PublishedModel, metadata: Mapping[str, str]) -> bool:
 def targets_of(record: PublishedModel, metadata: Mapping[str, str]) -> AdapterTargets | None:
     """Return the layers of a model, of the size in the metadata where the file has it; None without any configs."""
     if CONFIGS_KEY in metadata:
-        with suppress(*_INVALID):
+        with suppress(*INVALID_CONFIGS):
             brought = json.loads(metadata[CONFIGS_KEY])
             if not record.configs or _structure(brought) == _structure(record.shipped_configs()):
                 return record.adapter_targets(configs_of_file(record.name, {}, metadata))

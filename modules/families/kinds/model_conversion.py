@@ -15,7 +15,7 @@ from modules.families.parts.folder_model import folder_configs, folder_states, p
 from modules.families.parts.single_file.checkpoint import open_checkpoint, part_state
 from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.parts.single_file.write import write_checkpoint
-from modules.formats.safetensors_io import OnWritten
+from modules.formats.safetensors_io import CONVERTED, OnWritten
 
 
 def open_folder(path: Path, kind: FileKind, *, use_ema: bool = False) -> Source:
@@ -61,6 +61,7 @@ def write_model(
             tokenizers_from=tokenizers,
             metadata=metadata,
             on_written=on_written,
+            advice=CONVERTED,
         )
         return [out]
     return write_checkpoint(
@@ -73,4 +74,5 @@ def write_model(
         created=None,
         metadata=metadata,
         on_written=on_written,
+        advice=CONVERTED,
     )

@@ -25,7 +25,7 @@ from modules.families.spec import PartSpec, tokenizer_of
 from modules.formats.diffusers_folder import read_json
 from modules.formats.lazy_tensors import LazyTensor
 from modules.formats.metadata import folded_metadata
-from modules.formats.safetensors_io import OnWritten, write_safetensors
+from modules.formats.safetensors_io import TRAINED, OnWritten, write_safetensors
 from modules.formats.stored_tensors import stored_tensors
 from modules.system.atomic import atomic_folder
 from modules.system.errors import DarkroomError
@@ -65,12 +65,14 @@ def write_folder(
     tokenizers_from: Path | None = None,
     metadata: Mapping[str, str] | None = None,
     on_written: OnWritten | None = None,
+    advice: str = TRAINED,
 ) -> None:
     """Write a model as a diffusers folder. `tokenizers_from` is a folder whose tokenizers are copied.
 
     `metadata`, that of the model as a single file, is stored in the denoiser's header.
 
-    Raises DarkroomError where a tensor is missing, unknown or not finite; an existing folder is left unchanged then.
+    Raises DarkroomError where a tensor is missing, unknown or not finite (`advice` is for the last); an existing folder
+    is left unchanged then.
     """
     record = published(traits.model)
     known = layouts(traits.model, configs)
@@ -92,7 +94,7 @@ def write_folder(
             (folder / part.name).mkdir()
             file = folder / part.name / f"{_WEIGHTS[part.library]}.safetensors"
             stored = folded_metadata(metadata or {}) if part.role == "denoiser" else {}
-            write_safetensors(file, state, {**stored, "format": "pt"}, dtype=dtype, on_written=report)
+            write_safetensors(file, state, {**stored, "format": "pt"}, dtype=dtype, on_written=report, advice=advice)
             _write_json(folder / part.name / "config.json", _part_config(part, configs[part.name]))
             done += size
         _write_scheduler(folder, configs["scheduler"], traits)

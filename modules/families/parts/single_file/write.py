@@ -25,7 +25,7 @@ from modules.families.parts.single_file.vae_layout import modern_key
 from modules.families.registry import published
 from modules.formats.lazy_tensors import LazyTensor, lazy
 from modules.formats.metadata import CheckpointFacts, checkpoint_metadata
-from modules.formats.safetensors_io import PAYLOAD_SHA256, OnWritten, write_safetensors
+from modules.formats.safetensors_io import PAYLOAD_SHA256, TRAINED, OnWritten, write_safetensors
 from modules.system.atomic import write_text
 from modules.system.dtypes import dtype_name
 from modules.system.errors import DarkroomError
@@ -57,12 +57,13 @@ def write_checkpoint(
     created: datetime | None,
     metadata: Mapping[str, str] | None = None,
     on_written: OnWritten | None = None,
+    advice: str = TRAINED,
 ) -> list[Path]:
     """Write a model as one .safetensors file and return the files written, with its .yaml where it needs one.
 
     `states` contains each part's tensors under diffusers' names. `metadata` is kept in the file (see
     `checkpoint_metadata`); `created` is when the model was made, None where that is not known. Raises DarkroomError
-    where a tensor is missing, unknown or not finite; an existing file is left unchanged then.
+    where a tensor is missing, unknown or not finite (`advice` is for the last); an existing file is left unchanged then.
     """
     record = _record(traits.model)
     tensors = original_tensors(states, configs, traits)
@@ -71,7 +72,7 @@ def write_checkpoint(
     full_metadata = checkpoint_metadata(facts, kept, payload_sha256=PAYLOAD_SHA256)
     if brought := configs_to_bring(traits.model, configs):
         full_metadata[CONFIGS_KEY] = brought
-    write_safetensors(path, tensors, full_metadata, dtype=dtype, on_written=on_written)
+    write_safetensors(path, tensors, full_metadata, dtype=dtype, on_written=on_written, advice=advice)
     return [path, *_write_sidecar(path, record.sidecar(configs, traits.prediction), zero_snr=traits.zero_snr)]
 
 
