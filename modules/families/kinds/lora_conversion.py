@@ -97,8 +97,8 @@ def notes(source: Source, form: Form) -> tuple[str, ...]:
         copies = _copies(source)
         if copies:
             found.append(
-                f"The file names layers twice. The first copy is kept, and {count(len(copies), 'tensor')} of the second "
-                f"left out, such as {copies[0]}."
+                f"The file names layers twice. The first copy is kept, and {count(len(copies), 'tensor')} of the "
+                f"second left out, such as {copies[0]}."
             )
         return (*found, *_about_unplaced(adapter, "They are kept under their names.", copies))
     held = _held_by_peft(source)
