@@ -113,6 +113,21 @@ def fits_peft(layer: AdapterLayer) -> bool:
     return scale is None or (scale.ndim > 0 and scale.shape[0] == scale.numel() == factors[UP].shape[0])
 
 
+def is_incomplete(layer: AdapterLayer) -> bool:
+    """Whether a LoRA layer lacks its down or up matrix, or has matrices of different ranks."""
+    factors = layer.factors
+    if not {DOWN, UP, MID} & factors.keys():
+        return False
+    if not {DOWN, UP} <= factors.keys():
+        return True
+    down, up, mid = factors[DOWN], factors[UP], factors.get(MID)
+    if down.ndim < 2 or up.ndim < 2:
+        return True
+    if mid is None:
+        return up.shape[1] != down.shape[0]
+    return mid.ndim != 4 or tuple(mid.shape[:2]) != (up.shape[1], down.shape[0])
+
+
 def _down(layer: AdapterLayer) -> LazyTensor:
     return lazy(folded_down(layer.factors))
 

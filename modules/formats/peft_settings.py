@@ -22,7 +22,7 @@ class PeftAlphas:
         self._patterns: dict[str, dict[str, tuple[int, Any]]] = {}
 
     def find(self, part: str, path: str, rank: int) -> float | None:
-        """Return the alpha of a layer, by its part or for the whole file; None where the settings have no usable one."""
+        """Return the alpha of a layer, by its part or for the whole file; None where there is no usable one."""
         alpha = self.stated(part, path, rank)
         return alpha if alpha is not None and math.isfinite(alpha) else None
 

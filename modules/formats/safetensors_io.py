@@ -66,8 +66,8 @@ def write_safetensors(
     """Write tensors atomically in the order of their names, floating-point ones cast to `dtype` if one is given.
 
     Only one tensor at a time is created or copied from its device. `on_written(done, total)` counts bytes and may raise
-    to cancel. Raises DarkroomError with `advice`, and leaves an existing file unchanged, where a tensor has a value that
-    is not finite.
+    to cancel. Raises DarkroomError with `advice`, and leaves an existing file unchanged, where a tensor has a value
+    that is not finite.
     """
     digest = hashlib.sha256()
     with atomic_file(path) as temporary:

@@ -260,3 +260,23 @@ def test_values_too_large_for_the_dtype_are_an_error(tmp_path: Path, capsys: pyt
     said = capsys.readouterr().err
     assert "use --dtype float32 or --dtype bfloat16" in said
     assert "training" not in said
+
+
+def test_incomplete_layers_are_reported_as_incomplete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    configs = tiny_configs("sd1")
+    tensors = tensors_in(FORMS["kohya, lora_te"], lora_layers("sd1", configs), configs)
+    del tensors["lora_unet_conv_in.lora_up.weight"]
+    up = tensors["lora_unet_conv_out.lora_up.weight"]
+    tensors["lora_unet_conv_out.lora_up.weight"] = torch.cat([up, up], dim=1)
+    write(tmp_path / "a.safetensors", tensors, "sd1")
+    told = "Incomplete layers, with a missing matrix or with two that do not fit: 2, such as unet.conv_in."
+    said = notes_of(tmp_path, capsys, "--to", "peft")
+    assert f"{told} Left out." in said
+    assert "per output only" not in said
+    assert not any("conv_in." in name or "conv_out." in name for name in load_file(tmp_path / "out.safetensors"))
+    assert f"{told} Kept as in the file." in notes_of(tmp_path, capsys, "--to", "kohya")
+    assert_same_bits(load_file(tmp_path / "out.safetensors"), tensors)
+    alone = {name: tensor for name, tensor in tensors.items() if name.startswith("lora_unet_conv_in.")}
+    write(tmp_path / "a.safetensors", alone, "sd1", ss_base_model_version="sd_v1")
+    assert main(["convert", "a.safetensors", "out.safetensors", "--overwrite", "--to", "peft"]) == 2
+    assert told.replace("2,", "1,") in capsys.readouterr().err

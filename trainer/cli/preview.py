@@ -36,7 +36,7 @@ _AUGMENTATIONS = {
     "mask_rotate_crop": False,
     "circular_mask_shrink": False,
 }
-_MOST = 200  # images and epochs; a sheet is one picture
+_MOST = 200  # images and epochs; a sheet is one PNG
 _TILE_PX, _GAP_PX, _LABEL_PX = 224, 8, 16
 _UNMASKED_SHADE = 0.35  # of the brightness, where the mask is black
 

@@ -21,7 +21,7 @@ from modules.families.registry import FAMILIES, published
 from modules.formats.adapter_file import AdapterFile, adapter_file, read_adapter_tensors
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import DOWN, MID
-from modules.formats.lora_files import fits_peft, second_copies, to_kohya, to_peft
+from modules.formats.lora_files import fits_peft, is_incomplete, second_copies, to_kohya, to_peft
 from modules.formats.safetensors_io import CONVERTED, OnWritten, Writable, write_safetensors
 from modules.system.errors import DarkroomError
 from modules.system.problem import count
@@ -93,15 +93,20 @@ def notes(source: Source, form: Form) -> tuple[str, ...]:
                 f"{count(wrong, 'layer')} {where} another alpha than most layers of "
                 "their part, which diffusers does not use: use --to peft for it."
             )
+        if broken := _incomplete(adapter):
+            found.append(f"{_about_incomplete(broken)} Kept as in the file.")
         copies = _copies(source)
         if copies:
             found.append(
-                f"The file names layers twice. The first copy is kept, and {count(len(copies), 'tensor')} of the second "
-                f"left out, such as {copies[0]}."
+                f"The file names layers twice. The first copy is kept, and {count(len(copies), 'tensor')} of the "
+                f"second left out, such as {copies[0]}."
             )
         return (*found, *_about_unplaced(adapter, "They are kept under their names.", copies))
     held = _held_by_peft(source)
-    if lost := len(adapter.layers) - len(held):
+    broken = _incomplete(adapter)
+    if broken:
+        found.append(f"{_about_incomplete(broken)} Left out.")
+    if lost := len(adapter.layers) - len(held) - len(broken):
         layers = f"{lost} of {count(len(adapter.layers), 'layer')} {'is' if lost == 1 else 'are'}"
         found.append(
             f"{layers} left out: the PEFT form holds LoRA and DoRA per output only. The kohya form holds them."
@@ -117,6 +122,15 @@ def notes(source: Source, form: Form) -> tuple[str, ...]:
     if adapter.embeddings:
         found.append("The bundled embeddings are left out: diffusers rejects files with embeddings.")
     return (*found, *_about_unplaced(adapter, "They are left out."))
+
+
+def _incomplete(adapter: AdapterFile) -> list[AdapterLayer]:
+    return [layer for layer in adapter.layers if is_incomplete(layer)]
+
+
+def _about_incomplete(layers: Sequence[AdapterLayer]) -> str:
+    first = f"{layers[0].part}.{layers[0].path}"
+    return f"Incomplete layers, with a missing matrix or with two that do not fit: {len(layers)}, such as {first}."
 
 
 def _lost_alphas(layers: Sequence[AdapterLayer]) -> int:
@@ -150,7 +164,14 @@ def _content(source: Source) -> AdapterFile:
 
 
 def _held_by_peft(source: Source) -> list[AdapterLayer]:
-    held = [layer for layer in _content(source).layers if fits_peft(layer)]
+    adapter = _content(source)
+    held = [layer for layer in adapter.layers if fits_peft(layer) and not is_incomplete(layer)]
+    broken = _incomplete(adapter)
+    if not held and len(broken) == len(adapter.layers):
+        raise DarkroomError(
+            f"{source.path.name} cannot be converted into the PEFT form. {_about_incomplete(broken)}",
+            advice="The file is damaged: download it again, or choose another one.",
+        )
     if not held:
         raise DarkroomError(
             f"{source.path.name} cannot be converted into the PEFT form, which holds only LoRA and DoRA per output. "

@@ -63,7 +63,8 @@ def write_checkpoint(
 
     `states` contains each part's tensors under diffusers' names. `metadata` is kept in the file (see
     `checkpoint_metadata`); `created` is when the model was made, None where that is not known. Raises DarkroomError
-    where a tensor is missing, unknown or not finite (`advice` is for the last); an existing file is left unchanged then.
+    where a tensor is missing, unknown or not finite (`advice` is for the last); an existing file is left unchanged
+    then.
     """
     record = _record(traits.model)
     tensors = original_tensors(states, configs, traits)
