@@ -48,7 +48,7 @@ def stored_header(header: CheckpointHeader, targets: AdapterTargets) -> StoredHe
 def reason_to_refuse(where: str, num_placed: int, unplaced: Sequence[str]) -> tuple[str, str]:
     """Return a message and its advice where most layers of a file are not in the model; otherwise two empty strings.
 
-    Preflight asks for a file's header, the run for its tensors. `unplaced` are the names of the layers in question.
+    Preflight reads a file's header, the run its tensors. `unplaced` are the names of the layers in question.
     """
     if len(unplaced) <= num_placed:
         return "", ""

@@ -52,7 +52,8 @@ class PeftAlphas:
 
 def _settings_in(metadata: Mapping[str, str]) -> Mapping[str, Any]:
     try:
-        settings = json.loads(metadata.get(PEFT_SETTINGS, "{}"))
+        # Numbers as floats: Python refuses to read an integer of thousands of digits.
+        settings = json.loads(metadata.get(PEFT_SETTINGS, "{}"), parse_int=float)
     except (ValueError, RecursionError):
         return {}
     return settings if isinstance(settings, dict) else {}
