@@ -351,12 +351,12 @@ def _read_captions(content: bytes, folder: Path) -> None:
 
 
 def _shards(folder: Path) -> list[bytes]:
-    picture = _images(folder)[0]
+    image = _images(folder)[0]
     made = []
     for format_ in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w", format=format_) as tar:
-            for name, content in (("0.png", picture), ("0.txt", b"a cat"), (f"{'long' * 20}/1.json", b'{"text": "a"}')):
+            for name, content in (("0.png", image), ("0.txt", b"a cat"), (f"{'long' * 20}/1.json", b'{"text": "a"}')):
                 member = tarfile.TarInfo(name)
                 member.size = len(content)
                 tar.addfile(member, io.BytesIO(content))
@@ -370,9 +370,9 @@ def _read_shard(content: bytes, folder: Path) -> None:
     from modules.data.scan import scan_folder
 
     path = _write(folder, "s.tar", content)
-    for image in scan_folder(path, include_subfolders=True, captions=CaptionOrigin()).images:
-        with contextlib.suppress(BrokenImageError), opened(image.path) as picture:
-            picture.load()
+    for found in scan_folder(path, include_subfolders=True, captions=CaptionOrigin()).images:
+        with contextlib.suppress(BrokenImageError), opened(found.path) as image:
+            image.load()
 
 
 def _tables(folder: Path) -> list[bytes]:
@@ -393,9 +393,9 @@ def _read_table(content: bytes, folder: Path) -> None:
     from modules.data.scan import scan_folder
 
     path = _write(folder, "t.parquet", content)
-    for image in scan_folder(path, include_subfolders=True, captions=CaptionOrigin(source="metadata")).images:
-        with contextlib.suppress(BrokenImageError), opened(image.path) as picture:
-            picture.load()
+    for found in scan_folder(path, include_subfolders=True, captions=CaptionOrigin(source="metadata")).images:
+        with contextlib.suppress(BrokenImageError), opened(found.path) as image:
+            image.load()
 
 
 def _metadata_files(folder: Path) -> list[bytes]:

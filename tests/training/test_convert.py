@@ -272,7 +272,7 @@ def test_metadata_survive_the_way_through_a_folder(tmp_path: Path, capsys: pytes
     assert "modelspec.title: The merge" in capsys.readouterr().out
 
 
-def test_metadata_of_a_folder_vanish_with_the_weights_they_describe(tiny_sd: Path, tmp_path: Path) -> None:
+def test_metadata_of_a_folder_vanish_with_the_weights_they_describe(tmp_path: Path) -> None:
     write_tiny(tmp_path / "a.safetensors", "sd1")
     assert main(["convert", "a.safetensors", "f"]) == 0
     pipe = StableDiffusionPipeline.from_pretrained(tmp_path / "f", local_files_only=True)

@@ -134,10 +134,10 @@ def test_a_shard_is_indexed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_other_fields_of_a_sample_are_no_images_of_their_own(tmp_path: Path) -> None:
-    picture = image_bytes(8, 8, 0)
+    image = image_bytes(8, 8, 0)
     shard = write_shard(
         tmp_path / "a.tar",
-        {"1.png": picture, "1.seg.png": picture, "2.large.jpg": picture, "3-masklabel.png": picture, ".4.png": picture},
+        {"1.png": image, "1.seg.png": image, "2.large.jpg": image, "3-masklabel.png": image, ".4.png": image},
     )
     result = scan(shard)
     assert names(result, shard) == ["1.png", "2.large.jpg"]
@@ -283,8 +283,8 @@ def test_a_missing_file_in_no_archive_stays_missing(tmp_path: Path) -> None:
 
 
 def test_a_mask_in_a_shard_belongs_to_its_image(tmp_path: Path) -> None:
-    picture, mask = image_bytes(16, 8, 0), image_bytes(16, 8, 1)
-    shard = write_shard(tmp_path / "a.tar", {"1.png": picture, "1-masklabel.png": mask, "2.png": picture})
+    image, mask = image_bytes(16, 8, 0), image_bytes(16, 8, 1)
+    shard = write_shard(tmp_path / "a.tar", {"1.png": image, "1-masklabel.png": mask, "2.png": image})
     found = [find_mask(p.path, folder=shard) for p in scan(shard).images]
     assert [f and (f.path.name, f.size_bytes) for f in found] == [("1-masklabel.png", len(mask)), None]
 

@@ -519,7 +519,7 @@ def test_large_configs_and_folders_are_named(tmp_path: Path, monkeypatch: pytest
     assert "unet was not read: it contains more than 10 files" in identify(tmp_path).sentence
 
 
-def test_a_file_that_grows_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_grows_while_it_is_read(tmp_path: Path) -> None:
     path = write_header(tmp_path / "m.safetensors", {"a": (2,)})
     whole = path.read_bytes()
     for size in range(0, len(whole), 7):
