@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -18,8 +18,6 @@ from modules.formats.headers import MAX_NAME_CHARS, MAX_TENSORS, UnreadableFileE
 from modules.formats.pickle_machine import PickledTensor, PickleLimitError, PickleMachine
 from modules.formats.pickle_names import is_safe_name
 from modules.system.regular_files import open_regular
-
-__all__ = ["PickleHeader", "PickledTensor", "is_zip", "limited_zip", "read_pickle_header", "unsafe_names_of"]
 
 _MAX_PICKLE_BYTES = 16_000_000  # that of a checkpoint of SDXL has 0.5 MB
 _MAX_DIRECTORY_BYTES = 4_000_000  # of a zip archive; about 80 bytes for each of its members
@@ -63,7 +61,7 @@ def read_pickle_header(path: Path) -> PickleHeader:
         ) from error
 
 
-def unsafe_names_of(names: Iterator[str] | set[str] | frozenset[str]) -> tuple[str, ...]:
+def unsafe_names_of(names: Iterable[str]) -> tuple[str, ...]:
     """Return those of a pickle's names that could run code, sorted."""
     return tuple(sorted(n for n in names if not is_safe_name(n)))
 

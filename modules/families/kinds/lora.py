@@ -33,7 +33,7 @@ def adapter_kind(header: CheckpointHeader) -> FileKind | None:
     layers = layers_in(header.shapes)
     factors = {factor for shapes in layers.values() for factor in shapes}
     sort = type_of(factors)
-    if not sort or _is_model(header, layers):
+    if not sort or _is_model(header):
         return None
     form = form_of(header.shapes)
     facts = {"adapter": f"DoRA ({sort})" if DORA_SCALE in factors else sort, "form": form, "dtype": header.main_dtype}
@@ -60,7 +60,7 @@ def adapter_kind(header: CheckpointHeader) -> FileKind | None:
     )
 
 
-def _is_model(header: CheckpointHeader, layers: Mapping[str, object]) -> bool:
+def _is_model(header: CheckpointHeader) -> bool:
     """Whether it is a whole model with leftover adapter tensors: it also has weights that are not an adapter's."""
     if not header.has(*_MODEL_TENSORS):
         return False

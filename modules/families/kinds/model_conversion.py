@@ -20,7 +20,7 @@ from modules.formats.safetensors_io import CONVERTED, OnWritten
 
 def open_folder(path: Path, kind: FileKind, *, use_ema: bool = False) -> Source:
     """Open a model in diffusers' folder layout; it contains no EMA weights."""
-    parts = parts_in(path, traits_of(kind))
+    parts = parts_in(traits_of(kind))
     metadata = folder_metadata(path, kind)
     return Source(path, kind, folder_configs(path, parts), folder_states(path, parts), metadata=metadata)
 

@@ -16,8 +16,6 @@ from tokenizers.models import BPE
 
 START_TOKEN = "<|startoftext|>"
 END_TOKEN = "<|endoftext|>"
-NUM_MERGES = 48_894
-VOCABULARY_SIZE = 49_408
 
 _MERGES_FILE = Path(__file__).parent / "vocabulary" / "clip_merges.txt.gz"
 _MERGES_SHA256 = "5f6c91a3727038ae46523c18c13e3275d6713eea9fd2ccfeb5139351419ee21f"

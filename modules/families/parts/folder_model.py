@@ -33,7 +33,7 @@ from modules.system.errors import DarkroomError
 _WEIGHTS = {"diffusers": "diffusion_pytorch_model", "transformers": "model"}
 
 
-def parts_in(folder: Path, traits: CheckpointTraits) -> tuple[str, ...]:
+def parts_in(traits: CheckpointTraits) -> tuple[str, ...]:
     """Return the parts with weights of a folder's model: those of the published model, else of its family."""
     record = published(traits.model)
     parts = tuple(p.name for p in FAMILIES[record.family].parts)
