@@ -9,6 +9,7 @@ from modules.config.codec import export_file
 from modules.config.method_facts import method_of
 from modules.data.conditioning import complete_conditioning
 from modules.data.plan_table import as_csv, plan_rows
+from modules.memory.frozen_copy import FrozenCopy
 from modules.memory.placement import free_cached_memory
 from modules.optim.param_groups import TrainGroup, named_parameters
 from modules.system.atomic import write_text
@@ -178,6 +179,10 @@ def _training(
             step=step,
         ),
         prior=lambda: prior_mode(model.adapters, model.originals, model.trained_modules, setup.machine.precision),
+        frozen_copy=lambda: FrozenCopy(p for group in model.groups for p in group.parameters.values()),
+        reference=lambda copy: prior_mode((), (copy,), model.trained_modules, setup.machine.precision),
+        emit=setup.log.emit,
+        run_dir=setup.run_dir,
     )
 
     def freeze(now: Counters, when: str = "") -> None:
