@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from modules.settings.resolution import sides_of
@@ -75,6 +75,16 @@ class BucketRules:
         if self.fixed is not None:
             return (self._sizes_at(str(self.fixed)),)
         return tuple(self._sizes_at(r) for r in self.resolutions_px)
+
+    def prompt_sizes(self, override_px: tuple[int | str, ...] = ()) -> tuple[Size, ...]:
+        """Return the size of images sampled for prompts without an image at each resolution: a square, or its size.
+
+        `override_px` replaces the resolutions as in `sizes`.
+        """
+        fixed = (str(self.fixed),) if self.fixed is not None else ()
+        resolutions = override_px or fixed or self.resolutions_px
+        square = replace(self, is_bucketing=False)
+        return tuple(square._sizes_at(r)[0] for r in resolutions)
 
     def resize_crops(self, size: Size, sizes: tuple[tuple[Size, ...], ...], shape: Size) -> tuple[ResizeCrop, ...]:
         """Return how an image of `size` is resized and cropped at each resolution. `sizes` are those of `sizes()`.

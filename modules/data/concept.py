@@ -12,7 +12,7 @@ from modules.data.image_settings import IMAGE_AUGMENTATION, ImageChanges
 from modules.settings.field import Section, Setting, When
 from modules.system.paths import from_root
 
-Kind = Literal["training", "validation", "prior_prediction", "regularization"]
+Kind = Literal["training", "validation", "prior_prediction", "regularization", "prompts"]
 DatasetKind = Literal["training", "validation"]
 _CAPTIONS = "Captions"
 _BALANCING = "Balancing"
@@ -30,7 +30,8 @@ class Concept(Section):
         Setting(
             "Folder",
             "The folder that holds the images, or tar shards (WebDataset) or Parquet files with images. Also a single "
-            "image, shard or Parquet file.",
+            "image, shard or Parquet file. Of prompts: a text file with one per line (lines that begin with # are left "
+            "out), a .jsonl, .csv or .parquet file with a column of prompts, or a folder of such files.",
             path_kind="folder",
         ),
     ] = ""
@@ -44,12 +45,13 @@ class Concept(Section):
             "original predictions for their images and captions: the target is the prediction of the model as it was "
             "before any training, at the same noise and timestep. Regularization concepts hold images of the general "
             "class: each epoch trains on as many of them as on training images, in turn, with the loss weight of their "
-            "concept.",
+            "concept. Prompts concepts have no images, for methods that train on images they sample themselves.",
             choice_labels={
                 "training": "Training",
                 "validation": "Validation",
                 "prior_prediction": "Prior prediction",
                 "regularization": "Regularization",
+                "prompts": "Prompts",
             },
         ),
     ] = "training"
@@ -97,9 +99,10 @@ class Concept(Section):
         str,
         Setting(
             "Caption columns",
-            "The columns with the captions, separated by commas; each is a caption of the image.",
+            "The columns with the captions in metadata files and in tables of prompts, separated by commas; each is a "
+            "caption of the image.",
+            level="advanced",
             empty_means="text, caption or prompt",
-            applies_when=When("caption_source", ("metadata",)),
             group=_CAPTIONS,
         ),
     ] = ""
@@ -229,6 +232,11 @@ class Concept(Section):
         file = from_root(named) if named or self.caption_source == "one_file" else None
         columns = tuple(c.strip() for c in self.caption_columns.split(",") if c.strip())
         return CaptionOrigin(self.caption_source, file, self.caption_extension, self.fixed_caption, columns)
+
+    @property
+    def has_images(self) -> bool:
+        """Whether it has images, and not only prompts."""
+        return self.kind != "prompts"
 
     @property
     def zero_field(self) -> Literal["", "repeats", "samples_per_epoch"]:

@@ -24,7 +24,7 @@ METADATA_SUFFIXES = frozenset({".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".p
 CAPTION_COLUMNS = ("text", "caption", "captions", "prompt", "description")
 _FILE_COLUMNS = ("file_name", "image_file_name", "filename", "file", "image", "image_path", "path")
 _MAX_NAMED = 3  # problems of one file
-_MAX_BYTES = 2_000_000_000  # of a file with the captions of all images
+MAX_BYTES = 2_000_000_000  # of a file with the captions of all images
 _MAX_ROW_BYTES = 10_000_000  # of the file of one image
 
 
@@ -47,7 +47,7 @@ def read_metadata(file: Path, columns: Sequence[str]) -> Metadata:
     try:
         if file.suffix.lower() in TABLE_SUFFIXES:
             return _of_table(file, columns)
-        text = decode_text(read_bytes(file, _MAX_BYTES))[0]
+        text = decode_text(read_bytes(file, MAX_BYTES))[0]
     except OSError as error:
         return Metadata({}, (error.strerror or str(error),))
     problems: list[str] = []
@@ -58,6 +58,40 @@ def read_metadata(file: Path, columns: Sequence[str]) -> Metadata:
     else:
         rows = _of_lines(text, problems)
     return _texts_of(list(rows), columns, problems)
+
+
+@dataclass(frozen=True, slots=True)
+class RowTexts:
+    """The texts of a table's rows, each with the number of its row from 1 on, and what is wrong with the table."""
+
+    rows: tuple[tuple[int, tuple[str, ...]], ...]
+    problems: tuple[str, ...] = ()
+
+
+def read_row_texts(file: Path, columns: Sequence[str]) -> RowTexts:
+    """Return the texts of a table's rows that name no images; rows without a text are left out.
+
+    `columns` are those with the texts; by default the first that is usual. Raises OSError.
+    """
+    problems: list[str] = []
+    rows: list[dict[str, Any]]
+    if file.suffix.lower() in TABLE_SUFFIXES:
+        known: Sequence[str] = table_facts(file).columns
+        wanted = [c for c in known if c in (columns or CAPTION_COLUMNS)]
+        rows = read_texts(file, wanted) if wanted else []
+    else:
+        text = decode_text(read_bytes(file, MAX_BYTES))[0]
+        is_csv = file.suffix.lower() in (".csv", ".tsv")
+        delimiter = "\t" if file.suffix.lower() == ".tsv" else ","
+        found = _of_csv(text, delimiter, problems) if is_csv else _of_lines(text, problems)
+        rows = [row for _, row in found]
+        known = list(dict.fromkeys(name for row in rows for name in row))
+    chosen = columns or _usual_columns(known)
+    if known and not chosen:
+        problems.append(f"has no column {CAPTION_COLUMNS[0]}, {CAPTION_COLUMNS[1]} or prompt; {_listed(known)}")
+    problems += [f"has no column {shown(c)}; {_listed(known)}" for c in chosen if known and c not in known]
+    texts = ((number, _texts_of_row(row, chosen)) for number, row in enumerate(rows, start=1))
+    return RowTexts(tuple((number, found) for number, found in texts if found), tuple(problems))
 
 
 class MetadataCaptions:
