@@ -34,6 +34,8 @@ def uses_prior(config: Config) -> bool:
     """Return whether training steps need predictions of the original model, before any training."""
     if method_of(config).needs_reference(config.training.method):
         return True
+    if learns_from(config) == "prompts":  # its images are sampled: no mask and no concept needs the original model
+        return False
     masks = config.masks
     preserves = masks.enabled and masks.prior_preservation_weight > 0 and masks.unmasked_weight < 1
     has_concept = any(c.enabled and c.kind == "prior_prediction" for c in config.concepts)

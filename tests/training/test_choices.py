@@ -190,6 +190,7 @@ ALONE = {
     ("concepts.0.image.mask_source", "folder"),  # there is none; see test_image_versions
     ("concepts.0.kind", "regularization"),
     ("concepts.0.kind", "prior_prediction"),  # see test_prior_prediction
+    ("concepts.0.kind", "prompts"),  # see test_learning_from_prompts
     ("model.family", "sdxl"),
     *(("reward.models.0.kind", kind) for kind in rewards_using("file")),  # their files are not here
 }

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from modules.config.schema import Config
 from modules.system.approvals import approved_hashes
 from modules.system.paths import from_caller
-from modules.system.problem import Problem
+from modules.system.problem import Problem, count
 from trainer.cli import Verb
 from trainer.cli.options import add_allow_code, add_config_argument, allowed_code, describe, read_config
 from trainer.cli.plan import plan_lines
@@ -57,7 +57,9 @@ def _preview(report: Report) -> str:
     if preview is None:
         return ""
     sizes = ", ".join(f"{count} at {size}" for size, count in preview.buckets)
-    images = f"{preview.num_images} image{'s' if preview.num_images != 1 else ''} ({sizes})" if sizes else "No images"
+    numbers = [f"{preview.num_images} image{'s' if preview.num_images != 1 else ''}"] if preview.num_images else []
+    numbers += [count(preview.num_prompts, "prompt")] if preview.num_prompts else []
+    images = f"{' and '.join(numbers)} ({sizes})" if sizes else "No images"
     model, memory = (f"{line}\n" if line else "" for line in (preview.model, preview.memory))
     return (
         f"{model}{images}, {preview.num_validation_images} for validation.\n"

@@ -69,11 +69,11 @@ def contact_sheet(config: Config, *, num_images: int, num_epochs: int) -> Image.
     """
     datasets = datasets_of(config)
     dataset = datasets.training
-    if not dataset.examples:
+    with_image = [n for n, example in enumerate(dataset.examples) if example.image.has_image]
+    if not with_image:
         raise DarkroomError("There are no images to preview.", advice="Add a concept and choose its folder.")
     versions = ImageVersions(dataset, datasets.settings.run_seed, is_cached=config.data.latent_cache)
-    step = max(1, len(dataset.examples) // num_images)
-    numbers = range(0, len(dataset.examples), step)[:num_images]
+    numbers = with_image[:: max(1, len(with_image) // num_images)][:num_images]
     rows = [_row(dataset, number, versions, num_epochs) for number in numbers]
     width = max(map(len, rows)) * (_TILE_PX + _GAP_PX) + _GAP_PX
     sheet = Image.new("RGB", (width, len(rows) * (_TILE_PX + _LABEL_PX + _GAP_PX) + _GAP_PX), (32, 32, 32))

@@ -119,7 +119,8 @@ def _preview(
     config: Config, model: FileKind | None, training: Dataset, validation: Dataset, plans: EpochPlans
 ) -> Preview:
     return Preview(
-        num_images=len(training.examples),
+        num_images=sum(e.image.has_image for e in training.examples),
+        num_prompts=sum(not e.image.has_image for e in training.examples),
         num_validation_images=len(validation.examples),
         num_without_caption=sum(not e.image.captions for e in training.examples),
         buckets=tuple((str(size), count) for size, count in training.bucket_counts.items()),

@@ -53,6 +53,7 @@ class DoctorReport:
     findings: tuple[Finding, ...]
     num_images: int
     num_validation_images: int
+    num_prompts: int = 0
 
     @property
     def has_errors(self) -> bool:
@@ -71,7 +72,9 @@ def examine(config: Config, progress: Progress = no_progress) -> DoctorReport:
     """
     examined = look_at(config, progress)
     num_validation = sum(examined.kind_of(i) == "validation" for i in examined.images)
-    return DoctorReport(find_all(examined), len(examined.images) - num_validation, num_validation)
+    num_prompts = sum(not i.example.image.has_image for i in examined.images)
+    num_images = len(examined.images) - num_validation - num_prompts
+    return DoctorReport(find_all(examined), num_images, num_validation, num_prompts)
 
 
 def look_at(config: Config, progress: Progress = no_progress) -> Examined:
@@ -85,12 +88,12 @@ def look_at(config: Config, progress: Progress = no_progress) -> Examined:
         raise DarkroomError(f"A folder cannot be read: {error}.", advice="Check its path and permissions.") from error
     concepts, images = _concepts_and_images(config, datasets)
     skipped = sorted({s.path: s for d in (datasets.training, datasets.validation) for s in d.skipped}.items())
-    wanted = dict.fromkeys((i.path, i.example.background) for i in images)
+    wanted = dict.fromkeys((i.path, i.example.background) for i in images if i.example.image.has_image)
     wanted |= dict.fromkeys((path, None) for path, _ in skipped if path.suffix.lower() in SUFFIXES)
     results = dict(zip(wanted, in_threads(_measured, list(wanted), partial(progress, "examining")), strict=True))
     return Examined(
         concepts,
-        tuple(_with_result(i, results[i.path, i.example.background]) for i in images),
+        tuple(_with_result(i, results.get((i.path, i.example.background))) for i in images),
         tuple(_skipped(s, results.get((path, None))) for path, s in skipped),
         tuple(_long_captions(config, (datasets.training, datasets.validation))),
         _bucket_samples(datasets.training, datasets.settings.run_seed),
@@ -137,7 +140,8 @@ def _measured(wanted: tuple[Path, Rgb | None]) -> Measured | str:
         return error.reason
 
 
-def _with_result(image: ExaminedImage, result: Measured | str) -> ExaminedImage:
+def _with_result(image: ExaminedImage, result: Measured | str | None) -> ExaminedImage:
+    """Return an image with its measurements or the reason why there are none; a prompt has neither."""
     if isinstance(result, str):
         return ExaminedImage(image.example, image.concept, broken=result)
     return ExaminedImage(image.example, image.concept, result)
@@ -172,7 +176,7 @@ def _concepts(settings: Sequence[Concept], dataset: Dataset, run_seed: int) -> I
             facts.kind,
             from_root(concept.path),
             float(use.exact_repeats),
-            has_own_captions=concept.caption_source not in _SHARED_CAPTIONS,
+            has_own_captions=concept.caption_source not in _SHARED_CAPTIONS or not concept.has_images,
             rules=facts.captions,
             sets_samples=facts.samples_per_epoch is not None,
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from modules.adapters.registry import ADAPTERS
 from modules.adapters.settings import AdapterSettings, layer_entries
-from modules.config.method_facts import method_of, rollout_of, scorers_of, uses_prior
+from modules.config.method_facts import learns_from, method_of, rollout_of, scorers_of, uses_prior
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.estimate.architecture import Architecture
@@ -47,7 +47,7 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         optimizer=config.training.optimizer,
         has_master_weights=config.training.low_precision_updates == "master",
         average=_AVERAGES[config.training.ema.mode],
-        encodes_in_training=not config.data.latent_cache,
+        encodes_in_training=not config.data.latent_cache and _reads_images(config),
         samples=samples,
         scales_loss=config.training.precision == "float16",
         is_fused=is_fused(config.training.optimizer),
@@ -128,8 +128,9 @@ def _on_device(config: Config, *, has_samples: bool) -> dict[Phase, frozenset[st
     """Return the phases of the run, with the parts that are on the training device."""
     spec = FAMILIES[config.model.family]
     facts = phases.phase_facts(config)
+    validates = any(c.enabled and c.dataset_kind == "validation" for c in config.concepts)
     table: dict[Phase, tuple[str, bool]] = {
-        "encoding images": (phases.CACHE_IMAGES, facts.has_latent_cache),
+        "encoding images": (phases.CACHE_IMAGES, facts.has_latent_cache and (_reads_images(config) or validates)),
         "encoding captions": (phases.CACHE_CAPTIONS, facts.has_text_cache),
         "training": (phases.TRAIN, True),
         "validating": (phases.VALIDATE, not config.validation.every.is_never),
@@ -142,6 +143,10 @@ def _on_device(config: Config, *, has_samples: bool) -> dict[Phase, frozenset[st
         for phase, (name, is_there) in table.items()
         if is_there
     }
+
+
+def _reads_images(config: Config) -> bool:
+    return learns_from(config) != "prompts"
 
 
 def _never_offloads(config: Config) -> bool:

@@ -26,6 +26,7 @@ from trainer.data.loader import Loader
 from trainer.data.mask_cache import cached_masks
 from trainer.data.masks import MaskRules, MaskSource
 from trainer.data.sources import (
+    BlankLatents,
     CachedConditioning,
     CachedLatents,
     ConditioningByCaption,
@@ -97,7 +98,10 @@ def _loader(
     *,
     caption_dropout: CaptionDropout,
 ) -> Loader:
-    """Fill the caches for one dataset and return its loader; images that cannot be read are left out."""
+    """Fill the caches for one dataset and return its loader; images that cannot be read are left out.
+
+    Where the method learns from prompts, training images are not read.
+    """
     settings, is_validation = datasets.settings, dataset is datasets.validation
     usable, latents = _latent_source(data, datasets, dataset, model, machine, caches)
     return Loader(
@@ -112,7 +116,7 @@ def _loader(
         run_seed=settings.run_seed,
         threads=data.loader_threads,
         masks=_mask_source(masks, data, usable, settings.run_seed, machine, caches, is_validation=is_validation)
-        if masks.enabled
+        if masks.enabled and (is_validation or settings.reads_images)
         else None,
     )
 
@@ -150,6 +154,9 @@ def _latent_source(
     data: Data, datasets: Datasets, dataset: Dataset, model: LoadedModel, machine: Machine, caches: Caches
 ) -> tuple[Dataset, LatentSource]:
     device, dtype = machine.train_device, machine.precision.compute_dtype
+    if dataset is not datasets.validation and not datasets.settings.reads_images:
+        spec = model.family.spec
+        return dataset, BlankLatents(spec.latent_channels, spec.latent_factor, device, dtype)
     if not data.latent_cache:
         return dataset, EncodedLatents(dataset, caches.encoders, device, dtype, _warn_once(caches.emit))
     caches.emit(PhaseChanged("scanning", f"{len(dataset.examples)} images"))

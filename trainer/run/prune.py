@@ -110,13 +110,14 @@ def keys_of(config: Config, datasets: Datasets | None = None) -> tuple[set[str],
         keys: set[str] = set()
         for dataset in (datasets.training, datasets.validation):
             run_seed = datasets.settings.run_seed
-            if "latents" in kinds:
+            reads_images = datasets.settings.reads_images or dataset is datasets.validation
+            if "latents" in kinds and reads_images:
                 versions = ImageVersions(dataset, run_seed, is_cached=True)
                 jobs = image_jobs(
                     versions, digests, encoder=identities.images, verify=config.data.verify_cache, check=lambda: None
                 )
                 keys.update(job.key for job in jobs.values())
-            if config.masks.enabled and "masks" in kinds:
+            if config.masks.enabled and "masks" in kinds and reads_images:
                 files = mask_files(
                     ImageVersions(dataset, run_seed, is_cached=True),
                     digests,

@@ -15,7 +15,7 @@ from ui.editors.images import ImageViewer
 from ui.pages.catalogue import PageSpec
 from ui.pages.page import PageFrame
 from ui.run.run_state import RunState
-from ui.run.words import preview_lines, rate, reward_line, validation_line
+from ui.run.words import images_and_prompts, preview_lines, rate, reward_line, validation_line
 from ui.theme import PAD
 from ui.widgets.card import Card
 from ui.widgets.chart import LossChart
@@ -170,7 +170,7 @@ class RunPage:
             lines.append(validation_line(state.validation))
         if state.rewards:
             lines.append(reward_line(state.rewards[-1]))
-        lines.append(f"{count(started.num_images, 'image')} on {started.device}")
+        lines.append(f"{images_and_prompts(started.num_images, started.num_prompts)} on {started.device}")
         lines.append(f"Folder: {as_config_path(Path(started.run_dir))}")
         return lines
 

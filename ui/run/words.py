@@ -150,18 +150,27 @@ def _closing_words(event: Event) -> tuple[str, Tone] | None:
 
 
 def _started(event: RunStarted) -> str:
-    images = count(event.num_images, "image")
+    images = images_and_prompts(event.num_images, event.num_prompts)
     start = f", resuming at step {event.first_step:,}" if event.first_step else ""
     weights = f"{event.num_trainable_parameters:,} trainable parameters"
     return f"{count(event.total_steps, 'step')} over {images}{start}; {weights} on {event.device}"
 
 
+def images_and_prompts(num_images: int, num_prompts: int) -> str:
+    """Return both numbers as text: "12 images", "3 prompts", or "12 images and 3 prompts"."""
+    if not num_prompts:
+        return count(num_images, "image")
+    images = f"{count(num_images, 'image')} and " if num_images else ""
+    return f"{images}{count(num_prompts, 'prompt')}"
+
+
 def preview_lines(preview: Preview) -> list[str]:
     """Return the preview of a run, one fact per line."""
     model = [preview.model] if preview.model else []
-    if not preview.num_images:
+    if not preview.num_images and not preview.num_prompts:
         return [*model, "No training images yet."]
-    lines = [*model, f"{count(preview.num_images, 'image')}, {count(preview.total_steps, 'step')} in total"]
+    steps = f"{count(preview.total_steps, 'step')} in total"
+    lines = [*model, f"{images_and_prompts(preview.num_images, preview.num_prompts)}, {steps}"]
     if preview.num_validation_images:
         lines.append(f"{count(preview.num_validation_images, 'validation image')}")
     if preview.buckets:

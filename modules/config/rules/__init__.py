@@ -11,6 +11,7 @@ from modules.config.rules.adapters import custom_layers, file_format
 from modules.config.rules.dtypes import mixed_16_bit
 from modules.config.rules.fused import fused_backward_pass
 from modules.config.rules.images import augmentations, concepts, samples, sizes
+from modules.config.rules.learning import prompts_for_images, unused_images
 from modules.config.rules.offload import offloaded_layers
 from modules.config.rules.optimizers import one_learning_rate, optimizer_fields
 from modules.config.rules.rates import plausible_learning_rate
@@ -30,6 +31,8 @@ RULES: tuple[Rule, ...] = (
     file_format,
     sizes,
     concepts,
+    prompts_for_images,
+    unused_images,
     augmentations,
     samples,
     optimizer_fields,

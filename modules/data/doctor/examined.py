@@ -29,6 +29,11 @@ class ExaminedConcept:
     rules: CaptionRules = NO_CHANGES
     sets_samples: bool = False
 
+    @property
+    def has_images(self) -> bool:
+        """Whether it has images, and not only prompts."""
+        return self.kind != "prompts"
+
 
 @dataclass(frozen=True, slots=True)
 class ExaminedImage:

@@ -20,7 +20,7 @@ _PARTIAL: dict[str, tuple[str, Severity]] = {
 
 
 def _tiny(examined: Examined) -> Iterator[Finding]:
-    for image in examined.images:
+    for image in _with_images(examined):
         size = _size(image)
         scale, bucket = max((f.scaled.width_px / size.width_px, f.bucket) for f in image.example.resize_crops)
         if scale > MAX_UPSCALING:
@@ -35,7 +35,7 @@ def _tiny(examined: Examined) -> Iterator[Finding]:
 
 
 def _extreme_aspect(examined: Examined) -> Iterator[Finding]:
-    for image in examined.images:
+    for image in _with_images(examined):
         size = _size(image)
         aspect = max(size.aspect, 1 / size.aspect)
         if aspect > MAX_ASPECT:
@@ -50,7 +50,7 @@ def _extreme_aspect(examined: Examined) -> Iterator[Finding]:
 
 
 def _cropped(examined: Examined) -> Iterator[Finding]:
-    for image in examined.images:
+    for image in _with_images(examined):
         if image.example.mask_box is not None:  # it is cropped on purpose
             continue
         lost, bucket = max((_lost(f.scaled, f.bucket), f.bucket) for f in image.example.resize_crops)
@@ -80,6 +80,10 @@ def _small_buckets(examined: Examined) -> Iterator[Finding]:
             "Crop its images to a more frequent size, add similar ones, or raise the repeats.",
             severity,
         )
+
+
+def _with_images(examined: Examined) -> Iterator[ExaminedImage]:
+    return (image for image in examined.images if image.example.image.has_image)
 
 
 def _lost(scaled: Size, bucket: Size) -> float:
