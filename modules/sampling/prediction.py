@@ -1,4 +1,4 @@
-"""The guided prediction of a model for some prompts, the same while images are sampled and while they are trained on."""
+"""The guided prediction of a model for some prompts, the same while sampling images and while training on them."""
 
 from __future__ import annotations
 
