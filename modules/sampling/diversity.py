@@ -20,7 +20,7 @@ def pairwise_distance(latents_KCHW: torch.Tensor) -> float:
     norm = torch.linalg.vector_norm(flat_KD, dim=1).mean()
     if not distances or norm.item() == 0.0:
         return math.nan
-    return (torch.stack(distances).mean() / norm).item()
+    return float(torch.stack(distances).mean() / norm)
 
 
 def mean_diversity(prompts: Sequence[torch.Tensor]) -> float:

@@ -1,8 +1,9 @@
-"""What methods that train on their own samples have in common: images sampled for the prompts of an accumulation group.
+"""What methods that train on their own samples share: sampling images for the prompts of an accumulation group.
 
-For a batch of P prompts from the loader, K images of each are sampled in chunks of P: chunk j contains sample j of every
-prompt. So a chunk is as large as a micro-batch of training, and a forward pass of training on it computes the same bits
-as the one that sampled. Images are dropped once they are scored; latents are kept in float32 on the offload device.
+For a batch of P prompts from the loader, K images of each are sampled in chunks of P: chunk j contains sample j of
+every prompt. So a chunk is as large as a micro-batch of training, and a forward pass of training on it computes the
+same bits as the one that sampled. Images are dropped once they are scored; latents are kept in float32 on the offload
+device.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ OnImages = Callable[["Chunk", torch.Tensor], None]
 class Sampling:
     """How images are sampled for training.
 
-    `size` is theirs; None: that of the images whose captions are the prompts. `sampler` names one of the registry, which
-    has no log-probabilities; empty: DDIM with `loop`'s eta. With `shares_noise` the images of a prompt start from the
+    `size` is theirs; None: that of the images whose captions are the prompts. `sampler` names one of the registry,
+    without log-probabilities; empty: DDIM with `loop`'s eta. With `shares_noise` the images of a prompt start from the
     same noise.
     """
 
@@ -160,15 +161,16 @@ def sample_group(
     group: Sequence[Batch],
     context: StepContext,
     sampling: Sampling,
-    reward: CompositeReward,
+    reward: CompositeReward | None,
     *,
     stored_states: Callable[[PromptBatch], Collection[int]],
     on_images: OnImages | None = None,
 ) -> SampledGroup:
     """Sample K images for every prompt of an accumulation group, score them, and return them without their images.
 
-    `stored_states(prompts)` returns the numbers of the states to keep for the chunks of a batch. Seeds follow from the
-    run's seed and the positions, so that a repeated rollout is the same. Raises StopRequested between denoising steps.
+    Without a `reward` their rewards are NaN. `stored_states(prompts)` returns the numbers of the states to keep for the
+    chunks of a batch. Seeds follow from the run's seed and the positions, so that a repeated rollout is the same.
+    Raises StopRequested between denoising steps.
     """
     chunks: list[Chunk] = []
     first_step = group[0].step
@@ -228,20 +230,15 @@ def _rolled_out(
     )
 
 
-def _scored(prompts: PromptBatch, sample: int, rollout: Rollout, reward: CompositeReward) -> Chunk:
-    scores = reward(rollout.images_B3PP, prompts.captions)
-    # One synchronization with the device for all reward models.
-    rows = torch.stack([scores.total_B.float(), *(s.detach().float() for s in scores.by_name.values())]).tolist()
-    total, *by_name = (tuple(row) for row in rows)
-    return Chunk(
-        prompts,
-        sample,
-        rollout.seeds,
-        rollout.states_BCHW,
-        rollout.log_probs_BN,
-        total,
-        dict(zip(scores.by_name, by_name, strict=True)),
-    )
+def _scored(prompts: PromptBatch, sample: int, rollout: Rollout, reward: CompositeReward | None) -> Chunk:
+    rewards, scores = (math.nan,) * len(prompts.captions), {}
+    if reward is not None:
+        given = reward(rollout.images_B3PP, prompts.captions)
+        # One synchronization with the device for all reward models.
+        rows = torch.stack([t.detach().float() for t in (given.total_B, *given.by_name.values())]).tolist()
+        rewards, *by_name = (tuple(row) for row in rows)
+        scores = dict(zip(given.by_name, by_name, strict=True))
+    return Chunk(prompts, sample, rollout.seeds, rollout.states_BCHW, rollout.log_probs_BN, rewards, scores)
 
 
 def _mean(values: Sequence[float]) -> float:
