@@ -18,6 +18,8 @@ from modules.data.versions import ImageVersion, ImageVersions, num_variations
 class PlanRow:
     """One version of an image. The crop is in pixels of the upright image; sizes are as in "512x768".
 
+    `rejected_image` is the rejected image of a pair, whose chosen image this is: it has the same bucket and crop.
+
     `scale` is how many trained pixels a pixel of the image becomes. `samples_per_epoch` is the mean over the run,
     `samples_epoch_1` the number in the first epoch. Without the latent cache, augmentations are drawn anew each time:
     the row shows the draw of the first epoch.
@@ -37,6 +39,7 @@ class PlanRow:
     variation: int
     samples_per_epoch: float
     samples_epoch_1: int
+    rejected_image: str = ""
 
 
 def plan_rows(dataset: Dataset, plans: EpochPlans, versions: ImageVersions) -> list[PlanRow]:
@@ -83,6 +86,7 @@ def _row(dataset: Dataset, version: ImageVersion, samples_per_epoch: float, samp
         version.variation,
         round(samples_per_epoch, 4),
         samples_first,
+        str(example.image.rejected.path) if example.image.rejected is not None else "",
     )
 
 
