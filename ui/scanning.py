@@ -14,12 +14,12 @@ from modules.system.paths import from_root
 from ui.run.background import Background
 from ui.signal import notify
 
-Key = tuple[str, bool, CaptionOrigin, bool]
+Key = tuple[str, bool, CaptionOrigin, str]
 Result = Scan | str  # a scan, or the reason for its failure
 
 
 class Scans:
-    """Scans by folder, depth, origin of captions, and whether images or only prompts are read."""
+    """Scans by folder, depth, origin of captions, and concept type."""
 
     def __init__(self, background: Background) -> None:
         self._background = background
@@ -53,7 +53,7 @@ class Scans:
 
 
 def _key(concept: Concept) -> Key:
-    return concept.path.strip(), concept.include_subfolders, concept.caption_origin, concept.has_images
+    return concept.path.strip(), concept.include_subfolders, concept.caption_origin, concept.kind
 
 
 def _scan(concept: Concept, index: StatIndex) -> Result:

@@ -24,7 +24,7 @@ METADATA_SUFFIXES = frozenset({".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".p
 CAPTION_COLUMNS = ("text", "caption", "captions", "prompt", "description")
 _FILE_COLUMNS = ("file_name", "image_file_name", "filename", "file", "image", "image_path", "path")
 _MAX_NAMED = 3  # problems of one file
-MAX_BYTES = 2_000_000_000  # of a file with the captions of all images
+_MAX_BYTES = 2_000_000_000  # of a file with the captions of all images
 _MAX_ROW_BYTES = 10_000_000  # of the file of one image
 
 
@@ -44,54 +44,29 @@ def read_metadata(file: Path, columns: Sequence[str]) -> Metadata:
 
     Nothing is raised: a file that cannot be read has no texts and one problem.
     """
+    problems: list[str] = []
     try:
         if file.suffix.lower() in TABLE_SUFFIXES:
             return _of_table(file, columns)
-        text = decode_text(read_bytes(file, MAX_BYTES))[0]
+        rows = read_rows(file, problems)
     except OSError as error:
         return Metadata({}, (error.strerror or str(error),))
-    problems: list[str] = []
+    return _texts_of(rows, columns, problems)
+
+
+def read_rows(file: Path, problems: list[str]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the rows of a text file with metadata, each with its key in a JSON object (otherwise empty).
+
+    What is wrong with the file is added to `problems`. Raises OSError for one that cannot be read.
+    """
+    text = decode_text(read_bytes(file, _MAX_BYTES))[0]
     if file.suffix.lower() == ".json":
         rows = _of_json(text, problems)
     elif file.suffix.lower() in (".csv", ".tsv"):
         rows = _of_csv(text, "\t" if file.suffix.lower() == ".tsv" else ",", problems)
     else:
         rows = _of_lines(text, problems)
-    return _texts_of(list(rows), columns, problems)
-
-
-@dataclass(frozen=True, slots=True)
-class RowTexts:
-    """The texts of a table's rows, each with the number of its row from 1 on, and what is wrong with the table."""
-
-    rows: tuple[tuple[int, tuple[str, ...]], ...]
-    problems: tuple[str, ...] = ()
-
-
-def read_row_texts(file: Path, columns: Sequence[str]) -> RowTexts:
-    """Return the texts of a table's rows that name no images; rows without a text are left out.
-
-    `columns` are those with the texts; by default the first that is usual. Raises OSError.
-    """
-    problems: list[str] = []
-    rows: list[dict[str, Any]]
-    if file.suffix.lower() in TABLE_SUFFIXES:
-        known: Sequence[str] = table_facts(file).columns
-        wanted = [c for c in known if c in (columns or CAPTION_COLUMNS)]
-        rows = read_texts(file, wanted) if wanted else []
-    else:
-        text = decode_text(read_bytes(file, MAX_BYTES))[0]
-        is_csv = file.suffix.lower() in (".csv", ".tsv")
-        delimiter = "\t" if file.suffix.lower() == ".tsv" else ","
-        found = _of_csv(text, delimiter, problems) if is_csv else _of_lines(text, problems)
-        rows = [row for _, row in found]
-        known = list(dict.fromkeys(name for row in rows for name in row))
-    chosen = columns or _usual_columns(known)
-    if known and not chosen:
-        problems.append(f"has no column {CAPTION_COLUMNS[0]}, {CAPTION_COLUMNS[1]} or prompt; {_listed(known)}")
-    problems += [f"has no column {shown(c)}; {_listed(known)}" for c in chosen if known and c not in known]
-    texts = ((number, _texts_of_row(row, chosen)) for number, row in enumerate(rows, start=1))
-    return RowTexts(tuple((number, found) for number, found in texts if found), tuple(problems))
+    return list(rows)
 
 
 class MetadataCaptions:
@@ -160,7 +135,7 @@ class MetadataCaptions:
             row = json.loads(decode_text(read_bytes(image.with_suffix(".json"), _MAX_ROW_BYTES))[0])
         except (OSError, ValueError, RecursionError):
             return ()
-        return _texts_of_row(row, self._columns or _usual_columns(row)) if isinstance(row, dict) else ()
+        return texts_of_row(row, self._columns or usual_columns(row)) if isinstance(row, dict) else ()
 
 
 def _names_of(image: Path, folder: Path, *, is_keyed: bool) -> Iterator[str]:
@@ -186,18 +161,18 @@ def _texts_of(
         known = list(dict.fromkeys(name for _, row in rows for name in row))
     file_column = next((c for c in _FILE_COLUMNS if c in known), "")
     if rows and not file_column and not rows[0][0]:
-        problems.append(f"has no column {_FILE_COLUMNS[0]} with the names of the images; {_listed(known)}")
+        problems.append(f"has no column {_FILE_COLUMNS[0]} with the names of the images; {listed_columns(known)}")
         return Metadata({}, tuple(problems))
     if not columns:
-        columns = _usual_columns(known)
+        columns = usual_columns(known)
         if rows and not columns:
-            problems.append(f"has no column {CAPTION_COLUMNS[0]} or {CAPTION_COLUMNS[1]}; {_listed(known)}")
-    problems += [f"has no column {shown(c)}; {_listed(known)}" for c in columns if rows and c not in known]
+            problems.append(f"has no column {CAPTION_COLUMNS[0]} or {CAPTION_COLUMNS[1]}; {listed_columns(known)}")
+    problems += [f"has no column {shown(c)}; {listed_columns(known)}" for c in columns if rows and c not in known]
     texts = {}
     for key, row in rows:
         name = key or row.get(file_column)
         if isinstance(name, str) and name:
-            texts[_plain_path(name)] = _texts_of_row(row, columns)
+            texts[plain_path(name)] = texts_of_row(row, columns)
     return Metadata(texts, tuple(problems))
 
 
@@ -278,7 +253,7 @@ def _of_csv(text: str, delimiter: str, problems: list[str]) -> Iterator[tuple[st
         )
 
 
-def _texts_of_row(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
+def texts_of_row(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
     """Return the texts in some columns of a row; a list has several. Line breaks within a text become spaces."""
     cells = [cell for column in columns for cell in _as_list(row.get(column))]
     texts = (" ".join(str(c).split()) for c in cells if isinstance(c, str | int | float) and not isinstance(c, bool))
@@ -289,14 +264,16 @@ def _as_list(cell: object) -> list[object]:
     return cell if isinstance(cell, list) else [cell]
 
 
-def _usual_columns(columns: Collection[str]) -> tuple[str, ...]:
+def usual_columns(columns: Collection[str]) -> tuple[str, ...]:
+    """Return the first usual column of captions among the columns of a file; empty if there is none."""
     return next(((c,) for c in CAPTION_COLUMNS if c in columns), ())
 
 
-def _listed(columns: Collection[str]) -> str:
+def listed_columns(columns: Collection[str]) -> str:
+    """Return a sentence's part that names the columns of a file."""
     return f"its columns are {', '.join(shown(c) for c in list(columns)[:20])}" if columns else "it has no columns"
 
 
-def _plain_path(name: str) -> str:
+def plain_path(name: str) -> str:
     """Return the path of an image without "./" and backslashes."""
     return os.path.normpath(name.replace("\\", "/")).replace(os.sep, "/")

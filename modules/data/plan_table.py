@@ -19,6 +19,7 @@ class PlanRow:
     """One version of an image. The crop is in pixels of the upright image; sizes are as in "512x768".
 
     A prompt without an image has no size, scale, crop, rotation and mirroring.
+    `rejected_image` is the rejected image of a pair, whose chosen image this is: it has the same bucket and crop.
 
     `scale` is how many trained pixels a pixel of the image becomes. `samples_per_epoch` is the mean over the run,
     `samples_epoch_1` the number in the first epoch. Without the latent cache, augmentations are drawn anew each time:
@@ -39,6 +40,7 @@ class PlanRow:
     variation: int
     samples_per_epoch: float
     samples_epoch_1: int
+    rejected_image: str = ""
 
 
 def plan_rows(dataset: Dataset, plans: EpochPlans, versions: ImageVersions) -> list[PlanRow]:
@@ -87,6 +89,7 @@ def _row(dataset: Dataset, version: ImageVersion, samples_per_epoch: float, samp
         version.variation,
         round(samples_per_epoch, 4),
         samples_first,
+        str(example.image.rejected.path) if example.image.rejected is not None else "",
     )
 
 

@@ -11,12 +11,15 @@ from pathlib import Path
 from modules.data.archives import read_bytes, status_of
 from modules.data.captions.sources import CaptionFault, decode_text, text_lines
 from modules.data.listing import Skipped, walk
-from modules.data.metadata import MAX_BYTES, read_row_texts
+from modules.data.metadata import CAPTION_COLUMNS, listed_columns, read_rows, texts_of_row, usual_columns
 from modules.data.scan import Scan, SourceImage
+from modules.data.tables import TABLE_SUFFIXES, read_texts, table_facts
+from modules.system.problem import shown
 
 _TEXT_SUFFIX = ".txt"
 PROMPT_SUFFIXES = (_TEXT_SUFFIX, ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
 _COMMENT = "#"
+_MAX_BYTES = 2_000_000_000  # of a text file
 
 
 def scan_prompts(
@@ -55,12 +58,12 @@ def _prompts_of(file: Path, columns: Sequence[str], skipped: list[Skipped]) -> I
     try:
         status = status_of(file)
         if file.suffix.lower() == _TEXT_SUFFIX:
-            text, fault = decode_text(read_bytes(file, MAX_BYTES))
+            text, fault = decode_text(read_bytes(file, _MAX_BYTES))
             named = [(f"line {n}", (line,)) for n, line in _lines(text)]
         else:
-            table = read_row_texts(file, columns)
-            named = [(f"row {n}", texts) for n, texts in table.rows]
-            skipped += [Skipped(file, problem) for problem in table.problems]
+            problems: list[str] = []
+            named = [(f"row {n}", texts) for n, texts in _rows(file, columns, problems)]
+            skipped += [Skipped(file, problem) for problem in problems]
     except OSError as error:
         skipped.append(Skipped(file, f"cannot be read ({error.strerror or error})"))
         return
@@ -73,3 +76,24 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
         prompt = line.strip()
         if prompt and not prompt.startswith(_COMMENT):
             yield number, prompt
+
+
+def _rows(file: Path, columns: Sequence[str], problems: list[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield the texts of a table's rows, each with the number of its row from 1 on.
+
+    What is wrong with the table is added to `problems`. Raises OSError.
+    """
+    if file.suffix.lower() in TABLE_SUFFIXES:
+        known: Sequence[str] = table_facts(file).columns
+        wanted = [c for c in known if c in (columns or CAPTION_COLUMNS)]
+        rows = read_texts(file, wanted) if wanted else []
+    else:
+        rows = [row for _, row in read_rows(file, problems)]
+        known = list(dict.fromkeys(name for row in rows for name in row))
+    chosen = columns or usual_columns(known)
+    if known and not chosen:
+        problems.append(f"has no column text, caption or prompt; {listed_columns(known)}")
+    problems += [f"has no column {shown(c)}; {listed_columns(known)}" for c in chosen if known and c not in known]
+    for number, row in enumerate(rows, start=1):
+        if texts := texts_of_row(row, chosen):
+            yield number, texts

@@ -48,7 +48,8 @@ def cached_sizes_of(training: Dataset, validation: Dataset, *, reads_images: boo
     for dataset in (training, validation):
         is_cached = reads_images or dataset is validation
         for example in dataset.examples:
-            variations = num_variations(dataset.concepts[example.concept])
+            num_images = 2 if example.image.rejected is not None else 1
+            variations = num_variations(dataset.concepts[example.concept]) * num_images
             for resize_crop in example.resize_crops:
                 counts[resize_crop.bucket] += variations if is_cached else 0
     return counts

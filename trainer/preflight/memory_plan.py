@@ -42,7 +42,7 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         plans=plans,
         on_device=_on_device(config, has_samples=bool(samples)),
         sizes=sizes_px,
-        batch_size=config.training.batch_size,
+        batch_size=config.training.batch_size * (2 if learns_from(config) == "pairs" else 1),
         accumulates=config.training.accumulation_steps > 1,
         optimizer=config.training.optimizer,
         has_master_weights=config.training.low_precision_updates == "master",

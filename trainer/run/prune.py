@@ -12,6 +12,7 @@ from modules.config.sections.data import Data
 from modules.data.cache.key import DigestIndex, caption_key
 from modules.data.cache.store import CacheStore, StoredEntry
 from modules.data.datasets import Datasets
+from modules.data.rejected import RejectedVersions
 from modules.data.versions import ImageVersions
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
@@ -113,10 +114,7 @@ def keys_of(config: Config, datasets: Datasets | None = None) -> tuple[set[str],
             reads_images = datasets.settings.reads_images or dataset is datasets.validation
             if "latents" in kinds and reads_images:
                 versions = ImageVersions(dataset, run_seed, is_cached=True)
-                jobs = image_jobs(
-                    versions, digests, encoder=identities.images, verify=config.data.verify_cache, check=lambda: None
-                )
-                keys.update(job.key for job in jobs.values())
+                keys |= _latent_keys(versions, digests, encoder=identities.images, verify=config.data.verify_cache)
             if config.masks.enabled and "masks" in kinds and reads_images:
                 files = mask_files(
                     ImageVersions(dataset, run_seed, is_cached=True),
@@ -132,6 +130,15 @@ def keys_of(config: Config, datasets: Datasets | None = None) -> tuple[set[str],
         return keys, kinds
     finally:
         model.placement.close()
+
+
+def _latent_keys(versions: ImageVersions, digests: DigestIndex, *, encoder: str, verify: bool) -> set[str]:
+    """Return the keys of the latents of a dataset; of pairs those of both images."""
+    sides: list[ImageVersions | RejectedVersions] = [versions]
+    if versions.dataset.has_pairs:
+        sides.append(RejectedVersions(versions))
+    jobs = [image_jobs(s, digests, encoder=encoder, verify=verify, check=lambda: None) for s in sides]
+    return {job.key for of_side in jobs for job in of_side.values()}
 
 
 def _size(num_bytes: int) -> str:

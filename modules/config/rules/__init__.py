@@ -14,6 +14,7 @@ from modules.config.rules.images import augmentations, concepts, samples, sizes
 from modules.config.rules.learning import prompts_for_images, unused_images
 from modules.config.rules.offload import offloaded_layers
 from modules.config.rules.optimizers import one_learning_rate, optimizer_fields
+from modules.config.rules.pairs import pairs
 from modules.config.rules.rates import plausible_learning_rate
 from modules.config.rules.rewards import method_settings, reward_models
 from modules.config.rules.supported import supported
@@ -33,6 +34,7 @@ RULES: tuple[Rule, ...] = (
     concepts,
     prompts_for_images,
     unused_images,
+    pairs,
     augmentations,
     samples,
     optimizer_fields,

@@ -67,7 +67,8 @@ def _resolutions(given: tuple[int | str, ...], path: str, step_px: int) -> Itera
 def concepts(config: Config) -> Iterator[Problem]:
     """Yield problems if there is nothing to train on, or no image to validate on while validation is on."""
     active = [c for c in config.concepts if c.enabled]
-    if not any(c.kind in ("training", "prompts") for c in active):
+    kinds = [c.kind for c in active]
+    if learns_from(config) != "pairs" and "training" not in kinds and "prompts" not in kinds:  # see `pairs`
         what = "prompts or images" if learns_from(config) == "prompts" else "images"
         yield Problem(
             "concepts",
@@ -89,7 +90,7 @@ def concepts(config: Config) -> Iterator[Problem]:
                 "warning",
                 f"Raise the {what} or disable the concept.",
             )
-    if not config.validation.every.is_never and not any(c.kind == "validation" for c in active):
+    if not config.validation.every.is_never and not any(c.dataset_kind == "validation" for c in active):
         yield Problem(
             "validation.every",
             "Validation is on, but there is no validation concept.",
