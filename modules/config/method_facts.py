@@ -30,6 +30,12 @@ def learns_from(config: Config) -> LearnsFrom:
     return method_of(config).learns_from(config.training.method)
 
 
+def images_per_pass(config: Config) -> int:
+    """Return how many images of a sample of the batch a training pass contains: 2 for pairs."""
+    rollout = rollout_of(config)
+    return 2 if learns_from(config) == "pairs" else rollout.images_per_pass if rollout is not None else 1
+
+
 def uses_prior(config: Config) -> bool:
     """Return whether training steps need predictions of the original model, before any training."""
     if method_of(config).needs_reference(config.training.method):

@@ -18,7 +18,10 @@ class RolloutFacts:
     backpropagates through (0: it samples without gradient).
 
     `samples_per_prompt` is the number of images sampled for each prompt, `trained_steps` the number of denoising steps
-    of each of them that are trained one by one, in passes of their own (0: none are).
+    of each of them that are trained one by one, in passes of their own (0: none are). `images_per_pass` is how many
+    images of a prompt such a pass, or a pass of a loss on finished images, contains: 2 for a pair. `size` is the width
+    and height of the images in pixels; None for those of the batch. `copies_weights`: a copy of the trained weights is
+    kept beside them, as a reference that is refreshed during training.
     """
 
     steps: int
@@ -26,6 +29,19 @@ class RolloutFacts:
     gradient_steps: int = 0
     samples_per_prompt: int = 1
     trained_steps: int = 0
+    images_per_pass: int = 1
+    size: tuple[int, int] | None = None
+    copies_weights: bool = False
+
+    @property
+    def is_guided(self) -> bool:
+        """Whether sampling doubles the batch for guidance."""
+        return self.guidance > 1
+
+    @property
+    def trains_guided(self) -> bool:
+        """Whether the passes that are trained are denoising steps with guidance, and not passes of another loss."""
+        return self.is_guided and (self.gradient_steps > 0 or self.trained_steps > 0)
 
 
 @dataclass(frozen=True, slots=True)

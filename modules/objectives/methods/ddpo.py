@@ -96,6 +96,7 @@ SPEC = MethodSpec(
         settings.guidance,
         samples_per_prompt=settings.samples_per_prompt,
         trained_steps=fields.trained_steps(settings.steps, settings.timestep_share),
+        size=fields.known_size(settings.size),
     ),
     held_out_reward=lambda settings: settings.held_out_reward,
     learns_from=lambda settings: "prompts",

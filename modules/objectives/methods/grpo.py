@@ -121,7 +121,11 @@ def _rollout(settings: Grpo) -> RolloutFacts:
     is_window = settings.timesteps == "window"
     num_trained = settings.window_size if is_window else fields.trained_steps(settings.steps, settings.timestep_share)
     return RolloutFacts(
-        settings.steps, settings.guidance, samples_per_prompt=settings.group_size, trained_steps=num_trained
+        settings.steps,
+        settings.guidance,
+        samples_per_prompt=settings.group_size,
+        trained_steps=num_trained,
+        size=fields.known_size(settings.size),
     )
 
 
