@@ -69,7 +69,7 @@ def _small_buckets(examined: Examined) -> Iterator[Finding]:
     for size, samples in sorted(examined.bucket_samples.items()):
         if not 0 < samples < examined.batch_size:
             continue
-        files = [i.path for i in examined.images if size in _buckets(i) and examined.kind_of(i) != "validation"]
+        files = [i.path for i in examined.images if size in _buckets(i) and not examined.is_validation(i)]
         what, severity = _PARTIAL[examined.partial_batches]
         yield Finding(
             "small_bucket",
