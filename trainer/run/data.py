@@ -19,6 +19,7 @@ from modules.data.datasets import Datasets
 from modules.data.versions import ImageVersion, ImageVersions
 from modules.system.dtypes import dtype_of
 from modules.system.paths import from_root
+from modules.system.problem import count
 from trainer.commands import CommandDesk
 from trainer.data.caching import Caches, Emit, EncoderIdentities, Stores, overflow_warning
 from trainer.data.encoders import Encoders
@@ -152,7 +153,8 @@ def _latent_source(
     device, dtype = machine.train_device, machine.precision.compute_dtype
     if not data.latent_cache:
         return dataset, EncodedLatents(dataset, caches.encoders, device, dtype, _warn_once(caches.emit))
-    caches.emit(PhaseChanged("scanning", f"{len(dataset.examples)} images"))
+    if dataset.examples:  # without a validation concept, its dataset is empty
+        caches.emit(PhaseChanged("scanning", count(len(dataset.examples), "image")))
     versions = ImageVersions(dataset, datasets.settings.run_seed, is_cached=True)
     jobs = caches.image_jobs(versions, verify=data.verify_cache)
     broken = caches.build_latents(jobs, threads=data.loader_threads)
