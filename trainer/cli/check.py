@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from modules.config.schema import Config
+from modules.data.doctor.finding import printable
 from modules.system.approvals import approved_hashes
 from modules.system.paths import from_caller
 from modules.system.problem import Problem
@@ -18,6 +19,7 @@ from trainer.cli.plan import plan_lines
 from trainer.preflight import Report, check
 
 _MAX_CAPTIONS = 100
+_MAX_SKIPPED = 1000
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -63,16 +65,17 @@ def _preview(report: Report) -> str:
         f"{model}{images}, {preview.num_validation_images} for validation.\n"
         f"{preview.steps_first_epoch} step{'s' if preview.steps_first_epoch != 1 else ''} in the first epoch, "
         f"{preview.total_steps} in total.\n"
-        f"{memory}{_captions(preview.captions)}"
+        f"{memory}{_listed('Skipped files', preview.skipped, _MAX_SKIPPED)}"
+        f"{_listed('Captions', preview.captions, _MAX_CAPTIONS)}"
     )
 
 
-def _captions(findings: Sequence[tuple[str, str]]) -> str:
-    """Return the findings about captions, one per line."""
-    lines = [f"  {file}: {what}\n" for file, what in findings[:_MAX_CAPTIONS]]
-    more = len(findings) - _MAX_CAPTIONS
+def _listed(title: str, findings: Sequence[tuple[str, str]], max_lines: int) -> str:
+    """Return files and what is wrong with them, one per line under a title; nothing without any."""
+    lines = [f"  {printable(file)}: {printable(what)}\n" for file, what in findings[:max_lines]]
+    more = len(findings) - max_lines
     rest = f"  and {more:,} more; --json lists all\n" if more > 0 else ""
-    return f"Captions:\n{''.join(lines)}{rest}" if findings else ""
+    return f"{title}:\n{''.join(lines)}{rest}" if findings else ""
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:

@@ -17,10 +17,11 @@ from modules.data.dataset import Dataset
 from modules.data.listing import Skipped, is_metadata
 from modules.data.scan import SourceImage
 from modules.system.paths import from_root
-from modules.system.problem import Problem, cut
+from modules.system.problem import Problem, count, cut
 from trainer.preflight.model import kind_of
 from trainer.preflight.places import real
 
+_MAX_NAMED = 5  # skipped files in one message
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -67,7 +68,8 @@ def problems_of_images(config: Config, training: Dataset, validation: Dataset) -
     reported = [from_root(c.path) for c in _without_images(config, training, validation)]
     skipped = [s for s in (*training.skipped, *validation.skipped) if not any(_is_in(s.path, f) for f in reported)]
     if skipped:
-        yield Problem("concepts", f"{_skipped(skipped)}.", "warning", "Repair them, or remove them from the folder.")
+        advice = "Repair them, or remove them from the folder." if len(skipped) > 1 else "Repair or remove it."
+        yield Problem("concepts", f"{_skipped(skipped)}.", "warning", advice)
     if without := [e.image for e in training.examples if not e.image.captions]:
         message = "images have no caption and are" if len(without) > 1 else "image has no caption and is"
         yield Problem(
@@ -125,9 +127,10 @@ def _is_in(path: Path, source: Path) -> bool:
 
 
 def _skipped(files: Sequence[Skipped]) -> str:
-    first = files[0]
-    are = "files are" if len(files) > 1 else "file is"
-    return f"{len(files):,} {are} skipped; the first is {first.path.name}: {first.reason}"
+    """Return how many files are skipped, the first few with their reasons; `check` lists all (`Preview.skipped`)."""
+    named = "; ".join(f"{s.path.name}: {s.reason}" for s in files[:_MAX_NAMED])
+    more = f"; and {len(files) - _MAX_NAMED:,} more" if len(files) > _MAX_NAMED else ""
+    return f"{count(len(files), 'file')} {'is' if len(files) == 1 else 'are'} skipped ({named}{more})"
 
 
 def _folders_used_twice(config: Config) -> Iterator[Problem]:
