@@ -29,10 +29,14 @@ _HIDDEN = "a hidden file"
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A file that looks like an image but cannot be used, with the reason."""
+    """A file that looks like an image but cannot be used, with the reason.
+
+    Also a metadata file with a fault. `setting` is the field of the concept that causes it, where one does.
+    """
 
     path: Path
     reason: str
+    setting: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ from modules.system.paths import from_root
 from trainer.data.datasets import dataset_settings
 from trainer.preflight.captions import problems_of_caption_settings, tokenizer_folder
 from trainer.preflight.images import problems_of_concept_folders
+from trainer.preflight.missing_captions import problems_of_captions_files
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and all of it; may raise to stop."""
@@ -76,7 +77,11 @@ def examine(config: Config, progress: Progress = no_progress) -> DoctorReport:
 
 def look_at(config: Config, progress: Progress = no_progress) -> Examined:
     """Return what the checks look at: the images of a config, each decoded once."""
-    problems = [*(p for _, p in problems_of_concept_folders(config)), *problems_of_caption_settings(config)]
+    problems = [
+        *(p for _, p in problems_of_concept_folders(config)),
+        *problems_of_caption_settings(config),
+        *problems_of_captions_files(config),
+    ]
     if problems:
         raise DarkroomError(problems[0].message, advice=problems[0].advice)
     try:
