@@ -12,7 +12,7 @@ from modules.config.schema import Config
 from modules.data.doctor.finding import printable
 from modules.system.approvals import approved_hashes
 from modules.system.paths import from_caller
-from modules.system.problem import Problem
+from modules.system.problem import Problem, count
 from trainer.cli import Verb
 from trainer.cli.options import add_allow_code, add_config_argument, allowed_code, describe, read_config
 from trainer.cli.plan import plan_lines
@@ -58,13 +58,12 @@ def _preview(report: Report) -> str:
     preview = report.preview
     if preview is None:
         return ""
-    sizes = ", ".join(f"{count} at {size}" for size, count in preview.buckets)
-    images = f"{preview.num_images} image{'s' if preview.num_images != 1 else ''} ({sizes})" if sizes else "No images"
+    sizes = ", ".join(f"{number:,} at {size}" for size, number in preview.buckets)
+    images = f"{count(preview.num_images, 'image')} ({sizes})" if sizes else "No images"
     model, memory = (f"{line}\n" if line else "" for line in (preview.model, preview.memory))
     return (
         f"{model}{images}, {preview.num_validation_images} for validation.\n"
-        f"{preview.steps_first_epoch} step{'s' if preview.steps_first_epoch != 1 else ''} in the first epoch, "
-        f"{preview.total_steps} in total.\n"
+        f"{count(preview.steps_first_epoch, 'step')} in the first epoch, {preview.total_steps:,} in total.\n"
         f"{memory}{_listed('Skipped files', preview.skipped, _MAX_SKIPPED)}"
         f"{_listed('Captions', preview.captions, _MAX_CAPTIONS)}"
     )

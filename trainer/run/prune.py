@@ -15,6 +15,7 @@ from modules.data.datasets import Datasets
 from modules.data.versions import ImageVersions
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
+from modules.system.problem import count
 from trainer.data.caching import image_jobs
 from trainer.data.datasets import datasets_of
 from trainer.data.mask_cache import mask_files
@@ -37,7 +38,7 @@ class UnusedEntries:
     @property
     def used_words(self) -> str:
         """The entries in use: their number and size."""
-        return f"{self.num_used:,} entries, {_size(self.used_bytes)}"
+        return f"{count(self.num_used, 'entry', 'entries')}, {_size(self.used_bytes)}"
 
     @property
     def words(self) -> str:
