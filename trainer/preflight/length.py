@@ -61,7 +61,10 @@ def _batches(config: Config, training: Dataset) -> Iterator[Problem]:
             f"{'Every size' if whole else f'{len(small)} of {len(sample_indices)} sizes'} of image {have} fewer images "
             f"in an epoch than the batch of {batch_size}. No image is dropped: {fate}",
             "warning" if whole else "info",
-            "Lower the batch size, or raise the bucket step, so that there are fewer sizes.",
+            # One size at each resolution: it is fixed, or all images have one shape.
+            "Lower the batch size, add images, or raise the repeats."
+            if len(sample_indices) <= training.num_resolutions
+            else "Lower the batch size, or raise the bucket step, so that there are fewer sizes.",
         )
     num_batches = max(1, sum(math.ceil(count / batch_size) for count in sample_indices.values()))
     if accumulation > num_batches:
