@@ -31,7 +31,7 @@ _HIDDEN = "a hidden file"
 class Skipped:
     """A file that looks like an image but cannot be used, with the reason.
 
-    Also a metadata file with a fault. `setting` is the field of the concept that causes it, where one does.
+    Also a metadata file with a problem. `setting` is the field of the concept that causes it, where one does.
     """
 
     path: Path

@@ -53,7 +53,7 @@ def _indices(config: Config, kind: str) -> list[int]:
 
 
 def _wrong_metadata(config: Config, indices: Sequence[int], dataset: Dataset) -> Iterator[Problem]:
-    """Yield each fault of metadata once for a concept: its shards or folders may have many files with the same."""
+    """Yield each problem of metadata once for a concept: its shards or folders may have many files with the same."""
     same: dict[tuple[int, str, str], list[Skipped]] = defaultdict(list)
     for number, fault in dataset.wrong_settings:
         same[number, fault.setting, fault.reason].append(fault)
