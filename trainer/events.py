@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
+from modules.system.problem import count
 from modules.system.redaction import redacted
 from trainer.rollout_events import ChoicesWanted, RolloutSampled
 
@@ -107,7 +108,8 @@ class CacheFilled:
     @property
     def summary(self) -> str:
         """The event as a sentence, with the hit rate."""
-        found = f"{self.num_found:,} of {self.num_entries:,} entries found ({self.num_found / self.num_entries:.0%})"
+        entries = count(self.num_entries, "entry", "entries")
+        found = f"{self.num_found:,} of {entries} found ({self.num_found / self.num_entries:.0%})"
         name = {"images": "Latent cache", "captions": "Text cache"}.get(self.what, self.what)
         return f"{name}: {found}, {self.num_entries - self.num_found:,} encoded; {self.num_bytes / 1e6:,.1f} MB."
 

@@ -76,6 +76,12 @@ class BucketRules:
             return (self._sizes_at(str(self.fixed)),)
         return tuple(self._sizes_at(r) for r in self.resolutions_px)
 
+    def are_fixed(self, override_px: tuple[int | str, ...] = ()) -> tuple[bool, ...]:
+        """Return for each resolution of `sizes` whether it is a size, such as "1024x768", that all images get."""
+        if override_px or self.fixed is None:
+            return tuple(isinstance(r, str) for r in override_px or self.resolutions_px)
+        return (True,)
+
     def resize_crops(self, size: Size, sizes: tuple[tuple[Size, ...], ...], shape: Size) -> tuple[ResizeCrop, ...]:
         """Return how an image of `size` is resized and cropped at each resolution. `sizes` are those of `sizes()`.
 

@@ -86,6 +86,8 @@ class Dataset:
     num_resolutions: int
     skipped: tuple[Skipped, ...] = ()
     buckets: tuple[tuple[Size, ...], ...] = ()
+    wrong_settings: tuple[tuple[int, Skipped], ...] = ()
+    """Those of `skipped` that a setting of their concept causes, with the number of the concept."""
 
     @property
     def bucket_counts(self) -> dict[Size, int]:
@@ -106,7 +108,8 @@ class Dataset:
     def without(self, broken: frozenset[int]) -> Dataset:
         """Return the dataset without the examples at these indices, renumbered."""
         kept = [e for i, e in enumerate(self.examples) if i not in broken]
-        return _assemble(kept, self.concepts, self.num_resolutions, self.skipped)
+        left = _assemble(kept, self.concepts, self.num_resolutions, self.skipped)
+        return replace(left, wrong_settings=self.wrong_settings)
 
 
 def build_dataset(
@@ -129,6 +132,7 @@ def build_dataset(
     examples: list[Example] = []
     facts: list[ConceptFacts] = []
     skipped: list[Skipped] = []
+    wrong_settings: list[tuple[int, Skipped]] = []
     for concept, folder in active:
         at_resolutions = sizes[concept.image.resolution_px]
         at_resolutions *= num_resolutions // len(at_resolutions)
@@ -140,6 +144,7 @@ def build_dataset(
             watch=watch,
         )
         skipped += scan.skipped
+        wrong_settings += [(len(facts), s) for s in scan.skipped if s.setting]
         for image in scan.images:
             try:
                 examples.append(_example(image, len(facts), concept, folder, rules, at_resolutions, wanted))
@@ -148,7 +153,8 @@ def build_dataset(
             except ValueError as error:
                 skipped.append(Skipped(image.path, str(error)))
         facts.append(_facts_of(concept, concept.name or folder.name))
-    return _assemble(examples, facts, num_resolutions, tuple(skipped))
+    dataset = _assemble(examples, facts, num_resolutions, tuple(skipped))
+    return replace(dataset, wrong_settings=tuple(wrong_settings))
 
 
 def _example(

@@ -108,7 +108,8 @@ def describe_buckets(rows: Sequence[PlanRow]) -> list[str]:
         samples = sum(row.samples_epoch_1 for row in inside)
         cropped = sum(_cropped(row) for row in inside) / len(inside)
         lines.append(
-            f"  {bucket:>11}  {images:6,} image{'s' if images != 1 else ' '}  {samples:6,} samples in epoch 1  "
+            f"  {bucket:>11}  {images:6,} {'image ' if images == 1 else 'images'}  "
+            f"{samples:6,} {'sample ' if samples == 1 else 'samples'} in epoch 1  "
             f"scale {min(scales):.2f} to {max(scales):.2f}  {cropped:4.0%} cropped"
         )
     return lines
@@ -118,7 +119,8 @@ def describe_images(rows: Sequence[PlanRow]) -> list[str]:
     """Return a line for each row."""
     return [
         f"  {row.image}: {row.size} to {row.bucket}, scale {row.scale:.3f}, crop {row.crop_left:g},{row.crop_top:g} to "
-        f"{row.crop_right:g},{row.crop_bottom:g}, {row.samples_per_epoch:g} samples per epoch"
+        f"{row.crop_right:g},{row.crop_bottom:g}, {row.samples_per_epoch:g} "
+        f"{'sample' if row.samples_per_epoch == 1 else 'samples'} per epoch"
         for row in rows
     ]
 

@@ -331,7 +331,7 @@ def test_small_images_are_reported_and_never_upscaled(config: Config) -> None:
     assert any("001.png: too small for a bucket without upscaling" in w.message for w in ran.of(WarningRaised))
     ran = run(laid_over(start, {"data": {"min_side_px": 41}}))
     assert len(plan_of(ran)) == NUM_IMAGES
-    assert any("2 files are skipped; the first is 000.png: smaller than the minimum" in w.message
+    assert any("2 files are skipped (000.png: smaller than the minimum" in w.message
                for w in ran.of(WarningRaised))  # fmt: skip
 
 

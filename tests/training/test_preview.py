@@ -34,7 +34,7 @@ def test_a_sheet_has_a_row_for_each_image(config_file: Path, tmp_path: Path) -> 
 def test_the_plan_is_printed(config_file: Path, verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     main([verb, str(config_file), "--images"])
     text = capsys.readouterr().out
-    assert "64x64       1 image        1 samples in epoch 1  scale" in text
+    assert "64x64       1 image        1 sample  in epoch 1  scale" in text
     assert "001.png: 140x64 to 80x48, scale 0.750, crop" in text
 
 

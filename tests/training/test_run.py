@@ -85,6 +85,13 @@ def test_the_steps_are_those_that_were_announced(config: Config) -> None:
         assert (steps[-1].epoch_step, steps[-1].seconds_left) == (steps[-1].epoch_steps, 0.0)
 
 
+def test_a_dataset_without_images_is_not_announced(config: Config) -> None:
+    """Each run without validation images used to scan "0 images" of them."""
+    ran = run(laid_over(config, {"training": {"epochs": 1}}))
+    num_images = ran.of(RunStarted)[0].num_images
+    assert [e.detail for e in ran.of(PhaseChanged) if e.phase == "scanning"] == [f"{num_images} images"]
+
+
 def concept(config: Config) -> dict[str, Any]:
     return config.concepts[0].model_dump()
 

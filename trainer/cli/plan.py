@@ -5,6 +5,7 @@ from __future__ import annotations
 from modules.data.datasets import Datasets
 from modules.data.plan_table import describe_buckets, describe_images, plan_rows
 from modules.data.versions import ImageVersions
+from modules.system.problem import count
 
 
 def plan_lines(datasets: Datasets, *, is_cached: bool, every_image: bool) -> list[str]:
@@ -20,5 +21,6 @@ def _left_out(datasets: Datasets) -> list[str]:
     if not names:
         return []
     is_merged = datasets.settings.partial_batches == "merge"
-    fate = "wait for a later epoch" if is_merged else "are dropped from epoch 1"
-    return [f"  In partial batches, {len(names):,} image{'s' if len(names) != 1 else ''} {fate}: {', '.join(names)}"]
+    waits, is_dropped = ("waits", "is dropped") if len(names) == 1 else ("wait", "are dropped")
+    fate = f"{waits} for a later epoch" if is_merged else f"{is_dropped} from epoch 1"
+    return [f"  In partial batches, {count(len(names), 'image')} {fate}: {', '.join(names)}"]

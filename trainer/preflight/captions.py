@@ -115,10 +115,11 @@ def _long_ones(lengths: Sequence[int], tokenizer: ClipTokenizer, captions: Seque
     num_long, num_too_long = (sum(n > limit for n in lengths) for limit in (CHUNK_TOKENS, _USUAL_LIMIT_TOKENS))
     chunks = len(tokenizer.chunks(captions[lengths.index(longest)]))
     are, have = "is" if num_long == 1 else "are", "has" if num_too_long == 1 else "have"
+    they_are = "it is" if num_long == 1 else "they are"
     message = (
-        f"{num_long:,} of {len(lengths):,} captions {are} longer than the {CHUNK_TOKENS} tokens of one text encoder "
-        f"chunk. Nothing is truncated: they are encoded in several chunks (the longest, {longest:,} tokens, in "
-        f"{chunks}). Programs limited to {CHUNK_TOKENS} tokens only see the beginning."
+        f"{num_long:,} of {count(len(lengths), 'caption')} {are} longer than the {CHUNK_TOKENS} tokens of one text "
+        f"encoder chunk. Nothing is truncated: {they_are} encoded in several chunks (the longest, {longest:,} tokens, "
+        f"in {chunks}). Programs limited to {CHUNK_TOKENS} tokens only see the beginning."
     )
     if num_too_long:
         message += f" {num_too_long:,} {have} more than {_USUAL_LIMIT_TOKENS} tokens, the limit of many programs."

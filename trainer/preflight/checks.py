@@ -24,6 +24,7 @@ from trainer.preflight.devices import problems_of_devices
 from trainer.preflight.estimates import problems_of_estimates, sizes_of
 from trainer.preflight.images import problems_of_concept_folders, problems_of_images
 from trainer.preflight.length import problems_of_length
+from trainer.preflight.missing_captions import problems_of_captions_files, problems_of_missing_captions
 from trainer.preflight.model import found_model, problems_of_model
 from trainer.preflight.packages import problems_of_packages
 from trainer.preflight.places import problems_of_places
@@ -62,6 +63,7 @@ def check(
     problems += problems_of_packages(config)
     problems += problems_of_places(config)
     problems += problems_of_caption_settings(config)
+    problems += problems_of_captions_files(config)
     model = found_model(config)
     problems += problems_of_model(config, model)
     has_copy = has_start_copy if resume_from is None else _has_start_copy(resume_from)
@@ -85,6 +87,7 @@ def check(
         return Report(tuple(problems), None)
     training, validation, plans = found.training, found.validation, found.plans
     problems += problems_of_images(readable, training, validation)
+    problems += problems_of_missing_captions(readable, training, validation)
     captions = report_on_captions(readable, training, validation)
     problems += captions.problems
     problems += problems_of_companions(readable, training)
@@ -123,7 +126,7 @@ def _preview(
         num_validation_images=len(validation.examples),
         num_without_caption=sum(not e.image.captions for e in training.examples),
         buckets=tuple((str(size), count) for size, count in training.bucket_counts.items()),
-        skipped=tuple((str(s.path), s.reason) for s in (*training.skipped, *validation.skipped)),
+        skipped=tuple((str(s.path), s.reason) for s in (*training.skipped, *validation.skipped) if not s.setting),
         steps_first_epoch=plans.num_steps(0),
         total_steps=plans.total_steps(config.training.epochs),
         model=model.sentence if model is not None and model.is_model else "",

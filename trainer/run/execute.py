@@ -30,6 +30,7 @@ from trainer.commands import CommandDesk, StopRequested
 from trainer.data.datasets import scan_watch, still_valid, up_to_date
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, WarningRaised
 from trainer.launch import RunRequest
+from trainer.phases import phase_facts
 from trainer.run.checkpoint import SavedState, read_state
 from trainer.run.data import build_loaders, caches_of
 from trainer.run.downloads import DownloadMeter
@@ -217,7 +218,7 @@ def _only_cache(
     caches = caches_of(config.data, config.general.cache_dir, model, machine, desk, log.emit)
     found = up_to_date(datasets, log.emit, desk.check)
     build_loaders(config.data, config.masks, found, model, machine, caches)
-    unused = unused_entries(from_root(config.general.cache_dir), caches.used, kinds_in_use(config.data, model))
+    unused = unused_entries(from_root(config.general.cache_dir), caches.used, kinds_in_use(phase_facts(config)))
     message = f"The caches in {config.general.cache_dir} are complete: {unused.used_words}."
     if unused.entries:
         message += f" Not in use by this config: {unused.words}; cache --prune removes them."
