@@ -8,9 +8,10 @@ from functools import cached_property
 
 from modules.data.buckets import Size
 from modules.data.dataset import ConceptFacts, Dataset, concept_repeats_of
+from modules.data.image_settings import is_random
 from modules.data.order import ConceptRepeats, SampleIndex, uses_of_size_before
 from modules.data.size_conditioning import SizeConditioning
-from modules.data.transforms.recipe import Recipe, draw_recipe, is_random
+from modules.data.transforms.recipe import Recipe, draw_recipe
 from modules.system.seeds import derive_seed
 
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from PIL import Image, ImageDraw
 
 from modules.data.buckets import ResizeCrop, Size, bucket_sizes, resize_crop_for
-from modules.data.image_settings import ImageChanges
+from modules.data.image_settings import AUGMENTATIONS, STRENGTH_OF, ImageChanges, is_random
 from modules.data.transforms.apply import load_conditioning_image, load_mask, load_pixels, placed
 from modules.data.transforms.colour import Colour, recoloured
 from modules.data.transforms.geometry import Box, Geometry, direction, rotated_extent
 from modules.data.transforms.masks import circle_of, white_box
-from modules.data.transforms.recipe import Recipe, draw_recipe, is_random, plain_recipe
+from modules.data.transforms.recipe import Recipe, draw_recipe, plain_recipe
 from tests.builders.images import draw_image
 from tests.unit.strategies import steady
 
@@ -46,6 +46,15 @@ def test_equal_arguments_draw_the_same_and_another_seed_does_not() -> None:
     assert drawn(ALL_RANDOM, 5) == drawn(ALL_RANDOM, 5)
     assert len({drawn(ALL_RANDOM, seed) for seed in range(20)}) == 20
     assert is_random(ALL_RANDOM)
+
+
+def test_every_augmentation_is_listed_with_the_value_that_switches_it_off() -> None:
+    assert not is_random(ImageChanges(**AUGMENTATIONS))
+    ons = {name: True if off is False else "random" for name, off in AUGMENTATIONS.items()}
+    assert list(ons.values()).count(True) == 3
+    assert list(ons.values()).count("random") == 6
+    assert all(is_random(ImageChanges(**{name: on})) for name, on in ons.items())
+    assert STRENGTH_OF.keys() == {name for name, on in ons.items() if on == "random"} - {"flip"}
 
 
 def test_one_augmentation_leaves_the_draws_of_the_others() -> None:

@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.data.dataset import Dataset, Example
-from modules.data.image_settings import ImageChanges
+from modules.data.image_settings import AUGMENTATIONS, ImageChanges
 from modules.data.order import SampleIndex
 from modules.data.transforms.apply import load_mask, load_pixels
 from modules.data.transforms.recipe import Recipe, draw_recipe, plain_recipe
@@ -25,17 +25,6 @@ from trainer.cli import Verb
 from trainer.cli.options import add_config_argument, read_config
 from trainer.data.datasets import datasets_of
 
-_AUGMENTATIONS = {
-    "crop_jitter": False,
-    "flip": "off",
-    "rotate": "off",
-    "brightness": "off",
-    "contrast": "off",
-    "saturation": "off",
-    "hue": "off",
-    "mask_rotate_crop": False,
-    "circular_mask_shrink": False,
-}
 _MOST = 200  # images and epochs; a sheet is one PNG
 _TILE_PX, _GAP_PX, _LABEL_PX = 224, 8, 16
 _UNMASKED_SHADE = 0.35  # of the brightness, where the mask is black
@@ -101,10 +90,10 @@ def _row(dataset: Dataset, number: int, versions: ImageVersions, num_epochs: int
 
 def _alone(settings: ImageChanges, example: Example, size: Size) -> Iterator[Tile]:
     """Yield each augmentation that is on, as if it were the only one."""
-    for name, off in _AUGMENTATIONS.items():
+    for name, off in AUGMENTATIONS.items():
         if getattr(settings, name) == off:
             continue
-        only = settings.model_copy(update={other: o for other, o in _AUGMENTATIONS.items() if other != name})
+        only = settings.model_copy(update={other: o for other, o in AUGMENTATIONS.items() if other != name})
         recipe = draw_recipe(
             only,
             size=size,

@@ -52,12 +52,6 @@ def plain_recipe(resize_crop: ResizeCrop, background: Rgb | None = None) -> Reci
     return Recipe(Geometry(resize_crop), background=background)
 
 
-def is_random(settings: ImageChanges) -> bool:
-    """Return whether two draws of these settings can differ in the image's pixels or in its mask."""
-    ways = (settings.flip, settings.rotate, settings.brightness, settings.contrast, settings.saturation, settings.hue)
-    return "random" in ways or settings.crop_jitter or settings.circular_mask_shrink or settings.mask_rotate_crop
-
-
 def draw_recipe(
     settings: ImageChanges,
     *,
