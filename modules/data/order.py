@@ -137,15 +137,6 @@ def sizes_of_epoch(
     return counts
 
 
-def uses_before(concepts: Sequence[ConceptRepeats], epoch: int) -> dict[int, int]:
-    """Return how often each example is used in the epochs before one."""
-    return {
-        example: concept.uses_before(example, epoch)
-        for concept in concepts
-        for example in range(concept.first_example, concept.first_example + concept.num_examples)
-    }
-
-
 def uses_of_size_before(sizes: Sequence[Size], size: Size, *, example: int, use: int) -> int:
     """Return how many of the first `use` uses of an example have a size. `sizes` are its sizes by resolution.
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
 
 from modules.data.buckets import Size
 from modules.data.dataset import Dataset, concept_repeats_of
 from modules.data.order import (
     AccumulationGroup,
-    ConceptRepeats,
     PartialBatches,
     SampleIndex,
     generator_of_epoch,
@@ -19,7 +17,6 @@ from modules.data.order import (
     sample_indices_of_epoch,
     shuffled_by_size,
     sizes_of_epoch,
-    uses_before,
 )
 
 
@@ -43,12 +40,12 @@ class EpochPlans:
     ) -> None:
         self.steps_per_group = steps_per_group
         self._dataset = dataset
+        self._concept_repeats = concept_repeats_of(dataset.concepts, run_seed=run_seed)
         self._batch_size = batch_size
         self._accumulation_steps = accumulation_steps
         self._run_seed = run_seed
         self._partial_batches = partial_batches
         self._newest: tuple[int, tuple[AccumulationGroup, ...]] = (-1, ())
-        self._newest_uses: tuple[int, Mapping[int, int]] = (-1, {})
         self._known_steps: list[int] = []
         self._samples_before: list[Counter[Size]] = [Counter()]
 
@@ -70,11 +67,9 @@ class EpochPlans:
             )
         return self._newest[1]
 
-    def uses_before(self, epoch: int) -> Mapping[int, int]:
-        """Return how often each example is used before an epoch."""
-        if self._newest_uses[0] != epoch:
-            self._newest_uses = (epoch, uses_before(self._concept_repeats(), epoch))
-        return self._newest_uses[1]
+    def uses_before(self, example: int, epoch: int) -> int:
+        """Return how often an example is used in the epochs before one."""
+        return self._concept_repeats[self._dataset.examples[example].concept].uses_before(example, epoch)
 
     def num_steps(self, epoch: int) -> int:
         """Return how many optimizer steps an epoch has, without computing its order."""
@@ -139,16 +134,13 @@ class EpochPlans:
 
     def _samples(self, epoch: int) -> Counter[Size]:
         return sizes_of_epoch(
-            self._concept_repeats(), self._dataset.buckets, num_resolutions=self._dataset.num_resolutions, epoch=epoch
+            self._concept_repeats, self._dataset.buckets, num_resolutions=self._dataset.num_resolutions, epoch=epoch
         )
 
     def _period(self) -> int:
-        return period_of_epochs(self._concept_repeats(), num_resolutions=self._dataset.num_resolutions)
+        return period_of_epochs(self._concept_repeats, num_resolutions=self._dataset.num_resolutions)
 
     def _sample_indices(self, epoch: int) -> list[SampleIndex]:
         return sample_indices_of_epoch(
-            self._concept_repeats(), num_resolutions=self._dataset.num_resolutions, epoch=epoch
+            self._concept_repeats, num_resolutions=self._dataset.num_resolutions, epoch=epoch
         )
-
-    def _concept_repeats(self) -> list[ConceptRepeats]:
-        return concept_repeats_of(self._dataset.concepts, run_seed=self._run_seed)

@@ -202,7 +202,7 @@ class Loader:
         has_lines_in_turn = rules.choice == "in_turn" and len(image.captions) > 1
         has_variations_in_turn = rules.variations > 1 and not self.draws_captions_anew
         is_counted = has_lines_in_turn or has_variations_in_turn
-        num_used = self.plans.uses_before(epoch)[number] + repeat if is_counted else 0
+        num_used = self.plans.uses_before(number, epoch) + repeat if is_counted else 0
         use = CaptionUse(self.run_seed, epoch, number, repeat, image.path.name, num_used)
         return draw_caption(
             image.captions, rules, use, dropout=self.caption_dropout, draws_anew=self.draws_captions_anew
