@@ -131,7 +131,7 @@ def test_capitalization_has_its_probability() -> None:
 
 def test_replacements_are_of_whole_words_and_in_order() -> None:
     rules = caption_rules(CaptionChanges(replacements="man => person\n\nperson => sks\\1 person\n cat =>\n"))
-    assert final_text("a man, a woman, cat", rules, random.Random(0)) == "a sks\\1 person, a woman, "
+    assert final_text("a man, a woman, cat", rules, random.Random(0)) == "a sks\\1 person, a woman"
 
 
 def test_the_trigger_word_is_in_every_caption_once() -> None:
@@ -155,6 +155,24 @@ def test_the_trigger_word_is_in_every_caption_once() -> None:
 )
 def test_prefix_and_suffix(prefix: str, suffix: str, expected: str) -> None:
     assert final("a cat", prefix=prefix, suffix=suffix) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [
+        ("a cat, blurry, b", "a cat, b"),
+        ("blurry, a cat", "a cat"),
+        ("a cat,b,blurry", "a cat,b"),
+        ("blurry", ""),
+        ("a blurry cat, b", "a  cat, b"),
+        ("a cat,, b", "a cat,, b"),  # nothing was replaced
+    ],
+)
+def test_an_empty_replacement_or_option_leaves_no_empty_tag(text: str, changed: str) -> None:
+    assert final(text, replacements=(("blurry", ""),)) == changed
+    assert final(text.replace("blurry", "{|}"), wildcards=True) == changed
+    sks = final(text, replacements=(("blurry", ""),), trigger_word="sks")
+    assert sks == (f"sks, {changed}" if changed else "sks")
 
 
 def test_wildcards() -> None:
