@@ -46,7 +46,7 @@ def plan_rows(dataset: Dataset, plans: EpochPlans, versions: ImageVersions) -> l
         (
             s.example,
             dataset.buckets[s.example][s.resolution],
-            versions.variation_of(s, 0) if versions.is_cached else 0,
+            versions.variation_of(s) if versions.is_cached else 0,
         )
         for group in plans.accumulation_groups(0)
         for batch in group

@@ -14,6 +14,7 @@ from PIL import Image, ImageDraw
 
 from modules.config.schema import Config
 from modules.data.batch import Batch
+from modules.data.order import SampleIndex
 from modules.data.plan_table import plan_rows
 from modules.data.versions import ImageVersions
 from modules.objectives.denoise import area_weights
@@ -152,7 +153,7 @@ def test_every_cached_variation_is_trained_as_often_as_planned(
     used: Counter[tuple[str, str, int]] = Counter()
     for epoch in range(epochs):
         for sample in (s for group in plans.accumulation_groups(epoch) for batch in group for s in batch):
-            version = versions.of(sample, epoch)
+            version = versions.of(sample)
             used[str(dataset.examples[sample.example].image.path), str(version.recipe.bucket), version.variation] += 1
     rows = {(r.image, r.bucket, r.variation): r for r in plan_rows(dataset, plans, versions)}
     assert len(rows) == entries
@@ -192,6 +193,41 @@ def test_a_resumed_run_trains_the_same(config: Config, partial_batches: str) -> 
     stopped = run(varied, on_event=stop)
     resumed = run(varied, resume_from=Path(stopped.finished.backup_path))
     assert_equal_tensors(resumed.weights, whole.weights)
+
+
+@pytest.mark.parametrize("latent_cache", [True, False])
+def test_a_sample_of_a_merged_batch_has_the_draws_of_its_own_epoch(
+    config: Config, trained: list[Batch], latent_cache: bool
+) -> None:
+    """Its augmentation, its caption, caption dropout and whether it ignores its mask: as if it were not merged."""
+    draw_masks(config)
+    text = {"shuffle_tags": True, "keep_tags_count": 0}
+    concept = {**JITTER, "image_variations": 3, "text_variations": 3, "text": text, "repeats": 1.5}
+    changes = {
+        "data": {"latent_cache": latent_cache, "text_cache": latent_cache, "caption_dropout": 0.3},
+        "masks": {"enabled": True, "unmasked_probability": 0.5},
+        "training": {"epochs": 4},
+    }
+    for path in Path(config.concepts[0].path).glob("*.txt"):
+        path.write_text("a, b, c, d, e, f", encoding="utf-8")
+    varied = laid_over(with_concept(config, **concept), changes)
+    run(varied)
+    expected = {s: found for batch in trained for s, found in samples_of(batch)}
+    trained.clear()
+    run(laid_over(varied, {"data": {"partial_batches": "merge"}}))
+    late = [s for batch in trained for s in batch.sample_indices if s.epoch != batch.epoch]
+    assert len(late) > 3
+    for batch in trained:
+        for sample, (caption, latents, mask) in samples_of(batch):
+            assert caption == expected[sample][0]
+            torch.testing.assert_close(latents, expected[sample][1])
+            assert torch.equal(mask, expected[sample][2])
+
+
+def samples_of(batch: Batch) -> Iterator[tuple[SampleIndex, tuple[str, torch.Tensor, torch.Tensor]]]:
+    assert batch.masks_B1HW is not None
+    values = zip(batch.captions, batch.latents_BCHW.clone(), batch.masks_B1HW.clone(), strict=True)
+    yield from zip(batch.sample_indices, values, strict=True)
 
 
 def test_the_crop_position_is_that_of_the_image_as_trained(config: Config, trained: list[Batch]) -> None:

@@ -83,7 +83,7 @@ def _row(dataset: Dataset, number: int, versions: ImageVersions, num_epochs: int
     tiles: list[Tile] = [(f"{example.image.path.name} {size} to {whole.bucket}", whole)]
     tiles += _alone(dataset.concepts[example.concept].image, example, size)
     for epoch in range(num_epochs):
-        version = versions.of(SampleIndex(number, 0, 0), epoch)
+        version = versions.of(SampleIndex(number, 0, 0, epoch))
         tiles.append((f"epoch {epoch + 1}", version.recipe))
     return [(label, _seen(example, recipe, size)) for label, recipe in tiles]
 
