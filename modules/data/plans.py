@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 
 from modules.data.buckets import Size
 from modules.data.dataset import Dataset, concept_repeats_of
@@ -94,17 +95,40 @@ class EpochPlans:
         """Return whether one of the first `epochs` epochs has no step: few images with repeats far below 1."""
         return 0 in self._steps_until_they_recur(epochs)
 
-    def left_out(self, epoch: int) -> frozenset[int]:
-        """Return the examples with a sample in an epoch that is not trained in it: those of partial batches."""
-        trained = Counter(s for group in self.accumulation_groups(epoch) for batch in group for s in batch)
-        carried = Counter(s for samples in self._carried_into(epoch).values() for s in samples)
-        missing = Counter(self._sample_indices(epoch)) + carried - trained
-        return frozenset(sample.example for sample in missing)
+    def left_out(self, epoch: int) -> tuple[SampleIndex, ...]:
+        """Return the samples of partial batches that an epoch does not train: dropped, or merged into a later one."""
+        match self._partial_batches:
+            case "keep":
+                return ()
+            case "merge":
+                return tuple(s for samples in self._carried_into(epoch + 1).values() for s in samples)
+            case "drop":
+                return tuple(self._dropped_in(epoch))
+
+    def is_dropping(self, epoch: int, *, epochs: int) -> bool:
+        """Return whether what an epoch leaves out is not trained later in a run of `epochs` epochs."""
+        return self._partial_batches == "drop" or (self._partial_batches == "merge" and epoch == epochs - 1)
+
+    def dropped_samples(self, epochs: int) -> Iterator[SampleIndex]:
+        """Yield every sample that a run of `epochs` epochs never trains."""
+        for epoch in range(epochs):
+            if self.is_dropping(epoch, epochs=epochs):
+                yield from self.left_out(epoch)
 
     def _steps_until_they_recur(self, epochs: int) -> list[int]:
         period = self._period() * (self._batch_size if self._partial_batches == "merge" else 1)
         self._known_steps += [self.num_steps(e) for e in range(len(self._known_steps), min(epochs, period))]
         return self._known_steps[: min(epochs, period)]
+
+    def _dropped_in(self, epoch: int) -> Iterator[SampleIndex]:
+        if any(count % self._batch_size for count in self._samples(epoch).values()):
+            for samples in self._shuffled(epoch).values():
+                yield from samples[len(samples) // self._batch_size * self._batch_size :]
+
+    def _shuffled(self, epoch: int) -> dict[Size, list[SampleIndex]]:
+        """Return the samples of an epoch by size in their order, as `groups_of_epoch` divides them into batches."""
+        draw = generator_of_epoch(self._run_seed, epoch)
+        return shuffled_by_size(self._sample_indices(epoch), self._dataset.buckets, draw)
 
     def _carried_into(self, epoch: int) -> dict[Size, list[SampleIndex]]:
         """Return the samples of each size that are left over from the epochs before, in their order."""
@@ -115,8 +139,7 @@ class EpochPlans:
         for earlier in range(epoch - 1, -1, -1):
             if not missing:
                 break
-            draw = generator_of_epoch(self._run_seed, earlier)
-            by_size = shuffled_by_size(self._sample_indices(earlier), self._dataset.buckets, draw)
+            by_size = self._shuffled(earlier)
             for size in list(missing):
                 rest = by_size.get(size, [])[-missing[size] :]
                 carried[size] = rest + carried[size]

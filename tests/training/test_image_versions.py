@@ -130,6 +130,7 @@ def test_the_plan_is_what_is_trained(
     assert per_epoch == pytest.approx(NUM_IMAGES * concept.get("repeats", 1), abs=0.01)
 
 
+@pytest.mark.parametrize(("partial_batches", "epochs"), [("keep", 8), ("keep", 5), ("merge", 5), ("drop", 5)])
 @pytest.mark.parametrize(
     ("concept", "data", "entries"),
     [
@@ -142,22 +143,29 @@ def test_the_plan_is_what_is_trained(
     ],
 )
 def test_every_cached_variation_is_trained_as_often_as_planned(
-    config: Config, tmp_path: Path, concept: dict[str, Any], data: dict[str, Any], entries: int
+    config: Config,
+    tmp_path: Path,
+    concept: dict[str, Any],
+    data: dict[str, Any],
+    entries: int,
+    partial_batches: str,
+    epochs: int,
 ) -> None:
-    """Whatever takes turns beside the variations: fractional repeats, resolutions, balanced samples."""
+    """Whatever takes turns beside the variations: fractional repeats, resolutions, balanced samples; without drops."""
     images = draw_folder(tmp_path / "seven", sizes=[(64, 64)] * 7)
+    data = {**data, "partial_batches": partial_batches}
     datasets = datasets_of(laid_over(with_concept(config, path=str(images), **concept, **JITTER), {"data": data}))
     dataset, plans = datasets.training, datasets.plans
     versions = ImageVersions(dataset, datasets.settings.run_seed, is_cached=True)
-    epochs = 8
     used: Counter[tuple[str, str, int]] = Counter()
     for epoch in range(epochs):
         for sample in (s for group in plans.accumulation_groups(epoch) for batch in group for s in batch):
             version = versions.of(sample)
             used[str(dataset.examples[sample.example].image.path), str(version.recipe.bucket), version.variation] += 1
-    rows = {(r.image, r.bucket, r.variation): r for r in plan_rows(dataset, plans, versions)}
+    rows = {(r.image, r.bucket, r.variation): r for r in plan_rows(dataset, plans, versions, epochs=epochs)}
     assert len(rows) == entries
-    assert {place: n / epochs for place, n in used.items()} == {p: r.samples_per_epoch for p, r in rows.items()}
+    assert {place: used[place] / epochs for place in rows} == {p: r.samples_per_epoch for p, r in rows.items()}
+    assert used.keys() <= rows.keys()
 
 
 def test_an_epoch_uses_the_next_variation_and_then_the_first_again(config: Config, trained: list[Batch]) -> None:
