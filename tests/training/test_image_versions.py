@@ -25,7 +25,7 @@ from tests.training.test_cache_reuse import both, built
 from trainer.commands import Stop
 from trainer.data.datasets import datasets_of
 from trainer.data.loader import Loader
-from trainer.events import StepFinished, WarningRaised
+from trainer.events import ImagesDropped, StepFinished, WarningRaised
 
 JITTER = {"image": {"crop_jitter": True, "flip": "random", "brightness": "random", "brightness_max": 0.3}}
 NUM_IMAGES = 5
@@ -384,3 +384,45 @@ def test_dropped_images_are_named(config: Config) -> None:
     warnings = [w.message for w in ran.of(WarningRaised)]
     assert any("2 images are never trained: 003.png, 004.png" in w for w in warnings), warnings
     assert {Path(r["image"]).name for r in plan_of(ran) if r["samples_epoch_1"] == "0"} >= {"003.png", "004.png"}
+
+
+@pytest.mark.parametrize("partial_batches", ["keep", "merge", "drop"])
+def test_the_dropped_images_of_every_epoch_are_named(
+    config: Config, trained: list[Batch], tmp_path: Path, partial_batches: str
+) -> None:
+    """Also of a resumed run, whose file has the epochs before it; merged ones are dropped in the last epoch only."""
+    draw_folder(tmp_path / "images" / "more", sizes=[(64, 64)] * 4)
+    changes = {"data": {"partial_batches": partial_batches}, "training": {"epochs": 3, "batch_size": 4}}
+    dropping = laid_over(with_concept(config, include_subfolders=True), changes)
+    whole = run(dropping)
+    sizes = {r["image"]: r["bucket"] for r in plan_of(whole)}
+    every = sorted(sizes)
+    expected: dict[int, set[str]] = {}
+    for epoch in {"keep": [], "merge": [2], "drop": [0, 1, 2]}[partial_batches]:
+        done = Counter(s.example for b in trained if b.epoch <= epoch for s in b.sample_indices)
+        before = {s.example for b in trained if b.epoch == epoch for s in b.sample_indices}
+        dropped = [n for n in range(9) if (done[n] <= epoch if partial_batches == "merge" else n not in before)]
+        expected[epoch + 1] = {every[n] for n in dropped}
+    events = whole.of(ImagesDropped)
+    assert {e.epoch: sorted(e.names) for e in events} == {
+        n: sorted(Path(p).name for p in f) for n, f in expected.items()
+    }
+    assert all(e.num_images == len(e.names) for e in events)
+    rows = dropped_in(whole)
+    assert {n: {r["image"] for r in rows if int(r["epoch"]) == n} for n in expected} == expected
+    assert all(r["bucket"] == sizes[r["image"]] for r in rows)
+
+    def stop(event: Any, send: Any) -> None:
+        if isinstance(event, StepFinished) and event.epoch == 2:
+            send(Stop())
+
+    stopped = run(dropping, on_event=stop)
+    assert dropped_in(run(dropping, resume_from=Path(stopped.finished.backup_path))) == rows
+
+
+def dropped_in(ran: Ran) -> list[dict[str, str]]:
+    path = Path(ran.finished.backup_path).parents[1] / "dropped.csv"
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))

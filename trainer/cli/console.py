@@ -14,6 +14,7 @@ from trainer.events import (
     CacheProgress,
     DownloadProgress,
     Event,
+    ImagesDropped,
     ModelSaved,
     PhaseChanged,
     RewardMeasured,
@@ -133,7 +134,7 @@ def words(event: Event) -> str:
             )
         case PhaseChanged(phase=phase, detail=detail) if phase not in ("training", "sampling", "caching"):
             return f"{phase.replace('_', ' ')}: {detail}" if detail else phase.replace("_", " ")
-        case ValidationFinished() | RewardMeasured() | CacheFilled():
+        case ValidationFinished() | RewardMeasured() | CacheFilled() | ImagesDropped():
             return _measured_words(event)
         case SampleReady(path=path):
             return f"sample: {path}"
@@ -155,13 +156,13 @@ def _time_left(seconds: float | None) -> str:
     return f"{timedelta(seconds=round(seconds))} left" if seconds else ""
 
 
-def _measured_words(event: ValidationFinished | RewardMeasured | CacheFilled) -> str:
+def _measured_words(event: ValidationFinished | RewardMeasured | CacheFilled | ImagesDropped) -> str:
     match event:
         case ValidationFinished():
             return _validation_words(event)
         case RewardMeasured():
             return _reward_words(event)
-        case CacheFilled():
+        case CacheFilled() | ImagesDropped():
             return event.summary
 
 

@@ -218,7 +218,15 @@ def _training(
 def _callbacks(watchers: Watchers, backup: BackupCallback) -> tuple[Callback, ...]:
     """Return the callbacks in order. The backup comes last, so that it contains the results of the others."""
     rewards = (watchers.rewards,) if watchers.rewards is not None else ()
-    return (watchers.metrics, watchers.validation, *rewards, watchers.sampling, watchers.saving, backup)
+    return (
+        watchers.metrics,
+        watchers.dropped,
+        watchers.validation,
+        *rewards,
+        watchers.sampling,
+        watchers.saving,
+        backup,
+    )
 
 
 def _fitted(setup: RunSetup, counters: Counters, loader: Loader, plan: str) -> Counters:

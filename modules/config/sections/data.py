@@ -122,7 +122,7 @@ class Data(Section):
             "Partial batches",
             "The rest of a bucket that does not fill a batch. Keep: a smaller batch. Merge: it is trained in the next "
             "epoch, first in its bucket; after the last epoch a rest may remain. Drop: it is left out of that epoch, "
-            "and a warning lists the files.",
+            "and the log names the images.",
             group="Size",
             level="advanced",
             choice_labels={"keep": "Keep", "merge": "Merge across epochs", "drop": "Drop"},
