@@ -379,6 +379,20 @@ def test_small_images_are_reported_and_never_upscaled(config: Config) -> None:
                for w in ran.of(WarningRaised))  # fmt: skip
 
 
+@pytest.mark.parametrize("image", [{}, {"rotate": "random"}, {"rotate": "always"}, {"mask_rotate_crop": True}])
+def test_never_upscaled_beside_rotation_and_mask_crop(config: Config, image: dict[str, Any]) -> None:
+    draw_masks(config)
+    draw_folder(Path(config.concepts[0].path) / "small", sizes=[(70, 60), (200, 60)])
+    turned = with_concept(
+        config, include_subfolders=True, image={**image, "rotate_max_degrees": 45}, image_variations=9
+    )
+    datasets = datasets_of(laid_over(turned, {"data": {"never_upscale": True, "resolution_px": [64, 96]}}))
+    versions = ImageVersions(datasets.training, datasets.settings.run_seed, is_cached=True)
+    rows = plan_rows(datasets.training, datasets.plans, versions, epochs=1)
+    assert len({r.image for r in rows}) == NUM_IMAGES + 2
+    assert max(r.scale for r in rows) <= 1
+
+
 def test_dropped_images_are_named(config: Config) -> None:
     ran = run(laid_over(config, {"data": {"partial_batches": "drop"}}))
     warnings = [w.message for w in ran.of(WarningRaised)]

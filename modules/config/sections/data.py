@@ -99,7 +99,8 @@ class Data(Section):
         bool,
         Setting(
             "Never upscale",
-            "Trains images that are smaller than their bucket at a smaller size of the same shape.",
+            "Trains images that are smaller than their bucket at a smaller size of the same shape, also where rotation "
+            "or the mask crop needs more of the image.",
             group="Size",
             level="advanced",
         ),
