@@ -56,7 +56,7 @@ class DroppedImages:
             for (example, bucket), count in sorted(counts.items())
         ]
         path = ""
-        with suppress(OSError, ValueError):  # a full disk, a name that is not valid UTF-8: the run goes on
+        with suppress(OSError, ValueError):  # a full disk, a name that is not valid UTF-8: the run continues
             self._write([*self._earlier_rows(epoch), *rows])
             path = str(self._file)
         images = [examples[n].image.path.name for n in sorted({example for example, _ in counts})]
