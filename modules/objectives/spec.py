@@ -32,6 +32,8 @@ class MethodSpec:
     - `held_out_reward`: the kind of reward model that is held out, or "none". None: it needs no reward models.
     - `steps_per_group`: the optimizer steps per accumulation group of the loader. More than one for a method that runs
       inner epochs over its rollouts. All step counts in the program use it.
+    - `sampled_share`: the share of its steps that train on images that it samples, if it samples any. They ignore the
+      masks of the dataset.
     - `problems`: the problems of its own settings.
 
     `needs_reward_gradient`: it can only train on differentiable rewards.
@@ -46,6 +48,7 @@ class MethodSpec:
     held_out_reward: Callable[[Any], str] | None = None
     needs_reward_gradient: bool = False
     steps_per_group: Callable[[Any], int] = lambda settings: 1
+    sampled_share: Callable[[Any], float] = lambda settings: 1.0
     problems: Callable[[Any], Iterable[Problem]] = lambda settings: ()
 
     @property

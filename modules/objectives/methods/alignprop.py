@@ -120,5 +120,6 @@ SPEC = MethodSpec(
     rollout=lambda settings: RolloutFacts(settings.steps, settings.guidance, settings.backprop_steps),
     held_out_reward=lambda settings: settings.held_out_reward,
     needs_reward_gradient=True,
+    sampled_share=lambda settings: settings.probability,
     problems=_problems,
 )
