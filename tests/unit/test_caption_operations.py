@@ -17,7 +17,7 @@ from modules.data.captions.operations import ORDER, CaptionRules, final_text
 from modules.data.captions.rules import caption_rules, faults_of
 from modules.data.captions.settings import CaptionChanges
 from modules.data.captions.tags import CAPITALIZATIONS, SpecialTags
-from modules.data.captions.wildcards import resolve_wildcards
+from modules.data.captions.wildcards import has_single_brace, resolve_wildcards
 from modules.settings.field import records_of
 from tests.unit.strategies import steady
 
@@ -173,6 +173,23 @@ def test_an_empty_replacement_or_option_leaves_no_empty_tag(text: str, changed: 
     assert final(text.replace("blurry", "{|}"), wildcards=True) == changed
     sks = final(text, replacements=(("blurry", ""),), trigger_word="sks")
     assert sks == (f"sks, {changed}" if changed else "sks")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a {red|blue} car", False),
+        ("a {red|{dark|light} blue} car", False),
+        (r"a \{red car, 1\}", False),
+        ("a {red|blue car", True),
+        ("a {red|{blue} car", True),
+        ("a red} car", True),
+        (r"a {red|blue\} car", True),
+        ("}{", True),
+    ],
+)
+def test_a_brace_without_its_counterpart_is_found(text: str, expected: bool) -> None:
+    assert has_single_brace(text) == expected
 
 
 def test_wildcards() -> None:
