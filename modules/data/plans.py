@@ -72,6 +72,14 @@ class EpochPlans:
         """Return how often an example is used in the epochs before one."""
         return self._concept_repeats[self._dataset.examples[example].concept].uses_before(example, epoch)
 
+    def samples_of(self, example: int, epoch: int) -> list[SampleIndex]:
+        """Return the samples of one example in an epoch: those of `sample_indices_of_epoch`, without the others."""
+        before, after = self.uses_before(example, epoch), self.uses_before(example, epoch + 1)
+        num_resolutions = self._dataset.num_resolutions
+        return [
+            SampleIndex(example, use - before, (example + use) % num_resolutions, epoch) for use in range(before, after)
+        ]
+
     def num_steps(self, epoch: int) -> int:
         """Return how many optimizer steps an epoch has, without computing its order."""
         batch_size = self._batch_size

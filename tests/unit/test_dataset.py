@@ -340,6 +340,8 @@ def test_partial_batches_are_merged_or_dropped(
             assert len({dataset.buckets[s.example][s.resolution] for s in batch}) == 1
             trained.update(batch)
         listed.update(s for group in every.accumulation_groups(epoch) for b in group for s in b)
+        of_each = [s for n in range(len(dataset.examples)) for s in every.samples_of(n, epoch)]
+        assert Counter(of_each) == Counter(s for group in every.accumulation_groups(epoch) for b in group for s in b)
     assert sum(plan.num_steps(e) for e in range(epochs)) == plan.total_steps(epochs)
     assert set(listed.values()) <= {1}
     assert trained <= listed  # each with its own epoch
