@@ -115,6 +115,30 @@ class CacheFilled:
 
 
 @dataclass(frozen=True, slots=True)
+class ImagesDropped:
+    """An epoch, counted from 1, leaves out the images of partial batches: `names` are the first of `num_images`.
+
+    `path` is the file that lists all of them; empty if it cannot be written. Some may have other samples in the epoch.
+    """
+
+    may_coalesce: ClassVar[bool] = False
+
+    epoch: int
+    num_images: int
+    names: tuple[str, ...]
+    path: str = ""
+
+    @property
+    def summary(self) -> str:
+        """The event as a sentence."""
+        num_more = self.num_images - len(self.names)
+        more = f" and {num_more:,} more" if num_more > 0 else ""
+        place = ", all in dropped.csv" if more and self.path else ""
+        images = f"{self.num_images:,} image{'s' if self.num_images != 1 else ''}"
+        return f"Epoch {self.epoch:,} drops {images} in partial batches{place}: {', '.join(self.names)}{more}."
+
+
+@dataclass(frozen=True, slots=True)
 class StepFinished:
     """One optimizer step; epoch, its step and the run's step count from 1.
 
@@ -306,6 +330,7 @@ Event = (
     | DownloadProgress
     | CacheProgress
     | CacheFilled
+    | ImagesDropped
     | StepFinished
     | ValidationFinished
     | RewardMeasured

@@ -23,6 +23,7 @@ from modules.data.listing import Skipped
 from modules.data.order import ConceptRepeats
 from modules.data.scan import SourceImage, Watch, scan_folder, unwatched
 from modules.data.transforms.geometry import Box
+from modules.data.transforms.recipe import angles_of
 from modules.system.paths import from_root
 from modules.system.seeds import derive_seed
 
@@ -182,7 +183,12 @@ def _example(
     return Example(
         image,
         concept_number,
-        rules.resize_crops(size, sizes, box.size if box else size),
+        rules.resize_crops(
+            size,
+            sizes,
+            part=box.size if box else None,
+            angles=angles_of(settings, has_mask_box=box is not None),
+        ),
         background=(colour_of(concept.background) or WHITE) if image.is_transparent else None,
         name=image.path.relative_to(folder).as_posix() if image.path.is_relative_to(folder) else image.path.name,
         mask=mask,

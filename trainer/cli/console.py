@@ -14,6 +14,7 @@ from trainer.events import (
     CacheProgress,
     DownloadProgress,
     Event,
+    ImagesDropped,
     ModelSaved,
     PhaseChanged,
     RewardMeasured,
@@ -134,7 +135,7 @@ def words(event: Event) -> str:
             )
         case PhaseChanged(phase=phase, detail=detail) if phase not in ("training", "sampling", "caching"):
             return f"{phase.replace('_', ' ')}: {detail}" if detail else phase.replace("_", " ")
-        case ValidationFinished() | RewardMeasured() | CacheFilled() | ChoicesWanted():
+        case ValidationFinished() | RewardMeasured() | CacheFilled() | ChoicesWanted() | ImagesDropped():
             return _measured_words(event)
         case SampleReady(path=path):
             return f"sample: {path}"
@@ -156,13 +157,13 @@ def _time_left(seconds: float | None) -> str:
     return f"{timedelta(seconds=round(seconds))} left" if seconds else ""
 
 
-def _measured_words(event: ValidationFinished | RewardMeasured | CacheFilled | ChoicesWanted) -> str:
+def _measured_words(event: ValidationFinished | RewardMeasured | CacheFilled | ChoicesWanted | ImagesDropped) -> str:
     match event:
         case ValidationFinished():
             return _validation_words(event)
         case RewardMeasured():
             return _reward_words(event)
-        case CacheFilled():
+        case CacheFilled() | ImagesDropped():
             return event.summary
         case ChoicesWanted():
             return f"{count(event.num_open, 'choice')} to make in {event.path}" if event.num_open else ""
