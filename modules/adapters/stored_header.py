@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from modules.adapters.spec import Shape
-from modules.formats.adapter_names import ALPHA, layer_and_factor, layers_in
+from modules.formats.adapter_names import ALPHA, layer_and_factor, layers_in, second_copies
 from modules.formats.adapter_targets import AdapterTargets
 from modules.formats.checkpoint_header import CheckpointHeader
 from modules.system.problem import count
@@ -20,29 +20,34 @@ class StoredHeader:
     """The layers of a file by part and path, each with the shapes of its factors, and the names of the other tensors.
 
     Paths are those of the memory walk: text layers without "text_model.". `unplaced` are the layers that the model does
-    not have, by their names in the file; their tensors are among the others.
+    not have, by their names in the file; their tensors are among the others. `copies` are tensors of layers that the
+    file names twice (`second_copies`), which are not.
     """
 
     layers: Mapping[Place, Mapping[str, Shape]]
     others: tuple[str, ...]
     unplaced: tuple[str, ...] = ()
+    copies: tuple[str, ...] = ()
 
 
 def stored_header(header: CheckpointHeader, targets: AdapterTargets) -> StoredHeader:
     """Return what a file with this header holds for a model with these layers (`AdapterFile` has it with tensors)."""
     layers: dict[Place, Mapping[str, Shape]] = {}
     placed: set[str] = set()
+    written: set[str] = set()
     unplaced: list[str] = []
     for layer, shapes in layers_in(dict(sorted(header.shapes.items()))).items():
         target = targets.find(layer, shapes)
-        place = None if target is None else (target.part, target.path.removeprefix(_TEXT_MODEL))
-        if place is not None and place not in layers:
+        if target is not None and (place := (target.part, target.path.removeprefix(_TEXT_MODEL))) not in layers:
+            written.add(target.kohya_name)
             layers[place] = {factor: shape for factor, shape in shapes.items() if factor != ALPHA}
             placed.add(layer)
         else:
             unplaced.append(layer)
-    others = (name for name in sorted(header.shapes) if layer_and_factor(name)[0] not in placed)
-    return StoredHeader(layers, tuple(others), tuple(unplaced))
+    rest = [name for name in sorted(header.shapes) if layer_and_factor(name)[0] not in placed]
+    copies = second_copies(rest, written)
+    others = sorted(set(rest) - set(copies))
+    return StoredHeader(layers, tuple(others), tuple(unplaced), tuple(copies))
 
 
 def reason_to_refuse(where: str, num_placed: int, unplaced: Sequence[str]) -> tuple[str, str]:

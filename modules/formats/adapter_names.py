@@ -5,7 +5,7 @@ Each program has its own names for the same factor (formats.md 5.1); here they a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 Shape = tuple[int, ...]
 DOWN, UP, MID = "lora_down.weight", "lora_up.weight", "lora_mid.weight"
@@ -87,6 +87,15 @@ def layer_and_factor(name: str) -> tuple[str, str]:
         return ".".join(words[:-2]), DORA_SCALE
     layer, _, factor = name.partition(".")
     return (layer, factor) if factor and layer.startswith(_FLAT_LAYERS) else ("", "")
+
+
+def second_copies(others: Iterable[str], layers: Collection[str]) -> list[str]:
+    """Return those of the names of other tensors that belong to a layer which is written under the same name.
+
+    A file can name a layer twice, such as `lora_te1_...` and `lora_te_...` of SD 1.5. Only one copy can be written, and
+    a layer of two copies' factors would be neither.
+    """
+    return [name for name in others if layer_and_factor(name)[0] in layers]
 
 
 def _of_module(layer: str, third: str, second: str, last: str) -> tuple[str, str] | None:

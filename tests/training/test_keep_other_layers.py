@@ -305,7 +305,8 @@ def test_a_layer_named_twice_is_written_once(
     # A copy of another kind: its factors must not be mixed with those of the first.
     copies = {n.replace("lora_up.weight", "hada_w1_a"): t * 7 for n, t in load_file(file).items() if is_text(n)}
     save_file(first | copies, file)
-    ran = run(starting(config, file, **parts))
+    start = starting(config, file, **parts)
+    ran = run(start)
     after = result(ran)
     assert {n.replace("lora_te_", "lora_te1_") for n in after} == first.keys()
     text = {n: t for n, t in after.items() if is_text(n)}
@@ -315,6 +316,23 @@ def test_a_layer_named_twice_is_written_once(
     said = [w.message for w in ran.of(WarningRaised) if "names layers twice" in w.message]
     assert len(said) == 1
     assert f"{len(copies)} tensors of the second left out" in said[0]
+    assert infos(start)["adapter.other_layers"] == said[0]
+
+
+@pytest.mark.parametrize("any_model", ["tiny_sd"], indirect=True)
+def test_a_second_copy_is_named_as_such_where_the_others_are_left_out(
+    config: Config, any_model: Path, tmp_path: Path
+) -> None:
+    """To keep the other layers, which is the advice about layers that are left out, would not keep it."""
+    file = whole_lora(any_model, tmp_path / "whole.safetensors")
+    tensors = load_file(file)
+    text = [n for n in tensors if is_text(n)]
+    save_file(tensors | {n.replace("lora_te_", "lora_te1_"): tensors[n].clone() for n in text}, file)
+    start = starting(config, file, adapter={"other_layers": "leave_out"}, **UNET_ONLY)
+    [note] = notes(run(start))
+    assert note == infos(start)["adapter.other_layers"]
+    assert "of no layer" not in note
+    assert f"and {len(text)} tensors of the second left out" in note
 
 
 def text_entries(config: Config) -> set[str]:

@@ -44,6 +44,7 @@ class StartHeader:
     trained: Mapping[Place, Mapping[str, Shape]]
     rest: Mapping[Place, Mapping[str, Shape]]
     others: tuple[str, ...]
+    copies: tuple[str, ...]
     is_kept: bool
 
 
@@ -165,7 +166,7 @@ def _divided(
             continued[place] = {name: shape for name, shape in shapes.items() if name in names}
         if others := {name: shape for name, shape in shapes.items() if name not in names}:
             rest[place] = others
-    return StartHeader(where, continued, rest, stored.others, is_kept)
+    return StartHeader(where, continued, rest, stored.others, stored.copies, is_kept)
 
 
 def _other_layers(config: Config, start: StartHeader) -> OtherLayers:
@@ -183,6 +184,7 @@ def _other_layers(config: Config, start: StartHeader) -> OtherLayers:
         inactive=tuple(f"{part}.{path}" for (part, path), shapes in start.rest.items() if not can_act(shapes)),
         others=start.others,
         lost=() if holds_all else (*lost, *start.others),
+        copies=start.copies,
     )
 
 
