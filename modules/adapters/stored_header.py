@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from modules.adapters.content_index import factors_by_layer, index_in
 from modules.adapters.spec import Shape
 from modules.formats.adapter_names import ALPHA, layer_and_factor, layers_in, second_copies
 from modules.formats.adapter_targets import AdapterTargets
@@ -48,6 +49,20 @@ def stored_header(header: CheckpointHeader, targets: AdapterTargets) -> StoredHe
     copies = second_copies(rest, written)
     others = sorted(set(rest) - set(copies))
     return StoredHeader(layers, tuple(others), tuple(unplaced), tuple(copies))
+
+
+def header_of_copy(header: CheckpointHeader, targets: AdapterTargets) -> tuple[str, StoredHeader]:
+    """Return the name of the file that a run started from, and what it held, from the run's own copy (`read_content`).
+
+    Raises ValueError, KeyError or TypeError if it is no such copy.
+    """
+    index, factors = index_in(header.metadata), factors_by_layer(header.shapes)
+    places = ((part, path.removeprefix(_TEXT_MODEL)) for part, path, _ in index.layers)
+    layers = {place: factors[number] for number, place in enumerate(places)}
+    written = {t.kohya_name for t in targets.all if (t.part, t.path.removeprefix(_TEXT_MODEL)) in layers}
+    copies = second_copies(index.others, written)
+    others = tuple(name for name in index.others if name not in copies)
+    return index.where, StoredHeader(layers, others, copies=tuple(copies))
 
 
 def reason_to_refuse(where: str, num_placed: int, unplaced: Sequence[str]) -> tuple[str, str]:

@@ -24,8 +24,8 @@ from tests.builders.pipelines import load_tiny
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from trainer.events import RunFailed, StepFinished, ValidationFinished, WarningRaised
 from trainer.preflight import check
-from trainer.preflight.budget import disk_need
-from trainer.run_folder.start_copy import start_copy_in
+from trainer.preflight.budget import disk_need, memory_estimate
+from trainer.run_folder.start_copy import existing_start_copy, start_copy_in
 
 TEXT = ("text_encoder", "text_encoder_2")
 UNET_ONLY: dict[str, Any] = {"parts": {name: {"train": False} for name in TEXT}}
@@ -478,6 +478,29 @@ def test_a_file_with_nan_is_named(config: Config, any_model: Path, tmp_path: Pat
     message, advice = failure(starting(config, file))
     assert message.startswith("whole.safetensors has NaN or infinite values")
     assert advice.startswith("Choose another file")
+
+
+@pytest.mark.parametrize("change", ["deleted", "another"])
+def test_the_estimates_of_a_resumed_run_are_of_its_own_copy(
+    config: Config, any_model: Path, tmp_path: Path, change: str
+) -> None:
+    file = whole_lora(any_model, tmp_path / "whole.safetensors", rank_of=lambda place: 150, extra=norms_and_more)
+    start = starting(config, file, **UNET_ONLY)
+    sizes = {Size(64, 64): 5}
+    memory, need = memory_estimate(start, sizes), disk_need(start, sizes, num_captions=1)
+    preview = check(start).preview
+    assert preview is not None
+    backup = Path(run(start).finished.backup_path)
+    file.unlink()
+    if change == "another":
+        whole_lora(any_model, file)
+    assert memory_estimate(start, sizes) != memory
+    copy = existing_start_copy(backup.parent.parent)
+    assert memory_estimate(start, sizes, start_copy=copy) == memory
+    assert disk_need(start, sizes, num_captions=1, start_copy=copy) == need
+    resumed = check(start, resume_from=backup).preview
+    assert resumed is not None
+    assert resumed.memory == preview.memory
 
 
 def test_a_resumed_run_without_a_copy_asks_for_the_file(config: Config, any_model: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from modules.adapters.registry import ADAPTERS
 from modules.adapters.settings import AdapterSettings
 from modules.adapters.spec import Shape, Trainable
 from modules.adapters.start_notes import OtherLayers, rank_note
-from modules.adapters.stored_header import Place, StoredHeader, reason_to_refuse, stored_header
+from modules.adapters.stored_header import Place, StoredHeader, header_of_copy, reason_to_refuse, stored_header
 from modules.config.schema import Config
 from modules.estimate.architecture import Architecture, architecture_of
 from modules.estimate.passes import Passes, Plans, count
@@ -111,26 +111,43 @@ def trained_layers(passes: Passes, plans: Plans, part: str) -> frozenset[str]:
     return frozenset(own for w in words for n in range(1, len(w)) if (own := ".".join(w[:n])) in layers)
 
 
-def start_header(config: Config, architecture: Architecture, passes: Passes, plans: Plans) -> StartHeader | None:
+def start_header(
+    config: Config, architecture: Architecture, passes: Passes, plans: Plans, *, start_copy: Path | None = None
+) -> StartHeader | None:
     """Return the header of the file that a run starts from, divided as the run divides it.
 
-    None without such a file, or where it cannot be read or a run refuses it. Raises the errors of `Passes` for a
+    `start_copy` is the own copy of a run that is being resumed: it is read instead of the file, which may have changed
+    since. None without such a file, or where it cannot be read or a run refuses it. Raises the errors of `Passes` for a
     malformed config.
     """
     name, trainable = config.adapter.start_from.strip(), ADAPTERS[config.adapter.name].trainable
     if not name or config.training.trains != "adapter" or trainable is None:
         return None
+    targets = _targets(config, architecture)
+    found = _named_header(config, name, targets) if start_copy is None else _copied_header(start_copy, targets)
+    if found is None:
+        return None
+    where, stored = found
+    trained = {part: trained_layers(passes, plans, part) for part in plans}
+    return _divided(where, stored, trained, trainable, is_kept=config.adapter.other_layers == "keep")
+
+
+def _named_header(config: Config, name: str, targets: AdapterTargets) -> tuple[str, StoredHeader] | None:
     path = from_root(name)
     found = identify(path)
     try:
         if _refusal(config, path, found, name) is not None:
             return None
-        header = read_checkpoint_header(path)
+        return path.name, stored_header(read_checkpoint_header(path), targets)
     except (UnreadableFileError, OSError):
         return None
-    stored = stored_header(header, _targets(config, architecture))
-    trained = {part: trained_layers(passes, plans, part) for part in plans}
-    return _divided(path.name, stored, trained, trainable, is_kept=config.adapter.other_layers == "keep")
+
+
+def _copied_header(path: Path, targets: AdapterTargets) -> tuple[str, StoredHeader] | None:
+    try:
+        return header_of_copy(read_checkpoint_header(path), targets)
+    except (UnreadableFileError, OSError, ValueError, KeyError, TypeError):  # the run reports a damaged copy
+        return None
 
 
 def plans_with_start(plans: Plans, start: StartHeader | None, settings: AdapterSettings) -> dict[str, PartPlan]:
