@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from modules.adapters.content_index import factors_by_layer, index_in
 from modules.adapters.spec import Shape
-from modules.formats.adapter_names import ALPHA, layer_and_factor, layers_in, second_copies
+from modules.formats.adapter_names import ALPHA, lacking_factor, layer_and_factor, layers_in, second_copies
 from modules.formats.adapter_targets import AdapterTargets
 from modules.formats.checkpoint_header import CheckpointHeader
 from modules.system.problem import count
@@ -74,3 +74,14 @@ def reason_to_refuse(where: str, num_placed: int, unplaced: Sequence[str]) -> tu
         return "", ""
     message = f"{where} has {count(len(unplaced), 'layer')} that this model does not have; the first is {unplaced[0]}."
     return message, "Choose a LoRA made for a model of this size."
+
+
+def reason_if_incomplete(where: str, layers: Mapping[Place, Collection[str]]) -> tuple[str, str]:
+    """Return why a layer of the file named `where` has no effect, and an advice; two empty strings if all are complete.
+
+    `layers` are the names of the factors of each layer.
+    """
+    for (part, path), factors in layers.items():
+        if lacking := lacking_factor(factors):
+            return f"{where} is incomplete: {part}.{path} has no {lacking}.", "Download it again."
+    return "", ""

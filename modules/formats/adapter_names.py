@@ -5,7 +5,7 @@ Each program has its own names for the same factor (formats.md 5.1); here they a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 Shape = tuple[int, ...]
 DOWN, UP, MID = "lora_down.weight", "lora_up.weight", "lora_mid.weight"
@@ -58,6 +58,28 @@ def type_of(factors: Iterable[str]) -> str:
     """Return the type of an adapter with these factors: "LoRA", "LoHa", ...; empty for none of the known ones."""
     found = frozenset(factors)
     return next((name for name, own in _TYPES if found & own), "")
+
+
+def lacking_factor(factors: Iterable[str]) -> str:
+    """Return the name of a factor that a LoRA, LoHa or LoKr layer with these lacks; empty where its change is complete.
+
+    Nothing is known to be lacking of the other types.
+    """
+    return next(_lacking(frozenset(factors) - {ALPHA}), "")
+
+
+def _lacking(names: frozenset[str]) -> Iterator[str]:
+    if names & {DOWN, UP, MID} or names == {DORA_SCALE}:
+        yield from (name for name in (DOWN, UP) if name not in names)
+    if names & (LOHA_FACTORS - {DORA_SCALE}):
+        cores = ("hada_t1", "hada_t2") if names & {"hada_t1", "hada_t2"} else ()
+        needed = ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b", *cores)
+        yield from (name for name in needed if name not in names)
+    if names & (LOKR_FACTORS - {DORA_SCALE}):
+        for side in ("lokr_w1", "lokr_w2"):
+            halves = [f"{side}_a", f"{side}_b"]
+            if side not in names and (missing := [name for name in halves if name not in names]):
+                yield side if missing == halves else missing[0]
 
 
 def layers_in(shapes: Mapping[str, Shape]) -> dict[str, dict[str, Shape]]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 
 from modules.formats.adapter_layers import AdapterLayer
-from modules.formats.adapter_names import ALPHA, DORA_SCALE, DOWN, LORA_FACTORS, MID, UP
+from modules.formats.adapter_names import ALPHA, DORA_SCALE, DOWN, LORA_FACTORS, MID, UP, lacking_factor
 from modules.formats.lazy_tensors import LazyTensor, lazy
 from modules.formats.peft_settings import PEFT_SETTINGS
 
@@ -105,12 +105,12 @@ def fits_peft(layer: AdapterLayer) -> bool:
 
 
 def is_incomplete(layer: AdapterLayer) -> bool:
-    """Whether a LoRA layer lacks its down or up matrix, or has matrices of different ranks."""
+    """Whether a layer lacks a factor (`lacking_factor`), or is a LoRA with matrices of different ranks."""
     factors = layer.factors
-    if not {DOWN, UP, MID} & factors.keys():
-        return False
-    if not {DOWN, UP} <= factors.keys():
+    if lacking_factor(factors):
         return True
+    if DOWN not in factors:
+        return False
     down, up, mid = factors[DOWN], factors[UP], factors.get(MID)
     if down.ndim < 2 or up.ndim < 2:
         return True

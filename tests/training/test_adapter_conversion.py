@@ -280,3 +280,20 @@ def test_incomplete_layers_are_reported_as_incomplete(tmp_path: Path, capsys: py
     write(tmp_path / "a.safetensors", alone, "sd1", ss_base_model_version="sd_v1")
     assert main(["convert", "a.safetensors", "out.safetensors", "--overwrite", "--to", "peft"]) == 2
     assert told.replace("2,", "1,") in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kept", ["hada_w1_a", "hada_w1_a hada_w1_b", "lokr_w1 lokr_w2_a", "lora_mid.weight"])
+def test_layers_of_other_types_without_a_factor_are_incomplete(
+    kept: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configs = tiny_configs("sd1")
+    tensors = tensors_in(FORMS["kohya, lora_te"], lora_layers("sd1", configs), configs)
+    tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("lora_unet_conv_in.")}
+    tensors |= {f"lora_unet_conv_in.{factor}": torch.ones(2, 2) for factor in kept.split()}
+    write(tmp_path / "a.safetensors", tensors, "sd1")
+    told = "Incomplete layers, with a missing matrix or with two that do not fit: 1, such as unet.conv_in."
+    said = notes_of(tmp_path, capsys, "--to", "peft")
+    assert f"{told} Left out." in said
+    assert "per output only" not in said
+    assert f"{told} Kept as in the file." in notes_of(tmp_path, capsys, "--to", "kohya")
+    assert_same_bits(load_file(tmp_path / "out.safetensors"), tensors)

@@ -459,14 +459,36 @@ def test_a_part_whose_layers_are_all_of_another_kind_is_named(config: Config, an
     assert run(laid_over(start, {"adapter": {"other_layers": "leave_out"}})).finished.outcome == "finished"
 
 
-def test_an_incomplete_file_is_named(config: Config, any_model: Path, tmp_path: Path) -> None:
-    file = whole_lora(any_model, tmp_path / "whole.safetensors")
-    tensors = load_file(file)
-    del tensors[next(name for name in tensors if name.endswith("lora_up.weight"))]
-    save_file(tensors, file)
-    message, advice = failure(starting(config, file))
-    assert "is incomplete" in message
-    assert advice == "Download it again."
+@pytest.mark.parametrize("any_model", ["tiny_sd"], indirect=True)
+@pytest.mark.parametrize(
+    ("kept", "lacks", "is_alone"),
+    [
+        ("lora_down.weight", "lora_up.weight", False),
+        ("lora_down.weight", "lora_up.weight", True),
+        ("dora_scale", "lora_down.weight", False),
+        ("hada_w1_a", "hada_w1_b", False),
+        ("hada_w1_a", "hada_w1_b", True),
+        ("hada_w1_a hada_w1_b hada_w2_a hada_w2_b hada_t1", "hada_t2", False),
+        ("lokr_w1 lokr_w2_a", "lokr_w2_b", False),
+        ("lokr_t2", "lokr_w1", True),
+    ],
+)
+def test_an_incomplete_file_is_named(
+    config: Config, any_model: Path, tmp_path: Path, kept: str, lacks: str, is_alone: bool
+) -> None:
+    def broken(family: ModelFamily, filled: Filled) -> Mapping[str, torch.Tensor]:
+        name = family.lora_naming.kohya_name(*FEED_FORWARD)
+        return {f"{name}.{factor}": filled(*([2] * (4 if "_t" in factor else 2))) for factor in kept.split()}
+
+    file = whole_lora(
+        any_model, tmp_path / "broken.safetensors", takes=lambda p: not is_alone and "attn1" in p[1], extra=broken
+    )
+    start = starting(config, file)
+    message, advice = failure(start)
+    [error] = check(start).errors
+    for told in (message, error.message):
+        assert told.endswith(f"broken.safetensors is incomplete: {'.'.join(FEED_FORWARD)} has no {lacks}.")
+    assert advice == error.advice == "Download it again."
 
 
 @pytest.mark.parametrize("end", ["lora_down.weight", "alpha"])

@@ -13,7 +13,14 @@ from modules.adapters.registry import ADAPTERS
 from modules.adapters.settings import AdapterSettings
 from modules.adapters.spec import Shape, Trainable
 from modules.adapters.start_notes import OtherLayers, rank_note
-from modules.adapters.stored_header import Place, StoredHeader, header_of_copy, reason_to_refuse, stored_header
+from modules.adapters.stored_header import (
+    Place,
+    StoredHeader,
+    header_of_copy,
+    reason_if_incomplete,
+    reason_to_refuse,
+    stored_header,
+)
 from modules.config.schema import Config
 from modules.estimate.architecture import Architecture, architecture_of
 from modules.estimate.passes import Passes, Plans, count
@@ -81,10 +88,13 @@ def _refusal(config: Config, path: Path, found: FileKind, shown: str) -> Problem
     if found.family not in ("", config.model.family) and not _fits_base_model(config, path):
         message = f"{shown} is for another model family. {found.sentence}"
         return Problem(_PATH, message, advice="Choose a LoRA of the base model's family.")
-    if spec.trainable is not None and not _has_trainable(path, spec.trainable):
-        return _of_another_type(shown, spec.label, found)
     stored = _stored_in_base_model(config, path)
     message, advice = reason_to_refuse(shown, len(stored.layers), stored.unplaced) if stored else ("", "")
+    incomplete, again = reason_if_incomplete(shown, stored.layers) if stored else ("", "")
+    if incomplete and not message:  # before its type, which can look different without them
+        return Problem(_PATH, incomplete, advice=again)
+    if spec.trainable is not None and not _has_trainable(path, spec.trainable):
+        return _of_another_type(shown, spec.label, found)
     return Problem(_PATH, message, advice=advice) if message else None
 
 
