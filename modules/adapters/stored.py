@@ -13,7 +13,7 @@ from torch import nn
 from modules.adapters.registry import ADAPTERS, DEFAULT, spec_labelled
 from modules.adapters.spec import AdapterSpec
 from modules.adapters.start import AdapterContent
-from modules.adapters.stored_header import reason_if_incomplete, reason_to_refuse
+from modules.adapters.stored_header import reason_if_broken, reason_to_refuse
 from modules.families.kinds.identify import identify
 from modules.families.kinds.registry import serves_as
 from modules.families.spec import LoraNaming
@@ -44,9 +44,10 @@ def read_adapter(path: Path, naming: LoraNaming, modules: Mapping[str, nn.Module
     refusal, advice = reason_to_refuse(path.name, len(content.layers), content.unplaced)
     if refusal:
         raise DarkroomError(refusal, advice=advice)
-    incomplete, advice = reason_if_incomplete(path.name, {(x.part, x.path): x.factors for x in content.layers})
-    if incomplete:
-        raise DarkroomError(incomplete, advice=advice)
+    shapes = {(x.part, x.path): {name: tuple(f.shape) for name, f in x.factors.items()} for x in content.layers}
+    broken, advice = reason_if_broken(path.name, shapes)
+    if broken:
+        raise DarkroomError(broken, advice=advice)
     for layer in content.layers:
         if not math.isfinite(layer.alpha or 0.0) or not all(map(_is_finite, layer.factors.values())):
             raise _not_finite(path, f"{layer.part}.{layer.path}")

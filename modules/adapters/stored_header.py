@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from modules.adapters.content_index import factors_by_layer, index_in
 from modules.adapters.spec import Shape
-from modules.formats.adapter_names import ALPHA, lacking_factor, layer_and_factor, layers_in, second_copies
+from modules.formats.adapter_names import ALPHA, damage_in, lacking_factor, layer_and_factor, layers_in, second_copies
 from modules.formats.adapter_targets import AdapterTargets
 from modules.formats.checkpoint_header import CheckpointHeader
 from modules.system.problem import count
@@ -76,12 +76,14 @@ def reason_to_refuse(where: str, num_placed: int, unplaced: Sequence[str]) -> tu
     return message, "Choose a LoRA made for a model of this size."
 
 
-def reason_if_incomplete(where: str, layers: Mapping[Place, Collection[str]]) -> tuple[str, str]:
-    """Return why a layer of the file named `where` has no effect, and an advice; two empty strings if all are complete.
+def reason_if_broken(where: str, layers: Mapping[Place, Mapping[str, Shape]]) -> tuple[str, str]:
+    """Return which layer of the file named `where` lacks a factor or has a damaged one, and an advice.
 
-    `layers` are the names of the factors of each layer.
+    `layers` are the shapes of the factors of each layer. Two empty strings if all can be what they are.
     """
-    for (part, path), factors in layers.items():
-        if lacking := lacking_factor(factors):
+    for (part, path), shapes in layers.items():
+        if damage := damage_in(shapes):
+            return f"{where} is damaged at {part}.{path}: {damage}.", "Download it again."
+        if lacking := lacking_factor(shapes):
             return f"{where} is incomplete: {part}.{path} has no {lacking}.", "Download it again."
     return "", ""

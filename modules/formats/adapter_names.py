@@ -30,6 +30,8 @@ _TYPES = tuple(
         ("full difference", DIFFERENCE_FACTORS),
     )
 )
+_MATRICES = (LORA_FACTORS | LOHA_FACTORS | LOKR_FACTORS) - {DORA_SCALE}
+_BY_RANK = frozenset({DOWN, "hada_w1_b", "hada_w2_b", "lokr_w1_b", "lokr_w2_b"})  # their first axis is the rank
 BUNDLED_EMBEDDING = "bundle_emb."
 
 # Other programs' names of factors: PEFT's, then diffusers' before PEFT.
@@ -80,6 +82,19 @@ def _lacking(names: frozenset[str]) -> Iterator[str]:
             halves = [f"{side}_a", f"{side}_b"]
             if side not in names and (missing := [name for name in halves if name not in names]):
                 yield side if missing == halves else missing[0]
+
+
+def damage_in(shapes: Mapping[str, Shape]) -> str:
+    """Return what is wrong with the shapes of a LoRA, LoHa or LoKr layer alone, as a clause; empty if they can be.
+
+    A matrix that is a single number has no axes to read, and a rank of 0 would divide alpha by 0.
+    """
+    for name, shape in shapes.items():
+        if name in _MATRICES and not shape:
+            return f"its {name} is a single number instead of a matrix"
+        if name in _BY_RANK and not shape[0]:
+            return f"its {name} has no rows"
+    return ""
 
 
 def layers_in(shapes: Mapping[str, Shape]) -> dict[str, dict[str, Shape]]:

@@ -297,3 +297,23 @@ def test_layers_of_other_types_without_a_factor_are_incomplete(
     assert "per output only" not in said
     assert f"{told} Kept as in the file." in notes_of(tmp_path, capsys, "--to", "kohya")
     assert_same_bits(load_file(tmp_path / "out.safetensors"), tensors)
+
+
+@pytest.mark.parametrize("form", ["kohya", "peft"])
+@pytest.mark.parametrize("has_alpha", [False, True])
+@pytest.mark.parametrize("num_rows", [None, 0])
+def test_a_down_matrix_without_rows_is_an_error(
+    num_rows: int | None, has_alpha: bool, form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configs = tiny_configs("sd1")
+    tensors = tensors_in(FORMS["kohya, lora_te"], lora_layers("sd1", configs), configs)
+    down, up = (tensors[f"lora_unet_conv_in.lora_{side}.weight"] for side in ("down", "up"))
+    tensors["lora_unet_conv_in.lora_down.weight"] = torch.tensor(1.0) if num_rows is None else down[:0]
+    tensors["lora_unet_conv_in.lora_up.weight"] = up if num_rows is None else up[:, :0]
+    if not has_alpha:
+        del tensors["lora_unet_conv_in.alpha"]
+    write(tmp_path / "a.safetensors", {n: t.contiguous() for n, t in tensors.items()}, "sd1")
+    assert main(["convert", "a.safetensors", "out.safetensors", "--to", form]) == 2
+    said = capsys.readouterr().err
+    assert "a.safetensors is damaged at unet.conv_in: its lora_down.weight" in said
+    assert "Download it again." in said

@@ -491,6 +491,34 @@ def test_an_incomplete_file_is_named(
     assert advice == error.advice == "Download it again."
 
 
+@pytest.mark.parametrize("any_model", ["tiny_sd"], indirect=True)
+@pytest.mark.parametrize("has_alpha", [False, True])
+@pytest.mark.parametrize(
+    ("factor", "shape", "damage"),
+    [
+        ("lora_down.weight", (), "its lora_down.weight is a single number instead of a matrix"),
+        ("lora_down.weight", (0, 4), "its lora_down.weight has no rows"),
+        ("hada_w1_b", (), "its hada_w1_b is a single number instead of a matrix"),
+        ("lokr_w2_b", (0, 4), "its lokr_w2_b has no rows"),
+    ],
+)
+def test_a_matrix_without_axes_or_rows_is_named(
+    config: Config, any_model: Path, tmp_path: Path, factor: str, shape: tuple[int, ...], damage: str, has_alpha: bool
+) -> None:
+    def broken(family: ModelFamily, filled: Filled) -> Mapping[str, torch.Tensor]:
+        name = family.lora_naming.kohya_name(*FEED_FORWARD)
+        tensors = {f"{name}.{factor}": torch.ones(shape)}
+        return tensors | ({f"{name}.alpha": torch.tensor(2.0)} if has_alpha else {})
+
+    file = whole_lora(any_model, tmp_path / "broken.safetensors", takes=lambda p: "attn1" in p[1], extra=broken)
+    start = starting(config, file)
+    message, advice = failure(start)
+    [error] = check(start).errors
+    for sentence in (message, error.message):
+        assert sentence.endswith(f"broken.safetensors is damaged at {'.'.join(FEED_FORWARD)}: {damage}.")
+    assert advice == error.advice == "Download it again."
+
+
 @pytest.mark.parametrize("end", ["lora_down.weight", "alpha"])
 def test_a_file_with_nan_is_named(config: Config, any_model: Path, tmp_path: Path, end: str) -> None:
     file = whole_lora(any_model, tmp_path / "whole.safetensors")

@@ -17,7 +17,7 @@ from modules.adapters.stored_header import (
     Place,
     StoredHeader,
     header_of_copy,
-    reason_if_incomplete,
+    reason_if_broken,
     reason_to_refuse,
     stored_header,
 )
@@ -90,9 +90,9 @@ def _refusal(config: Config, path: Path, found: FileKind, shown: str) -> Problem
         return Problem(_PATH, message, advice="Choose a LoRA of the base model's family.")
     stored = _stored_in_base_model(config, path)
     message, advice = reason_to_refuse(shown, len(stored.layers), stored.unplaced) if stored else ("", "")
-    incomplete, again = reason_if_incomplete(shown, stored.layers) if stored else ("", "")
-    if incomplete and not message:  # before its type, which can look different without them
-        return Problem(_PATH, incomplete, advice=again)
+    broken, again = reason_if_broken(shown, stored.layers) if stored else ("", "")
+    if broken and not message:  # before its type, which can look different then
+        return Problem(_PATH, broken, advice=again)
     if spec.trainable is not None and not _has_trainable(path, spec.trainable):
         return _of_another_type(shown, spec.label, found)
     return Problem(_PATH, message, advice=advice) if message else None
