@@ -13,6 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from modules.families.kinds.identify import identify
+from modules.families.kinds.lora_metadata import converted_metadata
 from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.registry import published
 from modules.formats.adapter_file import AdapterFile, read_adapter_file
@@ -166,6 +167,26 @@ def test_every_type_keeps_its_tensors_under_kohyas_names(kind: str, dtype: str, 
         "lycoris.kohya",
         kind if kind in ("loha", "lokr") else "locon",
     )
+
+
+@pytest.mark.parametrize(
+    ("factors", "algo"),
+    [
+        ("hada_w1_a dora_scale", "loha"),
+        ("lokr_w1 lora_down.weight", "lokr"),
+        ("oft_blocks", "diag-oft"),
+        ("a1.weight", "glora"),
+        ("diff diff_b", "full"),
+        ("diff w_norm", "full"),
+        ("lora_down.weight dora_scale", "locon"),
+        ("lora_down.weight diff", "full"),
+        ("w_norm b_norm", "locon"),
+    ],
+)
+def test_the_metadata_name_the_algorithm_as_lycoris_does(factors: str, algo: str) -> None:
+    layer = AdapterLayer("unet", "conv_in", {name: torch.ones(2, 2) for name in factors.split()})
+    metadata = converted_metadata({}, [layer], published("sd1"), "kohya")
+    assert json.loads(metadata["ss_network_args"])["algo"] == algo
 
 
 def notes_of(tmp_path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:
