@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from modules.formats.headers import MAX_NAME_CHARS, MAX_TENSORS, UnreadableFileError, over_limit
-from modules.formats.pickle_machine import PickledTensor, PickleLimitError, PickleMachine
+from modules.formats.pickle_machine import PickleLimitError, PickleMachine
 from modules.formats.pickle_names import is_safe_name
+from modules.formats.pickle_values import PickledTensor
 from modules.system.regular_files import open_regular
 
 __all__ = ["PickleHeader", "PickledTensor", "is_zip", "limited_zip", "read_pickle_header", "unsafe_names_of"]
