@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 
 from trainer.cli.console import Console, words
-from trainer.events import CacheFilled, CacheProgress, ModelSaved, RewardMeasured, ValidationFinished, from_line
+from trainer.event_lines import from_line
+from trainer.events import CacheFilled, CacheProgress, ModelSaved, RewardMeasured, ValidationFinished
 
 
 def test_a_validation_reports_all_its_losses() -> None:

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.strategies import garbage, steady
+from trainer.event_lines import EVENT_TYPES, from_line, to_line
 from trainer.events import (
-    EVENT_TYPES,
     BackupSaved,
     CacheProgress,
     DownloadProgress,
@@ -24,8 +24,6 @@ from trainer.events import (
     SampleProgress,
     StepFinished,
     ValidationFinished,
-    from_line,
-    to_line,
 )
 
 STEP = StepFinished(1, 2, 3, 4, 5, 6, 0.5, 0.4, 1.0, 2.0, 3.0, {"unet": 1e-4}, ("unet",), 1)

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, Protocol, TextIO
 
 from modules.system.problem import count
+from trainer.event_lines import to_line
 from trainer.events import (
     BackupSaved,
     CacheFilled,
@@ -25,7 +26,6 @@ from trainer.events import (
     StepFinished,
     ValidationFinished,
     WarningRaised,
-    to_line,
 )
 
 _SECONDS_BETWEEN_LINES = 10.0
