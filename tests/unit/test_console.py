@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 from trainer.cli.console import Console, words
+from trainer.event_lines import from_line
 from trainer.events import (
     CacheFilled,
     CacheProgress,
@@ -12,7 +13,6 @@ from trainer.events import (
     ModelSaved,
     RewardMeasured,
     ValidationFinished,
-    from_line,
 )
 
 

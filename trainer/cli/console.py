@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, Protocol, TextIO
 
 from modules.system.problem import count
+from trainer.event_lines import to_line
 from trainer.events import (
     BackupSaved,
     CacheFilled,
@@ -26,7 +27,6 @@ from trainer.events import (
     StepFinished,
     ValidationFinished,
     WarningRaised,
-    to_line,
 )
 from trainer.rollout_events import ChoicesWanted
 
