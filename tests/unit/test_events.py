@@ -25,7 +25,7 @@ from trainer.events import (
     StepFinished,
     ValidationFinished,
 )
-from trainer.rollout_events import SampledImage
+from trainer.rollout_events import RolloutSampled, SampledImage
 
 STEP = StepFinished(1, 2, 3, 4, 5, 6, 0.5, 0.4, 1.0, 2.0, 3.0, {"unet": 1e-4}, ("unet",), 1)
 
