@@ -140,7 +140,7 @@ def batch_of(chosen: torch.Tensor, rejected: torch.Tensor) -> Batch:
         conditioning=None,
         loss_weights_B=torch.ones(num),
         size_conditionings=[FRAME] * num,
-        sample_indices=[SampleIndex(i, 0, 0) for i in range(num)],
+        sample_indices=[SampleIndex(i, 0, 0, 0) for i in range(num)],
         epoch=0,
         step=0,
         micro_batch=0,
@@ -426,7 +426,7 @@ def test_the_check_names_images_without_a_partner(tiny_sd: Path, tmp_path: Path)
     pairs = draw_pairs(tmp_path / "pairs", sizes=[(64, 64)] * 3)
     (pairs / "rejected" / "001.png").unlink()
     config = dpo_config(tmp_path, tiny_sd, pairs)
-    assert messages(config) == ["1 file is skipped; the first is 001.png: no image of this name in rejected/."]
+    assert messages(config) == ["1 file is skipped (001.png: no image of this name in rejected/)."]
     shutil.rmtree(pairs / "rejected")
     [said] = messages(config)
     assert "contains no pair of images" in said
@@ -437,7 +437,7 @@ def test_the_plan_and_the_doctor_know_both_images(tiny_sd: Path, tmp_path: Path)
     pairs = draw_pairs(tmp_path / "pairs", sizes=[(64, 64)] * 2)
     config = dpo_config(tmp_path, tiny_sd, pairs)
     datasets = build_datasets(dataset_settings(config))
-    rows = plan_rows(datasets.training, datasets.plans, ImageVersions(datasets.training, 0, is_cached=True))
+    rows = plan_rows(datasets.training, datasets.plans, ImageVersions(datasets.training, 0, is_cached=True), epochs=1)
     assert [Path(r.rejected_image).relative_to(pairs).as_posix() for r in rows] == [
         "rejected/000.png",
         "rejected/001.png",
