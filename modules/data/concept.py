@@ -14,6 +14,7 @@ from modules.system.paths import from_root
 
 Kind = Literal["training", "validation", "prior_prediction", "regularization", "prompts", "pairs", "validation_pairs"]
 PAIR_KINDS = ("pairs", "validation_pairs")
+VALIDATION_KINDS = ("validation", "validation_pairs")
 DatasetKind = Literal["training", "validation"]
 _CAPTIONS = "Captions"
 _BALANCING = "Balancing"
@@ -230,7 +231,7 @@ class Concept(Section):
     @property
     def dataset_kind(self) -> DatasetKind:
         """The dataset that its images belong to: that of training or that of validation."""
-        return "validation" if self.kind in ("validation", "validation_pairs") else "training"
+        return "validation" if self.kind in VALIDATION_KINDS else "training"
 
     @property
     def holds_pairs(self) -> bool:

@@ -25,6 +25,7 @@ from modules.data.pair_scan import scan_source
 from modules.data.prompts import scan_prompts
 from modules.data.scan import Scan, SourceImage, Watch, unwatched
 from modules.data.transforms.geometry import Box
+from modules.data.transforms.recipe import angles_of
 from modules.system.paths import from_root
 from modules.system.seeds import derive_seed
 
@@ -91,6 +92,8 @@ class Dataset:
     num_resolutions: int
     skipped: tuple[Skipped, ...] = ()
     buckets: tuple[tuple[Size, ...], ...] = ()
+    wrong_settings: tuple[tuple[int, Skipped], ...] = ()
+    """Those of `skipped` that a setting of their concept causes, with the number of the concept."""
 
     @property
     def has_pairs(self) -> bool:
@@ -116,7 +119,8 @@ class Dataset:
     def without(self, broken: frozenset[int]) -> Dataset:
         """Return the dataset without the examples at these indices, renumbered."""
         kept = [e for i, e in enumerate(self.examples) if i not in broken]
-        return _assemble(kept, self.concepts, self.num_resolutions, self.skipped)
+        left = _assemble(kept, self.concepts, self.num_resolutions, self.skipped)
+        return replace(left, wrong_settings=self.wrong_settings)
 
 
 def build_dataset(
@@ -139,11 +143,13 @@ def build_dataset(
     examples: list[Example] = []
     facts: list[ConceptFacts] = []
     skipped: list[Skipped] = []
+    wrong_settings: list[tuple[int, Skipped]] = []
     for concept, folder in active:
         at_resolutions = sizes[concept.image.resolution_px]
         at_resolutions *= num_resolutions // len(at_resolutions)
         scan = scan_concept(concept, folder, index=index, watch=watch)
         skipped += scan.skipped
+        wrong_settings += [(len(facts), s) for s in scan.skipped if s.setting]
         if not concept.has_images:
             prompt_sizes = rules.prompt_sizes(concept.image.resolution_px)
             prompt_sizes *= num_resolutions // len(prompt_sizes)
@@ -158,7 +164,8 @@ def build_dataset(
             except ValueError as error:
                 skipped.append(Skipped(image.path, str(error)))
         facts.append(_facts_of(concept, concept.name or folder.name))
-    return _assemble(examples, facts, num_resolutions, tuple(skipped))
+    dataset = _assemble(examples, facts, num_resolutions, tuple(skipped))
+    return replace(dataset, wrong_settings=tuple(wrong_settings))
 
 
 def scan_concept(concept: Concept, source: Path, *, index: StatIndex | None = None, watch: Watch = unwatched) -> Scan:
@@ -215,7 +222,12 @@ def _example(
     return Example(
         image,
         concept_number,
-        rules.resize_crops(size, sizes, box.size if box else size),
+        rules.resize_crops(
+            size,
+            sizes,
+            part=box.size if box else None,
+            angles=angles_of(settings, has_mask_box=box is not None),
+        ),
         background=background if image.is_transparent else None,
         name=image.path.relative_to(folder).as_posix() if image.path.is_relative_to(folder) else image.path.name,
         mask=mask,

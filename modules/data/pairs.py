@@ -17,6 +17,7 @@ from typing import Any
 from modules.data.listing import Skipped, is_metadata, list_images, walk
 from modules.data.metadata import (
     METADATA_SUFFIXES,
+    MetadataProblem,
     listed_columns,
     plain_path,
     read_rows,
@@ -114,7 +115,7 @@ class _Rows:
 
     file: Path
     pairs: list[PairFiles] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
+    problems: list[MetadataProblem] = field(default_factory=list)
     num_ties: int = 0
     num_without_label: int = 0
     num_incomplete: int = 0
@@ -122,7 +123,7 @@ class _Rows:
 
     def skipped(self) -> Iterator[Skipped]:
         """Yield what is left out of the file, with the reason."""
-        yield from (Skipped(self.file, problem) for problem in self.problems)
+        yield from (Skipped(self.file, problem.reason) for problem in self.problems)
         for number, reason in (
             (self.num_ties, "no image is preferred (ties)"),
             (self.num_without_label, "no label"),
@@ -142,7 +143,7 @@ def _of_tables(files: Iterable[Path], caption_columns: Sequence[str]) -> PairLis
         try:
             _read_pairs(found, caption_columns)
         except OSError as error:
-            found.problems.append(error.strerror or str(error))
+            found.problems.append(MetadataProblem(error.strerror or str(error)))
         pairs += found.pairs
         skipped += found.skipped()
     return PairListing(tuple(pairs), tuple(skipped))
@@ -165,7 +166,7 @@ def _read_pairs(found: _Rows, caption_columns: Sequence[str]) -> None:
     if sides is None or (sides in _NUMBERED and not set(_LABELS) & set(known)):
         if rows:
             expected = "has no columns chosen and rejected, and not those of Pick-a-Pic (jpg_0, jpg_1, label_0)"
-            found.problems.append(f"{expected}; {listed_columns(known)}")
+            found.problems.append(MetadataProblem(f"{expected}; {listed_columns(known)}"))
         return
     texts = caption_columns or usual_columns(known)
     for number, row in enumerate(rows):

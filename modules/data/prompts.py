@@ -11,7 +11,14 @@ from pathlib import Path
 from modules.data.archives import read_bytes, status_of
 from modules.data.captions.sources import CaptionFault, decode_text, text_lines
 from modules.data.listing import Skipped, walk
-from modules.data.metadata import CAPTION_COLUMNS, listed_columns, read_rows, texts_of_row, usual_columns
+from modules.data.metadata import (
+    CAPTION_COLUMNS,
+    MetadataProblem,
+    listed_columns,
+    read_rows,
+    texts_of_row,
+    usual_columns,
+)
 from modules.data.scan import Scan, SourceImage
 from modules.data.tables import TABLE_SUFFIXES, read_texts, table_facts
 from modules.system.problem import shown
@@ -61,9 +68,9 @@ def _prompts_of(file: Path, columns: Sequence[str], skipped: list[Skipped]) -> I
             text, fault = decode_text(read_bytes(file, _MAX_BYTES))
             named = [(f"line {n}", (line,)) for n, line in _lines(text)]
         else:
-            problems: list[str] = []
+            problems: list[MetadataProblem] = []
             named = [(f"row {n}", texts) for n, texts in _rows(file, columns, problems)]
-            skipped += [Skipped(file, problem) for problem in problems]
+            skipped += [Skipped(file, problem.reason, problem.setting) for problem in problems]
     except OSError as error:
         skipped.append(Skipped(file, f"cannot be read ({error.strerror or error})"))
         return
@@ -78,7 +85,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
             yield number, prompt
 
 
-def _rows(file: Path, columns: Sequence[str], problems: list[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
+def _rows(file: Path, columns: Sequence[str], problems: list[MetadataProblem]) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Yield the texts of a table's rows, each with the number of its row from 1 on.
 
     What is wrong with the table is added to `problems`. Raises OSError.
@@ -92,8 +99,10 @@ def _rows(file: Path, columns: Sequence[str], problems: list[str]) -> Iterator[t
         known = list(dict.fromkeys(name for row in rows for name in row))
     chosen = columns or usual_columns(known)
     if known and not chosen:
-        problems.append(f"has no column text, caption or prompt; {listed_columns(known)}")
-    problems += [f"has no column {shown(c)}; {listed_columns(known)}" for c in chosen if known and c not in known]
+        reason = f"has no column text, caption or prompt; {listed_columns(known)}"
+        problems.append(MetadataProblem(reason, "caption_columns"))
+    missing = [shown(c) for c in chosen if known and c not in known]
+    problems += [MetadataProblem(f"has no column {c}; {listed_columns(known)}", "caption_columns") for c in missing]
     for number, row in enumerate(rows, start=1):
         if texts := texts_of_row(row, chosen):
             yield number, texts

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 
 from modules.data.buckets import Size
 from modules.data.dataset import Dataset
@@ -54,8 +53,3 @@ def rejected_image(chosen: SourceImage) -> SourceImage:
     if chosen.rejected is None:
         raise ValueError(f"{chosen.path} has no rejected image.")
     return chosen.rejected
-
-
-def files_of(image: SourceImage) -> tuple[Path, ...]:
-    """Return the file of an image, and of a pair also that of its rejected image."""
-    return (image.path,) if image.rejected is None else (image.path, image.rejected.path)

@@ -58,6 +58,8 @@ class MethodSpec:
     - `needs_reference`: whether its loss needs predictions of the model as it was before training.
     - `steps_per_group`: the optimizer steps per accumulation group of the loader. More than one for a method that runs
       inner epochs over its rollouts. All step counts in the program use it.
+    - `sampled_share`: the share of its steps that train on images that it samples, if it samples any. They ignore the
+      masks of the dataset.
     - `problems`: the problems of its own settings.
 
     `needs_reward_gradient`: it can only train on differentiable rewards. `splits_batches`: it trains on a batch of the
@@ -78,6 +80,7 @@ class MethodSpec:
     steps_per_group: Callable[[Any], int] = lambda settings: 1
     splits_batches: bool = False
     repeats_forward: bool = False
+    sampled_share: Callable[[Any], float] = lambda settings: 1.0
     problems: Callable[[Any], Iterable[Problem]] = lambda settings: ()
 
     @property

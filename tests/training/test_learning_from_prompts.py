@@ -162,7 +162,7 @@ def test_the_order_of_prompts_is_resumed_bit_for_bit(tiny_sd: Path, tmp_path: Pa
 def test_blank_latents_have_the_shape_of_the_bucket(tiny_sd: Path, tmp_path: Path) -> None:
     datasets = datasets_of(prompts_config(tmp_path, tiny_sd, data={"resolution_px": ["96x48"]}))
     assert not datasets.settings.reads_images
-    version = ImageVersions(datasets.training, 0, is_cached=True).of(SampleIndex(0, 0, 0), 0)
+    version = ImageVersions(datasets.training, 0, is_cached=True).of(SampleIndex(0, 0, 0, 0))
     source = BlankLatents(4, 8, CPU, torch.bfloat16)
     latents = source.deliver([version, version], [source.prepare(version)] * 2)
     assert latents.shape == (2, 4, 6, 12)
@@ -192,9 +192,9 @@ def test_masks_and_roles_of_images_are_said_to_have_no_effect(tiny_sd: Path, tmp
     config = laid_over(config, {"concepts": concepts})
     warnings = messages(config, "warning")
     assert len(warnings) == 3
-    assert "masks have no effect on training" in warnings[0]
-    assert "is for prior prediction" in warnings[1]
-    assert "is for regularization" in warnings[2]
+    assert "is for prior prediction" in warnings[0]
+    assert "is for regularization" in warnings[1]
+    assert "Masked training has no effect" in warnings[2]
     assert not uses_prior(config)
     ran = run(config)
     assert isinstance(ran.ending, RunFinished), ran.ending
@@ -218,7 +218,7 @@ def test_the_check_counts_prompts_and_plans_without_a_cache_of_images(tiny_sd: P
     assert report.preview is not None
     assert report.datasets is not None
     assert (report.preview.num_images, report.preview.num_prompts) == (0, 4)
-    assert any("4 prompts" in line for line in plan_lines(report.datasets, is_cached=True, every_image=True))
+    assert any("4 prompts" in line for line in plan_lines(report.datasets, is_cached=True, epochs=2, every_image=True))
     architecture = architecture_of(str(tiny_sd), "sd")
     assert architecture is not None
     plan = run_plan(config, architecture, report.datasets.training.bucket_counts)

@@ -281,7 +281,7 @@ def test_both_images_get_the_same_recipe(tmp_path: Path, changes: ImageChanges, 
     rejected = RejectedVersions(versions)
     assert dataset.has_pairs
     seen = []
-    for chosen in [versions.of(SampleIndex(e, repeat, 0), 1) for e in range(4) for repeat in range(2)]:
+    for chosen in [versions.of(SampleIndex(e, repeat, 0, 1)) for e in range(4) for repeat in range(2)]:
         partner = rejected.of(chosen)
         assert partner == chosen  # the recipe and the size conditioning, too
         seen.append(load_pixels(dataset.examples[chosen.example].image.path, chosen.recipe))

@@ -171,12 +171,12 @@ def test_all_caption_operations_apply(tmp_path: Path) -> None:
 def test_the_plan_as_csv_has_empty_columns_for_the_image(prompts: Path, images: Path) -> None:
     dataset = build_dataset([(Concept(kind="prompts", name="p"), prompts), (Concept(), images)], "training", RULES)
     plans = EpochPlans(dataset, batch_size=2, accumulation_steps=1, run_seed=0)
-    rows = plan_rows(dataset, plans, ImageVersions(dataset, 0, is_cached=True))
+    rows = plan_rows(dataset, plans, ImageVersions(dataset, 0, is_cached=True), epochs=1)
     table = as_csv(rows).splitlines()
     assert table[1] == f"p,{prompts / 'line 2'},,64x64,,,,,,,,0,1.0,1,"
     assert len(table) == 1 + 3 + 5
     assert any("3 prompts" in line and "cropped" not in line for line in describe_buckets(rows))
-    assert describe_images(rows)[0] == f"  {prompts / 'line 2'}: 64x64, 1 samples per epoch"
+    assert describe_images(rows)[0] == f"  {prompts / 'line 2'}: 64x64, 1 sample per epoch"
 
 
 def test_a_changed_file_of_prompts_is_found(prompts: Path) -> None:

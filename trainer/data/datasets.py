@@ -12,6 +12,7 @@ from modules.data.dataset import WantedCompanions
 from modules.data.datasets import Datasets, DatasetSettings, build_datasets
 from modules.data.scan import Watch, image_index, unwatched
 from modules.system.paths import from_root
+from modules.system.problem import count
 from trainer.events import Event, PhaseChanged, WarningRaised
 
 _REPORTED_EVERY_SECONDS = 1.0
@@ -63,7 +64,7 @@ def scan_watch(emit: Callable[[Event], None], check: Callable[[], None]) -> Watc
         check()
         if time.monotonic() - reported >= _REPORTED_EVERY_SECONDS:
             reported = time.monotonic()
-            emit(PhaseChanged("scanning", f"{done:,} of {total:,} images"))
+            emit(PhaseChanged("scanning", f"{done:,} of {count(total, 'image')}"))
 
     return watch
 

@@ -78,11 +78,10 @@ class MaskSource:
         versions: Sequence[ImageVersion],
         prepared: Sequence[torch.Tensor | None],
         samples: Sequence[SampleIndex],
-        epoch: int,
     ) -> BatchMasks:
-        """Return the masks of the samples of an epoch, and their weights, on the training device."""
+        """Return the masks of samples, and their weights, on the training device."""
         masks = [self._rebuilt(v) if p is None else p for v, p in zip(versions, prepared, strict=True)]
-        ignored = [self._ignores_mask(sample, epoch) for sample in samples]
+        ignored = [self._ignores_mask(sample) for sample in samples]
         on_cpu = torch.stack([torch.ones_like(m) if i else m for m, i in zip(masks, ignored, strict=True)])
         masks_B1HW, rules = move(pinned(on_cpu, self.device), self.device), self.rules
         prior_weights_B1HW = None
@@ -96,9 +95,9 @@ class MaskSource:
         weights_B1HW = area_weights(masks_B1HW, unmasked_weight=rules.unmasked_weight, normalises=rules.normalises)
         return BatchMasks(masks_B1HW, weights_B1HW, prior_weights_B1HW)
 
-    def _ignores_mask(self, sample: SampleIndex, epoch: int) -> bool:
+    def _ignores_mask(self, sample: SampleIndex) -> bool:
         """Return whether a use of an image ignores its mask: a function of the run's seed, the epoch and the use."""
-        seed = derive_seed(self.run_seed, "unmasked", epoch, sample.example, sample.repeat, sample.resolution)
+        seed = derive_seed(self.run_seed, "unmasked", sample.epoch, sample.example, sample.repeat, sample.resolution)
         return random.Random(seed).random() < self.rules.unmasked_probability
 
     def _rebuilt(self, version: ImageVersion) -> torch.Tensor:

@@ -26,13 +26,18 @@ def _masks(config: Config, training: Dataset) -> Iterator[Problem]:
     if num_without == len(images):
         yield Problem(
             "masks.enabled",
-            f"Masked training is on, but none of the {len(images):,} images has a mask.",
+            f"Masked training is on, but {_none_of(len(images), 'image')} has a mask.",
             advice=f"Add a mask to each image, such as {images[0].stem}-masklabel.png, or switch off masked training.",
         )
     elif num_without:
-        message = f"{num_without:,} of {len(images):,} images have no mask and are trained without one."
+        have = "has no mask and is" if num_without == 1 else "have no mask and are"
+        message = f"{num_without:,} of {len(images):,} images {have} trained without one."
         yield Problem("masks.enabled", message, "info")
     yield from _mask_shapes(training)
+
+
+def _none_of(number: int, thing: str) -> str:
+    return f"not one {thing}" if number == 1 else f"none of the {number:,} {thing}s"
 
 
 def _mask_shapes(training: Dataset) -> Iterator[Problem]:
@@ -70,6 +75,6 @@ def _words(config: Config, training: Dataset) -> Iterator[Problem]:
         elif captions and config.embeddings.words[index].train and not any(word in c for c in captions):
             yield Problem(
                 path,
-                f"{shown(word)} is to be trained, but none of the {len(captions):,} captions contains it.",
+                f"{shown(word)} is to be trained, but {_none_of(len(captions), 'caption')} contains it.",
                 advice="Add it to the captions of its images, or switch off its training.",
             )

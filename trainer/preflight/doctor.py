@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from modules.config.schema import Config
-from modules.data.buckets import Size
+from modules.data.buckets import BucketRules, Size
 from modules.data.concept import Concept, DatasetKind
 from modules.data.dataset import Dataset, concept_repeats_of
 from modules.data.datasets import Datasets, build_datasets
@@ -36,6 +36,7 @@ from modules.system.paths import from_root
 from trainer.data.datasets import dataset_settings
 from trainer.preflight.captions import problems_of_caption_settings, tokenizer_folder
 from trainer.preflight.images import problems_of_concept_folders
+from trainer.preflight.missing_captions import problems_of_captions_files
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and all of it; may raise to stop."""
@@ -71,7 +72,7 @@ def examine(config: Config, progress: Progress = no_progress) -> DoctorReport:
     Raises DarkroomError if a concept's folder or its caption settings are wrong; whatever `progress` raises stops it.
     """
     examined = look_at(config, progress)
-    num_validation = sum(examined.kind_of(i) == "validation" for i in examined.images)
+    num_validation = sum(examined.is_validation(i) for i in examined.images)
     num_prompts = sum(not i.example.image.has_image for i in examined.images)
     num_images = len(examined.images) - num_validation - num_prompts
     return DoctorReport(find_all(examined), num_images, num_validation, num_prompts)
@@ -79,7 +80,11 @@ def examine(config: Config, progress: Progress = no_progress) -> DoctorReport:
 
 def look_at(config: Config, progress: Progress = no_progress) -> Examined:
     """Return what the checks look at: the images of a config, each decoded once."""
-    problems = [*(p for _, p in problems_of_concept_folders(config)), *problems_of_caption_settings(config)]
+    problems = [
+        *(p for _, p in problems_of_concept_folders(config)),
+        *problems_of_caption_settings(config),
+        *problems_of_captions_files(config),
+    ]
     if problems:
         raise DarkroomError(problems[0].message, advice=problems[0].advice)
     try:
@@ -88,12 +93,12 @@ def look_at(config: Config, progress: Progress = no_progress) -> Examined:
         raise DarkroomError(f"A folder cannot be read: {error}.", advice="Check its path and permissions.") from error
     concepts, images = _concepts_and_images(config, datasets)
     skipped = sorted({s.path: s for d in (datasets.training, datasets.validation) for s in d.skipped}.items())
-    wanted = dict.fromkeys((i.path, i.example.background) for i in images if i.example.image.has_image)
+    wanted = dict.fromkeys(file for i in images for file in _files(i))
     wanted |= dict.fromkeys((path, None) for path, _ in skipped if path.suffix.lower() in SUFFIXES)
     results = dict(zip(wanted, in_threads(_measured, list(wanted), partial(progress, "examining")), strict=True))
     return Examined(
         concepts,
-        tuple(_with_result(i, results.get((i.path, i.example.background))) for i in images),
+        tuple(_with_results(i, [results[file] for file in _files(i)]) for i in images),
         tuple(_skipped(s, results.get((path, None))) for path, s in skipped),
         tuple(_long_captions(config, (datasets.training, datasets.validation))),
         _bucket_samples(datasets.training, datasets.settings.run_seed),
@@ -140,11 +145,23 @@ def _measured(wanted: tuple[Path, Rgb | None]) -> Measured | str:
         return error.reason
 
 
-def _with_result(image: ExaminedImage, result: Measured | str | None) -> ExaminedImage:
-    """Return an image with its measurements or the reason why there are none; a prompt has neither."""
+def _files(image: ExaminedImage) -> Iterator[tuple[Path, Rgb | None]]:
+    """Yield the file of an image with its background, and of a pair also that of its rejected image."""
+    if not image.example.image.has_image:
+        return
+    yield image.path, image.example.background
+    if image.example.image.rejected is not None:
+        yield image.example.image.rejected.path, image.example.rejected_background
+
+
+def _with_results(image: ExaminedImage, results: Sequence[Measured | str]) -> ExaminedImage:
+    if not results:
+        return image
+    result, rejected = results[0], results[-1] if len(results) > 1 else None
+    broken_rejected = rejected if isinstance(rejected, str) else ""
     if isinstance(result, str):
-        return ExaminedImage(image.example, image.concept, broken=result)
-    return ExaminedImage(image.example, image.concept, result)
+        return ExaminedImage(image.example, image.concept, broken=result, broken_rejected=broken_rejected)
+    return ExaminedImage(image.example, image.concept, result, broken_rejected=broken_rejected)
 
 
 def _skipped(file: Skipped, result: Measured | str | None) -> SkippedFile:
@@ -164,11 +181,13 @@ def _concepts_and_images(
     for kind, dataset in kinds:
         settings = [c for c in config.concepts if c.enabled and c.dataset_kind == kind]
         images += [ExaminedImage(e, len(concepts) + e.concept) for e in dataset.examples]
-        concepts += _concepts(settings, dataset, datasets.settings.run_seed)
+        concepts += _concepts(settings, dataset, datasets.settings.rules, datasets.settings.run_seed)
     return tuple(concepts), tuple(images)
 
 
-def _concepts(settings: Sequence[Concept], dataset: Dataset, run_seed: int) -> Iterator[ExaminedConcept]:
+def _concepts(
+    settings: Sequence[Concept], dataset: Dataset, rules: BucketRules, run_seed: int
+) -> Iterator[ExaminedConcept]:
     repeats = concept_repeats_of(dataset.concepts, run_seed=run_seed)
     for concept, facts, use in zip(settings, dataset.concepts, repeats, strict=True):
         yield ExaminedConcept(
@@ -179,6 +198,7 @@ def _concepts(settings: Sequence[Concept], dataset: Dataset, run_seed: int) -> I
             has_own_captions=concept.caption_source not in _SHARED_CAPTIONS or not concept.has_images,
             rules=facts.captions,
             sets_samples=facts.samples_per_epoch is not None,
+            fixed_sizes=rules.are_fixed(concept.image.resolution_px),
         )
 
 

@@ -8,21 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.config.schema import Config
-from modules.config.sections.data import Data
 from modules.data.cache.key import DigestIndex, caption_key
 from modules.data.cache.store import CacheStore, StoredEntry
 from modules.data.datasets import Datasets
 from modules.data.rejected import RejectedVersions
 from modules.data.versions import ImageVersions
+from modules.families.registry import FAMILIES
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
+from modules.system.problem import count
 from trainer.data.caching import image_jobs
 from trainer.data.datasets import datasets_of
 from trainer.data.mask_cache import mask_files
+from trainer.phases import PhaseFacts, phase_facts
 from trainer.preflight import check
-from trainer.run.data import identities_of, texts_to_cache
+from trainer.run.data import stored_identities, texts_to_cache
 from trainer.run.machine import machine_of
-from trainer.run.model import LoadedModel, load_model
+from trainer.run.model import encoder_identities
 
 _LABELS = {"latents": "latents", "text": "text embeddings", "masks": "masks", "": "files of killed runs"}
 
@@ -38,7 +40,7 @@ class UnusedEntries:
     @property
     def used_words(self) -> str:
         """The entries in use: their number and size."""
-        return f"{self.num_used:,} entries, {_size(self.used_bytes)}"
+        return f"{count(self.num_used, 'entry', 'entries')}, {_size(self.used_bytes)}"
 
     @property
     def words(self) -> str:
@@ -56,10 +58,10 @@ class UnusedEntries:
         return len(self.entries)
 
 
-def kinds_in_use(data: Data, model: LoadedModel) -> frozenset[str]:
+def kinds_in_use(facts: PhaseFacts) -> frozenset[str]:
     """Return which caches a run uses: "latents" and "masks", "text"."""
-    uses_text = data.text_cache and not model.trains_text_encoder
-    return frozenset([*(["latents", "masks"] if data.latent_cache else []), *(["text"] if uses_text else [])])
+    kinds = ["latents", "masks"] if facts.has_latent_cache else []
+    return frozenset([*kinds, *(["text"] if facts.has_text_cache else [])])
 
 
 def unused_entries(cache_dir: Path, used: Collection[str], kinds: Collection[str]) -> UnusedEntries:
@@ -79,7 +81,7 @@ def unused_entries(cache_dir: Path, used: Collection[str], kinds: Collection[str
 
 
 def unused_by(configs: Sequence[Config]) -> UnusedEntries:
-    """Return the entries of the first config's cache folder that none of the configs uses. Loads their models.
+    """Return the entries of the first config's cache folder that none of the configs uses. Reads their encoders.
 
     Kinds that the first config does not cache are left out. Raises DarkroomError for a config with errors: the entries
     of images that cannot be found at the moment would count as unused.
@@ -104,32 +106,31 @@ def unused_by(configs: Sequence[Config]) -> UnusedEntries:
 def keys_of(config: Config, datasets: Datasets | None = None) -> tuple[set[str], frozenset[str]]:
     """Return the keys of all entries that a run of a config uses, and which caches it uses."""
     datasets = datasets or datasets_of(config)
-    model = load_model(config, machine_of(config.general, config.training.precision))
-    try:
-        kinds, identities = kinds_in_use(config.data, model), identities_of(config.data, model)
-        digests = DigestIndex(from_root(config.general.cache_dir))
-        keys: set[str] = set()
-        for dataset in (datasets.training, datasets.validation):
-            run_seed = datasets.settings.run_seed
-            reads_images = datasets.settings.reads_images or dataset is datasets.validation
-            if "latents" in kinds and reads_images:
-                versions = ImageVersions(dataset, run_seed, is_cached=True)
-                keys |= _latent_keys(versions, digests, encoder=identities.images, verify=config.data.verify_cache)
-            if config.masks.enabled and "masks" in kinds and reads_images:
-                files = mask_files(
-                    ImageVersions(dataset, run_seed, is_cached=True),
-                    digests,
-                    latent_factor=model.family.spec.latent_factor,
-                    verify=config.data.verify_cache,
-                    check=lambda: None,
-                )
-                keys.update(key for key, _ in files.values())
-            if "text" in kinds:
-                texts = texts_to_cache(dataset, model, run_seed=run_seed)
-                keys.update(caption_key(caption=t, encoder=identities.captions) for t in texts)
-        return keys, kinds
-    finally:
-        model.placement.close()
+    kinds = kinds_in_use(phase_facts(config))
+    machine = machine_of(config.general, config.training.precision)
+    identities = stored_identities(config.data, encoder_identities(config, machine))
+    latent_factor = FAMILIES[config.model.family].latent_factor
+    digests = DigestIndex(from_root(config.general.cache_dir))
+    keys: set[str] = set()
+    for dataset in (datasets.training, datasets.validation):
+        run_seed = datasets.settings.run_seed
+        versions = ImageVersions(dataset, run_seed, is_cached=True)
+        reads_images = datasets.settings.reads_images or dataset is datasets.validation
+        if "latents" in kinds and reads_images:
+            keys |= _latent_keys(versions, digests, encoder=identities.images, verify=config.data.verify_cache)
+        if config.masks.enabled and "masks" in kinds and reads_images:
+            files = mask_files(
+                versions,
+                digests,
+                latent_factor=latent_factor,
+                verify=config.data.verify_cache,
+                check=lambda: None,
+            )
+            keys.update(key for key, _ in files.values())
+        if "text" in kinds:
+            texts = texts_to_cache(dataset, text_encoder_trains=False, run_seed=run_seed)
+            keys.update(caption_key(caption=t, encoder=identities.captions) for t in texts)
+    return keys, kinds
 
 
 def _latent_keys(versions: ImageVersions, digests: DigestIndex, *, encoder: str, verify: bool) -> set[str]:

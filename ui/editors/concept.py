@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import partial
 
 from modules.data.captions.drawing import cached_texts
-from modules.data.captions.operations import NO_CHANGES, ORDER, CaptionRules
+from modules.data.captions.operations import ORDER, CaptionRules
 from modules.data.captions.rules import caption_rules
 from modules.data.concept import Concept
 from modules.data.scan import Scan, SourceImage
@@ -29,13 +29,16 @@ _SIZE = (980, 640)
 _FORM_WIDTH = 440
 _MAX_SKIPPED_LINES = 6
 _MAX_PROMPTS = 20
-_MAX_CHANGED = 500  # images whose captions are shown with all operations; more would delay each edit
 
 
 def _caption_text(image: SourceImage, rules: CaptionRules, *, run_seed: int) -> str:
     """Return the captions of an image as they are trained, in their first variation."""
-    texts = cached_texts(image.captions, replace(rules, variations=1), name=image.path.name, run_seed=run_seed)
+    texts = cached_texts(image.captions, rules, name=image.path.name, run_seed=run_seed)
     return " | ".join(filter(None, texts)) or "(no caption)"
+
+
+def _named_caption(tile: Tile) -> str:
+    return f"{tile.path.name}\n{tile.caption}"
 
 
 class ConceptEditor(Window):
@@ -114,28 +117,21 @@ class ConceptEditor(Window):
         parts = [count(len(scan.images), "image" if concept.has_images else "prompt")]
         if scan.num_without_caption:
             parts.append(f"{scan.num_without_caption:,} without a caption")
-        rules = caption_rules(concept.text, seed=concept.seed)
+        rules = caption_rules(concept.text, seed=concept.seed)  # with one variation of each caption
         if not rules.is_plain and scan.images:
             what = "captions" if concept.has_images else "prompts"
             parts.append(f"with {what} as they are trained, after {', '.join(ORDER[:-1])}, {ORDER[-1]}")
         self.summary.set_text(", ".join(parts))
         run_seed = self._context.form.value("general.seed")
         if concept.has_images:
-            self._show_images(scan.images, rules, run_seed=run_seed)
+            tiles = [Tile(p.path, partial(_caption_text, p, rules, run_seed=run_seed)) for p in scan.images]
+            self.grid_view.show(tiles)
+            self._swap(self.prompts, self.grid_view)
         else:
             self._show_prompts(scan.images, rules, run_seed=run_seed)
         lines = [f"Skipped: {s.path.name}: {s.reason}" for s in scan.skipped[:_MAX_SKIPPED_LINES]]
         more = len(scan.skipped) - _MAX_SKIPPED_LINES
         self.skipped.set_text("\n".join([*lines, *([f"and {more} more"] if more > 0 else [])]))
-
-    def _show_images(self, images: Sequence[SourceImage], rules: CaptionRules, *, run_seed: int) -> None:
-        self.grid_view.show(
-            [
-                Tile(p.path, _caption_text(p, rules if n < _MAX_CHANGED else NO_CHANGES, run_seed=run_seed))
-                for n, p in enumerate(images)
-            ]
-        )
-        self._swap(self.prompts, self.grid_view)
 
     def _show_prompts(self, prompts: Sequence[SourceImage], rules: CaptionRules, *, run_seed: int) -> None:
         """Show prompts without images as text, in place of the images."""
@@ -151,5 +147,5 @@ class ConceptEditor(Window):
         shown.pack(fill="both", expand=True, padx=(pad - 4, 0), pady=pad // 2)
 
     def _open(self, index: int) -> None:
-        tiles = [Tile(t.path, f"{t.path.name}\n{t.caption}") for t in self.grid_view.tiles]
+        tiles = [Tile(t.path, partial(_named_caption, t)) for t in self.grid_view.tiles]
         ImageViewer(self._context, tiles, index)

@@ -23,19 +23,11 @@ def prompts_for_images(config: Config) -> Iterator[Problem]:
             )
 
 
-def unused_images(config: Config) -> Iterator[Problem]:
-    """Yield a warning for what has no effect with a method that learns from prompts: masks, and roles of images."""
+def roles_of_images(config: Config) -> Iterator[Problem]:
+    """Yield a warning for each concept whose role has no effect with a method that learns from prompts."""
     if learns_from(config) != "prompts":
         return
     label = method_of(config).label
-    if config.masks.enabled:
-        yield Problem(
-            "masks.enabled",
-            f"Masked training is on, but {label} trains on images that it samples itself: masks have no effect on "
-            "training.",
-            "warning",
-            "Switch off masked training.",
-        )
     roles = {"prior_prediction": "prior prediction", "regularization": "regularization"}
     for index, concept in enumerate(config.concepts):
         if concept.enabled and (role := roles.get(concept.kind)):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 
-from modules.data.buckets import Size
+from modules.data.buckets import ResizeCrop, Size
 from modules.data.captions.operations import NO_CHANGES, CaptionRules
-from modules.data.concept import Kind
+from modules.data.concept import VALIDATION_KINDS, Kind
 from modules.data.dataset import Example
 from modules.data.doctor.measure import Measured
 from modules.data.order import PartialBatches
@@ -18,6 +19,7 @@ from modules.data.order import PartialBatches
 class ExaminedConcept:
     """A concept. `samples_per_image` is how often an epoch uses each of its images, on average.
 
+    `fixed_sizes`: for each of its resolutions, whether it is one size for all images, without buckets.
     `has_own_captions`: each image has captions of its own, not those of the whole concept.
     """
 
@@ -28,6 +30,7 @@ class ExaminedConcept:
     has_own_captions: bool = True
     rules: CaptionRules = NO_CHANGES
     sets_samples: bool = False
+    fixed_sizes: tuple[bool, ...] = ()
 
     @property
     def has_images(self) -> bool:
@@ -37,12 +40,16 @@ class ExaminedConcept:
 
 @dataclass(frozen=True, slots=True)
 class ExaminedImage:
-    """An image of a concept (its index) with its measurements; `broken` is the reason where it cannot be decoded."""
+    """An image of a concept (its index) with its measurements; `broken` is the reason where it cannot be decoded.
+
+    `broken_rejected` is that of the rejected image of a pair, which is not examined otherwise: it may be a bad image.
+    """
 
     example: Example
     concept: int
     measured: Measured | None = None
     broken: str = ""
+    broken_rejected: str = ""
 
     @property
     def path(self) -> Path:
@@ -91,6 +98,11 @@ class Examined:
             if image.measured is not None:
                 yield image, image.measured
 
-    def kind_of(self, image: ExaminedImage) -> Kind:
-        """Return the concept type of an image."""
-        return self.concepts[image.concept].kind
+    def fits_of(self, image: ExaminedImage) -> Iterator[tuple[ResizeCrop, bool]]:
+        """Yield how an image is brought to each resolution, and whether that is one size for all images."""
+        fixed = self.concepts[image.concept].fixed_sizes or (False,)
+        yield from zip(image.example.resize_crops, cycle(fixed), strict=False)  # a concept's resolutions recur
+
+    def is_validation(self, image: ExaminedImage) -> bool:
+        """Return whether an image is only validated on."""
+        return self.concepts[image.concept].kind in VALIDATION_KINDS
