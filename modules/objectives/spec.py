@@ -78,9 +78,9 @@ class MethodSpec:
     learns_from: Callable[[Any], LearnsFrom] = lambda settings: "images"
     needs_reference: Callable[[Any], bool] = lambda settings: False
     steps_per_group: Callable[[Any], int] = lambda settings: 1
+    sampled_share: Callable[[Any], float] = lambda settings: 1.0
     splits_batches: bool = False
     repeats_forward: bool = False
-    sampled_share: Callable[[Any], float] = lambda settings: 1.0
     problems: Callable[[Any], Iterable[Problem]] = lambda settings: ()
 
     @property
