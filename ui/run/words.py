@@ -184,6 +184,8 @@ def preview_lines(preview: Preview) -> list[str]:
     if preview.skipped:
         lines.append(f"{count(len(preview.skipped), 'file')} skipped")
     lines += preview.reward_models
+    if preview.passes:
+        lines.append(preview.passes)
     if preview.memory:
         lines.append(preview.memory)
     return lines

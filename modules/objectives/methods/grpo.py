@@ -125,6 +125,7 @@ def _rollout(settings: Grpo) -> RolloutFacts:
         settings.guidance,
         samples_per_prompt=settings.group_size,
         trained_steps=num_trained,
+        trained_per_prompt=settings.best_of,
         size=fields.known_size(settings.size),
     )
 
