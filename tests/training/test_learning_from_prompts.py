@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from modules.config.method_facts import uses_prior
+from modules.config.presets import list_presets
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.data.order import SampleIndex
@@ -247,3 +248,23 @@ def test_the_vae_trains_along_but_encodes_nothing(tiny_sd: Path, tmp_path: Path)
     assert not facts.reads_images
     assert "vae" in phases.needed_parts(phases.TRAIN, FAMILIES["sd"], facts)  # it decodes
     assert "vae" in phases.needed_parts(phases.VALIDATE, FAMILIES["sd"], facts)
+
+
+def test_the_demo_preset_raises_its_reward(tmp_path: Path) -> None:
+    """Nine of its steps; in all of them the reward rises much further."""
+    (preset,) = [p for p in list_presets() if p.name == "#demo AlignProp"]
+    config = laid_over(
+        preset.load().config,
+        {
+            "general": {"workspace_dir": str(tmp_path / "w"), "cache_dir": str(tmp_path / "c"), "num_threads": 1},
+            "training": {"epochs": 3},
+            "reward": {"measure_every": {"n": 9, "unit": "step"}},
+            "sampling": {"every": {"unit": "never"}, "at_end": False},
+            "output": {"destination": str(tmp_path / "brighter.safetensors")},
+        },
+    )
+    ran = run(config)
+    before, after = (m.followed for m in ran.of(RewardMeasured))
+    assert before is not None
+    assert after is not None
+    assert after > before + 0.02
