@@ -47,7 +47,7 @@ def step_passes(config: Config) -> StepPasses:
         rollout=rollout_of(config),
         sampled_share=method.sampled_share(training.method),
         images_per_pass=2 if learns_from(config) == "pairs" else 1,
-        has_reference=uses_prior(config),
+        has_reference=uses_prior(config) or keeps_reference_copy(config),
         steps_per_group=steps_per_group(config),
         repeats_forward=any(config.part(name).checkpointing != "off" for name in denoisers),
     )
@@ -63,6 +63,17 @@ def uses_prior(config: Config) -> bool:
     preserves = masks.enabled and masks.prior_preservation_weight > 0 and masks.unmasked_weight < 1
     has_concept = any(c.enabled and c.kind == "prior_prediction" for c in config.concepts)
     return preserves or has_concept
+
+
+def keeps_reference_copy(config: Config) -> bool:
+    """Return whether training keeps a copy of the trained weights as they were at a later step."""
+    return method_of(config).keeps_reference_copy(config.training.method)
+
+
+def trains_on_reward(config: Config) -> bool:
+    """Return whether the method trains on the scores of reward models."""
+    method = method_of(config)
+    return method.needs_reward_models and method.trains_on_reward(config.training.method)
 
 
 def steps_per_group(config: Config) -> int:

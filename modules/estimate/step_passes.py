@@ -60,8 +60,8 @@ def passes_of_step(
     else:  # passes of their own: each trained denoising step, or a loss on the finished images
         sampling = num_images * doubled * rollout.steps
         per_prompt = rollout.trained_per_prompt or rollout.samples_per_prompt
-        trained_steps = float(per_prompt * rollout.trained_steps * doubled)
-        trained = batch_size * (trained_steps or rollout.images_per_pass)
+        passes = per_prompt * rollout.trained_steps * doubled if rollout.trained_steps else 1
+        trained = float(batch_size * passes * rollout.images_per_pass)
     reference = trained if has_reference else 0.0
     return StepPasses(
         sampled_share * (sampling + reference),

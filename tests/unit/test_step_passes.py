@@ -49,6 +49,15 @@ def config_of(folder: Path, method: dict[str, Any], **changes: Any) -> Config:
             (32 * 11 / 2, 32 * 10, 16),
         ),
         (
+            {"name": "online_dpo", "steps": 10, "candidates": 6, "guidance": 5.0, "updates_per_rollout": 4},
+            (48 * 10 * 2 / 4 + 16, 16, 12),
+        ),
+        (
+            {"name": "online_dpo", "steps": 10, "candidates": 6, "guidance": 5.0, "updates_per_rollout": 4,
+             "reference": "refreshed"},
+            (48 * 10 * 2 / 4 + 16, 16, 12),
+        ),
+        (
             {"name": "grpo", "steps": 11, "group_size": 6, "best_of": 4, "guidance": 1.0, "kl_weight": 0.1,
              "timestep_share": 0.5},
             (48 * 11 + 32 * 5, 32 * 5, 48),

@@ -6,7 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from modules.adapters.registry import ADAPTERS
 from modules.adapters.settings import AdapterSettings, layer_entries
-from modules.config.method_facts import images_per_pass, learns_from, method_of, rollout_of, scorers_of, uses_prior
+from modules.config.method_facts import (
+    images_per_pass,
+    keeps_reference_copy,
+    learns_from,
+    method_of,
+    rollout_of,
+    scorers_of,
+    uses_prior,
+)
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.estimate.architecture import Architecture
@@ -83,7 +91,7 @@ def _sampled(config: Config, sizes_px: Sequence[tuple[int, int]]) -> Sampled | N
         trains_guided=rollout.trains_guided,
         size_px=rollout.size,
         kept_latents_bytes=_kept_latents_bytes(config, rollout, sizes_px) if _never_offloads(config) else 0,
-        copies_weights=rollout.copies_weights,
+        copies_weights=keeps_reference_copy(config),
         reward_models_bytes=sum(file.loaded_bytes for scorer in scorers for file in REWARDS[scorer.kind].files),
     )
 
