@@ -56,3 +56,14 @@ class Scorer(Section):
             applies_when=When("kind", rewards_using("colour")),
         ),
     ] = "#ff0000"
+    jpeg_quality: Annotated[
+        int,
+        Ge(1),
+        Le(95),
+        Setting(
+            "JPEG quality",
+            "The quality at which images are compressed to measure their file size.",
+            level="advanced",
+            applies_when=When("kind", rewards_using("jpeg_quality")),
+        ),
+    ] = 95

@@ -46,8 +46,9 @@ class RewardSpec:
 
     `factory` names the function that builds it, as "module:function", called with a `Scorer` and a `RewardContext`.
     `scale` describes its scores; `licence` and `source` are those of the weights. `checks` maps settings to functions
-    that raise DarkroomError where the setting's text is not valid. `runs_code`: its `file` names a function of the
-    user's own.
+    that raise DarkroomError where the setting's text is not valid; `own_settings` are further settings that it uses.
+    `runs_code`: its `file` names a function of the user's own. Without `is_differentiable` only methods that need no
+    gradient can train on it.
     """
 
     name: str
@@ -60,9 +61,10 @@ class RewardSpec:
     licence: str = ""
     source: str = ""
     checks: Mapping[str, Callable[[str], object]] = field(default_factory=dict)
+    own_settings: frozenset[str] = frozenset()
     runs_code: bool = False
 
     @property
     def settings(self) -> frozenset[str]:
         """The fields of `Scorer` that it uses, beside those of every reward."""
-        return frozenset(file.slot for file in self.files) | self.checks.keys()
+        return frozenset(file.slot for file in self.files) | self.checks.keys() | self.own_settings

@@ -32,7 +32,9 @@ from tests.builders.clip import (
     write_open_clip,
 )
 from tests.builders.pipelines import clip_tokenizer
+from trainer.commands import StopRequested
 
+DIFFERENTIABLE = tuple(name for name, spec in REWARDS.items() if spec.is_differentiable)
 NEED_FILES = tuple(name for name, spec in REWARDS.items() if spec.files)
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -87,7 +89,7 @@ def test_each_reward_scores_each_image_alone(kind: str, scorers: dict[str, Score
     assert reward.is_differentiable is REWARDS[kind].is_differentiable
 
 
-@pytest.mark.parametrize("kind", REWARDS)
+@pytest.mark.parametrize("kind", DIFFERENTIABLE)
 def test_gradients_are_right(kind: str, scorers: dict[str, Scorer]) -> None:
     """Against finite differences, in double precision; CLIP's reward models at the size they look at, in a few
     directions.
@@ -103,7 +105,7 @@ def test_gradients_are_right(kind: str, scorers: dict[str, Scorer]) -> None:
     assert torch.autograd.gradcheck(lambda p: reward(p, PROMPTS), images, fast_mode=is_clip, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", REWARDS)
+@pytest.mark.parametrize("kind", DIFFERENTIABLE)
 def test_a_gradient_reaches_every_image(kind: str, scorers: dict[str, Scorer]) -> None:
     images = photographs().requires_grad_()
     made(scorers[kind])(images, PROMPTS).sum().backward()
@@ -135,6 +137,41 @@ def test_the_simple_rewards_measure_what_their_names_say() -> None:
     assert rated("colour_target", white, colour="#ffffff") == 0.0
     assert rated("colour_target", black, colour="#FFFFFF") == -1.0
     assert rated("colour_target", black, colour="ff0000") == pytest.approx(-1 / 3)
+
+
+@pytest.mark.parametrize("kind", sorted(REWARDS.keys() - set(DIFFERENTIABLE)))
+def test_a_reward_without_gradient_scores_images_with_one(kind: str, scorers: dict[str, Scorer]) -> None:
+    images = photographs()
+    scores = made(scorers[kind])(images.clone().requires_grad_(), PROMPTS)
+    assert not scores.requires_grad
+    assert torch.equal(scores, made(scorers[kind])(images, PROMPTS))
+
+
+def test_the_jpeg_rewards_are_the_size_of_the_file_in_kb(tmp_path: Path) -> None:
+    images = photographs(size=(64, 48))
+    for quality in (95, 50):
+        expected = []
+        for image in images:
+            levels = (image.permute(1, 2, 0) * 255).round().byte().numpy()
+            Image.fromarray(levels).save(tmp_path / "it.jpg", quality=quality)
+            expected.append((tmp_path / "it.jpg").stat().st_size / 1000)
+        large = made(Scorer(kind="incompressibility", jpeg_quality=quality))(images, PROMPTS)
+        assert large.tolist() == pytest.approx(expected)
+        assert torch.equal(made(Scorer(kind="compressibility", jpeg_quality=quality))(images, PROMPTS), -large)
+
+
+def test_a_stop_takes_effect_between_images_of_a_slow_reward() -> None:
+    checks: list[int] = []
+
+    def check() -> None:
+        checks.append(1)
+        if len(checks) == 2:
+            raise StopRequested
+
+    [model] = build_rewards([Scorer(kind="compressibility")], RewardContext(CPU, check=check)).reward_models
+    with pytest.raises(StopRequested):
+        model.reward(photographs(count=3), ["a", "b", "c"])
+    assert len(checks) == 2
 
 
 def test_a_flat_image_has_a_finite_gradient_of_contrast() -> None:

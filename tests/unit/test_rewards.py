@@ -119,6 +119,7 @@ def test_a_sound_config_breaks_no_rule() -> None:
         ({"scorers": [{"kind": "brightness", "enabled": False}]}, "reward.models"),
         ({"scorers": [{"kind": "brightness", "weight": 0}]}, "reward.models"),
         ({"held_out_reward": "brightness"}, "reward.models"),
+        ({"scorers": [{"kind": "compressibility"}]}, "reward.models.0.kind"),
         ({"scorers": [{"kind": "colour_target", "colour": "red"}]}, "reward.models.0.colour"),
         ({"scorers": [{}, {"kind": "user_code", "file": "mine.py"}]}, "reward.models.1.file"),
         ({"held_out_reward": "user_code"}, "training.method.held_out_reward"),
@@ -166,7 +167,7 @@ def in_hub_cache(tmp_path: Path, repo: str, *names: str) -> Path:
 
 def test_rewards_without_files_need_nothing(tmp_path: Path) -> None:
     plain = [Scorer(kind=kind) for kind, spec in REWARDS.items() if not spec.files and kind != "user_code"]
-    assert len(plain) == 5
+    assert len(plain) == 7
     assert problems_of(plain, tmp_path) == []
 
 
@@ -343,6 +344,49 @@ def test_errors_in_user_code_are_reported(tmp_path: Path, code: str, words: str)
     file = written(tmp_path, code)
     with pytest.raises(DarkroomError, match=words):
         load_user_reward(file, "score", {hash_of(file)})(IMAGES.clone().requires_grad_(), PROMPTS)
+
+
+BLIND = "\n\nscore.is_differentiable = False\n"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return [0.25, None, float('nan')]",
+        "import numpy\n    return numpy.array([0.25, numpy.nan, numpy.nan])",
+        "return (0.25, None, None)",
+        "import torch\n    return torch.tensor([0.25, torch.nan, torch.nan], dtype=torch.float64)",
+        # Images arrive without gradient on the CPU, so that numpy and Pillow can read them at once.
+        "import numpy\n    assert images.numpy().shape == (3, 3, 8, 8)\n    return [0.25, None, None]",
+        "return [0.25, float('inf'), float('-inf')]",  # masked by the composite
+    ],
+)
+def test_a_function_without_gradient_may_return_lists_and_miss_scores(tmp_path: Path, body: str) -> None:
+    file = written(tmp_path, f"def score(images, prompts):\n    {body}{BLIND}")
+    mine = load_user_reward(file, "score", {hash_of(file)})
+    composite = CompositeReward((RewardModel("mine", mine, 2.0), RewardModel("light", Says((1.0, 2.0, NAN)), 1.0)))
+    scores = composite(IMAGES.clone().requires_grad_(), PROMPTS)
+    assert scores.by_name["mine"].isnan().tolist() == [False, True, True]
+    assert scores.total_B[:2].tolist() == [1.5, 2.0]
+    assert scores.total_B[2].isnan()
+    assert scores.complete_totals.isnan().tolist() == [False, True, True]  # the second lacks one of two scores
+    assert not mine.is_differentiable
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("return 3.0", "returned float; expected one number per image"),
+        ("return ['a', 'b', 'c']", "returned list; expected one number per image"),
+        ("return [1.0, 2.0]", "returned 2 numbers for 3 images"),
+        ("return images.numpy()", "returned ndarray; expected one number per image"),
+        ("raise SystemExit(3)", "failed: SystemExit: 3"),
+    ],
+)
+def test_errors_of_a_function_without_gradient_are_reported(tmp_path: Path, code: str, words: str) -> None:
+    file = written(tmp_path, f"def score(images, prompts):\n    {code}{BLIND}")
+    with pytest.raises(DarkroomError, match=words):
+        load_user_reward(file, "score", {hash_of(file)})(IMAGES, PROMPTS)
 
 
 def test_code_may_contain_dataclasses(tmp_path: Path) -> None:

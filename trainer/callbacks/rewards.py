@@ -124,7 +124,7 @@ class RewardCallback:
         """Append the score of each reward model for an image, and the sums, to the scores by name."""
         for total, reward_model in zip((_FOLLOWED, _HELD_OUT), self._all_reward_models(), strict=False):
             rewards = reward_model(image_13PP, [prompt])
-            for name, score_B in {total: rewards.total_B, **rewards.by_name}.items():
+            for name, score_B in {total: rewards.complete_totals, **rewards.by_name}.items():
                 scores.setdefault(name, []).append(score_B.item())
 
     def _all_reward_models(self) -> tuple[CompositeReward, ...]:

@@ -34,8 +34,11 @@ def load_reward_models(
     temp_device: Device,
     approved_hashes: frozenset[str],
     on_bytes: Callable[[float, float], None] | None,
+    check: Callable[[], None],
 ) -> RewardModels | None:
     """Load the reward models of a config's method; None for a method that needs none.
+
+    `check()` is called between images by reward models that score one after the other.
 
     Raises DarkroomError for a file that is missing or does not match, and for code that is not approved.
     """
@@ -50,6 +53,7 @@ def load_reward_models(
         hub=hub_access(load_secrets().secrets),
         approved_hashes=approved_hashes,
         on_bytes=on_bytes,
+        check=check,
     )
     held_out = in_use.held_out
     identity = repr([s.model_dump() for s in in_use.all])

@@ -148,6 +148,7 @@ def _load_reward_models(setup: RunSetup) -> RewardModels | None:
         temp_device=setup.machine.temp_device,
         approved_hashes=setup.approved_code,
         on_bytes=DownloadMeter(emit=setup.log.emit, desk=setup.desk, clock=setup.clocks.seconds),
+        check=setup.desk.check,
     )
 
 
