@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -42,6 +42,8 @@ class MethodSpec:
     - `needs_reference`: whether its loss needs predictions of the model as it was before training.
     - `steps_per_group`: the optimizer steps per accumulation group of the loader. More than one for a method that runs
       inner epochs over its rollouts. All step counts in the program use it.
+    - `reports`: the metrics (`metrics.py`) that it reports with its settings and that others rely on: "kl" and
+      "diversity" are compared with limits.
     - `problems`: the problems of its own settings.
 
     `needs_reward_gradient`: it can only train on differentiable rewards.
@@ -58,6 +60,7 @@ class MethodSpec:
     learns_from: Callable[[Any], LearnsFrom] = lambda settings: "images"
     needs_reference: Callable[[Any], bool] = lambda settings: False
     steps_per_group: Callable[[Any], int] = lambda settings: 1
+    reports: Callable[[Any], Collection[str]] = lambda settings: ()
     problems: Callable[[Any], Iterable[Problem]] = lambda settings: ()
 
     @property

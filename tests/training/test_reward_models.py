@@ -23,7 +23,7 @@ from trainer.callbacks.rewards import RewardCallback
 from trainer.cli.options import allowed_code
 from trainer.data.datasets import datasets_of
 from trainer.events import RewardMeasured, RunFailed, StepFinished, WarningRaised
-from trainer.methods.reward_models import measured_prompts
+from trainer.methods.measured_prompts import measured_prompts
 from trainer.preflight import check
 from trainer.run.allowed_code import unapproved_code
 
@@ -311,7 +311,7 @@ def test_a_failing_reward_ends_the_run_and_nothing_is_lost(tiny_sd: Path, images
         steps = [s.step for s in ran.of(StepFinished)]
         assert steps
         resumed = run(config, resume_from=Path(ran.ending.backup_path))
-        assert [s.step for s in resumed.of(StepFinished)][0] == steps[-1] + 1
+        assert next(s.step for s in resumed.of(StepFinished)) == steps[-1] + 1
 
 
 # ---- OneTrainer

@@ -197,6 +197,7 @@ def _training(
         watchers.validation.search.load_state_dict(setup.saved.validation)
         if watchers.rewards is not None:
             watchers.rewards.search.load_state_dict(setup.saved.rewards)
+        watchers.guards.load_state_dict(setup.saved.rewards.get("guards", {}))
         counters = _fitted(setup, counters, loaders.training, setup.saved.plan)
     method.prepare(context)
     backup_callback = BackupCallback(config.backup.every, write=backups.write, try_out=backups.try_out, desk=setup.desk)
@@ -222,7 +223,7 @@ def _training(
 
 def _callbacks(watchers: Watchers, backup: BackupCallback) -> tuple[Callback, ...]:
     """Return the callbacks in order. The backup comes last, so that it contains the results of the others."""
-    rewards = (watchers.rewards,) if watchers.rewards is not None else ()
+    rewards = (watchers.rewards, watchers.guards) if watchers.rewards is not None else ()
     return (watchers.metrics, watchers.validation, *rewards, watchers.sampling, watchers.saving, backup)
 
 
