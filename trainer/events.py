@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal, get_args
 from pydantic import TypeAdapter, ValidationError
 
 from modules.system.redaction import redacted
+from trainer.rollout_events import ChoicesWanted, RolloutSampled
 
 Phase = Literal[
     "starting",
@@ -26,6 +27,7 @@ Phase = Literal[
     "training",
     "validating",
     "sampling",
+    "choosing",
     "saving",
     "backing_up",
     "paused",
@@ -306,6 +308,8 @@ Event = (
     | StepFinished
     | ValidationFinished
     | RewardMeasured
+    | RolloutSampled
+    | ChoicesWanted
     | SampleProgress
     | SampleReady
     | BackupSaved

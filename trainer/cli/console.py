@@ -27,6 +27,7 @@ from trainer.events import (
     WarningRaised,
     to_line,
 )
+from trainer.rollout_events import ChoicesWanted
 
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -133,7 +134,7 @@ def words(event: Event) -> str:
             )
         case PhaseChanged(phase=phase, detail=detail) if phase not in ("training", "sampling", "caching"):
             return f"{phase.replace('_', ' ')}: {detail}" if detail else phase.replace("_", " ")
-        case ValidationFinished() | RewardMeasured() | CacheFilled():
+        case ValidationFinished() | RewardMeasured() | CacheFilled() | ChoicesWanted():
             return _measured_words(event)
         case SampleReady(path=path):
             return f"sample: {path}"
@@ -155,7 +156,7 @@ def _time_left(seconds: float | None) -> str:
     return f"{timedelta(seconds=round(seconds))} left" if seconds else ""
 
 
-def _measured_words(event: ValidationFinished | RewardMeasured | CacheFilled) -> str:
+def _measured_words(event: ValidationFinished | RewardMeasured | CacheFilled | ChoicesWanted) -> str:
     match event:
         case ValidationFinished():
             return _validation_words(event)
@@ -163,6 +164,8 @@ def _measured_words(event: ValidationFinished | RewardMeasured | CacheFilled) ->
             return _reward_words(event)
         case CacheFilled():
             return event.summary
+        case ChoicesWanted():
+            return f"{count(event.num_open, 'choice')} to make in {event.path}" if event.num_open else ""
 
 
 def _validation_words(event: ValidationFinished) -> str:

@@ -25,6 +25,7 @@ from trainer.events import (
     ValidationFinished,
     WarningRaised,
 )
+from trainer.rollout_events import ChoicesWanted, RolloutSampled
 from ui.run.words import LogLine, line_of
 
 MAX_CURVE_POINTS = 2048
@@ -71,6 +72,8 @@ class RunState:
     validations: tuple[ValidationFinished, ...] = ()
     rewards: tuple[RewardMeasured, ...] = ()
     samples: tuple[SampleReady, ...] = ()
+    rollout: RolloutSampled | None = None
+    choices: ChoicesWanted | None = None
     download: DownloadProgress | None = None
     cache: CacheProgress | None = None
     sampling: SampleProgress | None = None
@@ -166,6 +169,10 @@ def _folded(state: RunState, event: Event) -> RunState:  # noqa: C901 - one arm 
             return replace(state, validations=(*state.validations, event))
         case RewardMeasured():
             return replace(state, rewards=(*state.rewards, event))
+        case RolloutSampled():
+            return replace(state, rollout=event)
+        case ChoicesWanted():
+            return replace(state, choices=event if event.num_open else None)
         case SampleProgress():
             return replace(state, sampling=event)
         case SampleReady():

@@ -43,6 +43,7 @@ PHASE_WORDS: Mapping[str, str] = {
     "training": "Training",
     "validating": "Validating",
     "sampling": "Sampling",
+    "choosing": "Waiting for your choice",
     "saving": "Saving",
     "backing_up": "Backing up",
     "paused": "Paused",
