@@ -155,6 +155,7 @@ EXACT = {
     *(("embeddings.dtype", dtype) for dtype in ("bfloat16", "float16")),  # there are no embeddings, which are refused
     ("output.model_format", "diffusers"),  # says nothing of a LoRA; see test_fine_tune
     ("adapter.other_layers", "leave_out"),  # nothing to leave out; see test_keep_other_layers
+    ("reward.result", "best"),  # nothing is measured here; see test_guards
     ("validation.result", "best"),  # here the last is the best; see test_validation
     (
         "training.low_precision_updates",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,8 @@ from trainer.step.loop import LoopOutcome, Training
 from trainer.step.stepper import Stepper
 
 logger = logging.getLogger("darkroom.run")
+
+_GUARDS = "guards"  # beside the keys of the search in the state of the rewards
 
 
 @dataclass(eq=False)
@@ -97,7 +99,12 @@ class Backups:
 def _state_of_rewards(watchers: Watchers) -> dict[str, Any]:
     if watchers.rewards is None:
         return {}
-    return {**watchers.rewards.search.state_dict(), "guards": watchers.guards.state_dict()}
+    return {**watchers.rewards.search.state_dict(), _GUARDS: watchers.guards.state_dict()}
+
+
+def split_state_of_rewards(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the state of the search for the best reward and that of the guards, from those of a backup."""
+    return {name: value for name, value in state.items() if name != _GUARDS}, state.get(_GUARDS, {})
 
 
 @dataclass(frozen=True, eq=False)

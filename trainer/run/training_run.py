@@ -28,7 +28,7 @@ from trainer.methods.reward_models import RewardModels, load_reward_models
 from trainer.run.checkpoint import restore
 from trainer.run.data import Loaders, build_loaders, caches_of, plan_fingerprint
 from trainer.run.downloads import DownloadMeter
-from trainer.run.endings import Backups, Prepared, end, end_stopped, rescue
+from trainer.run.endings import Backups, Prepared, end, end_stopped, rescue, split_state_of_rewards
 from trainer.run.model import LoadedModel, load_model
 from trainer.run.setup import RunSetup
 from trainer.run.start_note import note_of_start
@@ -196,8 +196,9 @@ def _training(
         restore(setup.backup.path, setup.saved, groups=model.groups, stepper=stepper, method=method)
         watchers.validation.search.load_state_dict(setup.saved.validation)
         if watchers.rewards is not None:
-            watchers.rewards.search.load_state_dict(setup.saved.rewards)
-        watchers.guards.load_state_dict(setup.saved.rewards.get("guards", {}))
+            of_search, of_guards = split_state_of_rewards(setup.saved.rewards)
+            watchers.rewards.search.load_state_dict(of_search)
+            watchers.guards.load_state_dict(of_guards)
         counters = _fitted(setup, counters, loaders.training, setup.saved.plan)
     method.prepare(context)
     backup_callback = BackupCallback(config.backup.every, write=backups.write, try_out=backups.try_out, desk=setup.desk)
