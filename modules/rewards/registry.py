@@ -12,6 +12,7 @@ from modules.rewards.scorers import (
     compressibility,
     contrast,
     hps,
+    image_reward,
     incompressibility,
     pickscore,
     sharpness,
@@ -34,6 +35,7 @@ REWARDS: Mapping[str, RewardSpec] = {
         clip_score.SPEC,
         aesthetic.SPEC,
         hps.SPEC,
+        image_reward.SPEC,
         user_code.SPEC,
     )
 }

@@ -48,6 +48,17 @@ class Scorer(Section):
             applies_when=When("kind", rewards_using("clip_model")),
         ),
     ] = ""
+    vocabulary: Annotated[
+        str,
+        Setting(
+            "Vocabulary",
+            "The text encoder's vocabulary, vocab.txt: a file or a repository.",
+            level="advanced",
+            path_kind="file",
+            empty_means="the published vocabulary",
+            applies_when=When("kind", rewards_using("vocabulary")),
+        ),
+    ] = ""
     colour: Annotated[
         str,
         Setting(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Slot = Literal["file", "clip_model"]
+Slot = Literal["file", "clip_model", "vocabulary"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ from modules.rewards.settings import Scorer
 from modules.rewards.user_code_file import hash_of
 from modules.system.devices import CPU
 from modules.system.errors import DarkroomError
+from tests.builders import blip
+from tests.builders.blip import image_reward_weights, tiny_blip, write_image_reward
 from tests.builders.clip import (
     IMAGE_PX,
     WIDTH,
@@ -66,6 +68,7 @@ def scorers(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> dict[
             "clip_model": str(clip),
         },
         "hps": {"file": str(write_open_clip(folder / "HPS_v2.pt", tiny_clip(activation="gelu", seed=2)))},
+        "image_reward": write_image_reward(folder / "image_reward"),
         "user_code": {"file": f"{code}:redness"},
     }
     return {kind: Scorer(kind=kind, **places.get(kind, {})) for kind in REWARDS}
@@ -96,7 +99,10 @@ def test_gradients_are_right(kind: str, scorers: dict[str, Scorer]) -> None:
     """
     reward = made(scorers[kind])
     is_clip = kind in NEED_FILES
-    if is_clip:
+    if kind == "image_reward":
+        for module in (reward.vision, reward.text, reward.head):  # type: ignore[attr-defined]
+            module.double()
+    elif is_clip:
         image_encoder = reward.image_encoder  # type: ignore[attr-defined]
         image_encoder.model.double()
         if kind == "aesthetic":
@@ -254,6 +260,42 @@ def test_the_aesthetic_score_uses_the_normalised_embedding(scorers: dict[str, Sc
         direction = tiny_clip().get_image_features(pixel_values=pixels).pooler_output
         expected = aesthetic_head()(direction / direction.norm(dim=-1, keepdim=True)).squeeze(1)
     torch.testing.assert_close(made(scorers["aesthetic"])(images, PROMPTS), expected)
+
+
+def test_image_reward_is_that_of_transformers_own_layers(scorers: dict[str, Scorer]) -> None:
+    """With the authors' preprocessing, their 35 tokens, the first token's state, and their scale."""
+    vision, text, head = tiny_blip()
+    images, prompts = photographs(), ["A red disc", "cats on a mat, far"]
+    ids = torch.zeros(2, 35, dtype=torch.long)
+    for row, words in enumerate((["a", "red", "disc"], ["cat", "##s", "on", "a", "mat", ",", "far"])):
+        tokens = [blip.WORDS.index(word) for word in ("[CLS]", *words, "[SEP]")]
+        ids[row, : len(tokens)] = torch.tensor(tokens)
+    with torch.no_grad():
+        seen = vision(pixel_values=clip_input(images, side_px=blip.IMAGE_PX)).last_hidden_state
+        read = text(input_ids=ids, attention_mask=(ids > 0).long(), encoder_hidden_states=seen, is_decoder=False)
+        expected = (head(read.last_hidden_state[:, 0]).squeeze(1) - 0.16717362830052426) / 1.0333394966054072
+    torch.testing.assert_close(made(scorers["image_reward"])(images, prompts), expected)
+    other = made(scorers["image_reward"])(images, ["a red mat", "cats on a mat, far"])
+    assert other[0] != expected[0]
+    torch.testing.assert_close(other[1], expected[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("blip.visual_encoder.pos_embed", "blip.visual_encoder.pos_embed is missing"),
+        ("blip.visual_encoder.blocks.1.attn.qkv.bias", 'Missing key(s) in state_dict: "encoder.layers.1.self_attn'),
+        ("mlp.layers.6.bias", "mlp.layers.6.bias is missing"),
+    ],
+)
+def test_a_damaged_image_reward_is_refused(tmp_path: Path, name: str, words: str) -> None:
+    weights, files = image_reward_weights(), write_image_reward(tmp_path)
+    del weights[name]
+    torch.save(weights, tmp_path / "damaged.pt")
+    assert words in refused(Scorer(kind="image_reward", **{**files, "file": str(tmp_path / "damaged.pt")}))
+    assert "is not the vocabulary of BERT" in refused(
+        Scorer(kind="image_reward", **{**files, "vocabulary": files["file"]})
+    )
 
 
 def test_checkpointing_clip_leaves_its_gradients_as_they_are(scorers: dict[str, Scorer]) -> None:

@@ -25,6 +25,7 @@ class _Series:
     newest: list[float] = field(default_factory=list)
 
     def add(self, value: float, count: int) -> None:
+        """Add a value; `count` is how many are averaged."""
         if len(self.first) < count:
             self.first.append(value)
         self.newest = [*self.newest, value][-count:]
