@@ -46,7 +46,9 @@ class MethodSpec:
       "diversity" are compared with limits.
     - `problems`: the problems of its own settings.
 
-    `needs_reward_gradient`: it can only train on differentiable rewards.
+    `needs_reward_gradient`: it can only train on differentiable rewards. `splits_batches`: it trains on a batch of the
+    loader in several micro-batches, so that gradients are always accumulated. `repeats_forward`: it compares its
+    predictions with those that it sampled with, so that they must not differ by dropout.
     """
 
     name: str
@@ -61,6 +63,8 @@ class MethodSpec:
     needs_reference: Callable[[Any], bool] = lambda settings: False
     steps_per_group: Callable[[Any], int] = lambda settings: 1
     reports: Callable[[Any], Collection[str]] = lambda settings: ()
+    splits_batches: bool = False
+    repeats_forward: bool = False
     problems: Callable[[Any], Iterable[Problem]] = lambda settings: ()
 
     @property

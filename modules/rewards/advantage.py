@@ -108,10 +108,10 @@ def combined_advantages(
     return advantages if limit is None else [min(max(a, -limit), limit) for a in advantages]
 
 
-def equal_share(scores: Scores, groups: Sequence[int]) -> float:
-    """Return the share of groups whose scores are all equal, or too few to be compared."""
+def untrained_share(advantages: Sequence[float], groups: Sequence[int]) -> float:
+    """Return the share of groups from which nothing is learned: all of their advantages are 0."""
     members = _members(groups).values()
-    return sum(_are_equal(_finite([scores[i] for i in own])) for own in members) / len(members)
+    return sum(not any(advantages[i] for i in own) for own in members) / len(members)
 
 
 def _members(groups: Sequence[int]) -> dict[int, list[int]]:

@@ -308,6 +308,40 @@ def test_a_run_stopped_by_the_user_keeps_the_state_of_its_guards(toy: None, tiny
     assert len(states[0]["rewards"]["guards"]["kl"]["newest"]) == 2
 
 
+@pytest.mark.parametrize("method", [{"name": "ddpo", "samples_per_prompt": 2}, {"name": "grpo", "group_size": 2}])
+def test_the_policy_methods_report_what_the_guards_need(method: dict[str, Any], tiny_sd: Path, tmp_path: Path) -> None:
+    """Also with several rewards: each is reported by its name, in every step and every measurement."""
+    images = draw_folder(tmp_path / "images", sizes=[(64, 64)] * 2, captions=["a disc", "a red disc, small"])
+    config = small_config(
+        tmp_path,
+        model=tiny_sd,
+        images=images,
+        training={"method": {**method, "steps": 3, "kl_weight": 0.1}, "epochs": 2},
+        parts={"text_encoder": {"train": False}},
+        reward={
+            "models": [{"kind": "brightness"}, {"kind": "compressibility", "weight": 0.5}],
+            "measure_every": {"n": 1, "unit": "step"},
+            "num_images": 2,
+            "max_kl": 1e6,
+            "min_diversity": 0.01,
+            "guard_steps": 1,
+        },
+    )
+    assert not check(config).errors
+    ran = run(config)
+    assert ran.finished.outcome == "finished"
+    for step in ran.of(StepFinished):
+        assert step.metrics.keys() >= {"kl", "diversity", "reward", "reward/brightness", "reward/compressibility"}
+    for m in ran.of(RewardMeasured):
+        assert m.by_reward_model.keys() == {"brightness", "compressibility"}
+        total = m.by_reward_model["brightness"] + 0.5 * m.by_reward_model["compressibility"]
+        assert m.followed == pytest.approx(total)
+    state = json.loads((Path(ran.finished.backup_path) / "state.json").read_text())["rewards"]["guards"]
+    assert all(state[name]["newest"] for name in ("kl", "diversity"))
+    without = laid_over(config, {"training": {"method": {"kl_weight": 0.0}}})
+    assert rules(without) == [("reward.max_kl", "error")]
+
+
 def play(monkeypatch: pytest.MonkeyPatch, rewards: dict[int, float]) -> None:
     """Let measurements return given held-out rewards."""
 
