@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from modules.system.package import Package
+
 Slot = Literal["file", "clip_model", "vocabulary"]
 
 
@@ -47,8 +49,8 @@ class RewardSpec:
     `factory` names the function that builds it, as "module:function", called with a `Scorer` and a `RewardContext`.
     `scale` describes its scores; `licence` and `source` are those of the weights. `checks` maps settings to functions
     that raise DarkroomError where the setting's text is not valid; `own_settings` are further settings that it uses.
-    `runs_code`: its `file` names a function of the user's own. Without `is_differentiable` only methods that need no
-    gradient can train on it.
+    `packages` are the optional packages that it imports. `runs_code`: its `file` names a function of the user's own.
+    Without `is_differentiable` only methods that need no gradient can train on it.
     """
 
     name: str
@@ -62,6 +64,7 @@ class RewardSpec:
     source: str = ""
     checks: Mapping[str, Callable[[str], object]] = field(default_factory=dict)
     own_settings: frozenset[str] = frozenset()
+    packages: tuple[Package, ...] = ()
     runs_code: bool = False
 
     @property

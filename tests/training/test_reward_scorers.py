@@ -15,6 +15,7 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 
 from modules.rewards.clip_input import Fit, clip_input
 from modules.rewards.composite import CompositeReward, RewardModel, build_rewards
+from modules.rewards.models import ocr
 from modules.rewards.protocol import Reward, RewardContext
 from modules.rewards.registry import REWARDS
 from modules.rewards.settings import Scorer
@@ -42,7 +43,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 CONTEXT = RewardContext(CPU, offline=True)
 OPENAI_MEAN, OPENAI_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-PROMPTS = ["a red disc", "a cat on a mat, photographed from far above"]
+PROMPTS = ['a red disc, "Open door"', 'a cat on a mat, photographed from far above: "no"']
 
 
 def photographs(*, size: tuple[int, int] = (40, 52), count: int = 2, seed: int = 3) -> torch.Tensor:
@@ -51,6 +52,13 @@ def photographs(*, size: tuple[int, int] = (40, 52), count: int = 2, seed: int =
     coarse = torch.rand(count, 3, 5, 6, generator=generator)
     smooth = torch.nn.functional.interpolate(coarse, size, mode="bilinear")
     return (0.15 + 0.7 * smooth + 0.05 * torch.rand(count, 3, *size, generator=generator)).clamp(0.05, 0.95)
+
+
+@pytest.fixture(autouse=True)
+def reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text reader without its package: it reads more letters the brighter the top left of an image is."""
+    read = lambda image: "OPEN DOOR"[: int(np.asarray(image)[:9, :9].mean() / 255 * 9) + 1]  # noqa: E731
+    monkeypatch.setattr(ocr, "load_reader", lambda: read)
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +172,12 @@ def test_the_jpeg_rewards_are_the_size_of_the_file_in_kb(tmp_path: Path) -> None
         large = made(Scorer(kind="incompressibility", jpeg_quality=quality))(images, PROMPTS)
         assert large.tolist() == pytest.approx(expected)
         assert torch.equal(made(Scorer(kind="compressibility", jpeg_quality=quality))(images, PROMPTS), -large)
+
+
+def test_the_text_score_needs_a_quoted_text() -> None:
+    images, prompts = photographs(count=3), ["a sign", 'a sign: "open"', "the dog's 'open' sign"]
+    scores = made(Scorer(kind="ocr"))(images, prompts)
+    assert scores.isnan().tolist() == [True, False, True]
 
 
 def test_a_stop_takes_effect_between_images_of_a_slow_reward() -> None:

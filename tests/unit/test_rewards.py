@@ -29,6 +29,7 @@ from modules.rewards.files import is_repository, wanted_files
 from modules.rewards.models.user_code import load_user_reward
 from modules.rewards.problems import problems_of_rewards
 from modules.rewards.protocol import RewardContext
+from modules.rewards.quoted_text import edit_distance, quoted_text, text_score
 from modules.rewards.registry import REWARDS, hold_out_labels, reward_labels
 from modules.rewards.selection import held_out_scorer, trained_scorers
 from modules.rewards.settings import Scorer
@@ -166,7 +167,8 @@ def in_hub_cache(tmp_path: Path, repo: str, *names: str) -> Path:
 
 
 def test_rewards_without_files_need_nothing(tmp_path: Path) -> None:
-    plain = [Scorer(kind=kind) for kind, spec in REWARDS.items() if not spec.files and kind != "user_code"]
+    is_plain = {kind: not (spec.files or spec.packages or spec.runs_code) for kind, spec in REWARDS.items()}
+    plain = [Scorer(kind=kind) for kind in REWARDS if is_plain[kind]]
     assert len(plain) == 7
     assert problems_of(plain, tmp_path) == []
 
@@ -403,6 +405,54 @@ def test_code_may_contain_dataclasses(tmp_path: Path) -> None:
     assert not composite.is_differentiable
     with pytest.raises(DarkroomError, match="Not differentiable: mine"):
         composite.require_gradient()
+
+
+# ---- text
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text"),
+    [
+        ('a sign that says "Open now"', "Open now"),
+        ("a shop, \u201cFresh\u201d and \u201cbread\u201d", "Fresh bread"),
+        ("\u201eHallo\u201c on a wall", "Hallo"),
+        ("a wall with \u00ab Bonjour \u00bb", "Bonjour"),
+        ("the dog's 'bone'", ""),
+        ('a 5" nail', ""),
+        ('an empty ""', ""),
+    ],
+)
+def test_the_quoted_text_of_a_prompt(prompt: str, text: str) -> None:
+    assert quoted_text(prompt) == text
+
+
+def test_the_text_score_by_hand() -> None:
+    assert text_score("Open now", "OPENNOW") == text_score("open", "we are open today") == 1.0
+    assert text_score("open", "0pen") == 0.75
+    assert text_score("open", "") == text_score("open", "something quite different") == 0.0
+    assert edit_distance("kitten", "sitting") == 3
+    assert edit_distance("", "abc") == edit_distance("abc", "") == 3
+
+
+def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    from modules.rewards.models.ocr import load_reader
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "rapidocr", None)
+    for scorers, held_out, path in (
+        ([Scorer(kind="brightness"), Scorer(kind="ocr")], "none", "reward.models.1.kind"),
+        ([Scorer(kind="brightness")], "ocr", "training.method.held_out_reward"),
+    ):
+        first, second = problems_of(scorers, tmp_path, held_out_reward=held_out)
+        assert (first.path, first.severity) == (path, "error")
+        assert first.message == "Readable text (OCR) needs the package rapidocr, which is not installed."
+        assert first.advice == 'Install rapidocr (pip install ".[ocr]"), or choose another reward model.'
+        assert "onnxruntime" in second.message
+    with pytest.raises(DarkroomError, match="needs the package rapidocr, which cannot be loaded") as caught:
+        load_reader()
+    assert 'pip install ".[ocr]"' in caught.value.advice
 
 
 # ---- several reward models
