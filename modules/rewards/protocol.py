@@ -28,8 +28,8 @@ class Reward(Protocol):
         ...
 
 
-def _go_on() -> None:
-    """Do nothing: without a run there is nothing to stop."""
+def _nothing_to_stop() -> None:
+    """Do nothing: there is no run to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,4 +48,4 @@ class RewardContext:
     hub: HubAccess | None = field(default=None, repr=False)
     approved_hashes: frozenset[str] = frozenset()
     on_bytes: Callable[[float, float], None] | None = field(default=None, repr=False)
-    check: Callable[[], None] = field(default=_go_on, repr=False)
+    check: Callable[[], None] = field(default=_nothing_to_stop, repr=False)

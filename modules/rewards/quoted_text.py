@@ -1,4 +1,4 @@
-"""The text that a prompt asks for in quotation marks, and how much of it was read in an image. Torch-free."""
+"""The text that a prompt puts in quotation marks, and how much of it was read in an image. Torch-free."""
 
 from __future__ import annotations
 
