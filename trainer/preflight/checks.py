@@ -96,7 +96,7 @@ def check(
     problems += problems_of_length(readable, training, plans)
     total_steps = plans.total_steps(config.training.epochs)
     problems += problems_of_validation(config, total_steps=total_steps)
-    problems += problems_of_measuring(config, total_steps=total_steps)
+    problems += problems_of_measuring(readable, validation, training, total_steps=total_steps)
     problems += problems_of_estimates(
         readable, training, validation, total_steps=total_steps, is_new=is_new, start_copy=start_copy
     )
