@@ -11,6 +11,7 @@ from modules.data.buckets import BucketRules, Size
 from modules.data.dataset import WantedCompanions
 from modules.data.datasets import Datasets, DatasetSettings, build_datasets
 from modules.data.scan import Watch, image_index, unwatched
+from modules.families.registry import FAMILIES
 from modules.system.paths import from_root
 from trainer.events import Event, PhaseChanged, WarningRaised
 
@@ -39,7 +40,16 @@ def dataset_settings(config: Config) -> DatasetSettings:
         config.general.seed,
         steps_per_group(config),
         data.partial_batches,
-        WantedCompanions(config.masks.enabled, config.masks.custom_conditioning_image),
+        _wanted_companions(config),
+    )
+
+
+def _wanted_companions(config: Config) -> WantedCompanions:
+    inpaints = config.model.variant in FAMILIES[config.model.family].inpainting_variants
+    return WantedCompanions(
+        masks=config.masks.enabled or inpaints,
+        conditioning_images=inpaints and config.masks.custom_conditioning_image,
+        inpainting=inpaints,
     )
 
 

@@ -17,6 +17,7 @@ from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from trainer.data.caching import image_jobs
 from trainer.data.datasets import datasets_of
+from trainer.data.inpainting_cache import conditioning_jobs
 from trainer.data.mask_cache import mask_files
 from trainer.preflight import check
 from trainer.run.data import identities_of, texts_to_cache
@@ -109,14 +110,16 @@ def keys_of(config: Config, datasets: Datasets | None = None) -> tuple[set[str],
         digests = DigestIndex(from_root(config.general.cache_dir))
         keys: set[str] = set()
         for dataset in (datasets.training, datasets.validation):
-            run_seed = datasets.settings.run_seed
+            run_seed, wanted = datasets.settings.run_seed, datasets.settings.wanted
+            image_keys: dict[tuple[int, int, int], str] = {}
+            mask_keys: dict[tuple[int, int, int], str] = {}
             if "latents" in kinds:
                 versions = ImageVersions(dataset, run_seed, is_cached=True)
                 jobs = image_jobs(
                     versions, digests, encoder=identities.images, verify=config.data.verify_cache, check=lambda: None
                 )
-                keys.update(job.key for job in jobs.values())
-            if config.masks.enabled and "masks" in kinds:
+                image_keys = {place: job.key for place, job in jobs.items()}
+            if wanted.masks and "masks" in kinds:
                 files = mask_files(
                     ImageVersions(dataset, run_seed, is_cached=True),
                     digests,
@@ -124,7 +127,21 @@ def keys_of(config: Config, datasets: Datasets | None = None) -> tuple[set[str],
                     verify=config.data.verify_cache,
                     check=lambda: None,
                 )
-                keys.update(key for key, _ in files.values())
+                mask_keys = {place: key for place, (key, _) in files.items()}
+            if wanted.inpainting and "latents" in kinds:
+                conditioning = conditioning_jobs(
+                    ImageVersions(dataset, run_seed, is_cached=True),
+                    digests,
+                    image_keys=image_keys,
+                    mask_keys=mask_keys,
+                    encoder=identities.images,
+                    latent_factor=model.family.spec.latent_factor,
+                    with_blank=config.masks.enabled and config.masks.unmasked_probability > 0,
+                    verify=config.data.verify_cache,
+                    check=lambda: None,
+                )
+                keys.update(job.key for job in conditioning.values())
+            keys.update(image_keys.values(), mask_keys.values())
             if "text" in kinds:
                 texts = texts_to_cache(dataset, model, run_seed=run_seed)
                 keys.update(caption_key(caption=t, encoder=identities.captions) for t in texts)
