@@ -73,7 +73,7 @@ def scan_folder(
     index: StatIndex | None = None,
     watch: Watch = unwatched,
 ) -> Scan:
-    """Return the contents of a folder, or of a single image, tar shard or Parquet file; `captions` is their origin.
+    """Return the contents of a folder, or of a single image, tar shard or table; `captions` is the origin of captions.
 
     Only headers are read, and of images in `index` none; new ones are added to it, and not saved. Raises OSError for
     an unreadable source.
@@ -167,7 +167,7 @@ def _header(path: Path, status: FileStatus, index: StatIndex | None) -> tuple[in
 
 
 def _captions_of(image: Path, origin: CaptionOrigin, metadata: MetadataCaptions) -> CaptionTexts:
-    """Return the captions of an image. Those of an image in a Parquet file are in the columns beside it."""
+    """Return the captions of an image. Those of an image in a table are in the columns beside it."""
     has_columns = image.suffix == ROW_SUFFIX and origin.source in ("text_file", "file_name")
     if origin.source != "metadata" and not has_columns:
         return read_captions(image, origin)

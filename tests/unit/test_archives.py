@@ -289,11 +289,6 @@ def test_a_mask_in_a_shard_belongs_to_its_image(tmp_path: Path) -> None:
     assert [f and (f.path.name, f.size_bytes) for f in found] == [("1-masklabel.png", len(mask)), None]
 
 
-def test_arrow_files_are_named(tmp_path: Path) -> None:
-    (tmp_path / "data-00000-of-00001.arrow").write_bytes(b"ARROW1")
-    assert "export the data set as Parquet" in reasons(scan(tmp_path))["data-00000-of-00001.arrow"]
-
-
 @pytest.mark.usefixtures("asked_anew")
 def test_a_real_heic_image_is_read_and_scanned(tmp_path: Path) -> None:
     import pillow_heif
