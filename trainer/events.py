@@ -67,7 +67,7 @@ class PhaseChanged:
 
 @dataclass(frozen=True, slots=True)
 class DownloadProgress:
-    """How much of the base model is downloaded, in millions of bytes."""
+    """How much of a model or a data set is downloaded, in millions of bytes."""
 
     may_coalesce: ClassVar[bool] = True
 

@@ -20,7 +20,7 @@ Watch = Callable[[int, int], None]
 """Called during a scan with the number of images that are done and of all; may raise to stop it."""
 
 _CAPTION_SUFFIXES = frozenset({".txt", ".caption"})
-_READ_SUFFIXES = SUFFIXES | ARCHIVE_SUFFIXES | _CAPTION_SUFFIXES | METADATA_SUFFIXES
+READ_SUFFIXES = SUFFIXES | ARCHIVE_SUFFIXES | _CAPTION_SUFFIXES | METADATA_SUFFIXES
 _LONGEST = 64  # scaled to cover a bucket, a longer strip would take gigabytes
 _WATCHED_EVERY = 100  # images
 
@@ -111,7 +111,7 @@ def _read_beside(source: Path, include_subfolders: bool) -> Iterator[Path]:
         yield from (source.with_name(f"metadata{s}") for s in METADATA_SUFFIXES)
         return
     for path in walk(source, include_subfolders=include_subfolders, skipped=[]):
-        if path.suffix.lower() in _READ_SUFFIXES:
+        if path.suffix.lower() in READ_SUFFIXES:
             yield path
 
 

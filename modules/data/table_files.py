@@ -67,7 +67,7 @@ class ParquetTable:
 class ArrowTable:
     """A memory-mapped Arrow file, of the stream format (as `datasets` saves them) or the file format.
 
-    Its groups are the record batches; those of a stream are passed over without being read. Columns are validated
+    Its groups are the record batches; those of a stream are skipped without being read. Columns are validated
     before use: a damaged file could otherwise point outside of its own bytes.
     """
 

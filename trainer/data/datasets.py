@@ -13,13 +13,14 @@ from modules.data.datasets import Datasets, DatasetSettings, build_datasets
 from modules.data.scan import Watch, image_index, unwatched
 from modules.families.registry import FAMILIES
 from modules.system.paths import from_root
+from trainer.data.hub_datasets import with_local_folders
 from trainer.events import Event, PhaseChanged, WarningRaised
 
 _REPORTED_EVERY_SECONDS = 1.0
 
 
 def dataset_settings(config: Config) -> DatasetSettings:
-    """Return the settings of a config that determine its images and their order."""
+    """Return the settings of a config that determine its images and their order, with the local folders of images."""
     data = config.data
     is_fixed = data.fixed_width_px > 0 and data.fixed_height_px > 0
     rules = BucketRules(
@@ -33,7 +34,7 @@ def dataset_settings(config: Config) -> DatasetSettings:
         data.min_side_px,
     )
     return DatasetSettings(
-        tuple(c for c in config.concepts if c.enabled),
+        tuple(c for c in with_local_folders(config).concepts if c.enabled),
         rules,
         config.training.batch_size,
         config.training.accumulation_steps,
