@@ -1,21 +1,18 @@
 """The events a run reports: frozen records of JSON-safe values, no tensors, images by path.
 
-The same records go over the queue to the window, as lines into `events.jsonl`, and over a pipe from a child process.
+The same records go over the queue to the window, as lines (`event_lines`) into `events.jsonl`, and over a pipe from a
+child process.
 Only progress events may be coalesced (the newest one replaces the others); every other event must arrive.
 """
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import cache
-from typing import Any, ClassVar, Literal, get_args
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
-from pydantic import TypeAdapter, ValidationError
-
-from modules.system.redaction import redacted
+from modules.system.problem import count
+from trainer.rollout_events import ChoicesWanted, RolloutSampled
 
 Phase = Literal[
     "starting",
@@ -26,6 +23,7 @@ Phase = Literal[
     "training",
     "validating",
     "sampling",
+    "choosing",
     "saving",
     "backing_up",
     "paused",
@@ -105,10 +103,35 @@ class CacheFilled:
     @property
     def summary(self) -> str:
         """The event as a sentence, with the hit rate."""
-        found = f"{self.num_found:,} of {self.num_entries:,} entries found ({self.num_found / self.num_entries:.0%})"
+        entries = count(self.num_entries, "entry", "entries")
+        found = f"{self.num_found:,} of {entries} found ({self.num_found / self.num_entries:.0%})"
         names = {"images": "Latent cache", "conditioning images": "Conditioning image cache", "captions": "Text cache"}
         name = names.get(self.what, self.what)
         return f"{name}: {found}, {self.num_entries - self.num_found:,} encoded; {self.num_bytes / 1e6:,.1f} MB."
+
+
+@dataclass(frozen=True, slots=True)
+class ImagesDropped:
+    """An epoch, counted from 1, leaves out the images of partial batches: `names` are the first of `num_images`.
+
+    `path` is the file that lists all of them; empty if it cannot be written. Some may have other samples in the epoch.
+    """
+
+    may_coalesce: ClassVar[bool] = False
+
+    epoch: int
+    num_images: int
+    names: tuple[str, ...]
+    path: str = ""
+
+    @property
+    def summary(self) -> str:
+        """The event as a sentence."""
+        num_more = self.num_images - len(self.names)
+        more = f" and {num_more:,} more" if num_more > 0 else ""
+        place = ", all in dropped.csv" if more and self.path else ""
+        images = f"{self.num_images:,} image{'s' if self.num_images != 1 else ''}"
+        return f"Epoch {self.epoch:,} drops {images} in partial batches{place}: {', '.join(self.names)}{more}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,9 +326,12 @@ Event = (
     | DownloadProgress
     | CacheProgress
     | CacheFilled
+    | ImagesDropped
     | StepFinished
     | ValidationFinished
     | RewardMeasured
+    | RolloutSampled
+    | ChoicesWanted
     | SampleProgress
     | SampleReady
     | BackupSaved
@@ -314,57 +340,3 @@ Event = (
     | RunFinished
     | RunFailed
 )
-
-EVENT_TYPES: Mapping[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
-
-
-def to_line(event: Event, **extra: Any) -> str:
-    """Return the event as one line of JSON, its kind under "event"; `extra` keys (a time stamp) are added.
-
-    A number that is not finite, such as a NaN loss, is written as a string ("nan", "inf"), because JSON cannot hold it.
-    """
-    return json.dumps(_json_safe({"event": type(event).__name__, **extra, **asdict(event)}), allow_nan=False)
-
-
-def from_line(line: str) -> Event | None:
-    """Return the event of a line, or None for any other line (from a newer version, or half written)."""
-    try:
-        data = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    name = data.pop("event", None) if isinstance(data, dict) else None
-    if not isinstance(name, str) or name not in EVENT_TYPES:
-        return None
-    try:
-        return _reader(name).validate_python(data)
-    except ValidationError:
-        return None
-
-
-@cache
-def _reader(name: str) -> TypeAdapter[Event]:
-    return TypeAdapter(EVENT_TYPES[name])
-
-
-def without_secrets(event: Event) -> Event:
-    """Return the event with known secrets removed from its texts; paths and names that programs act on stay."""
-    texts = {name: getattr(event, name) for name in event.__slots__ if name not in _PLACES | _NAMES}
-    safe_texts = {name: redacted(text) for name, text in texts.items() if isinstance(text, str)}
-    changed: dict[str, Any] = {name: text for name, text in safe_texts.items() if text != texts[name]}
-    return replace(event, **changed) if changed else event
-
-
-_PLACES = frozenset({"run_dir", "path", "model_path", "backup_path", "details_path"})
-_NAMES = frozenset({"phase", "outcome", "family", "method", "trains", "format", "what", "device"})
-
-
-def _json_safe(value: Any) -> Any:
-    match value:
-        case Mapping():
-            return {key: _json_safe(v) for key, v in value.items()}
-        case list() | tuple():
-            return [_json_safe(v) for v in value]
-        case float() if not math.isfinite(value):
-            return str(value)
-        case _:
-            return value

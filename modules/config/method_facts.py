@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from modules.config.schema import Config
 from modules.objectives.registry import METHODS
-from modules.objectives.spec import MethodSpec, RolloutFacts
+from modules.objectives.spec import LearnsFrom, MethodSpec, RolloutFacts
 from modules.rewards.selection import ScorersInUse, scorers_in_use
 
 
@@ -25,8 +25,15 @@ def scorers_of(config: Config) -> ScorersInUse | None:
     return None if held_out is None else scorers_in_use(config.reward.models, held_out(config.training.method))
 
 
+def learns_from(config: Config) -> LearnsFrom:
+    """Return what the method needs of a concept: images, pairs of images, or only prompts."""
+    return method_of(config).learns_from(config.training.method)
+
+
 def uses_prior(config: Config) -> bool:
     """Return whether training steps need predictions of the original model, before any training."""
+    if method_of(config).needs_reference(config.training.method):
+        return True
     masks = config.masks
     preserves = masks.enabled and masks.prior_preservation_weight > 0 and masks.unmasked_weight < 1
     has_concept = any(c.enabled and c.kind == "prior_prediction" for c in config.concepts)

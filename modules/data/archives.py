@@ -19,6 +19,7 @@ from typing import Any
 
 from modules.data.table_files import TABLE_SUFFIXES
 from modules.data.tables import ROW_SUFFIX, read_row_image
+from modules.system.problem import count
 from modules.system.regular_files import FileTooLargeError, open_regular
 
 SHARD_SUFFIXES = frozenset({".tar"})
@@ -161,7 +162,9 @@ def _shard_index(archive: str, size_bytes: int, mtime_ns: int) -> ShardIndex:
                 num_doubled += name in members
                 members[name] = (member.offset_data, member.size)
     except (tarfile.TarError, EOFError, ValueError) as error:
-        problem = f"not a readable tar file ({error})" if not members else f"damaged after {len(members):,} files"
+        problem = (
+            f"not a readable tar file ({error})" if not members else f"damaged after {count(len(members), 'file')}"
+        )
     if num_doubled and not problem:
         problem = f"{num_doubled:,} of its files have the name of an earlier one and replace it"
     return ShardIndex(members, problem)

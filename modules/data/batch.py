@@ -31,9 +31,10 @@ class Batch:
     """A micro-batch of images of one size. B images; shapes: latents (B, C, H, W), loss weights (B,).
 
     `conditioning` lacks the captions that are encoded during the step because their text encoder is trained: some of
-    them, or all (None). `size_conditionings` describe how each image was resized and cropped. `group_samples` is the
-    number of images in the whole accumulation group, by which the step's gradient is divided; `is_last_micro_batch`
-    marks its last micro-batch. `step`, the group's first, and `micro_batch` count from 0 and select the random seeds.
+    them, or all (None). `size_conditionings` describe how each image was resized and cropped. `epoch` is the one it is
+    trained in, to which some samples of a merged batch do not belong. `group_samples` is the number of images in the
+    whole accumulation group, by which the step's gradient is divided; `is_last_micro_batch` marks its last micro-batch.
+    `step`, the group's first, and `micro_batch` count from 0 and select the random seeds.
     `masks_B1HW`, at the size of the latents, are 1 where an image is trained with full weight and 0 where with that of
     the unmasked area; `area_weights_B1HW` are the resulting weights of the errors. Both are None without masked
     training.

@@ -1,6 +1,7 @@
 """Files that belong to an image: its mask and its conditioning image. Only headers are read.
 
-The names are OneTrainer's: the mask of cat.jpg is cat-masklabel.png, its conditioning image cat-condlabel.png.
+The names are OneTrainer's: the mask of cat.jpg is cat-masklabel.png, its conditioning image cat-condlabel.png. In a tar
+shard the mask may also be a field of the sample, as WebDataset names them: cat.mask.png.
 """
 
 from __future__ import annotations
@@ -8,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.data.archives import status_of
+from modules.data.archives import archive_of, status_of
 from modules.data.buckets import Size
 from modules.data.images import BrokenImageError, opened, seen_size, upright
+from modules.data.listing import MASK_FIELD, sample_of
 from modules.data.transforms.geometry import Box
 from modules.data.transforms.masks import alpha_mask, as_mask, white_box
 
@@ -33,7 +35,11 @@ def find_mask(image: Path, *, folder: Path, masks_folder: Path | None = None) ->
     image's own; without one it is beside the image. Raises BrokenImageError for a mask that is not a readable image.
     """
     if masks_folder is None:
-        return _companion(image.with_name(f"{image.stem}-masklabel.png"))
+        beside = _companion(image.with_name(f"{image.stem}-masklabel.png"))
+        if beside is None and archive_of(image) is not None:
+            sample = sample_of(image)
+            return _companion(sample.with_name(f"{sample.name}{MASK_FIELD}"))
+        return beside
     inside = image.relative_to(folder) if image.is_relative_to(folder) else Path(image.name)
     return _companion(masks_folder / inside.with_suffix(".png")) or _companion(masks_folder / inside)
 

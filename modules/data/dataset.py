@@ -23,6 +23,7 @@ from modules.data.listing import Skipped
 from modules.data.order import ConceptRepeats
 from modules.data.scan import SourceImage, Watch, scan_folder, unwatched
 from modules.data.transforms.geometry import Box
+from modules.data.transforms.recipe import angles_of
 from modules.system.paths import from_root
 from modules.system.seeds import derive_seed
 
@@ -92,6 +93,8 @@ class Dataset:
     num_resolutions: int
     skipped: tuple[Skipped, ...] = ()
     buckets: tuple[tuple[Size, ...], ...] = ()
+    wrong_settings: tuple[tuple[int, Skipped], ...] = ()
+    """Those of `skipped` that a setting of their concept causes, with the number of the concept."""
 
     @property
     def bucket_counts(self) -> dict[Size, int]:
@@ -112,7 +115,8 @@ class Dataset:
     def without(self, broken: frozenset[int]) -> Dataset:
         """Return the dataset without the examples at these indices, renumbered."""
         kept = [e for i, e in enumerate(self.examples) if i not in broken]
-        return _assemble(kept, self.concepts, self.num_resolutions, self.skipped)
+        left = _assemble(kept, self.concepts, self.num_resolutions, self.skipped)
+        return replace(left, wrong_settings=self.wrong_settings)
 
 
 def build_dataset(
@@ -135,6 +139,7 @@ def build_dataset(
     examples: list[Example] = []
     facts: list[ConceptFacts] = []
     skipped: list[Skipped] = []
+    wrong_settings: list[tuple[int, Skipped]] = []
     for concept, folder in active:
         at_resolutions = sizes[concept.image.resolution_px]
         at_resolutions *= num_resolutions // len(at_resolutions)
@@ -146,6 +151,7 @@ def build_dataset(
             watch=watch,
         )
         skipped += scan.skipped
+        wrong_settings += [(len(facts), s) for s in scan.skipped if s.setting]
         for image in scan.images:
             try:
                 examples.append(_example(image, len(facts), concept, folder, rules, at_resolutions, wanted))
@@ -154,7 +160,8 @@ def build_dataset(
             except ValueError as error:
                 skipped.append(Skipped(image.path, str(error)))
         facts.append(_facts_of(concept, concept.name or folder.name, draws_masks=wanted.inpainting))
-    return _assemble(examples, facts, num_resolutions, tuple(skipped))
+    dataset = _assemble(examples, facts, num_resolutions, tuple(skipped))
+    return replace(dataset, wrong_settings=tuple(wrong_settings))
 
 
 def _example(
@@ -182,7 +189,12 @@ def _example(
     return Example(
         image,
         concept_number,
-        rules.resize_crops(size, sizes, box.size if box else size),
+        rules.resize_crops(
+            size,
+            sizes,
+            part=box.size if box else None,
+            angles=angles_of(settings, has_mask_box=box is not None),
+        ),
         background=(colour_of(concept.background) or WHITE) if image.is_transparent else None,
         name=image.path.relative_to(folder).as_posix() if image.path.is_relative_to(folder) else image.path.name,
         mask=mask,

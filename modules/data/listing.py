@@ -23,6 +23,7 @@ SUFFIXES = frozenset(
 )  # fmt: skip
 # Masks and conditioning images of other trainers: never training images.
 _COMPANIONS = ("-masklabel", "-condlabel")
+MASK_FIELD = ".mask.png"  # of a sample in a shard
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".zip", ".7z", ".rar")
 _UNPACK = "a compressed archive, which cannot be read: unpack it, or store it as plain .tar"
 _OTHER_ARROW = "an Arrow file that is not part of the data set: state.json does not name it"
@@ -31,10 +32,14 @@ _HIDDEN = "a hidden file"
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A file that looks like an image but cannot be used, with the reason."""
+    """A file that looks like an image but cannot be used, with the reason.
+
+    Also a metadata file with a problem. `setting` is the field of the concept that causes it, where one does.
+    """
 
     path: Path
     reason: str
+    setting: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +170,15 @@ def _members(shard: Path, skipped: list[Skipped]) -> Iterator[Path]:
     if index.problem:
         skipped.append(Skipped(shard, index.problem))
     images = [shard / name for name in sorted(index.members) if Path(name).suffix.lower() in SUFFIXES]
-    keys = {_key(p) for p in images if "." not in p.stem}
+    plain = {sample_of(p) for p in images if "." not in p.stem}
+    others = {sample_of(p) for p in images if not p.name.endswith(MASK_FIELD)}
     for image in images:
-        # 0001.seg.png beside 0001.jpg is another field of the same sample.
-        if not ("." in image.stem and _key(image) in keys) and not _is_left_out(image, skipped):
+        # 0001.seg.png beside 0001.jpg is another field of the same sample; so is 0001.mask.png beside 0001.large.jpg.
+        of_another = others if image.name.endswith(MASK_FIELD) else plain
+        if not ("." in image.stem and sample_of(image) in of_another) and not _is_left_out(image, skipped):
             yield image
 
 
-def _key(member: Path) -> Path:
+def sample_of(member: Path) -> Path:
+    """Return the sample of a shard that one of its files belongs to: its path up to the first dot of its name."""
     return member.with_name(member.name.partition(".")[0] or member.name)

@@ -12,7 +12,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from modules.data.archives import archive_of, read_bytes
 from modules.data.captions.sources import decode_text, text_lines
@@ -30,6 +30,14 @@ _MAX_ROW_BYTES = 10_000_000  # of the file of one image
 
 
 @dataclass(frozen=True, slots=True)
+class MetadataProblem:
+    """What is wrong with a metadata file; `setting` is the field of the concept that causes it, where one does."""
+
+    reason: str
+    setting: Literal["", "metadata_file", "caption_columns"] = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Metadata:
     """The texts of a metadata file by image, and what is wrong with it.
 
@@ -37,7 +45,7 @@ class Metadata:
     """
 
     texts: Mapping[str, tuple[str, ...]]
-    problems: tuple[str, ...] = ()
+    problems: tuple[MetadataProblem, ...] = ()
 
 
 def read_metadata(file: Path, columns: Sequence[str]) -> Metadata:
@@ -50,8 +58,8 @@ def read_metadata(file: Path, columns: Sequence[str]) -> Metadata:
             return _of_table(file, columns)
         text = decode_text(read_bytes(file, _MAX_BYTES))[0]
     except OSError as error:
-        return Metadata({}, (error.strerror or str(error),))
-    problems: list[str] = []
+        return Metadata({}, (MetadataProblem(error.strerror or str(error), "metadata_file"),))
+    problems: list[MetadataProblem] = []
     if file.suffix.lower() == ".json":
         rows = _of_json(text, problems)
     elif file.suffix.lower() in (".csv", ".tsv"):
@@ -89,7 +97,7 @@ class MetadataCaptions:
         found: list[Skipped] = []
         there = {os.fspath(p) for p in images} | {os.fspath(p.with_suffix("")) for p in images}
         for file, metadata in self._read.items():
-            found += [Skipped(file, problem) for problem in metadata.problems]
+            found += [Skipped(file, p.reason, p.setting) for p in metadata.problems]
             has_images_inside = file.suffix.lower() in TABLE_SUFFIXES and not is_metadata(file) and file != self._file
             if has_images_inside or self._folder in images:
                 continue
@@ -142,7 +150,7 @@ def _names_of(image: Path, folder: Path, *, is_keyed: bool) -> Iterator[str]:
 def _texts_of(
     rows: Sequence[tuple[str, dict[str, Any]]],
     columns: Sequence[str],
-    problems: list[str],
+    problems: list[MetadataProblem],
     known: Sequence[str] | None = None,
 ) -> Metadata:
     """Return the texts of rows, each with the name of its image (empty: in a column of its own).
@@ -153,13 +161,16 @@ def _texts_of(
         known = list(dict.fromkeys(name for _, row in rows for name in row))
     file_column = next((c for c in _FILE_COLUMNS if c in known), "")
     if rows and not file_column and not rows[0][0]:
-        problems.append(f"has no column {_FILE_COLUMNS[0]} with the names of the images; {_listed(known)}")
+        reason = f"has no column {_FILE_COLUMNS[0]} with the names of the images; {_listed(known)}"
+        problems.append(MetadataProblem(reason, "metadata_file"))
         return Metadata({}, tuple(problems))
     if not columns:
         columns = _usual_columns(known)
         if rows and not columns:
-            problems.append(f"has no column {CAPTION_COLUMNS[0]} or {CAPTION_COLUMNS[1]}; {_listed(known)}")
-    problems += [f"has no column {shown(c)}; {_listed(known)}" for c in columns if rows and c not in known]
+            reason = f"has no column {CAPTION_COLUMNS[0]} or {CAPTION_COLUMNS[1]}; {_listed(known)}"
+            problems.append(MetadataProblem(reason, "caption_columns"))
+    missing = [shown(c) for c in columns if rows and c not in known]
+    problems += [MetadataProblem(f"has no column {c}; {_listed(known)}", "caption_columns") for c in missing]
     texts = {}
     for key, row in rows:
         name = key or row.get(file_column)
@@ -181,7 +192,7 @@ def _of_table(file: Path, columns: Sequence[str]) -> Metadata:
     return _texts_of(list(zip(names, rows, strict=True)), columns, [], known)
 
 
-def _of_lines(text: str, problems: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _of_lines(text: str, problems: list[MetadataProblem]) -> Iterator[tuple[str, dict[str, Any]]]:
     bad = []
     for number, line in enumerate(text_lines(text), start=1):
         if not line.strip():
@@ -195,7 +206,7 @@ def _of_lines(text: str, problems: list[str]) -> Iterator[tuple[str, dict[str, A
         else:
             bad.append(number)
     if bad:
-        problems.append(f"{_lines_of(bad)}: not a JSON object")
+        problems.append(MetadataProblem(f"{_lines_of(bad)}: not a JSON object"))
 
 
 def _lines_of(numbers: Sequence[int]) -> str:
@@ -203,12 +214,12 @@ def _lines_of(numbers: Sequence[int]) -> str:
     return f"{'line' if len(numbers) == 1 else 'lines'} {named}"
 
 
-def _of_json(text: str, problems: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _of_json(text: str, problems: list[MetadataProblem]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the rows of a JSON file: a list of objects, or kohya's object with one for each image."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        problems.append(f"not valid JSON ({error})")
+        problems.append(MetadataProblem(f"not valid JSON ({error})", "metadata_file"))
         return
     if isinstance(content, list):
         yield from (("", row) for row in content if isinstance(row, dict))
@@ -219,7 +230,8 @@ def _of_json(text: str, problems: list[str]) -> Iterator[tuple[str, dict[str, An
             elif isinstance(row, str):
                 yield name, {"caption": row}
     else:
-        problems.append("neither a list nor an object with one entry for each image")
+        reason = "neither a list nor an object with one entry for each image"
+        problems.append(MetadataProblem(reason, "metadata_file"))
 
 
 def _joined(row: dict[str, Any]) -> dict[str, Any]:
@@ -228,7 +240,7 @@ def _joined(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "caption": ", ".join(t for t in (caption, tags) if t)}
 
 
-def _of_csv(text: str, delimiter: str, problems: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _of_csv(text: str, delimiter: str, problems: list[MetadataProblem]) -> Iterator[tuple[str, dict[str, Any]]]:
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
     too_long = []
     try:
@@ -237,12 +249,13 @@ def _of_csv(text: str, delimiter: str, problems: list[str]) -> Iterator[tuple[st
                 too_long.append(reader.line_num)
             yield "", row
     except csv.Error as error:
-        problems.append(f"not a readable table ({error})")
+        problems.append(MetadataProblem(f"not a readable table ({error})"))
     if too_long:
-        problems.append(
+        reason = (
             f"{_lines_of(too_long)}: more cells than columns, and the text of the further ones is lost; put a text "
             'with commas in "quotes"'
         )
+        problems.append(MetadataProblem(reason))
 
 
 def _texts_of_row(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[str, ...]:

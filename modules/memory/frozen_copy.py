@@ -22,6 +22,12 @@ class FrozenCopy(nn.Module):
         self.weights = tuple(weights)  # a tuple, so that they are no parameters of this module
         self.copies = nn.ParameterList(nn.Parameter(w.detach().clone(), requires_grad=False) for w in self.weights)
 
+    def refresh(self) -> None:
+        """Copy the values that the weights have now."""
+        with torch.no_grad():
+            for weight, copy in zip(self.weights, self.copies, strict=True):
+                copy.copy_(weight)
+
     @contextlib.contextmanager
     def swapped_in(self) -> Iterator[None]:
         """Return a context in which the weights have their copied values; their own are restored bit for bit.

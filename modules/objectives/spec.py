@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from modules.settings.field import Section
 from modules.system.problem import Problem
+
+LearnsFrom = Literal["images", "prompts", "pairs"]
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutFacts:
     """How a method samples: its denoising steps, its guidance scale, and the maximum number of last steps that its loss
     backpropagates through (0: it samples without gradient).
+
+    `samples_per_prompt` is the number of images sampled for each prompt, `trained_steps` the number of denoising steps
+    of each of them that are trained one by one, in passes of their own (0: none are).
     """
 
     steps: int
     guidance: float
     gradient_steps: int = 0
+    samples_per_prompt: int = 1
+    trained_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +37,13 @@ class MethodSpec:
 
     - `rollout`: how it samples images during training, which needs the VAE. None: it samples no images.
     - `held_out_reward`: the kind of reward model that is held out, or "none". None: it needs no reward models.
+    - `learns_from`: "images" needs their latents, "pairs" those of a chosen and a rejected image, "prompts" no image
+      at all: the captions are enough.
+    - `needs_reference`: whether its loss needs predictions of the model as it was before training.
     - `steps_per_group`: the optimizer steps per accumulation group of the loader. More than one for a method that runs
       inner epochs over its rollouts. All step counts in the program use it.
+    - `sampled_share`: the share of its steps that train on images that it samples, if it samples any. They ignore the
+      masks of the dataset.
     - `problems`: the problems of its own settings.
 
     `needs_reward_gradient`: it can only train on differentiable rewards.
@@ -45,7 +57,10 @@ class MethodSpec:
     rollout: Callable[[Any], RolloutFacts] | None = None
     held_out_reward: Callable[[Any], str] | None = None
     needs_reward_gradient: bool = False
+    learns_from: Callable[[Any], LearnsFrom] = lambda settings: "images"
+    needs_reference: Callable[[Any], bool] = lambda settings: False
     steps_per_group: Callable[[Any], int] = lambda settings: 1
+    sampled_share: Callable[[Any], float] = lambda settings: 1.0
     problems: Callable[[Any], Iterable[Problem]] = lambda settings: ()
 
     @property

@@ -41,9 +41,9 @@ def shown(value: object, *, max_chars: int = 60) -> str:
     return cut(text, max_chars=max_chars)
 
 
-def count(number: int, thing: str) -> str:
-    """Return a number with its unit: 1 step, 1,200 steps."""
-    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
+def count(number: int, thing: str, plural: str = "") -> str:
+    """Return a number with its unit: 1 step, 1,200 steps. `plural` is that of a unit such as batch, entry."""
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {plural or f'{thing}s'}"
 
 
 def cut(text: str, *, max_chars: int) -> str:

@@ -452,10 +452,11 @@ def _read_tokenizer(content: bytes, folder: Path) -> None:
 
 
 def _events(folder: Path) -> list[bytes]:
-    from trainer import commands, events
+    from trainer import commands, event_lines, events
 
     step = events.StepFinished(1, 2, 1, 4, 1, 8, 0.5, float("nan"), 1.0, 2.0, None, {"unet": 1e-4}, ("unet",))
-    lines = [events.to_line(step), events.to_line(events.PhaseChanged("training")), commands.to_line(commands.Stop())]
+    lines = [event_lines.to_line(event) for event in (step, events.PhaseChanged("training"))]
+    lines.append(commands.to_line(commands.Stop()))
     return [line.encode() for line in lines]
 
 

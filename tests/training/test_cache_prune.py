@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from modules.config.codec import export_file
 from modules.config.schema import Config
 from modules.data.cache.store import CacheStore
-from tests.builders.configs import laid_over, small_config
+from modules.families.kinds.conversion import convert, open_source
+from modules.families.parts import files as model_files
+from modules.formats.diffusers_folder import read_part
+from tests.builders.configs import family_of, laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.runs import Ran
 from trainer.__main__ import main
@@ -19,6 +25,8 @@ from trainer.commands import CommandDesk
 from trainer.events import CacheProgress
 from trainer.launch import RunRequest
 from trainer.run.execute import execute_guarded
+from trainer.run.machine import machine_of
+from trainer.run.model import encoder_identities, load_model
 from trainer.run.prune import unused_by
 
 NUM_IMAGES = 3
@@ -92,6 +100,41 @@ def test_entries_of_another_config_can_be_kept(
     assert main(["cache", files[0], "--prune", "--yes", "--keep-for", files[1]]) == 0
     assert "There are no other entries." in capsys.readouterr().out
     assert num_entries(config) == [2 * NUM_IMAGES, NUM_IMAGES + 1]
+
+
+def test_only_the_weights_of_encoders_are_read(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prune used to load the whole model."""
+    cached(config)
+    read: list[str] = []
+
+    def noted(folder: Path, name: str, kind: Any, dtype: torch.dtype) -> Any:
+        read.append(name)
+        return read_part(folder, name, kind, dtype)
+
+    monkeypatch.setattr(model_files, "read_part", noted)
+    assert not unused_by([config]).entries
+    assert sorted(read) == ["text_encoder", "vae"]
+    read.clear()
+    assert not unused_by([laid_over(config, {"data": {"text_cache": False}})]).entries
+    assert read == ["vae"]
+
+
+@pytest.mark.parametrize("form", ["folder", "single file"])
+@pytest.mark.parametrize("trains", ["adapter", "full"])
+def test_the_keys_are_those_of_a_run(any_model: Path, form: str, trains: str, config: Config, tmp_path: Path) -> None:
+    """The encoders have the same identities, although the rest of the model is not read."""
+    model = any_model
+    if form == "single file":
+        model = tmp_path / "model.safetensors"
+        convert(open_source(any_model), model, "single", dtype=None, created=datetime(2026, 1, 1))
+    chosen = {"family": family_of(any_model), "base_model": str(model)}
+    untrained = {f"text_encoder{n}": {"train": False} for n in ("", "_2")}
+    config = laid_over(config, {"model": chosen, "training": {"trains": trains}, "parts": untrained})
+    machine = machine_of(config.general, config.training.precision)
+    loaded = load_model(config, machine)
+    loaded.placement.close()
+    assert encoder_identities(config, machine) == loaded.identities
+    assert loaded.identities.images.partition("|")[0]
 
 
 def test_a_cache_that_a_config_does_not_use_is_left_alone(config: Config) -> None:

@@ -255,7 +255,11 @@ def test_preflight_counts_the_conditioning_images(config: Config) -> None:
     assert ("warning", "aspect ratio") in [(s, "aspect ratio") for s, m in found() if "aspect ratio" in m]
     (folder / f"{CUSTOM:03}-condlabel.png").unlink()
     [(severity, message)] = found()
-    assert (severity, message.startswith("None of the 3 images")) == ("warning", True)
+    assert (severity, "none of the 3 images has one" in message) == ("warning", True)
+    for number in (CUSTOM, PLAIN):
+        Image.new("L", (SIZE, SIZE)).save(folder / f"{number:03}-condlabel.png")
+    [(_, message)] = found()
+    assert message.startswith("1 of 3 images has no conditioning image and is trained with itself")
 
 
 def test_the_disk_space_includes_them(config: Config, tmp_path: Path) -> None:

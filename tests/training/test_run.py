@@ -23,6 +23,7 @@ from tests.builders.images import draw_folder, draw_image
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from trainer import launch
 from trainer.commands import BackupNow, Command, Pause, Resume, SampleNow, SaveNow, Stop, ValidateNow
+from trainer.event_lines import from_line
 from trainer.events import (
     BackupSaved,
     CacheProgress,
@@ -37,7 +38,6 @@ from trainer.events import (
     StepFinished,
     ValidationFinished,
     WarningRaised,
-    from_line,
 )
 from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepContext, StepLoss
@@ -83,6 +83,13 @@ def test_the_steps_are_those_that_were_announced(config: Config) -> None:
         assert [s.step for s in steps] == list(range(1, len(steps) + 1))
         assert steps[-1].epoch == 2
         assert (steps[-1].epoch_step, steps[-1].seconds_left) == (steps[-1].epoch_steps, 0.0)
+
+
+def test_a_dataset_without_images_is_not_announced(config: Config) -> None:
+    """Each run without validation images used to scan "0 images" of them."""
+    ran = run(laid_over(config, {"training": {"epochs": 1}}))
+    num_images = ran.of(RunStarted)[0].num_images
+    assert [e.detail for e in ran.of(PhaseChanged) if e.phase == "scanning"] == [f"{num_images} images"]
 
 
 def concept(config: Config) -> dict[str, Any]:

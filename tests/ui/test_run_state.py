@@ -19,6 +19,7 @@ from trainer.events import (
     CacheProgress,
     DownloadProgress,
     Event,
+    ImagesDropped,
     ModelSaved,
     PhaseChanged,
     RewardMeasured,
@@ -31,6 +32,7 @@ from trainer.events import (
     ValidationFinished,
     WarningRaised,
 )
+from trainer.rollout_events import ChoicesWanted, RolloutSampled, SampledImage
 from ui.run.run_state import MAX_CURVE_POINTS, MAX_LOG_LINES, Curve, LossPoint, RunState, fold
 from ui.run.words import concept_rows, download, duration, line_of, loss, rate, timestep_rows, validation_line
 
@@ -98,9 +100,12 @@ EVERY_EVENT: dict[type[Event], tuple[Event, set[str]]] = {
     DownloadProgress: (DownloadProgress(1.0, 2.0), {"download"}),
     CacheProgress: (CacheProgress("images", 1, 2), {"cache"}),
     CacheFilled: (CacheFilled("images", 10, 7, 1000), {"log"}),
+    ImagesDropped: (ImagesDropped(1, 2, ("a.png", "b.png")), {"log"}),
     StepFinished: (step(1), {"step", "curve"}),
     ValidationFinished: (ValidationFinished(5, 0.5), {"validations", "log"}),
     RewardMeasured: (RewardMeasured(5, 8, 0.5), {"rewards", "log"}),
+    RolloutSampled: (RolloutSampled(5, (SampledImage("/a.png", "a cat", 0.5),)), {"rollout"}),
+    ChoicesWanted: (ChoicesWanted(5, "/choices", 2), {"choices"}),
     SampleProgress: (SampleProgress(1, 2), {"sampling"}),
     SampleReady: (SampleReady(5, 0, "a cat", "/a.png"), {"samples"}),
     BackupSaved: (BackupSaved(5, "/backup/step-5"), {"backup", "log"}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -358,6 +359,27 @@ def test_the_grid_loads_only_visible_images(window: Window, tmp_path: Path) -> N
     assert opened[1] > 10
     grid.show(())
     grid.destroy()
+
+
+def test_the_grid_asks_only_for_visible_captions(window: Window, tmp_path: Path) -> None:
+    top = tk.Toplevel(window.app.root)
+    top.geometry("400x300+0+0")
+    asked: list[int] = []
+
+    def caption_of(number: int) -> str:
+        asked.append(number)
+        return f"number {number}"
+
+    grid = ImageGrid(top, window.app.theme, window.app.context.pump)
+    grid.pack(fill="both", expand=True)
+    window.settle()
+    grid.show([Tile(tmp_path / f"{n:02}.png", partial(caption_of, n)) for n in range(60)])
+    grid.draw()
+    assert asked == list(range(len(asked)))
+    assert 0 < len(asked) < 20
+    assert grid.tiles[0].caption == "number 0"
+    assert asked.count(0) == 1
+    top.destroy()
 
 
 def test_images_are_fitted(tmp_path: Path) -> None:

@@ -289,6 +289,24 @@ def test_a_mask_in_a_shard_belongs_to_its_image(tmp_path: Path) -> None:
     assert [f and (f.path.name, f.size_bytes) for f in found] == [("1-masklabel.png", len(mask)), None]
 
 
+def test_a_mask_may_be_a_field_of_its_sample(tmp_path: Path) -> None:
+    """WebDataset names the fields of a sample by what follows the first dot."""
+    picture, mask = image_bytes(16, 8, 0), image_bytes(16, 8, 1)
+    members = {"1.jpg": picture, "1.mask.png": mask, "2.large.png": picture, "2.mask.png": mask, "3.mask.png": picture,
+               "4.png": picture, "4-masklabel.png": picture, "4.mask.png": mask}  # fmt: skip
+    shard = write_shard(tmp_path / "a.tar", members)
+    result = scan(shard)
+    assert names(result, shard) == ["1.jpg", "2.large.png", "3.mask.png", "4.png"]  # 3 is all that its sample has
+    found = {i.path.name: find_mask(i.path, folder=shard) for i in result.images[:2] + result.images[3:]}
+    assert {n: f and f.path.name for n, f in found.items()} == {
+        "1.jpg": "1.mask.png",
+        "2.large.png": "2.mask.png",
+        "4.png": "4-masklabel.png",
+    }
+    (tmp_path / "1.mask.png").write_bytes(mask)
+    assert find_mask(tmp_path / "1.jpg", folder=tmp_path) is None  # only in shards
+
+
 @pytest.mark.usefixtures("asked_anew")
 def test_a_real_heic_image_is_read_and_scanned(tmp_path: Path) -> None:
     import pillow_heif

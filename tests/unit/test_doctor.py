@@ -154,6 +154,27 @@ def test_figures_and_fixes_say_what_was_measured(drawn: Path) -> None:
     assert "repeats of few by" in found["concept_imbalance", "few"].fix
 
 
+@pytest.mark.parametrize("fixed", ["concept", "resolution", "width and height"])
+def test_the_advice_fits_fixed_sizes(drawn: Path, fixed: str) -> None:
+    """It used to speak of buckets and aspect ratios, which a fixed size does not have."""
+    data = {"resolution_px": [256, "512x256"] if fixed == "resolution" else [256], "bucket_step_px": 64}
+    if fixed == "width and height":
+        data |= {"fixed_width_px": 512, "fixed_height_px": 256}
+    image = {"resolution_px": ["512x256"]} if fixed == "concept" else {}
+    concept = {"path": str(drawn / "few"), "image": image, "repeats": 2}  # one at each resolution
+    config = config_of(drawn, data=data, concepts=[concept], training={"batch_size": 4})
+    found = {f.check: f for f in examine(config).findings if "512x256" in f.reason}
+    assert found.keys() == {"bucket_waste", "small_bucket", "tiny"}
+    for finding in found.values():
+        assert "the fixed size 512x256" in finding.reason.replace("The", "the")
+        assert "bucket" not in finding.reason + finding.fix.replace("turn on aspect ratio bucketing", "")
+    assert "choose a size nearer to its shape" in found["bucket_waste"].fix
+    assert "lower the batch size" in found["small_bucket"].fix
+    assert "choose a smaller size" in found["tiny"].fix
+    bucketed = examine(config_of(drawn, concepts=[{"path": str(drawn / "few")}], training={"batch_size": 4})).findings
+    assert ["bucket" in f.reason for f in bucketed if f.check == "small_bucket"] == [True]
+
+
 def test_dropped_partial_batches_are_a_warning(drawn: Path) -> None:
     examined = replace(look_at(config_of(drawn)), bucket_samples={Size(384, 128): 1, Size(256, 256): 50})
     severities = {}

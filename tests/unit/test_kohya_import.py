@@ -174,6 +174,30 @@ def test_a_subset_has_its_own_caption_settings() -> None:
     assert {first.text.choice, second.text.choice} == {"first"}  # kohya reads one line
 
 
+def test_masks_are_converted() -> None:
+    """Of sd-scripts' two kinds, alpha_mask works on its own, and mask images need masked_loss."""
+    subsets = [{"image_dir": "/a", "conditioning_data_dir": "/m", "alpha_mask": True}, {"image_dir": "/b"}]
+    notes: list[Problem] = []
+    config = decode(tree_of_kohya({"masked_loss": True, "datasets": [{"subsets": subsets}]}, notes)).config
+    assert (config.masks.enabled, config.masks.unmasked_weight) == (True, 0.0)
+    assert [(c.image.mask_source, c.image.masks_folder) for c in config.concepts] == [("folder", "/m"), ("file", "")]
+    assert ("kohya" in config.unknown, notes) == (False, [])
+    without = decode(tree_of_kohya({"datasets": [{"subsets": subsets}]}, [])).config
+    assert not without.masks.enabled  # the folder is used as in a dataset of a ControlNet
+    for args in ({"train_data_dir": "/a", "alpha_mask": "true"},
+                 {"datasets": [{"alpha_mask": True, "subsets": [{"image_dir": "/a"}]}]}):  # fmt: skip
+        config = decode(tree_of_kohya(args, [])).config
+        assert (config.masks.enabled, config.concepts[0].image.mask_source) == (True, "alpha")
+        assert "kohya" not in config.unknown
+
+
+def test_masked_loss_without_masks_is_reported() -> None:
+    notes: list[Problem] = []
+    config = decode(tree_of_kohya({"masked_loss": True, "train_data_dir": "/a"}, notes)).config
+    assert not config.masks.enabled
+    assert [(p.path, p.severity) for p in notes if "masked_loss" in p.message] == [("masks.enabled", "warning")]
+
+
 def test_any_content_of_a_dataset_config_is_read() -> None:
     """A number of subsets used to raise, and a set without a folder gave its weight to the one before it."""
     subsets = [{"image_dir": "/a"}, {"is_reg": True, "num_repeats": 2}, {"image_dir": "/b", "is_reg": True}, 7]

@@ -251,7 +251,7 @@ def test_a_row_with_too_many_cells_is_reported(tmp_path: Path) -> None:
     (tmp_path / "metadata.csv").write_text("file_name,text\na.png,a cat, sitting on a mat\nb.png,a dog\n")
     found = read_metadata(tmp_path / "metadata.csv", ())
     assert found.texts["b.png"] == ("a dog",)
-    assert any(p.startswith("line 2: more cells than columns") for p in found.problems)
+    assert any(p.reason.startswith("line 2: more cells than columns") for p in found.problems)
 
 
 def test_lines_of_json_may_contain_other_line_separators(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.config.codec import decode
+from modules.config.rules import RULES
 from modules.config.rules.rewards import method_settings, reward_models
 from modules.config.schema import Config
 from modules.objectives.reward_gradient import num_scored, reward_loss, reward_losses
@@ -105,6 +106,24 @@ def decoded(**options: Any) -> Config:
 
 def found(config: Config) -> list[tuple[str, str]]:
     return [(p.path, p.severity) for rule in (reward_models, method_settings) for p in rule(config)]
+
+
+@pytest.mark.parametrize(
+    ("probability", "masks", "expected"),
+    [
+        (1.0, True, "Masked training has no effect on the training."),
+        (0.25, True, "Masked training only affects the denoising steps, 75% of all."),
+        (0.0, True, None),
+        (1.0, False, None),
+    ],
+)
+def test_masks_that_the_method_ignores_are_a_warning(probability: float, masks: bool, expected: str | None) -> None:
+    raw = {**tree(probability=probability), "masks": {"enabled": masks}}
+    problems = [p for rule in RULES for p in rule(decode(raw).config) if p.path == "masks.enabled"]
+    assert [p.severity for p in problems] == (["warning"] if expected else [])
+    assert all(p.message.startswith("AlignProp ") and p.message.endswith(str(expected)) for p in problems)
+    denoising = decode({"darkroom_version": 2, "masks": {"enabled": True}}).config
+    assert not [p for rule in RULES for p in rule(denoising) if p.path == "masks.enabled"]
 
 
 def test_a_sound_config_breaks_no_rule() -> None:

@@ -15,6 +15,7 @@ from modules.config.sections.evaluation import SamplePrompt
 from modules.config.sections.reward import Reward
 from modules.rewards.composite import CompositeReward
 from modules.system.devices import Device, move
+from modules.system.problem import count
 from trainer.callbacks.best import Search
 from trainer.callbacks.image_sampler import ImageSampler
 from trainer.callbacks.sampling import SamplingProgress
@@ -101,7 +102,7 @@ class RewardCallback:
         self._report(result)
 
     def _scored(self, step: int) -> RewardMeasured:
-        self._emit(PhaseChanged("sampling", f"{len(self._prompts)} images to measure the reward"))
+        self._emit(PhaseChanged("sampling", f"{count(len(self._prompts), 'image')} to measure the reward"))
         progress = SamplingProgress(sum(p.steps for p in self._prompts), self._desk, self._emit)
         scores: dict[str, list[float]] = {}
         with self._evaluation.active():

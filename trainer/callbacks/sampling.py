@@ -13,6 +13,7 @@ from modules.config.sections.evaluation import SamplePrompt, Sampling
 from modules.memory.guard import PlacementError
 from modules.system.atomic import atomic_file
 from modules.system.paths import safe_name
+from modules.system.problem import count
 from trainer.callbacks.dry_run import DryRunComplete, discarded_write
 from trainer.callbacks.image_sampler import ImageSampler
 from trainer.callbacks.tensorboard_log import TensorBoardLog
@@ -68,7 +69,7 @@ class SamplingCallback:
         prompts = self._prompts()
         if not prompts:
             return
-        self._emit(PhaseChanged("sampling", f"{len(prompts)} samples"))
+        self._emit(PhaseChanged("sampling", count(len(prompts), "sample")))
         progress = SamplingProgress(sum(p.steps for _, p in prompts), self._desk, self._emit)
         try:
             with self._evaluation.active():

@@ -15,6 +15,7 @@ from modules.families.protocol import ModelFamily
 from modules.memory.placement import Placement
 from modules.objectives.denoise import prediction_errors, sample_losses, weighted_by_area
 from modules.system.devices import Device, move
+from modules.system.problem import count
 from trainer import phases
 from trainer.callbacks.best import Best, Search
 from trainer.callbacks.tensorboard_log import TensorBoardLog
@@ -96,7 +97,7 @@ class ValidationCallback:
         if not num_images:
             return
         self.search.is_owed = counts and counters.step > 0
-        self._emit(PhaseChanged("validating", f"{num_images} images"))
+        self._emit(PhaseChanged("validating", count(num_images, "image")))
         losses = self._measured()
         if not losses:
             return

@@ -9,15 +9,17 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from modules.config.schema import Config
+from modules.data.doctor.finding import printable
 from modules.system.approvals import approved_hashes
 from modules.system.paths import from_caller
-from modules.system.problem import Problem
+from modules.system.problem import Problem, count
 from trainer.cli import Verb
 from trainer.cli.options import add_allow_code, add_config_argument, allowed_code, describe, read_config
 from trainer.cli.plan import plan_lines
 from trainer.preflight import Report, check
 
 _MAX_CAPTIONS = 100
+_MAX_SKIPPED = 1000
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -40,7 +42,12 @@ def _check(options: argparse.Namespace) -> int:
             sys.stdout.write(describe(problem) + "\n")
         sys.stdout.write(_preview(report))
         if report.datasets is not None:
-            lines = plan_lines(report.datasets, is_cached=loaded.config.data.latent_cache, every_image=options.images)
+            lines = plan_lines(
+                report.datasets,
+                is_cached=loaded.config.data.latent_cache,
+                epochs=loaded.config.training.epochs,
+                every_image=options.images,
+            )
             sys.stdout.write("".join(f"{line}\n" for line in lines))
     return 2 if report.errors else 0
 
@@ -56,23 +63,23 @@ def _preview(report: Report) -> str:
     preview = report.preview
     if preview is None:
         return ""
-    sizes = ", ".join(f"{count} at {size}" for size, count in preview.buckets)
-    images = f"{preview.num_images} image{'s' if preview.num_images != 1 else ''} ({sizes})" if sizes else "No images"
+    sizes = ", ".join(f"{number:,} at {size}" for size, number in preview.buckets)
+    images = f"{count(preview.num_images, 'image')} ({sizes})" if sizes else "No images"
     model, memory = (f"{line}\n" if line else "" for line in (preview.model, preview.memory))
     return (
         f"{model}{images}, {preview.num_validation_images} for validation.\n"
-        f"{preview.steps_first_epoch} step{'s' if preview.steps_first_epoch != 1 else ''} in the first epoch, "
-        f"{preview.total_steps} in total.\n"
-        f"{memory}{_captions(preview.captions)}"
+        f"{count(preview.steps_first_epoch, 'step')} in the first epoch, {preview.total_steps:,} in total.\n"
+        f"{memory}{_listed('Skipped files', preview.skipped, _MAX_SKIPPED)}"
+        f"{_listed('Captions', preview.captions, _MAX_CAPTIONS)}"
     )
 
 
-def _captions(findings: Sequence[tuple[str, str]]) -> str:
-    """Return the findings about captions, one per line."""
-    lines = [f"  {file}: {what}\n" for file, what in findings[:_MAX_CAPTIONS]]
-    more = len(findings) - _MAX_CAPTIONS
+def _listed(title: str, findings: Sequence[tuple[str, str]], max_lines: int) -> str:
+    """Return files and what is wrong with them, one per line under a title; nothing without any."""
+    lines = [f"  {printable(file)}: {printable(what)}\n" for file, what in findings[:max_lines]]
+    more = len(findings) - max_lines
     rest = f"  and {more:,} more; --json lists all\n" if more > 0 else ""
-    return f"Captions:\n{''.join(lines)}{rest}" if findings else ""
+    return f"{title}:\n{''.join(lines)}{rest}" if findings else ""
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:

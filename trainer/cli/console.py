@@ -8,12 +8,14 @@ from datetime import timedelta
 from typing import Any, Protocol, TextIO
 
 from modules.system.problem import count
+from trainer.event_lines import to_line
 from trainer.events import (
     BackupSaved,
     CacheFilled,
     CacheProgress,
     DownloadProgress,
     Event,
+    ImagesDropped,
     ModelSaved,
     PhaseChanged,
     RewardMeasured,
@@ -25,8 +27,8 @@ from trainer.events import (
     StepFinished,
     ValidationFinished,
     WarningRaised,
-    to_line,
 )
+from trainer.rollout_events import ChoicesWanted
 
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -133,7 +135,7 @@ def words(event: Event) -> str:
             )
         case PhaseChanged(phase=phase, detail=detail) if phase not in ("training", "sampling", "caching"):
             return f"{phase.replace('_', ' ')}: {detail}" if detail else phase.replace("_", " ")
-        case ValidationFinished() | RewardMeasured() | CacheFilled():
+        case ValidationFinished() | RewardMeasured() | CacheFilled() | ChoicesWanted() | ImagesDropped():
             return _measured_words(event)
         case SampleReady(path=path):
             return f"sample: {path}"
@@ -155,14 +157,16 @@ def _time_left(seconds: float | None) -> str:
     return f"{timedelta(seconds=round(seconds))} left" if seconds else ""
 
 
-def _measured_words(event: ValidationFinished | RewardMeasured | CacheFilled) -> str:
+def _measured_words(event: ValidationFinished | RewardMeasured | CacheFilled | ChoicesWanted | ImagesDropped) -> str:
     match event:
         case ValidationFinished():
             return _validation_words(event)
         case RewardMeasured():
             return _reward_words(event)
-        case CacheFilled():
+        case CacheFilled() | ImagesDropped():
             return event.summary
+        case ChoicesWanted():
+            return f"{count(event.num_open, 'choice')} to make in {event.path}" if event.num_open else ""
 
 
 def _validation_words(event: ValidationFinished) -> str:

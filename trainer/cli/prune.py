@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from modules.config.schema import Config
 from modules.system.errors import DarkroomError
+from modules.system.problem import count
 from trainer.launch import import_engine
 
 
@@ -35,7 +36,8 @@ def prune(configs: Sequence[Config], *, is_confirmed: bool) -> int:
     if not is_confirmed and not _confirm():
         sys.stdout.write("Nothing was removed. --yes removes them.\n")
         return 0
-    sys.stdout.write(f"{unused.remove():,} entries were removed.\n")
+    removed = unused.remove()
+    sys.stdout.write(f"{count(removed, 'entry was', 'entries were')} removed.\n")
     return 0
 
 

@@ -18,6 +18,7 @@ from modules.data.versions import ImageVersions
 from modules.memory.placement import Placement
 from modules.system.devices import CPU, move
 from modules.system.errors import DarkroomError
+from modules.system.problem import count
 from trainer import phases
 from trainer.commands import CommandDesk
 from trainer.data.encoders import Encoders
@@ -194,7 +195,8 @@ class Caches:
         for problem in problems[:_MAX_NAMED]:
             self.emit(WarningRaised(f"{problem}; it is left out."))
         if len(problems) > _MAX_NAMED:
-            self.emit(WarningRaised(f"{len(problems) - _MAX_NAMED} more images are left out for similar reasons."))
+            more = count(len(problems) - _MAX_NAMED, "more image is", "more images are")
+            self.emit(WarningRaised(f"{more} left out for similar reasons."))
         overflowed = [str(b.path) for b in built if b.in_float32 and not b.problem]
         if overflowed:
             self.emit(overflow_warning(overflowed))

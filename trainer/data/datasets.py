@@ -13,6 +13,7 @@ from modules.data.datasets import Datasets, DatasetSettings, build_datasets
 from modules.data.scan import Watch, image_index, unwatched
 from modules.families.registry import FAMILIES
 from modules.system.paths import from_root
+from modules.system.problem import count
 from trainer.data.hub_datasets import with_local_folders
 from trainer.events import Event, PhaseChanged, WarningRaised
 
@@ -73,7 +74,7 @@ def scan_watch(emit: Callable[[Event], None], check: Callable[[], None]) -> Watc
         check()
         if time.monotonic() - reported >= _REPORTED_EVERY_SECONDS:
             reported = time.monotonic()
-            emit(PhaseChanged("scanning", f"{done:,} of {total:,} images"))
+            emit(PhaseChanged("scanning", f"{done:,} of {count(total, 'image')}"))
 
     return watch
 

@@ -38,12 +38,12 @@ class InpaintingSource:
     run_seed: int
     unmasked_probability: float
 
-    def prepare(self, version: ImageVersion, sample: SampleIndex, epoch: int) -> PreparedInpainting:
-        """Read the mask and the conditioning image of a sample of an epoch, as far as it needs no model.
+    def prepare(self, version: ImageVersion, sample: SampleIndex) -> PreparedInpainting:
+        """Read the mask and the conditioning image of a sample, as far as it needs no model.
 
         Raises OSError, ValueError or SyntaxError for a file that cannot be decoded.
         """
-        if ignores_mask(self.run_seed, sample, epoch, probability=self.unmasked_probability):
+        if ignores_mask(self.run_seed, sample, probability=self.unmasked_probability):
             version = replace(version, variation=BLANK)
             return PreparedInpainting(version, self.latents.prepare(version), None)
         return PreparedInpainting(version, self.latents.prepare(version), self.masks.read(version))

@@ -100,12 +100,11 @@ class MaskSource:
         versions: Sequence[ImageVersion],
         prepared: Sequence[torch.Tensor | None],
         samples: Sequence[SampleIndex],
-        epoch: int,
     ) -> BatchMasks:
-        """Return the masks of the samples of an epoch, and their weights, on the training device."""
+        """Return the masks of samples, and their weights, on the training device."""
         masks = [self._reader.rebuilt(v) if p is None else p for v, p in zip(versions, prepared, strict=True)]
         probability = self.rules.unmasked_probability
-        ignored = [ignores_mask(self.run_seed, sample, epoch, probability=probability) for sample in samples]
+        ignored = [ignores_mask(self.run_seed, sample, probability=probability) for sample in samples]
         on_cpu = torch.stack([torch.ones_like(m) if i else m for m, i in zip(masks, ignored, strict=True)])
         masks_B1HW, rules = move(pinned(on_cpu, self.device), self.device), self.rules
         prior_weights_B1HW = None
@@ -123,7 +122,7 @@ class MaskSource:
         return mask_file(self.dataset.examples[version.example], version.recipe, self.latent_factor)
 
 
-def ignores_mask(run_seed: int, sample: SampleIndex, epoch: int, *, probability: float) -> bool:
-    """Return whether a use of an image ignores its mask: a function of the run's seed, the epoch and the use."""
-    seed = derive_seed(run_seed, "unmasked", epoch, sample.example, sample.repeat, sample.resolution)
+def ignores_mask(run_seed: int, sample: SampleIndex, *, probability: float) -> bool:
+    """Return whether a use of an image ignores its mask: a function of the run's seed and the sample."""
+    seed = derive_seed(run_seed, "unmasked", sample.epoch, sample.example, sample.repeat, sample.resolution)
     return random.Random(seed).random() < probability

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -12,7 +13,9 @@ import torch
 from modules.data.batch import Batch
 from modules.data.conditioning import Conditioning
 from modules.families.protocol import ModelFamily
+from modules.memory.frozen_copy import FrozenCopy
 from modules.system.devices import Device
+from trainer.events import Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,8 @@ class StepContext:
     paused and raises StopRequested. Within `rollout(step)` the model samples with its current weights: without gradient
     and dropout, in the run's precision; `loss` does not need it, because the loop calls it in the run's precision.
     Within `prior()` the model is the original one, before any training, also without gradient and dropout; no graph
-    through its weights may be alive there.
+    through its weights may be alive there. `frozen_copy()` returns a copy of the trained weights as they are now, and
+    within `reference(copy)` the model has those, under the same conditions. `run_dir` is the run's folder.
     """
 
     family: ModelFamily
@@ -35,6 +39,10 @@ class StepContext:
     check: Callable[[], None]
     rollout: Callable[[int], AbstractContextManager[None]]
     prior: Callable[[], AbstractContextManager[None]]
+    frozen_copy: Callable[[], FrozenCopy]
+    reference: Callable[[FrozenCopy], AbstractContextManager[None]]
+    emit: Callable[[Event], None]
+    run_dir: Path
 
 
 class StepBatch(Protocol):
@@ -61,8 +69,9 @@ class StepLoss:
     The optimizer step is divided by `group_samples`, so that each sample counts the same however the accumulation
     group is split. `is_last_micro_batch` marks the micro-batch after which the weights are updated;
     `zero_gradient_is_legal` means that a step without any gradient is not an error (a hinge that is reached, an empty
-    mask), for the watchdog. `metrics` are means over the samples, by name; those of a step are weighted by the samples
-    of its micro-batches.
+    mask), for the watchdog. `metrics` are means over the samples, by name (`modules/objectives/metrics.py`); those of a
+    step are weighted by the samples of its micro-batches. Tensors of shape () are read when the step ends, so that no
+    micro-batch waits for the device.
     """
 
     loss: torch.Tensor
@@ -70,7 +79,7 @@ class StepLoss:
     group_samples: int
     is_last_micro_batch: bool
     zero_gradient_is_legal: bool = False
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float | torch.Tensor] = field(default_factory=dict)
 
 
 class TrainingMethod(Protocol):

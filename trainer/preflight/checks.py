@@ -25,6 +25,7 @@ from trainer.preflight.devices import problems_of_devices
 from trainer.preflight.estimates import problems_of_estimates, sizes_of
 from trainer.preflight.images import problems_of_concept_folders, problems_of_images
 from trainer.preflight.length import problems_of_length
+from trainer.preflight.missing_captions import problems_of_captions_files, problems_of_missing_captions
 from trainer.preflight.model import found_model, problems_of_model
 from trainer.preflight.packages import problems_of_packages
 from trainer.preflight.places import problems_of_places
@@ -35,7 +36,7 @@ from trainer.preflight.reward_models import problems_of_measuring, problems_of_r
 from trainer.preflight.start_from import problems_of_start
 from trainer.preflight.validation import problems_of_validation
 from trainer.run_folder.backup import find_backup
-from trainer.run_folder.start_copy import start_copy_in
+from trainer.run_folder.start_copy import existing_start_copy
 
 _REWARD_MODELS = ("reward.", "training.method")
 
@@ -46,7 +47,7 @@ def check(
     resume_from: Path | None = None,
     approved_code: Collection[str] | None = None,
     datasets: Datasets | None = None,
-    has_start_copy: bool | None = None,
+    run_dir: Path | None = None,
     watch: Watch | None = None,
 ) -> Report:
     """Return everything that can be found without loading a model. Only headers, file lists and captions are read.
@@ -54,8 +55,8 @@ def check(
     `resume_from` is the backup, the run's folder or the workspace that the run is to be resumed from, if any.
     `approved_code` are hashes of the user's own code that may run; by default those approved on this machine.
     `datasets` are the datasets of this config if they are already scanned; otherwise they are scanned here. The report
-    contains them. `has_start_copy` is whether a run that is being resumed has its own copy of the adapter file that it
-    started from; None for a new run.
+    contains them. `run_dir` is the folder of a run that is being resumed, for a caller that has already found its
+    backup.
     `watch` is called during the scans and may raise to stop them.
     """
     problems = problems_of(config)
@@ -63,10 +64,13 @@ def check(
     problems += problems_of_packages(config)
     problems += problems_of_places(config)
     problems += problems_of_caption_settings(config)
+    problems += problems_of_captions_files(config)
     model = found_model(config)
     problems += problems_of_model(config, model)
-    has_copy = has_start_copy if resume_from is None else _has_start_copy(resume_from)
-    problems += problems_of_start(config, has_copy=has_copy)
+    is_new = resume_from is None and run_dir is None
+    run_dir = run_dir if resume_from is None else _run_dir(resume_from)
+    start_copy = existing_start_copy(run_dir) if run_dir is not None else None
+    problems += problems_of_start(config, has_copy=None if is_new else start_copy is not None)
     problems += problems_of_prediction(config, model)
     approved = approved_hashes() if approved_code is None else approved_code
     # The rules of the settings have already reported an invalid function name.
@@ -89,6 +93,7 @@ def check(
         return Report(tuple(problems), None)
     training, validation, plans = found.training, found.validation, found.plans
     problems += problems_of_images(readable, training, validation)
+    problems += problems_of_missing_captions(readable, training, validation)
     captions = report_on_captions(readable, training, validation)
     problems += captions.problems
     problems += problems_of_companions(readable, training)
@@ -96,22 +101,24 @@ def check(
     total_steps = plans.total_steps(config.training.epochs)
     problems += problems_of_validation(config, total_steps=total_steps)
     problems += problems_of_measuring(config, total_steps=total_steps)
-    problems += problems_of_estimates(readable, training, validation, total_steps=total_steps, is_new=has_copy is None)
+    problems += problems_of_estimates(
+        readable, training, validation, total_steps=total_steps, is_new=is_new, start_copy=start_copy
+    )
     if concept_problems:
         return Report(tuple(problems), None)
-    preview = _preview(config, model, training, validation, plans)
+    preview = _preview(config, model, training, validation, plans, start_copy=start_copy)
     reward_models = tuple(
         p.message for p in of_reward_models if p.severity == "info" and p.path.startswith(_REWARD_MODELS)
     )
     return Report(tuple(problems), replace(preview, reward_models=reward_models, captions=captions.findings), found)
 
 
-def _has_start_copy(place: Path) -> bool:
-    """Return whether the run of a backup, a run's folder or a workspace has its own copy of its start file."""
+def _run_dir(place: Path) -> Path | None:
+    """Return the folder of the run that a backup, a run's folder or a workspace refers to; None without a backup."""
     try:
-        return start_copy_in(find_backup(place).run_dir).is_file()
+        return find_backup(place).run_dir
     except DarkroomError:  # the check of the backup reports it
-        return False
+        return None
 
 
 def _without(config: Config, concepts: Collection[int]) -> Config:
@@ -120,16 +127,22 @@ def _without(config: Config, concepts: Collection[int]) -> Config:
 
 
 def _preview(
-    config: Config, model: FileKind | None, training: Dataset, validation: Dataset, plans: EpochPlans
+    config: Config,
+    model: FileKind | None,
+    training: Dataset,
+    validation: Dataset,
+    plans: EpochPlans,
+    *,
+    start_copy: Path | None,
 ) -> Preview:
     return Preview(
         num_images=len(training.examples),
         num_validation_images=len(validation.examples),
         num_without_caption=sum(not e.image.captions for e in training.examples),
         buckets=tuple((str(size), count) for size, count in training.bucket_counts.items()),
-        skipped=tuple((str(s.path), s.reason) for s in (*training.skipped, *validation.skipped)),
+        skipped=tuple((str(s.path), s.reason) for s in (*training.skipped, *validation.skipped) if not s.setting),
         steps_first_epoch=plans.num_steps(0),
         total_steps=plans.total_steps(config.training.epochs),
         model=model.sentence if model is not None and model.is_model else "",
-        memory=describe_memory(config, sizes_of(training, validation)),
+        memory=describe_memory(config, sizes_of(training, validation), start_copy=start_copy),
     )

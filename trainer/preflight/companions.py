@@ -28,13 +28,18 @@ def _masks(config: Config, training: Dataset) -> Iterator[Problem]:
     if num_without == len(images):
         yield Problem(
             "masks.enabled",
-            f"Masked training is on, but none of the {len(images):,} images has a mask.",
+            f"Masked training is on, but {_none_of(len(images), 'image')} has a mask.",
             advice=f"Add a mask to each image, such as {images[0].stem}-masklabel.png, or switch off masked training.",
         )
     elif num_without:
-        message = f"{num_without:,} of {len(images):,} images have no mask and are trained without one."
+        have = "has no mask and is" if num_without == 1 else "have no mask and are"
+        message = f"{num_without:,} of {len(images):,} images {have} trained without one."
         yield Problem("masks.enabled", message, "info")
     yield from _shapes(training, [e.mask for e in training.examples], "mask", "masks.enabled")
+
+
+def _none_of(number: int, thing: str) -> str:
+    return f"not one {thing}" if number == 1 else f"none of the {number:,} {thing}s"
 
 
 def _conditioning_images(config: Config, training: Dataset) -> Iterator[Problem]:
@@ -47,14 +52,16 @@ def _conditioning_images(config: Config, training: Dataset) -> Iterator[Problem]
     if num_without == len(images):
         yield Problem(
             path,
-            f"None of the {len(images):,} images has a conditioning image; each is trained with itself, without its "
-            "masked area.",
+            f"The custom conditioning image is on, but {_none_of(len(images), 'image')} has one; each is trained with "
+            "itself, without its masked area.",
             "warning",
             f"Add a conditioning image to each, such as {images[0].stem}-condlabel.png, or switch the setting off.",
         )
     elif num_without:
-        message = f"{num_without:,} of {len(images):,} images have no conditioning image"
-        yield Problem(path, f"{message}: they are trained with themselves, without their masked area.", "info")
+        several = "have no conditioning image and are trained with themselves, without their masked areas"
+        one = "has no conditioning image and is trained with itself, without its masked area"
+        message = f"{num_without:,} of {len(images):,} images {several if num_without > 1 else one}."
+        yield Problem(path, message, "info")
     yield from _shapes(training, [e.conditioning_image for e in training.examples], "conditioning image", path)
 
 
@@ -93,6 +100,6 @@ def _words(config: Config, training: Dataset) -> Iterator[Problem]:
         elif captions and config.embeddings.words[index].train and not any(word in c for c in captions):
             yield Problem(
                 path,
-                f"{shown(word)} is to be trained, but none of the {len(captions):,} captions contains it.",
+                f"{shown(word)} is to be trained, but {_none_of(len(captions), 'caption')} contains it.",
                 advice="Add it to the captions of its images, or switch off its training.",
             )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from modules.config.schema import Config
-from modules.data.buckets import Size
+from modules.data.buckets import BucketRules, Size
 from modules.data.concept import Concept, DatasetKind
 from modules.data.dataset import Dataset, concept_repeats_of
 from modules.data.datasets import Datasets, build_datasets
@@ -37,6 +37,7 @@ from trainer.data.datasets import dataset_settings
 from trainer.data.hub_datasets import with_local_folders
 from trainer.preflight.captions import problems_of_caption_settings, tokenizer_folder
 from trainer.preflight.images import problems_of_concept_folders
+from trainer.preflight.missing_captions import problems_of_captions_files
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and all of it; may raise to stop."""
@@ -78,7 +79,11 @@ def examine(config: Config, progress: Progress = no_progress) -> DoctorReport:
 def look_at(config: Config, progress: Progress = no_progress) -> Examined:
     """Return what the checks look at: the images of a config, each decoded once."""
     config = with_local_folders(config)
-    problems = [*(p for _, p in problems_of_concept_folders(config)), *problems_of_caption_settings(config)]
+    problems = [
+        *(p for _, p in problems_of_concept_folders(config)),
+        *problems_of_caption_settings(config),
+        *problems_of_captions_files(config),
+    ]
     if problems:
         raise DarkroomError(problems[0].message, advice=problems[0].advice)
     try:
@@ -162,11 +167,13 @@ def _concepts_and_images(
     for kind, dataset in kinds:
         settings = [c for c in config.concepts if c.enabled and c.dataset_kind == kind]
         images += [ExaminedImage(e, len(concepts) + e.concept) for e in dataset.examples]
-        concepts += _concepts(settings, dataset, datasets.settings.run_seed)
+        concepts += _concepts(settings, dataset, datasets.settings.rules, datasets.settings.run_seed)
     return tuple(concepts), tuple(images)
 
 
-def _concepts(settings: Sequence[Concept], dataset: Dataset, run_seed: int) -> Iterator[ExaminedConcept]:
+def _concepts(
+    settings: Sequence[Concept], dataset: Dataset, rules: BucketRules, run_seed: int
+) -> Iterator[ExaminedConcept]:
     repeats = concept_repeats_of(dataset.concepts, run_seed=run_seed)
     for concept, facts, use in zip(settings, dataset.concepts, repeats, strict=True):
         yield ExaminedConcept(
@@ -177,6 +184,7 @@ def _concepts(settings: Sequence[Concept], dataset: Dataset, run_seed: int) -> I
             has_own_captions=concept.caption_source not in _SHARED_CAPTIONS,
             rules=facts.captions,
             sets_samples=facts.samples_per_epoch is not None,
+            fixed_sizes=rules.are_fixed(concept.image.resolution_px),
         )
 
 

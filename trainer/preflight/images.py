@@ -11,17 +11,17 @@ from pathlib import Path
 
 from modules.config.schema import Config
 from modules.data.archives import open_file
-from modules.data.captions.faults import fault_of_caption
 from modules.data.concept import Concept
 from modules.data.dataset import Dataset
 from modules.data.hub import HUB_FORM, HUB_SCHEME, HubDataset
-from modules.data.listing import Skipped, is_metadata
+from modules.data.listing import Skipped
 from modules.data.scan import SourceImage
 from modules.system.paths import from_root
-from modules.system.problem import Problem, cut
+from modules.system.problem import Problem, count, cut
 from trainer.preflight.model import kind_of
 from trainer.preflight.places import real
 
+_MAX_NAMED = 5  # skipped files in one message
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -34,7 +34,7 @@ def problems_of_concept_folders(config: Config) -> Iterator[tuple[int, Problem]]
         if not concept.enabled:
             continue
         path = f"concepts.{index}.path"
-        label = concept.name or f"number {index + 1}"
+        label = label_of(config, index)
         if not concept.path.strip():
             yield index, Problem(path, f"The concept {label} has no folder.", advice="Choose a folder or disable it.")
         elif concept.path.strip().startswith(HUB_SCHEME):
@@ -84,37 +84,17 @@ def problems_of_images(config: Config, training: Dataset, validation: Dataset) -
     """Yield the problems of the images that were found, as far as their headers show."""
     yield from _empty_concepts(config, training, validation)
     reported = [from_root(c.path) for c in _without_images(config, training, validation)]
-    skipped = [s for s in (*training.skipped, *validation.skipped) if not any(_is_in(s.path, f) for f in reported)]
+    skipped = [
+        s
+        for s in (*training.skipped, *validation.skipped)
+        # Wrong settings are reported with the captions.
+        if not s.setting and not any(_is_in(s.path, f) for f in reported)
+    ]
     if skipped:
-        yield Problem("concepts", f"{_skipped(skipped)}.", "warning", "Repair them, or remove them from the folder.")
-    if without := [e.image for e in training.examples if not e.image.captions]:
-        message = "images have no caption and are" if len(without) > 1 else "image has no caption and is"
-        yield Problem(
-            "concepts",
-            f"{len(without):,} {message} trained without one; the first is {without[0].path.name}: "
-            f"{fault_of_caption(without[0])}.",
-            "warning",
-            "Add a .txt file of the same name beside each image.",
-        )
-    yield from _unused_metadata(config, training)
+        advice = "Repair them, or remove them from the folder." if len(skipped) > 1 else "Repair or remove it."
+        yield Problem("concepts", f"{_skipped(skipped)}.", "warning", advice)
     yield from _folders_used_twice(config)
     yield from _trained_and_validated(config, training, validation)
-
-
-def _unused_metadata(config: Config, training: Dataset) -> Iterator[Problem]:
-    """Yield the concepts with images without a caption whose folder has a metadata file that is not used."""
-    indices = [i for i, c in enumerate(config.concepts) if c.enabled and c.dataset_kind == "training"]
-    for number in sorted({e.concept for e in training.examples if not e.image.captions}):
-        index = indices[number]
-        concept = config.concepts[index]
-        files = sorted(p.name for p in from_root(concept.path).glob("metadata.*") if is_metadata(p))
-        if files and concept.caption_source != "metadata":
-            yield Problem(
-                f"concepts.{index}.caption_source",
-                f"The captions in {files[0]}, in the folder of the concept {_label(config, index)}, are not used.",
-                "warning",
-                "To use them, set where captions are from to the metadata file.",
-            )
 
 
 def _empty_concepts(config: Config, training: Dataset, validation: Dataset) -> Iterator[Problem]:
@@ -144,9 +124,10 @@ def _is_in(path: Path, source: Path) -> bool:
 
 
 def _skipped(files: Sequence[Skipped]) -> str:
-    first = files[0]
-    are = "files are" if len(files) > 1 else "file is"
-    return f"{len(files):,} {are} skipped; the first is {first.path.name}: {first.reason}"
+    """Return how many files are skipped, the first few with their reasons; `check` lists all (`Preview.skipped`)."""
+    named = "; ".join(f"{s.path.name}: {s.reason}" for s in files[:_MAX_NAMED])
+    more = f"; and {len(files) - _MAX_NAMED:,} more" if len(files) > _MAX_NAMED else ""
+    return f"{count(len(files), 'file')} {'is' if len(files) == 1 else 'are'} skipped ({named}{more})"
 
 
 def _folders_used_twice(config: Config) -> Iterator[Problem]:
@@ -159,8 +140,8 @@ def _folders_used_twice(config: Config) -> Iterator[Problem]:
         if earlier != index:
             yield Problem(
                 f"concepts.{index}.path",
-                f"The folder {concept.path} is also the folder of the concept {_label(config, earlier)}, so its images "
-                "are used twice.",
+                f"The folder {concept.path} is also the folder of the concept {label_of(config, earlier)}, so its "
+                "images are used twice.",
                 "warning",
                 "Disable one of the two. To give images more weight, raise the repeats instead.",
             )
@@ -215,5 +196,6 @@ def _digest(path: Path, known: dict[Path, bytes]) -> bytes:
     return known[path]
 
 
-def _label(config: Config, index: int) -> str:
+def label_of(config: Config, index: int) -> str:
+    """Return what a concept is called in a message."""
     return config.concepts[index].name or f"number {index + 1}"

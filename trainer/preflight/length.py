@@ -11,7 +11,7 @@ from modules.data.dataset import Dataset, concept_repeats_of
 from modules.data.plans import EpochPlans
 from modules.families.registry import FAMILIES
 from modules.settings.every import Every
-from modules.system.problem import Problem
+from modules.system.problem import Problem, count
 
 _MAX_NAMED = 20
 
@@ -61,14 +61,18 @@ def _batches(config: Config, training: Dataset) -> Iterator[Problem]:
             f"{'Every size' if whole else f'{len(small)} of {len(sample_indices)} sizes'} of image {have} fewer images "
             f"in an epoch than the batch of {batch_size}. No image is dropped: {fate}",
             "warning" if whole else "info",
-            "Lower the batch size, or raise the bucket step, so that there are fewer sizes.",
+            # One size at each resolution: it is fixed, or all images have one shape.
+            "Lower the batch size, add images, or raise the repeats."
+            if len(sample_indices) <= training.num_resolutions
+            else "Lower the batch size, or raise the bucket step, so that there are fewer sizes.",
         )
     num_batches = max(1, sum(math.ceil(count / batch_size) for count in sample_indices.values()))
     if accumulation > num_batches:
         yield Problem(
             "training.accumulation_steps",
-            f"The accumulation steps are {accumulation}, but an epoch has only {num_batches} batches. A step never "
-            "crosses into the next epoch, so each step accumulates the batches of one epoch.",
+            f"The accumulation steps are {accumulation}, but an epoch has only "
+            f"{count(num_batches, 'batch', 'batches')}. A step never crosses into the next "
+            "epoch, so each step accumulates the batches of one epoch.",
             "warning",
             f"Lower it to {num_batches} or less, or raise the repeats.",
         )
@@ -83,11 +87,12 @@ def _never_trained(training: Dataset, small: Collection[str], batch_size: int) -
     ]
     names = ", ".join(p.name for p in paths[:_MAX_NAMED])
     rest = f" and {len(paths) - _MAX_NAMED:,} more" if len(paths) > _MAX_NAMED else ""
+    have, are = "has" if len(small) == 1 else "have", "is" if len(paths) == 1 else "are"
+    named = f"{count(len(paths), 'image')} {are} never trained: {names}{rest}"
     return Problem(
         "data.partial_batches",
-        f"Partial batches are dropped, and {len(small)} sizes of image have fewer images in an epoch than the batch of "
-        f"{batch_size}. {len(paths):,} images are never trained"
-        f"{f': {names}{rest}' if paths else ', but some not at every resolution'}.",
+        f"Partial batches are dropped, and {count(len(small), 'size')} of image {have} fewer images in an epoch than "
+        f"the batch of {batch_size}. {named if paths else 'Some images are not trained at every resolution'}.",
         "warning",
         "Keep or merge partial batches, or lower the batch size.",
     )
@@ -122,8 +127,8 @@ def _warm_up(config: Config, total_steps: int) -> Iterator[Problem]:
     if warmup_steps >= total_steps:
         yield Problem(
             "training.schedule",
-            f"The warm-up of {warmup_steps:,} steps is not shorter than the run of {total_steps:,} steps. The learning "
-            "rate never reaches its full value.",
+            f"The warm-up of {count(warmup_steps, 'step')} is not shorter than the run of "
+            f"{count(total_steps, 'step')}. The learning rate never reaches its full value.",
             "warning",
             "Shorten the warm-up.",
         )
@@ -138,14 +143,16 @@ def _stops(config: Config, plans: EpochPlans, total_steps: int) -> Iterator[Prob
         if span.unit == "step" and span.n >= total_steps:
             yield Problem(
                 f"parts.{name}.stop_after",
-                f"Training of this part would stop after {span.n:,.0f} steps, but the run has only {total_steps:,}.",
+                f"Training of this part would stop after {count(round(span.n), 'step')}, but the run has only "
+                f"{total_steps:,}.",
                 "info",
             )
     if ends and any(s.unit == "step" for s in spans.values()) and all(0 < end < total_steps for end in ends.values()):
         last = max(ends, key=lambda name: ends[name])
         yield Problem(
             f"parts.{last}.stop_after",
-            f"Training of every part stops after {ends[last]:,.0f} steps: the run of {total_steps:,} steps ends there.",
+            f"Training of every part stops after {count(round(ends[last]), 'step')}: the run of "
+            f"{count(total_steps, 'step')} ends there.",
             "warning",
             "Train one part to the end, or shorten the run.",
         )

@@ -23,6 +23,7 @@ from modules.data.versions import ImageVersion, ImageVersions
 from modules.system.devices import Device
 from modules.system.dtypes import dtype_of
 from modules.system.paths import from_root
+from modules.system.problem import count
 from trainer.commands import CommandDesk
 from trainer.data.caching import Caches, Emit, EncoderIdentities, Stores, overflow_warning
 from trainer.data.encoders import Encoders
@@ -60,13 +61,12 @@ def caches_of(
     encoders = Encoders(model.family, machine.train_device, machine.precision.autocast)
     dtype = None if data.cache_dtype == "encoder" else dtype_of(data.cache_dtype)
     stores = Stores.of(from_root(cache_dir) if data.cache_location == "disk" else None, dtype)
-    return Caches(stores, identities_of(data, model), encoders, model.placement, desk, emit)
+    return Caches(stores, stored_identities(data, model.identities), encoders, model.placement, desk, emit)
 
 
-def identities_of(data: Data, model: LoadedModel) -> EncoderIdentities:
-    """Return the identities of the encoders in the cache keys of a run."""
-    kept_as_encoded = data.cache_dtype == "encoder"
-    return model.identities if kept_as_encoded else model.identities.stored_in(data.cache_dtype)
+def stored_identities(data: Data, identities: EncoderIdentities) -> EncoderIdentities:
+    """Return the identities of a run's encoders as its cache keys contain them: with the dtype of the entries."""
+    return identities if data.cache_dtype == "encoder" else identities.stored_in(data.cache_dtype)
 
 
 def build_loaders(
@@ -210,7 +210,8 @@ def _latent_source(
             return ImageJob("", dataset.examples[version.example].image.path, version.recipe)
 
         return dataset, EncodedLatents(job_of, caches.encoders, device, dtype, _warn_once(caches.emit))
-    caches.emit(PhaseChanged("scanning", f"{len(dataset.examples)} images"))
+    if dataset.examples:  # without a validation concept, its dataset is empty
+        caches.emit(PhaseChanged("scanning", count(len(dataset.examples), "image")))
     versions = ImageVersions(dataset, datasets.settings.run_seed, is_cached=True)
     jobs = caches.image_jobs(versions, verify=data.verify_cache)
     broken = caches.build_latents(jobs, threads=data.loader_threads)
@@ -221,16 +222,16 @@ def _latent_source(
     return dataset, _cached_latents(jobs, caches, device, dtype)
 
 
-def texts_to_cache(dataset: Dataset, model: LoadedModel, *, run_seed: int) -> set[str]:
+def texts_to_cache(dataset: Dataset, *, text_encoder_trains: bool, run_seed: int) -> set[str]:
     """Return the texts of a dataset that are encoded ahead of training, and the empty one; none if none can be."""
-    is_cacheable = _is_cacheable(model)
+    is_cacheable = _is_cacheable(text_encoder_trains)
     if not dataset.examples or not is_cacheable(""):  # if the empty caption is not cacheable, no caption is
         return set()
     return {"", *(t for e in dataset.examples for t in dataset.texts(e, run_seed=run_seed) if is_cacheable(t))}
 
 
-def _is_cacheable(model: LoadedModel) -> Callable[[str], bool]:
-    return functools.partial(caption_is_cacheable, text_encoder_trains=model.trains_text_encoder)
+def _is_cacheable(text_encoder_trains: bool) -> Callable[[str], bool]:
+    return functools.partial(caption_is_cacheable, text_encoder_trains=text_encoder_trains)
 
 
 def _warn_once(emit: Emit) -> Callable[[list[str]], None]:
@@ -250,11 +251,11 @@ def _conditioning_source(
     data: Data, dataset: Dataset, model: LoadedModel, machine: Machine, caches: Caches, *, run_seed: int
 ) -> ConditioningSource:
     device, dtype = machine.train_device, machine.precision.compute_dtype
-    is_cacheable = _is_cacheable(model)
+    is_cacheable = _is_cacheable(model.trains_text_encoder)
     if not data.text_cache:
         encoded = EncodedConditioning(model.family, caches.encoders.caption, device, dtype)
         return ConditioningByCaption(is_cacheable, encoded)
-    if texts := texts_to_cache(dataset, model, run_seed=run_seed):
+    if texts := texts_to_cache(dataset, text_encoder_trains=model.trains_text_encoder, run_seed=run_seed):
         caches.build_text(texts)
     cached = CachedConditioning(
         caches.stores.text, caches.caption_key, model.family, device, dtype, caches.rebuild_text

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from modules.optim.param_groups import TrainGroup
 from modules.system.paths import from_root
+from modules.system.problem import count
 from trainer.callbacks.dry_run import DryRunComplete, discarded_write
 from trainer.callbacks.saving import SavingCallback
 from trainer.events import BackupSaved, PhaseChanged, RunFinished, WarningRaised
@@ -119,10 +120,11 @@ def end(run: Prepared, outcome: LoopOutcome) -> None:
     backup = _last_backup(run) if run.setup.config.backup.at_end else None
     best, has_best = run.watchers.validation.search.best, _ends_with_best(run)
     result = _save_result(run.setup, run.watchers.saving, counters, best_step=best.step if has_best else None)
+    steps = count(counters.step, "step")
     message = {
-        "finished": f"Finished after {counters.step} steps.",
-        "nothing_left": f"Training of every part has stopped; the run ended after {counters.step} steps.",
-        "stopped_early": f"Stopped early after {counters.step} steps: {_why_stopped_early(run.watchers)}",
+        "finished": f"Finished after {steps}.",
+        "nothing_left": f"Training of every part has stopped; the run ended after {steps}.",
+        "stopped_early": f"Stopped early after {steps}: {_why_stopped_early(run.watchers)}",
     }[outcome]
     if has_best:
         message += f" The result is the best model by validation, from step {best.step} (loss {best.loss:.4g})."
@@ -145,7 +147,7 @@ def end_stopped(run: Prepared) -> None:
         _save_stopped(run, counters, advice="There is no backup of this step either. Free some disk space.")
         raise
     saved = _save_stopped(run, counters, advice=f"The trained weights are in the backup {backup.path}.")
-    message = f"Stopped after {counters.step} steps. The run can be resumed from here."
+    message = f"Stopped after {count(counters.step, 'step')}. The run can be resumed from here."
     run.setup.log.emit(RunFinished("stopped", counters.step, message, saved, str(backup.path)))
 
 

@@ -33,6 +33,7 @@ from trainer.data.datasets import scan_watch, still_valid, up_to_date
 from trainer.data.hub_datasets import hub_cache_dir, hub_datasets, with_local_folders
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, WarningRaised
 from trainer.launch import RunRequest
+from trainer.phases import phase_facts
 from trainer.run.checkpoint import SavedState, read_state
 from trainer.run.data import build_loaders, caches_of
 from trainer.run.downloads import DownloadMeter
@@ -52,7 +53,6 @@ from trainer.run_folder.backup import (
     verify,
 )
 from trainer.run_folder.event_log import EventLog
-from trainer.run_folder.start_copy import start_copy_in
 from trainer.step.failures import explain, is_fixable
 from trainer.step.precision import process_settings
 
@@ -83,9 +83,8 @@ def execute(request: RunRequest, *, log: EventLog, desk: CommandDesk, clocks: Cl
     """Carry out a request. Raises DarkroomError for errors the user can fix, StopRequested before the first step."""
     approved_code = request.allowed_code | approved_hashes()
     backup = find_backup(request.resume_from) if request.resume_from is not None else None
-    has_start_copy = start_copy_in(backup.run_dir).is_file() if backup is not None else None
     _fetch_datasets(request, log, desk, clocks)
-    datasets = _checked(request, approved_code, log, desk, has_start_copy=has_start_copy)
+    datasets = _checked(request, approved_code, log, desk, run_dir=backup.run_dir if backup else None)
     machine = machine_of(request.config.general, request.config.training.precision)
     saved = _check_resume(request.config, backup) if backup else None
     if backup and saved and _is_complete(request.config, backup, saved):
@@ -164,7 +163,7 @@ def _checked(
     log: EventLog,
     desk: CommandDesk,
     *,
-    has_start_copy: bool | None,
+    run_dir: Path | None,
 ) -> Datasets:
     """Check the config once more, report its warnings and return its datasets, scanned unless the request has them.
 
@@ -176,7 +175,7 @@ def _checked(
         request.config,
         approved_code=approved_code,
         datasets=datasets,
-        has_start_copy=has_start_copy,
+        run_dir=run_dir,
         watch=scan_watch(log.emit, desk.check),
     )
     if report.errors or report.datasets is None:
@@ -237,7 +236,7 @@ def _only_cache(
     caches = caches_of(config.data, config.general.cache_dir, model, machine, desk, log.emit)
     found = up_to_date(datasets, log.emit, desk.check)
     build_loaders(config.data, config.masks, found, model, machine, caches)
-    unused = unused_entries(from_root(config.general.cache_dir), caches.used, kinds_in_use(config.data, model))
+    unused = unused_entries(from_root(config.general.cache_dir), caches.used, kinds_in_use(phase_facts(config)))
     message = f"The caches in {config.general.cache_dir} are complete: {unused.used_words}."
     if unused.entries:
         message += f" Not in use by this config: {unused.words}; cache --prune removes them."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -71,10 +71,17 @@ class LoadedModel:
         return any(p.role == "text_encoder" and p.name in trained for p in self.family.spec.parts)
 
 
-def load_family(model: Model, part_of: PartOf, on_bytes: Callable[[float, float], None] | None = None) -> ModelFamily:
+def load_family(
+    model: Model,
+    part_of: PartOf,
+    on_bytes: Callable[[float, float], None] | None = None,
+    *,
+    without_weights: Collection[str] = (),
+) -> ModelFamily:
     """Load a base model through the factory its family names.
 
-    `part_of(name)` returns the settings of a part; `on_bytes(done, total)` is called during a download.
+    `part_of(name)` returns the settings of a part; `on_bytes(done, total)` is called during a download. The weights of
+    the parts in `without_weights` are not read; these parts are on the meta device.
     """
     spec = FAMILIES[model.family]
     module_name, function = spec.factory.split(":")
@@ -92,6 +99,7 @@ def load_family(model: Model, part_of: PartOf, on_bytes: Callable[[float, float]
         hub_cache_dir=model.hub_cache_dir,
         hub=hub_access(load_secrets().secrets),
         on_bytes=on_bytes,
+        without_weights=without_weights,
     )
     return cast(ModelFamily, family)
 
@@ -140,6 +148,17 @@ def load_model(
     here, offloaded = originals_of(family, groups) if uses_prior(config) and not adapters else ({}, {})
     placement = placement_of(family, facts, machine, here, offloaded)
     return LoadedModel(family, adapters, groups, placement, identities, start, (*here.values(), *offloaded.values()))
+
+
+def encoder_identities(config: Config, machine: Machine) -> EncoderIdentities:
+    """Return the identities of a run's encoders as `load_model` does, but read only the weights that they depend on."""
+    facts = phases.phase_facts(config)
+    roles = {"vae"} if facts.has_latent_cache else set()
+    roles |= {"text_encoder"} if facts.has_text_cache else set()
+    others = [p.name for p in FAMILIES[config.model.family].parts if p.role not in roles]
+    family = load_family(config.model, config.part, without_weights=others)
+    start = _start(config, family, None) if config.training.trains == "adapter" else None
+    return _identities(family, facts, machine.precision, start)
 
 
 def _memory_of(settings: PartSettings, part: str, adapters: Sequence[Adapter]) -> PartMemory:

@@ -8,21 +8,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.config.schema import Config
-from modules.config.sections.data import Data
 from modules.data.cache.key import DigestIndex, caption_key
 from modules.data.cache.store import CacheStore, StoredEntry
+from modules.data.dataset import WantedCompanions
 from modules.data.datasets import Datasets
 from modules.data.versions import ImageVersions
+from modules.families.registry import FAMILIES
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
+from modules.system.problem import count
 from trainer.data.caching import image_jobs
 from trainer.data.datasets import datasets_of
 from trainer.data.inpainting_cache import conditioning_jobs
 from trainer.data.mask_cache import mask_files
+from trainer.phases import PhaseFacts, phase_facts
 from trainer.preflight import check
-from trainer.run.data import identities_of, texts_to_cache
+from trainer.run.data import stored_identities, texts_to_cache
 from trainer.run.machine import machine_of
-from trainer.run.model import LoadedModel, load_model
+from trainer.run.model import encoder_identities
 
 _LABELS = {"latents": "latents", "text": "text embeddings", "masks": "masks", "": "files of killed runs"}
 
@@ -38,7 +41,7 @@ class UnusedEntries:
     @property
     def used_words(self) -> str:
         """The entries in use: their number and size."""
-        return f"{self.num_used:,} entries, {_size(self.used_bytes)}"
+        return f"{count(self.num_used, 'entry', 'entries')}, {_size(self.used_bytes)}"
 
     @property
     def words(self) -> str:
@@ -56,10 +59,10 @@ class UnusedEntries:
         return len(self.entries)
 
 
-def kinds_in_use(data: Data, model: LoadedModel) -> frozenset[str]:
+def kinds_in_use(facts: PhaseFacts) -> frozenset[str]:
     """Return which caches a run uses: "latents" and "masks", "text"."""
-    uses_text = data.text_cache and not model.trains_text_encoder
-    return frozenset([*(["latents", "masks"] if data.latent_cache else []), *(["text"] if uses_text else [])])
+    kinds = ["latents", "masks"] if facts.has_latent_cache else []
+    return frozenset([*kinds, *(["text"] if facts.has_text_cache else [])])
 
 
 def unused_entries(cache_dir: Path, used: Collection[str], kinds: Collection[str]) -> UnusedEntries:
@@ -79,7 +82,7 @@ def unused_entries(cache_dir: Path, used: Collection[str], kinds: Collection[str
 
 
 def unused_by(configs: Sequence[Config]) -> UnusedEntries:
-    """Return the entries of the first config's cache folder that none of the configs uses. Loads their models.
+    """Return the entries of the first config's cache folder that none of the configs uses. Reads their encoders.
 
     Kinds that the first config does not cache are left out. Raises DarkroomError for a config with errors: the entries
     of images that cannot be found at the moment would count as unused.
@@ -104,50 +107,47 @@ def unused_by(configs: Sequence[Config]) -> UnusedEntries:
 def keys_of(config: Config, datasets: Datasets | None = None) -> tuple[set[str], frozenset[str]]:
     """Return the keys of all entries that a run of a config uses, and which caches it uses."""
     datasets = datasets or datasets_of(config)
-    model = load_model(config, machine_of(config.general, config.training.precision))
-    try:
-        kinds, identities = kinds_in_use(config.data, model), identities_of(config.data, model)
-        digests = DigestIndex(from_root(config.general.cache_dir))
-        keys: set[str] = set()
-        for dataset in (datasets.training, datasets.validation):
-            run_seed, wanted = datasets.settings.run_seed, datasets.settings.wanted
-            image_keys: dict[tuple[int, int, int], str] = {}
-            mask_keys: dict[tuple[int, int, int], str] = {}
-            if "latents" in kinds:
-                versions = ImageVersions(dataset, run_seed, is_cached=True)
-                jobs = image_jobs(
-                    versions, digests, encoder=identities.images, verify=config.data.verify_cache, check=lambda: None
-                )
-                image_keys = {place: job.key for place, job in jobs.items()}
-            if wanted.masks and "masks" in kinds:
-                files = mask_files(
-                    ImageVersions(dataset, run_seed, is_cached=True),
-                    digests,
-                    latent_factor=model.family.spec.latent_factor,
-                    verify=config.data.verify_cache,
-                    check=lambda: None,
-                )
-                mask_keys = {place: key for place, (key, _) in files.items()}
-            if wanted.inpainting and "latents" in kinds:
-                conditioning = conditioning_jobs(
-                    ImageVersions(dataset, run_seed, is_cached=True),
-                    digests,
-                    image_keys=image_keys,
-                    mask_keys=mask_keys,
-                    encoder=identities.images,
-                    latent_factor=model.family.spec.latent_factor,
-                    with_blank=config.masks.enabled and config.masks.unmasked_probability > 0,
-                    verify=config.data.verify_cache,
-                    check=lambda: None,
-                )
-                keys.update(job.key for job in conditioning.values())
-            keys.update(image_keys.values(), mask_keys.values())
-            if "text" in kinds:
-                texts = texts_to_cache(dataset, model, run_seed=run_seed)
-                keys.update(caption_key(caption=t, encoder=identities.captions) for t in texts)
-        return keys, kinds
-    finally:
-        model.placement.close()
+    kinds = kinds_in_use(phase_facts(config))
+    machine = machine_of(config.general, config.training.precision)
+    identities = stored_identities(config.data, encoder_identities(config, machine))
+    digests, keys = DigestIndex(from_root(config.general.cache_dir)), set[str]()
+    for dataset in (datasets.training, datasets.validation):
+        run_seed = datasets.settings.run_seed
+        if "latents" in kinds:  # then masks are cached, too
+            versions = ImageVersions(dataset, run_seed, is_cached=True)
+            keys |= _image_keys(config, versions, digests, datasets.settings.wanted, encoder=identities.images)
+        if "text" in kinds:
+            texts = texts_to_cache(dataset, text_encoder_trains=False, run_seed=run_seed)
+            keys.update(caption_key(caption=t, encoder=identities.captions) for t in texts)
+    return keys, kinds
+
+
+def _image_keys(
+    config: Config, versions: ImageVersions, digests: DigestIndex, wanted: WantedCompanions, *, encoder: str
+) -> set[str]:
+    """Return the keys of a dataset's images, masks and conditioning images; `encoder` is the identity of the VAE."""
+    verify, latent_factor = config.data.verify_cache, FAMILIES[config.model.family].latent_factor
+    jobs = image_jobs(versions, digests, encoder=encoder, verify=verify, check=lambda: None)
+    image_keys = {place: job.key for place, job in jobs.items()}
+    mask_keys: dict[tuple[int, int, int], str] = {}
+    if wanted.masks:
+        files = mask_files(versions, digests, latent_factor=latent_factor, verify=verify, check=lambda: None)
+        mask_keys = {place: key for place, (key, _) in files.items()}
+    keys = {*image_keys.values(), *mask_keys.values()}
+    if wanted.inpainting:
+        conditioning = conditioning_jobs(
+            versions,
+            digests,
+            image_keys=image_keys,
+            mask_keys=mask_keys,
+            encoder=encoder,
+            latent_factor=latent_factor,
+            with_blank=config.masks.enabled and config.masks.unmasked_probability > 0,
+            verify=verify,
+            check=lambda: None,
+        )
+        keys.update(job.key for job in conditioning.values())
+    return keys
 
 
 def _size(num_bytes: int) -> str:

@@ -9,6 +9,7 @@ from modules.config.codec import export_file
 from modules.config.method_facts import method_of
 from modules.data.conditioning import complete_conditioning
 from modules.data.plan_table import as_csv, plan_rows
+from modules.memory.frozen_copy import FrozenCopy
 from modules.memory.placement import free_cached_memory
 from modules.optim.param_groups import TrainGroup, named_parameters
 from modules.system.atomic import write_text
@@ -79,7 +80,8 @@ def prepare(setup: RunSetup) -> Prepared:
     """Load the model, fill the caches, build the stepper and the callbacks, restore a backup, and announce the run."""
     model, loaders = _load(setup)
     training_loader = loaders.training
-    rows = plan_rows(training_loader.dataset, training_loader.plans, training_loader.versions)
+    epochs = setup.config.training.epochs
+    rows = plan_rows(training_loader.dataset, training_loader.plans, training_loader.versions, epochs=epochs)
     write_text(setup.run_dir / "plan.csv", as_csv(rows))
     reward_models = _load_reward_models(setup)
     method = build_method(setup.config.training, reward_models.followed if reward_models else None)
@@ -178,6 +180,10 @@ def _training(
             step=step,
         ),
         prior=lambda: prior_mode(model.adapters, model.originals, model.trained_modules, setup.machine.precision),
+        frozen_copy=lambda: FrozenCopy(p for group in model.groups for p in group.parameters.values()),
+        reference=lambda copy: prior_mode((), (copy,), model.trained_modules, setup.machine.precision),
+        emit=setup.log.emit,
+        run_dir=setup.run_dir,
     )
 
     def freeze(now: Counters, when: str = "") -> None:
@@ -217,7 +223,15 @@ def _training(
 def _callbacks(watchers: Watchers, backup: BackupCallback) -> tuple[Callback, ...]:
     """Return the callbacks in order. The backup comes last, so that it contains the results of the others."""
     rewards = (watchers.rewards,) if watchers.rewards is not None else ()
-    return (watchers.metrics, watchers.validation, *rewards, watchers.sampling, watchers.saving, backup)
+    return (
+        watchers.metrics,
+        watchers.dropped,
+        watchers.validation,
+        *rewards,
+        watchers.sampling,
+        watchers.saving,
+        backup,
+    )
 
 
 def _fitted(setup: RunSetup, counters: Counters, loader: Loader, plan: str) -> Counters:

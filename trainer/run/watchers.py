@@ -1,4 +1,4 @@
-"""Building the callbacks of a run: metrics, validation, sampling, saving and rewards."""
+"""Building the callbacks of a run: metrics, dropped images, validation, sampling, saving and rewards."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from modules.data.dataset import Dataset
 from modules.objectives.denoise import timestep_weights
 from modules.system.paths import from_root
+from trainer.callbacks.dropped import DroppedImages
 from trainer.callbacks.image_sampler import ImageSampler
 from trainer.callbacks.metrics import Metrics
 from trainer.callbacks.rewards import RewardCallback
@@ -33,6 +34,7 @@ class Watchers:
     """The callbacks that are also called at the start or the end of a run, and the log they share."""
 
     metrics: Metrics
+    dropped: DroppedImages
     validation: ValidationCallback
     sampling: SamplingCallback
     saving: SavingCallback
@@ -65,6 +67,13 @@ def build_watchers(
     loss = config.training.loss
     return Watchers(
         metrics=Metrics(emit=log.emit, epochs=config.training.epochs, total_steps=total_steps, log=tensorboard),
+        dropped=DroppedImages(
+            loaders.training.dataset,
+            loaders.training.plans,
+            epochs=config.training.epochs,
+            run_dir=setup.run_dir,
+            emit=log.emit,
+        ),
         validation=ValidationCallback(
             config.validation,
             loader=loaders.validation,

@@ -70,7 +70,7 @@ class Stepper:
         self._losses: list[torch.Tensor] = []
         self._may_be_zero = False
         self._num_images = 0
-        self._metrics: list[tuple[str, float, int]] = []
+        self._metrics: list[tuple[str, float | torch.Tensor, int]] = []
         self.is_moving = False
         """Whether weights are being updated: an error in the meantime leaves a step half done."""
 
@@ -127,7 +127,7 @@ class Stepper:
             num_images=self._num_images,
             was_skipped=not is_finite,
             learning_rates=learning_rates,
-            metrics=_means(self._metrics),
+            metrics=_means(_read(self._metrics)),
         )
         self.discard()
         return outcome
@@ -203,8 +203,16 @@ class Stepper:
         return rates
 
 
+def _read(metrics: Sequence[tuple[str, float | torch.Tensor, int]]) -> list[tuple[str, float, int]]:
+    """Return the metrics with the values of their tensors, which are read from the device together."""
+    tensors = [value.detach().float() for _, value, _ in metrics if isinstance(value, torch.Tensor)]
+    values = iter(torch.stack(tensors).tolist() if tensors else [])
+    return [(n, next(values) if isinstance(value, torch.Tensor) else value, k) for n, value, k in metrics]
+
+
 def _means(metrics: Sequence[tuple[str, float, int]]) -> dict[str, float]:
-    """Return, by name, the mean of the values weighted by their numbers of images."""
+    """Return, by name, the mean of the values weighted by their numbers of images; those that are NaN are left out."""
+    metrics = [(name, value, count) for name, value, count in metrics if not math.isnan(value)]
     names = dict.fromkeys(name for name, _, _ in metrics)
     shares = {name: [(value, count) for own, value, count in metrics if own == name] for name in names}
     return {name: sum(v * n for v, n in pairs) / sum(n for _, n in pairs) for name, pairs in shares.items()}

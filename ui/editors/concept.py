@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import tkinter as tk
-from dataclasses import replace
+from functools import partial
 
 from modules.data.captions.drawing import cached_texts
-from modules.data.captions.operations import NO_CHANGES, ORDER, CaptionRules
+from modules.data.captions.operations import ORDER, CaptionRules
 from modules.data.captions.rules import caption_rules
 from modules.data.concept import Concept
 from modules.data.scan import Scan, SourceImage
@@ -27,13 +27,16 @@ from ui.widgets.scroll import ScrollFrame
 _SIZE = (980, 640)
 _FORM_WIDTH = 440
 _MAX_SKIPPED_LINES = 6
-_MAX_CHANGED = 500  # images whose captions are shown with all operations; more would delay each edit
 
 
 def _caption_text(image: SourceImage, rules: CaptionRules, *, run_seed: int) -> str:
     """Return the captions of an image as they are trained, in their first variation."""
-    texts = cached_texts(image.captions, replace(rules, variations=1), name=image.path.name, run_seed=run_seed)
+    texts = cached_texts(image.captions, rules, name=image.path.name, run_seed=run_seed)
     return " | ".join(filter(None, texts)) or "(no caption)"
+
+
+def _named_caption(tile: Tile) -> str:
+    return f"{tile.path.name}\n{tile.caption}"
 
 
 class ConceptEditor(Window):
@@ -110,21 +113,16 @@ class ConceptEditor(Window):
         if scan.num_without_caption:
             parts.append(f"{scan.num_without_caption:,} without a caption")
         concept: Concept = self._context.form.value(self.path)
-        rules = caption_rules(concept.text, seed=concept.seed)
+        rules = caption_rules(concept.text, seed=concept.seed)  # with one variation of each caption
         if not rules.is_plain and scan.images:
             parts.append(f"with captions as they are trained, after {', '.join(ORDER[:-1])}, {ORDER[-1]}")
         self.summary.set_text(", ".join(parts))
         run_seed = self._context.form.value("general.seed")
-        self.grid_view.show(
-            [
-                Tile(p.path, _caption_text(p, rules if n < _MAX_CHANGED else NO_CHANGES, run_seed=run_seed))
-                for n, p in enumerate(scan.images)
-            ]
-        )
+        self.grid_view.show([Tile(p.path, partial(_caption_text, p, rules, run_seed=run_seed)) for p in scan.images])
         lines = [f"Skipped: {s.path.name}: {s.reason}" for s in scan.skipped[:_MAX_SKIPPED_LINES]]
         more = len(scan.skipped) - _MAX_SKIPPED_LINES
         self.skipped.set_text("\n".join([*lines, *([f"and {more} more"] if more > 0 else [])]))
 
     def _open(self, index: int) -> None:
-        tiles = [Tile(t.path, f"{t.path.name}\n{t.caption}") for t in self.grid_view.tiles]
+        tiles = [Tile(t.path, partial(_named_caption, t)) for t in self.grid_view.tiles]
         ImageViewer(self._context, tiles, index)

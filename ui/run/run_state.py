@@ -13,6 +13,7 @@ from trainer.events import (
     CacheProgress,
     DownloadProgress,
     Event,
+    ImagesDropped,
     ModelSaved,
     PhaseChanged,
     RewardMeasured,
@@ -25,6 +26,7 @@ from trainer.events import (
     ValidationFinished,
     WarningRaised,
 )
+from trainer.rollout_events import ChoicesWanted, RolloutSampled
 from ui.run.words import LogLine, line_of
 
 MAX_CURVE_POINTS = 2048
@@ -71,6 +73,8 @@ class RunState:
     validations: tuple[ValidationFinished, ...] = ()
     rewards: tuple[RewardMeasured, ...] = ()
     samples: tuple[SampleReady, ...] = ()
+    rollout: RolloutSampled | None = None
+    choices: ChoicesWanted | None = None
     download: DownloadProgress | None = None
     cache: CacheProgress | None = None
     sampling: SampleProgress | None = None
@@ -166,6 +170,10 @@ def _folded(state: RunState, event: Event) -> RunState:  # noqa: C901 - one arm 
             return replace(state, validations=(*state.validations, event))
         case RewardMeasured():
             return replace(state, rewards=(*state.rewards, event))
+        case RolloutSampled():
+            return replace(state, rollout=event)
+        case ChoicesWanted():
+            return replace(state, choices=event if event.num_open else None)
         case SampleProgress():
             return replace(state, sampling=event)
         case SampleReady():
@@ -178,7 +186,7 @@ def _folded(state: RunState, event: Event) -> RunState:  # noqa: C901 - one arm 
             return replace(state, finished=event, phase="", detail="")
         case RunFailed():
             return replace(state, failed=event, phase="", detail="")
-        case CacheFilled() | WarningRaised():
+        case CacheFilled() | ImagesDropped() | WarningRaised():
             return state  # only a log line
         case _:
             assert_never(event)

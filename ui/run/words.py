@@ -16,6 +16,7 @@ from trainer.events import (
     CacheFilled,
     DownloadProgress,
     Event,
+    ImagesDropped,
     ModelSaved,
     PhaseChanged,
     RewardMeasured,
@@ -43,6 +44,7 @@ PHASE_WORDS: Mapping[str, str] = {
     "training": "Training",
     "validating": "Validating",
     "sampling": "Sampling",
+    "choosing": "Waiting for your choice",
     "saving": "Saving",
     "backing_up": "Backing up",
     "paused": "Paused",
@@ -73,7 +75,7 @@ def _words(event: Event) -> tuple[str, Tone] | None:
         case PhaseChanged(phase=phase, detail=detail):
             words = PHASE_WORDS.get(phase, phase)
             return f"{words}: {detail}" if detail else words, "plain"
-        case CacheFilled():
+        case CacheFilled() | ImagesDropped():
             return event.summary, "plain"
         case ValidationFinished():
             return f"Validation loss {loss(event.loss)} at step {event.step:,}{_best_words(event)}", "plain"

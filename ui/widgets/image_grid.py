@@ -6,7 +6,7 @@ import tkinter as tk
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,17 @@ _TILE_STEP_PX = 16
 Key = tuple[Path, int]  # an image at a tile's size
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tile:
-    """An image of the grid and its caption."""
+    """An image of the grid and its caption, or a function that returns it and is called when it is first shown."""
 
     path: Path
-    caption: str = ""
+    text: str | Callable[[], str] = ""
+
+    @cached_property
+    def caption(self) -> str:
+        """The caption; empty if there is none."""
+        return self.text() if callable(self.text) else self.text
 
 
 class ImageGrid(Panel):
@@ -185,7 +190,7 @@ class ImageGrid(Panel):
         return max(self._min_tile_px, side // _TILE_STEP_PX * _TILE_STEP_PX)
 
     def _row_px(self) -> int:
-        has_captions = any(tile.caption for tile in self.tiles)
+        has_captions = any(tile.text for tile in self.tiles)  # without asking for any
         return self._tile_px + self.theme.px(_GAP_PX + (_CAPTION_PX if has_captions else 0))
 
     def _height(self) -> int:

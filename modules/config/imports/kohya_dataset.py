@@ -34,7 +34,9 @@ def images(given: Args, result: Tree, notes: Notes) -> None:
         put(result, "data.loader_threads", max(1, int(workers)))
     concepts = [*_from_dataset_config(given, notes), *_from_folders(given, notes), *_from_metadata(given)]
     shared = {**_augmentations(given), **caption_settings(given, notes)}
-    put(result, "concepts", [{**shared, **concept} for concept in concepts])
+    concepts = [{**shared, **concept} for concept in concepts]
+    put(result, "concepts", concepts)
+    _masked_training(given, concepts, result, notes)
 
 
 def _sizes(given: Args, result: Tree, notes: Notes) -> None:
@@ -115,9 +117,32 @@ def _class_caption(folder: Path, class_tokens: str) -> dict[str, Any]:
     return {"caption_source": "fixed_text", "fixed_caption": class_tokens}
 
 
+def _masked_training(given: Args, concepts: list[dict[str, Any]], result: Tree, notes: Notes) -> None:
+    """Enable masked training for `masked_loss` with a folder of masks, and for `alpha_mask`, which works on its own.
+
+    Black areas have no weight in sd-scripts, and small masks count less than large ones.
+    """
+    sources = {concept.get("image", {}).get("mask_source") for concept in concepts}
+    is_masked = flag_of(given.pop("masked_loss", False))
+    if "alpha" in sources or (is_masked and "folder" in sources):
+        put(result, "masks.enabled", True)
+        put(result, "masks.unmasked_weight", 0.0)
+    elif is_masked:
+        message = "The file turns on masked_loss but names no masks (conditioning_data_dir or alpha_mask)."
+        notes.append(Problem("masks.enabled", f"{message} Masked training stays off.", "warning"))
+
+
+def _masks(given: Args) -> dict[str, Any]:
+    """Return where the masks of a folder are. Of both, sd-scripts uses the mask images."""
+    is_alpha = flag_of(given.pop("alpha_mask", False))
+    if (folder := pop_first(given, "conditioning_data_dir")) is not None:
+        return {"mask_source": "folder", "masks_folder": str(folder)}
+    return {"mask_source": "alpha"} if is_alpha else {}
+
+
 def _augmentations(given: Args) -> dict[str, Any]:
-    """Return the image augmentations, which apply to every folder."""
-    image: dict[str, Any] = {}
+    """Return the image augmentations and the masks of a folder, or those that apply to every folder."""
+    image: dict[str, Any] = _masks(given)
     if flag_of(given.pop("flip_aug", False)):
         image["flip"] = "random"
     if flag_of(given.pop("random_crop", False)):

@@ -14,7 +14,7 @@ from modules.config.rules.images import augmentations, concepts, conditioning_im
 from modules.config.rules.offload import offloaded_layers
 from modules.config.rules.optimizers import one_learning_rate, optimizer_fields
 from modules.config.rules.rates import plausible_learning_rate
-from modules.config.rules.rewards import method_settings, reward_models
+from modules.config.rules.rewards import masked_training, method_settings, reward_models
 from modules.config.rules.supported import supported
 from modules.config.rules.training import low_precision_updates, noising_strengths, something_is_trained, stops
 from modules.config.rules.validation import validation
@@ -45,6 +45,7 @@ RULES: tuple[Rule, ...] = (
     offloaded_layers,
     reward_models,
     method_settings,
+    masked_training,
 )
 
 

@@ -7,18 +7,11 @@ from collections.abc import Iterator
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.data.decode import colour_of
-from modules.data.transforms.recipe import is_random
+from modules.data.image_settings import STRENGTH_OF, is_random
 from modules.families.registry import FAMILIES
 from modules.settings.resolution import sides_of
 from modules.system.problem import Problem, shown
 
-STRENGTH_OF = {
-    "rotate": "rotate_max_degrees",
-    "brightness": "brightness_max",
-    "contrast": "contrast_max",
-    "saturation": "saturation_max",
-    "hue": "hue_max",
-}
 NAMES_OF_ZERO = {"repeats": "repeats", "samples_per_epoch": "samples per epoch"}
 
 

@@ -16,6 +16,25 @@ def method_settings(config: Config) -> Iterator[Problem]:
     yield from method_of(config).problems(config.training.method)
 
 
+def masked_training(config: Config) -> Iterator[Problem]:
+    """Yield a warning if masked training is on beside a method whose steps train on sampled images, without masks."""
+    method = method_of(config)
+    share = method.sampled_share(config.training.method) if method.samples_images else 0.0
+    if not config.masks.enabled or share == 0:
+        return
+    effect = (
+        "Masked training has no effect on the training."
+        if share == 1
+        else f"Masked training only affects the denoising steps, {1 - share:.0%} of all."
+    )
+    yield Problem(
+        "masks.enabled",
+        f"{method.label} trains on images that it samples, for which there are no masks. {effect}",
+        "warning",
+        "Switch off masked training, or choose another training method.",
+    )
+
+
 def reward_models(config: Config) -> Iterator[Problem]:
     """Yield problems if there is no reward model to train on, the method cannot use it, or its settings are invalid."""
     in_use, method = scorers_of(config), method_of(config)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 
-from modules.data.buckets import Size
+from modules.data.buckets import ResizeCrop, Size
 from modules.data.captions.operations import NO_CHANGES, CaptionRules
 from modules.data.concept import Kind
 from modules.data.dataset import Example
@@ -18,6 +19,7 @@ from modules.data.order import PartialBatches
 class ExaminedConcept:
     """A concept. `samples_per_image` is how often an epoch uses each of its images, on average.
 
+    `fixed_sizes`: for each of its resolutions, whether it is one size for all images, without buckets.
     `has_own_captions`: each image has captions of its own, not those of the whole concept.
     """
 
@@ -28,6 +30,7 @@ class ExaminedConcept:
     has_own_captions: bool = True
     rules: CaptionRules = NO_CHANGES
     sets_samples: bool = False
+    fixed_sizes: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,11 @@ class Examined:
         for image in self.images:
             if image.measured is not None:
                 yield image, image.measured
+
+    def fits_of(self, image: ExaminedImage) -> Iterator[tuple[ResizeCrop, bool]]:
+        """Yield how an image is brought to each resolution, and whether that is one size for all images."""
+        fixed = self.concepts[image.concept].fixed_sizes or (False,)
+        yield from zip(image.example.resize_crops, cycle(fixed), strict=False)  # a concept's resolutions recur
 
     def kind_of(self, image: ExaminedImage) -> Kind:
         """Return the concept type of an image."""

@@ -12,6 +12,13 @@ from modules.system.problem import Severity
 MAX_UPSCALING = 1.25  # below, the softness of upscaling can hardly be seen
 MAX_ASPECT = 3.0  # base models have seen few images that are longer; their own buckets end at 2 to 4
 MAX_CROPPED = 0.2  # of the image: with buckets, most images lose less than 5 %
+_FITS_A_BUCKET = "Turn on aspect ratio bucketing, raise data.max_aspect_ratio, or crop the image yourself."
+_FITS_THE_SIZE = (
+    "Crop the image yourself, choose a size nearer to its shape, or set the resolution as one number and turn on "
+    "aspect ratio bucketing."
+)
+_FILLS_A_BUCKET = "Crop its images to a more frequent size, add similar ones, or raise the repeats."
+_FILLS_THE_SIZE = "Add images, raise the repeats, or lower the batch size."
 _PARTIAL: dict[str, tuple[str, Severity]] = {
     "keep": ("is trained in smaller batches", "info"),
     "merge": ("waits for the next epochs", "info"),
@@ -22,15 +29,18 @@ _PARTIAL: dict[str, tuple[str, Severity]] = {
 def _tiny(examined: Examined) -> Iterator[Finding]:
     for image in examined.images:
         size = _size(image)
-        scale, bucket = max((f.scaled.width_px / size.width_px, f.bucket) for f in image.example.resize_crops)
+        fits = examined.fits_of(image)
+        scale, bucket, is_fixed = max((f.scaled.width_px / size.width_px, f.bucket, fixed) for f, fixed in fits)
         if scale > MAX_UPSCALING:
             yield Finding(
                 "tiny",
                 (image.path,),
-                f"The image of {size} is smaller than its bucket {bucket}: it is upscaled.",
+                f"The image of {size} is smaller than {'the' if is_fixed else 'its'} {_name(bucket, is_fixed)}: it is "
+                "upscaled.",
                 scale,
                 "times upscaled",
-                "Use a larger version of the image, lower the resolution, or set data.never_upscale.",
+                f"Use a larger version of the image, {'choose a smaller size' if is_fixed else 'lower the resolution'}"
+                ", or set data.never_upscale.",
             )
 
 
@@ -53,15 +63,17 @@ def _cropped(examined: Examined) -> Iterator[Finding]:
     for image in examined.images:
         if image.example.mask_box is not None:  # it is cropped on purpose
             continue
-        lost, bucket = max((_lost(f.scaled, f.bucket), f.bucket) for f in image.example.resize_crops)
+        fits = examined.fits_of(image)
+        lost, bucket, is_fixed = max((_lost(f.scaled, f.bucket), f.bucket, fixed) for f, fixed in fits)
         if lost > MAX_CROPPED:
             yield Finding(
                 "bucket_waste",
                 (image.path,),
-                f"Much of the image of {_size(image)} is cropped away for its bucket {bucket}.",
+                f"Much of the image of {_size(image)} is cropped away for {'the' if is_fixed else 'its'} "
+                f"{_name(bucket, is_fixed)}.",
                 lost * 100,
                 "% cropped",
-                "Turn on aspect ratio bucketing, raise data.max_aspect_ratio, or crop the image yourself.",
+                _FITS_THE_SIZE if is_fixed else _FITS_A_BUCKET,
             )
 
 
@@ -69,17 +81,23 @@ def _small_buckets(examined: Examined) -> Iterator[Finding]:
     for size, samples in sorted(examined.bucket_samples.items()):
         if not 0 < samples < examined.batch_size:
             continue
-        files = [i.path for i in examined.images if size in _buckets(i) and examined.kind_of(i) != "validation"]
+        inside = [i for i in examined.images if size in _buckets(i) and examined.kind_of(i) != "validation"]
+        is_fixed = all(fixed for i in inside for fit, fixed in examined.fits_of(i) if fit.bucket == size)
         what, severity = _PARTIAL[examined.partial_batches]
         yield Finding(
             "small_bucket",
-            tuple(dict.fromkeys(files)),
-            f"The bucket {size} has fewer samples per epoch than a batch ({examined.batch_size}), so it {what}.",
+            tuple(dict.fromkeys(i.path for i in inside)),
+            f"The {_name(size, is_fixed)} has fewer samples per epoch than a batch ({examined.batch_size}), so it "
+            f"{what}.",
             samples,
             "sample per epoch" if samples == 1 else "samples per epoch",
-            "Crop its images to a more frequent size, add similar ones, or raise the repeats.",
+            _FILLS_THE_SIZE if is_fixed or len(examined.bucket_samples) == 1 else _FILLS_A_BUCKET,
             severity,
         )
+
+
+def _name(size: Size, is_fixed: bool) -> str:
+    return f"{'fixed size' if is_fixed else 'bucket'} {size}"
 
 
 def _lost(scaled: Size, bucket: Size) -> float:

@@ -5,7 +5,7 @@ A family's `load` reads it; its `assemble` builds the family from it. Readers of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 from modules.families.parts.clip_text import TextTower, is_open_clip
 from modules.families.parts.clip_tokens import OPEN_CLIP_PAD, load_clip_tokenizer
 from modules.families.parts.clip_vocabulary import END_TOKEN
+from modules.families.parts.single_file.checkpoint import empty_part
 from modules.families.spec import FamilySpec, tokenizer_of
 from modules.formats.diffusers_folder import read_json, read_part
 from modules.system.errors import DarkroomError
@@ -41,18 +42,29 @@ class ModelFiles:
         return TextTower(encoder, tokenizer, skipped_layers, is_normed, is_weighted)
 
 
-def read_folder(folder: Path, name: str, spec: FamilySpec, dtypes: Mapping[str, torch.dtype]) -> ModelFiles:
+def read_folder(
+    folder: Path,
+    name: str,
+    spec: FamilySpec,
+    dtypes: Mapping[str, torch.dtype],
+    *,
+    without_weights: Collection[str] = (),
+) -> ModelFiles:
     """Return a model in diffusers' folder layout, each part in its dtype from `dtypes` (default float32).
 
-    `name` is the user's name for the model. Raises DarkroomError where a file is missing.
+    `name` is the user's name for the model. Of the parts in `without_weights` only the config is read: they are on the
+    meta device. Raises DarkroomError where a file is missing.
     """
+
+    def read(part: str, kind: Any) -> Any:
+        if part in without_weights:
+            return empty_part(kind, read_json(folder, part, "config.json"))
+        return read_part(folder, part, kind, dtypes.get(part, torch.float32))
+
     return ModelFiles(
         name=name,
         scheduler=read_json(folder, "scheduler", "scheduler_config.json"),
-        parts={
-            p.name: read_part(folder, p.name, load_factory(p.model_class), dtypes.get(p.name, torch.float32))
-            for p in spec.parts
-        },
+        parts={p.name: read(p.name, load_factory(p.model_class)) for p in spec.parts},
         tokenizers={name: folder / tokenizer_of(name) for name in spec.names_of("text_encoder")},
     )
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from modules.families.kinds.identify import identify
 from modules.families.parts.files import ModelFiles, read_folder
-from modules.families.parts.single_file.checkpoint import load_part, load_vae_file, open_checkpoint
+from modules.families.parts.single_file.checkpoint import empty_part, load_part, load_vae_file, open_checkpoint
 from modules.families.spec import FamilySpec
 from modules.formats.diffusers_folder import OnBytes, locate
 from modules.system.errors import DarkroomError
@@ -29,16 +30,17 @@ def read_model(
     hub_cache_dir: str = "",
     hub: HubAccess | None = None,
     on_bytes: OnBytes | None = None,
+    without_weights: Collection[str] = (),
 ) -> ModelFiles:
     """Return the parts of a model, each in its dtype from `dtypes` (default float32).
 
     `vae_file` names a file whose VAE replaces the model's own, where it has one. `hub` has the token for a download,
-    and `on_bytes(done, total)` reports its progress. Raises DarkroomError where a file is missing or the model is not
-    of the family.
+    and `on_bytes(done, total)` reports its progress. Of the parts in `without_weights` only the config is read: they
+    are on the meta device. Raises DarkroomError where a file is missing or the model is not of the family.
     """
     path = from_root(base_model)
     if base_model and path.is_file():
-        files = read_single_file(path, base_model, spec, dtypes)
+        files = read_single_file(path, base_model, spec, dtypes, without_weights=without_weights)
     else:
         folder = locate(
             base_model,
@@ -48,20 +50,27 @@ def read_model(
             hub=hub,
             on_bytes=on_bytes,
         )
-        files = read_folder(folder, base_model, spec, dtypes)
+        files = read_folder(folder, base_model, spec, dtypes, without_weights=without_weights)
     autoencoder = next((p for p in spec.parts if p.role == "vae"), None)
-    if not vae_file or autoencoder is None:
+    if not vae_file or autoencoder is None or autoencoder.name in without_weights:
         return files
     own = files.parts[autoencoder.name]
     vae = load_vae_file(from_root(vae_file), load_factory(autoencoder.model_class), dict(own.config), own.dtype)
     return replace(files, parts={**files.parts, autoencoder.name: vae})
 
 
-def read_single_file(path: Path, name: str, spec: FamilySpec, dtypes: Mapping[str, torch.dtype]) -> ModelFiles:
+def read_single_file(
+    path: Path,
+    name: str,
+    spec: FamilySpec,
+    dtypes: Mapping[str, torch.dtype],
+    *,
+    without_weights: Collection[str] = (),
+) -> ModelFiles:
     """Return the parts of a .safetensors or .ckpt file in the original layout; `name` is the user's name for it.
 
-    Needs no network: the configs and the vocabulary are bundled. Raises DarkroomError, with a description of the file,
-    where it is not a whole model of the family.
+    Needs no network: the configs and the vocabulary are bundled. Of the parts in `without_weights` no tensor is read.
+    Raises DarkroomError, with a description of the file, where it is not a whole model of the family.
     """
     kind = identify(path)
     if not kind.is_model:
@@ -69,8 +78,11 @@ def read_single_file(path: Path, name: str, spec: FamilySpec, dtypes: Mapping[st
     if kind.family != spec.name:
         raise DarkroomError(f"{name} is not {spec.label}. {kind.sentence}", advice="Choose the model's family.")
     checkpoint = open_checkpoint(path, kind)
-    parts = {
-        p.name: load_part(checkpoint, p.name, load_factory(p.model_class), dtypes.get(p.name, torch.float32))
-        for p in spec.parts
-    }
+
+    def read(part: str, kind: Any) -> Any:
+        if part in without_weights:
+            return empty_part(kind, checkpoint.configs[part])
+        return load_part(checkpoint, part, kind, dtypes.get(part, torch.float32))
+
+    parts = {p.name: read(p.name, load_factory(p.model_class)) for p in spec.parts}
     return ModelFiles(name, parts, checkpoint.scheduler_config(), tokenizers={})

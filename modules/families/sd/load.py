@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -34,14 +34,15 @@ def load(
     hub_cache_dir: str = "",
     hub: HubAccess | None = None,
     on_bytes: OnBytes | None = None,
+    without_weights: Collection[str] = (),
 ) -> StableDiffusion:
     """Load the model with every part on the CPU, frozen, in its dtype from `dtypes` (default float32).
 
     `clip_skip_2` is ignored: there is no second text encoder. With `prompt_weighting`, prompts may contain weights (see
     `prompt_weights`). `prediction` and `zero_terminal_snr` override the model's scheduler config (see
     `scheduler_with`). `vae_file` names a VAE that replaces the model's own; `hub` has the token for a download, and
-    `on_bytes(done, total)` reports its progress. Raises DarkroomError where a file is missing or the model is not
-    Stable Diffusion 1.x or 2.x.
+    `on_bytes(done, total)` reports its progress. The parts in `without_weights` are on the meta device. Raises
+    DarkroomError where a file is missing or the model is not Stable Diffusion 1.x or 2.x.
     """
     files = read_model(
         base_model,
@@ -52,6 +53,7 @@ def load(
         hub_cache_dir=hub_cache_dir,
         hub=hub,
         on_bytes=on_bytes,
+        without_weights=without_weights,
     )
     scheduler = scheduler_with(files.scheduler, prediction=prediction, zero_terminal_snr=zero_terminal_snr)
     return assemble(replace(files, scheduler=scheduler), clip_skip=clip_skip, prompt_weighting=prompt_weighting)

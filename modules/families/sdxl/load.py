@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -35,13 +35,14 @@ def load(
     hub_cache_dir: str = "",
     hub: HubAccess | None = None,
     on_bytes: OnBytes | None = None,
+    without_weights: Collection[str] = (),
 ) -> StableDiffusionXL:
     """Load the model with every part on the CPU, frozen, in its dtype from `dtypes` (default float32).
 
     With `prompt_weighting`, prompts may contain weights (see `prompt_weights`). `prediction` and `zero_terminal_snr`
     override the model's scheduler config (see `scheduler_with`). `vae_file` names a VAE that replaces the model's own;
-    `hub` has the token for a download, and `on_bytes(done, total)` reports its progress. Raises DarkroomError where a
-    file is missing or the model is not SDXL.
+    `hub` has the token for a download, and `on_bytes(done, total)` reports its progress. The parts in `without_weights`
+    are on the meta device. Raises DarkroomError where a file is missing or the model is not SDXL.
     """
     wanted = dtypes.get("vae", torch.float32)
     careful = {**dtypes, "vae": torch.float32} if wanted == torch.float16 else dtypes
@@ -54,6 +55,7 @@ def load(
         hub_cache_dir=hub_cache_dir,
         hub=hub,
         on_bytes=on_bytes,
+        without_weights=without_weights,
     )
     if wanted == torch.float16:
         halve_if_safe(files.parts["vae"], name=base_model)

@@ -120,5 +120,7 @@ SPEC = MethodSpec(
     rollout=lambda settings: RolloutFacts(settings.steps, settings.guidance, settings.backprop_steps),
     held_out_reward=lambda settings: settings.held_out_reward,
     needs_reward_gradient=True,
+    learns_from=lambda settings: "prompts" if settings.probability >= 1 else "images",
+    sampled_share=lambda settings: settings.probability,
     problems=_problems,
 )

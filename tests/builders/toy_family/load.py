@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -24,10 +24,13 @@ def load(
     zero_terminal_snr: str = "auto",
     offline: bool = False,
     hub_cache_dir: str = "",
+    without_weights: Collection[str] = (),
     **_: Any,
 ) -> ToyPixel:
     """Return the model with every part on the CPU, frozen."""
-    files = read_model(base_model, TOY, dtypes, offline=offline, hub_cache_dir=hub_cache_dir)
+    files = read_model(
+        base_model, TOY, dtypes, offline=offline, hub_cache_dir=hub_cache_dir, without_weights=without_weights
+    )
     require_plain_unet(files, TOY)
     scheduler = scheduler_with(files.scheduler, prediction=prediction, zero_terminal_snr=zero_terminal_snr)
     process = process_of(scheduler, name=files.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,14 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from modules.config.codec import save_file
 from modules.config.schema import Config
 from modules.data import datasets
 from tests.builders.images import draw_folder
 from tests.builders.shards import draw_shard
 from tests.unit.preflight.setups import changed, errors, reported
+from trainer.__main__ import main
+from trainer.cli import check as check_verb
 from trainer.preflight import check
 
 
@@ -47,7 +51,7 @@ def test_images_without_captions_and_skipped_files_are_counted(config: Config, t
     report = check(changed(config, concepts__0__path=str(folder)))
     messages = [p.message for p in report.problems if p.severity == "warning"]
     assert messages == [
-        "2 files are skipped; the first is ._002.png: a hidden file.",
+        "2 files are skipped (._002.png: a hidden file; empty.png: an empty file).",
         "1 image has no caption and is trained without one; the first is 001.png: 001.txt does not exist or cannot be "
         "read.",
     ]
@@ -63,8 +67,34 @@ def test_the_reason_is_reported_if_all_files_are_skipped(config: Config, tmp_pat
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "a.png").write_bytes(b"")
     [problem] = check(changed(config, concepts__0__path=str(tmp_path / "broken"))).errors
-    assert "1 file is skipped; the first is" in problem.message
-    assert problem.message.endswith(": an empty file.")
+    assert problem.message.endswith(": 1 file is skipped (a.png: an empty file).")
+
+
+def test_skipped_and_too_small_images_are_listed_one_by_one(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A few in the message, which the window shows, and all by the check."""
+    folder = draw_folder(tmp_path / "some", sizes=[(64, 64), (64, 64), (20, 30), (64, 15)])
+    reasons = {"002.png": "smaller than the minimum of 32 px (20x30)",
+               "003.png": "smaller than the minimum of 32 px (64x15)"}  # fmt: skip
+    for number in range(5):
+        (folder / f"e{number}.png").write_bytes(b"")
+        reasons[f"e{number}.png"] = "an empty file"
+    small = changed(config, concepts__0__path=str(folder), data__min_side_px=32)
+    [message] = [p.message for p in check(small).problems if "skipped" in p.message]
+    assert message.startswith("7 files are skipped (")
+    assert message.endswith("; and 2 more).")
+    assert sum(reason in message for reason in (f"{n}: {r}" for n, r in reasons.items())) == 5
+    save_file(small, tmp_path / "config.json")
+    main(["check", str(tmp_path / "config.json")])
+    printed = capsys.readouterr().out
+    assert all(f"  {folder / name}: {reason}\n" in printed for name, reason in reasons.items())
+    monkeypatch.setattr(check_verb, "_MAX_SKIPPED", 3)
+    main(["check", str(tmp_path / "config.json")])
+    assert "  and 4 more; --json lists all\n" in capsys.readouterr().out
+    main(["check", str(tmp_path / "config.json"), "--json"])
+    skipped = json.loads(capsys.readouterr().out)["preview"]["skipped"]
+    assert {Path(file).name: reason for file, reason in skipped} == reasons
 
 
 # -- the same thing twice
@@ -122,7 +152,7 @@ def test_a_single_image_a_shard_and_metadata_are_sources(config: Config, tmp_pat
     (folder / "metadata.jsonl").write_text('{"file_name": "gone.png", "text": "a"}\n{"file_name": "000.png"}\n')
     named = changed(config, concepts__0__path=str(folder), concepts__0__caption_source="metadata")
     messages = [p.message for p in check(named).problems]
-    assert "1 file is skipped; the first is metadata.jsonl: names images that are not there: 'gone.png'." in messages
+    assert "1 file is skipped (metadata.jsonl: names images that are not there: 'gone.png')." in messages
     assert any(m.startswith("2 images have no caption") for m in messages)
 
 

@@ -124,3 +124,11 @@ def test_an_approved_function_is_reported_once_before_the_start(config: Config, 
     assert ("reward.models.0.file", "warning") in reported(report)
     assert report.preview is not None
     assert report.preview.reward_models == ()
+
+
+def test_the_advice_fits_a_size_that_all_images_get(config: Config) -> None:
+    """There are no buckets, so their step changes nothing."""
+    one_size = check(changed(config, training__batch_size=64, data__resolution_px=["128x64"])).problems
+    assert [p.advice for p in one_size] == ["Lower the batch size, add images, or raise the repeats."]
+    [problem] = check(changed(config, training__batch_size=64)).problems
+    assert "raise the bucket step" in problem.advice

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from modules.config.codec import save_file
 from modules.config.schema import Config
 from modules.config.support import unsupported
 from modules.data.buckets import Size
+from modules.system.problem import count
 from tests.builders.images import draw_folder
 from tests.unit.preflight.setups import changed
+from trainer.__main__ import main
 from trainer.preflight import check
 from trainer.preflight.budget import disk_problems
 
@@ -58,6 +62,43 @@ def test_one_is_singular(config: Config, tmp_path: Path) -> None:
     reported = [p.message for p in check(changed(config, concepts__0__path=str(folder))).problems]
     assert any(m.startswith("1 image has no caption and is") for m in reported)
     assert any(m.startswith("1 file is skipped") for m in reported)
+
+
+_ONE_AS_MANY = re.compile(
+    r"(?<![\d,.x])1 (more )?(images|batches|sizes|steps|captions|samples|files|entries)\b"
+    r"|(?<![\d,.x])1 (of \d+ )?\w+ (of image )?(are|have)\b"
+)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"training__accumulation_steps": 4, "training__batch_size": 1},
+        {"training__batch_size": 4, "data__partial_batches": "drop", "concepts__0__repeats": 1},
+        {"training__batch_size": 2, "data__partial_batches": "drop", "concepts__0__repeats": 1.5},
+        {"masks__enabled": True, "training__batch_size": 1},
+        {"embeddings__words": [{"placeholder": "<zog>"}], "training__batch_size": 1},
+        {"training__schedule__warmup_steps": 1, "training__epochs": 1, "training__batch_size": 1},
+        {"parts__unet__stop_after": {"n": 1, "unit": "step"}, "training__batch_size": 1},
+    ],
+)
+@pytest.mark.parametrize("num_images", [1, 2])
+def test_of_one_no_plural_is_used(
+    config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], num_images: int
+) -> None:
+    """A check used to say "1 sizes of image have" and "an epoch has only 1 batches"."""
+    folder = draw_folder(tmp_path / "one", sizes=[(64, 64), (128, 64)][:num_images], captions=["cat " * 90, "cat"])
+    save_file(changed(config, concepts__0__path=str(folder), **changes), tmp_path / "config.json")
+    main(["check", str(tmp_path / "config.json"), "--images"])
+    printed = capsys.readouterr().out
+    assert "in the first epoch" in printed
+    for line in printed.splitlines():
+        assert not _ONE_AS_MANY.search(line), line
+
+
+def test_numbers_have_the_right_unit() -> None:
+    assert [count(n, "batch", "batches") for n in (0, 1, 1200)] == ["0 batches", "1 batch", "1,200 batches"]
+    assert [count(n, "step") for n in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
 
 
 def test_the_advice_names_possible_side_lengths(config: Config) -> None:

@@ -1,0 +1,99 @@
+"""What methods report of a step beside its loss: one record each. Torch-free: the window draws its curves from them.
+
+A method reports a value by its name, or by a name below it, such as "reward/pickscore".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Better = Literal["high", "low", "steady"]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A value that is reported at each step: its name, label and meaning, and in which direction a run goes well.
+
+    `limits` are the range of possible values where there is one.
+    """
+
+    name: str
+    label: str
+    help: str
+    better: Better
+    limits: tuple[float, float] | None = None
+
+
+METRICS: Mapping[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric("reward", "Reward", "The mean reward of the images sampled for training.", "high"),
+        Metric("reward_std", "Reward spread", "The standard deviation of the rewards of a rollout.", "steady"),
+        Metric(
+            "equal_rewards",
+            "Equal rewards",
+            "The share of prompts whose images all have the same reward: nothing is learned from them.",
+            "low",
+            (0.0, 1.0),
+        ),
+        Metric(
+            "diversity",
+            "Diversity",
+            "How different the images of a prompt are: the mean distance of their latents, relative to their norm. If "
+            "it falls towards 0, the model samples the same image again and again.",
+            "steady",
+        ),
+        Metric(
+            "kl",
+            "KL to the reference",
+            "How far the model has moved away from the reference model, per denoising step.",
+            "low",
+        ),
+        Metric(
+            "approx_kl",
+            "KL of the update",
+            "How far the model has moved since its images were sampled: half the mean squared log-ratio.",
+            "low",
+        ),
+        Metric(
+            "clip_fraction",
+            "Clip fraction",
+            "The share of denoising steps whose probability ratio is outside the clip range, and is not trained.",
+            "low",
+            (0.0, 1.0),
+        ),
+        Metric(
+            "ratio", "Probability ratio", "The mean probability ratio of the model and the one that sampled.", "steady"
+        ),
+        Metric(
+            "implicit_accuracy",
+            "Implicit accuracy",
+            "The share of pairs in which the model prefers the chosen image more than the reference model does. 0.5 at "
+            "the start.",
+            "high",
+            (0.0, 1.0),
+        ),
+        Metric(
+            "margin",
+            "Margin",
+            "How much more the model prefers the chosen images than the reference model does.",
+            "high",
+        ),
+        Metric(
+            "chosen_error", "Error of chosen", "The change of the error on chosen images against the reference.", "low"
+        ),
+        Metric(
+            "rejected_error",
+            "Error of rejected",
+            "The change of the error on rejected images against the reference. If both errors rise, images degrade.",
+            "steady",
+        ),
+    )
+}
+
+
+def metric_of(name: str) -> Metric | None:
+    """Return the record of a reported name such as "reward/pickscore"; None if it has none."""
+    return METRICS.get(name.partition("/")[0])

@@ -1,0 +1,98 @@
+"""Choices by a person: a folder of requests and answers, and the pairs that are kept of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trainer.run_folder.choices import (
+    SKIP,
+    TIE,
+    Answer,
+    answer,
+    answer_of,
+    ask,
+    choices_dir,
+    keep_pair,
+    open_requests,
+    pairs_dir,
+    withdraw,
+)
+
+PNGS = [b"first", b"second", b"third"]
+
+
+def test_a_choice_is_asked_answered_and_kept_as_a_pair(tmp_path: Path) -> None:
+    request = ask(tmp_path, "step00000004-000", "a red disc", PNGS)
+    assert [p.read_bytes() for p in request.images] == PNGS
+    assert open_requests(tmp_path) == [request]
+    assert answer_of(request) is None
+    answer(request, Answer("chosen", best=2, worst=0))
+    assert open_requests(tmp_path) == []
+    given = answer_of(request)
+    assert given == Answer("chosen", 2, 0)
+    keep_pair(tmp_path, request, given)
+    withdraw(request)
+    pairs = {str(p.relative_to(pairs_dir(tmp_path))): p.read_bytes() for p in pairs_dir(tmp_path).rglob("*.*")}
+    name = "step00000004-000"
+    caption = {f"chosen/{name}.txt": b"a red disc\n"}
+    assert pairs == caption | {f"chosen/{name}.png": b"third", f"rejected/{name}.png": b"first"}
+    assert not request.folder.exists()
+
+
+@pytest.mark.parametrize("given", [TIE, SKIP])
+def test_ties_and_skipped_requests_are_answers_but_no_pairs(tmp_path: Path, given: Answer) -> None:
+    request = ask(tmp_path, "one", "", PNGS)
+    answer(request, given)
+    assert answer_of(request) == given
+    keep_pair(tmp_path, request, given)
+    assert not pairs_dir(tmp_path).exists()
+
+
+def test_asking_the_same_again_keeps_the_answer(tmp_path: Path) -> None:
+    answer(ask(tmp_path, "one", "a disc", PNGS), Answer("chosen", 0, 1))
+    assert answer_of(ask(tmp_path, "one", "a disc", PNGS)) == Answer("chosen", 0, 1)
+    assert answer_of(ask(tmp_path, "one", "a disc", [b"other", *PNGS[1:]])) is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"best": 0}',
+        '{"best": 0, "worst": 0}',
+        '{"best": 0, "worst": 3}',
+        '{"best": -1, "worst": 0}',
+        '{"best": true, "worst": 0}',
+        '{"best": "0", "worst": 1}',
+        '{"verdict": "maybe"}',
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_none(tmp_path: Path, content: str) -> None:
+    request = ask(tmp_path, "one", "a disc", PNGS)
+    (request.folder / "answer.json").write_text(content)
+    assert answer_of(request) is None
+    assert open_requests(tmp_path) == [request]
+
+
+def test_answers_are_checked_before_they_are_written(tmp_path: Path) -> None:
+    request = ask(tmp_path, "one", "a disc", PNGS)
+    with pytest.raises(ValueError, match="0 and 3 are not two of the 3 images"):
+        answer(request, Answer("chosen", 0, 3))
+    assert answer_of(request) is None
+
+
+def test_a_request_cannot_point_out_of_its_folder(tmp_path: Path) -> None:
+    request = ask(tmp_path, "one", "a disc", PNGS)
+    content = {"prompt": "x", "images": ["../../../secret.png", "/etc/x"]}
+    (request.folder / "request.json").write_text(json.dumps(content))
+    [found] = open_requests(tmp_path)
+    assert {p.parent for p in found.images} == {request.folder}
+    (choices_dir(tmp_path) / "open" / "half").mkdir()
+    (choices_dir(tmp_path) / "open" / "half" / "request.json").write_text('{"prompt": 3}')
+    assert open_requests(tmp_path) == [found]

@@ -1,0 +1,132 @@
+"""Captions that cannot be found: files and columns that do not exist, and images without a caption."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from modules.config.schema import Config
+from modules.data.captions.faults import fault_of_caption
+from modules.data.concept import Concept
+from modules.data.dataset import Dataset
+from modules.data.listing import Skipped, is_metadata
+from modules.data.scan import SourceImage
+from modules.data.tables import ROW_SUFFIX
+from modules.system.paths import from_root
+from modules.system.problem import Problem, count, cut
+from trainer.preflight.images import label_of
+from trainer.preflight.model import kind_of
+
+_MAX_CHARS = 200
+_ADVICE = {
+    "caption_columns": "Choose from these columns in Caption columns, or choose another metadata file.",
+    "metadata_file": "Correct the file, or choose another one.",
+}
+
+
+def problems_of_captions_files(config: Config) -> Iterator[Problem]:
+    """Yield the enabled concepts whose file with the captions of all images is not chosen or does not exist."""
+    for index, concept in enumerate(config.concepts):
+        if not concept.enabled or concept.caption_source != "one_file":
+            continue
+        given, label = concept.captions_file.strip(), label_of(config, index)
+        if given and kind_of(from_root(given)) == "file":
+            continue
+        message = f"The captions file {cut(given, max_chars=_MAX_CHARS)} of the concept {label} does not exist."
+        if not given:
+            message = f"The captions of the concept {label} are in one file, but none is chosen."
+        advice = "Choose the file, or another source of captions."
+        yield Problem(f"concepts.{index}.captions_file", message, advice=advice)
+
+
+def problems_of_missing_captions(config: Config, training: Dataset, validation: Dataset) -> Iterator[Problem]:
+    """Yield the metadata that lacks a column or cannot be read, and the training images without a caption."""
+    yield from _wrong_metadata(config, _indices(config, "training"), training)
+    yield from _wrong_metadata(config, _indices(config, "validation"), validation)
+    yield from _without_captions(config, training)
+    yield from _unused_metadata(config, training)
+
+
+def _indices(config: Config, kind: str) -> list[int]:
+    """Return the indices of the concepts of a dataset, by their number in it."""
+    return [i for i, c in enumerate(config.concepts) if c.enabled and c.dataset_kind == kind]
+
+
+def _wrong_metadata(config: Config, indices: Sequence[int], dataset: Dataset) -> Iterator[Problem]:
+    """Yield each problem of metadata once for a concept: its shards or folders may have many files with the same."""
+    same: dict[tuple[int, str, str], list[Skipped]] = defaultdict(list)
+    for number, fault in dataset.wrong_settings:
+        same[number, fault.setting, fault.reason].append(fault)
+    for (number, setting, reason), faults in same.items():
+        index = indices[number]
+        what = f" {reason}" if reason.startswith("has ") else f": {reason}"
+        others = f" The same applies to {count(len(faults) - 1, 'other file')}." if len(faults) > 1 else ""
+        label = label_of(config, index)
+        message = f"The captions of the concept {label} cannot be read: {faults[0].path.name}{what}.{others}"
+        if config.concepts[index].caption_source == "metadata":
+            yield Problem(f"concepts.{index}.{setting}", message, advice=_ADVICE[setting])
+        else:  # columns beside the images of a Parquet file, which are used without being asked for
+            advice = "To use one of its columns, set where captions are from to the metadata file and choose it."
+            yield Problem(f"concepts.{index}.caption_source", message, "warning", advice)
+
+
+def _without_captions(config: Config, training: Dataset) -> Iterator[Problem]:
+    """Yield the number of images without a caption, by what is to be done about them.
+
+    Those of a concept whose captions are reported as an error are left out.
+    """
+    indices = _indices(config, "training")
+    reported = {number for number, _ in training.wrong_settings}
+    reported |= {n for n, i in enumerate(indices) if any(_is_of(i, p) for p in problems_of_captions_files(config))}
+    by_advice: dict[str, list[SourceImage]] = defaultdict(list)
+    for example in training.examples:
+        if not example.image.captions and example.concept not in reported:
+            by_advice[_advice(config.concepts[indices[example.concept]], example.image)].append(example.image)
+    for advice, images in by_advice.items():
+        message = "image has no caption and is" if len(images) == 1 else "images have no caption and are"
+        yield Problem(
+            "concepts",
+            f"{len(images):,} {message} trained without one; the first is {images[0].path.name}: "
+            f"{fault_of_caption(images[0])}.",
+            "warning",
+            advice,
+        )
+
+
+def _is_of(index: int, problem: Problem) -> bool:
+    return problem.path.startswith(f"concepts.{index}.")
+
+
+def _advice(concept: Concept, image: SourceImage) -> str:
+    """Return where to write the caption of an image that has none."""
+    source = concept.caption_source
+    if image.path.suffix == ROW_SUFFIX and source in ("text_file", "file_name"):
+        return "Write the captions in a column beside the images, or choose another source of captions."
+    match source:
+        case "file_name":
+            return "Rename the images: their names are their captions. Or choose another source of captions."
+        case "one_file":
+            file = cut(concept.captions_file, max_chars=_MAX_CHARS)
+            return f"Write the captions in {file}, one per line, or choose another source of captions."
+        case "metadata":
+            return "Add a row with a caption for each image to the metadata file, or choose another source of captions."
+        case "fixed_text":
+            return "Enter the fixed caption, or choose another source of captions."
+        case _:
+            return f"Add a {concept.caption_extension} file of the same name beside each image."
+
+
+def _unused_metadata(config: Config, training: Dataset) -> Iterator[Problem]:
+    """Yield the concepts with images without a caption whose folder has a metadata file that is not used."""
+    indices = _indices(config, "training")
+    for number in sorted({e.concept for e in training.examples if not e.image.captions}):
+        index = indices[number]
+        concept = config.concepts[index]
+        files = sorted(p.name for p in from_root(concept.path).glob("metadata.*") if is_metadata(p))
+        if files and concept.caption_source != "metadata":
+            yield Problem(
+                f"concepts.{index}.caption_source",
+                f"The captions in {files[0]}, in the folder of the concept {label_of(config, index)}, are not used.",
+                "warning",
+                "To use them, set where captions are from to the metadata file.",
+            )

@@ -1,0 +1,153 @@
+"""Choices between images by a person: the folder is the protocol, so that any program can make them.
+
+    choices/
+      open/<request>/     0.png 1.png ... request.json    what is asked; answer.json beside it is the answer
+      pairs/chosen/       <request>.png <request>.txt     every choice made, as a dataset of preference pairs
+      pairs/rejected/     <request>.png
+
+A run writes a request and waits for its answer, which the window or another program writes: `{"best": 0, "worst": 1}`
+with the numbers of the images, `{"verdict": "tie"}` or `{"verdict": "skip"}`. Torch-free.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from modules.system.atomic import atomic_folder, write_bytes, write_text
+
+Verdict = Literal["chosen", "tie", "skip"]
+
+_REQUEST, _ANSWER = "request.json", "answer.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A question to a person: which of these images of a prompt is the best, and which the worst."""
+
+    folder: Path
+    prompt: str
+    images: tuple[Path, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of the request, unique in its run."""
+        return self.folder.name
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A person's answer. `best` and `worst` are the numbers of images; both are None for a tie or a skipped request."""
+
+    verdict: Verdict
+    best: int | None = None
+    worst: int | None = None
+
+
+TIE, SKIP = Answer("tie"), Answer("skip")
+
+
+def choices_dir(run_dir: Path) -> Path:
+    """Return the folder of the choices of a run."""
+    return run_dir / "choices"
+
+
+def pairs_dir(run_dir: Path) -> Path:
+    """Return the folder of the pairs that were chosen in a run: a dataset for Diffusion-DPO."""
+    return choices_dir(run_dir) / "pairs"
+
+
+def ask(run_dir: Path, name: str, prompt: str, pngs: Sequence[bytes]) -> Request:
+    """Write a request with images as PNG bytes and return it. An answered request with the same images stays answered.
+
+    `name` must be the same when a resumed run asks the same again. Raises OSError.
+    """
+    folder = choices_dir(run_dir) / "open" / name
+    former = _read(folder)
+    if former is not None and former.prompt == prompt and _same(former.images, pngs):
+        return former
+    with atomic_folder(folder) as unfinished:
+        for number, png in enumerate(pngs):
+            (unfinished / f"{number}.png").write_bytes(png)
+        content = {"prompt": prompt, "images": [f"{n}.png" for n in range(len(pngs))]}
+        (unfinished / _REQUEST).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    return Request(folder, prompt, tuple(folder / f"{n}.png" for n in range(len(pngs))))
+
+
+def open_requests(run_dir: Path) -> list[Request]:
+    """Return the requests of a run without an answer, in the order of their names."""
+    folder = choices_dir(run_dir) / "open"
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    requests = (_read(path) for path in found if path.is_dir())
+    return [request for request in requests if request is not None and answer_of(request) is None]
+
+
+def answer(request: Request, given: Answer) -> None:
+    """Write the answer to a request. Raises ValueError for numbers that are not two different images of it."""
+    if given.verdict == "chosen" and not _is_valid(given.best, given.worst, len(request.images)):
+        raise ValueError(f"{given.best} and {given.worst} are not two of the {len(request.images)} images.")
+    content = {"best": given.best, "worst": given.worst} if given.verdict == "chosen" else {"verdict": given.verdict}
+    write_text(request.folder / _ANSWER, json.dumps(content) + "\n")
+
+
+def answer_of(request: Request) -> Answer | None:
+    """Return the answer to a request; None as long as there is none that can be read."""
+    content = _json(request.folder / _ANSWER)
+    if content is None:
+        return None
+    if content.get("verdict") in ("tie", "skip"):
+        return Answer(content["verdict"])
+    best, worst = content.get("best"), content.get("worst")
+    return Answer("chosen", best, worst) if _is_valid(best, worst, len(request.images)) else None
+
+
+def keep_pair(run_dir: Path, request: Request, given: Answer) -> None:
+    """Add an answered request to the run's dataset of pairs; a tie or a skipped one is no pair. Raises OSError."""
+    if given.best is None or given.worst is None:
+        return
+    folder = pairs_dir(run_dir)
+    write_text(folder / "chosen" / f"{request.name}.txt", request.prompt + "\n")
+    for side, number in (("rejected", given.worst), ("chosen", given.best)):
+        write_bytes(folder / side / f"{request.name}.png", request.images[number].read_bytes())
+
+
+def withdraw(request: Request) -> None:
+    """Remove a request that is answered or not needed any more."""
+    shutil.rmtree(request.folder, ignore_errors=True)
+
+
+def _read(folder: Path) -> Request | None:
+    content = _json(folder / _REQUEST)
+    if content is None:
+        return None
+    names, prompt = content.get("images"), content.get("prompt")
+    if not isinstance(names, list) or not isinstance(prompt, str):
+        return None
+    # Only names: a request cannot point out of its folder.
+    return Request(folder, prompt, tuple(folder / Path(str(name)).name for name in names))
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _same(files: Sequence[Path], pngs: Sequence[bytes]) -> bool:
+    if len(files) != len(pngs):
+        return False
+    try:
+        return all(file.read_bytes() == png for file, png in zip(files, pngs, strict=True))
+    except OSError:
+        return False
+
+
+def _is_valid(best: object, worst: object, num_images: int) -> bool:
+    numbers = range(num_images)
+    return type(best) is int and type(worst) is int and best in numbers and worst in numbers and best != worst
