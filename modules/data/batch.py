@@ -16,6 +16,17 @@ if TYPE_CHECKING:  # the window's process imports the type but never torch
 
 
 @dataclass(frozen=True, eq=False)
+class InpaintingInputs:
+    """What an inpainting model gets beside the noisy latents of a batch, at their size and in their dtype.
+
+    The masks are 1 where it inpaints and 0 elsewhere, and the latents those of the conditioning images.
+    """
+
+    masks_B1HW: torch.Tensor
+    latents_BCHW: torch.Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class Batch:
     """A micro-batch of images of one size. B images; shapes: latents (B, C, H, W), loss weights (B,).
 
@@ -32,6 +43,7 @@ class Batch:
     the loss; None adds none.
     `empty_for` is empty, or has the indices of the text encoders that get the empty prompt for each image; then
     `conditioning` has one more entry at the end, that of the empty prompt.
+    `inpainting` is None except for inpainting models.
     """
 
     latents_BCHW: torch.Tensor
@@ -50,6 +62,7 @@ class Batch:
     area_weights_B1HW: torch.Tensor | None = None
     prior_weights_B1HW: torch.Tensor | None = None
     prior_samples: tuple[bool, ...] = ()
+    inpainting: InpaintingInputs | None = None
 
     @property
     def num_samples(self) -> int:

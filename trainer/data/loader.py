@@ -17,6 +17,7 @@ from modules.data.plans import EpochPlans
 from modules.data.versions import ImageVersion, ImageVersions
 from modules.system.devices import Device, move, pinned
 from modules.system.errors import DarkroomError
+from trainer.data.inpainting import InpaintingSource, PreparedInpainting
 from trainer.data.masks import MaskSource
 from trainer.data.sources import ConditioningSource, LatentSource, Prepared, PreparedTexts
 
@@ -36,11 +37,12 @@ class _Position:
 
 @dataclass(frozen=True, slots=True)
 class _Image:
-    """A version of an image, and what is read of its latents and its mask ahead of time."""
+    """A version of an image, and what is read of its latents, mask and inpainting inputs ahead of time."""
 
     version: ImageVersion
     latents: Prepared
     mask: torch.Tensor | None
+    inpainting: PreparedInpainting | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ class Loader:
     run_seed: int
     threads: int
     masks: MaskSource | None = None
+    inpainting: InpaintingSource | None = None
     rank: Rank = ONLY_RANK
 
     def batches(self, epoch: int, *, first_epoch_step: int, step: int) -> Iterator[Batch]:
@@ -149,7 +152,8 @@ class Loader:
         """Read one use of an image; on a loader thread."""
         version = self.versions.of(sample_index)
         mask = self.masks.prepare(version) if self.masks is not None else None
-        return _Image(version, self.latents.prepare(version), mask)
+        inpainting = self.inpainting.prepare(version, sample_index) if self.inpainting is not None else None
+        return _Image(version, self.latents.prepare(version), mask, inpainting)
 
     def _result(self, future: Future[_Image]) -> _Image:
         try:
@@ -169,6 +173,9 @@ class Loader:
         masks = None
         if self.masks is not None:
             masks = self.masks.deliver(versions, [i.mask for i in images], position.sample_indices)
+        inpainting = None
+        if self.inpainting is not None:
+            inpainting = self.inpainting.deliver([i.inpainting for i in images if i.inpainting is not None])
         are_prior = tuple(c.kind == "prior_prediction" for c in concepts)
         return Batch(
             latents_BCHW=latents_BCHW,
@@ -187,6 +194,7 @@ class Loader:
             area_weights_B1HW=masks.area_weights_B1HW if masks else None,
             prior_weights_B1HW=masks.prior_weights_B1HW if masks else None,
             prior_samples=are_prior if any(are_prior) else (),
+            inpainting=inpainting,
         )
 
     def _texts(self, sample_indices: MicroBatch) -> _Texts:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from modules.config.rules.adapters import custom_layers, file_format
 from modules.config.rules.dtypes import mixed_16_bit
 from modules.config.rules.fused import fused_backward_pass
-from modules.config.rules.images import augmentations, concepts, samples, sizes
+from modules.config.rules.images import augmentations, concepts, conditioning_images, samples, sizes
 from modules.config.rules.offload import offloaded_layers
 from modules.config.rules.optimizers import one_learning_rate, optimizer_fields
 from modules.config.rules.rates import plausible_learning_rate
@@ -31,6 +31,7 @@ RULES: tuple[Rule, ...] = (
     sizes,
     concepts,
     augmentations,
+    conditioning_images,
     samples,
     optimizer_fields,
     fused_backward_pass,
