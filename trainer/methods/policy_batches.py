@@ -80,7 +80,7 @@ def policy_batches(
 def step_weights(steps: Sequence[DdimStep], *, equalize: bool) -> dict[int, float]:
     """Return the weight of the loss of each denoising step that can be trained, by its number.
 
-    Equalized, a step counts by one over its influence, scaled so that the mean weight is 1 (PCPO, Lee et al. 2025).
+    Equalized, a step counts by one over its influence, scaled so that the mean weight is 1 (PCPO).
     """
     trainable = trainable_steps(steps)
     if not equalize:
