@@ -95,8 +95,9 @@ def combined_advantages(
 ) -> list[float]:
     """Return each image's advantage from the scores of several reward models by name, between -limit and limit.
 
-    "advantages": the weighted sum of each reward model's advantages, so that their scales do not matter (DanceGRPO, Xue et al. 2025). "rewards": the advantages of the weighted sum of the scores; an image that some
-    reward model could not score has none.
+    "advantages": the weighted sum of each reward model's advantages, so that their scales do not matter (DanceGRPO,
+    Xue et al. 2025). "rewards": the advantages of the weighted sum of the scores; an image that some reward model could
+    not score has none.
     """
     if combination == "advantages":
         parts = [[weights[name] * a for a in estimate(name, own)] for name, own in scores.items()]
