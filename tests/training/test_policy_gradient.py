@@ -250,6 +250,33 @@ def test_in_16_bits_another_ratio_is_a_warning(
     assert "the probability ratio differs from 1" in warning.message
 
 
+@pytest.mark.parametrize("fault", ["reference left active", "frozen adapter"])
+@pytest.mark.parametrize("method", ["ddpo", "grpo"])
+def test_planted_faults_end_the_dry_run(
+    tiny_sd: Path, two_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, fault: str
+) -> None:
+    plain, held = PolicyGradient.loss, []
+
+    def loss(self: PolicyGradient, batch: PolicyBatch, context: StepContext) -> StepLoss:
+        if fault == "reference left active":
+            held.append(context.prior())
+            held[-1].__enter__()
+            return plain(self, batch, context)
+        for parameter in context.family.parts["unet"].module.parameters():
+            parameter.requires_grad_(False)
+        return plain(self, batch, context)
+
+    monkeypatch.setattr(PolicyGradient, "loss", loss)
+    ran = run(config_of(tmp_path, tiny_sd, two_images, SHORT[method]))
+    assert isinstance(ran.ending, RunFailed)
+    assert "dry run" in ran.ending.message
+    assert not ran.of(StepFinished)
+    expected = "left the reference model active" if fault == "reference left active" else "no gradient reaches it"
+    details = Path(ran.ending.details_path)
+    assert expected in ran.ending.message + (details.read_text() if details.is_file() else "")
+    assert torch.is_grad_enabled()
+
+
 # ---- resuming, stopping, the dry run
 
 # Two sizes, three micro-batches, two groups in an epoch: four steps.
