@@ -190,6 +190,7 @@ BESIDE: dict[str, dict[str, Any]] = {
 # Refused alone: leaves nothing to train; wants another base model.
 ALONE = {
     ("concepts.0.kind", "validation"),
+    ("concepts.0.caption_source", "one_file"),  # no file is chosen
     ("concepts.0.image.mask_source", "folder"),  # there is none; see test_image_versions
     ("concepts.0.kind", "regularization"),
     ("concepts.0.kind", "prior_prediction"),  # see test_prior_prediction
