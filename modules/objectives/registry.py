@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from modules.objectives.methods import alignprop, denoise, dpo
+from modules.objectives.methods import alignprop, ddpo, denoise, dpo, grpo
 from modules.objectives.spec import MethodSpec
 
 METHODS: Mapping[str, MethodSpec] = {
@@ -13,6 +13,8 @@ METHODS: Mapping[str, MethodSpec] = {
         denoise.SPEC,
         alignprop.SPEC,
         dpo.SPEC,
+        ddpo.SPEC,
+        grpo.SPEC,
     )
 }
 
@@ -25,3 +27,8 @@ def method_labels() -> Mapping[str, str]:
 def reward_methods() -> tuple[str, ...]:
     """Return the names of the methods that need reward models."""
     return tuple(name for name, spec in METHODS.items() if spec.needs_reward_models)
+
+
+def policy_methods() -> tuple[str, ...]:
+    """Return the names of the methods that train on the scores of their samples, without a gradient of the reward."""
+    return tuple(name for name, spec in METHODS.items() if spec.needs_reward_models and not spec.needs_reward_gradient)

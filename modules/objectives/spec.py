@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -44,9 +44,13 @@ class MethodSpec:
       inner epochs over its rollouts. All step counts in the program use it.
     - `sampled_share`: the share of its steps that train on images that it samples, if it samples any. They ignore the
       masks of the dataset.
+    - `reports`: the metrics (`metrics.py`) that it reports with its settings and that others rely on: "kl" and
+      "diversity" are compared with limits.
     - `problems`: the problems of its own settings.
 
-    `needs_reward_gradient`: it can only train on differentiable rewards.
+    `needs_reward_gradient`: it can only train on differentiable rewards. `splits_batches`: it trains on a batch of the
+    loader in several micro-batches, so that gradients are always accumulated. `repeats_forward`: it compares its
+    predictions with those that it sampled with, so that they must not differ by dropout.
     """
 
     name: str
@@ -61,6 +65,9 @@ class MethodSpec:
     needs_reference: Callable[[Any], bool] = lambda settings: False
     steps_per_group: Callable[[Any], int] = lambda settings: 1
     sampled_share: Callable[[Any], float] = lambda settings: 1.0
+    reports: Callable[[Any], Collection[str]] = lambda settings: ()
+    splits_batches: bool = False
+    repeats_forward: bool = False
     problems: Callable[[Any], Iterable[Problem]] = lambda settings: ()
 
     @property
