@@ -9,6 +9,7 @@ from modules.data.cache.stat_index import StatIndex
 from modules.data.captions.sources import CaptionOrigin
 from modules.data.concept import Concept
 from modules.data.dataset import scan_concept
+from modules.data.hub import HUB_SCHEME
 from modules.data.scan import Scan, image_index
 from modules.system.paths import from_root
 from ui.run.background import Background
@@ -59,6 +60,8 @@ def _key(concept: Concept) -> Key:
 def _scan(concept: Concept, index: StatIndex) -> Result:
     if not concept.path.strip():
         return "no folder chosen" if concept.has_images else "no file chosen"
+    if concept.path.strip().startswith(HUB_SCHEME):
+        return "on the Hugging Face hub"
     try:
         return scan_concept(concept, from_root(concept.path.strip()), index=index)
     except FileNotFoundError:

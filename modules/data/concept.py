@@ -31,9 +31,11 @@ class Concept(Section):
         str,
         Setting(
             "Folder",
-            "The folder that holds the images, or tar shards (WebDataset) or Parquet files with images. Also a single "
-            "image, shard or Parquet file. Of prompts: a text file with one per line (lines that begin with # are left "
-            "out), a .jsonl, .csv or .parquet file with a column of prompts, or a folder of such files.",
+            "The folder that holds the images, or tar shards (WebDataset), Parquet or Arrow files with images, such as "
+            "a saved Hugging Face data set. Also a single image or one of these files, or a data set of the hub: "
+            "hf://datasets/owner/name, which is downloaded at the start. Of prompts: a text file with one per line "
+            "(lines that begin with # are left out), a .jsonl, .csv or .parquet file with a column of prompts, or a "
+            "folder of such files.",
             path_kind="folder",
         ),
     ] = ""

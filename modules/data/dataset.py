@@ -56,6 +56,7 @@ class ConceptFacts:
     """The values of a concept that matter once its images are scanned.
 
     `samples_per_epoch` is None where the repeats set the number of samples. `seed` is None where the run's applies.
+    `draws_masks`: images without a mask get a random inpainting mask, another one for each version.
     """
 
     name: str
@@ -69,14 +70,19 @@ class ConceptFacts:
     image: ImageChanges = field(default_factory=ImageChanges)
     image_variations: int = 1
     captions: CaptionRules = NO_CHANGES
+    draws_masks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class WantedCompanions:
-    """Which files beside the images a run uses. Masks are also read for concepts that crop to them."""
+    """Which files beside the images a run uses. Masks are also read for concepts that crop to them.
+
+    `inpainting` is set for models that get an inpainting mask and a conditioning image with each image.
+    """
 
     masks: bool = False
     conditioning_images: bool = False
+    inpainting: bool = False
 
 
 NO_COMPANIONS = WantedCompanions()
@@ -154,7 +160,7 @@ def build_dataset(
             prompt_sizes = rules.prompt_sizes(concept.image.resolution_px)
             prompt_sizes *= num_resolutions // len(prompt_sizes)
             examples += [_prompt(p, len(facts), folder, prompt_sizes) for p in scan.images]
-            facts.append(_facts_of(concept, concept.name or folder.name))
+            facts.append(_facts_of(concept, concept.name or folder.name, draws_masks=False))
             continue
         for image in scan.images:
             try:
@@ -163,7 +169,7 @@ def build_dataset(
                 skipped.append(Skipped(image.path, f"its companion cannot be used: {error}"))
             except ValueError as error:
                 skipped.append(Skipped(image.path, str(error)))
-        facts.append(_facts_of(concept, concept.name or folder.name))
+        facts.append(_facts_of(concept, concept.name or folder.name, draws_masks=wanted.inpainting))
     dataset = _assemble(examples, facts, num_resolutions, tuple(skipped))
     return replace(dataset, wrong_settings=tuple(wrong_settings))
 
@@ -237,7 +243,7 @@ def _example(
     )
 
 
-def _facts_of(concept: Concept, name: str) -> ConceptFacts:
+def _facts_of(concept: Concept, name: str, *, draws_masks: bool) -> ConceptFacts:
     return ConceptFacts(
         name,
         concept.repeats,
@@ -250,6 +256,7 @@ def _facts_of(concept: Concept, name: str) -> ConceptFacts:
         image=concept.image if concept.has_images else ImageChanges(),
         image_variations=1 if concept.dataset_kind == "validation" else concept.image_variations,
         captions=caption_rules(concept.text, variations=concept.text_variations, seed=concept.seed),
+        draws_masks=draws_masks,
     )
 
 
