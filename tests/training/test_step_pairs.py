@@ -61,7 +61,10 @@ def test_the_first_loss_is_ln_2_and_exactly_the_trained_weights_move(
     reference: str,
     precision: str,
 ) -> None:
-    changes = {"training": {"trains": trains, "precision": precision, "learning_rate": 1e-3}}
+    # A fine-tune of a random model would leave the clip range at once.
+    changes = {
+        "training": {"trains": trains, "precision": precision, "learning_rate": {"full": 3e-6}.get(trains, 1e-3)}
+    }
     folder = request.getfixturevalue(model)
     ran = run(config_of(tmp_path, folder, two_images, changes, reference=reference, **STEPS))
     steps = ran.of(StepFinished)
@@ -119,8 +122,8 @@ def test_each_compared_step_has_a_pair_of_each_prompt(
         assert not torch.equal(chosen, rejected)
         assert not torch.equal(before, chosen)
     metrics = ran.of(StepFinished)[0].metrics
-    names = {"reward", "reward/brightness", "reward_std", "equal_rewards", "margin", "implicit_accuracy"}
-    assert set(metrics) == names
+    rewards = {"reward", "reward/brightness", "reward_std", "equal_rewards"}
+    assert set(metrics) == rewards | {"margin", "implicit_accuracy", "clip_fraction"}
     assert [len(event.images) for event in ran.of(RolloutSampled)] == [4, 1]
 
 
@@ -168,6 +171,15 @@ def test_without_a_step_that_can_be_compared_the_run_is_refused(
     ending = run(config_of(tmp_path, tiny_sd, two_images, **{**STEPS, "max_timestep": 100})).ending
     assert isinstance(ending, RunFailed)
     assert ending.message.startswith("No denoising step can be compared")
+
+
+def test_a_model_outside_of_the_clip_range_is_not_trained_further(
+    tiny_sd: Path, two_images: Path, tmp_path: Path
+) -> None:
+    changes = {"training": {"trains": "full", "learning_rate": 1e-3}}
+    first, *rest = run(config_of(tmp_path, tiny_sd, two_images, changes, **STEPS)).of(StepFinished)
+    assert first.metrics["clip_fraction"] == 0.0
+    assert rest[-1].metrics["clip_fraction"] > 0.2
 
 
 # ---- branching, and the closed form

@@ -15,6 +15,7 @@ import torch
 
 from modules.data.batch import Batch
 from modules.data.buckets import Size
+from modules.objectives.policy_gradient import clip_fraction
 from modules.objectives.preference import implicit_accuracy, preference_losses, step_margins
 from modules.rewards.advantage import Combination, combined_advantages, group_advantages
 from modules.rewards.composite import CompositeReward
@@ -67,7 +68,7 @@ class StepPairs:
         """Raise DarkroomError for denoising steps that the model does not support, or of which none can be compared."""
         if not self._branching(context):
             raise DarkroomError(
-                f"No denoising step can be compared: all but the last are above timestep {self.settings.max_timestep:,}.",
+                f"No denoising step can be compared: all but the last are above {self.settings.max_timestep:,}.",
                 advice="Increase the denoising steps or the highest timestep.",
             )
 
@@ -114,10 +115,14 @@ class StepPairs:
 
         with reference():  # before the model's own pass: no graph may be alive while weights are exchanged
             of_reference_2B = log_probs()
-        chosen_B, rejected_B = log_probs() - of_reference_2B
-        margins_B = step_margins(chosen_B, rejected_B, beta=self.settings.beta, ratio_clip=self.settings.ratio_clip)
+        log_ratios_2B, limit = log_probs() - of_reference_2B, self.settings.ratio_clip
+        margins_B = step_margins(*log_ratios_2B, beta=self.settings.beta, ratio_clip=limit)
         known_B = margins_B.detach()
-        metrics = {"implicit_accuracy": implicit_accuracy(known_B), "margin": known_B.mean()}
+        metrics = {
+            "implicit_accuracy": implicit_accuracy(known_B),
+            "margin": known_B.mean(),
+            "clip_fraction": clip_fraction(log_ratios_2B, clip_range=limit),
+        }
         return preference_losses(margins_B, loss="sigmoid"), metrics
 
     def trial(self) -> StepPairs:
