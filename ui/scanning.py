@@ -8,6 +8,7 @@ from functools import partial
 from modules.data.cache.stat_index import StatIndex
 from modules.data.captions.sources import CaptionOrigin
 from modules.data.concept import Concept
+from modules.data.hub import HUB_SCHEME
 from modules.data.pair_scan import scan_source
 from modules.data.scan import Scan, image_index
 from modules.system.paths import from_root
@@ -60,6 +61,8 @@ def _scan(key: Key, index: StatIndex) -> Result:
     path, include_subfolders, captions, holds_pairs = key
     if not path:
         return "no folder chosen"
+    if path.startswith(HUB_SCHEME):
+        return "on the Hugging Face hub"
     try:
         return scan_source(
             from_root(path),

@@ -55,6 +55,7 @@ class ConceptFacts:
     """The values of a concept that matter once its images are scanned.
 
     `samples_per_epoch` is None where the repeats set the number of samples. `seed` is None where the run's applies.
+    `draws_masks`: images without a mask get a random inpainting mask, another one for each version.
     """
 
     name: str
@@ -68,14 +69,19 @@ class ConceptFacts:
     image: ImageChanges = field(default_factory=ImageChanges)
     image_variations: int = 1
     captions: CaptionRules = NO_CHANGES
+    draws_masks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class WantedCompanions:
-    """Which files beside the images a run uses. Masks are also read for concepts that crop to them."""
+    """Which files beside the images a run uses. Masks are also read for concepts that crop to them.
+
+    `inpainting` is set for models that get an inpainting mask and a conditioning image with each image.
+    """
 
     masks: bool = False
     conditioning_images: bool = False
+    inpainting: bool = False
 
 
 NO_COMPANIONS = WantedCompanions()
@@ -162,7 +168,7 @@ def build_dataset(
                 skipped.append(Skipped(image.path, f"its companion cannot be used: {error}"))
             except ValueError as error:
                 skipped.append(Skipped(image.path, str(error)))
-        facts.append(_facts_of(concept, concept.name or folder.name))
+        facts.append(_facts_of(concept, concept.name or folder.name, draws_masks=wanted.inpainting))
     dataset = _assemble(examples, facts, num_resolutions, tuple(skipped))
     return replace(dataset, wrong_settings=tuple(wrong_settings))
 
@@ -211,7 +217,7 @@ def _example(
     )
 
 
-def _facts_of(concept: Concept, name: str) -> ConceptFacts:
+def _facts_of(concept: Concept, name: str, *, draws_masks: bool) -> ConceptFacts:
     return ConceptFacts(
         name,
         concept.repeats,
@@ -224,6 +230,7 @@ def _facts_of(concept: Concept, name: str) -> ConceptFacts:
         image=concept.image,
         image_variations=1 if concept.dataset_kind == "validation" else concept.image_variations,
         captions=caption_rules(concept.text, variations=concept.text_variations, seed=concept.seed),
+        draws_masks=draws_masks,
     )
 
 

@@ -17,13 +17,14 @@ from modules.system.seeds import derive_seed
 
 @dataclass(frozen=True, slots=True)
 class ImageVersion:
-    """One version of an image: at one of its resolutions, with one draw of its augmentations."""
+    """One version of an image: at one of its resolutions, with one draw of its augmentations, made from `seed`."""
 
     example: int
     resolution: int
     variation: int
     recipe: Recipe
     size_conditioning: SizeConditioning
+    seed: int
 
     @property
     def place(self) -> tuple[int, int, int]:
@@ -98,9 +99,9 @@ class ImageVersions:
             seed=seed,
             background=example.background,
         )
-        return ImageVersion(number, resolution, variation, recipe, SizeConditioning.of(size, recipe.geometry))
+        return ImageVersion(number, resolution, variation, recipe, SizeConditioning.of(size, recipe.geometry), seed)
 
 
 def num_variations(concept: ConceptFacts) -> int:
     """Return how many versions of each image of a concept are cached: one if they would all be the same."""
-    return concept.image_variations if is_random(concept.image) else 1
+    return concept.image_variations if is_random(concept.image) or concept.draws_masks else 1

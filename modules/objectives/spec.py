@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -48,6 +48,8 @@ class MethodSpec:
       inner epochs over its rollouts. All step counts in the program use it.
     - `sampled_share`: the share of its steps that train on images that it samples, if it samples any. They ignore the
       masks of the dataset.
+    - `reports`: the metrics (`metrics.py`) that it reports with its settings and that others rely on: "kl" and
+      "diversity" are compared with limits.
     - `problems`: the problems of its own settings.
 
     `needs_reward_gradient`: it can only train on differentiable rewards. `splits_batches`: it trains on a batch of the
@@ -69,6 +71,7 @@ class MethodSpec:
     keeps_reference_copy: Callable[[Any], bool] = lambda settings: False
     steps_per_group: Callable[[Any], int] = lambda settings: 1
     sampled_share: Callable[[Any], float] = lambda settings: 1.0
+    reports: Callable[[Any], Collection[str]] = lambda settings: ()
     splits_batches: bool = False
     repeats_forward: bool = False
     problems: Callable[[Any], Iterable[Problem]] = lambda settings: ()

@@ -53,6 +53,11 @@ def test_the_method_is_chosen_on_the_page_and_brings_its_fields(window: Window) 
     assert "training.method.target_reward" in shown_fields(page)
 
 
+def test_a_measured_diversity_is_a_row_of_its_own() -> None:
+    measured = RewardMeasured(3, 4, followed=0.5, by_reward_model={"brightness": 0.5}, diversity=0.25)
+    assert reward_rows(measured)[-1] == ("diversity", "0.2500")
+
+
 def test_reward_models_are_added_and_edited(window: Window) -> None:
     page: Any = window.open_page("rewards")
     page.list.buttons["add"].invoke()

@@ -183,7 +183,8 @@ def _reward_words(event: RewardMeasured) -> str:
     followed = "none" if event.followed is None else f"{event.followed:.5f}"
     held_out = "" if event.held_out is None else f", held-out reward ({event.held_out_by}) {event.held_out:.5f}"
     best = "" if event.best_step is None else f", best at step {event.best_step}"
-    return f"reward {followed}{held_out} at step {event.step}{best}"
+    diversity = "" if event.diversity is None else f", diversity {event.diversity:.5f}"
+    return f"reward {followed}{held_out}{diversity} at step {event.step}{best}"
 
 
 def _step_words(event: StepFinished) -> str:

@@ -246,7 +246,7 @@ def score_images(
     """Return the reward of each image, and its scores by reward model."""
     given = reward(images_B3PP, prompts)
     # One synchronization with the device for all reward models.
-    rows = torch.stack([t.detach().float() for t in (given.total_B, *given.by_name.values())]).tolist()
+    rows = torch.stack([t.detach().float() for t in (given.complete_totals, *given.by_name.values())]).tolist()
     rewards, *by_name = (tuple(row) for row in rows)
     return rewards, dict(zip(given.by_name, by_name, strict=True))
 

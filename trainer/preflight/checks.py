@@ -17,6 +17,7 @@ from modules.system.approvals import approved_hashes
 from modules.system.errors import DarkroomError
 from modules.system.problem import Problem
 from trainer.data.datasets import datasets_of
+from trainer.data.hub_datasets import with_local_folders
 from trainer.preflight.budget import describe_memory
 from trainer.preflight.captions import problems_of_caption_settings, report_on_captions
 from trainer.preflight.companions import problems_of_companions
@@ -77,8 +78,11 @@ def check(
     problems += of_reward_models
     if resume_from is not None:
         problems += problems_of_resume(config, resume_from)
+    config = with_local_folders(config)
     concept_problems = dict(problems_of_concept_folders(config))
     problems += concept_problems.values()
+    if any(p.severity == "info" for p in concept_problems.values()):  # to be downloaded
+        return Report(tuple(problems), None)
     readable = _without(config, concept_problems.keys())  # the other concepts are still checked: all problems at once
     try:
         found = datasets or datasets_of(readable, watch or unwatched)
@@ -96,7 +100,7 @@ def check(
     problems += problems_of_length(readable, training, plans)
     total_steps = plans.total_steps(config.training.epochs)
     problems += problems_of_validation(config, total_steps=total_steps)
-    problems += problems_of_measuring(config, total_steps=total_steps)
+    problems += problems_of_measuring(readable, validation, training, total_steps=total_steps)
     problems += problems_of_estimates(
         readable, training, validation, total_steps=total_steps, is_new=is_new, start_copy=start_copy
     )

@@ -103,7 +103,7 @@ class RunState:
 
     @property
     def downloading(self) -> DownloadProgress | None:
-        """The download progress of the base model; None once it is complete."""
+        """The progress of a download; None once it is complete."""
         is_under_way = self.phase == "loading" and self.download and self.download.done_mb < self.download.total_mb
         return self.download if is_under_way else None
 

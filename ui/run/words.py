@@ -114,10 +114,14 @@ def reward_line(event: RewardMeasured) -> str:
 
 
 def reward_rows(event: RewardMeasured) -> list[tuple[str, str]]:
-    """Return the reward of each model by its label; the sum comes first if several are trained on."""
+    """Return the reward of each model by its label; the sum comes first if several are trained on.
+
+    The diversity comes last, if it was measured.
+    """
     rows = [(_reward_label(name), loss(value)) for name, value in event.by_reward_model.items()]
     followed = [name for name in event.by_reward_model if name != event.held_out_by]
-    return [("training reward", loss(event.followed)), *rows] if len(followed) > 1 else rows
+    rows = [("training reward", loss(event.followed)), *rows] if len(followed) > 1 else rows
+    return rows if event.diversity is None else [*rows, ("diversity", loss(event.diversity))]
 
 
 def _reward_label(name: str) -> str:
