@@ -31,6 +31,8 @@ class Scores:
         """The sums, NaN for images that some reward model could not score: a sum without one of its scores has
         another scale, so such images must not be compared with others.
         """
+        if not self.by_name:
+            return self.total_B
         is_missing_B = torch.stack(list(self.by_name.values())).isnan().any(dim=0)
         return torch.where(is_missing_B, torch.nan, self.total_B)
 

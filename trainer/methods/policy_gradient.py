@@ -193,9 +193,9 @@ class PolicyGradient:
         first_step = group[0].step
         loop = self._loop(first_step)
         selected = self._selected(group, trainable_steps(steps_of(context.family, loop)), context)
+        images = RolloutImages(self.sampling.samples_per_prompt)
         num_images = sum(batch.num_samples for batch in group) * self.sampling.samples_per_prompt
         self._report(context, PhaseChanged("sampling", f"{num_images} images to train on"))
-        images = RolloutImages(self.sampling.samples_per_prompt)
         sampled = sample_group(
             group,
             context,
