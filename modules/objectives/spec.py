@@ -44,7 +44,9 @@ class MethodSpec:
       inner epochs over its rollouts. All step counts in the program use it.
     - `problems`: the problems of its own settings.
 
-    `needs_reward_gradient`: it can only train on differentiable rewards.
+    `needs_reward_gradient`: it can only train on differentiable rewards. `splits_batches`: it trains on a batch of the
+    loader in several micro-batches, so that gradients are always accumulated. `repeats_forward`: it compares its
+    predictions with those that it sampled with, so that they must not differ by dropout.
     """
 
     name: str
@@ -58,6 +60,8 @@ class MethodSpec:
     learns_from: Callable[[Any], LearnsFrom] = lambda settings: "images"
     needs_reference: Callable[[Any], bool] = lambda settings: False
     steps_per_group: Callable[[Any], int] = lambda settings: 1
+    splits_batches: bool = False
+    repeats_forward: bool = False
     problems: Callable[[Any], Iterable[Problem]] = lambda settings: ()
 
     @property

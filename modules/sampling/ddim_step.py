@@ -45,6 +45,21 @@ class DdimStep:
         variance = (1 - self.abar_next) / (1 - self.abar) * (1 - self.abar / self.abar_next)
         return self.eta * math.sqrt(max(variance, 0.0))
 
+    @property
+    def influence(self) -> float:
+        """How many standard deviations the mean moves where every value of the model's output moves by 1.
+
+        It is the weight of the step in a policy gradient, largest in the last steps. 0 for a deterministic step.
+        """
+        sigma = self.sigma
+        if sigma == 0.0:
+            return 0.0
+        signal, noise = math.sqrt(self.abar), math.sqrt(1 - self.abar)
+        direction = math.sqrt(max(1 - self.abar_next - sigma**2, 0.0))
+        if self.prediction_type == "epsilon":
+            return abs(direction - math.sqrt(self.abar_next) * noise / signal) / sigma
+        return abs(direction * signal - math.sqrt(self.abar_next) * noise) / sigma
+
     def clean_and_noise(
         self, output_BCHW: torch.Tensor, latents_BCHW: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:

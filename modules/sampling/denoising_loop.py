@@ -43,14 +43,15 @@ def run_denoising_loop(
     noise_BCHW: torch.Tensor,
     *,
     num_steps: int,
-    generator: torch.Generator,
+    generator: torch.Generator | list[torch.Generator],
     on_step: Callable[[], None],
     most_steps: int | None = None,
 ) -> torch.Tensor:
     """Return the denoised latents (B, C, H, W).
 
     `predict(noisy, timestep)` returns the guided model output at a timestep of shape (); `on_step` is called before
-    each step and may raise to end the loop. The loop ends early after `most_steps`; its latents are still noisy then.
+    each step and may raise to end the loop. Samplers that add noise draw it from `generator`, or from a list with one
+    for each image. The loop ends early after `most_steps`; its latents are still noisy then.
     """
     scheduler.set_timesteps(num_steps, device=noise_BCHW.device)
     latents_BCHW: torch.Tensor = noise_BCHW * scheduler.init_noise_sigma

@@ -1,59 +1,82 @@
-"""Rollouts: sampling images with a graph that a method can train on.
+"""Rollouts: sampling images with a graph that a method can train on, or with stored states to train on later.
 
-The denoising loop is DDIM with classifier-free guidance. Its first steps run without gradient (under `no_grad`:
-detaching would keep their graphs until the latents are freed). The last K steps and the decoding of the latents have a
-gradient. Where the family's denoiser is checkpointed as a whole (`PartMemory("whole")`), only the input and output
-latents of each of the K steps are kept between the passes, no inner activations.
+The denoising loop of `roll_out` is DDIM with classifier-free guidance. Its first steps run without gradient (under
+`no_grad`: detaching would keep their graphs until the latents are freed). The last K steps and the decoding of the
+latents have a gradient. Where the family's denoiser is checkpointed as a whole (`PartMemory("whole")`), only the input
+and output latents of each of the K steps are kept between the passes, no inner activations. `sample_with` samples with
+any sampler of the registry, for methods that need no log-probabilities.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
 from modules.data.buckets import Size
 from modules.data.conditioning import Conditioning
-from modules.data.size_conditioning import SizeConditioning
 from modules.families.protocol import ModelFamily
 from modules.families.spec import FamilySpec
 from modules.memory.checkpointing import create_checkpointed_forward
 from modules.sampling.ddim_step import DdimStep, ddim_steps
-from modules.sampling.denoising_loop import Predict, guided
+from modules.sampling.denoising_loop import Predict, make_scheduler, run_denoising_loop
+from modules.sampling.prediction import guided_prediction
 from modules.system.devices import Device, move
-
-Store = Literal["none", "final", "trajectory"]
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutSettings:
-    """The denoising loop: the number of steps, the guidance scale (1 or less: no guidance), and DDIM's eta."""
+    """The denoising loop: the number of steps, the guidance scale (1 or less: no guidance), and DDIM's eta.
+
+    `stochastic_steps` are the numbers of the steps to which eta applies, all others are deterministic (MixGRPO, Li et
+    al. 2025, section 3.2); None applies it to all.
+    """
 
     num_steps: int
     guidance: float = 1.0
     eta: float = 0.0
+    stochastic_steps: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Rollout:
     """The result of a denoising loop; AlignProp trains on the images' graph, other methods on the stored states.
 
-    `images_B3PP` are in [0, 1], float32, with their graph where `gradient_steps` is above 0. `latents_BSCHW` are
-    detached and float32, since rounding would change the policies' ratio by more than its clip range: none (S = 0),
-    only the last (S = 1), or all, starting with the noise (S = steps + 1). `log_probs_BN` are those of each step under
-    the policy that sampled, 0 for a deterministic step.
+    `images_B3PP` are in [0, 1], float32, with their graph where `gradient_steps` is above 0. `states_BCHW` are the
+    latents that were to be stored, on the offload device: state 0 is the noise, state i the latents after i steps, so
+    that step i leads from state i to state i + 1. They are detached and float32, since rounding would change the
+    policies' ratio by more than its clip range. `log_probs_BN` are those of each step under the policy that sampled, on
+    the offload device; 0 for a deterministic step. They are empty (N = 0) for a sampler without densities.
     """
 
     seeds: tuple[int, ...]
     timesteps: tuple[int, ...]
     gradient_steps: int
     images_B3PP: torch.Tensor
-    latents_BSCHW: torch.Tensor
+    states_BCHW: Mapping[int, torch.Tensor]
     log_probs_BN: torch.Tensor
+
+
+def steps_of(family: ModelFamily, settings: RolloutSettings) -> tuple[DdimStep, ...]:
+    """Return the steps of a rollout, the noisiest first, as they are sampled and as they are trained.
+
+    Raises DarkroomError for settings that the model does not support.
+    """
+    steps = ddim_steps(family.process, family.scheduler_config(), num_steps=settings.num_steps, eta=settings.eta)
+    if settings.stochastic_steps is None:
+        return steps
+    return tuple(s if i in settings.stochastic_steps else replace(s, eta=0.0) for i, s in enumerate(steps))
+
+
+def trainable_steps(steps: Sequence[DdimStep]) -> tuple[int, ...]:
+    """Return the numbers of the steps on whose densities a policy can be trained.
+
+    Never the last one: its sigma is 0 or nearly 0, so that its density would be infinite or outweigh all others.
+    """
+    return tuple(index for index, step in enumerate(steps[:-1]) if step.sigma > 0)
 
 
 def roll_out(
@@ -68,26 +91,29 @@ def roll_out(
     device: Device,
     temp_device: Device,
     on_step: Callable[[], None],
-    store: Store = "none",
+    noise_seeds: Sequence[int] | None = None,
+    stored_states: Collection[int] = (),
 ) -> Rollout:
     """Sample one image per seed and return the rollout.
 
     `conditioning` is that of B prompts on the device; `unconditional`, needed only for guidance, that of the empty
-    prompt, once or B times. Both receive the size conditioning of uncropped images of `size`. Each image's noise comes
-    from its own seed, so an image does not depend on the others in the batch. `gradient_steps` is K, 0 for a rollout
-    without a graph. `on_step` is called before each denoising step and before the decoding, and may raise to end the
-    rollout. Raises DarkroomError for settings that the model does not support, and ValueError where K exceeds the
-    number of steps.
+    prompt, once or B times. Each image's noise comes from its own seed, so an image does not depend on the others in
+    the batch; with `noise_seeds` its first noise comes from those, which several images may share. `gradient_steps` is
+    K, 0 for a rollout without a graph; `stored_states` are the numbers of the states to store. `on_step` is called
+    before each denoising step and before the decoding, and may raise to end the rollout. Raises DarkroomError for
+    settings that the model does not support, and ValueError where K exceeds the number of steps.
     """
-    steps = ddim_steps(family.process, family.scheduler_config(), num_steps=settings.num_steps, eta=settings.eta)
+    steps = steps_of(family, settings)
     if not 0 <= gradient_steps <= len(steps):
         raise ValueError(
             f"gradient_steps must be between 0 and the {len(steps)} denoising steps, not {gradient_steps}."
         )
-    predict = _policy(family, conditioning, unconditional, size, settings.guidance)
-    generators = [torch.Generator("cpu").manual_seed(seed) for seed in seeds]
-    latents_BCHW = _noise(generators, family.spec, size, device)
-    states, log_probs = [latents_BCHW], []
+    predict = guided_prediction(family, conditioning, unconditional, size=size, guidance=settings.guidance)
+    generators = _generators(seeds)
+    first = generators if noise_seeds is None else _generators(noise_seeds)
+    latents_BCHW = _noise(first, family.spec, size, device)
+    states, log_probs = _States(stored_states, temp_device), []
+    states.add(0, latents_BCHW)
     first_with_gradient = len(steps) - gradient_steps
     for index, step in enumerate(steps):
         on_step()
@@ -97,22 +123,80 @@ def roll_out(
         with nullcontext() if index >= first_with_gradient else torch.no_grad():
             latents_BCHW, log_prob_B = _stepped(predict, step, latents_BCHW, fresh_BCHW)
         log_probs.append(log_prob_B)
-        if store == "trajectory":
-            states.append(latents_BCHW.detach())
+        states.add(index + 1, latents_BCHW)
     on_step()
     with nullcontext() if gradient_steps else torch.no_grad():
         images_B3PP = _decoded(family, latents_BCHW, train_device=device, temp_device=temp_device)
     if not gradient_steps:
         _forget_casts()
-    kept = {"none": [], "final": [latents_BCHW.detach()], "trajectory": states}[store]
     return Rollout(
         seeds=tuple(seeds),
         timesteps=tuple(step.timestep for step in steps),
         gradient_steps=gradient_steps,
         images_B3PP=images_B3PP,
-        latents_BSCHW=torch.stack(kept, dim=1) if kept else latents_BCHW.detach()[:, None][:, :0],
-        log_probs_BN=torch.stack(log_probs, dim=1),
+        states_BCHW=states.kept,
+        log_probs_BN=move(torch.stack(log_probs, dim=1), temp_device),
     )
+
+
+def sample_with(
+    family: ModelFamily,
+    conditioning: Conditioning,
+    unconditional: Conditioning | None,
+    *,
+    sampler: str,
+    num_steps: int,
+    guidance: float,
+    seeds: Sequence[int],
+    size: Size,
+    device: Device,
+    temp_device: Device,
+    on_step: Callable[[], None],
+    noise_seeds: Sequence[int] | None = None,
+) -> Rollout:
+    """Sample one image per seed with a sampler of the registry, without a graph; only the last state is stored.
+
+    Arguments as of `roll_out`. Raises KeyError for an unknown sampler.
+    """
+    scheduler = make_scheduler(sampler, family.scheduler_config())
+    predict = guided_prediction(family, conditioning, unconditional, size=size, guidance=guidance)
+    generators = _generators(seeds)
+    first = generators if noise_seeds is None else _generators(noise_seeds)
+    with torch.no_grad():
+        latents_BCHW = run_denoising_loop(
+            predict,
+            scheduler,
+            _noise(first, family.spec, size, device),
+            num_steps=num_steps,
+            generator=generators,
+            on_step=on_step,
+        )
+        on_step()
+        images_B3PP = _decoded(family, latents_BCHW, train_device=device, temp_device=temp_device)
+    _forget_casts()
+    states = _States((num_steps,), temp_device)
+    states.add(num_steps, latents_BCHW)
+    return Rollout(
+        seeds=tuple(seeds),
+        timesteps=tuple(int(t) for t in scheduler.timesteps.tolist()),
+        gradient_steps=0,
+        images_B3PP=images_B3PP,
+        states_BCHW=states.kept,
+        log_probs_BN=move(torch.empty(len(seeds), 0), temp_device),
+    )
+
+
+class _States:
+    """The states to store, detached, float32, on the offload device."""
+
+    def __init__(self, wanted: Collection[int], temp_device: Device) -> None:
+        self.kept: dict[int, torch.Tensor] = {}
+        self._wanted, self._temp_device = frozenset(wanted), temp_device
+
+    def add(self, number: int, latents_BCHW: torch.Tensor) -> None:
+        """Store a state if it is wanted."""
+        if number in self._wanted:
+            self.kept[number] = move(latents_BCHW.detach().float(), self._temp_device)
 
 
 def _forget_casts() -> None:
@@ -124,29 +208,6 @@ def _forget_casts() -> None:
     torch.clear_autocast_cache()
 
 
-def _policy(
-    family: ModelFamily,
-    conditioning: Conditioning,
-    unconditional: Conditioning | None,
-    size: Size,
-    guidance: float,
-) -> Predict:
-    """Return the guided prediction: one call of the family per step, the batch doubled for guidance."""
-    is_guided = guidance > 1
-    if is_guided:
-        if unconditional is None:
-            raise ValueError("Guidance needs the conditioning of the empty prompt.")
-        repeated = unconditional.select([0] * len(conditioning)) if len(unconditional) == 1 else unconditional
-        conditioning = family.join([repeated, conditioning], unconditional.select([0]))
-    whole = family.with_size_conditioning(conditioning, [SizeConditioning.whole(size)] * len(conditioning))
-
-    def predict(noisy_BCHW: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:
-        output_BCHW = family.predict(noisy_BCHW, timestep.expand(noisy_BCHW.shape[0]), whole)
-        return output_BCHW.float()
-
-    return guided(predict, guidance) if is_guided else predict
-
-
 def _stepped(
     predict: Predict, step: DdimStep, latents_BCHW: torch.Tensor, fresh_BCHW: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -155,6 +216,10 @@ def _stepped(
     mean_BCHW = step.mean(predict(latents_BCHW, timestep), latents_BCHW)
     next_BCHW = step.next_latents(mean_BCHW, fresh_BCHW)
     return next_BCHW, step.log_prob(next_BCHW.detach(), mean_BCHW.detach())
+
+
+def _generators(seeds: Sequence[int]) -> list[torch.Generator]:
+    return [torch.Generator("cpu").manual_seed(seed) for seed in seeds]
 
 
 def _noise(generators: Sequence[torch.Generator], spec: FamilySpec, size: Size, device: Device) -> torch.Tensor:

@@ -123,7 +123,9 @@ class Policy:
             rollout = self._roll_out(batch, prompts, seeds, context)
             scores_PG = self.reward(rollout.images_B3PP, prompts).total_B.view(-1, SAMPLES_PER_PROMPT)
         advantages_PG = (scores_PG - scores_PG.mean(1, keepdim=True)) / (scores_PG.std(1, keepdim=True) + 1e-4)
-        return Sampled(rollout.latents_BSCHW, rollout.log_probs_BN, advantages_PG.flatten())
+        return Sampled(
+            torch.stack(list(rollout.states_BCHW.values()), dim=1), rollout.log_probs_BN, advantages_PG.flatten()
+        )
 
     def _roll_out(self, batch: Batch, prompts: list[str], seeds: list[int], context: StepContext) -> Rollout:
         return roll_out(
@@ -137,7 +139,7 @@ class Policy:
             device=context.device,
             temp_device=context.temp_device,
             on_step=context.check,
-            store="trajectory",
+            stored_states=range(SETTINGS.num_steps + 1),
         )
 
     def loss(self, batch: PolicyBatch, context: StepContext) -> StepLoss:

@@ -23,7 +23,8 @@ from modules.rewards.composite import build_rewards
 from modules.rewards.protocol import RewardContext
 from modules.rewards.settings import Scorer
 from modules.sampling.ddim_step import ddim_steps
-from modules.sampling.rollout import Rollout, RolloutSettings, roll_out
+from modules.sampling.registry import SAMPLERS
+from modules.sampling.rollout import Rollout, RolloutSettings, roll_out, sample_with, steps_of, trainable_steps
 from modules.system.devices import CPU, Device
 from tests.builders.clip import write_clip_folder
 from tests.builders.matrix import matrix
@@ -190,10 +191,10 @@ def test_memory_does_not_grow_with_the_backprop_steps(tiny_sd: Path, mode: str) 
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            rollout = sampled(family, gradient_steps=gradient_steps, mode=mode, store="final")
+            rollout = sampled(family, gradient_steps=gradient_steps, mode=mode, stored_states=(3,))
         assert rollout.images_B3PP.requires_grad
         kept[gradient_steps] = sum(sizes)
-    doubled_latents = 2 * rollout.latents_BSCHW[:, 0].nbytes
+    doubled_latents = 2 * rollout.states_BCHW[3].nbytes
     grown = kept[3] - kept[1]
     if mode == "whole":
         assert grown <= 2 * (doubled_latents + 4 * 8)  # the inputs of each step: latents, and four timesteps
@@ -234,15 +235,16 @@ def test_images_are_of_the_size_and_range(tiny_sd: Path) -> None:
 def test_stored_states_give_the_log_probabilities_again(request: pytest.FixtureRequest, model: str) -> None:
     """The basis of policy methods: with unchanged weights, the ratio of the policies is exactly 1."""
     family, _ = learning(request.getfixturevalue(model), "lora")
-    rollout = sampled(family, settings=RolloutSettings(4, 1.0, eta=1.0), store="trajectory")
-    assert rollout.latents_BSCHW.shape == (2, 5, 4, 6, 8)
-    assert rollout.latents_BSCHW.dtype == rollout.log_probs_BN.dtype == torch.float32
+    rollout = sampled(family, settings=RolloutSettings(4, 1.0, eta=1.0), stored_states=range(5))
+    assert [state.shape for state in rollout.states_BCHW.values()] == [(2, 4, 6, 8)] * 5
+    assert {state.dtype for state in rollout.states_BCHW.values()} == {torch.float32}
+    assert rollout.log_probs_BN.dtype == torch.float32
     assert rollout.log_probs_BN.shape == (2, 4)
     steps = ddim_steps(family.process, family.scheduler_config(), num_steps=4, eta=1.0)
     with torch.no_grad():
         conditioning = family.with_size_conditioning(family.encode_prompts(PROMPTS), [SizeConditioning.whole(SIZE)] * 2)
         for index, step in enumerate(steps):
-            before, after = rollout.latents_BSCHW[:, index], rollout.latents_BSCHW[:, index + 1]
+            before, after = rollout.states_BCHW[index], rollout.states_BCHW[index + 1]
             output = family.predict(before, torch.tensor([step.timestep] * 2), conditioning)
             again = step.log_prob(after, step.mean(output, before))
             assert torch.equal(again, rollout.log_probs_BN[:, index])
@@ -251,14 +253,85 @@ def test_stored_states_give_the_log_probabilities_again(request: pytest.FixtureR
 
 def test_the_stored_states_are_the_requested_ones(tiny_sd: Path) -> None:
     family, _ = learning(tiny_sd, "lora")
-    none, final, all_of_them = (sampled(family, gradient_steps=1, store=s) for s in ("none", "final", "trajectory"))
-    assert none.latents_BSCHW.shape == (2, 0, 4, 6, 8)
-    assert torch.equal(final.latents_BSCHW[:, 0], all_of_them.latents_BSCHW[:, -1])
-    assert not all_of_them.latents_BSCHW.requires_grad
+    none, final, all_of_them = (sampled(family, gradient_steps=1, stored_states=s) for s in ((), (3,), range(4)))
+    assert none.states_BCHW == {}
+    assert final.states_BCHW.keys() == {3}
+    assert torch.equal(final.states_BCHW[3], all_of_them.states_BCHW[3])
+    assert not any(state.requires_grad for state in all_of_them.states_BCHW.values())
     first = torch.randn(4, 6, 8, generator=torch.Generator().manual_seed(SEEDS[0]))
-    assert torch.equal(all_of_them.latents_BSCHW[0, 0], first)
+    assert torch.equal(all_of_them.states_BCHW[0][0], first)
     assert float(none.log_probs_BN.abs().max()) == 0.0  # deterministic: nothing to be more or less likely
     assert final.seeds == SEEDS
+
+
+def test_a_window_of_stochastic_steps_is_deterministic_outside(tiny_sd: Path) -> None:
+    """MixGRPO: only the window's steps have a density, and fresh noise; the steps before it are those of the ODE."""
+    family, _ = learning(tiny_sd, "lora")
+    windowed = RolloutSettings(5, 3.0, eta=1.0, stochastic_steps=frozenset({1, 2}))
+    steps = steps_of(family, windowed)
+    assert [step.sigma > 0 for step in steps] == [False, True, True, False, False]
+    assert trainable_steps(steps) == (1, 2)
+    rollout = sampled(family, settings=windowed, stored_states=range(6))
+    ode = sampled(family, settings=RolloutSettings(5, 3.0), stored_states=range(6))
+    assert torch.equal(rollout.states_BCHW[1], ode.states_BCHW[1])
+    assert not torch.equal(rollout.states_BCHW[2], ode.states_BCHW[2])
+    assert [bool(column.any()) for column in rollout.log_probs_BN.T] == [False, True, True, False, False]
+    after_window = RolloutSettings(5, 3.0, eta=1.0, stochastic_steps=frozenset({4}))
+    assert trainable_steps(steps_of(family, after_window)) == ()
+
+
+@pytest.mark.parametrize("model", ["tiny_sd", "tiny_sdxl_v"])
+def test_the_last_step_is_never_trained(request: pytest.FixtureRequest, model: str) -> None:
+    family, _ = learning(request.getfixturevalue(model), "lora")
+    assert trainable_steps(steps_of(family, RolloutSettings(4, eta=1.0))) == (0, 1, 2)
+    assert trainable_steps(steps_of(family, RolloutSettings(4))) == ()
+
+
+def test_the_first_noise_can_be_shared_within_a_group(tiny_sd: Path) -> None:
+    family, _ = learning(tiny_sd, "lora")
+    options: dict[str, Any] = {"prompts": ["a cat"] * 2, "stored_states": (0, 3)}
+    stochastic = RolloutSettings(3, 3.0, eta=1.0)
+    shared = sampled(family, settings=stochastic, noise_seeds=(5, 5), **options).states_BCHW
+    assert torch.equal(shared[0][0], shared[0][1])
+    assert not torch.allclose(shared[3][0], shared[3][1], atol=1e-3), "the noise of the steps is shared, too"
+    own = sampled(family, settings=stochastic, noise_seeds=(5, 6), **options).states_BCHW
+    assert torch.equal(own[0][0], shared[0][0])
+    assert not torch.equal(own[0][1], shared[0][1])
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_any_sampler_gives_the_image_that_it_gives_elsewhere(tiny_sd: Path, sampler: str) -> None:
+    """For methods without log-probabilities; each image follows from its own seed, also where steps add noise."""
+    family, _ = learning(tiny_sd, "lora")
+    family.set_memory({}, train_device=CPU, temp_device=CPU)
+    with torch.no_grad():
+        texts = family.encode_prompts([*PROMPTS, ""])
+
+    def with_seeds(seeds: tuple[int, ...], rows: list[int]) -> Rollout:
+        return sample_with(
+            family,
+            texts.select(rows),
+            texts.select([2]),
+            sampler=sampler,
+            num_steps=4,
+            guidance=3.0,
+            seeds=seeds,
+            size=SIZE,
+            device=CPU,
+            temp_device=Device("cpu:1"),
+            on_step=lambda: None,
+        )
+
+    both = with_seeds(SEEDS, [0, 1])
+    assert both.images_B3PP.shape == (2, 3, SIZE.height_px, SIZE.width_px)
+    assert both.states_BCHW.keys() == {4}
+    assert both.log_probs_BN.shape == (2, 0)
+    alone = with_seeds(SEEDS[1:], [1])
+    torch.testing.assert_close(both.images_B3PP[1:], alone.images_B3PP, rtol=1e-3, atol=1e-4)
+    if sampler == "ddim":
+        torch.testing.assert_close(
+            both.images_B3PP, sampled(family, settings=RolloutSettings(4, 3.0)).images_B3PP, rtol=1e-4, atol=1e-5
+        )
 
 
 class StoppedError(Exception):
@@ -358,10 +431,12 @@ def test_nothing_of_it_is_on_another_device(any_model: Path, tmp_path: Path) -> 
             device=train,
             temp_device=CPU,
             on_step=lambda: None,
-            store="trajectory",
+            stored_states=range(4),
         )
         total = reward(rollout.images_B3PP, PROMPTS).total_B
         reward_loss(total, loss="mean", target=0.0, weight=1.0).backward()
         placement.close()
-    for tensor in (rollout.images_B3PP, rollout.latents_BSCHW, total, family.unet.conv_in.weight.grad):
+    for tensor in (rollout.images_B3PP, total, family.unet.conv_in.weight.grad):
         assert guard.tag_of(tensor) == train.name
+    for tensor in (*rollout.states_BCHW.values(), rollout.log_probs_BN):
+        assert guard.tag_of(tensor) == CPU.name, "stored on the training device"

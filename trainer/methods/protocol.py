@@ -71,7 +71,8 @@ class StepLoss:
     `zero_gradient_is_legal` means that a step without any gradient is not an error (a hinge that is reached, an empty
     mask), for the watchdog. `metrics` are means over the samples, by name (`modules/objectives/metrics.py`); those of a
     step are weighted by the samples of its micro-batches. Tensors of shape () are read when the step ends, so that no
-    micro-batch waits for the device.
+    micro-batch waits for the device. `num_images` is how many images it adds to those that the run has trained on;
+    None: as many as samples. A method that trains on an image in several passes counts it once.
     """
 
     loss: torch.Tensor
@@ -80,6 +81,7 @@ class StepLoss:
     is_last_micro_batch: bool
     zero_gradient_is_legal: bool = False
     metrics: Mapping[str, float | torch.Tensor] = field(default_factory=dict)
+    num_images: int | None = None
 
 
 class TrainingMethod(Protocol):

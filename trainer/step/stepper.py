@@ -89,7 +89,7 @@ class Stepper:
         elif loss.requires_grad:
             self.scaler.scale(loss).backward()
         self._losses.append(loss.detach())
-        self._num_images += step_loss.num_samples
+        self._num_images += step_loss.num_samples if step_loss.num_images is None else step_loss.num_images
         self._metrics += [(name, value, step_loss.num_samples) for name, value in step_loss.metrics.items()]
         self._may_be_zero |= step_loss.zero_gradient_is_legal
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from modules.config.method_facts import method_of
 from modules.config.schema import Config
 from modules.optim.spec import is_fused
 from modules.system.problem import Problem
@@ -21,6 +22,14 @@ def fused_backward_pass(config: Config) -> Iterator[Problem]:
             "A fused backward pass updates the weights after every batch and cannot accumulate "
             f"{training.accumulation_steps} batches.",
             advice=f"Set the accumulation steps to 1, {or_without}",
+        )
+    method = method_of(config)
+    if method.splits_batches:
+        yield Problem(
+            "training.optimizer",
+            f"{method.label} accumulates the gradients of many passes for each step; a fused backward pass updates the "
+            "weights after every one.",
+            advice="Switch off the optimizer's fused backward pass.",
         )
     if training.clip_grad_norm is not None:
         yield Problem(

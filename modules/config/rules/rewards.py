@@ -12,8 +12,16 @@ from modules.system.problem import Problem
 
 
 def method_settings(config: Config) -> Iterator[Problem]:
-    """Yield the problems that the method's own record finds in its settings."""
-    yield from method_of(config).problems(config.training.method)
+    """Yield the problems that the method's record finds in its settings, and an error for dropout that it forbids."""
+    method = method_of(config)
+    yield from method.problems(config.training.method)
+    if method.repeats_forward and config.training.trains == "adapter" and config.adapter.dropout > 0:
+        yield Problem(
+            "adapter.dropout",
+            f"{method.label} compares the model's predictions with those that sampled the images; a dropout of "
+            f"{config.adapter.dropout:g} would change them at random.",
+            advice="Set it to 0.",
+        )
 
 
 def reward_models(config: Config) -> Iterator[Problem]:

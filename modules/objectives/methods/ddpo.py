@@ -1,0 +1,107 @@
+"""DDPO: policy gradients on the denoising steps of sampled images (Black et al. 2023, arXiv 2305.13301)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Le
+
+from modules.objectives import rollout_fields as fields
+from modules.objectives.spec import MethodSpec, RolloutFacts
+from modules.settings.field import Section, Setting, When
+from modules.system.problem import Problem
+
+
+class Ddpo(Section):
+    """Makes the denoising steps of images with a high reward more likely (Black et al. 2023)."""
+
+    name: Literal["ddpo"] = "ddpo"
+    samples_per_prompt: Annotated[
+        int,
+        Ge(1),
+        Le(256),
+        Setting(
+            "Images per prompt",
+            "How many images are sampled for each prompt. An optimizer step trains on all images of an accumulation "
+            "group: batch size x accumulation steps x this. Published: 128; 32 to 64 work on one GPU.",
+            unit="images",
+        ),
+    ] = 4
+    steps: fields.DenoisingSteps = 20
+    guidance: fields.Guidance = 5.0
+    size: fields.SampleSize = ""
+    advantage: Annotated[
+        Literal["prompt", "batch"],
+        Setting(
+            "Compare rewards",
+            "What an image's reward is compared with: the latest images of the same prompt, so that easy prompts do "
+            "not dominate, or all images of the rollout.",
+            choice_labels={"prompt": "With the same prompt", "batch": "With all images"},
+        ),
+    ] = "prompt"
+    tracker_size: Annotated[
+        int,
+        Ge(2),
+        Le(10_000),
+        Setting(
+            "Rewards kept per prompt",
+            "How many of the latest rewards of each prompt are compared.",
+            level="advanced",
+            applies_when=When("advantage", ("prompt",)),
+        ),
+    ] = 32
+    tracker_min_count: Annotated[
+        int,
+        Ge(2),
+        Le(10_000),
+        Setting(
+            "Min rewards per prompt",
+            "A prompt with fewer rewards than this is compared with all images of the rollout.",
+            level="advanced",
+            applies_when=When("advantage", ("prompt",)),
+        ),
+    ] = 16
+    advantage_clip: fields.AdvantageClip = 5.0
+    clip_range: fields.ClipRange = 1e-4
+    inner_epochs: fields.InnerEpochs = 1
+    timestep_share: Annotated[float, Gt(0), Le(1), fields.TIMESTEP_SHARE] = 1.0
+    equalize_steps: fields.EqualizeSteps = False
+    kl_weight: fields.KlWeight = 0.0
+    eta: fields.Eta = 1.0
+    reward_sum: fields.RewardSum = "advantages"
+    held_out_reward: fields.HeldOutReward = "none"
+
+
+def _problems(settings: Ddpo) -> Iterator[Problem]:
+    """Yield problems of the sample size and of the tracker."""
+    yield from fields.size_problems(settings.size)
+    if settings.advantage == "prompt" and settings.tracker_min_count > settings.tracker_size:
+        yield Problem(
+            "training.method.tracker_min_count",
+            f"Min rewards per prompt is {settings.tracker_min_count}, but only {settings.tracker_size} are kept.",
+            advice=f"Set it to {settings.tracker_size} or less.",
+        )
+
+
+SPEC = MethodSpec(
+    "ddpo",
+    "DDPO",
+    "DDPO samples images and makes the denoising steps of those with higher rewards more likely. The reward models "
+    "need not be differentiable.",
+    Ddpo,
+    "trainer.methods.ddpo:build",
+    rollout=lambda settings: RolloutFacts(
+        settings.steps,
+        settings.guidance,
+        samples_per_prompt=settings.samples_per_prompt,
+        trained_steps=fields.trained_steps(settings.steps, settings.timestep_share),
+    ),
+    held_out_reward=lambda settings: settings.held_out_reward,
+    learns_from=lambda settings: "prompts",
+    needs_reference=lambda settings: settings.kl_weight > 0,
+    steps_per_group=lambda settings: settings.inner_epochs,
+    splits_batches=True,
+    repeats_forward=True,
+    problems=_problems,
+)

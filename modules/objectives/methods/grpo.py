@@ -1,0 +1,143 @@
+"""GRPO: policy gradients with the images of one prompt compared (Flow-GRPO 2505.05470, DanceGRPO 2505.07818)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Le
+
+from modules.objectives import rollout_fields as fields
+from modules.objectives.spec import MethodSpec, RolloutFacts
+from modules.settings.field import Section, Setting, When
+from modules.system.problem import Problem
+
+
+class Grpo(Section):
+    """Compares the images of a prompt, and makes the better ones more likely (Liu et al. 2025, Xue et al. 2025)."""
+
+    name: Literal["grpo"] = "grpo"
+    group_size: Annotated[
+        int,
+        Ge(2),
+        Le(256),
+        Setting(
+            "Group size",
+            "How many images of each prompt are compared with each other. Small groups are unstable; published: 12 to "
+            "24. An optimizer step trains on batch size x accumulation steps x this many images.",
+            unit="images",
+        ),
+    ] = 8
+    best_of: Annotated[
+        int,
+        Ge(0),
+        Le(256),
+        Setting(
+            "Train on best and worst",
+            "Train only on this many images of each group, half of them the best and half the worst, which saves time. "
+            "0 trains on all.",
+            unit="images",
+            level="advanced",
+        ),
+    ] = 0
+    steps: fields.DenoisingSteps = 16
+    guidance: fields.Guidance = 5.0
+    size: fields.SampleSize = ""
+    first_noise: Annotated[
+        Literal["different", "shared"],
+        Setting(
+            "First noise",
+            "Whether the images of a group start from different noise or from the same; then they only differ by the "
+            "noise of their denoising steps.",
+            choice_labels={"different": "Different", "shared": "Shared in a group"},
+        ),
+    ] = "different"
+    timesteps: Annotated[
+        Literal["share", "window"],
+        Setting(
+            "Trained timesteps",
+            "A random share of the denoising steps, or a sliding window of them (MixGRPO): only steps in the window "
+            "add noise and are trained.",
+            choice_labels={"share": "Random share", "window": "Sliding window"},
+        ),
+    ] = "share"
+    timestep_share: Annotated[
+        float, Gt(0), Le(1), replace(fields.TIMESTEP_SHARE, applies_when=When("timesteps", ("share",)))
+    ] = 0.6
+    window_size: Annotated[
+        int,
+        Ge(1),
+        Le(1000),
+        Setting(
+            "Window size",
+            "How many consecutive denoising steps are trained.",
+            unit="steps",
+            applies_when=When("timesteps", ("window",)),
+        ),
+    ] = 4
+    window_every: Annotated[
+        int,
+        Ge(1),
+        Le(100_000),
+        Setting(
+            "Move the window every",
+            "After this many optimizer steps the window moves to the next denoising step, and from the last ones back "
+            "to the first.",
+            unit="steps",
+            applies_when=When("timesteps", ("window",)),
+        ),
+    ] = 25
+    advantage_clip: fields.AdvantageClip = 5.0
+    clip_range: fields.ClipRange = 1e-4
+    inner_epochs: fields.InnerEpochs = 1
+    equalize_steps: fields.EqualizeSteps = False
+    kl_weight: fields.KlWeight = 0.01
+    eta: fields.Eta = 1.0
+    reward_sum: fields.RewardSum = "advantages"
+    held_out_reward: fields.HeldOutReward = "none"
+
+
+def _problems(settings: Grpo) -> Iterator[Problem]:
+    """Yield problems of the sample size, the window and the number of images that are trained."""
+    yield from fields.size_problems(settings.size)
+    if settings.timesteps == "window" and settings.window_size > settings.steps - 1:
+        yield Problem(
+            "training.method.window_size",
+            f"The window of {settings.window_size} denoising steps does not fit: of {settings.steps} steps all but the "
+            "last can be trained.",
+            advice=f"Set it to {settings.steps - 1} or less, or increase the denoising steps.",
+        )
+    if settings.best_of == 1 or settings.best_of > settings.group_size:
+        yield Problem(
+            "training.method.best_of",
+            f"{settings.best_of} of the {settings.group_size} images of a group cannot be its best and its worst.",
+            advice=f"Set it to 2 to {settings.group_size}, or to 0 to train on all of them.",
+        )
+
+
+def _rollout(settings: Grpo) -> RolloutFacts:
+    """Return how it samples. Of a window all steps are trained."""
+    is_window = settings.timesteps == "window"
+    num_trained = settings.window_size if is_window else fields.trained_steps(settings.steps, settings.timestep_share)
+    return RolloutFacts(
+        settings.steps, settings.guidance, samples_per_prompt=settings.group_size, trained_steps=num_trained
+    )
+
+
+SPEC = MethodSpec(
+    "grpo",
+    "GRPO",
+    "GRPO samples a group of images for each prompt and makes the better ones of each group more likely. The reward "
+    "models need not be differentiable.",
+    Grpo,
+    "trainer.methods.grpo:build",
+    rollout=_rollout,
+    held_out_reward=lambda settings: settings.held_out_reward,
+    learns_from=lambda settings: "prompts",
+    needs_reference=lambda settings: settings.kl_weight > 0,
+    steps_per_group=lambda settings: settings.inner_epochs,
+    splits_batches=True,
+    repeats_forward=True,
+    problems=_problems,
+)

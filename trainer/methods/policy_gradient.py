@@ -1,0 +1,312 @@
+"""Policy gradients on rollouts, for DDPO and GRPO: only their records and their advantages differ.
+
+For an accumulation group of the loader, images are sampled and scored (`rollouts.py`). Each optimizer step then trains
+on all of them: a micro-batch is one chunk of images at one of its trained denoising steps, in random order, so that
+only one graph of the denoiser exists at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import torch
+
+from modules.data.batch import Batch
+from modules.objectives.policy_gradient import approx_kl, clip_fraction, clipped_surrogate, log_ratios
+from modules.rewards.advantage import Combination, combined_advantages, untrained_share
+from modules.rewards.composite import CompositeReward
+from modules.sampling.ddim_step import DdimStep
+from modules.sampling.prediction import guided_prediction
+from modules.sampling.rollout import RolloutSettings, steps_of, trainable_steps
+from modules.sampling.step_selection import RandomShare, StepSelection
+from modules.system.devices import move
+from modules.system.errors import DarkroomError
+from modules.system.seeds import derive_seed
+from trainer.events import PhaseChanged, WarningRaised
+from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
+from trainer.methods.ratio_check import RatioCheck
+from trainer.methods.rollouts import (
+    PromptBatch,
+    SampledGroup,
+    Sampling,
+    accumulation_groups,
+    encoded,
+    prompts_of,
+    sample_group,
+)
+from trainer.methods.trained_chunks import PolicyRollout, TrainedChunk, trained_chunks
+
+_NOTHING_TO_LEARN = WarningRaised(
+    "The sampled images all have the same reward, or none: nothing is learned from them.",
+    "Use more images per prompt, or a reward model that distinguishes them.",
+)
+
+
+class Comparison(Protocol):
+    """What the scores of a rollout's images are compared with."""
+
+    def advantages(self, name: str, scores: Sequence[float], sampled: SampledGroup) -> list[float]:
+        """Return the advantages of the scores of a reward model, in the order of the images."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what it remembers of earlier rollouts, JSON-safe."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySettings:
+    """The settings of the loss; see `modules/objectives/rollout_fields.py`. `best_of` is 0 to train on all images."""
+
+    clip_range: float
+    advantage_clip: float
+    inner_epochs: int
+    kl_weight: float
+    reward_sum: Combination
+    selection: StepSelection
+    equalize_steps: bool = False
+    best_of: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class PolicyBatch:
+    """A micro-batch: a chunk of images, and the denoising step to train, with its number and weight.
+
+    `inner_epoch` counts the optimizer steps that were made on the same rollout before.
+    """
+
+    prompts: PromptBatch
+    chunk: TrainedChunk
+    loss_weights_B: torch.Tensor
+    metrics: Mapping[str, float]
+    number: int
+    denoising_step: DdimStep
+    weight: float
+    step: int
+    micro_batch: int
+    inner_epoch: int
+    group_samples: int
+    is_last_micro_batch: bool
+    is_first_use: bool
+    is_silent: bool
+
+
+@dataclass(eq=False)
+class PolicyGradient:
+    """The method. `make_comparison()` returns a comparison that remembers nothing yet.
+
+    In a trial, for the dry run, nothing is reported.
+    """
+
+    reward: CompositeReward
+    sampling: Sampling
+    settings: PolicySettings
+    make_comparison: Callable[[], Comparison]
+    is_trial: bool = False
+    _comparison: Comparison = field(init=False)
+    _state_before: dict[str, Any] = field(default_factory=dict, init=False)
+    _rollout: PolicyRollout | None = field(default=None, init=False)
+    _ratio_check: RatioCheck = field(default_factory=RatioCheck, init=False)
+    _warned: set[str] = field(default_factory=set, init=False)
+
+    def __post_init__(self) -> None:
+        self._comparison = self.make_comparison()
+
+    def prepare(self, context: StepContext) -> None:
+        """Raise DarkroomError for denoising steps that the model does not support, or of which none can be trained."""
+        if not trainable_steps(steps_of(context.family, self._loop(0))):
+            raise DarkroomError(
+                "No denoising step can be trained: with this model's scheduler all of them are deterministic.",
+                advice="Increase the denoising steps.",
+            )
+
+    def batches(self, loader: Iterable[Batch], context: StepContext) -> Iterator[PolicyBatch]:
+        """Sample images for each accumulation group, and yield the micro-batches of every step that trains on them."""
+        for group in accumulation_groups(loader):
+            first_step = group[0].step
+            if self._rollout is None or self._rollout.first_step != first_step:
+                self._rollout = None  # frees its memory
+                self._rollout = self._sampled(group, context)
+            for epoch in range(self.settings.inner_epochs):
+                yield from self._micro_batches(self._rollout, group, epoch, context)
+
+    def loss(self, batch: PolicyBatch, context: StepContext) -> StepLoss:
+        """Return the clipped surrogate of one denoising step, and the KL divergence from the reference."""
+        settings, step, chunk = self.settings, batch.denoising_step, batch.chunk
+        states = (chunk.states_BCHW[batch.number], chunk.states_BCHW[batch.number + 1])
+        before_BCHW, after_BCHW = (move(state, context.device) for state in states)
+        kl_B = torch.zeros(len(before_BCHW), device=context.device.torch)
+        reference_BCHW = None
+        if settings.kl_weight > 0:
+            with context.prior():  # before the policy's own pass: no graph may be alive while weights are exchanged
+                reference_BCHW = self._mean(batch, before_BCHW, context)
+        mean_BCHW = self._mean(batch, before_BCHW, context)
+        if reference_BCHW is not None:
+            kl_B = step.kl(mean_BCHW, reference_BCHW)
+        log_ratios_B = log_ratios(
+            step.log_prob(after_BCHW, mean_BCHW), move(chunk.log_probs_BN[:, batch.number], context.device)
+        )
+        surrogate_B = clipped_surrogate(
+            log_ratios_B, move(chunk.advantages_B, context.device), clip_range=settings.clip_range
+        )
+        self._check_ratio(batch, log_ratios_B, context)
+        losses_B = batch.weight * surrogate_B + settings.kl_weight * kl_B
+        metrics: dict[str, float | torch.Tensor] = {
+            **batch.metrics,
+            "ratio": log_ratios_B.detach().exp().mean(),
+            "approx_kl": approx_kl(log_ratios_B),
+            "clip_fraction": clip_fraction(log_ratios_B, clip_range=settings.clip_range),
+        }
+        return StepLoss(
+            loss=(losses_B * batch.loss_weights_B).mean(),
+            num_samples=len(before_BCHW),
+            group_samples=batch.group_samples,
+            is_last_micro_batch=batch.is_last_micro_batch,
+            # From the second step on every ratio may be clipped.
+            zero_gradient_is_legal=batch.is_silent or batch.inner_epoch > 0,
+            metrics=metrics if reference_BCHW is None else {**metrics, "kl": kl_B.detach().mean()},
+            num_images=len(before_BCHW) if batch.is_first_use else 0,
+        )
+
+    def branches(self) -> Mapping[str, TrainingMethod]:
+        """Return a rollout of two denoising steps and two images per prompt, as large as the others, and its loss."""
+        sampling = replace(
+            self.sampling,
+            samples_per_prompt=min(self.sampling.samples_per_prompt, 2),
+            loop=replace(self.sampling.loop, num_steps=2),
+        )
+        settings = replace(self.settings, selection=RandomShare(), inner_epochs=1, best_of=0)
+        trial = PolicyGradient(self.reward, sampling, settings, self.make_comparison, is_trial=True)
+        return {"sampling and training": trial}
+
+    def state_dict(self, step: int) -> dict[str, Any]:
+        """Return the rewards that are remembered, and the rollout if the run is inside of one."""
+        rollout = self._rollout
+        if rollout is None or step >= rollout.first_step + self.settings.inner_epochs:
+            return {"comparison": self._comparison.state_dict()}
+        if step <= rollout.first_step:  # it is sampled again
+            return {"comparison": self._state_before}
+        return {"comparison": self._comparison.state_dict(), **rollout.to_state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a state."""
+        self._comparison.load_state_dict(state.get("comparison", {}))
+        self._rollout = PolicyRollout.from_state(state) if "first_step" in state else None
+
+    def _loop(self, step: int) -> RolloutSettings:
+        """Return the denoising loop of the rollout before an optimizer step."""
+        loop = self.sampling.loop
+        return replace(loop, stochastic_steps=self.settings.selection.stochastic_steps(loop.num_steps, step))
+
+    def _sampled(self, group: Sequence[Batch], context: StepContext) -> PolicyRollout:
+        first_step = group[0].step
+        loop = self._loop(first_step)
+        trainable = trainable_steps(steps_of(context.family, loop))
+        selected = tuple(
+            self.settings.selection.select(
+                trainable, derive_seed(context.run_seed, "trained steps", first_step, batch.micro_batch)
+            )
+            for batch in group
+        )
+        numbers = {batch.micro_batch: steps for batch, steps in zip(group, selected, strict=True)}
+
+        def stored_states(prompts: PromptBatch) -> set[int]:
+            return {loop.num_steps, *(s + i for s in numbers[prompts.micro_batch] for i in (0, 1))}
+
+        num_images = sum(batch.num_samples for batch in group) * self.sampling.samples_per_prompt
+        self._report(context, PhaseChanged("sampling", f"{num_images} images to train on"))
+        sampled = sample_group(
+            group, context, replace(self.sampling, loop=loop), self.reward, stored_states=stored_states
+        )
+        self._report(context, PhaseChanged("training"))
+        self._state_before = self._comparison.state_dict()
+        advantages = combined_advantages(
+            sampled.scores,
+            {model.name: model.weight for model in self.reward.reward_models},
+            lambda name, scores: self._comparison.advantages(name, scores, sampled),
+            combination=self.settings.reward_sum,
+            limit=self.settings.advantage_clip,
+        )
+        metrics = {
+            **sampled.metrics(loop.num_steps),
+            "equal_rewards": untrained_share(advantages, sampled.prompt_numbers),
+        }
+        chunks = trained_chunks(sampled, advantages, best_of=self.settings.best_of)
+        order = {batch.micro_batch: index for index, batch in enumerate(group)}
+        chunks = [replace(chunk, micro_batch=order[chunk.micro_batch]) for chunk in chunks]
+        rollout = PolicyRollout(first_step, tuple(chunks), selected, metrics)
+        if rollout.is_silent:
+            self._warn_once(context, _NOTHING_TO_LEARN)
+        return rollout
+
+    def _micro_batches(
+        self, rollout: PolicyRollout, group: Sequence[Batch], epoch: int, context: StepContext
+    ) -> Iterator[PolicyBatch]:
+        """Yield each chunk at each of its trained denoising steps, in the random order of an optimizer step."""
+        step = rollout.first_step + epoch
+        denoising_steps = steps_of(context.family, self._loop(rollout.first_step))
+        weights = self._weights(denoising_steps)
+        passes = [(c, n) for c in rollout.chunks for n in rollout.trained_steps[c.micro_batch]]
+        generator = torch.Generator().manual_seed(derive_seed(context.run_seed, "order of a rollout", step))
+        prompts = [prompts_of(batch, self.sampling.size) for batch in group]
+        seen: set[int] = set()
+        for number, index in enumerate(torch.randperm(len(passes), generator=generator).tolist()):
+            chunk, denoising_step = passes[index]
+            yield PolicyBatch(
+                prompts=prompts[chunk.micro_batch],
+                chunk=chunk,
+                loss_weights_B=group[chunk.micro_batch].loss_weights_B,
+                metrics=rollout.metrics,
+                number=denoising_step,
+                denoising_step=denoising_steps[denoising_step],
+                weight=weights[denoising_step],
+                step=step,
+                micro_batch=number,
+                inner_epoch=epoch,
+                group_samples=rollout.num_passes,
+                is_last_micro_batch=number == len(passes) - 1,
+                is_first_use=id(chunk) not in seen,
+                is_silent=rollout.is_silent,
+            )
+            seen.add(id(chunk))
+
+    def _weights(self, steps: Sequence[DdimStep]) -> dict[int, float]:
+        """Return the weight of the loss of each denoising step that can be trained; 1 on average."""
+        trainable = trainable_steps(steps)
+        if not self.settings.equalize_steps:
+            return dict.fromkeys(trainable, 1.0)
+        inverse = {index: 1 / steps[index].influence for index in trainable}
+        mean = sum(inverse.values()) / len(inverse)
+        return {index: weight / mean for index, weight in inverse.items()}
+
+    def _mean(self, batch: PolicyBatch, latents_BCHW: torch.Tensor, context: StepContext) -> torch.Tensor:
+        """Return the mean of the next latents as the model has it now, computed exactly as it was sampled."""
+        conditioning, empty = encoded(batch.prompts, context)
+        predict = guided_prediction(
+            context.family, conditioning, empty, size=batch.prompts.size, guidance=self.sampling.loop.guidance
+        )
+        timestep = torch.full((), batch.denoising_step.timestep, dtype=torch.int64, device=latents_BCHW.device)
+        return batch.denoising_step.mean(predict(latents_BCHW, timestep), latents_BCHW)
+
+    def _check_ratio(self, batch: PolicyBatch, log_ratios_B: torch.Tensor, context: StepContext) -> None:
+        """Check at the end of the first step on a rollout that its ratios are 1."""
+        if batch.inner_epoch > 0:
+            return
+        self._ratio_check.add(log_ratios_B, is_first=batch.micro_batch == 0)
+        if batch.is_last_micro_batch:
+            self._warn_once(context, self._ratio_check.finish(context, clip_range=self.settings.clip_range))
+
+    def _warn_once(self, context: StepContext, warning: WarningRaised | None) -> None:
+        if warning is not None and warning.advice not in self._warned:
+            self._warned.add(warning.advice)
+            self._report(context, warning)
+
+    def _report(self, context: StepContext, event: PhaseChanged | WarningRaised) -> None:
+        if not self.is_trial:
+            context.emit(event)

@@ -1,0 +1,51 @@
+"""The check that a policy predicts what it sampled with: before its first update every probability ratio is 1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from modules.system.errors import DarkroomError
+from trainer.events import WarningRaised
+from trainer.methods.protocol import StepContext
+
+_EXACT, _ROUNDED = 1e-5, 1e-3  # how far a ratio may be from 1 in float32, and in 16 bits
+
+
+@dataclass(eq=False)
+class RatioCheck:
+    """Collects the ratios of the first optimizer step on a rollout; read from the device once, at the step's end."""
+
+    largest_error: torch.Tensor | None = None
+
+    def add(self, log_ratios_B: torch.Tensor, *, is_first: bool) -> None:
+        """Add the ratios of a micro-batch; with the first one of a step, those of earlier steps are forgotten."""
+        error = log_ratios_B.detach().expm1().abs().max()
+        former = None if is_first else self.largest_error
+        self.largest_error = error if former is None else torch.maximum(former, error)
+
+    def finish(self, context: StepContext, *, clip_range: float) -> WarningRaised | None:
+        """Return a warning if a ratio is too far from 1 in 16 bits; raises DarkroomError if one is in float32.
+
+        Reasons are dropout, other weights or another batch than those that sampled, or random operations in the model.
+        """
+        error = 0.0 if self.largest_error is None else float(self.largest_error)
+        is_exact = _computes_in_float32(context)
+        if not error > (_EXACT if is_exact else _ROUNDED):
+            return None
+        message = (
+            "The model does not predict the same in training as while sampling: before the first step the probability "
+            f"ratio differs from 1 by {error:.2g}."
+        )
+        if is_exact:
+            raise DarkroomError(message, advice="Switch off dropout and everything else that is random in the model.")
+        return WarningRaised(
+            message, f"Ratios outside of the clip range of {clip_range:g} are not trained. Choose float32, or widen it."
+        )
+
+
+def _computes_in_float32(context: StepContext) -> bool:
+    denoisers = (p.module for p in context.family.parts.values() if p.spec.role == "denoiser")
+    in_float32 = all(p.dtype == torch.float32 for module in denoisers for p in module.parameters())
+    return in_float32 and not torch.is_autocast_enabled(context.device.type)
