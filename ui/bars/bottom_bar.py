@@ -53,6 +53,7 @@ class BottomBar(Panel):
         self.phase_bar.set((state.phase_share or 0.0) if is_active else 0.0)
         self.epoch_bar.set(state.run_share if is_active else 0.0)
         self.step_bar.set(state.epoch_share if is_active else 0.0)
+        self._show_choose(state if is_active else RunState())
         self._show_counts(state if is_active else RunState())
         self._show_figures(state if is_active else RunState())
         self._show_buttons()
@@ -102,6 +103,10 @@ class BottomBar(Panel):
             box, context.theme, "Start", self._press_start, style="primary", on="bar", width=104, height=36
         )
         self.start.pack(side="right", padx=(GAP, 0))
+        self.choose = Button(
+            box, context.theme, "Choose", self._press_choose, style="primary", on="bar", width=104, height=36
+        )
+        context.tips.attach(self.choose, lambda: "The run waits until you have chosen among its images (Ctrl+G)")
         context.tips.attach(self.start, lambda: context.actions[self._start_name()].tip)
         context.tips.attach(self.second, self._second_tip)
 
@@ -150,6 +155,16 @@ class BottomBar(Panel):
             self.second.configure(text=self._context.actions[name].label)
             self.second.pack(side="right")
 
+    def _show_choose(self, state: RunState) -> None:
+        """Show the way to the page of choices while the run waits for them."""
+        if state.choices is None:
+            self.choose.pack_forget()
+        elif not self.choose.winfo_manager():
+            self.choose.pack(side="left", padx=(0, GAP), before=self.start)
+
+    def _press_choose(self) -> None:
+        self._context.navigation.open("choose")
+
     def _press_start(self) -> None:
         self._context.actions.run(self._start_name())
 
@@ -184,6 +199,8 @@ def _phase_words(stage: str, state: RunState) -> tuple[str, str, str]:
         detail = f"{state.cache.done:,} of {state.cache.total:,} {state.cache.what}"
     elif phase == "sampling" and state.sampling is not None:
         detail = f"{state.sampling.done:,} of {state.sampling.total:,} denoising steps"
+    elif phase == "choosing" and state.choices is not None:
+        return PHASE_WORDS[phase], "training goes on once you have chosen", "accent"
     return PHASE_WORDS.get(phase, phase), detail, "text"
 
 
