@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from modules.settings.field import Section
@@ -29,6 +29,18 @@ class RolloutFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class MethodGuide:
+    """What the window says of a method before it is used.
+
+    `needs`: what the user has to provide, a sentence each. `watch`: names of metrics (`metrics.py`), and what each
+    shows about a run that goes well or wrong. The name "held_out" is the held-out reward.
+    """
+
+    needs: tuple[str, ...] = ()
+    watch: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class MethodSpec:
     """The facts about a training method that are known before anything is loaded.
 
@@ -43,6 +55,8 @@ class MethodSpec:
     - `steps_per_group`: the optimizer steps per accumulation group of the loader. More than one for a method that runs
       inner epochs over its rollouts. All step counts in the program use it.
     - `problems`: the problems of its own settings.
+
+    `guide`: what it needs and what to watch, for the window.
 
     `needs_reward_gradient`: it can only train on differentiable rewards. `splits_batches`: it trains on a batch of the
     loader in several micro-batches, so that gradients are always accumulated. `repeats_forward`: it compares its
@@ -63,6 +77,7 @@ class MethodSpec:
     splits_batches: bool = False
     repeats_forward: bool = False
     problems: Callable[[Any], Iterable[Problem]] = lambda settings: ()
+    guide: MethodGuide = MethodGuide()
 
     @property
     def samples_images(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from modules.system.problem import count
 from ui.context import Context
 from ui.run.run_state import RunState
 from ui.run.words import OUTCOME_WORDS, PHASE_WORDS, download, duration, loss
@@ -37,6 +38,7 @@ class BottomBar(Panel):
         self._add_buttons(inner)
         context.session.changed.subscribe(self._soon)
         context.starter.changed.subscribe(self._soon)
+        context.navigation.page_wanted.subscribe(lambda _page: self._soon())
         self.refresh()
 
     def notify(self, text: str) -> None:
@@ -53,7 +55,6 @@ class BottomBar(Panel):
         self.phase_bar.set((state.phase_share or 0.0) if is_active else 0.0)
         self.epoch_bar.set(state.run_share if is_active else 0.0)
         self.step_bar.set(state.epoch_share if is_active else 0.0)
-        self._show_choose(state if is_active else RunState())
         self._show_counts(state if is_active else RunState())
         self._show_figures(state if is_active else RunState())
         self._show_buttons()
@@ -103,10 +104,6 @@ class BottomBar(Panel):
             box, context.theme, "Start", self._press_start, style="primary", on="bar", width=104, height=36
         )
         self.start.pack(side="right", padx=(GAP, 0))
-        self.choose = Button(
-            box, context.theme, "Choose", self._press_choose, style="primary", on="bar", width=104, height=36
-        )
-        context.tips.attach(self.choose, lambda: "The run waits until you have chosen among its images (Ctrl+G)")
         context.tips.attach(self.start, lambda: context.actions[self._start_name()].tip)
         context.tips.attach(self.second, self._second_tip)
 
@@ -147,23 +144,20 @@ class BottomBar(Panel):
         backup = self._context.starter.resumable
         names = {"running": "pause", "paused": "unpause"}
         name = names.get(stage, "resume" if backup and stage == "idle" else "")
+        if stage == "running" and self._waits_for_choices():
+            name = "page_choose"  # a run that waits need not be paused
         if name == self.second_name:
             return
         self.second_name = name
         self.second.pack_forget()
         if name:
             self.second.configure(text=self._context.actions[name].label)
+            self.second.restyle("primary" if name == "page_choose" else "plain")
             self.second.pack(side="right")
 
-    def _show_choose(self, state: RunState) -> None:
-        """Show the way to the page of choices while the run waits for them."""
-        if state.choices is None:
-            self.choose.pack_forget()
-        elif not self.choose.winfo_manager():
-            self.choose.pack(side="left", padx=(0, GAP), before=self.start)
-
-    def _press_choose(self) -> None:
-        self._context.navigation.open("choose")
+    def _waits_for_choices(self) -> bool:
+        """Return whether the run waits for choices, and their page is not open."""
+        return self._context.session.state.choices is not None and self._context.navigation.page != "choose"
 
     def _press_start(self) -> None:
         self._context.actions.run(self._start_name())
@@ -179,6 +173,8 @@ class BottomBar(Panel):
         if not self.second_name:
             return ""
         tip = self._context.actions[self.second_name].tip
+        if self.second_name == "page_choose":
+            return f"{tip}: the run waits until you have chosen among its images"
         backup = self._context.starter.resumable
         if self.second_name == "resume" and backup is not None:
             return f"{tip}\nStep {backup.step:,}, from {backup.created.replace('T', ' ')}\n{backup.run_dir}"
@@ -200,7 +196,7 @@ def _phase_words(stage: str, state: RunState) -> tuple[str, str, str]:
     elif phase == "sampling" and state.sampling is not None:
         detail = f"{state.sampling.done:,} of {state.sampling.total:,} denoising steps"
     elif phase == "choosing" and state.choices is not None:
-        return PHASE_WORDS[phase], "training goes on once you have chosen", "accent"
+        return PHASE_WORDS[phase], f"{count(state.choices.num_open, 'choice')} left", "accent"
     return PHASE_WORDS.get(phase, phase), detail, "text"
 
 

@@ -65,7 +65,7 @@ PAGES: tuple[PageSpec, ...] = (
     PageSpec(
         "rewards",
         "Rewards",
-        "Training on the scores of reward models for generated images.",
+        "The training method, and learning from rewards or preferences.",
         ("training.method", "reward"),
         view="ui.pages.rewards:rewards_page",
     ),

@@ -22,8 +22,7 @@ _POLL_MS = 1000
 _NUM_DIGITS = 9
 _NOTHING = "Nothing to choose at the moment."
 _NOTHING_HELP = (
-    "When a run asks for your choice, its images appear here.\n"
-    "To choose for a run of another process, open its folder."
+    "When a run asks for your choice, its images appear here.\nTo choose for a run of another process, open its folder."
 )
 _DONE = "Thank you. The run goes on, and its next images appear here."
 
@@ -128,7 +127,7 @@ class ChoosePage:
     def _keyless_button(self, label: str, press: Callable[[], object]) -> Button:
         """Add a button that leaves the keyboard to the page: the page's keys press all of them."""
         button = Button(self.footer, self._context.theme, label, press, width=96)
-        button._canvas.configure(takefocus=False)  # noqa: SLF001 - customtkinter passes it on to its canvas nowhere
+        button._canvas.configure(takefocus=False)
         button.pack(side="left", padx=(0, self._context.theme.px(GAP)))
         return button
 

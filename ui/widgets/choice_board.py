@@ -18,7 +18,7 @@ from ui.theme import Theme
 from ui.thumbnails import load_fitted
 
 _GAP_PX, _LABEL_PX, _RING_PX = 16, 26, 4
-_SIDE_STEP_PX = 16  # so that resizing the window reloads little
+_SIDE_STEP_PX = 8  # so that resizing the window reloads little
 
 Key = tuple[Path, int]
 

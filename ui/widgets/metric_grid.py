@@ -7,13 +7,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ui.run.metric_curves import Curves, MetricCurve, Point, metric_label, metric_tip, short_number, shown_names, smoothed
+from ui.run.metric_curves import (
+    Curves,
+    MetricCurve,
+    Point,
+    metric_label,
+    metric_tip,
+    short_number,
+    shown_names,
+    smoothed,
+)
 from ui.run.plotting import course_range
 from ui.theme import GAP, Theme
 from ui.widgets.scroll import ScrollFrame
 from ui.widgets.tooltip import Tooltips
 
-_MIN_WIDTH, _HEIGHT, _MAX_HEIGHT = 138, 46, 110
+_MIN_WIDTH, _HEIGHT, _MAX_HEIGHT = 138, 46, 220
 _HEADER_PX, _FOOT_PX = 18, 4
 
 
