@@ -9,18 +9,25 @@ import pytest
 from PIL import Image
 
 from modules.config.schema import Config
+from modules.objectives.metrics import METRICS
+from modules.objectives.registry import METHODS
 from modules.rewards.registry import REWARDS
 from modules.rewards.settings import Scorer
 from modules.rewards.user_code_file import hash_of
 from modules.system.approvals import approved_hashes
 from tests.ui.conftest import Window
-from tests.ui.driving import pick
+from tests.ui.driving import pick, walk
 from tests.ui.fake_engine import started, step
 from trainer.events import PhaseChanged, RewardMeasured, RunFinished
+from trainer.rollout_events import RolloutSampled, SampledImage
+from ui.editors.images import ImageViewer
 from ui.forms.model import Source
 from ui.pages.rewards import needs_of
+from ui.run.method_guide import guide_of
 from ui.run.plotting import course_range
 from ui.run.words import reward_line, reward_rows
+from ui.widgets.card import Card
+from ui.widgets.panel import Text
 
 
 def row_values(table: Any, index: int) -> list[str]:
@@ -53,7 +60,71 @@ def test_the_method_is_chosen_on_the_page_and_brings_its_fields(window: Window) 
     assert "training.method.target_reward" in shown_fields(page)
 
 
+def test_the_list_of_reward_models_is_shown_to_methods_that_need_them(window: Window) -> None:
+    page: Any = window.open_page("rewards")
+    assert not page.list.card.winfo_ismapped()
+    window.app.form.choose_variant("training.method", "grpo")
+    window.settle()
+    assert page.list.card.winfo_ismapped()
+    window.app.form.choose_variant("training.method", "denoise")
+    window.settle()
+    assert not page.list.card.winfo_ismapped()
+    assert page.show_field("reward.models")
+    window.settle()
+    assert page.list.card.winfo_ismapped()  # a link shows it
+
+
+def guide_texts(window: Window, page: Any) -> list[str]:
+    card = next(w for w in walk(page.scroll.body) if isinstance(w, Card))
+    return [str(w.cget("text")) for w in walk(card) if isinstance(w, Text) and w.winfo_ismapped()]
+
+
+def test_the_page_leads_through_the_method(window: Window) -> None:
+    page: Any = window.open_page("rewards")
+    assert guide_texts(window, page) == ["Denoising", METHODS["denoise"].help]
+    window.app.form.choose_variant("training.method", "grpo")
+    window.app.form.edit("training.batch_size", 2)
+    window.settle()
+    texts = guide_texts(window, page)
+    assert {"GRPO", "What it needs", "What it costs", "What to watch on the Run page"} <= set(texts)
+    assert "16 images sampled in 16 denoising steps each, per step." in texts
+    window.app.form.edit("training.method.group_size", 4)
+    window.settle()
+    assert "8 images sampled in 16 denoising steps each, per step." in guide_texts(window, page)
+    window.app.root.geometry("1060x640+0+0")
+    window.settle()
+    for text in (w for w in walk(page.scroll.body) if isinstance(w, Text) and w.winfo_ismapped()):
+        assert text.winfo_rootx() + text.winfo_width() <= page.frame.winfo_rootx() + page.frame.winfo_width()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_guide_has_costs_and_metrics_that_exist(name: str) -> None:
+    spec = METHODS[name]
+    assert set(spec.guide.watch) <= {*METRICS, "held_out"}
+    config = Config.model_validate({"training": {"method": {"name": name}}})
+    guide = guide_of(config)
+    assert bool(guide.needs) == bool(guide.costs) == bool(guide.watch) == (name != "denoise")
+
+
+def test_the_costs_follow_the_settings() -> None:
+    training: dict[str, Any] = {"batch_size": 2, "accumulation_steps": 3, "trains": "full"}
+    method = {"name": "ddpo", "samples_per_prompt": 4, "steps": 10, "guidance": 1.0, "kl_weight": 0.0}
+    config = Config.model_validate({"training": {**training, "method": method}})
+    assert guide_of(config).costs == (
+        "24 images sampled in 10 denoising steps each, per step.",
+        "240 passes through the denoiser to sample, 216 to train.",
+    )
+    method.update(guidance=5.0, kl_weight=0.1, inner_epochs=2)
+    config = Config.model_validate({"training": {**training, "method": method}})
+    assert guide_of(config).costs == (
+        "24 images sampled in 10 denoising steps each, for 2 steps.",
+        "480 passes through the denoiser to sample, 432 to train, 432 by the reference model (guidance doubles them).",
+        "Memory for a copy of the weights, the reference model.",
+    )
+
+
 def test_reward_models_are_added_and_edited(window: Window) -> None:
+    window.app.form.choose_variant("training.method", "alignprop")
     page: Any = window.open_page("rewards")
     page.list.buttons["add"].invoke()
     window.settle()
@@ -185,6 +256,48 @@ def test_the_reward_chart(ready: Window) -> None:
     assert "Reward 0.6000, held-out reward 0.3200 (Contrast) at step 20, best so far" in shown
     assert {"Brightness", "Contrast", "0.6000", "0.3200"} <= set(shown)
     run.end(RunFinished("finished", 40, "Done."))
+    ready.wait_until(lambda: ready.app.context.session.stage == "idle", "the end")
+
+
+def test_metrics_and_the_newest_rollout_share_the_places_of_loss_and_samples(ready: Window, tmp_path: Path) -> None:
+    ready.asked.answers.update(choose="approve", confirm_start=True)
+    ready.app.shell.bottom_bar.start.invoke()
+    ready.wait_until(lambda: ready.engine.requests, "a run")
+    run, page = ready.engine.run, ready.open_page("run")
+    assert run is not None
+    view: Any = page
+    assert (view.curves_card.shown, view.images_card.shown) == ("Loss", "Samples")
+    files = sorted((tmp_path / "images").glob("*.png"))
+    images = tuple(
+        SampledImage(str(file), "a disc", 0.5 + n, {"brightness": 0.5 + n}, "best" if n else "worst")
+        for n, file in enumerate(files)
+    )
+    run.emit(
+        started(), PhaseChanged("training"), *(step(n, metrics={"reward": n / 60, "kl": 0.1}) for n in range(1, 61))
+    )
+    run.emit(RolloutSampled(59, images))
+    ready.wait_until(lambda: len(view.rollout._photos) == 2, "the images")
+    ready.settle()
+    assert (view.curves_card.shown, view.images_card.shown) == ("Metrics", "Rollout")
+    assert list(view.metrics.cells) == ["reward", "kl"]
+    cell = view.metrics.cells["reward"]
+    assert "1" in [cell.itemcget(i, "text") for i in cell.find_all() if cell.type(i) == "text"]
+    assert len(cell.find_withtag("course")) == 2  # the values, and their moving average
+    cell.event_generate("<Motion>", x=2, y=20)
+    assert "Reward · step 1" in [cell.itemcget(i, "text") for i in cell.find_all() if cell.type(i) == "text"]
+    assert view.rollout_line.cget("text") == "Step 60: 2 images of 1 prompt, mean reward 1"
+    canvas = view.rollout.canvas
+    assert [canvas.itemcget(i, "text") for i in canvas.find_withtag("badge")] == ["worst 0.5", "best 1.5"]
+    assert len(canvas.find_withtag("ring")) == 2
+    canvas.event_generate("<Button-1>", x=20, y=20)
+    viewer = next(w for w in ready.app.root.winfo_children() if isinstance(w, ImageViewer))
+    assert viewer.caption.cget("text") == "a disc\nReward 0.5000, worst of its prompt\nBrightness 0.5000"
+    viewer.close()
+    view.curves_card.tabs["Loss"].event_generate("<Button-1>")
+    run.emit(step(61, metrics={"reward": 1.0, "diversity": 0.5}))
+    ready.wait_until(lambda: "diversity" in view.metrics.cells, "a new metric")
+    assert view.curves_card.shown == "Loss"  # as the user chose
+    run.end(RunFinished("finished", 61, "Done."))
     ready.wait_until(lambda: ready.app.context.session.stage == "idle", "the end")
 
 

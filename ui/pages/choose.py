@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import tkinter as tk
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from modules.system.paths import from_root
 from trainer.rollout_events import ChoicesWanted
@@ -19,6 +21,7 @@ from ui.widgets.controls import Button
 from ui.widgets.panel import Panel, Text
 
 _POLL_MS = 1000
+_SHORTCUT_MASK = 0x4 | (0x8 if sys.platform == "darwin" else 0)  # Control, Command
 _NUM_DIGITS = 9
 _NOTHING = "Nothing to choose at the moment."
 _NOTHING_HELP = (
@@ -145,18 +148,23 @@ class ChoosePage:
         ):
             keys.update(dict.fromkeys(sequences, press))
         for sequence, press in keys.items():
-            self.frame.bind(sequence, lambda _e, press=press: self._pressed(press))  # type: ignore[misc]
-        self.frame.bind("<Button-1>", lambda _e: self.frame.focus_set())
+            self.frame.bind(sequence, lambda event, press=press: self._key(event, press))  # type: ignore[misc]
 
-    def _pressed(self, press: Callable[[], object]) -> str:
-        """Run a key once its images can be seen: a key held down must not answer what nobody saw."""
+    def _key(self, event: tk.Event[Any], press: Callable[[], object]) -> str | None:
+        """Run a plain key; shortcuts such as Ctrl+S are not the page's."""
+        if int(event.state) & _SHORTCUT_MASK:
+            return None
+        self._when_seen(press)
+        return "break"
+
+    def _when_seen(self, press: Callable[[], object]) -> None:
+        """Do what the user asks once the images can be seen: a key held down must not answer what nobody saw."""
         if press == self.choosing.undo or self.board.is_loaded:
             press()
-        return "break"
 
     def _picked(self, number: int) -> None:
         self.frame.focus_set()
-        self._pressed(lambda: self.choosing.pick(number))
+        self._when_seen(lambda: self.choosing.pick(number))
 
     def _pick_side(self, number: int) -> None:
         request = self.choosing.request

@@ -41,13 +41,12 @@ class MethodCard:
         self.summary.set_text(guide.summary)
         for child in self.columns.winfo_children():
             child.destroy()
-        if not guide.needs:
+        lists = [(t, e) for t, e in ((_NEEDS, guide.needs), (_COSTS, guide.costs), (_WATCH, guide.watch)) if e]
+        for number, (title, entries) in enumerate(lists):
+            self._add_column(number, title, entries)
+        if not lists:
             self.columns.pack_forget()
             return
-        for number, (title, entries) in enumerate(
-            ((_NEEDS, guide.needs), (_COSTS, guide.costs), (_WATCH, guide.watch))
-        ):
-            self._add_column(number, title, entries)
         px = self._context.theme.px
         self.columns.pack(fill="x", padx=(px(12), 0), pady=(px(10), px(2)))
 

@@ -33,6 +33,7 @@ from ui.widgets.tabs import TabbedCard
 _CHART_SECONDS = 0.25
 _LOSS, _METRICS, _SAMPLES, _ROLLOUT = "Loss", "Metrics", "Samples", "Rollout"
 _ROLLOUT_PX = 84
+_REWARD_HEIGHT = 150  # of its card; lower, its scales are unreadable
 _RINGS: Mapping[Mark, str] = {"": "", "best": "good", "worst": "error"}
 _NO_SAMPLES = "Samples appear here. Set prompts and intervals on the Sampling page."
 
@@ -102,7 +103,8 @@ class RunPage:
             self.reward_card.grid()
         else:
             self.reward_card.grid_remove()
-        tk.Grid.rowconfigure(self.reward_card.master, 1, weight=2 if state.rewards else 0)
+        weight, least_px = (2, self._context.theme.px(_REWARD_HEIGHT)) if state.rewards else (0, 0)
+        tk.Grid.rowconfigure(self.reward_card.master, 1, weight=weight, minsize=least_px)
 
     def _fill_right(self, right: Panel) -> None:
         context, px = self._context, self._context.theme.px

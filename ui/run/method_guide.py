@@ -32,7 +32,8 @@ def guide_of(config: Config) -> Guide:
     """Return the guide of the config's method with its current settings."""
     spec = method_of(config)
     watch = tuple(f"{_label(name)}: {text[:1].lower()}{text[1:]}" for name, text in spec.guide.watch.items())
-    return Guide(spec.label, spec.help, spec.guide.needs, tuple(_costs(config)) if spec.guide.needs else (), watch)
+    is_standard = rollout_of(config) is None and learns_from(config) == "images"
+    return Guide(spec.label, spec.help, spec.guide.needs, () if is_standard else tuple(_costs(config)), watch)
 
 
 def _costs(config: Config) -> list[str]:
