@@ -30,7 +30,7 @@ class RolloutFacts:
 
 @dataclass(frozen=True, slots=True)
 class MethodGuide:
-    """What the window says of a method before it is used.
+    """What the window shows of a method before it is used.
 
     `needs`: what the user has to provide, a sentence each. `watch`: names of metrics (`metrics.py`), and what each
     shows about a run that goes well or wrong. The name "held_out" is the held-out reward.

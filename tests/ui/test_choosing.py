@@ -15,7 +15,7 @@ from ui.run.choosing import Choosing
 
 
 class Slow(Background):
-    """Runs its jobs when the test says so."""
+    """Runs its jobs when the test wants them to run."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 import tkinter as tk
 from collections.abc import Callable
 from pathlib import Path
@@ -20,14 +21,14 @@ from ui.widgets.choice_board import ChoiceBoard
 from ui.widgets.controls import Button
 from ui.widgets.panel import Panel, Text
 
-_POLL_MS = 1000
+_LOOK_SECONDS = 1.0
 _SHORTCUT_MASK = 0x4 | (0x8 if sys.platform == "darwin" else 0)  # Control, Command
 _NUM_DIGITS = 9
 _NOTHING = "Nothing to choose at the moment."
 _NOTHING_HELP = (
-    "When a run asks for your choice, its images appear here.\nTo choose for a run of another process, open its folder."
+    "When a run waits for your choice, its images appear here.\nTo choose for a run of another process, open its folder."
 )
-_DONE = "Thank you. The run goes on, and its next images appear here."
+_DONE = "Thank you. The run continues, and its next images appear here."
 
 
 class ChoosePage:
@@ -38,7 +39,7 @@ class ChoosePage:
         self.choosing = Choosing(context.pump.background)
         self._context = context
         self._is_shown = False
-        self._poll = ""
+        self._next_look = 0.0
         self._wanted: ChoicesWanted | None = None  # by this window's run
         px = context.theme.px
         self.progress = Text(self.frame.buttons, context.theme, role="heading", colour="accent")
@@ -53,6 +54,7 @@ class ChoosePage:
         self._bind_keys()
         self.choosing.changed.subscribe(self._draw_soon)
         context.session.changed.subscribe(self._follow_session)
+        context.pump.add_source(self._look)
         self._follow_session()
         self._draw()
 
@@ -60,17 +62,13 @@ class ChoosePage:
         """Take the keyboard, and look for requests."""
         self._is_shown = True
         self._follow_session()
-        self.choosing.refresh()
+        self._next_look = 0.0
         self._draw_soon()
         self.frame.focus_set()
-        self._poll_on()
 
     def hidden(self) -> None:
         """Read nothing while hidden."""
         self._is_shown = False
-        if self._poll:
-            self.frame.after_cancel(self._poll)
-            self._poll = ""
 
     def show_field(self, path: str) -> bool:
         """Return False: the page has no fields."""
@@ -158,7 +156,7 @@ class ChoosePage:
         return "break"
 
     def _when_seen(self, press: Callable[[], object]) -> None:
-        """Do what the user asks once the images can be seen: a key held down must not answer what nobody saw."""
+        """Do what the user asks once the images can be seen: a key held down must not answer unseen ones."""
         if press == self.choosing.undo or self.board.is_loaded:
             press()
 
@@ -172,7 +170,7 @@ class ChoosePage:
             self.choosing.pick(number)
 
     def _follow_session(self) -> None:
-        """Turn to the window's own run when it asks, and read again when it goes on."""
+        """Turn to the window's own run when it asks, and read again when it continues."""
         state = self._context.session.state
         wanted = None if state.is_over else state.choices
         if wanted is self._wanted:
@@ -183,12 +181,13 @@ class ChoosePage:
         else:
             self.choosing.refresh()
 
-    def _poll_on(self) -> None:
+    def _look(self, _deadline: float) -> bool:
         """Read the folder every second while the page is shown: other programs answer, too, or ask."""
-        if not self._is_shown or not self.frame.winfo_exists():
-            return
-        self.choosing.refresh()
-        self._poll = self.frame.after(_POLL_MS, self._poll_on)
+        now = time.perf_counter()
+        if self._is_shown and now >= self._next_look:
+            self._next_look = now + _LOOK_SECONDS
+            self.choosing.refresh()
+        return False
 
     def _draw_soon(self) -> None:
         if self._is_shown:

@@ -26,8 +26,8 @@ class ListSpec:
     """The list at a path: its title, columns, add button and entry type.
 
     `row_of(entry, config)` returns the row of an entry, `new(present, config)` a new entry. Rows that depend on another
-    setting are refreshed when the value at `depends_on` changes; then the list is also shown or hidden, as
-    `applies(config)` says.
+    setting are refreshed when the value at `depends_on` changes; the list is shown while
+    `applies(config)` is true.
     """
 
     path: str

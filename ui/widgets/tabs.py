@@ -42,7 +42,7 @@ class TabbedCard(Card):
         return view
 
     def choose(self, title: str) -> None:
-        """Show a view because the user asks for it."""
+        """Show a view that the user has chosen."""
         self._has_chosen = True
         self.show(title)
 
